@@ -1,0 +1,51 @@
+"""The command line: parse, call, print. Nothing imports this package.
+
+Each command lives in a module of its own name and is imported only when it is run or asked for
+help, so that ``blindcal --help`` starts as fast as Python does.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+
+import click
+
+from blindcal.errors import BlindcalError
+
+COMMANDS = {
+    "simulate": "Run a method against known probabilities, as an opaque endpoint would answer.",
+}
+
+
+class LazyGroup(click.Group):
+    """A group whose commands are imported on first use: ``blindcal.cli.NAME`` holds ``command``."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's signature
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
+        if cmd_name not in COMMANDS:
+            return None
+        command = importlib.import_module(f"blindcal.cli.{cmd_name}").command
+        assert isinstance(command, click.Command)
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
+        with formatter.section("Commands"):
+            formatter.write_dl(list(COMMANDS.items()))
+
+
+@click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(package_name="blindcal")
+def app() -> None:
+    """Audit how well calibrated a black-box LLM is: one query an item, no logprobs."""
+
+
+def main() -> None:
+    """Run the command line; our own errors print one line and exit 1, never a traceback."""
+    try:
+        app(standalone_mode=True)
+    except BlindcalError as error:
+        click.echo(f"error: {error}", err=True)
+        sys.exit(1)

@@ -1,0 +1,60 @@
+"""Every error blindcal raises on purpose.
+
+BlindcalError
+├── InputError            an argument, a file or a field that breaks a stated rule (also a ValueError)
+├── NotIdentifiedError    the data cannot answer the question that was asked of them
+├── ConfigError           a command or a run whose settings do not fit together
+├── EndpointError         the endpoint cannot be used as it is
+│   ├── RetryableError    may succeed if asked again later: 429, 5xx, a reset, a time-out
+│   ├── FatalError        will fail for every item: wrong key, model or address
+│   └── ReplyError        one reply that is not what the protocol promises
+├── StoreError            a run file that is missing, foreign, of another version, or in use
+└── MissingExtraError     a feature whose optional dependency is not installed
+"""
+
+from __future__ import annotations
+
+
+class BlindcalError(Exception):
+    """Base of all errors that blindcal raises on purpose."""
+
+
+class InputError(BlindcalError, ValueError):
+    """An argument, a file or a field breaks a rule; the message names it, the rule and the value."""
+
+
+class NotIdentifiedError(BlindcalError):
+    """The data cannot answer the question: one class only, no answers, nothing asked."""
+
+
+class ConfigError(BlindcalError):
+    """Settings that do not fit together, or do not fit the run they are applied to."""
+
+
+class EndpointError(BlindcalError):
+    """The endpoint cannot be used as it is."""
+
+
+class RetryableError(EndpointError):
+    """May succeed if asked again; ``retry_after`` is the server's own word on when, in seconds."""
+
+    def __init__(self, message: str, *, retry_after: float | None = None, throttled: bool = False) -> None:
+        super().__init__(message)
+        self.retry_after = retry_after
+        self.throttled = throttled
+
+
+class FatalError(EndpointError):
+    """Will fail for every item: a wrong key, model, address or an unsupported parameter."""
+
+
+class ReplyError(EndpointError):
+    """One reply that is not what the protocol promises."""
+
+
+class StoreError(BlindcalError):
+    """A run file that is missing, foreign, of another version, or in use."""
+
+
+class MissingExtraError(BlindcalError, ImportError):
+    """A feature needs an optional dependency; the message says which ``pip install`` adds it."""

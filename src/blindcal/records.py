@@ -1,0 +1,124 @@
+"""The frozen records that modules pass to each other.
+
+A *query* asks one item with a shift ``b`` on the positive answer and a temperature ``T`` (METHOD 2);
+its answer is positive, negative or invalid. Queries travel in columns, a :class:`Round` at a time,
+so that a million of them are three arrays and not a million objects.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+FloatArray: TypeAlias = npt.NDArray[np.float64]
+IntArray: TypeAlias = npt.NDArray[np.int64]
+
+Semantics: TypeAlias = Literal["pair", "max", "sum"]
+
+POSITIVE = 1
+NEGATIVE = 0
+INVALID = -1
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """One chat message."""
+
+    role: str
+    content: str
+
+
+@dataclass(frozen=True, slots=True)
+class Item:
+    """A labelled question: chat messages, or one message whose role is ``prompt`` for plain completions."""
+
+    id: str
+    label: int
+    messages: tuple[Message, ...]
+    group: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Token:
+    """One vocabulary entry that can serve as an answer."""
+
+    id: int
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Targets:
+    """The tokens that mean positive and negative; one a side under ``pair`` semantics."""
+
+    positive: tuple[Token, ...]
+    negative: tuple[Token, ...]
+    semantics: Semantics = "pair"
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What one call asks of an endpoint, free of any provider's spelling."""
+
+    messages: tuple[Message, ...]
+    logit_bias: Mapping[int, float] = field(default_factory=dict)
+    temperature: float = 0.0
+    max_tokens: int = 1
+    top_logprobs: int = 0
+    seed: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """What came back: the text, what it cost, and the first position's logprobs if they were exposed."""
+
+    text: str
+    finish_reason: str | None = None
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+    cached_tokens: int = 0
+    model: str | None = None
+    logprobs: Mapping[str, float] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Round:
+    """A batch of queries in columns: which item, which shift, which temperature."""
+
+    items: IntArray
+    shifts: FloatArray
+    temperatures: FloatArray
+
+    def __len__(self) -> int:
+        return int(self.items.size)
+
+
+@dataclass(frozen=True, slots=True)
+class Answered:
+    """Queries with their answers (``POSITIVE``, ``NEGATIVE`` or ``INVALID``), in columns."""
+
+    items: IntArray
+    shifts: FloatArray
+    temperatures: FloatArray
+    answers: IntArray
+
+    def __len__(self) -> int:
+        return int(self.items.size)
+
+    @classmethod
+    def empty(cls) -> Answered:
+        """Nothing asked yet."""
+        none, ints = np.empty(0), np.empty(0, np.int64)
+        return cls(ints, none, none, ints)
+
+    def with_round(self, asked: Round, answers: IntArray) -> Answered:
+        """These answers followed by those of one more round."""
+        return Answered(
+            np.concatenate([self.items, asked.items]),
+            np.concatenate([self.shifts, asked.shifts]),
+            np.concatenate([self.temperatures, asked.temperatures]),
+            np.concatenate([self.answers, answers]),
+        )
