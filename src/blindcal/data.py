@@ -1,0 +1,369 @@
+"""Labelled questions from a file: JSON lines, CSV or Parquet, gzipped or not.
+
+A million questions must not live in memory as objects. So a file is read once, front to back: every
+record is checked, and what stays is a few bytes an item (label, group, where its line starts). The
+text is read again, one line, when the item is asked. What is not plain JSON lines is copied as such
+into an unnamed temporary file on the way, and everything after that is the same.
+"""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import hashlib
+import io
+import json
+import re
+import sys
+import tempfile
+import zlib
+from array import array
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO, TypeAlias, cast
+
+import msgspec
+import numpy as np
+
+from blindcal.errors import InputError, MissingExtraError
+from blindcal.records import IntArray, Item, Message
+from blindcal.text import encodable, printable
+
+Record: TypeAlias = dict[str, Any]
+
+_LABELS = {"0": 0, "1": 1, "false": 0, "true": 1, "no": 0, "yes": 1}
+_PLACEHOLDER = re.compile(r"\{\{|\}\}|\{([^{}]*)\}")
+_BOM = b"\xef\xbb\xbf"
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """How a record becomes an item: which fields mean what, and how the prompt is made.
+
+    ``template`` is plain text with ``{field}`` for the record's fields and ``{{`` for a brace; nothing
+    in a record is ever expanded again. ``labels`` adds words for 0 and 1 to the usual ones.
+    ``role`` is ``user`` for chat and ``prompt`` for plain completions.
+    """
+
+    template: str | None = None
+    labels: Mapping[str, int] | None = None
+    label_field: str = "label"
+    id_field: str = "id"
+    group_field: str = "group"
+    system: str | None = None
+    role: str = "user"
+
+    def __post_init__(self) -> None:
+        if self.system is not None and self.role == "prompt":
+            raise InputError("system: plain completions have no system message; put it in the template")
+        for word, label in (self.labels or {}).items():
+            if label not in (0, 1):
+                raise InputError(f"label map: {printable(word)!r} must map to 0 or 1, not {label!r}")
+        if self.template is not None and not any(match[1] for match in _PLACEHOLDER.finditer(self.template)):
+            raise InputError("template: names no field; write the record's fields as {field}")
+
+    def item(self, record: Record, number: int) -> Item:
+        """The item of a record; raises `InputError` naming the field."""
+        given = record.get(self.id_field)
+        group = record.get(self.group_field)
+        return Item(
+            str(number) if given is None or given == "" else _scalar(given, self.id_field),
+            self._label(record),
+            self._messages(record),
+            None if group is None or group == "" else _scalar(group, self.group_field),
+        )
+
+    def _label(self, record: Record) -> int:
+        if self.label_field not in record:
+            raise InputError(f"field {self.label_field!r} is missing{_among(record)}")
+        value = record[self.label_field]
+        word = str(value).strip()
+        if isinstance(value, float) and value in (0.0, 1.0):
+            word = str(int(value))
+        mapped = (self.labels or {}).get(word, _LABELS.get(word.lower()))
+        if mapped is None or isinstance(value, list | dict):
+            raise InputError(
+                f"field {self.label_field!r} must be 0/1, true/false or yes/no, not {printable(word, 40)!r}; "
+                "map other words with a label map"
+            )
+        return mapped
+
+    def _messages(self, record: Record) -> tuple[Message, ...]:
+        said: tuple[Message, ...]
+        if self.template is not None:
+            said = (Message(self.role, _fill(self.template, record)),)
+        elif record.get("messages"):
+            said = self._given_messages(record["messages"])
+        elif "prompt" in record:
+            said = (Message(self.role, _scalar(record["prompt"], "prompt")),)
+        else:
+            raise InputError(f"needs a field 'prompt' or 'messages', or a template{_among(record)}")
+        return said if self.system is None else (Message("system", self.system), *said)
+
+    def _given_messages(self, given: Any) -> tuple[Message, ...]:
+        if self.role == "prompt":
+            raise InputError(
+                "field 'messages' needs a chat endpoint; give 'prompt' or a template for completions"
+            )
+        if isinstance(given, str):  # a CSV cell
+            try:
+                given = json.loads(given)
+            except ValueError:
+                raise InputError("field 'messages' is not JSON") from None
+        if not isinstance(given, list):
+            raise InputError("field 'messages' must be a list of {role, content}")
+        said = []
+        for message in given:
+            if not (
+                isinstance(message, dict)
+                and isinstance(message.get("role"), str)
+                and isinstance(message.get("content"), str)
+            ):
+                raise InputError("field 'messages' must hold objects with a text 'role' and a text 'content'")
+            said.append(Message(encodable(message["role"]), encodable(message["content"])))
+        return tuple(said)
+
+
+class Items:
+    """The items of a file, by number; ``items[i]`` reads one from disk.
+
+    ``labels`` and ``groups`` (numbered in order of appearance, ``None`` if no record names one) are
+    columns. ``digest`` identifies everything that would be asked, labels and groups included, so that
+    a run can tell whether it is continued with the questions it was begun with.
+    """
+
+    def __init__(self, path: Path, reading: Reading, file: BinaryIO) -> None:
+        self.path = path
+        self.characters = 0
+        self._reading = reading
+        self._file = file
+        self._digest = hashlib.blake2b(digest_size=16)
+        # Twenty-odd bytes an item instead of a few hundred: arrays of C numbers, not of objects.
+        self._labels, self._starts, self._sizes, self._sums = array("b"), array("q"), array("I"), array("I")
+        self._ids, self._group_names, self._grouped = array("q"), array("q"), False
+
+    def __len__(self) -> int:
+        return len(self._labels)
+
+    def __getitem__(self, number: int) -> Item:
+        self._file.seek(self._starts[number])
+        line = self._file.read(self._sizes[number])
+        if zlib.crc32(line) != self._sums[number]:
+            raise InputError(f"{self.path}: changed while it was being used; run again")
+        return self._reading.item(_decode(line), number)
+
+    def __iter__(self) -> Iterator[Item]:
+        return (self[number] for number in range(len(self)))
+
+    def __enter__(self) -> Items:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    @property
+    def labels(self) -> IntArray:
+        """The label of every item."""
+        return np.frombuffer(self._labels, np.int8).astype(np.int64)
+
+    @property
+    def groups(self) -> IntArray | None:
+        """The group number of every item; an item that names none is a group of its own."""
+        if not self._grouped:
+            return None
+        _, first, codes = np.unique(
+            np.frombuffer(self._group_names, np.int64), return_index=True, return_inverse=True
+        )
+        # Hashes differ from process to process; the order of appearance does not.
+        rank = np.empty(len(first), np.int64)
+        rank[np.argsort(first)] = np.arange(len(first))
+        return rank[codes]
+
+    @property
+    def digest(self) -> str:
+        """What identifies these items, rendered prompts included."""
+        return self._digest.hexdigest()
+
+    def close(self) -> None:
+        """Let go of the file, and of the temporary copy if one was made."""
+        self._file.close()
+
+    def _add(self, line: bytes, start: int) -> None:
+        number = len(self)
+        item = self._reading.item(_decode(line), number)
+        self._labels.append(item.label)
+        self._starts.append(start)
+        self._sizes.append(len(line))
+        self._sums.append(zlib.crc32(line))
+        self._ids.append(hash(item.id))
+        self._group_names.append(hash(("", number) if item.group is None else item.group))
+        self._grouped |= item.group is not None
+        self._digest.update(msgspec.json.encode(item))
+        self.characters += sum(len(message.content) for message in item.messages)
+
+    def _check(self) -> None:
+        if not len(self):
+            raise InputError(f"{self.path}: holds no items")
+        ids = np.frombuffer(self._ids, np.int64)
+        _, first, counts = np.unique(ids, return_index=True, return_counts=True)
+        if (repeated := first[counts > 1]).size:
+            one, two = np.flatnonzero(ids == ids[repeated.min()])[:2]
+            raise InputError(
+                f"{self.path}: items {one + 1} and {two + 1} share the {self._reading.id_field} "
+                f"{printable(self[int(one)].id, 60)!r}; ids must be unique"
+            )
+
+
+def load(path: str | Path, reading: Reading | None = None, *, scratch: Path | None = None) -> Items:
+    """Read and check a file of items.
+
+    Parameters
+    ----------
+    path : str or Path
+        ``.jsonl``, ``.ndjson``, ``.csv``, ``.tsv`` or ``.parquet``; ``.gz`` may follow.
+    reading : Reading, optional
+        Which fields mean what. By default ``label``, and ``prompt`` or ``messages``.
+    scratch : Path, optional
+        Where a temporary copy goes if one is needed; the system's choice otherwise.
+
+    Raises
+    ------
+    InputError
+        Naming the file, the line and the field.
+    """
+    path = Path(path)
+    if not path.is_file():
+        raise InputError(f"{path}: no such file")
+    zipped = path.suffix.lower() == ".gz"
+    suffix = Path(path.stem).suffix.lower() if zipped else path.suffix.lower()
+    if suffix not in _READERS:
+        raise InputError(f"{path}: a file of items ends in {', '.join(_READERS)}, or one of these and .gz")
+    in_place = _READERS[suffix] is _json_lines and not zipped
+    file: BinaryIO = path.open("rb") if in_place else _scratch(scratch)
+    items = Items(path, reading or Reading(), file)
+    at = "the start"
+    start = 0
+    try:
+        for where, line in _READERS[suffix](path, zipped):
+            at = where
+            if not in_place:
+                file.write(line)
+            if line.strip():
+                items._add(line, start)
+            start += len(line)
+        items._check()
+    except InputError as error:
+        items.close()
+        raise error if str(error).startswith(str(path)) else InputError(f"{path}, {at}: {error}") from None
+    except UnicodeDecodeError:
+        items.close()
+        raise InputError(f"{path}, after {at}: is not UTF-8 text; convert it first") from None
+    except (OSError, EOFError, zlib.error, csv.Error) as error:
+        items.close()
+        raise InputError(f"{path}, after {at}: cannot be read ({error})") from None
+    except BaseException:
+        items.close()
+        raise
+    return items
+
+
+def _json_lines(path: Path, zipped: bool) -> Iterator[tuple[str, bytes]]:
+    with _binary(path, zipped) as file:
+        for number, line in enumerate(file, 1):
+            yield f"line {number}", line
+
+
+def _csv(path: Path, zipped: bool, delimiter: str = ",") -> Iterator[tuple[str, bytes]]:
+    limit = csv.field_size_limit(sys.maxsize)  # the default refuses a prompt over 128 kB
+    try:
+        with io.TextIOWrapper(_binary(path, zipped), encoding="utf-8-sig", newline="") as text:
+            rows = csv.DictReader(text, delimiter=delimiter, strict=True)
+            for row in rows:
+                where = f"line {rows.line_num}"
+                if None in row:
+                    yield where, b""
+                    raise InputError("has more fields than the header")
+                yield where, json.dumps({k: v for k, v in row.items() if v is not None}).encode() + b"\n"
+    finally:
+        csv.field_size_limit(limit)
+
+
+def _tsv(path: Path, zipped: bool) -> Iterator[tuple[str, bytes]]:
+    return _csv(path, zipped, "\t")
+
+
+def _parquet(path: Path, zipped: bool) -> Iterator[tuple[str, bytes]]:
+    if zipped:
+        raise InputError("Parquet is compressed inside; unzip it first")
+    try:
+        from pyarrow import ArrowException, parquet  # type: ignore[import-untyped]  # ships no types
+    except ImportError:
+        raise MissingExtraError("reading Parquet needs pyarrow: pip install 'blindcal[parquet]'") from None
+    try:
+        with parquet.ParquetFile(path) as table:
+            number = 0
+            for batch in table.iter_batches(batch_size=1024):
+                for row in batch.to_pylist():
+                    number += 1
+                    yield f"row {number}", json.dumps(row, default=str).encode() + b"\n"
+    except ArrowException as error:
+        raise InputError(f"is not a Parquet file that can be read ({printable(str(error))})") from None
+
+
+_READERS: dict[str, Callable[[Path, bool], Iterator[tuple[str, bytes]]]] = {
+    ".jsonl": _json_lines,
+    ".ndjson": _json_lines,
+    ".csv": _csv,
+    ".tsv": _tsv,
+    ".parquet": _parquet,
+}
+
+
+def _binary(path: Path, zipped: bool) -> BinaryIO:
+    return cast(BinaryIO, gzip.open(path, "rb") if zipped else path.open("rb"))
+
+
+def _scratch(folder: Path | None) -> BinaryIO:
+    return cast(BinaryIO, tempfile.TemporaryFile(dir=folder))
+
+
+def _decode(line: bytes) -> Record:
+    try:
+        record = msgspec.json.decode(line.removeprefix(_BOM))
+    except (ValueError, RecursionError):
+        try:  # the standard library also takes lone surrogates and NaN
+            record = json.loads(line.removeprefix(_BOM))
+        except UnicodeDecodeError:
+            raise InputError("is not UTF-8 text; convert it first") from None
+        except (ValueError, RecursionError) as error:
+            raise InputError(f"is not JSON ({printable(str(error), 80)})") from None
+    if not isinstance(record, dict):
+        raise InputError("must be a JSON object with named fields")
+    return record
+
+
+def _fill(template: str, record: Record) -> str:
+    # One pass and plain look-ups: braces in a record stay text, and no attribute can be reached.
+    def value(match: re.Match[str]) -> str:
+        if match[0] in ("{{", "}}"):
+            return match[0][0]
+        if match[1] not in record:
+            raise InputError(
+                f"field {printable(match[1], 40)!r}, named in the template, is missing{_among(record)}"
+            )
+        return "" if record[match[1]] == "" else _scalar(record[match[1]], match[1])
+
+    return _PLACEHOLDER.sub(value, template)
+
+
+def _scalar(value: Any, field: str) -> str:
+    if not isinstance(value, str | int | float) or value == "":
+        raise InputError(
+            f"field {printable(field, 40)!r} must be text or a number, not {printable(repr(value), 40)}"
+        )
+    return encodable(str(value))
+
+
+def _among(record: Record) -> str:
+    return f" (the record has: {printable(', '.join(record), 120)})"

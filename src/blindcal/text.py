@@ -1,0 +1,34 @@
+"""Text that nobody vouches for: made safe to store, to print and to open in a spreadsheet."""
+
+from __future__ import annotations
+
+import re
+
+# C0 and C1 controls, surrogates, and the characters that reorder or hide what follows them.
+_UNSAFE = re.compile(
+    "[\x00-\x1f\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff\ufff9-\ufffb\ud800-\udfff]"
+)
+_NAMED = {9: "\\t", 10: "\\n", 13: "\\r"}
+_SURROGATE = re.compile("[\ud800-\udfff]")
+
+
+def printable(text: str, limit: int = 200) -> str:
+    """``text``, cut at ``limit``, with what could move a cursor, hide or reorder written as an escape."""
+    shown = _UNSAFE.sub(_escape, text[:limit])
+    return shown + "…" if len(text) > limit else shown
+
+
+def encodable(text: str) -> str:
+    """``text`` with lone surrogates, which no UTF-8 can carry, replaced by U+FFFD."""
+    return text if text.isascii() else _SURROGATE.sub("\ufffd", text)
+
+
+def csv_cell(text: str) -> str:
+    """``text`` that a spreadsheet shows instead of running: a quote goes before what starts a formula."""
+    shown = printable(text, limit=len(text))
+    return f"'{shown}" if shown.lstrip()[:1] in ("=", "+", "-", "@") else shown
+
+
+def _escape(match: re.Match[str]) -> str:
+    code = ord(match[0])
+    return _NAMED.get(code) or (f"\\x{code:02x}" if code < 256 else f"\\u{code:04x}")
