@@ -1,0 +1,357 @@
+"""The run on disk: one SQLite file that a crash at any moment leaves whole.
+
+What is promised. The settings, the items and every round of the design are on disk before the first
+query they lead to. An answer that :meth:`Store.save` has returned from is on disk too (WAL,
+``synchronous=FULL``). So whoever comes after a ``kill -9`` finds every answer that was counted, and
+loses at most those still under way.
+
+Answers are committed in groups on a thread of their own: while one group is being forced to disk,
+the next one gathers. A group is one statement, because every statement costs the thread a wait for
+the interpreter lock that the busy event loop holds.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+import sqlite3
+import sys
+from collections.abc import Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import astuple, dataclass, fields
+from pathlib import Path
+from typing import IO, Any, TypeAlias
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from blindcal.errors import ConfigError, StoreError
+from blindcal.records import Item, Round
+from blindcal.text import printable
+
+AnswerArray: TypeAlias = npt.NDArray[np.int8]
+
+UNASKED = -2
+"""In a column of answers: not answered yet."""
+
+_APPLICATION = 0x626C6E64  # "blnd", in the file's header: tells a run from any other SQLite file
+
+# Each runs once, in one transaction with the version number that says so. Never edit one: add one.
+_MIGRATIONS = (
+    """
+    CREATE TABLE notes (name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
+    CREATE TABLE items (
+        item INTEGER PRIMARY KEY, id TEXT NOT NULL, label INTEGER NOT NULL, grp TEXT,
+        digest BLOB NOT NULL, messages TEXT);
+    CREATE TABLE rounds (
+        round INTEGER PRIMARY KEY, first INTEGER NOT NULL, size INTEGER NOT NULL,
+        items BLOB NOT NULL, shifts BLOB NOT NULL, temperatures BLOB NOT NULL);
+    CREATE TABLE answers (
+        query INTEGER PRIMARY KEY, answer INTEGER NOT NULL, text TEXT NOT NULL,
+        prompt_tokens INTEGER NOT NULL, completion_tokens INTEGER NOT NULL, cached_tokens INTEGER NOT NULL,
+        attempts INTEGER NOT NULL, seconds REAL NOT NULL);
+    """,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Saved:
+    """One answer as it is kept; ``query`` counts through all rounds, ``text`` is already `printable`."""
+
+    query: int
+    answer: int
+    text: str
+    prompt_tokens: int
+    completion_tokens: int
+    cached_tokens: int
+    attempts: int
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """What answers cost: how many there are, how often was asked for them, and the tokens billed."""
+
+    queries: int = 0
+    attempts: int = 0
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+    cached_tokens: int = 0
+    invalid: int = 0
+
+    def __add__(self, other: Usage) -> Usage:
+        return Usage(*(mine + its for mine, its in zip(astuple(self), astuple(other), strict=True)))
+
+
+class Store:
+    """A run file, held by one process. Use :meth:`open`, or :meth:`read` to look without holding."""
+
+    def __init__(self, path: Path, db: sqlite3.Connection, lock: IO[bytes] | None) -> None:
+        self.path = path
+        self._db = db
+        self._lock = lock
+        self._thread = ThreadPoolExecutor(1, "blindcal-store")
+        self._waiting: list[tuple[Saved, asyncio.Future[None]]] = []
+        self._committing: asyncio.Task[None] | None = None
+
+    @classmethod
+    def open(cls, path: Path) -> Store:
+        """Take hold of a run file, made or brought up to date as needed."""
+        path.parent.mkdir(parents=True, exist_ok=True)
+        lock = _hold(path)
+        try:
+            with _translated(path):
+                db = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
+                try:
+                    _check_kind(db, path)
+                    db.execute("PRAGMA journal_mode=WAL")
+                    db.execute("PRAGMA synchronous=FULL")
+                    _migrate(db)
+                except BaseException:
+                    db.close()
+                    raise
+        except BaseException:
+            lock.close()
+            raise
+        return cls(path, db, lock)
+
+    @classmethod
+    def read(cls, path: Path) -> Store:
+        """Look at a run file, which another process may be writing; nothing can be changed."""
+        if not path.is_file():
+            raise StoreError(f"{path}: no such run")
+        with _translated(path):
+            db = sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True, isolation_level=None)
+            try:
+                _check_kind(db, path)
+                if db.execute("PRAGMA user_version").fetchone()[0] != len(_MIGRATIONS):
+                    raise StoreError(f"{path}: an unfinished or older run file; run its audit again first")
+            except BaseException:
+                db.close()
+                raise
+        return cls(path, db, None)
+
+    def __enter__(self) -> Store:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Finish the commit under way and let go of the file."""
+        self._thread.shutdown()
+        self._db.close()
+        if self._lock is not None:
+            self._lock.close()
+
+    # Settings and items
+
+    def begin(self, config: Mapping[str, Any], items: Iterable[Item], *, keep_prompts: bool = True) -> bool:
+        """Store settings and items, or check that the run was begun with the same ones.
+
+        Returns whether the run is new. Raises `ConfigError`, showing the difference, if it was begun
+        with other settings.
+        """
+        wanted = json.loads(json.dumps(config))
+        begun = self.note("config")
+        if begun is not None:
+            if begun != wanted:
+                raise ConfigError(
+                    f"{self.path} was begun with other settings: {_difference(begun, wanted)}. "
+                    "Go back to the old settings, or choose another place for the new run"
+                )
+            return False
+        with _translated(self.path), _transaction(self._db):
+            self._db.executemany(
+                "INSERT INTO items VALUES (?, ?, ?, ?, ?, ?)",
+                (_item_row(number, item, keep_prompts) for number, item in enumerate(items)),
+            )
+            self.set_note("config", wanted)
+        return True
+
+    def items(self) -> Iterator[tuple[str, int, str | None]]:
+        """Id, label and group of every item, in order."""
+        yield from self._db.execute("SELECT id, label, grp FROM items ORDER BY item")
+
+    def note(self, name: str) -> Any:
+        """What was noted under a name, or ``None``."""
+        with _translated(self.path):
+            row = self._db.execute("SELECT value FROM notes WHERE name = ?", (name,)).fetchone()
+        return None if row is None else json.loads(row[0])
+
+    def set_note(self, name: str, value: Any) -> None:
+        """Keep something that JSON can hold: the probe's verdict, the tokens chosen, a warning."""
+        with _translated(self.path):
+            self._db.execute("INSERT OR REPLACE INTO notes VALUES (?, ?)", (name, json.dumps(value)))
+
+    # Rounds
+
+    def rounds(self) -> list[Round]:
+        """The rounds of the design so far, in order."""
+        with _translated(self.path):
+            rows = self._db.execute(
+                "SELECT items, shifts, temperatures FROM rounds ORDER BY round"
+            ).fetchall()
+        return [Round(np.frombuffer(i, np.int64), np.frombuffer(s), np.frombuffer(t)) for i, s, t in rows]
+
+    def add_round(self, asked: Round) -> None:
+        """Put the next round on disk; only then may it be asked."""
+        with _translated(self.path):
+            number, first = self._db.execute(
+                "SELECT COUNT(*), COALESCE(MAX(first + size), 0) FROM rounds"
+            ).fetchone()
+            blobs = (
+                asked.items.astype(np.int64).tobytes(),
+                asked.shifts.astype(np.float64).tobytes(),
+                asked.temperatures.astype(np.float64).tobytes(),
+            )
+            self._db.execute(
+                "INSERT INTO rounds VALUES (?, ?, ?, ?, ?, ?)", (number, first, len(asked), *blobs)
+            )
+
+    # Answers
+
+    async def save(self, answer: Saved) -> None:
+        """Keep an answer; returns once it is on disk."""
+        done = asyncio.get_running_loop().create_future()
+        self._waiting.append((answer, done))
+        if self._committing is None:
+            self._committing = asyncio.create_task(self._commit())
+        await done
+
+    async def _commit(self) -> None:
+        loop = asyncio.get_running_loop()
+        while self._waiting:
+            group, self._waiting = self._waiting, []
+            try:
+                await loop.run_in_executor(self._thread, self._insert, [answer for answer, _ in group])
+            except StoreError as error:
+                for _, done in group:
+                    if not done.done():
+                        done.set_exception(error)
+            else:
+                for _, done in group:
+                    if not done.done():
+                        done.set_result(None)
+        self._committing = None
+
+    def _insert(self, answers: list[Saved]) -> None:
+        with _translated(self.path):
+            self._db.execute(_INSERT, (msgspec.json.encode(answers).decode(),))
+
+    def answers(self, first: int, size: int) -> AnswerArray:
+        """The answers to ``size`` queries from number ``first`` on; `UNASKED` where there is none."""
+        column = np.full(size, UNASKED, np.int8)
+        rows = self._db.execute(
+            "SELECT query - ?, answer FROM answers WHERE query >= ? AND query < ?",
+            (first, first, first + size),
+        )
+        with _translated(self.path):
+            while some := rows.fetchmany(10_000):
+                at, answer = np.array(some, np.int64).T
+                column[at] = answer
+        return column
+
+    def texts(self) -> Iterator[tuple[int, int, str, float]]:
+        """Query number, answer, text and seconds of every answer, in the order of the queries."""
+        yield from self._db.execute("SELECT query, answer, text, seconds FROM answers ORDER BY query")
+
+    def usage(self) -> Usage:
+        """What all answers together cost."""
+        with _translated(self.path):
+            row = self._db.execute(
+                "SELECT COUNT(*), TOTAL(attempts), TOTAL(prompt_tokens), TOTAL(completion_tokens), "
+                "TOTAL(cached_tokens), TOTAL(answer = -1) FROM answers"
+            ).fetchone()
+        return Usage(*map(int, row))
+
+
+_INSERT = "INSERT INTO answers SELECT {} FROM json_each(?)".format(
+    ", ".join(f"json_extract(value, '$.{column.name}')" for column in fields(Saved))
+)
+
+
+def in_use(path: Path) -> bool:
+    """Whether a process holds the run file right now."""
+    try:
+        _hold(path).close()
+    except StoreError:
+        return True
+    return False
+
+
+def _item_row(number: int, item: Item, keep_prompts: bool) -> tuple[object, ...]:
+    messages = msgspec.json.encode(item.messages)
+    digest = hashlib.blake2b(messages, digest_size=16).digest()
+    return number, item.id, item.label, item.group, digest, messages.decode() if keep_prompts else None
+
+
+def _hold(path: Path) -> IO[bytes]:
+    # A file of its own: closing any other handle on the database would drop SQLite's own locks.
+    file = path.with_name(path.name + ".lock").open("ab")
+    try:
+        if sys.platform == "win32":
+            import msvcrt
+
+            msvcrt.locking(file.fileno(), msvcrt.LK_NBLCK, 1)
+        else:
+            import fcntl
+
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        file.close()
+        raise StoreError(f"{path}: another process is working on this run; wait for it or end it") from None
+    return file
+
+
+@contextmanager
+def _translated(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except sqlite3.Error as error:
+        raise StoreError(f"{path}: {error}") from error
+
+
+@contextmanager
+def _transaction(db: sqlite3.Connection) -> Iterator[None]:
+    db.execute("BEGIN IMMEDIATE")
+    try:
+        yield
+    except BaseException:
+        db.execute("ROLLBACK")
+        raise
+    db.execute("COMMIT")
+
+
+def _check_kind(db: sqlite3.Connection, path: Path) -> None:
+    try:
+        empty = db.execute("SELECT COUNT(*) FROM sqlite_master").fetchone()[0] == 0
+        kind = db.execute("PRAGMA application_id").fetchone()[0]
+        version = db.execute("PRAGMA user_version").fetchone()[0]
+    except sqlite3.DatabaseError as error:
+        raise StoreError(f"{path}: not a run file ({error})") from None
+    if not empty and kind != _APPLICATION:
+        raise StoreError(f"{path}: a database of another program, not a run file")
+    if version > len(_MIGRATIONS):
+        raise StoreError(f"{path}: made by a newer blindcal (format {version}); upgrade to open it")
+
+
+def _migrate(db: sqlite3.Connection) -> None:
+    for number in range(db.execute("PRAGMA user_version").fetchone()[0], len(_MIGRATIONS)):
+        with _transaction(db):
+            for statement in filter(str.strip, _MIGRATIONS[number].split(";")):
+                db.execute(statement)
+            db.execute(f"PRAGMA application_id = {_APPLICATION}")
+            db.execute(f"PRAGMA user_version = {number + 1}")
+
+
+def _difference(begun: Mapping[str, Any], wanted: Mapping[str, Any]) -> str:
+    return "; ".join(
+        f"{name}: {printable(json.dumps(begun.get(name)), 80)} then, "
+        f"{printable(json.dumps(wanted.get(name)), 80)} now"
+        for name in sorted({*begun, *wanted})
+        if begun.get(name) != wanted.get(name)
+    )
