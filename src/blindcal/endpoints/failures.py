@@ -1,0 +1,138 @@
+"""Everything that can go wrong between us and a server, as one of our three endpoint errors.
+
+Retryable: may succeed later. Fatal: the same for every item, so a run stops. Reply: this item only.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Mapping
+from email.utils import parsedate_to_datetime
+from typing import Any, Literal, Protocol
+
+import aiohttp
+import msgspec
+from yarl import URL
+
+from blindcal.errors import EndpointError, FatalError, ReplyError, RetryableError
+from blindcal.text import printable
+
+Fate = Literal["retry", "fatal", "address"]
+
+# An "address" failure is fatal until the endpoint has answered once; after that it is an outage.
+# Nearest ancestor wins; a test fails when aiohttp has an error that only the root covers.
+FATES: dict[type[Exception], Fate] = {
+    TimeoutError: "retry",
+    OSError: "retry",
+    aiohttp.ClientError: "retry",
+    aiohttp.ClientConnectionError: "retry",
+    aiohttp.ClientOSError: "retry",
+    aiohttp.ServerDisconnectedError: "retry",
+    aiohttp.ServerTimeoutError: "retry",
+    aiohttp.ClientPayloadError: "retry",
+    aiohttp.ClientResponseError: "retry",
+    aiohttp.ClientConnectorError: "address",
+    aiohttp.ClientConnectorDNSError: "address",
+    aiohttp.ClientHttpProxyError: "fatal",
+    aiohttp.ClientProxyConnectionError: "fatal",
+    aiohttp.ClientSSLError: "fatal",
+    aiohttp.ServerFingerprintMismatch: "fatal",
+    aiohttp.InvalidURL: "fatal",
+    aiohttp.TooManyRedirects: "fatal",
+    aiohttp.ContentTypeError: "fatal",
+    aiohttp.WSServerHandshakeError: "fatal",
+    aiohttp.ClientConnectionResetError: "retry",
+}
+
+# One item's fault, not the endpoint's: a prompt that is too long, or that a filter refuses.
+_ITEM_FAULT = re.compile(
+    r"context.{0,20}(length|size|window)|content.{0,5}(filter|policy)|too long", re.IGNORECASE
+)
+
+
+class Named(Protocol):
+    """The parts of an address that a message may need."""
+
+    @property
+    def model(self) -> str: ...
+    @property
+    def api_key_env(self) -> str: ...
+
+
+def from_exception(error: Exception, url: URL, *, reached: bool) -> EndpointError:
+    """The error of ours for one of aiohttp's; ``reached`` says whether the endpoint ever answered."""
+    fate = next(FATES[kind] for kind in type(error).__mro__ if kind in FATES)
+    if isinstance(error, TimeoutError):
+        return RetryableError(f"no reply from {url.host} in time")
+    what = f"{url.host}: {printable(str(error)) or type(error).__name__}"
+    if fate == "retry" or (fate == "address" and reached):
+        return RetryableError(f"the connection failed: {what}")
+    if fate == "address":
+        return FatalError(f"cannot reach {what}: check the base URL, and that the server runs")
+    return FatalError(f"cannot talk to {what}: check the base URL, its certificate and any proxy")
+
+
+def from_status(status: int, headers: Mapping[str, str], said: str, address: Named) -> EndpointError:
+    """The error of ours for an HTTP status; ``said`` is the server's own explanation, already clean."""
+    says = f": {said}" if said else ""
+    if status == 429 and re.search(r"insufficient_quota|billing", said):
+        return FatalError(f"the account has no quota left (429){says}")
+    if status in (408, 409, 425, 429) or (status >= 500 and status != 501):
+        wait = retry_after(headers)
+        throttled = status == 429
+        what = "too many requests (429)" if throttled else f"the server failed ({status})"
+        return RetryableError(f"{what}{says}", retry_after=wait, throttled=throttled)
+    if status in (400, 413, 422) and (status == 413 or _ITEM_FAULT.search(said)):
+        return ReplyError(f"the endpoint refuses this item ({status}){says}")
+    return FatalError(f"{_cure(status, address)} ({status}){says}")
+
+
+def _cure(status: int, address: Named) -> str:
+    if status == 401:
+        return (
+            f"the endpoint does not accept the API key: set {address.api_key_env}, or name another variable"
+        )
+    if status == 402:
+        return "the endpoint wants payment"
+    if status == 403:
+        return f"the API key in {address.api_key_env} may not use model {address.model!r}"
+    if status == 404:
+        return f"no model {address.model!r} at this address: check the model's name and the base URL"
+    if 300 <= status < 400:
+        return "the base URL redirects elsewhere: give the final address (https rather than http?)"
+    return "the endpoint refuses the request"
+
+
+def status_within(error: Any) -> int:
+    """The HTTP status that an error inside a 200 reply stands for; a gateway's failure if it does not say."""
+    code = error.get("code") if isinstance(error, dict) else None
+    return code if isinstance(code, int) and 300 <= code < 600 else 502
+
+
+def said(raw: bytes) -> str:
+    """What a server's error body says, on one line that is safe to show."""
+    try:
+        body = msgspec.json.decode(raw)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return "" if raw.lstrip().startswith(b"<") else printable(raw.decode("utf-8", "replace"))
+    error = body.get("error", body) if isinstance(body, dict) else body
+    if not isinstance(error, dict):
+        return printable(str(error))
+    parts = [error.get("message") or error.get("detail"), error.get("code"), error.get("type")]
+    return printable("; ".join(str(part) for part in parts if part))
+
+
+def retry_after(headers: Mapping[str, str]) -> float | None:
+    """The server's wish in seconds, from ``Retry-After`` (seconds or a date) or OpenAI's millisecond form."""
+    for name, scale in (("retry-after-ms", 1e-3), ("Retry-After", 1.0)):
+        value = headers.get(name, "").strip()
+        try:
+            seconds = float(value) * scale
+        except ValueError:
+            continue
+        return seconds if 0 <= seconds < float("inf") else None
+    try:
+        return max(0.0, parsedate_to_datetime(headers.get("Retry-After", "")).timestamp() - time.time())
+    except (TypeError, ValueError, OverflowError):
+        return None

@@ -1,0 +1,264 @@
+"""Any OpenAI-compatible endpoint, over aiohttp.
+
+The hot path is lean on purpose: the constant part of a body is encoded once and spliced to what
+differs between queries, replies are decoded straight into a strict schema, and nothing is retried
+here (a run, or :class:`~blindcal.endpoints.base.Patient`, decides that). Every failure becomes one of
+our three endpoint errors, in words that say what to do.
+
+An API key is read from an environment variable named by the caller. It lives in the session's headers
+alone: it is in no ``repr``, no error and no log, redirects are not followed, and what a server says is
+searched for it before it is quoted.
+"""
+
+from __future__ import annotations
+
+import io
+import ipaddress
+import os
+import warnings
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import Any, Literal, Self, TypeAlias
+
+import aiohttp
+import msgspec
+from yarl import URL
+
+from blindcal.endpoints import failures, replies
+from blindcal.errors import ConfigError, InputError, ReplyError
+from blindcal.records import Message, Reply, Request
+from blindcal.text import encodable
+
+Api: TypeAlias = Literal["chat", "completions"]
+
+MAX_REPLY_BYTES = 4 * 2**20
+RAW_BODY_BYTES = 2**20  # aiohttp warns about raw bodies above this size
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """Where a model is and how it wants to be asked; holds no secret, only the name of one.
+
+    ``base_url`` ends where ``/chat/completions`` begins, usually in ``/v1``. ``api_version`` switches to
+    Azure's URL form, with ``model`` as the deployment. ``extra_body`` is merged into every request, and a
+    ``None`` in it takes a field out.
+    """
+
+    base_url: str
+    model: str
+    api: Api = "chat"
+    api_version: str | None = None
+    api_key_env: str = "OPENAI_API_KEY"
+    extra_body: Mapping[str, Any] = field(default_factory=dict)
+    timeout: float = 60.0
+
+
+class PlainHttpKeyWarning(UserWarning):
+    """An API key is about to travel unencrypted to another machine."""
+
+
+class HttpEndpoint:
+    """A client of one model at one address; use it as an async context manager, or ``close`` it."""
+
+    def __init__(self, address: Address, *, environ: Mapping[str, str] = os.environ) -> None:
+        self.address = address
+        url = _parse_url(address.base_url)
+        self._root = url
+        self._url = _completion_url(url, address)
+        self._local = is_loopback(url.host or "")
+        self._key = _usable_key(environ.get(address.api_key_env, ""), address.api_key_env)
+        if self._key and url.scheme == "http" and not self._local:
+            warnings.warn(
+                f"the API key in {address.api_key_env} is sent unencrypted to {url.host}: use https, "
+                f"or unset the variable if the server needs no key",
+                PlainHttpKeyWarning,
+                stacklevel=2,
+            )
+        self._limit_name = "max_tokens"
+        self._bodies: dict[tuple[float, int, int, int | None], bytes] = {}
+        self._reached = False
+        self._session: aiohttp.ClientSession | None = None
+
+    def __repr__(self) -> str:
+        return f"HttpEndpoint({self.address.model!r} at {self._root})"
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def ask(self, request: Request) -> Reply:
+        """Send one request and return its reply."""
+        limit_name = self._limit_name
+        status, headers, raw = await self._post(self._url, self._body(request))
+        if status == 200:
+            parsed = replies.decode(raw, chat=self.address.api == "chat")
+            if parsed.error is None:
+                return replies.as_reply(parsed)
+            status = failures.status_within(parsed.error)
+        if status == 400 and limit_name == "max_tokens" and b"max_completion_tokens" in raw:
+            # Newer OpenAI models take only the other spelling and say so; it is remembered.
+            self._limit_name = "max_completion_tokens"
+            self._bodies.clear()
+            return await self.ask(request)
+        raise failures.from_status(status, headers, self._redact(failures.said(raw)), self.address)
+
+    async def post(self, path: str, payload: Mapping[str, Any]) -> Any:
+        """Send a request beside the completions ones, to ``path`` at the server's root; JSON in, JSON out."""
+        root = self._root.with_path(self._root.path.removesuffix("/v1").rstrip("/") + path)
+        status, headers, raw = await self._post(root, msgspec.json.encode(payload))
+        if status != 200:
+            raise failures.from_status(status, headers, self._redact(failures.said(raw)), self.address)
+        try:
+            return msgspec.json.decode(raw)
+        except msgspec.DecodeError:
+            raise ReplyError(f"{path} did not answer with JSON") from None
+
+    async def close(self) -> None:
+        """Release connections; harmless when repeated."""
+        if self._session is not None:
+            await self._session.close()
+            self._session = None
+
+    async def _post(self, url: URL, body: bytes) -> tuple[int, Mapping[str, str], bytes]:
+        session = self._session or self._open()
+        data = body if len(body) < RAW_BODY_BYTES else io.BytesIO(body)
+        try:
+            async with session.post(url, data=data, allow_redirects=False) as response:
+                raw = await _read(response)
+                self._reached = True
+                return response.status, response.headers, raw
+        except (aiohttp.ClientError, OSError) as error:
+            raise failures.from_exception(error, self._root, reached=self._reached) from None
+
+    def _open(self) -> aiohttp.ClientSession:
+        headers = {"Content-Type": "application/json", "Accept-Encoding": "identity"}
+        if self._key:
+            azure = self.address.api_version is not None
+            headers |= {"api-key": self._key} if azure else {"Authorization": f"Bearer {self._key}"}
+        self._session = aiohttp.ClientSession(
+            connector=aiohttp.TCPConnector(limit=0),  # the caller bounds how much is in flight
+            cookie_jar=aiohttp.DummyCookieJar(),
+            headers=headers,
+            timeout=aiohttp.ClientTimeout(total=self.address.timeout),
+            trust_env=not self._local,  # a proxy from the environment, as other clients do
+        )
+        return self._session
+
+    def _body(self, request: Request) -> bytes:
+        settings = (request.temperature, request.max_tokens, request.top_logprobs, request.seed)
+        constant = self._bodies.get(settings)
+        if constant is None:
+            constant = self._bodies[settings] = self._constant_part(request)
+        bias = b',"logit_bias":' + _encode(request.logit_bias) if request.logit_bias else b""
+        if self.address.api == "chat":
+            return b'%b"messages":%b%b}' % (constant, _encode(_as_chat(request.messages)), bias)
+        prompt = "\n".join(message.content for message in request.messages)
+        return b'%b"prompt":%b%b}' % (constant, _encode(prompt), bias)
+
+    def _constant_part(self, request: Request) -> bytes:
+        """Everything that does not depend on the item or the shift, up to the comma before what does."""
+        body: dict[str, Any] = {
+            "model": self.address.model,
+            self._limit_name: request.max_tokens,
+            "temperature": request.temperature,
+        }
+        if request.temperature > 0:
+            body["top_p"] = 1  # some servers cut the tail by default, and a sampled answer must not be cut
+        if request.seed is not None:
+            body["seed"] = request.seed
+        if request.top_logprobs:
+            chat = self.address.api == "chat"
+            body["logprobs"] = True if chat else request.top_logprobs
+            if chat:
+                body["top_logprobs"] = request.top_logprobs
+        body |= self.address.extra_body
+        return _encode({key: value for key, value in body.items() if value is not None})[:-1] + b","
+
+    def _redact(self, text: str) -> str:
+        return text.replace(self._key, "[key]") if self._key else text
+
+
+def is_loopback(host: str) -> bool:
+    """Whether a host is this machine."""
+    if host == "localhost" or host.endswith(".localhost"):
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def _parse_url(text: str) -> URL:
+    try:
+        url = URL(text)
+    except ValueError as error:
+        raise InputError(f"base URL {text!r} is not a URL: {error}") from None
+    if url.scheme not in ("http", "https") or not url.host:
+        raise InputError(f"base URL must start with http:// or https:// and name a host, got {text!r}")
+    if url.user or url.password:
+        raise InputError("base URL must hold no user or password: keys come from an environment variable")
+    return url
+
+
+def _completion_url(url: URL, address: Address) -> URL:
+    tail = "chat/completions" if address.api == "chat" else "completions"
+    base = url.path.rstrip("/").removesuffix("/" + tail)
+    if address.api_version is None:
+        return url.with_path(f"{base}/{tail}", keep_query=True)
+    if "/deployments/" not in base:
+        base = f"{base.removesuffix('/openai')}/openai/deployments/{address.model}"
+    return url.with_path(f"{base}/{tail}").with_query({"api-version": address.api_version})
+
+
+def _usable_key(key: str, name: str) -> str:
+    key = key.strip()
+    if not all(33 <= ord(char) < 127 for char in key):
+        raise ConfigError(f"the value of {name} has characters that no API key has: set it again")
+    return key
+
+
+async def _read(response: aiohttp.ClientResponse) -> bytes:
+    """The whole body, but never more than a reply of one token can honestly need."""
+    chunks, size = [], 0
+    async for chunk in response.content.iter_any():
+        chunks.append(chunk)
+        size += len(chunk)
+        if size > MAX_REPLY_BYTES:
+            raise aiohttp.ClientPayloadError(f"a reply of more than {MAX_REPLY_BYTES} bytes")
+    return chunks[0] if len(chunks) == 1 else b"".join(chunks)
+
+
+def _as_chat(messages: Iterable[Message]) -> list[Message]:
+    return [Message("user", m.content) if m.role == "prompt" else m for m in messages]
+
+
+def _encode(value: object) -> bytes:
+    try:
+        return _ENCODER.encode(value)
+    except UnicodeEncodeError:  # lone surrogates cannot travel as UTF-8
+        return _ENCODER.encode(_without_surrogates(value))
+
+
+def _without_surrogates(value: Any) -> Any:
+    if isinstance(value, str):
+        return encodable(value)
+    if isinstance(value, Mapping):
+        return {_without_surrogates(key): _without_surrogates(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_without_surrogates(item) for item in value]
+    if isinstance(value, Message):
+        return Message(_without_surrogates(value.role), _without_surrogates(value.content))
+    return value
+
+
+def _plain(value: Any) -> Any:
+    """A numpy scalar, or a mapping that is not a dict, as what JSON knows."""
+    return dict(value) if isinstance(value, Mapping) else value.item()
+
+
+_ENCODER = msgspec.json.Encoder(enc_hook=_plain)

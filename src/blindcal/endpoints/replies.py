@@ -1,0 +1,166 @@
+"""What an OpenAI-compatible server may answer, as a strict schema, and how it becomes a ``Reply``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import msgspec
+
+from blindcal.errors import ReplyError, RetryableError
+from blindcal.records import Reply
+
+NO_CONTENT = (
+    "the model returned reasoning and no answer: turn reasoning off (for example "
+    '--extra-body \'{"reasoning_effort": "none"}\' or '
+    '\'{"chat_template_kwargs": {"enable_thinking": false}}\'), or audit a model that does not reason'
+)
+
+
+class Logprob(msgspec.Struct):
+    token: str
+    logprob: float
+
+
+class ChatPosition(msgspec.Struct):
+    top_logprobs: list[Logprob] = []
+
+
+class ChatLogprobs(msgspec.Struct):
+    content: list[ChatPosition] | None = None
+
+
+class ChatMessage(msgspec.Struct):
+    content: str | None = None
+    reasoning_content: str | None = None
+    reasoning: str | None = None
+
+
+class ChatChoice(msgspec.Struct):
+    message: ChatMessage
+    finish_reason: str | None = None
+    logprobs: ChatLogprobs | None = None
+
+
+class TextLogprobs(msgspec.Struct):
+    """Both dialects of plain completions: OpenAI's dictionaries, and llama.cpp's chat-like list."""
+
+    top_logprobs: list[dict[str, float]] | None = None
+    content: list[ChatPosition] | None = None
+
+
+class TextChoice(msgspec.Struct):
+    text: str
+    finish_reason: str | None = None
+    logprobs: TextLogprobs | None = None
+
+
+class PromptDetails(msgspec.Struct):
+    cached_tokens: int | None = None
+
+
+class CompletionDetails(msgspec.Struct):
+    reasoning_tokens: int | None = None
+
+
+class Usage(msgspec.Struct):
+    prompt_tokens: int = 0
+    completion_tokens: int | None = 0
+    prompt_tokens_details: PromptDetails | None = None
+    completion_tokens_details: CompletionDetails | None = None
+
+
+class Envelope(msgspec.Struct):
+    """What both kinds of completion share; some gateways put an ``error`` where choices belong."""
+
+    model: str | None = None
+    usage: Usage | None = None
+    error: Any = None
+
+
+class Chat(Envelope):
+    choices: list[ChatChoice] = []
+
+
+class Text(Envelope):
+    choices: list[TextChoice] = []
+
+
+_CHAT = msgspec.json.Decoder(Chat)
+_TEXT = msgspec.json.Decoder(Text)
+
+
+def decode(raw: bytes, *, chat: bool) -> Chat | Text:
+    """Decode a completion, or say how it is not one."""
+    try:
+        return _CHAT.decode(raw) if chat else _TEXT.decode(raw)
+    except msgspec.ValidationError as error:
+        raise ReplyError(f"the reply is not a completion of the OpenAI form: {error}") from None
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        raise _not_json(raw) from None
+
+
+def _not_json(raw: bytes) -> ReplyError | RetryableError:
+    start = raw[:200].lstrip().lower()
+    if start.startswith((b"<!doctype", b"<html", b"<")):
+        return ReplyError(
+            "the endpoint answered with a web page, not JSON: the base URL is wrong (it usually ends in /v1)"
+        )
+    if start.startswith(b"{"):
+        return RetryableError("the reply was cut short: its JSON does not end")
+    return ReplyError(
+        "the endpoint did not answer with JSON: the base URL is wrong, or a proxy is in between"
+    )
+
+
+def as_reply(parsed: Chat | Text) -> Reply:
+    """The first choice of a decoded completion."""
+    if not parsed.choices:
+        raise ReplyError(
+            "the reply has no choices: the endpoint is not OpenAI-compatible, or it filtered the answer"
+        )
+    usage = parsed.usage or Usage()
+    choice = parsed.choices[0]
+    if isinstance(choice, ChatChoice):
+        answer = _content(choice, usage)
+        logprobs = _first(choice.logprobs.content) if choice.logprobs else None
+    else:
+        answer = choice.text
+        logprobs = _text_logprobs(choice.logprobs)
+    return Reply(
+        answer,
+        choice.finish_reason,
+        usage.prompt_tokens,
+        usage.completion_tokens or 0,
+        (usage.prompt_tokens_details and usage.prompt_tokens_details.cached_tokens) or 0,
+        parsed.model,
+        logprobs,
+    )
+
+
+def _content(choice: ChatChoice, usage: Usage) -> str:
+    message = choice.message
+    if message.content:
+        return message.content
+    details = usage.completion_tokens_details
+    reasoned = message.reasoning_content or message.reasoning or (details and details.reasoning_tokens)
+    if reasoned or (message.content is None and choice.finish_reason == "length"):
+        raise ReplyError(NO_CONTENT)
+    return ""
+
+
+def _text_logprobs(found: TextLogprobs | None) -> dict[str, float] | None:
+    if found is None:
+        return None
+    if found.top_logprobs:
+        return found.top_logprobs[0]
+    return _first(found.content)
+
+
+def _first(positions: Iterable[ChatPosition] | None) -> dict[str, float] | None:
+    for position in positions or ():
+        best: dict[str, float] = {}
+        for entry in position.top_logprobs:  # distinct tokens may read alike: the likelier one speaks
+            best[entry.token] = max(entry.logprob, best.get(entry.token, -float("inf")))
+        return best or None
+    return None

@@ -1,0 +1,202 @@
+"""A small HTTP/1.1 server, written for two things that frameworks do not do.
+
+It is lean enough that a loopback benchmark measures the client, and it can misbehave on the wire as
+real services do: reset a connection, never answer, stop in the middle of a body. It knows requests
+with a length and JSON-sized answers, and nothing else of HTTP.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import struct
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from http import HTTPStatus
+from typing import Literal, TypeAlias
+
+Manner: TypeAlias = Literal["whole", "truncated", "reset", "hang"]
+
+_MAX_HEAD = 64 * 1024
+_MAX_BODY = 64 * 2**20
+
+
+@dataclass(frozen=True, slots=True)
+class HttpRequest:
+    """One request; header names are lower case."""
+
+    method: str
+    path: str
+    headers: dict[str, str]
+    body: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class HttpResponse:
+    """One response, after how long it leaves, and in what manner."""
+
+    body: bytes = b""
+    status: int = 200
+    content_type: str = "application/json"
+    headers: dict[str, str] = field(default_factory=dict)
+    delay: float = 0.0
+    manner: Manner = "whole"
+    done: Callable[[], None] | None = None  # called when the response leaves
+
+
+Handler: TypeAlias = Callable[[HttpRequest], HttpResponse]
+
+
+class BadRequestError(Exception):
+    """A request this server does not understand."""
+
+
+class Connection(asyncio.Protocol):
+    """One client connection: parses requests, answers them in order."""
+
+    def __init__(self, handler: Handler, peers: set[Connection]) -> None:
+        self._handler = handler
+        self._peers = peers
+        self._buffer = bytearray()
+        self._head: tuple[str, str, dict[str, str]] | None = None
+        self._busy = False
+        self._timer: asyncio.TimerHandle | None = None
+        self._transport: asyncio.Transport | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+        self._peers.add(self)
+
+    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - asyncio's signature
+        self._peers.discard(self)
+        if self._timer is not None:
+            self._timer.cancel()
+        self._transport = None
+
+    def data_received(self, data: bytes) -> None:
+        self._buffer += data
+        self._advance()
+
+    def abort(self, *, reset: bool = False) -> None:
+        """Drop the connection; with ``reset`` the peer sees ECONNRESET rather than an end of file."""
+        if self._transport is None:
+            return
+        if reset:
+            sock = self._transport.get_extra_info("socket")
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        self._transport.abort()
+
+    def _advance(self) -> None:
+        while not self._busy and self._transport is not None:
+            try:
+                request = self._next_request()
+            except BadRequestError as error:
+                self._write(HttpResponse(str(error).encode(), 400, "text/plain"))
+                self._transport.close()
+                return
+            if request is None:
+                return
+            self._respond(self._handler(request))
+
+    def _next_request(self) -> HttpRequest | None:
+        if self._head is None and not self._read_head():
+            return None
+        assert self._head is not None
+        method, path, headers = self._head
+        try:
+            length = int(headers.get("content-length", "0"))
+        except ValueError:
+            raise BadRequestError("Content-Length is not a number") from None
+        if "transfer-encoding" in headers or not 0 <= length <= _MAX_BODY:
+            raise BadRequestError(f"send a body with a Content-Length of at most {_MAX_BODY}")
+        if len(self._buffer) < length:
+            return None
+        body = bytes(self._buffer[:length])
+        del self._buffer[:length]
+        self._head = None
+        return HttpRequest(method, path, headers, body)
+
+    def _read_head(self) -> bool:
+        end = self._buffer.find(b"\r\n\r\n")
+        if end < 0:
+            if len(self._buffer) > _MAX_HEAD:
+                raise BadRequestError("the header is too long")
+            return False
+        lines = self._buffer[:end].decode("latin-1").split("\r\n")
+        del self._buffer[: end + 4]
+        try:
+            method, path, _version = lines[0].split(" ")
+            pairs = (line.split(":", 1) for line in lines[1:])
+            headers = {name.lower(): value.strip() for name, value in pairs}
+        except ValueError:
+            raise BadRequestError("this is not HTTP/1.1") from None
+        if headers.get("expect") == "100-continue" and self._transport is not None:
+            self._transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+        self._head = (method, path, headers)
+        return True
+
+    def _respond(self, response: HttpResponse) -> None:
+        if response.delay > 0 or response.manner == "hang":
+            self._busy = True
+        if response.manner == "hang":
+            return
+        if response.delay > 0:
+            loop = asyncio.get_running_loop()
+            self._timer = loop.call_later(response.delay, self._respond_late, response)
+        else:
+            self._write(response)
+
+    def _respond_late(self, response: HttpResponse) -> None:
+        self._busy = False
+        self._timer = None
+        self._write(response)
+        self._advance()
+
+    def _write(self, response: HttpResponse) -> None:
+        if response.done is not None:
+            response.done()
+        if self._transport is None:
+            return
+        if response.manner == "reset":
+            self.abort(reset=True)
+            return
+        body = response.body
+        if response.manner == "truncated":
+            body = body[: len(body) // 2]
+        extra = "".join(f"{name}: {value}\r\n" for name, value in response.headers.items())
+        head = (
+            f"HTTP/1.1 {response.status} {_PHRASES.get(response.status, 'Unknown')}\r\n"
+            f"Content-Type: {response.content_type}\r\nContent-Length: {len(body)}\r\n{extra}\r\n"
+        )
+        self._transport.write(head.encode("latin-1") + body)
+
+
+class Listener:
+    """A running server on one port; ``close`` drops every connection it has."""
+
+    def __init__(self, handler: Handler) -> None:
+        self._handler = handler
+        self._connections: set[Connection] = set()
+        self._server: asyncio.Server | None = None
+
+    async def open(self, host: str, port: int) -> int:
+        """Listen, and return the port; 0 asks for any free one."""
+        loop = asyncio.get_running_loop()
+        factory = lambda: Connection(self._handler, self._connections)  # noqa: E731 - a factory is wanted
+        self._server = await loop.create_server(factory, host, port, backlog=1024)
+        found: int = self._server.sockets[0].getsockname()[1]
+        return found
+
+    async def close(self) -> None:
+        """Stop listening and drop what is connected."""
+        if self._server is None:
+            return
+        self._server.close()
+        for connection in list(self._connections):
+            connection.abort()
+        await self._server.wait_closed()
+        self._server = None
+
+
+_PHRASES = {int(status): status.phrase for status in HTTPStatus}
