@@ -41,7 +41,7 @@ class HttpResponse:
     headers: dict[str, str] = field(default_factory=dict)
     delay: float = 0.0
     manner: Manner = "whole"
-    done: Callable[[], None] | None = None  # called when the response leaves
+    done: Callable[[], None] = lambda: None  # called once, when the response leaves or its client has gone
 
 
 Handler: TypeAlias = Callable[[HttpRequest], HttpResponse]
@@ -59,7 +59,7 @@ class Connection(asyncio.Protocol):
         self._peers = peers
         self._buffer = bytearray()
         self._head: tuple[str, str, dict[str, str]] | None = None
-        self._busy = False
+        self._pending: HttpResponse | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._transport: asyncio.Transport | None = None
 
@@ -70,9 +70,11 @@ class Connection(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - asyncio's signature
         self._peers.discard(self)
+        self._transport = None
         if self._timer is not None:
             self._timer.cancel()
-        self._transport = None
+        if self._pending is not None:
+            self._pending.done()
 
     def data_received(self, data: bytes) -> None:
         self._buffer += data
@@ -88,7 +90,7 @@ class Connection(asyncio.Protocol):
         self._transport.abort()
 
     def _advance(self) -> None:
-        while not self._busy and self._transport is not None:
+        while self._pending is None and self._transport is not None:
             try:
                 request = self._next_request()
             except BadRequestError as error:
@@ -137,25 +139,22 @@ class Connection(asyncio.Protocol):
         return True
 
     def _respond(self, response: HttpResponse) -> None:
-        if response.delay > 0 or response.manner == "hang":
-            self._busy = True
         if response.manner == "hang":
-            return
-        if response.delay > 0:
+            self._pending = response
+        elif response.delay > 0:
+            self._pending = response
             loop = asyncio.get_running_loop()
             self._timer = loop.call_later(response.delay, self._respond_late, response)
         else:
             self._write(response)
 
     def _respond_late(self, response: HttpResponse) -> None:
-        self._busy = False
-        self._timer = None
+        self._pending = self._timer = None
         self._write(response)
         self._advance()
 
     def _write(self, response: HttpResponse) -> None:
-        if response.done is not None:
-            response.done()
+        response.done()
         if self._transport is None:
             return
         if response.manner == "reset":

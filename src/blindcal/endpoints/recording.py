@@ -1,0 +1,114 @@
+"""What a model said when its logits could be seen, kept so that it can be asked again as a black box.
+
+For each item: the logits of a few answer tokens, and what the rest of the vocabulary weighs.
+"""
+
+from __future__ import annotations
+
+import csv
+import gzip
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from blindcal.errors import InputError
+from blindcal.records import FloatArray, IntArray, Token
+
+# Tokens that were not recorded but that a client may name all the same are far below the recorded ones.
+UNRECORDED_GAP = 12.0
+_LARGEST_LOG_ODDS = 700.0
+
+
+@dataclass(frozen=True, slots=True)
+class Recording:
+    """What a model would say to each of some prompts.
+
+    ``logits`` has a row an item and a column a token. ``rest`` is the log-sum-exp of all other tokens;
+    ``others_first`` says where one of those, unrecorded, is the most likely of all.
+    """
+
+    name: str
+    ids: tuple[str, ...]
+    tokens: tuple[Token, ...]
+    logits: FloatArray
+    rest: FloatArray
+    others_first: IntArray
+
+    @classmethod
+    def from_probabilities(
+        cls,
+        ids: Sequence[str],
+        p: FloatArray,
+        *,
+        name: str = "replay",
+        positive: str = "Yes",
+        negative: str = "No",
+    ) -> Recording:
+        """A model of two answer tokens, ids 1 and 2, and little else; ``p`` is that of the positive one."""
+        p = np.asarray(p, float)
+        if p.shape != (len(ids),) or not np.all((p >= 0) & (p <= 1)):
+            raise InputError("p must be one probability in [0, 1] for each id")
+        with np.errstate(divide="ignore"):
+            odds = np.clip(np.log(p) - np.log1p(-p), -_LARGEST_LOG_ODDS, _LARGEST_LOG_ODDS)
+        logits = np.column_stack([odds / 2, -odds / 2])
+        rest = logits.max(axis=1) - UNRECORDED_GAP
+        tokens = (Token(1, positive), Token(2, negative))
+        return cls(name, tuple(ids), tokens, logits, rest, np.zeros(len(ids), np.int64))
+
+    @classmethod
+    def load(cls, path: Path, *, positive: str = "Yes", negative: str = "No") -> Recording:
+        """Read a CSV (or .csv.gz) of ``id,label,p``, or of logits: ``text|token id`` columns, lse, argmax."""
+        header, rows = _read_csv(path)
+        name = path.name.split(".")[0]
+        if "p" in header:
+            ids, p = _columns(path, header, rows, ["p"])
+            return cls.from_probabilities(ids, p[:, 0], name=name, positive=positive, negative=negative)
+        columns = [column for column in header if "|" in column]
+        if not columns:
+            raise InputError(
+                f"{path}: expected a column p, or logit columns named 'text|token id' beside lse, argmax"
+            )
+        tokens = tuple(_token(path, column) for column in columns)
+        ids, values = _columns(path, header, rows, [*columns, "lse", "argmax"])
+        logits, lse, argmax = values[:, :-2], values[:, -2], values[:, -1].astype(np.int64)
+        others_first = np.where(np.isin(argmax, [token.id for token in tokens]), 0, argmax)
+        mass = np.exp(logits - lse[:, None]).sum(axis=1)
+        rest = lse + np.log(np.maximum(1 - mass, 1e-12))
+        return cls(name, tuple(ids), tokens, logits, rest, others_first)
+
+
+def _read_csv(path: Path) -> tuple[list[str], list[list[str]]]:
+    try:
+        with gzip.open(path, "rt", newline="") if path.suffix == ".gz" else path.open(newline="") as lines:
+            reader = csv.reader(lines)
+            header = next(reader, [])
+            return header, list(reader)
+    except (OSError, EOFError, UnicodeDecodeError, csv.Error) as error:
+        raise InputError(f"{path}: cannot be read as CSV: {error}") from None
+
+
+def _columns(
+    path: Path, header: list[str], rows: list[list[str]], names: list[str]
+) -> tuple[list[str], FloatArray]:
+    missing = [name for name in ["id", *names] if name not in header]
+    if missing:
+        raise InputError(f"{path}: no column {missing[0]!r}, only {', '.join(header)}")
+    places = [header.index(name) for name in names]
+    identity = header.index("id")
+    try:
+        values = np.array([[float(row[k]) for k in places] for row in rows], float).reshape(-1, len(places))
+        return [row[identity] for row in rows], values
+    except (ValueError, IndexError) as error:
+        raise InputError(
+            f"{path}: a row does not hold a number in each of {', '.join(names)}: {error}"
+        ) from None
+
+
+def _token(path: Path, column: str) -> Token:
+    text, _, number = column.rpartition("|")
+    try:
+        return Token(int(number), text)
+    except ValueError:
+        raise InputError(f"{path}: column {column!r} is not named 'text|token id'") from None
