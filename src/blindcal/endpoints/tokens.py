@@ -1,0 +1,226 @@
+"""From answer words to token ids.
+
+``logit_bias`` names tokens by number, so a word is of use only if some spelling of it (case, leading
+space) is one token of the model's own vocabulary. The vocabulary comes from the endpoint, from a
+tokenizer file, from OpenAI's published encodings, or the ids are given by hand. Which spelling the model
+itself would use is not guessed: a few pilot questions ask it.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol, TypeAlias
+
+from blindcal.endpoints.base import Endpoint
+from blindcal.errors import FatalError, InputError, MissingExtraError
+from blindcal.records import INVALID, NEGATIVE, POSITIVE, Item, Request, Semantics, Targets, Token
+from blindcal.text import printable
+
+Encoder: TypeAlias = Callable[[str], Awaitable[Sequence[int]]]
+
+# By the start of the model's name, the longer ones first.
+ENCODINGS = {
+    "gpt-4o": "o200k_base",
+    "gpt-4.1": "o200k_base",
+    "gpt-4.5": "o200k_base",
+    "gpt-5": "o200k_base",
+    "chatgpt-4o": "o200k_base",
+    "o1": "o200k_base",
+    "o3": "o200k_base",
+    "o4-mini": "o200k_base",
+    "gpt-4": "cl100k_base",
+    "gpt-3.5": "cl100k_base",
+    "gpt-35": "cl100k_base",
+    "davinci-002": "cl100k_base",
+    "babbage-002": "cl100k_base",
+}
+PILOT_BIAS = 50.0  # METHOD 2's C: far above any other token, inside the usual range of +-100
+
+
+class Posts(Protocol):
+    """An endpoint with paths beside the completions, as a served vocabulary needs."""
+
+    async def post(self, path: str, payload: Mapping[str, Any]) -> Any:
+        """Send JSON to a path at the server's root."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """The answer tokens, how often each spelling was said by the pilot questions, and what they cost."""
+
+    targets: Targets
+    votes: Mapping[str, int]
+    queries: int
+
+
+def read_answer(text: str, targets: Targets) -> int:
+    """What a reply's text means: ``POSITIVE``, ``NEGATIVE`` or ``INVALID``.
+
+    Case and surrounding space do not matter: services trim them, and no spelling of one side is a
+    spelling of the other.
+    """
+    said = text.strip().casefold()
+    if any(said == token.text.strip().casefold() for token in targets.positive):
+        return POSITIVE
+    if any(said == token.text.strip().casefold() for token in targets.negative):
+        return NEGATIVE
+    return INVALID
+
+
+async def candidates(word: str, encode: Encoder) -> tuple[Token, ...]:
+    """The single-token spellings of a word, the given one first; an error if there is none."""
+    word = word.strip()
+    if not word:
+        raise InputError("an answer word must not be empty")
+    spellings = dict.fromkeys([word, word.capitalize(), word.lower(), word.upper()])
+    found: dict[int, Token] = {}
+    for spelling in spellings:
+        for text in (spelling, f" {spelling}"):
+            ids = await encode(text)
+            if len(ids) == 1 and ids[0] not in found:
+                found[ids[0]] = Token(int(ids[0]), text)
+    if not found:
+        raise InputError(
+            f"no spelling of {printable(word)!r} is one token of this model: use a shorter, commoner word"
+        )
+    return tuple(found.values())
+
+
+async def choose(
+    endpoint: Endpoint,
+    pilots: Iterable[Item],
+    positive: Sequence[Token],
+    negative: Sequence[Token],
+    semantics: Semantics = "pair",
+) -> Choice:
+    """The targets: all spellings, or under ``pair`` the one of each side that the model itself prefers.
+
+    Each pilot question is asked once a side, with all spellings of that side raised alike, so that the
+    likeliest of them is said. Where nothing recognisable is said, the first spelling stands.
+    """
+    _check_apart(positive, negative)
+    if semantics != "pair" or (len(positive) == 1 and len(negative) == 1):
+        return Choice(Targets(tuple(positive), tuple(negative), semantics), {}, 0)
+    votes: Counter[str] = Counter()
+    queries = 0
+    for item in pilots:
+        for side in (positive, negative):
+            if len(side) > 1:
+                bias = {token.id: PILOT_BIAS for token in side}
+                reply = await endpoint.ask(Request(item.messages, bias))
+                votes.update([_spelling(reply.text, side)])
+                queries += 1
+    votes.pop("", None)
+    chosen = [max(side, key=lambda token: votes[token.text]) for side in (positive, negative)]
+    return Choice(Targets((chosen[0],), (chosen[1],), "pair"), dict(votes), queries)
+
+
+def by_hand(word: str, ids: Iterable[int]) -> tuple[Token, ...]:
+    """Tokens whose ids the caller knows."""
+    tokens = tuple(Token(number, word) for number in dict.fromkeys(ids))
+    if not tokens or any(token.id < 0 for token in tokens):
+        raise InputError(
+            f"token ids for {printable(word)!r} must be whole numbers from 0 up, and at least one"
+        )
+    return tokens
+
+
+def served(endpoint: Posts, model: str) -> Encoder:
+    """The endpoint's own vocabulary, from ``/tokenize`` as llama.cpp or vLLM have it."""
+    forms: list[Callable[[str], dict[str, Any]]] = [
+        lambda text: {"content": text, "add_special": False},
+        lambda text: {"model": model, "prompt": text, "add_special_tokens": False},
+    ]
+
+    async def encode(text: str) -> Sequence[int]:
+        while True:
+            try:
+                answer = await endpoint.post("/tokenize", forms[0](text))
+            except FatalError:
+                answer = None
+            ids = answer.get("tokens") if isinstance(answer, dict) else None
+            if isinstance(ids, list) and all(isinstance(number, int) for number in ids):
+                return ids
+            del forms[0]
+            if not forms:
+                raise FatalError(NO_VOCABULARY)
+
+    return encode
+
+
+NO_VOCABULARY = (
+    "this endpoint does not tell its token ids: name the tokenizer (--tokenizer with a tokenizer.json, a "
+    "Hugging Face name or an OpenAI encoding), or give the ids (--positive-ids, --negative-ids)"
+)
+
+
+def hugging_face(source: str) -> Encoder:
+    """A vocabulary from a ``tokenizer.json``, a folder that holds one, or a name on the Hugging Face hub."""
+    try:
+        import tokenizers
+    except ImportError:
+        raise MissingExtraError("reading a tokenizer needs: pip install 'blindcal[tokenizers]'") from None
+    path = Path(source)
+    file = path / "tokenizer.json" if path.is_dir() else path
+    try:
+        if file.is_file():
+            tokenizer = tokenizers.Tokenizer.from_file(str(file))
+        else:
+            tokenizer = tokenizers.Tokenizer.from_pretrained(source)
+    except Exception as error:  # the library raises bare Exception
+        raise InputError(f"no tokenizer at {printable(source)!r}: {printable(str(error))}") from None
+
+    async def encode(text: str) -> Sequence[int]:
+        ids: list[int] = tokenizer.encode(text, add_special_tokens=False).ids
+        return ids
+
+    return encode
+
+
+def openai(name: str) -> Encoder:
+    """OpenAI's published vocabulary for a model or encoding name, without a download."""
+    try:
+        import bpe_openai
+    except ImportError:
+        raise MissingExtraError("OpenAI's encodings need: pip install 'blindcal[tokenizers]'") from None
+    encoding = bpe_openai.get_encoding(openai_encoding(name) or name)
+
+    async def encode(text: str) -> Sequence[int]:
+        return list(encoding.encode(text))
+
+    return encode
+
+
+def openai_encoding(name: str) -> str | None:
+    """The encoding that OpenAI's model of this name uses, also fine-tuned or behind a gateway's prefix."""
+    name = name.removeprefix("ft:").removeprefix("openai/")
+    if name in ENCODINGS.values():
+        return name
+    return next((encoding for start, encoding in ENCODINGS.items() if name.startswith(start)), None)
+
+
+def find(endpoint: Posts, model: str, tokenizer: str | None = None) -> Encoder:
+    """The vocabulary that was named, or OpenAI's for OpenAI's models, or the endpoint's own."""
+    if openai_encoding(tokenizer or model) is not None:
+        return openai(tokenizer or model)
+    return served(endpoint, model) if tokenizer is None else hugging_face(tokenizer)
+
+
+def _spelling(text: str, side: Sequence[Token]) -> str:
+    """Which spelling a reply used, as exactly as it can be told; empty if none."""
+    exact = (token.text for token in side if token.text == text)
+    trimmed = (token.text for token in side if token.text.strip() == text.strip())
+    return next(exact, None) or next(trimmed, "")
+
+
+def _check_apart(positive: Sequence[Token], negative: Sequence[Token]) -> None:
+    if not positive or not negative:
+        raise InputError("each side needs at least one answer token")
+    shared = {token.id for token in positive} & {token.id for token in negative}
+    said = {token.text.strip().casefold() for token in positive}
+    if shared or any(token.text.strip().casefold() in said for token in negative):
+        raise InputError("the positive and the negative answer must be different words with different tokens")
