@@ -120,7 +120,7 @@ def said(raw: bytes) -> str:
     if not isinstance(error, dict):
         return printable(str(error))
     parts = [error.get("message") or error.get("detail"), error.get("code"), error.get("type")]
-    return printable("; ".join(str(part) for part in parts if part))
+    return printable("; ".join(dict.fromkeys(str(part) for part in parts if part)))
 
 
 def retry_after(headers: Mapping[str, str]) -> float | None:

@@ -1,0 +1,463 @@
+"""Can this endpoint be audited, and how? A few dozen queries that find out before thousands are paid for.
+
+Everything rests on ``logit_bias`` doing what METHOD 2 says, and services differ: some refuse it, some
+take it and ignore it, clamp it, round it. The probe forces the answers of several items both ways, which
+no model survives by luck if the bias is ignored; finds where the answers of two items flip; looks at that
+flip again with other common biases C, where clamping and rounding show as disagreement; and repeats
+it, alone and in a crowd, to see jitter. If the bias is of no use it looks whether temperature is (METHOD 6).
+
+What cannot be seen from outside is a bias multiplied by a constant: with greedy answers that is the same
+as a model with other log-odds. Where logprobs are exposed, it is checked against them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Awaitable, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal, TypeAlias
+
+import numpy as np
+
+from blindcal.endpoints.base import Endpoint
+from blindcal.endpoints.flips import Asker, Flip, Reading, bisect, fit
+from blindcal.errors import FatalError, InputError
+from blindcal.records import INVALID, NEGATIVE, POSITIVE, Item, Request, Targets
+
+Verdict: TypeAlias = Literal["thresholds", "temperature", "not auditable"]
+Outcome: TypeAlias = Literal["good", "caution", "bad", "unknown"]
+
+QUESTIONS = (
+    "answers at all",
+    "logit_bias accepted",
+    "logit_bias acts",
+    "one flip",
+    "acts by the right amount",
+    "fractions honoured",
+    "range",
+    "repeatable alone",
+    "repeatable under concurrency",
+    "answers inside the targets",
+    "temperature honoured",
+    "logprobs hidden",
+)
+ITEMS = 6  # whose answers are forced both ways
+LADDER = (-1.2, -0.5, -0.2, -0.08, 0.08, 0.2, 0.5, 1.2)  # around a flip, to see jitter
+FAR = (-25.0, -6.0, 6.0, 25.0)  # around a flip, to see that there is only one
+DRAWS = 10
+IRRESISTIBLE = 20.0  # a shift that overrides any model; with less, sure answers may stay as they are
+LEAST_SHIFT = 7.0  # thresholds from 0.001 to 0.999
+MOST_JITTER = 1.8  # the noise of a draw at T = 1: beyond it thresholds tell less than draws would
+MOST_OUTSIDE = 0.2
+PRECISION = 0.2  # to which a clamp is located
+TOP_LOGPROBS = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One question about the endpoint, how the answer looks, and the answer in words."""
+
+    question: str
+    outcome: Outcome
+    answer: str
+
+
+@dataclass(frozen=True, slots=True)
+class Probe:
+    """What the probe found.
+
+    ``max_shift`` is the largest usable |b| at ``center``; ``clamp`` is where the endpoint cuts the bias,
+    ``integer_bias`` whether it rounds it. ``jitter`` and ``crowd_jitter`` are standard deviations in
+    log-odds, alone and under concurrency; NaN where they could not be measured, as for ``outside``,
+    the share of biased answers that were neither target.
+    """
+
+    verdict: Verdict
+    reason: str
+    findings: tuple[Finding, ...]
+    targets: Targets
+    center: float
+    max_shift: float
+    clamp: float | None
+    integer_bias: bool
+    jitter: float
+    crowd_jitter: float
+    outside: float
+    logprobs: bool
+    queries: int
+    prompt_tokens: int
+    completion_tokens: int
+
+
+async def probe(
+    endpoint: Endpoint,
+    items: Sequence[Item],
+    targets: Targets,
+    *,
+    center: float = 50.0,
+    limit: float = 100.0,
+    seed: int = 0,
+) -> Probe:
+    """Find out how `endpoint` can be audited, on a few of the audit's own items.
+
+    `center` is the common bias C that the audit will use and `limit` the largest bias the service
+    documents. Wrap the endpoint in :class:`~blindcal.endpoints.base.Patient` if it may be throttled. A
+    wrong key, model or address raises :class:`~blindcal.errors.FatalError` as it would in a run.
+    """
+    if not items:
+        raise InputError("a probe needs at least one item")
+    rng = np.random.default_rng(seed)
+    chosen = [items[int(k)] for k in rng.permutation(len(items))[:ITEMS]]
+    return await _Probing(endpoint, chosen, targets, center, limit).run()
+
+
+class _Probing:
+    """One probe under way; each step adds findings."""
+
+    def __init__(
+        self, endpoint: Endpoint, items: list[Item], targets: Targets, center: float, limit: float
+    ) -> None:
+        self.asker = Asker(endpoint, targets)
+        self.items = items
+        self.targets = targets
+        self.center = center
+        self.limit = limit
+        self.reach = limit - center
+        self.findings: list[Finding] = []
+        self.max_shift = 0.0
+        self.clamp: float | None = None
+        self.integer_bias = False
+        self.jitter = self.crowd_jitter = math.nan
+        self.gap: float | None = None
+        self.logprobs = False
+
+    async def run(self) -> Probe:
+        if not await self._answers():
+            return self._conclude("not auditable", self.asker.broken)
+        await self._look_for_logprobs()
+        trouble = await self._force() or await self._measure()
+        if not trouble:
+            return self._usable()
+        varies = await self._vary_without_bias()
+        if varies:
+            return self._conclude("not auditable", f"{trouble}, and {varies}")
+        return self._conclude("temperature", trouble)
+
+    def _usable(self) -> Probe:
+        outside = self._outside()
+        outcome: Outcome = "bad" if outside > MOST_OUTSIDE else "caution" if outside else "good"
+        self._find("answers inside the targets", outcome, f"{1 - outside:.0%} of {self.asker.biased}")
+        if outcome == "bad":
+            reason = f"{outside:.0%} of the answers are neither target: change the prompt or the answer words"
+            return self._conclude("not auditable", reason)
+        worst = [finding.question for finding in self.findings if finding.outcome == "caution"]
+        caution = f"; mind: {', '.join(worst)}" if worst else ""
+        return self._conclude("thresholds", f"the bias acts as it should{caution}")
+
+    async def _answers(self) -> bool:
+        """Whether there is any content at all; a wrong key or model raises here."""
+        for item in self.items[:2]:
+            if await self.asker.reply(Request(item.messages)) is not None:
+                return True
+        self._find("answers at all", "bad", self.asker.broken)
+        return False
+
+    async def _look_for_logprobs(self) -> None:
+        question = "logprobs hidden"
+        try:
+            reply = await self.asker.reply(Request(self.items[0].messages, top_logprobs=TOP_LOGPROBS))
+        except FatalError:
+            self._find(question, "good", "yes: asking for them is refused")
+            return
+        found = reply.logprobs if reply is not None else None
+        if not found:
+            self._find(question, "good", "yes: none are returned")
+            return
+        self.logprobs = True
+        self._find(
+            question, "caution", "no: they are exposed, so white-box scoring is possible (blindcal score)"
+        )
+        positive = [found[t.text] for t in self.targets.positive if t.text in found]
+        negative = [found[t.text] for t in self.targets.negative if t.text in found]
+        if positive and negative:
+            self.gap = max(positive) - max(negative)
+
+    async def _force(self) -> str:
+        """Force every item both ways; what is wrong, if anything, is returned in words."""
+        first = self.items[0]
+        try:
+            await self.asker.at(first, self.reach, self.center)
+        except FatalError as error:
+            self._find("logit_bias accepted", "bad", f"no: {error}")
+            return "logit_bias is not accepted"
+        self._find("logit_bias accepted", "good", "yes")
+        ups, downs = await self._both(self.center + self.reach, self.center, self.center - self.reach)
+        moved = [
+            item
+            for item, up, down in zip(self.items, ups, downs, strict=True)
+            if (up, down) == (POSITIVE, NEGATIVE)
+        ]
+        stuck = sum(up == down for up, down in zip(ups, downs, strict=True))
+        needed = len(self.items) if self.reach >= IRRESISTIBLE else math.ceil(len(self.items) / 2)
+        if len(moved) >= needed and len(moved) + stuck == len(self.items):
+            self._find("logit_bias acts", "good", f"{len(moved)} of {len(self.items)} items forced both ways")
+            self.items = moved
+            return ""
+        return await self._diagnose()
+
+    async def _both(self, high: float, center: float | None, low: float) -> tuple[list[int], list[int]]:
+        """Answers with the positive side high, then low, beside `center` on the negative side."""
+        ask = self.asker.biased_by
+        ups = await asyncio.gather(*(ask(item, high, center) for item in self.items))
+        downs = await asyncio.gather(*(ask(item, low, center) for item in self.items))
+        return ups, downs
+
+    async def _diagnose(self) -> str:
+        """Why the bias does not act as it should, with one side raised or lowered alone."""
+        ask, most = self.asker.biased_by, self.limit
+        positive = await asyncio.gather(*(ask(item, most, None) for item in self.items))
+        negative = await asyncio.gather(*(ask(item, None, most) for item in self.items))
+        moved = [
+            item
+            for item, up, down in zip(self.items, positive, negative, strict=True)
+            if (up, down) == (POSITIVE, NEGATIVE)
+        ]
+        if moved:
+            self.clamp = await self._strength(moved[0], None)
+            where = "somewhere" if self.clamp is None else f"at about {self.clamp:.1f}"
+            self._find("logit_bias acts", "bad", f"only {where}: raised alone, an answer can be forced")
+            return self._clamped()
+        lowered = await asyncio.gather(*(ask(item, -most, None) for item in self.items))
+        raised = await asyncio.gather(*(ask(item, None, -most) for item in self.items))
+        if all(a == POSITIVE for a in lowered) and all(a == NEGATIVE for a in raised):
+            self._find("logit_bias acts", "bad", "with the wrong sign: what is lowered is said")
+            return "logit_bias acts with its sign inverted: report it to the provider"
+        self._find("logit_bias acts", "bad", "no: forced answers do not follow it")
+        return "logit_bias is accepted but ignored"
+
+    def _clamped(self) -> str:
+        if self.clamp is None:
+            return "logit_bias is clamped too low to be used"
+        half = self.clamp / 2
+        return (
+            f"logit_bias is clamped at about {self.clamp:.1f}: thresholds reach only |b| <= {half:.1f}, "
+            f"with --center {half:.1f} --limit {self.clamp:.1f}"
+        )
+
+    async def _strength(self, item: Item, flip: float | None) -> float | None:
+        """What the largest bias really adds: found from where a smaller one on the other side balances it."""
+        ask, most = self.asker.biased_by, self.limit
+        if flip is None:
+            one_sided = lambda d: ask(item, d if d > 0 else None, -d if d < 0 else None)  # noqa: E731
+            flip = await bisect(one_sided, -most, most, PRECISION)
+        if flip is None:
+            return None
+        if flip < 0:  # the positive side leads by -flip, so it balances with less
+            balance = await bisect(lambda v: ask(item, v, most), 0.0, most, PRECISION)
+        else:
+            balance = await bisect(lambda v: _opposite(ask(item, most, v)), 0.0, most, PRECISION)
+        return None if balance is None else balance + abs(flip)
+
+    async def _measure(self) -> str:
+        """Flips, jitter, agreement across C, range: what thresholds need; what is wrong is returned."""
+        items = self.items[:2]
+        found = await asyncio.gather(*(self._flip(item) for item in items))
+        if any(flip is None for flip in found):
+            self._find("one flip", "bad", "no flip could be found: answers change from query to query")
+            return "answers do not follow the shift"
+        near = [flip for flip in found if flip is not None]
+        flips = await self._repeat(items, near)
+        await self._draw(items[0], flips[0])
+        return self._shape(items, flips) or await self._agree(items, flips)
+
+    async def _flip(self, item: Item) -> float | None:
+        return await bisect(lambda b: self.asker.at(item, b, self.center), -self.reach, self.reach)
+
+    async def _repeat(self, items: list[Item], near: list[float]) -> list[Flip]:
+        """Ask around each flip again: one item at a time, then all at once."""
+        asker, center = self.asker, self.center
+        for offset in LADDER:
+            await asker.at(items[0], self._inside(near[0] + offset), center)
+        for offset in FAR:
+            await asker.at(items[0], self._inside(near[0] + offset), center)
+        flips = [fit(asker.readings_of(item, center), b) for item, b in zip(items, near, strict=True)]
+        self.jitter = flips[0].jitter
+        alone = len(asker.readings)
+        crowd = [
+            asker.at(item, self._inside(flip.shift + offset), center)
+            for item, flip in zip(items, flips, strict=True)
+            for offset in LADDER
+        ]
+        await asyncio.gather(*crowd)
+        places = {item.id: flip.shift for item, flip in zip(items, flips, strict=True)}
+        together = [replace(r, shift=r.shift - places[r.item]) for r in asker.readings[alone:]]
+        self.crowd_jitter = fit(together, 0.0).jitter
+        self._report_jitter("repeatable alone", self.jitter, self.jitter)
+        self._report_jitter("repeatable under concurrency", self.crowd_jitter, self.jitter)
+        return [Flip(flip.shift, max(self.jitter, self.crowd_jitter)) for flip in flips]
+
+    def _inside(self, shift: float) -> float:
+        return min(max(shift, -self.reach), self.reach)
+
+    def _report_jitter(self, question: str, jitter: float, alone: float) -> None:
+        if jitter == 0:
+            self._find(question, "good", f"yes: jitter below {LADDER[4]:g} in log-odds")
+            return
+        cure = "" if alone else "; ask with less concurrency, or one request at a time"
+        outcome: Outcome = "caution" if jitter <= MOST_JITTER else "bad"
+        self._find(question, outcome, f"jitter of about {jitter:.2g} in log-odds{cure}")
+
+    async def _draw(self, item: Item, flip: Flip) -> None:
+        """At the flip both answers are equally likely: do draws at T = 1 show both?"""
+        question = "temperature honoured"
+        ask = self.asker.at
+        shift = self._inside(flip.shift)
+        try:
+            draws = await asyncio.gather(*(ask(item, shift, self.center, 1.0) for _ in range(DRAWS)))
+        except FatalError as error:
+            self._find(question, "caution", f"no: {error}")
+            return
+        positive = sum(draw == POSITIVE for draw in draws)
+        seen = f"{positive} of {DRAWS} draws at the flip were positive"
+        if flip.jitter > 0.1:
+            self._find(question, "unknown", f"{seen}, but so jitter might have it")
+        elif 0 < positive < DRAWS:
+            self._find(question, "good", f"yes: {seen}")
+        else:
+            self._find(question, "caution", f"no: {seen}")
+
+    def _shape(self, items: list[Item], flips: list[Flip]) -> str:
+        """One flip each, and jitter that a threshold survives."""
+        strays = [
+            reading
+            for item, flip in zip(items, flips, strict=True)
+            for reading in self.asker.readings_of(item, self.center)
+            if _strays(reading, flip)
+        ]
+        if strays:
+            where = ", ".join(f"{reading.shift:+.1f}" for reading in strays[:3])
+            self._find("one flip", "bad", f"no: the answer turns back at shift {where}")
+            return "the answer is not monotone in the shift"
+        places = ", ".join(f"{flip.shift:+.2f}" for flip in flips)
+        self._find("one flip", "good", f"yes: at shift {places}")
+        if flips[0].jitter > MOST_JITTER:
+            return f"answers change from query to query (jitter of {flips[0].jitter:.2g} in log-odds)"
+        return ""
+
+    async def _agree(self, items: list[Item], flips: list[Flip]) -> str:
+        """The same flips with C half a unit lower, and with a bias at the very limit."""
+        pairs = list(zip(items, flips, strict=True))
+        high = [await self._holds(item, flip, self._highest_center(flip)) for item, flip in pairs]
+        half = [await self._holds(item, flip, self.center - 0.5) for item, flip in pairs]
+        if not all(high):
+            item, flip = pairs[high.index(False)]
+            self.clamp = await self._strength(item, flip.shift)
+        self.max_shift = self.reach if self.clamp is None else self.clamp - PRECISION - self.center
+        if not all(high) and self.max_shift < LEAST_SHIFT:
+            self._find("range", "bad", self._clamped())
+            return self._clamped()
+        if self.clamp is not None:
+            self._find("range", "caution", f"clamped at about {self.clamp:.0f}: |b| <= {self.max_shift:.0f}")
+        else:
+            self._find("range", "good", f"to {self.limit:g} unclamped: |b| <= {self.max_shift:g}")
+        if not all(half):
+            self.integer_bias = True
+            self._find("fractions honoured", "bad", "no: with C half a unit lower the flip is elsewhere")
+            return "logit_bias is rounded, so thresholds fall where they were not put"
+        margin = _margin(flips[0])
+        if margin >= 0.5:
+            self._find("fractions honoured", "unknown", "jitter hides it")
+        else:
+            self._find("fractions honoured", "good", f"yes: flips agree to {margin:.2g} at three values of C")
+        return self._right_amount(flips[0])
+
+    def _highest_center(self, flip: Flip) -> float:
+        return self.limit - max(0, math.ceil(flip.shift + _margin(flip)))
+
+    async def _holds(self, item: Item, flip: Flip, center: float) -> bool:
+        """Whether the flip is in the same place with another C."""
+        margin = _margin(flip)
+        below = await self.asker.at(item, flip.shift - margin, center)
+        above = await self.asker.at(item, flip.shift + margin, center)
+        return (below, above) == (NEGATIVE, POSITIVE)
+
+    def _right_amount(self, flip: Flip) -> str:
+        question = "acts by the right amount"
+        if self.gap is None:
+            self._find(question, "unknown", "the same at each C; its scale cannot be seen without logprobs")
+            return ""
+        off = abs(self.gap + flip.shift)
+        compared = f"flip at {-flip.shift:.2f}, logprob gap {self.gap:.2f}"
+        if off > max(_margin(flip), 0.1 + 0.02 * abs(self.gap)):
+            self._find(question, "bad", f"no: {compared}")
+            return "logit_bias acts by the wrong amount"
+        self._find(question, "good", f"yes: {compared}")
+        return ""
+
+    async def _vary_without_bias(self) -> str:
+        """Whether temperature alone makes answers vary; what is wrong is returned."""
+        question = "temperature honoured"
+        self.findings = [finding for finding in self.findings if finding.question != question]
+        cold = [await self.asker.plain(item) for item in self.items for _ in range(2)]
+        try:
+            warm = [
+                await asyncio.gather(*(self.asker.plain(item, 2.0) for _ in range(4))) for item in self.items
+            ]
+        except FatalError as error:
+            self._find(question, "bad", f"no: {error}")
+            return "temperature is not accepted"
+        every = [*cold, *(answer for draws in warm for answer in draws)]
+        if sum(answer == INVALID for answer in every) > len(every) / 2:
+            self._find(question, "unknown", "most answers are neither target")
+            return "most unbiased answers are neither target: the prompt must ask for one of the two words"
+        if not any(draw != cold[2 * k] for k, draws in enumerate(warm) for draw in draws):
+            self._find(
+                question, "bad", f"no: {4 * len(self.items)} draws at T = 2 all repeat the greedy answer"
+            )
+            return "temperature changes nothing"
+        if any(cold[2 * k] != cold[2 * k + 1] for k in range(len(self.items))):
+            self._find(question, "caution", "answers vary, but at T = 0 too")
+        else:
+            self._find(question, "good", "yes: answers vary at T = 2 and not at T = 0")
+        return ""
+
+    def _outside(self) -> float:
+        return self.asker.outside / self.asker.biased if self.asker.biased else math.nan
+
+    def _find(self, question: str, outcome: Outcome, answer: str) -> None:
+        self.findings.append(Finding(question, outcome, answer))
+
+    def _conclude(self, verdict: Verdict, reason: str) -> Probe:
+        return Probe(
+            verdict,
+            reason,
+            tuple(sorted(self.findings, key=lambda finding: QUESTIONS.index(finding.question))),
+            self.targets,
+            self.center,
+            self.max_shift,
+            self.clamp,
+            self.integer_bias,
+            self.jitter,
+            self.crowd_jitter,
+            self._outside(),
+            self.logprobs,
+            self.asker.queries,
+            self.asker.prompt_tokens,
+            self.asker.completion_tokens,
+        )
+
+
+def _margin(flip: Flip) -> float:
+    """How far from a flip an answer can be relied on."""
+    return max(0.12, 4 * flip.jitter)
+
+
+def _strays(reading: Reading, flip: Flip) -> bool:
+    expected = POSITIVE if reading.shift > flip.shift else NEGATIVE
+    return abs(reading.shift - flip.shift) > _margin(flip) and reading.answer != expected
+
+
+async def _opposite(answer: Awaitable[int]) -> int:
+    """The answer seen from the negative side."""
+    return {POSITIVE: NEGATIVE, NEGATIVE: POSITIVE}.get(await answer, INVALID)
