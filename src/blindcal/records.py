@@ -73,7 +73,10 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """What came back: the text, what it cost, and the first position's logprobs if they were exposed."""
+    """What came back: the text, what it cost, and the first position's logprobs if they were exposed.
+
+    ``logprob`` is that of the answer itself, which ``logprobs`` (the likeliest tokens) need not hold.
+    """
 
     text: str
     finish_reason: str | None = None
@@ -82,6 +85,7 @@ class Reply:
     cached_tokens: int = 0
     model: str | None = None
     logprobs: Mapping[str, float] | None = None
+    logprob: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,6 +23,7 @@ class Logprob(msgspec.Struct):
 
 
 class ChatPosition(msgspec.Struct):
+    logprob: float | None = None
     top_logprobs: list[Logprob] = []
 
 
@@ -46,6 +47,7 @@ class TextLogprobs(msgspec.Struct):
     """Both dialects of plain completions: OpenAI's dictionaries, and llama.cpp's chat-like list."""
 
     top_logprobs: list[dict[str, float]] | None = None
+    token_logprobs: list[float | None] | None = None
     content: list[ChatPosition] | None = None
 
 
@@ -123,10 +125,11 @@ def as_reply(parsed: Chat | Text) -> Reply:
     choice = parsed.choices[0]
     if isinstance(choice, ChatChoice):
         answer = _content(choice, usage)
-        logprobs = _first(choice.logprobs.content) if choice.logprobs else None
+        positions = choice.logprobs.content if choice.logprobs else None
+        logprobs, logprob = _first(positions), _own(positions)
     else:
         answer = choice.text
-        logprobs = _text_logprobs(choice.logprobs)
+        logprobs, logprob = _text_logprobs(choice.logprobs)
     return Reply(
         answer,
         choice.finish_reason,
@@ -135,6 +138,7 @@ def as_reply(parsed: Chat | Text) -> Reply:
         (usage.prompt_tokens_details and usage.prompt_tokens_details.cached_tokens) or 0,
         parsed.model,
         logprobs,
+        logprob,
     )
 
 
@@ -149,12 +153,16 @@ def _content(choice: ChatChoice, usage: Usage) -> str:
     return ""
 
 
-def _text_logprobs(found: TextLogprobs | None) -> dict[str, float] | None:
+def _text_logprobs(found: TextLogprobs | None) -> tuple[dict[str, float] | None, float | None]:
     if found is None:
-        return None
+        return None, None
     if found.top_logprobs:
-        return found.top_logprobs[0]
-    return _first(found.content)
+        return found.top_logprobs[0], next(iter(found.token_logprobs or ()), None)
+    return _first(found.content), _own(found.content)
+
+
+def _own(positions: Iterable[ChatPosition] | None) -> float | None:
+    return next((position.logprob for position in positions or ()), None)
 
 
 def _first(positions: Iterable[ChatPosition] | None) -> dict[str, float] | None:
