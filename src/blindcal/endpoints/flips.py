@@ -8,7 +8,7 @@ handful of answers.
 from __future__ import annotations
 
 import math
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -17,10 +17,11 @@ from scipy.special import log_ndtr
 from blindcal.endpoints.base import Endpoint
 from blindcal.endpoints.tokens import read_answer
 from blindcal.errors import ReplyError
-from blindcal.records import INVALID, POSITIVE, Item, Reply, Request, Targets
+from blindcal.records import INVALID, POSITIVE, FloatArray, Item, Reply, Request, Targets
 
 _INSIST = 3
-_FINEST = 0.02
+_FINEST, _WIDEST = 0.01, 10.0
+_DROP = 1.92  # in log-likelihood, to the end of a 95% interval
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,11 +35,15 @@ class Reading:
 
 
 @dataclass(frozen=True, slots=True)
-class Flip:
-    """The shift at which an item's answer turns, and the jitter of its log-odds (0: none was seen)."""
+class Flips:
+    """The shift at which each item's answer turns, the jitter of its log-odds, and how large it may be.
 
-    shift: float
+    ``jitter`` is 0 where every answer is on its side of the flip; ``most`` is an upper limit even then.
+    """
+
+    shifts: Mapping[str, float]
     jitter: float
+    most: float
 
 
 class Asker:
@@ -95,10 +100,6 @@ class Asker:
             self.readings.append(Reading(item.id, shift, center, answer))
         return answer
 
-    def readings_of(self, item: Item, center: float) -> list[Reading]:
-        """What was answered for an item at one centre so far."""
-        return [r for r in self.readings if r.item == item.id and r.center == center]
-
 
 async def bisect(
     answer: Callable[[float], Awaitable[int]], low: float, high: float, width: float = 0.05
@@ -119,17 +120,30 @@ async def bisect(
     return (low + high) / 2
 
 
-def fit(readings: Sequence[Reading], near: float) -> Flip:
-    """The likeliest flip and jitter, given answers at shifts around ``near``."""
-    shifts = np.array([r.shift for r in readings])
-    signs = np.array([1.0 if r.answer == POSITIVE else -1.0 for r in readings])
-    lowest = shifts[signs > 0].min(initial=math.inf)
-    highest = shifts[signs < 0].max(initial=-math.inf)
-    if highest < lowest:  # a clean turn: nothing speaks for jitter
-        clean = math.isfinite(lowest) and math.isfinite(highest)
-        return Flip((lowest + highest) / 2 if clean else near, 0.0)
-    places = near + np.linspace(-4, 4, 321)
-    widths = np.geomspace(_FINEST, 8.0, 61)
-    steepness = signs * (shifts - places[:, None, None]) / widths[:, None]
-    best = np.unravel_index(int(log_ndtr(steepness).sum(axis=2).argmax()), (places.size, widths.size))
-    return Flip(float(places[best[0]]), float(widths[best[1]]))
+def fit(readings: Sequence[Reading], known: Mapping[str, float] | None = None) -> Flips:
+    """The likeliest flip of each item, unless `known`, and the jitter they share."""
+    widths = np.geomspace(_FINEST, _WIDEST, 73)
+    profile = np.zeros(widths.size)
+    places: dict[str, FloatArray] = {}
+    clean = True
+    for item in dict.fromkeys(reading.item for reading in readings):
+        own = [reading for reading in readings if reading.item == item]
+        shifts = np.array([reading.shift for reading in own])
+        signs = np.array([1.0 if reading.answer == POSITIVE else -1.0 for reading in own])
+        candidates = _between(shifts, signs) if known is None else np.array([known[item]])
+        away = signs * (shifts - candidates[:, None])
+        clean &= bool((away > 0).all(axis=1).any())
+        likelihood = log_ndtr(away[:, None, :] / widths[:, None]).sum(axis=2)
+        places[item] = candidates[likelihood.argmax(axis=0)]
+        profile += likelihood.max(axis=0)
+    best = int(profile.argmax())
+    plausible = widths[profile > profile[best] - _DROP]
+    flips = {item: float(found[best]) for item, found in places.items()}
+    return Flips(flips, 0.0 if clean else float(widths[best]), float(plausible.max()))
+
+
+def _between(shifts: FloatArray, signs: FloatArray) -> FloatArray:
+    """Places for a flip: from the last negative answer to the first positive one, in either order."""
+    ends = [shifts[signs < 0].max(initial=-np.inf), shifts[signs > 0].min(initial=np.inf)]
+    low, high = np.sort(np.clip(ends, shifts.min() - 1, shifts.max() + 1))
+    return np.linspace(low, high, 201)

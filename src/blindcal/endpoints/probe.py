@@ -15,13 +15,13 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import Awaitable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 import numpy as np
 
 from blindcal.endpoints.base import Endpoint
-from blindcal.endpoints.flips import Asker, Flip, Reading, bisect, fit
+from blindcal.endpoints.flips import Asker, Flips, Reading, bisect, fit
 from blindcal.errors import FatalError, InputError
 from blindcal.records import INVALID, NEGATIVE, POSITIVE, Item, Request, Targets
 
@@ -48,7 +48,7 @@ FAR = (-25.0, -6.0, 6.0, 25.0)  # around a flip, to see that there is only one
 DRAWS = 10
 IRRESISTIBLE = 20.0  # a shift that overrides any model; with less, sure answers may stay as they are
 LEAST_SHIFT = 7.0  # thresholds from 0.001 to 0.999
-MOST_JITTER = 1.8  # the noise of a draw at T = 1: beyond it thresholds tell less than draws would
+MOST_JITTER = 1.0  # over half the noise of a draw at T = 1: thresholds then tell little more than draws
 MOST_OUTSIDE = 0.2
 PRECISION = 0.2  # to which a clamp is located
 TOP_LOGPROBS = 20
@@ -262,134 +262,134 @@ class _Probing:
     async def _measure(self) -> str:
         """Flips, jitter, agreement across C, range: what thresholds need; what is wrong is returned."""
         items = self.items[:2]
-        found = await asyncio.gather(*(self._flip(item) for item in items))
-        if any(flip is None for flip in found):
-            self._find("one flip", "bad", "no flip could be found: answers change from query to query")
+        near = [await self._flip(item) for item in items]
+        if None in near:
+            self._find("one flip", "bad", "no flip could be found: the answers are neither target")
             return "answers do not follow the shift"
-        near = [flip for flip in found if flip is not None]
-        flips = await self._repeat(items, near)
-        await self._draw(items[0], flips[0])
-        return self._shape(items, flips) or await self._agree(items, flips)
+        flips = await self._repeat(items)
+        await self._draw(items[0], flips)
+        return self._shape(flips) or await self._agree(items, flips)
 
     async def _flip(self, item: Item) -> float | None:
         return await bisect(lambda b: self.asker.at(item, b, self.center), -self.reach, self.reach)
 
-    async def _repeat(self, items: list[Item], near: list[float]) -> list[Flip]:
-        """Ask around each flip again: one item at a time, then all at once."""
-        asker, center = self.asker, self.center
-        for offset in LADDER:
-            await asker.at(items[0], self._inside(near[0] + offset), center)
-        for offset in FAR:
-            await asker.at(items[0], self._inside(near[0] + offset), center)
-        flips = [fit(asker.readings_of(item, center), b) for item, b in zip(items, near, strict=True)]
-        self.jitter = flips[0].jitter
-        alone = len(asker.readings)
-        crowd = [
-            asker.at(item, self._inside(flip.shift + offset), center)
-            for item, flip in zip(items, flips, strict=True)
-            for offset in LADDER
-        ]
-        await asyncio.gather(*crowd)
-        places = {item.id: flip.shift for item, flip in zip(items, flips, strict=True)}
-        together = [replace(r, shift=r.shift - places[r.item]) for r in asker.readings[alone:]]
-        self.crowd_jitter = fit(together, 0.0).jitter
-        self._report_jitter("repeatable alone", self.jitter, self.jitter)
-        self._report_jitter("repeatable under concurrency", self.crowd_jitter, self.jitter)
-        return [Flip(flip.shift, max(self.jitter, self.crowd_jitter)) for flip in flips]
+    async def _repeat(self, items: list[Item]) -> Flips:
+        """Ask around the flips again: one query at a time, then all at once."""
+        readings = self.asker.readings
+        first = items[0]
+        flips = fit(readings)
+        for offset in (*LADDER, *FAR):
+            await self._near(first, flips, offset)
+        flips = fit(readings)
+        if flips.jitter > LADDER[-3]:  # the ladder may be too narrow to see it whole
+            for offset in LADDER:
+                await self._near(first, flips, 5 * offset)
+            flips = fit(readings)
+        self.jitter = flips.jitter
+        alone = len(readings)
+        await asyncio.gather(*(self._near(item, flips, offset) for item in items for offset in LADDER))
+        self.crowd_jitter = fit(readings[alone:], flips.shifts).jitter
+        everything = fit(readings)
+        self._report_jitter("repeatable alone", self.jitter, flips.most)
+        crowding = "" if self.jitter else "; ask with less concurrency, or one request at a time"
+        self._report_jitter("repeatable under concurrency", self.crowd_jitter, everything.most, crowding)
+        return everything
 
-    def _inside(self, shift: float) -> float:
-        return min(max(shift, -self.reach), self.reach)
+    async def _near(self, item: Item, flips: Flips, offset: float) -> int:
+        shift = min(max(flips.shifts[item.id] + offset, -self.reach), self.reach)
+        return await self.asker.at(item, shift, self.center)
 
-    def _report_jitter(self, question: str, jitter: float, alone: float) -> None:
+    def _report_jitter(self, question: str, jitter: float, most: float, cure: str = "") -> None:
         if jitter == 0:
-            self._find(question, "good", f"yes: jitter below {LADDER[4]:g} in log-odds")
-            return
-        cure = "" if alone else "; ask with less concurrency, or one request at a time"
-        outcome: Outcome = "caution" if jitter <= MOST_JITTER else "bad"
-        self._find(question, outcome, f"jitter of about {jitter:.2g} in log-odds{cure}")
+            self._find(question, "good", f"yes: jitter below {most:.2g} in log-odds")
+        else:
+            outcome: Outcome = "caution" if jitter <= MOST_JITTER else "bad"
+            self._find(question, outcome, f"jitter of about {jitter:.2g} in log-odds{cure}")
 
-    async def _draw(self, item: Item, flip: Flip) -> None:
+    async def _draw(self, item: Item, flips: Flips) -> None:
         """At the flip both answers are equally likely: do draws at T = 1 show both?"""
         question = "temperature honoured"
-        ask = self.asker.at
-        shift = self._inside(flip.shift)
+        shift = flips.shifts[item.id]
         try:
-            draws = await asyncio.gather(*(ask(item, shift, self.center, 1.0) for _ in range(DRAWS)))
+            draws = await asyncio.gather(
+                *(self.asker.at(item, shift, self.center, 1.0) for _ in range(DRAWS))
+            )
         except FatalError as error:
             self._find(question, "caution", f"no: {error}")
             return
         positive = sum(draw == POSITIVE for draw in draws)
         seen = f"{positive} of {DRAWS} draws at the flip were positive"
-        if flip.jitter > 0.1:
+        if flips.jitter > 0:
             self._find(question, "unknown", f"{seen}, but so jitter might have it")
         elif 0 < positive < DRAWS:
             self._find(question, "good", f"yes: {seen}")
         else:
             self._find(question, "caution", f"no: {seen}")
 
-    def _shape(self, items: list[Item], flips: list[Flip]) -> str:
+    def _shape(self, flips: Flips) -> str:
         """One flip each, and jitter that a threshold survives."""
-        strays = [
-            reading
-            for item, flip in zip(items, flips, strict=True)
-            for reading in self.asker.readings_of(item, self.center)
-            if _strays(reading, flip)
-        ]
+        if flips.jitter > MOST_JITTER:
+            self._find("one flip", "bad", f"none that is sharper than {flips.jitter:.2g} in log-odds")
+            return f"answers change from query to query (jitter of {flips.jitter:.2g} in log-odds)"
+        strays = [reading for reading in self.asker.readings if _strays(reading, flips)]
         if strays:
             where = ", ".join(f"{reading.shift:+.1f}" for reading in strays[:3])
             self._find("one flip", "bad", f"no: the answer turns back at shift {where}")
             return "the answer is not monotone in the shift"
-        places = ", ".join(f"{flip.shift:+.2f}" for flip in flips)
+        places = ", ".join(f"{shift:+.2f}" for shift in flips.shifts.values())
         self._find("one flip", "good", f"yes: at shift {places}")
-        if flips[0].jitter > MOST_JITTER:
-            return f"answers change from query to query (jitter of {flips[0].jitter:.2g} in log-odds)"
         return ""
 
-    async def _agree(self, items: list[Item], flips: list[Flip]) -> str:
+    async def _agree(self, items: list[Item], flips: Flips) -> str:
         """The same flips with C half a unit lower, and with a bias at the very limit."""
-        pairs = list(zip(items, flips, strict=True))
-        high = [await self._holds(item, flip, self._highest_center(flip)) for item, flip in pairs]
-        half = [await self._holds(item, flip, self.center - 0.5) for item, flip in pairs]
+        margin = _margin(flips)
+        high = [await self._holds(i, flips, self._highest_center(flips.shifts[i.id] + margin)) for i in items]
+        half = [await self._holds(item, flips, self.center - 0.5) for item in items]
         if not all(high):
-            item, flip = pairs[high.index(False)]
-            self.clamp = await self._strength(item, flip.shift)
-        self.max_shift = self.reach if self.clamp is None else self.clamp - PRECISION - self.center
+            item = items[high.index(False)]
+            self.clamp = await self._strength(item, flips.shifts[item.id])
+            if self.clamp is not None and self.clamp > self.limit - 1 - margin:
+                self.clamp, high = None, [True]  # the full strength after all: it was jitter
+        if self.clamp is not None:
+            self.max_shift = self.clamp - PRECISION - self.center
         if not all(high) and self.max_shift < LEAST_SHIFT:
             self._find("range", "bad", self._clamped())
             return self._clamped()
         if self.clamp is not None:
             self._find("range", "caution", f"clamped at about {self.clamp:.0f}: |b| <= {self.max_shift:.0f}")
         else:
+            self.max_shift = self.reach
             self._find("range", "good", f"to {self.limit:g} unclamped: |b| <= {self.max_shift:g}")
-        if not all(half):
-            self.integer_bias = True
+        self.integer_bias = margin < 0.45 and not any(half)  # rounding moves every flip by half a unit
+        if self.integer_bias:
             self._find("fractions honoured", "bad", "no: with C half a unit lower the flip is elsewhere")
             return "logit_bias is rounded, so thresholds fall where they were not put"
-        margin = _margin(flips[0])
-        if margin >= 0.5:
+        if margin >= 0.45 or not all(half):
             self._find("fractions honoured", "unknown", "jitter hides it")
         else:
             self._find("fractions honoured", "good", f"yes: flips agree to {margin:.2g} at three values of C")
-        return self._right_amount(flips[0])
+        return self._right_amount(flips.shifts[items[0].id], margin)
 
-    def _highest_center(self, flip: Flip) -> float:
-        return self.limit - max(0, math.ceil(flip.shift + _margin(flip)))
+    def _highest_center(self, shift: float) -> float:
+        return self.limit - max(0, math.ceil(shift))
 
-    async def _holds(self, item: Item, flip: Flip, center: float) -> bool:
-        """Whether the flip is in the same place with another C."""
-        margin = _margin(flip)
-        below = await self.asker.at(item, flip.shift - margin, center)
-        above = await self.asker.at(item, flip.shift + margin, center)
-        return (below, above) == (NEGATIVE, POSITIVE)
+    async def _holds(self, item: Item, flips: Flips, center: float) -> bool:
+        """Whether the flip is in the same place with another C; a "no" must be said three times."""
+        margin, shift = _margin(flips), flips.shifts[item.id]
+        for _ in range(3):
+            below = await self.asker.at(item, shift - margin, center)
+            above = await self.asker.at(item, shift + margin, center)
+            if (below, above) == (NEGATIVE, POSITIVE):
+                return True
+        return False
 
-    def _right_amount(self, flip: Flip) -> str:
+    def _right_amount(self, flip: float, margin: float) -> str:
         question = "acts by the right amount"
         if self.gap is None:
             self._find(question, "unknown", "the same at each C; its scale cannot be seen without logprobs")
             return ""
-        off = abs(self.gap + flip.shift)
-        compared = f"flip at {-flip.shift:.2f}, logprob gap {self.gap:.2f}"
-        if off > max(_margin(flip), 0.1 + 0.02 * abs(self.gap)):
+        compared = f"flip at {-flip:.2f}, logprob gap {self.gap:.2f}"
+        if abs(self.gap + flip) > margin + 0.02 * abs(self.gap):
             self._find(question, "bad", f"no: {compared}")
             return "logit_bias acts by the wrong amount"
         self._find(question, "good", f"yes: {compared}")
@@ -400,10 +400,9 @@ class _Probing:
         question = "temperature honoured"
         self.findings = [finding for finding in self.findings if finding.question != question]
         cold = [await self.asker.plain(item) for item in self.items for _ in range(2)]
+        ask = self.asker.plain
         try:
-            warm = [
-                await asyncio.gather(*(self.asker.plain(item, 2.0) for _ in range(4))) for item in self.items
-            ]
+            warm = [await asyncio.gather(*(ask(item, 2.0) for _ in range(4))) for item in self.items]
         except FatalError as error:
             self._find(question, "bad", f"no: {error}")
             return "temperature is not accepted"
@@ -448,14 +447,15 @@ class _Probing:
         )
 
 
-def _margin(flip: Flip) -> float:
+def _margin(flips: Flips) -> float:
     """How far from a flip an answer can be relied on."""
-    return max(0.12, 4 * flip.jitter)
+    return 0.05 + 3 * flips.most
 
 
-def _strays(reading: Reading, flip: Flip) -> bool:
-    expected = POSITIVE if reading.shift > flip.shift else NEGATIVE
-    return abs(reading.shift - flip.shift) > _margin(flip) and reading.answer != expected
+def _strays(reading: Reading, flips: Flips) -> bool:
+    distance = reading.shift - flips.shifts[reading.item]
+    expected = POSITIVE if distance > 0 else NEGATIVE
+    return abs(distance) > _margin(flips) and reading.answer != expected
 
 
 async def _opposite(answer: Awaitable[int]) -> int:
