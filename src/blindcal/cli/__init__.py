@@ -15,6 +15,7 @@ from blindcal.errors import BlindcalError
 
 COMMANDS = {
     "simulate": "Run a method against known probabilities, as an opaque endpoint would answer.",
+    "probe": "Find out whether and how an endpoint can be audited.",
 }
 
 

@@ -26,11 +26,11 @@ _DROP = 1.92  # in log-likelihood, to the end of a 95% interval
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """One answer to one item at one shift and centre."""
+    """One answer to one item at one shift and common bias C."""
 
     item: str
     shift: float
-    center: float
+    offset: float
     answer: int
 
 
@@ -93,11 +93,11 @@ class Asker:
                 break
         return answer
 
-    async def at(self, item: Item, shift: float, center: float, temperature: float = 0.0) -> int:
+    async def at(self, item: Item, shift: float, offset: float, temperature: float = 0.0) -> int:
         """The answer at a shift, as an audit asks it."""
-        answer = await self.biased_by(item, center + shift, center, temperature)
+        answer = await self.biased_by(item, offset + shift, offset, temperature)
         if temperature == 0 and answer != INVALID:
-            self.readings.append(Reading(item.id, shift, center, answer))
+            self.readings.append(Reading(item.id, shift, offset, answer))
         return answer
 
 

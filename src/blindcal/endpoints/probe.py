@@ -67,7 +67,7 @@ class Finding:
 class Probe:
     """What the probe found.
 
-    ``max_shift`` is the largest usable |b| at ``center``; ``clamp`` is where the endpoint cuts the bias,
+    ``max_shift`` is the largest usable |b| at ``offset``; ``clamp`` is where the endpoint cuts the bias,
     ``integer_bias`` whether it rounds it. ``jitter`` and ``crowd_jitter`` are standard deviations in
     log-odds, alone and under concurrency; NaN where they could not be measured, as for ``outside``,
     the share of biased answers that were neither target.
@@ -77,7 +77,7 @@ class Probe:
     reason: str
     findings: tuple[Finding, ...]
     targets: Targets
-    center: float
+    offset: float
     max_shift: float
     clamp: float | None
     integer_bias: bool
@@ -95,13 +95,13 @@ async def probe(
     items: Sequence[Item],
     targets: Targets,
     *,
-    center: float = 50.0,
+    offset: float = 50.0,
     limit: float = 100.0,
     seed: int = 0,
 ) -> Probe:
     """Find out how `endpoint` can be audited, on a few of the audit's own items.
 
-    `center` is the common bias C that the audit will use and `limit` the largest bias the service
+    `offset` is the common bias C that the audit will use and `limit` the largest bias the service
     documents. Wrap the endpoint in :class:`~blindcal.endpoints.base.Patient` if it may be throttled. A
     wrong key, model or address raises :class:`~blindcal.errors.FatalError` as it would in a run.
     """
@@ -109,21 +109,21 @@ async def probe(
         raise InputError("a probe needs at least one item")
     rng = np.random.default_rng(seed)
     chosen = [items[int(k)] for k in rng.permutation(len(items))[:ITEMS]]
-    return await _Probing(endpoint, chosen, targets, center, limit).run()
+    return await _Probing(endpoint, chosen, targets, offset, limit).run()
 
 
 class _Probing:
     """One probe under way; each step adds findings."""
 
     def __init__(
-        self, endpoint: Endpoint, items: list[Item], targets: Targets, center: float, limit: float
+        self, endpoint: Endpoint, items: list[Item], targets: Targets, offset: float, limit: float
     ) -> None:
         self.asker = Asker(endpoint, targets)
         self.items = items
         self.targets = targets
-        self.center = center
+        self.offset = offset
         self.limit = limit
-        self.reach = limit - center
+        self.reach = limit - offset
         self.findings: list[Finding] = []
         self.max_shift = 0.0
         self.clamp: float | None = None
@@ -187,12 +187,12 @@ class _Probing:
         """Force every item both ways; what is wrong, if anything, is returned in words."""
         first = self.items[0]
         try:
-            await self.asker.at(first, self.reach, self.center)
+            await self.asker.at(first, self.reach, self.offset)
         except FatalError as error:
             self._find("logit_bias accepted", "bad", f"no: {error}")
             return "logit_bias is not accepted"
         self._find("logit_bias accepted", "good", "yes")
-        ups, downs = await self._both(self.center + self.reach, self.center, self.center - self.reach)
+        ups, downs = await self._both(self.offset + self.reach, self.offset, self.offset - self.reach)
         moved = [
             item
             for item, up, down in zip(self.items, ups, downs, strict=True)
@@ -206,11 +206,11 @@ class _Probing:
             return ""
         return await self._diagnose()
 
-    async def _both(self, high: float, center: float | None, low: float) -> tuple[list[int], list[int]]:
-        """Answers with the positive side high, then low, beside `center` on the negative side."""
+    async def _both(self, high: float, offset: float | None, low: float) -> tuple[list[int], list[int]]:
+        """Answers with the positive side high, then low, beside `offset` on the negative side."""
         ask = self.asker.biased_by
-        ups = await asyncio.gather(*(ask(item, high, center) for item in self.items))
-        downs = await asyncio.gather(*(ask(item, low, center) for item in self.items))
+        ups = await asyncio.gather(*(ask(item, high, offset) for item in self.items))
+        downs = await asyncio.gather(*(ask(item, low, offset) for item in self.items))
         return ups, downs
 
     async def _diagnose(self) -> str:
@@ -242,7 +242,7 @@ class _Probing:
         half = self.clamp / 2
         return (
             f"logit_bias is clamped at about {self.clamp:.1f}: thresholds reach only |b| <= {half:.1f}, "
-            f"with --center {half:.1f} --limit {self.clamp:.1f}"
+            f"with --offset {half:.1f} --limit {self.clamp:.1f}"
         )
 
     async def _strength(self, item: Item, flip: float | None) -> float | None:
@@ -271,23 +271,23 @@ class _Probing:
         return self._shape(flips) or await self._agree(items, flips)
 
     async def _flip(self, item: Item) -> float | None:
-        return await bisect(lambda b: self.asker.at(item, b, self.center), -self.reach, self.reach)
+        return await bisect(lambda b: self.asker.at(item, b, self.offset), -self.reach, self.reach)
 
     async def _repeat(self, items: list[Item]) -> Flips:
         """Ask around the flips again: one query at a time, then all at once."""
         readings = self.asker.readings
         first = items[0]
         flips = fit(readings)
-        for offset in (*LADDER, *FAR):
-            await self._near(first, flips, offset)
+        for step in (*LADDER, *FAR):
+            await self._near(first, flips, step)
         flips = fit(readings)
         if flips.jitter > LADDER[-3]:  # the ladder may be too narrow to see it whole
-            for offset in LADDER:
-                await self._near(first, flips, 5 * offset)
+            for step in LADDER:
+                await self._near(first, flips, 5 * step)
             flips = fit(readings)
         self.jitter = flips.jitter
         alone = len(readings)
-        await asyncio.gather(*(self._near(item, flips, offset) for item in items for offset in LADDER))
+        await asyncio.gather(*(self._near(item, flips, step) for item in items for step in LADDER))
         self.crowd_jitter = fit(readings[alone:], flips.shifts).jitter
         everything = fit(readings)
         self._report_jitter("repeatable alone", self.jitter, flips.most)
@@ -295,9 +295,9 @@ class _Probing:
         self._report_jitter("repeatable under concurrency", self.crowd_jitter, everything.most, crowding)
         return everything
 
-    async def _near(self, item: Item, flips: Flips, offset: float) -> int:
-        shift = min(max(flips.shifts[item.id] + offset, -self.reach), self.reach)
-        return await self.asker.at(item, shift, self.center)
+    async def _near(self, item: Item, flips: Flips, step: float) -> int:
+        shift = min(max(flips.shifts[item.id] + step, -self.reach), self.reach)
+        return await self.asker.at(item, shift, self.offset)
 
     def _report_jitter(self, question: str, jitter: float, most: float, cure: str = "") -> None:
         if jitter == 0:
@@ -312,7 +312,7 @@ class _Probing:
         shift = flips.shifts[item.id]
         try:
             draws = await asyncio.gather(
-                *(self.asker.at(item, shift, self.center, 1.0) for _ in range(DRAWS))
+                *(self.asker.at(item, shift, self.offset, 1.0) for _ in range(DRAWS))
             )
         except FatalError as error:
             self._find(question, "caution", f"no: {error}")
@@ -343,15 +343,15 @@ class _Probing:
     async def _agree(self, items: list[Item], flips: Flips) -> str:
         """The same flips with C half a unit lower, and with a bias at the very limit."""
         margin = _margin(flips)
-        high = [await self._holds(i, flips, self._highest_center(flips.shifts[i.id] + margin)) for i in items]
-        half = [await self._holds(item, flips, self.center - 0.5) for item in items]
+        high = [await self._holds(i, flips, self._highest_offset(flips.shifts[i.id] + margin)) for i in items]
+        half = [await self._holds(item, flips, self.offset - 0.5) for item in items]
         if not all(high):
             item = items[high.index(False)]
             self.clamp = await self._strength(item, flips.shifts[item.id])
             if self.clamp is not None and self.clamp > self.limit - 1 - margin:
                 self.clamp, high = None, [True]  # the full strength after all: it was jitter
         if self.clamp is not None:
-            self.max_shift = self.clamp - PRECISION - self.center
+            self.max_shift = self.clamp - PRECISION - self.offset
         if not all(high) and self.max_shift < LEAST_SHIFT:
             self._find("range", "bad", self._clamped())
             return self._clamped()
@@ -370,15 +370,15 @@ class _Probing:
             self._find("fractions honoured", "good", f"yes: flips agree to {margin:.2g} at three values of C")
         return self._right_amount(flips.shifts[items[0].id], margin)
 
-    def _highest_center(self, shift: float) -> float:
+    def _highest_offset(self, shift: float) -> float:
         return self.limit - max(0, math.ceil(shift))
 
-    async def _holds(self, item: Item, flips: Flips, center: float) -> bool:
+    async def _holds(self, item: Item, flips: Flips, offset: float) -> bool:
         """Whether the flip is in the same place with another C; a "no" must be said three times."""
         margin, shift = _margin(flips), flips.shifts[item.id]
         for _ in range(3):
-            below = await self.asker.at(item, shift - margin, center)
-            above = await self.asker.at(item, shift + margin, center)
+            below = await self.asker.at(item, shift - margin, offset)
+            above = await self.asker.at(item, shift + margin, offset)
             if (below, above) == (NEGATIVE, POSITIVE):
                 return True
         return False
@@ -433,7 +433,7 @@ class _Probing:
             reason,
             tuple(sorted(self.findings, key=lambda finding: QUESTIONS.index(finding.question))),
             self.targets,
-            self.center,
+            self.offset,
             self.max_shift,
             self.clamp,
             self.integer_bias,

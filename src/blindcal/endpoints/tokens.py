@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Protocol, TypeAlias
 
 from blindcal.endpoints.base import Endpoint
-from blindcal.errors import FatalError, InputError, MissingExtraError
+from blindcal.errors import FatalError, InputError, MissingExtraError, ReplyError
 from blindcal.records import INVALID, NEGATIVE, POSITIVE, Item, Request, Semantics, Targets, Token
 from blindcal.text import printable
 
@@ -110,13 +110,28 @@ async def choose(
     for item in pilots:
         for side in (positive, negative):
             if len(side) > 1:
-                bias = {token.id: PILOT_BIAS for token in side}
-                reply = await endpoint.ask(Request(item.messages, bias))
-                votes.update([_spelling(reply.text, side)])
                 queries += 1
+                votes.update([await _pilot(endpoint, item, side)])
     votes.pop("", None)
     chosen = [max(side, key=lambda token: votes[token.text]) for side in (positive, negative)]
     return Choice(Targets((chosen[0],), (chosen[1],), "pair"), dict(votes), queries)
+
+
+async def resolve(
+    endpoint: Endpoint,
+    encode: Encoder,
+    pilots: Sequence[Item],
+    *,
+    positive: str = "Yes",
+    negative: str = "No",
+    positive_ids: Sequence[int] = (),
+    negative_ids: Sequence[int] = (),
+    semantics: Semantics = "pair",
+) -> Choice:
+    """The answer tokens of an audit, from words or from ids given by hand; `encode` serves the words."""
+    up = by_hand(positive, positive_ids) if positive_ids else await candidates(positive, encode)
+    down = by_hand(negative, negative_ids) if negative_ids else await candidates(negative, encode)
+    return await choose(endpoint, pilots, up, down, semantics)
 
 
 def by_hand(word: str, ids: Iterable[int]) -> tuple[Token, ...]:
@@ -208,6 +223,15 @@ def find(endpoint: Posts, model: str, tokenizer: str | None = None) -> Encoder:
     if openai_encoding(tokenizer or model) is not None:
         return openai(tokenizer or model)
     return served(endpoint, model) if tokenizer is None else hugging_face(tokenizer)
+
+
+async def _pilot(endpoint: Endpoint, item: Item, side: Sequence[Token]) -> str:
+    """The spelling the model prefers for one item, or none: the probe says why better than a pilot can."""
+    try:
+        reply = await endpoint.ask(Request(item.messages, {token.id: PILOT_BIAS for token in side}))
+    except (FatalError, ReplyError):
+        return ""
+    return _spelling(reply.text, side)
 
 
 def _spelling(text: str, side: Sequence[Token]) -> str:

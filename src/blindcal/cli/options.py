@@ -1,0 +1,196 @@
+"""Options that several commands share: which endpoint, which answer words, which items."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+import msgspec
+
+from blindcal import data
+from blindcal.endpoints import tokens
+from blindcal.endpoints.base import Endpoint
+from blindcal.endpoints.http import Address, HttpEndpoint, PlainHttpKeyWarning
+from blindcal.records import Item
+from blindcal.text import printable
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+OPENAI = "https://api.openai.com/v1"
+PILOTS = 4
+
+
+class JsonObject(click.ParamType[Mapping[str, Any]]):
+    """An option whose value is a JSON object."""
+
+    name = "JSON"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> Mapping[str, Any]:
+        """Parse the text of the option."""
+        if isinstance(value, dict):
+            return value
+        try:
+            return msgspec.json.decode(value, type=dict[str, Any])
+        except msgspec.DecodeError as error:
+            self.fail(f"is not a JSON object: {error}", param, ctx)
+
+
+class TokenIds(click.ParamType[tuple[int, ...]]):
+    """Token ids, separated by commas."""
+
+    name = "ID,ID..."
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> tuple[int, ...]:
+        """Parse the text of the option."""
+        if isinstance(value, tuple):
+            return value
+        try:
+            return tuple(int(part) for part in value.split(","))
+        except ValueError:
+            self.fail(f"{printable(value)!r} is not a list of token ids such as 9642,10035", param, ctx)
+
+
+def endpoint_options(command: Command) -> Command:
+    """Add the options that say which endpoint is asked and how."""
+    return _all(
+        command,
+        click.option("--model", required=True, help="The model's name (on Azure, the deployment's)."),
+        click.option(
+            "--base-url",
+            default=OPENAI,
+            envvar="OPENAI_BASE_URL",
+            show_default=True,
+            show_envvar=True,
+            help="Where the endpoint is, up to and including /v1.",
+        ),
+        click.option(
+            "--api",
+            type=click.Choice(["chat", "completions"]),
+            default="chat",
+            show_default=True,
+            help="Chat messages, or plain text for base models.",
+        ),
+        click.option(
+            "--api-version", metavar="DATE", help="Azure's API version; switches to Azure's URL form."
+        ),
+        click.option(
+            "--api-key-env",
+            default="OPENAI_API_KEY",
+            show_default=True,
+            metavar="NAME",
+            help="The environment variable that holds the API key. A key is never given on the command line.",
+        ),
+        click.option(
+            "--extra-body",
+            type=JsonObject(),
+            default="{}",
+            help="Fields added to every request, such as '{\"cache_prompt\": false}'; null takes one out.",
+        ),
+        click.option(
+            "--timeout",
+            type=click.FloatRange(0, min_open=True),
+            default=60.0,
+            show_default=True,
+            help="Seconds to wait for one reply.",
+        ),
+    )
+
+
+def answer_options(command: Command) -> Command:
+    """Add the options that say which tokens mean positive and negative."""
+    return _all(
+        command,
+        click.option("--positive", default="Yes", show_default=True, help="The word for a positive answer."),
+        click.option("--negative", default="No", show_default=True, help="The word for a negative answer."),
+        click.option(
+            "--positive-ids", type=TokenIds(), default=(), help="Token ids instead of looking them up."
+        ),
+        click.option(
+            "--negative-ids", type=TokenIds(), default=(), help="Token ids instead of looking them up."
+        ),
+        click.option(
+            "--tokenizer",
+            metavar="SOURCE",
+            help="Where words become ids: a tokenizer.json, its folder, a Hugging Face name, or an OpenAI "
+            "encoding such as o200k_base. By default OpenAI's for its models, else the endpoint's /tokenize.",
+        ),
+        click.option(
+            "--semantics",
+            type=click.Choice(["pair", "max"]),
+            default="pair",
+            show_default=True,
+            help="One token a side, chosen by asking the model; or every spelling of each word.",
+        ),
+    )
+
+
+def reading_options(command: Command) -> Command:
+    """Add the options that say how a record becomes a question."""
+    return _all(
+        command,
+        click.option("--template", help='The prompt, with record fields in braces: "Question: {question}?"'),
+        click.option("--system", help="A system message put before every question."),
+        click.option(
+            "--label-map", type=JsonObject(), help='Labels in other words: \'{"sure": 1, "never": 0}\'.'
+        ),
+    )
+
+
+def load_items(
+    path: Path, *, template: str | None, system: str | None, label_map: Mapping[str, int] | None, api: str
+) -> data.Items:
+    """The items of a file, read as the options say."""
+    role = "prompt" if api == "completions" else "user"
+    return data.load(path, data.Reading(template=template, system=system, labels=label_map, role=role))
+
+
+def open_endpoint(address: Address) -> HttpEndpoint:
+    """The endpoint; what there is to warn about is said on standard error first."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always", PlainHttpKeyWarning)
+        endpoint = HttpEndpoint(address)
+    for warning in caught:
+        click.echo(f"warning: {warning.message}", err=True)
+    return endpoint
+
+
+async def choose_tokens(
+    endpoint: HttpEndpoint,
+    patient: Endpoint,
+    pilots: Sequence[Item],
+    *,
+    positive: str,
+    negative: str,
+    positive_ids: Sequence[int],
+    negative_ids: Sequence[int],
+    tokenizer: str | None,
+    semantics: Any,
+) -> tokens.Choice:
+    """The answer tokens that the options ask for; pilot questions go through `patient`."""
+    by_hand = bool(positive_ids) and bool(negative_ids)
+    source = tokens.served(endpoint, endpoint.address.model)
+    if not by_hand:
+        source = tokens.find(endpoint, endpoint.address.model, tokenizer)
+    return await tokens.resolve(
+        patient,
+        source,
+        pilots[:PILOTS],
+        positive=positive,
+        negative=negative,
+        positive_ids=positive_ids,
+        negative_ids=negative_ids,
+        semantics=semantics,
+    )
+
+
+def _all(command: Command, *options: Callable[[Command], Command]) -> Command:
+    for option in reversed(options):
+        command = option(command)
+    return command

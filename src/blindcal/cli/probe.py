@@ -1,0 +1,125 @@
+"""``blindcal probe``: can this endpoint be audited, and how?"""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import click
+import msgspec
+import numpy as np
+
+from blindcal.cli import options
+from blindcal.endpoints import tokens
+from blindcal.endpoints.base import Patient
+from blindcal.endpoints.http import Address, HttpEndpoint
+from blindcal.endpoints.probe import ITEMS, Probe, probe
+from blindcal.records import Item, Targets
+from blindcal.text import printable
+
+EXIT = {"thresholds": 0, "temperature": 3, "not auditable": 4}
+_MARKS = {"good": "ok", "caution": "mind", "bad": "NO", "unknown": "?"}
+_ADVICE = {
+    "thresholds": "audit with --method latent",
+    "temperature": "audit with --method temperature",
+    "not auditable": "do not audit this endpoint as it is",
+}
+
+
+@click.command("probe", short_help="Find out whether and how an endpoint can be audited.")
+@click.argument("items", type=click.Path(path_type=Path))
+@options.endpoint_options
+@options.answer_options
+@options.reading_options
+@click.option("--offset", type=float, default=50.0, show_default=True, help="The common bias C of METHOD 2.")
+@click.option(
+    "--limit", type=float, default=100.0, show_default=True, help="The largest bias the service takes."
+)
+@click.option("--seed", type=int, default=0, show_default=True, help="Chooses which items are asked.")
+@click.option("--json", "as_json", is_flag=True, help="Print the findings as one JSON object.")
+def command(
+    items: Path,
+    model: str,
+    base_url: str,
+    api: Any,
+    api_version: str | None,
+    api_key_env: str,
+    extra_body: dict[str, Any],
+    timeout: float,
+    template: str | None,
+    system: str | None,
+    label_map: dict[str, int] | None,
+    offset: float,
+    limit: float,
+    seed: int,
+    as_json: bool,
+    **answers: Any,
+) -> None:
+    """Find out, in a few dozen queries, whether and how an endpoint can be audited.
+
+    ITEMS is the file of questions that the audit would ask; a handful of them are asked here.
+
+    \b
+    Exit status:
+      0  thresholds are usable: logit_bias acts as it should
+      3  only temperature is usable
+      4  the endpoint is not auditable
+      1  an error: wrong key, model, address or file
+      2  a wrong command line
+    """
+    address = Address(base_url, model, api, api_version, api_key_env, extra_body, timeout)
+    with options.load_items(
+        items, template=template, system=system, label_map=label_map, api=api
+    ) as questions:
+        order = np.random.default_rng(seed).permutation(len(questions))[: ITEMS + options.PILOTS]
+        sample = [questions[int(k)] for k in order]
+    choice, found = asyncio.run(_probe(address, sample, offset, limit, seed, answers))
+    if as_json:
+        click.echo(msgspec.json.encode({**_fields(found), "votes": choice.votes}))
+    else:
+        _show(choice, found)
+    click.get_current_context().exit(EXIT[found.verdict])
+
+
+async def _probe(
+    address: Address, sample: list[Item], offset: float, limit: float, seed: int, answers: dict[str, Any]
+) -> tuple[tokens.Choice, Probe]:
+    async with options.open_endpoint(address) as endpoint:
+        patient = Patient(endpoint)
+        choice = await _targets(endpoint, patient, sample, answers)
+        found = await probe(patient, sample[:ITEMS], choice.targets, offset=offset, limit=limit, seed=seed)
+        return choice, found
+
+
+async def _targets(
+    endpoint: HttpEndpoint, patient: Patient, sample: list[Item], answers: dict[str, Any]
+) -> tokens.Choice:
+    return await options.choose_tokens(endpoint, patient, sample[-options.PILOTS :], **answers)
+
+
+def _fields(found: Probe) -> dict[str, Any]:
+    fields: dict[str, Any] = msgspec.to_builtins(found)
+    return fields
+
+
+def _show(choice: tokens.Choice, found: Probe) -> None:
+    click.echo(f"answers   {_described(choice.targets)}")
+    if choice.queries:
+        votes = ", ".join(f"{printable(text)!r} {count}" for text, count in choice.votes.items())
+        click.echo(f"          chosen by {choice.queries} pilot queries: {votes or 'nothing recognised'}")
+    width = max(len(finding.question) for finding in found.findings)
+    for finding in found.findings:
+        mark = _MARKS[finding.outcome]
+        click.echo(f"{mark:>6}    {finding.question:<{width}}  {printable(finding.answer, 400)}")
+    click.echo(f"verdict   {found.verdict}: {printable(found.reason, 400)}")
+    click.echo(f"          {_ADVICE[found.verdict]}")
+    used = found.queries + choice.queries
+    click.echo(
+        f"cost      {used} queries, {found.prompt_tokens} + {found.completion_tokens} tokens in the probe"
+    )
+
+
+def _described(targets: Targets) -> str:
+    sides = (targets.positive, targets.negative)
+    return " / ".join(", ".join(f"{printable(t.text)!r} ({t.id})" for t in side) for side in sides)
