@@ -20,7 +20,7 @@ import sys
 from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import astuple, dataclass, fields
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import IO, Any, TypeAlias
 
@@ -83,7 +83,14 @@ class Usage:
     invalid: int = 0
 
     def __add__(self, other: Usage) -> Usage:
-        return Usage(*(mine + its for mine, its in zip(astuple(self), astuple(other), strict=True)))
+        return Usage(
+            self.queries + other.queries,
+            self.attempts + other.attempts,
+            self.prompt_tokens + other.prompt_tokens,
+            self.completion_tokens + other.completion_tokens,
+            self.cached_tokens + other.cached_tokens,
+            self.invalid + other.invalid,
+        )
 
 
 class Store:

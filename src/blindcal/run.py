@@ -1,0 +1,417 @@
+"""A run: what the design wants to know, asked of an endpoint, kept in a store. It can be taken up again.
+
+The rule that makes it safe: a worker takes the next question only when its last answer is on disk. So
+the questions that a crash can lose, and that are then paid twice, are never more than the workers.
+
+Workers pull from one generator, so a million questions are never a million tasks. Nothing is cancelled
+to stop a run: no new question goes out, and what is under way is waited for and kept.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import random
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from blindcal.design import Design
+from blindcal.endpoints.base import Endpoint
+from blindcal.errors import BlindcalError, EndpointError, InputError, ReplyError, RetryableError
+from blindcal.pace import Climb, Meter
+from blindcal.records import (
+    INVALID,
+    NEGATIVE,
+    POSITIVE,
+    Answered,
+    Item,
+    Message,
+    Reply,
+    Request,
+    Round,
+    Targets,
+)
+from blindcal.store import UNASKED, AnswerArray, Saved, Store, Usage
+from blindcal.text import printable
+
+CHARACTERS_A_TOKEN = 4.0  # a guess that serves until the endpoint has told a real count
+REPLY_TRIES = 3
+ALL_INVALID = 50
+HOPELESS = 20  # so many unusable replies in a row are no accident
+HOPELESS_AT_FIRST = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """How a query is put and its answer read: which tokens are biased, and what counts as which answer.
+
+    ``biased=False`` sends no ``logit_bias`` at all (METHOD 6).
+    """
+
+    targets: Targets
+    offset: float = 50.0
+    biased: bool = True
+    _meaning: dict[str, int] = field(init=False, repr=False, default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for tokens, meaning in ((self.targets.positive, POSITIVE), (self.targets.negative, NEGATIVE)):
+            for token in tokens:
+                if self._meaning.setdefault(token.text.strip(), meaning) != meaning:
+                    raise InputError(
+                        f"the answer {printable(token.text)!r} cannot mean both positive and negative"
+                    )
+
+    def request(self, messages: tuple[Message, ...], shift: float, temperature: float) -> Request:
+        """The request of one query (METHOD 2)."""
+        if not self.biased:
+            return Request(messages, temperature=temperature)
+        bias = {token.id: self.offset + shift for token in self.targets.positive}
+        bias |= {token.id: self.offset for token in self.targets.negative}
+        return Request(messages, bias, temperature)
+
+    def answer(self, text: str) -> int:
+        """Which answer a reply's text is; white space around it is the server's affair."""
+        return self._meaning.get(text.strip(), INVALID)
+
+
+@dataclass(frozen=True, slots=True)
+class Prices:
+    """Prices in dollars per million tokens."""
+
+    input: float
+    output: float
+
+    def cost(self, usage: Usage) -> float:
+        """What this many tokens cost."""
+        return (usage.prompt_tokens * self.input + usage.completion_tokens * self.output) / 1e6
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """How hard to ask, and when to stop.
+
+    ``attempts`` bounds the tries of one query; being told to slow down (429) is not a try. After
+    ``patience`` seconds without any answer, or if the server asks to wait longer than that, the run
+    stops. ``backoff`` is the first wait between tries; it doubles.
+    """
+
+    concurrency: int = 32
+    rpm: float | None = None
+    tpm: float | None = None
+    max_queries: int | None = None
+    max_cost: float | None = None
+    attempts: int = 8
+    patience: float = 300.0
+    backoff: float = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """Where a run is; everything counted here is on disk."""
+
+    done: int
+    total: int
+    usage: Usage
+    cost: float | None
+    concurrency: int
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """Every answer there is, and why there are no more: ``stopped`` is ``None`` for a finished run."""
+
+    answered: Answered
+    usage: Usage
+    stopped: str | None = None
+
+
+class Items(Protocol):
+    """What a run needs of its items."""
+
+    def __len__(self) -> int: ...
+    def __getitem__(self, number: int, /) -> Item: ...
+
+
+async def run(
+    design: Design,
+    items: Items | Sequence[Item],
+    endpoint: Endpoint,
+    question: Question,
+    store: Store,
+    *,
+    limits: Limits | None = None,
+    prices: Prices | None = None,
+    planned: int = 0,
+    spent: Usage | None = None,
+    progress: Callable[[Progress], None] | None = None,
+    stop: asyncio.Event | None = None,
+) -> Outcome:
+    """Ask everything the design wants that the store does not already answer.
+
+    ``spent`` is what was paid before (the probe), counted against the limits; ``planned`` is how many
+    queries the design is expected to ask, for the progress. Setting ``stop`` drains and returns.
+
+    Raises
+    ------
+    EndpointError
+        When asking on is useless. Every answer received until then is kept.
+    """
+    runner = _Runner(items, endpoint, question, store, limits or Limits(), prices, spent or Usage(), stop)
+    runner.progress, runner.total = progress, planned
+    answered, first = Answered.empty(), 0
+    stored = store.rounds()
+    for number in itertools.count():
+        asked = stored[number] if number < len(stored) else design.next_round(answered)
+        if asked is None:
+            break
+        if number >= len(stored):
+            store.add_round(asked)
+        answers = await runner.ask(asked, first, store.answers(first, len(asked)))
+        have = answers != UNASKED
+        answered = answered.with_round(_rows(asked, have), answers[have].astype(np.int64))
+        first += len(asked)
+        if not have.all():
+            break
+    runner.tell()
+    return Outcome(answered, runner.usage, runner.stopped)
+
+
+class _Runner:
+    """The state of one run: who asks, what it cost, why it stopped."""
+
+    def __init__(
+        self,
+        items: Items | Sequence[Item],
+        endpoint: Endpoint,
+        question: Question,
+        store: Store,
+        limits: Limits,
+        prices: Prices | None,
+        spent: Usage,
+        stop: asyncio.Event | None,
+    ) -> None:
+        self._items, self._endpoint, self._question, self._store = items, endpoint, question, store
+        self._limits, self._prices, self._spent = limits, prices, spent
+        self._stop = stop or asyncio.Event()
+        self._climb = Climb(limits.concurrency)
+        self._meter = Meter(limits.rpm, limits.tpm)
+        self._workers = 0
+        self._in_flight = 0
+        self._useless: list[tuple[int, str]] = []
+        self._useless_in_a_row = 0
+        self._heard = time.monotonic()
+        self._fresh = Usage()
+        self._characters = 0
+        self._skipped = 0
+        self._last: Exception | None = None
+        self._error: BlindcalError | None = None
+        self._told = float("-inf")
+        self.usage = store.usage()
+        self.stopped: str | None = None
+        self.total = 0
+        self.progress: Callable[[Progress], None] | None = None
+
+    async def ask(self, asked: Round, first: int, answers: AnswerArray) -> AnswerArray:
+        """Ask what a round leaves open; returns its answers, `UNASKED` where the run stopped before."""
+        open_ones = np.flatnonzero(answers == UNASKED)
+        # In random order, so that a run stopped half-way has asked a fair sample.
+        self._queries = iter(np.random.default_rng(first).permutation(open_ones))
+        self._asked, self._first, self._answers = asked, first, answers
+        self._heard = time.monotonic()
+        self.total = max(self.total, first + len(asked))
+        async with asyncio.TaskGroup() as self._group:
+            self._hire()
+        if self._error is not None:
+            raise self._error
+        if self._stop.is_set():
+            self.stopped = self.stopped or "interrupted"
+            return answers
+        if self._useless and not self.usage.queries:
+            raise EndpointError(self._useless[0][1])
+        for position, message in self._useless:
+            await self._keep(position, INVALID, Reply(f"({message})"), REPLY_TRIES, 0.0)
+        self._useless.clear()
+        if self._skipped:
+            self.stopped = f"{self._skipped} queries failed {self._limits.attempts} times each: {self._last}"
+        return answers
+
+    # Workers
+
+    def _hire(self) -> None:
+        while self._workers < self._climb.limit and not self._stop.is_set():
+            if self._workers and self._limits.max_cost is not None and not (self._spent + self.usage).queries:
+                return  # one first, to learn what one costs
+            position = self._next()
+            if position is None:
+                return
+            self._workers += 1
+            self._group.create_task(self._work(position))
+
+    def _next(self) -> int | None:
+        if (why := self._spent_up()) is not None:
+            self.stopped = why
+            self._stop.set()
+            return None
+        position = next(self._queries, None)
+        return None if position is None else int(position)
+
+    async def _work(self, position: int | None) -> None:
+        try:
+            while position is not None:
+                self._in_flight += 1
+                try:
+                    await self._query(position)
+                finally:
+                    self._in_flight -= 1
+                self._hire()
+                if self._stop.is_set() or self._workers > self._climb.limit:
+                    return
+                position = self._next()
+        except BlindcalError as error:  # the others finish what is under way, and the run raises it
+            self._error = self._error or error
+            self._stop.set()
+        finally:
+            self._workers -= 1
+
+    async def _query(self, position: int) -> None:
+        messages = self._items[int(self._asked.items[position])].messages
+        request = self._question.request(
+            messages, float(self._asked.shifts[position]), float(self._asked.temperatures[position])
+        )
+        tokens = self._guess(messages)
+        attempt, useless = 1, 0
+        while True:
+            await self._wait(self._meter.book(time.monotonic(), tokens))
+            if self._stop.is_set():
+                return
+            started = time.monotonic()
+            try:
+                reply = await self._endpoint.ask(request)
+            except RetryableError as error:
+                delay = self._refusal(error, attempt)
+                attempt += not error.throttled
+                if attempt > self._limits.attempts:
+                    self._skipped += 1
+                    return
+                await self._wait(delay)
+            except ReplyError as error:
+                attempt, useless = attempt + 1, useless + 1
+                if useless == REPLY_TRIES:
+                    self._give_up(position, error)
+                    return
+                await self._wait(self._backoff(useless))
+            else:
+                self._meter.correct(reply.prompt_tokens + reply.completion_tokens - tokens)
+                self._characters += _length(messages)
+                answer = self._question.answer(reply.text)
+                await self._keep(position, answer, reply, attempt, time.monotonic() - started)
+                self._count(reply)
+                return
+
+    # What came back
+
+    async def _keep(self, position: int, answer: int, reply: Reply, attempts: int, seconds: float) -> None:
+        saved = Saved(
+            self._first + position,
+            answer,
+            printable(reply.text),
+            reply.prompt_tokens,
+            reply.completion_tokens,
+            reply.cached_tokens,
+            attempts,
+            round(seconds, 4),
+        )
+        await self._store.save(saved)
+        self._answers[position] = answer
+        tokens = reply.prompt_tokens, reply.completion_tokens, reply.cached_tokens
+        cost = Usage(1, attempts, *tokens, invalid=int(answer == INVALID))
+        self.usage += cost
+        self._fresh += cost
+        if time.monotonic() - self._told > 0.1:
+            self.tell()
+
+    def _count(self, reply: Reply) -> None:
+        self._heard = time.monotonic()
+        self._useless_in_a_row = 0
+        self._climb.answered(self._heard)
+        if self.usage.invalid == self.usage.queries and self.usage.queries % ALL_INVALID == 0:
+            raise EndpointError(
+                f"none of {self.usage.queries} answers is one of the answer words (the last one: "
+                f"{printable(reply.text, 40)!r}): check the words and tokens, and that logit_bias acts"
+            )
+
+    def _refusal(self, error: RetryableError, attempt: int) -> float:
+        now = time.monotonic()
+        self._last = error
+        self._climb.refused(now)
+        if error.retry_after is not None:
+            if error.retry_after > self._limits.patience:
+                raise EndpointError(f"{error}; it asks to wait {error.retry_after:.0f} s: run again then")
+            self._meter.pause(now, error.retry_after)
+        waited = now - self._heard
+        if waited > self._limits.patience:
+            raise EndpointError(f"no answer for {waited:.0f} s; the last error: {error}")
+        if not self._fresh.queries and attempt >= 4 and not error.throttled:
+            raise EndpointError(f"nothing but failures so far; the last error: {error}")
+        return (
+            self._backoff(attempt) if error.retry_after is None else random.uniform(0, self._limits.backoff)
+        )
+
+    def _give_up(self, position: int, error: ReplyError) -> None:
+        # Kept aside: it becomes an invalid answer only once the rest of the round has gone well.
+        self._useless.append((position, str(error)))
+        self._useless_in_a_row += 1
+        if self._useless_in_a_row >= (HOPELESS if self._fresh.queries else HOPELESS_AT_FIRST):
+            raise EndpointError(str(error))
+
+    # Limits
+
+    def _spent_up(self) -> str | None:
+        under_way = self._in_flight
+        asked = self._spent.queries + self.usage.queries + under_way
+        if self._limits.max_queries is not None and asked >= self._limits.max_queries:
+            return f"max_queries = {self._limits.max_queries} reached"
+        if self._limits.max_cost is not None and self._prices is not None:
+            paid = self._prices.cost(self._spent + self.usage)
+            each = paid / max(1, self._spent.queries + self.usage.queries)
+            if paid + each * (under_way + 1) > self._limits.max_cost:
+                return f"max_cost = {self._limits.max_cost:g} reached"
+        return None
+
+    def _guess(self, messages: tuple[Message, ...]) -> float:
+        a_token = (
+            self._characters / self._fresh.prompt_tokens if self._fresh.prompt_tokens else CHARACTERS_A_TOKEN
+        )
+        return _length(messages) / a_token + 1
+
+    def _backoff(self, attempt: int) -> float:
+        # Jitter keeps workers that failed together from coming back together.
+        return min(20.0, self._limits.backoff * 2.0 ** (attempt - 1)) * random.uniform(0.5, 1.0)
+
+    async def _wait(self, seconds: float) -> None:
+        if seconds > 0:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(seconds):
+                    await self._stop.wait()
+
+    def tell(self) -> None:
+        """Report where the run is."""
+        self._told = time.monotonic()
+        if self.progress is not None:
+            paid = self._spent + self.usage
+            cost = self._prices.cost(paid) if self._prices else None
+            self.progress(Progress(self.usage.queries, self.total, paid, cost, self._climb.limit))
+
+
+def _rows(asked: Round, chosen: npt.NDArray[np.bool_]) -> Round:
+    return Round(asked.items[chosen], asked.shifts[chosen], asked.temperatures[chosen])
+
+
+def _length(messages: tuple[Message, ...]) -> int:
+    return sum(len(message.content) for message in messages)
