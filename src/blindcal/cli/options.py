@@ -103,8 +103,8 @@ def endpoint_options(command: Command) -> Command:
     )
 
 
-def answer_options(command: Command) -> Command:
-    """Add the options that say which tokens mean positive and negative."""
+def word_options(command: Command) -> Command:
+    """Add the options that say which words or tokens mean positive and negative."""
     return _all(
         command,
         click.option("--positive", default="Yes", show_default=True, help="The word for a positive answer."),
@@ -121,6 +121,14 @@ def answer_options(command: Command) -> Command:
             help="Where words become ids: a tokenizer.json, its folder, a Hugging Face name, or an OpenAI "
             "encoding such as o200k_base. By default OpenAI's for its models, else the endpoint's /tokenize.",
         ),
+    )
+
+
+def answer_options(command: Command) -> Command:
+    """Add the options that say which tokens mean positive and negative, and how many of each count."""
+    return _all(
+        command,
+        word_options,
         click.option(
             "--semantics",
             type=click.Choice(["pair", "max"]),

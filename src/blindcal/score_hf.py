@@ -1,0 +1,161 @@
+"""White-box probabilities from the model itself, with Hugging Face transformers.
+
+Prompts are sorted by length and padded on the left to batches of about equal cost. Positions count
+from the first real token, so a padded prompt meets the same arithmetic as a single one, and only the
+last position's logits are computed. A batch that does not fit into memory is halved and tried again.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from blindcal.errors import InputError, MissingExtraError
+from blindcal.records import Item, Message, Targets, Token
+from blindcal.score import Score, in_order
+
+WINDOW = 8192  # prompts sorted together; their token ids are all that is held
+
+
+@dataclass(frozen=True, slots=True)
+class HfSettings:
+    """How to run the model. A GPU is used if there is one; ``batch_tokens`` counts padding too."""
+
+    device: str | None = None
+    dtype: str = "auto"
+    batch_tokens: int | None = None
+
+
+class HfModel:
+    """A causal language model and its tokenizer, loaded from a folder, a hub name or a GGUF file."""
+
+    def __init__(self, source: str, settings: HfSettings | None = None) -> None:
+        settings = settings or HfSettings()
+        try:
+            torch: Any = importlib.import_module("torch")
+            transformers: Any = importlib.import_module("transformers")
+        except ImportError:
+            raise MissingExtraError(
+                "scoring with transformers needs torch: pip install 'blindcal[hf]'"
+            ) from None
+        self._torch = torch
+        self.device = torch.device(settings.device or ("cuda" if torch.cuda.is_available() else "cpu"))
+        where: dict[str, Any] = {"pretrained_model_name_or_path": source}
+        if source.endswith(".gguf"):
+            path = Path(source)
+            where = {"pretrained_model_name_or_path": str(path.parent), "gguf_file": path.name}
+        # bfloat16 weights on a CPU are slow and round more than they need to.
+        dtype = "float32" if settings.dtype == "auto" and self.device.type == "cpu" else settings.dtype
+        try:
+            self._tokenizer: Any = transformers.AutoTokenizer.from_pretrained(**where)
+            model: Any = transformers.AutoModelForCausalLM.from_pretrained(**where, dtype=dtype)
+        except (OSError, ValueError, ImportError) as error:
+            reason = str(error).strip().splitlines()[0]
+            raise InputError(f"cannot load the model {source}: {reason}") from None
+        self._model: Any = model.to(self.device).eval()
+        self.batch_tokens = settings.batch_tokens or (32_768 if self.device.type == "cuda" else 4096)
+
+    async def encode(self, text: str) -> Sequence[int]:
+        """The token ids of a text, as :func:`blindcal.endpoints.tokens.candidates` asks for them."""
+        ids: list[int] = self._tokenizer.encode(text, add_special_tokens=False)
+        return ids
+
+    def prompt_ids(self, messages: Sequence[Message]) -> list[int]:
+        """The prompt as the model sees it: its chat template, or plain text for the role ``prompt``."""
+        if messages[0].role == "prompt":
+            ids: list[int] = self._tokenizer.encode("\n".join(message.content for message in messages))
+            return ids
+        if not self._tokenizer.chat_template:
+            raise InputError("this model has no chat template: ask it plain prompts, with --completions")
+        said = [{"role": message.role, "content": message.content} for message in messages]
+        text = self._tokenizer.apply_chat_template(said, add_generation_prompt=True, tokenize=False)
+        templated: list[int] = self._tokenizer.encode(text, add_special_tokens=False)
+        return templated
+
+    def scores(self, items: Iterable[Item], targets: Targets) -> Iterator[list[Score]]:
+        """Score items, a batch at a time; within a window of many, the longest prompts come first."""
+        tokens = in_order(targets)
+        rest = iter(items)
+        while window := list(islice(rest, WINDOW)):
+            prompts = [self.prompt_ids(item.messages) for item in window]
+            order = sorted(range(len(window)), key=lambda k: -len(prompts[k]))
+            pending = None
+            for batch in self._batches(order, prompts):
+                # The device works on this batch while the last one's numbers are fetched and written.
+                started = self._forward_within_memory([prompts[k] for k in batch], tokens)
+                if pending is not None:
+                    yield _collect(window, *pending)
+                pending = (batch, started)
+            if pending is not None:
+                yield _collect(window, *pending)
+
+    def _batches(self, order: Sequence[int], prompts: Sequence[Sequence[int]]) -> Iterator[list[int]]:
+        """Cut `order`, longest first, where a padded batch would pass the budget of tokens."""
+        batch: list[int] = []
+        for k in order:
+            if batch and (len(batch) + 1) * len(prompts[batch[0]]) > self.batch_tokens:
+                yield batch
+                batch = []
+            batch.append(k)
+        if batch:
+            yield batch
+
+    def _forward_within_memory(self, prompts: list[list[int]], tokens: Sequence[Token]) -> list[Any]:
+        try:
+            return [self._forward(prompts, tokens)]
+        except self._torch.OutOfMemoryError:
+            if len(prompts) == 1:
+                raise InputError(
+                    f"out of memory on one prompt of {len(prompts[0])} tokens: use a smaller model or dtype"
+                ) from None
+        with suppress(AttributeError):
+            self._torch.cuda.empty_cache()
+        half = len(prompts) // 2
+        self.batch_tokens = max(self.batch_tokens // 2, 1)
+        return [
+            *self._forward_within_memory(prompts[:half], tokens),
+            *self._forward_within_memory(prompts[half:], tokens),
+        ]
+
+    def _forward(self, prompts: list[list[int]], tokens: Sequence[Token]) -> Any:
+        """The logprobs of `tokens` at the answer's position, still on the device."""
+        torch = self._torch
+        width = max(map(len, prompts))
+        ids = np.zeros((len(prompts), width), np.int64)
+        mask = np.zeros((len(prompts), width), np.int64)
+        for row, prompt in enumerate(prompts):
+            ids[row, width - len(prompt) :] = prompt
+            mask[row, width - len(prompt) :] = 1
+        positions = np.maximum(mask.cumsum(axis=1) - 1, 0)
+        with torch.inference_mode():
+            on_device = [
+                torch.from_numpy(a).to(self.device, non_blocking=True) for a in (ids, mask, positions)
+            ]
+            logits = (
+                self._model(
+                    input_ids=on_device[0],
+                    attention_mask=on_device[1],
+                    position_ids=on_device[2],
+                    use_cache=False,
+                    logits_to_keep=1,
+                )
+                .logits[:, -1]
+                .float()
+            )
+            wanted = torch.tensor([token.id for token in tokens], device=self.device)
+            return logits[:, wanted] - logits.logsumexp(dim=-1, keepdim=True)
+
+
+def _collect(window: Sequence[Item], batch: Sequence[int], parts: Sequence[Any]) -> list[Score]:
+    rows = np.concatenate([part.cpu().numpy() for part in parts]).astype(float)
+    return [
+        Score(window[k].id, window[k].label, tuple(row.tolist()), float(np.exp(row).sum()))
+        for k, row in zip(batch, rows, strict=True)
+    ]
