@@ -15,7 +15,7 @@ import random
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 import numpy as np
@@ -62,7 +62,7 @@ class Question:
     def __post_init__(self) -> None:
         for tokens, meaning in ((self.targets.positive, POSITIVE), (self.targets.negative, NEGATIVE)):
             for token in tokens:
-                if self._meaning.setdefault(token.text.strip(), meaning) != meaning:
+                if self._meaning.setdefault(_spoken(token.text), meaning) != meaning:
                     raise InputError(
                         f"the answer {printable(token.text)!r} cannot mean both positive and negative"
                     )
@@ -76,8 +76,8 @@ class Question:
         return Request(messages, bias, temperature)
 
     def answer(self, text: str) -> int:
-        """Which answer a reply's text is; white space around it is the server's affair."""
-        return self._meaning.get(text.strip(), INVALID)
+        """Which answer a reply's text is; its case and the white space around it do not matter."""
+        return self._meaning.get(_spoken(text), INVALID)
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,13 +149,15 @@ async def run(
     prices: Prices | None = None,
     planned: int = 0,
     spent: Usage | None = None,
+    max_shift: float = np.inf,
     progress: Callable[[Progress], None] | None = None,
     stop: asyncio.Event | None = None,
 ) -> Outcome:
     """Ask everything the design wants that the store does not already answer.
 
     ``spent`` is what was paid before (the probe), counted against the limits; ``planned`` is how many
-    queries the design is expected to ask, for the progress. Setting ``stop`` drains and returns.
+    queries the design is expected to ask, for the progress. No shift goes beyond ``max_shift``, where
+    the endpoint would cut it. Setting ``stop`` drains and returns.
 
     Raises
     ------
@@ -171,6 +173,7 @@ async def run(
         if asked is None:
             break
         if number >= len(stored):
+            asked = replace(asked, shifts=np.clip(asked.shifts, -max_shift, max_shift))
             store.add_round(asked)
         answers = await runner.ask(asked, first, store.answers(first, len(asked)))
         have = answers != UNASKED
@@ -407,6 +410,10 @@ class _Runner:
             paid = self._spent + self.usage
             cost = self._prices.cost(paid) if self._prices else None
             self.progress(Progress(self.usage.queries, self.total, paid, cost, self._climb.limit))
+
+
+def _spoken(text: str) -> str:
+    return text.strip().casefold()
 
 
 def _rows(asked: Round, chosen: npt.NDArray[np.bool_]) -> Round:

@@ -1,0 +1,276 @@
+"""Items from files: every form, every rule, and text that nobody vouches for."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import json
+import tracemalloc
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from blindcal.data import Reading, load
+from blindcal.errors import InputError
+from blindcal.records import Item, Message
+
+HOSTILE = [
+    "\x1b[31mred\x1b[0m\x07",
+    "{__class__} {0} {label!r} {{x}} {",
+    "\x00\x01\r\n\t\x85\u2028",
+    "=cmd|' /C calc'!A0",
+    "\u202etxt.exe",
+    "💥" * 10,
+    "a" * 1_000_000,
+]
+
+
+def write_jsonl(path: Path, records: list[dict[str, Any]]) -> Path:
+    path.write_text("".join(json.dumps(record) + "\n" for record in records))
+    return path
+
+
+def test_prompts_become_single_user_messages(tmp_path: Path) -> None:
+    """A record with a prompt is one user message; id and group are taken over as text."""
+    path = write_jsonl(tmp_path / "a.jsonl", [{"prompt": "Is it?", "label": 1, "id": 7, "group": "g"}])
+    with load(path) as items:
+        assert list(items) == [Item("7", 1, (Message("user", "Is it?"),), "g")]
+
+
+def test_items_without_id_are_numbered_from_zero(tmp_path: Path) -> None:
+    """An item that names no id is known by its place."""
+    path = write_jsonl(tmp_path / "a.jsonl", [{"prompt": "a", "label": 0}, {"prompt": "b", "label": 1}])
+    with load(path) as items:
+        assert [item.id for item in items] == ["0", "1"]
+
+
+@pytest.mark.parametrize(
+    ("given", "label"),
+    [(0, 0), (1, 1), (True, 1), (False, 0), ("yes", 1), (" No ", 0), ("TRUE", 1), ("0", 0), (1.0, 1)],
+)
+def test_the_usual_labels_are_understood(tmp_path: Path, given: object, label: int) -> None:
+    """0/1, true/false and yes/no are labels in any case."""
+    with load(write_jsonl(tmp_path / "a.jsonl", [{"prompt": "a", "label": given}])) as items:
+        assert items.labels.tolist() == [label]
+
+
+@pytest.mark.parametrize("given", ["maybe", 2, None, 0.5, [1], {"a": 1}, ""])
+def test_other_labels_are_refused_by_name(tmp_path: Path, given: object) -> None:
+    """What is not a label is an error that names file, line and field."""
+    path = write_jsonl(tmp_path / "a.jsonl", [{"prompt": "a", "label": 1}, {"prompt": "a", "label": given}])
+    with pytest.raises(InputError, match=r"a\.jsonl, line 2: field 'label' must be"):
+        load(path)
+
+
+def test_a_label_map_adds_words(tmp_path: Path) -> None:
+    """A label map gives meaning to other words."""
+    path = write_jsonl(
+        tmp_path / "a.jsonl", [{"prompt": "a", "label": "sure"}, {"prompt": "b", "label": "yes"}]
+    )
+    with load(path, Reading(labels={"sure": 1})) as items:
+        assert items.labels.tolist() == [1, 1]
+
+
+def test_a_label_map_maps_to_zero_and_one_only() -> None:
+    """A label map to anything else is refused before a file is read."""
+    with pytest.raises(InputError, match="must map to 0 or 1"):
+        Reading(labels={"sure": 2})
+
+
+def test_messages_are_taken_as_they_are_after_the_system_message(tmp_path: Path) -> None:
+    """Chat messages keep their roles, and a system message goes first."""
+    said = [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "yo"}]
+    path = write_jsonl(tmp_path / "a.jsonl", [{"messages": said, "label": 1}])
+    with load(path, Reading(system="Be brief.")) as items:
+        assert [m.role for m in items[0].messages] == ["system", "user", "assistant"]
+
+
+@pytest.mark.parametrize(
+    "messages", ["[", "{}", [1], [{"role": "user"}], [{"role": "user", "content": [{"type": "image"}]}], 5]
+)
+def test_malformed_messages_are_refused(tmp_path: Path, messages: object) -> None:
+    """Messages that are not a list of role and text are an error that names the field."""
+    path = write_jsonl(tmp_path / "a.jsonl", [{"messages": messages, "label": 1}])
+    with pytest.raises(InputError, match="line 1: field 'messages'"):
+        load(path)
+
+
+def test_templates_fill_in_fields_once(tmp_path: Path) -> None:
+    """A template replaces {field}; braces inside a field's text stay text."""
+    record = {"q": "{label} {q.__class__} {{", "n": 3, "label": 1}
+    with load(write_jsonl(tmp_path / "a.jsonl", [record]), Reading(template="{{Q}}: {q}, {n}?")) as items:
+        assert items[0].messages[0].content == "{Q}: {label} {q.__class__} {{, 3?"
+
+
+@pytest.mark.parametrize("field", ["x", "q.__class__", "q[0]", "0", "q!r"])
+def test_a_template_reaches_nothing_but_fields(tmp_path: Path, field: str) -> None:
+    """What is in braces must be the name of a field, never an expression."""
+    path = write_jsonl(tmp_path / "a.jsonl", [{"q": "text", "label": 1}])
+    with pytest.raises(InputError, match="template"):
+        load(path, Reading(template="{" + field + "}"))
+
+
+def test_a_template_without_fields_is_refused() -> None:
+    """A template that names no field would ask the same question of every item."""
+    with pytest.raises(InputError, match="names no field"):
+        Reading(template="Is it so?")
+
+
+def test_plain_completions_have_prompt_messages(tmp_path: Path) -> None:
+    """For completions the one message has the role ``prompt``, and chat messages are refused."""
+    path = write_jsonl(tmp_path / "a.jsonl", [{"prompt": "a", "label": 1}])
+    with load(path, Reading(role="prompt")) as items:
+        assert items[0].messages == (Message("prompt", "a"),)
+    chat = write_jsonl(tmp_path / "b.jsonl", [{"messages": [{"role": "user", "content": "a"}], "label": 1}])
+    with pytest.raises(InputError, match="needs a chat endpoint"):
+        load(chat, Reading(role="prompt"))
+
+
+def test_every_format_reads_the_same(tmp_path: Path) -> None:
+    """JSON lines, CSV, TSV and Parquet, zipped or not, hold the same items."""
+    pyarrow = pytest.importorskip("pyarrow")
+    parquet = pytest.importorskip("pyarrow.parquet")
+    records = [
+        {"id": f"i{k}", "prompt": text, "label": str(k % 2), "group": "ab"[k % 2]}
+        for k, text in enumerate(["plain", 'quote " and, comma', "two\nlines", "ünï {x}", "x" * 200_000])
+    ]
+    lines = write_jsonl(tmp_path / "a.jsonl", records)
+    (tmp_path / "b.jsonl.gz").write_bytes(gzip.compress(lines.read_bytes()))
+    for name, delimiter in (("c.csv", ","), ("d.tsv", "\t")):
+        with (tmp_path / name).open("w", newline="", encoding="utf-8-sig") as file:
+            writer = csv.DictWriter(file, list(records[0]), delimiter=delimiter)
+            writer.writeheader()
+            writer.writerows(records)
+    (tmp_path / "e.csv.gz").write_bytes(gzip.compress((tmp_path / "c.csv").read_bytes()))
+    parquet.write_table(pyarrow.Table.from_pylist(records), tmp_path / "f.parquet")
+    with load(lines) as items:
+        expected, digest = list(items), items.digest
+    assert [item.messages[0].content for item in expected] == [record["prompt"] for record in records]
+    for name in ("b.jsonl.gz", "c.csv", "d.tsv", "e.csv.gz", "f.parquet"):
+        with load(tmp_path / name) as items:
+            assert list(items) == expected, name
+            assert items.digest == digest
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("a.jsonl", b"", "holds no items"),
+        ("a.jsonl", b"\n \n", "holds no items"),
+        ("a.jsonl", b'{"prompt":"a","label":1}\n{"prompt"', "line 2: is not JSON"),
+        ("a.jsonl", b"[1]\n", "line 1: must be a JSON object"),
+        ("a.jsonl", b'{"prompt":"\xff","label":1}\n', "line 1: is not UTF-8"),
+        ("a.jsonl", b'{"prompt":"a"}\n', "line 1: field 'label' is missing"),
+        ("a.jsonl", b'{"label":1}\n', "line 1: needs a field 'prompt'"),
+        ("a.jsonl", b'{"prompt":null,"label":1}\n', "field 'prompt' must be text"),
+        ("a.jsonl", b'{"prompt":"a","label":1,"id":[]}\n', "field 'id' must be text"),
+        ("a.jsonl", b"[" * 100_000, "line 1: is not JSON"),
+        ("a.jsonl.gz", b"not gzip", "cannot be read"),
+        ("a.jsonl.gz", gzip.compress(b'{"prompt":"a","label":1}\n' * 99)[:-9], "cannot be read"),
+        ("a.csv", b"prompt,label\na,1\nb,1,2\n", "line 3: has more fields than the header"),
+        ("a.csv", b'prompt,label\na,1\n"b,1\n', "cannot be read"),
+        ("a.csv", b"prompt,label\n\xe9,1\n", "is not UTF-8"),
+        ("a.csv", b"prompt,label\na\n", "line 2: field 'label' is missing"),
+        ("a.parquet", b"PAR1nonsense", "is not a Parquet file"),
+        ("a.txt", b"hello", "ends in .jsonl"),
+    ],
+)
+def test_broken_files_are_refused_where_they_break(
+    tmp_path: Path, name: str, content: bytes, message: str
+) -> None:
+    """What is wrong with a file is said in one line with the place."""
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(InputError, match=message) as raised:
+        load(tmp_path / name)
+    assert "\n" not in str(raised.value)
+    assert name in str(raised.value)
+
+
+def test_a_missing_file_is_an_error(tmp_path: Path) -> None:
+    """A path that is no file is refused by name."""
+    with pytest.raises(InputError, match="no such file"):
+        load(tmp_path / "none.jsonl")
+
+
+def test_repeated_ids_are_refused(tmp_path: Path) -> None:
+    """Two items of one id could not be told apart in the results."""
+    path = write_jsonl(tmp_path / "a.jsonl", [{"prompt": "a", "label": 1, "id": i} for i in ("x", "y", "x")])
+    with pytest.raises(InputError, match="items 1 and 3 share the id 'x'"):
+        load(path)
+
+
+def test_groups_are_numbered_in_order_of_appearance(tmp_path: Path) -> None:
+    """Group numbers do not depend on the process; an item without a group is one of its own."""
+    names = ["z", "a", None, "z", None]
+    path = write_jsonl(tmp_path / "a.jsonl", [{"prompt": "a", "label": 1, "group": name} for name in names])
+    with load(path) as items:
+        assert items.groups is not None
+        assert items.groups.tolist() == [0, 1, 2, 0, 3]
+
+
+def test_a_file_that_changes_is_noticed(tmp_path: Path) -> None:
+    """Text that is not what was checked is never asked."""
+    path = write_jsonl(tmp_path / "a.jsonl", [{"prompt": "a", "label": 1}])
+    with load(path) as items:
+        write_jsonl(path, [{"prompt": "b", "label": 1}])
+        with pytest.raises(InputError, match="changed while"):
+            items[0]
+
+
+def test_the_digest_covers_prompt_label_and_group(tmp_path: Path) -> None:
+    """Items that differ in anything asked or estimated from have another digest."""
+    base = {"prompt": "a", "label": 1, "group": "g"}
+    digests = set()
+    for change in ({}, {"prompt": "b"}, {"label": 0}, {"group": "h"}, {"id": "k"}):
+        with load(write_jsonl(tmp_path / "a.jsonl", [{**base, **change}])) as items:
+            digests.add(items.digest)
+    assert len(digests) == 5
+
+
+@pytest.mark.parametrize("text", HOSTILE, ids=range(len(HOSTILE)))
+def test_hostile_text_arrives_unchanged(tmp_path: Path, text: str) -> None:
+    """Control characters, braces, formulas and a megabyte are just text."""
+    record = {"prompt": text, "label": 1, "id": text[:40], "group": text[:40]}
+    with load(write_jsonl(tmp_path / "a.jsonl", [record])) as items:
+        assert items[0].messages[0].content == text
+        assert items[0].id == text[:40]
+    with load(tmp_path / "a.jsonl", Reading(template="<{prompt}>")) as items:
+        assert items[0].messages[0].content == f"<{text}>"
+
+
+def test_lone_surrogates_are_replaced(tmp_path: Path) -> None:
+    """Half a character, which no request could carry, becomes U+FFFD."""
+    path = tmp_path / "a.jsonl"
+    path.write_bytes(b'{"prompt": "a\\ud800b", "label": 1, "id": "\\udfff"}\n')
+    with load(path) as items:
+        assert items[0].messages[0].content == "a\ufffdb"
+        assert items[0].id == "\ufffd"
+
+
+@given(st.text(st.characters(), min_size=1))
+def test_templates_keep_any_text(text: str) -> None:
+    """Whatever a field holds stands in the prompt as it is, lone surrogates apart."""
+    item = Reading(template="[{q}]").item({"q": text, "label": 0}, 0)
+    assert item.messages[0].content == f"[{text}]".encode("utf-16", "surrogatepass").decode(
+        "utf-16", "replace"
+    )
+
+
+def test_items_do_not_stay_in_memory(tmp_path: Path) -> None:
+    """Twenty thousand items of 2 kB leave less than 100 bytes each behind."""
+    path = tmp_path / "a.jsonl"
+    with path.open("w") as file:
+        for k in range(20_000):
+            file.write(json.dumps({"prompt": "x" * 2000, "label": k % 2, "group": str(k // 2)}) + "\n")
+    tracemalloc.start()
+    try:
+        items = load(path)
+        held, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert len(items) == 20_000
+    assert held < 100 * 20_000
+    items.close()
