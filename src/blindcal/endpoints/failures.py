@@ -11,7 +11,6 @@ from collections.abc import Mapping
 from email.utils import parsedate_to_datetime
 from typing import Any, Literal, Protocol
 
-import aiohttp
 import msgspec
 from yarl import URL
 
@@ -21,28 +20,32 @@ from blindcal.text import printable
 Fate = Literal["retry", "fatal", "address"]
 
 # An "address" failure is fatal until the endpoint has answered once; after that it is an outage.
-# Nearest ancestor wins; a test fails when aiohttp has an error that only the root covers.
-FATES: dict[type[Exception], Fate] = {
-    TimeoutError: "retry",
-    OSError: "retry",
-    aiohttp.ClientError: "retry",
-    aiohttp.ClientConnectionError: "retry",
-    aiohttp.ClientOSError: "retry",
-    aiohttp.ServerDisconnectedError: "retry",
-    aiohttp.ServerTimeoutError: "retry",
-    aiohttp.ClientPayloadError: "retry",
-    aiohttp.ClientResponseError: "retry",
-    aiohttp.ClientConnectorError: "address",
-    aiohttp.ClientConnectorDNSError: "address",
-    aiohttp.ClientHttpProxyError: "fatal",
-    aiohttp.ClientProxyConnectionError: "fatal",
-    aiohttp.ClientSSLError: "fatal",
-    aiohttp.ServerFingerprintMismatch: "fatal",
-    aiohttp.InvalidURL: "fatal",
-    aiohttp.TooManyRedirects: "fatal",
-    aiohttp.ContentTypeError: "fatal",
-    aiohttp.WSServerHandshakeError: "fatal",
-    aiohttp.ClientConnectionResetError: "retry",
+# By name, because aiohttp's versions differ. The nearest ancestor wins, and a test fails
+# when aiohttp has an error that only the root covers.
+FATES: dict[str, Fate] = {
+    "TimeoutError": "retry",
+    "OSError": "retry",
+    "ClientError": "retry",
+    "ClientConnectionError": "retry",
+    "ClientOSError": "retry",
+    "ServerDisconnectedError": "retry",
+    "ServerTimeoutError": "retry",
+    "ClientPayloadError": "retry",
+    "ClientResponseError": "retry",
+    "ClientConnectorError": "address",
+    "ClientConnectorDNSError": "address",
+    "ClientHttpProxyError": "fatal",
+    "ClientProxyConnectionError": "fatal",
+    "ClientSSLError": "fatal",
+    "ServerFingerprintMismatch": "fatal",
+    "InvalidURL": "fatal",
+    "NonHttpUrlClientError": "fatal",
+    "RedirectClientError": "fatal",
+    "TooManyRedirects": "fatal",
+    "ContentTypeError": "fatal",
+    "WSServerHandshakeError": "fatal",
+    "ClientConnectionResetError": "retry",
+    "UploadAbortedError": "retry",
 }
 
 # One item's fault, not the endpoint's: a prompt that is too long, or that a filter refuses.
@@ -62,7 +65,7 @@ class Named(Protocol):
 
 def from_exception(error: Exception, url: URL, *, reached: bool) -> EndpointError:
     """The error of ours for one of aiohttp's; ``reached`` says whether the endpoint ever answered."""
-    fate = next(FATES[kind] for kind in type(error).__mro__ if kind in FATES)
+    fate = next(FATES[kind.__name__] for kind in type(error).__mro__ if kind.__name__ in FATES)
     if isinstance(error, TimeoutError):
         return RetryableError(f"no reply from {url.host} in time")
     what = f"{url.host}: {printable(str(error)) or type(error).__name__}"

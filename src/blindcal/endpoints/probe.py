@@ -40,7 +40,7 @@ QUESTIONS = (
     "repeatable under concurrency",
     "answers inside the targets",
     "temperature honoured",
-    "logprobs hidden",
+    "logprobs",
 )
 ITEMS = 6  # whose answers are forced both ways
 LADDER = (-1.2, -0.5, -0.2, -0.08, 0.08, 0.2, 0.5, 1.2)  # around a flip, to see jitter
@@ -164,20 +164,16 @@ class _Probing:
         return False
 
     async def _look_for_logprobs(self) -> None:
-        question = "logprobs hidden"
         try:
             reply = await self.asker.reply(Request(self.items[0].messages, top_logprobs=TOP_LOGPROBS))
         except FatalError:
-            self._find(question, "good", "yes: asking for them is refused")
-            return
+            reply = None
         found = reply.logprobs if reply is not None else None
         if not found:
-            self._find(question, "good", "yes: none are returned")
+            self._find("logprobs", "good", "hidden, as a black box has them")
             return
         self.logprobs = True
-        self._find(
-            question, "caution", "no: they are exposed, so white-box scoring is possible (blindcal score)"
-        )
+        self._find("logprobs", "good", "exposed after all: white-box scores are possible (blindcal score)")
         positive = [found[t.text] for t in self.targets.positive if t.text in found]
         negative = [found[t.text] for t in self.targets.negative if t.text in found]
         if positive and negative:

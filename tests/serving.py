@@ -1,0 +1,79 @@
+"""Recorded models and servers that the endpoint tests share."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import AsyncIterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from blindcal.endpoints.http import Address, HttpEndpoint
+from blindcal.endpoints.recording import Recording
+from blindcal.endpoints.replay import Behaviour, Server
+from blindcal.endpoints.wire import Handler, HttpRequest, HttpResponse, Listener
+from blindcal.records import Item, Message, Request, Targets, Token
+
+SHARED = Path(__file__).resolve().parents[2] / "shared"
+PAIR = Targets((Token(1, "Yes"),), (Token(2, "No"),))
+
+
+def items(n: int) -> list[Item]:
+    """So many plain questions."""
+    return [Item(f"item-{k}", k % 2, (Message("user", f"Is {k} odd? Yes or No."),)) for k in range(n)]
+
+
+def recording(log_odds: Sequence[float]) -> Recording:
+    """A model with these hidden log-odds, one for each of `items`."""
+    p = 1 / (1 + np.exp(-np.asarray(log_odds, float)))
+    return Recording.from_probabilities([item.id for item in items(len(log_odds))], p)
+
+
+@contextlib.asynccontextmanager
+async def replayed(
+    log_odds: Sequence[float], behaviour: Behaviour | None = None, **address: Any
+) -> AsyncIterator[tuple[Server, HttpEndpoint]]:
+    """A server of a recorded model and a client of it."""
+    async with (
+        Server(recording(log_odds), items(len(log_odds)), behaviour) as server,
+        HttpEndpoint(Address(server.base_url, "replay", **address), environ={}) as endpoint,
+    ):
+        yield server, endpoint
+
+
+@contextlib.asynccontextmanager
+async def answering(handler: Handler) -> AsyncIterator[str]:
+    """The base URL of a server with a handler of the test's own."""
+    listener = Listener(handler)
+    port = await listener.open("127.0.0.1", 0)
+    try:
+        yield f"http://127.0.0.1:{port}/v1"
+    finally:
+        await listener.close()
+
+
+class Recorder:
+    """A handler that keeps what it was sent and answers the same to everything."""
+
+    def __init__(self, body: object, status: int = 200) -> None:
+        self.requests: list[HttpRequest] = []
+        self._response = HttpResponse(body if isinstance(body, bytes) else msgspec.json.encode(body), status)
+
+    def __call__(self, request: HttpRequest) -> HttpResponse:
+        self.requests.append(request)
+        return self._response
+
+    @property
+    def sent(self) -> Any:
+        """The last body, decoded."""
+        return msgspec.json.decode(self.requests[-1].body)
+
+
+CHAT_YES = {"choices": [{"message": {"role": "assistant", "content": "Yes"}, "finish_reason": "length"}]}
+
+
+def asking(text: str = "Is 1 odd? Yes or No.", **changes: Any) -> Request:
+    """A request for one user message."""
+    return Request((Message("user", text),), **changes)
