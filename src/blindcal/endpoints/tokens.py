@@ -8,6 +8,7 @@ itself would use is not guessed: a few pilot questions ask it.
 
 from __future__ import annotations
 
+import warnings
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -198,11 +199,13 @@ def hugging_face(source: str) -> Encoder:
 
 def openai(name: str) -> Encoder:
     """OpenAI's published vocabulary for a model or encoding name, without a download."""
-    try:
-        import bpe_openai
-    except ImportError:
-        raise MissingExtraError("OpenAI's encodings need: pip install 'blindcal[tokenizers]'") from None
-    encoding = bpe_openai.get_encoding(openai_encoding(name) or name)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # the library's own way to open its data
+        try:
+            import bpe_openai
+        except ImportError:
+            raise MissingExtraError("OpenAI's encodings need: pip install 'blindcal[tokenizers]'") from None
+        encoding = bpe_openai.get_encoding(openai_encoding(name) or name)
 
     async def encode(text: str) -> Sequence[int]:
         return list(encoding.encode(text))
