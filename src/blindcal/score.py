@@ -31,7 +31,7 @@ from blindcal.errors import FatalError, InputError
 from blindcal.records import Item, Reply, Request, Targets, Token
 from blindcal.text import printable
 
-WIDEST = (1000, 100, 20, 5)  # how many logprobs servers may allow: llama.cpp, few, vLLM and OpenAI, few
+WIDEST = (5000, 100, 20, 5)  # as many logprobs as a server allows: llama.cpp any number, vLLM and OpenAI 20
 FORCE = 100.0
 RAISE = 50.0
 _SAME = 1e-3
@@ -167,8 +167,11 @@ async def read_all(
 
     rest = iter(items)
     while batch := list(islice(rest, 4 * concurrency)):
-        async with asyncio.TaskGroup() as group:
-            tasks = [group.create_task(one(item)) for item in batch]
+        try:
+            async with asyncio.TaskGroup() as group:
+                tasks = [group.create_task(one(item)) for item in batch]
+        except ExceptionGroup as errors:
+            raise errors.exceptions[0] from None
         yield [task.result() for task in tasks]
 
 

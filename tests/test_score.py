@@ -1,0 +1,173 @@
+"""White-box scores: the semantics, reading them from endpoints of both kinds, and the file."""
+
+from __future__ import annotations
+
+import asyncio
+import csv
+import math
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from blindcal.errors import FatalError, InputError
+from blindcal.records import FloatArray, Item, Message, Reply, Request, Targets, Token
+from blindcal.score import Reader, Score, ScoreFile, in_order, log_odds, prefer, read_all
+
+TEXTS = ("Yes", " Yes", "yes", "No", " No", "The", "A", "I")
+YES, SPACE_YES, LOWER_YES, NO, SPACE_NO = (Token(k, text) for k, text in enumerate(TEXTS[:5]))
+TARGETS = Targets((YES, SPACE_YES, LOWER_YES), (NO, SPACE_NO), "max")
+ITEMS = [Item(f"q{k}", k % 2, (Message("user", f"Question {k}?"),)) for k in range(23)]
+
+
+class Model:
+    """An endpoint with eight tokens that shows the `most` likeliest logprobs, before or after the bias."""
+
+    def __init__(
+        self, *, biased: bool = False, most: int = 3, obeys: bool = True, shows: bool = True
+    ) -> None:
+        self.biased, self.most, self.obeys, self.shows = biased, most, obeys, shows
+        self.asked = 0
+
+    @staticmethod
+    def logprobs(request: Request) -> FloatArray:
+        seed = [ord(char) for char in request.messages[0].content]
+        logits: FloatArray = np.random.default_rng(seed).normal(0, 3, len(TEXTS))
+        logits -= np.logaddexp.reduce(logits)
+        return logits
+
+    async def ask(self, request: Request) -> Reply:
+        self.asked += 1
+        if request.top_logprobs > 100:
+            raise FatalError("top_logprobs is too large")
+        logprobs = self.logprobs(request)
+        raised = logprobs.copy()
+        for token, value in request.logit_bias.items() if self.obeys else ():
+            raised[token] += value
+        said = int(raised.argmax())
+        shown = raised - np.logaddexp.reduce(raised) if self.biased else logprobs
+        best = np.argsort(-shown)[: min(self.most, request.top_logprobs)]
+        top: Mapping[str, float] = {TEXTS[k]: float(shown[k]) for k in best}
+        if not self.shows:
+            return Reply(TEXTS[said])
+        return Reply(TEXTS[said], logprobs=top, logprob=float(shown[said]))
+
+    async def close(self) -> None:
+        """Nothing to release."""
+
+
+async def read(model: Model, targets: Targets = TARGETS) -> list[Score]:
+    reader = await Reader.open(model, ITEMS[0], targets)
+    return [score async for batch in read_all(reader, ITEMS) for score in batch]
+
+
+@pytest.mark.parametrize("biased", [False, True])
+def test_endpoint_scores_are_the_models(biased: bool) -> None:
+    """Whether logprobs come before or after the bias, every target's is found, also the unlikely ones."""
+    scores = asyncio.run(read(Model(biased=biased, most=5)))
+    for item, score in zip(ITEMS, scores, strict=True):
+        truth = Model.logprobs(Request(item.messages))[[token.id for token in in_order(TARGETS)]]
+        assert score.id == item.id
+        assert np.allclose(score.logprobs, truth, atol=1e-9)
+        assert score.mass == pytest.approx(np.exp(truth).sum())
+
+
+def test_forced_only_where_needed() -> None:
+    """An endpoint that shows everything is asked once an item."""
+    model = Model(most=8)
+    asyncio.run(read(model))
+    assert model.asked <= len(ITEMS) + 3 + len(in_order(TARGETS))
+
+
+def test_unseen_mass_is_nan() -> None:
+    """Where the bias shows and no target is likely, the odds are exact and the mass is not claimed."""
+    scores = asyncio.run(read(Model(biased=True, most=2), Targets((YES,), (NO,))))
+    masses = [score.mass for score in scores]
+    assert any(map(math.isnan, masses))
+    for item, score in zip(ITEMS, scores, strict=True):
+        truth = Model.logprobs(Request(item.messages))
+        assert score.logprobs[0] - score.logprobs[1] == pytest.approx(truth[YES.id] - truth[NO.id])
+
+
+def test_wrong_texts_are_noticed() -> None:
+    """Tokens given by number are read by number, even if their text is another token's."""
+    mistaken = Targets((Token(SPACE_YES.id, "Yes"),), (Token(SPACE_NO.id, "No"),))
+    scores = asyncio.run(read(Model(most=8), mistaken))
+    truth = Model.logprobs(Request(ITEMS[3].messages))
+    assert scores[3].logprobs == pytest.approx((truth[SPACE_YES.id], truth[SPACE_NO.id]))
+
+
+@pytest.mark.parametrize(
+    ("model", "message"),
+    [
+        (Model(shows=False), "shows no logprobs"),
+        (Model(obeys=False), "logit_bias does not act"),
+        (Model(biased=True, most=3), "one spelling a side"),
+    ],
+)
+def test_endpoints_that_cannot_be_scored(model: Model, message: str) -> None:
+    """An endpoint without logprobs, without bias, or with too few logprobs is refused in words."""
+    with pytest.raises(FatalError, match=message):
+        asyncio.run(read(model))
+
+
+def test_log_odds() -> None:
+    """Pair compares the first spellings, max the likeliest, sum all of them."""
+    p = {YES: 0.1, SPACE_YES: 0.2, LOWER_YES: 0.05, NO: 0.15, SPACE_NO: 0.1}
+    pair, greatest, total = log_odds(TARGETS, [math.log(p[token]) for token in in_order(TARGETS)])
+    assert pair == pytest.approx(math.log(0.1 / 0.15))
+    assert greatest == pytest.approx(math.log(0.2 / 0.15))
+    assert total == pytest.approx(math.log(0.35 / 0.25))
+
+
+def test_prefer() -> None:
+    """The spelling that is most often the likeliest of its side becomes the pair's."""
+    order = in_order(TARGETS)
+    rows = [[{SPACE_YES: -1.0, SPACE_NO: -2.0}.get(token, -5.0) for token in order]] * 2
+    rows.append([-0.1] * len(order))
+    chosen = prefer(TARGETS, rows)
+    assert in_order(chosen)[:2] == (SPACE_YES, SPACE_NO)
+    assert set(in_order(chosen)) == set(order)
+
+
+def score(name: str, first: float = -1.0) -> Score:
+    return Score(name, 1, (first, -2.0, -3.0, -4.0, -5.0), 0.5)
+
+
+def test_file_reads_as_a_score_file(tmp_path: Path) -> None:
+    """A finished file is in the items' order and has id, label and p as its first columns."""
+    file = ScoreFile.create(tmp_path / "new" / "scores.csv", TARGETS)
+    file.add([score("b"), score("a", -2.0)])
+    file.finish(["a", "b"])
+    with file.path.open(newline="") as lines:
+        rows = list(csv.DictReader(lines))
+    assert [row["id"] for row in rows] == ["a", "b"]
+    assert [float(row["p"]) for row in rows] == pytest.approx([0.5, 1 / (1 + math.exp(-1))])
+    assert list(rows[0])[:6] == ["id", "label", "p", "p_max", "p_sum", "mass"]
+    assert list(rows[0])[6:8] == ["Yes|0", "No|3"]
+
+
+def test_file_is_taken_up_after_a_crash(tmp_path: Path) -> None:
+    """A row cut off in the middle is dropped, whole ones stay, and the pair is the one begun with."""
+    path = tmp_path / "scores.csv"
+    begun = Targets((SPACE_YES, YES, LOWER_YES), (NO, SPACE_NO), "max")
+    ScoreFile.create(path, begun).add([score("a"), score("b")])
+    whole = path.read_bytes()
+    path.write_bytes(whole + b"c,1,0.73,0.7")
+    file = ScoreFile.resume(path, TARGETS)
+    assert file is not None
+    assert (file.done, file.targets) == ({"a", "b"}, begun)
+    assert path.read_bytes() == whole
+    assert ScoreFile.resume(tmp_path / "none.csv", TARGETS) is None
+
+
+def test_file_of_other_tokens(tmp_path: Path) -> None:
+    """A file scored for other answers, or that is no score file, is not continued."""
+    path = tmp_path / "scores.csv"
+    ScoreFile.create(path, TARGETS)
+    with pytest.raises(InputError, match="other answer tokens"):
+        ScoreFile.resume(path, Targets((YES,), (NO,)))
+    path.write_text("something,else\n1,2\n")
+    with pytest.raises(InputError, match="is not a score file"):
+        ScoreFile.resume(path, TARGETS)
