@@ -128,7 +128,7 @@ def fit(readings: Sequence[Reading], known: Mapping[str, float] | None = None) -
     clean = True
     for item in dict.fromkeys(reading.item for reading in readings):
         own = [reading for reading in readings if reading.item == item]
-        shifts = np.array([reading.shift for reading in own])
+        shifts = np.array([reading.shift for reading in own], float)
         signs = np.array([1.0 if reading.answer == POSITIVE else -1.0 for reading in own])
         candidates = _between(shifts, signs) if known is None else np.array([known[item]])
         away = signs * (shifts - candidates[:, None])

@@ -181,14 +181,13 @@ class _Probing:
 
     async def _force(self) -> str:
         """Force every item both ways; what is wrong, if anything, is returned in words."""
-        first = self.items[0]
         try:
-            await self.asker.at(first, self.reach, self.offset)
+            await self.asker.biased_by(self.items[0], self.limit, self.offset)
         except FatalError as error:
             self._find("logit_bias accepted", "bad", f"no: {error}")
             return "logit_bias is not accepted"
         self._find("logit_bias accepted", "good", "yes")
-        ups, downs = await self._both(self.offset + self.reach, self.offset, self.offset - self.reach)
+        ups, downs = await self._both(self.limit, self.offset, self.offset - self.reach)
         moved = [
             item
             for item, up, down in zip(self.items, ups, downs, strict=True)

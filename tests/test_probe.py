@@ -1,0 +1,359 @@
+"""The probe, over real HTTP, against every way an endpoint is known to mislead."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import math
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+from blindcal.cli.probe import command
+from blindcal.endpoints import local, tokens
+from blindcal.endpoints.base import Patient
+from blindcal.endpoints.flips import Asker, Reading, bisect, fit
+from blindcal.endpoints.http import Address, HttpEndpoint
+from blindcal.endpoints.probe import Probe, probe
+from blindcal.endpoints.replay import Behaviour, running
+from blindcal.errors import FatalError, InputError, MissingExtraError
+from blindcal.models import ModelError
+from blindcal.questions import generate
+from blindcal.records import NEGATIVE, POSITIVE, Item, Reply, Request
+from serving import PAIR, items, recording, replayed
+
+ODDS = [float(s) for s in np.random.default_rng(7).normal(0.7, 3, 24)]
+
+
+def probed(behaviour: Behaviour, *, offset: float = 50.0, limit: float = 100.0, seed: int = 0) -> Probe:
+    """What the probe finds at a model that behaves so."""
+
+    async def sleep(_: float) -> None:
+        pass
+
+    async def talk() -> Probe:
+        async with replayed(ODDS, behaviour, timeout=0.5) as (server, endpoint):
+            patient = Patient(endpoint, sleep=sleep)
+            found = await probe(patient, items(len(ODDS)), PAIR, offset=offset, limit=limit, seed=seed)
+            assert found.queries <= server.requests
+            return found
+
+    return asyncio.run(talk())
+
+
+def outcome(found: Probe, question: str) -> str:
+    """How one question came out."""
+    return next(finding.outcome for finding in found.findings if finding.question == question)
+
+
+def test_good_endpoint() -> None:
+    """An endpoint that does what it says is usable, over the whole range, in a few dozen queries."""
+    found = probed(Behaviour())
+    assert (found.verdict, found.max_shift, found.clamp) == ("thresholds", 50, None)
+    assert (found.jitter, found.crowd_jitter, found.outside) == (0, 0, 0)
+    assert {finding.outcome for finding in found.findings} == {"good", "unknown"}
+    assert found.queries <= 90
+    assert found.prompt_tokens > found.completion_tokens > 0
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_good_endpoint_for_every_seed(seed: int) -> None:
+    """Which items are asked does not matter."""
+    assert probed(Behaviour(), seed=seed).verdict == "thresholds"
+
+
+def test_exposed_logprobs() -> None:
+    """Logprobs that are exposed are told, and the flip is checked against them."""
+    found = probed(Behaviour(logprobs=True))
+    assert found.logprobs
+    assert outcome(found, "acts by the right amount") == "good"
+
+
+def test_rejected_bias() -> None:
+    """A bias that is not accepted leaves temperature, and the service's own words are shown."""
+    found = probed(Behaviour(bias="rejected"))
+    assert (found.verdict, found.reason) == ("temperature", "logit_bias is not accepted")
+    assert "Unsupported parameter: 'logit_bias'" in found.findings[0].answer
+
+
+@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("jitter", [0.0, 1.0, 30.0])
+@pytest.mark.parametrize("temperature", ["honoured", "ignored"])
+def test_ignored_bias_is_always_caught(seed: int, jitter: float, temperature: str) -> None:
+    """A bias that is ignored is caught whatever the model answers, steadily or at random."""
+    honest = Behaviour(bias="ignored", jitter=jitter, seed=seed)
+    behaviour = honest if temperature == "honoured" else replace(honest, temperature="ignored")
+    found = probed(behaviour, seed=seed)
+    assert found.verdict != "thresholds"
+    if not jitter:
+        assert "ignored" in found.reason
+        assert found.verdict == ("temperature" if temperature == "honoured" else "not auditable")
+
+
+class Coin:
+    """An endpoint that answers at random and heeds nothing."""
+
+    def __init__(self, seed: int, p: float) -> None:
+        self._rng = np.random.default_rng(seed)
+        self._p = p
+
+    async def ask(self, request: Request) -> Reply:  # noqa: ARG002 - heeds nothing
+        return Reply("Yes" if self._rng.random() < self._p else "No")
+
+    async def close(self) -> None:
+        pass
+
+
+def test_random_answers_never_pass() -> None:
+    """Answers drawn at random pass for a working bias in none of a thousand tries."""
+    for seed in range(1000):
+        found = asyncio.run(probe(Coin(seed, 0.5), items(8), PAIR))
+        assert found.verdict != "thresholds"
+
+
+@pytest.mark.parametrize("clamp", [5.0, 10.0, 30.0, 50.0])
+def test_low_clamp(clamp: float) -> None:
+    """A clamp too low for the common bias is located and refused, and the message says what would fit."""
+    found = probed(Behaviour(clamp=clamp))
+    assert found.verdict == "temperature"
+    assert found.clamp == pytest.approx(clamp, abs=0.3)
+    assert "clamped at about" in found.reason
+    assert "--offset" in found.reason
+
+
+def test_low_clamp_with_its_own_offset() -> None:
+    """Within a known clamp and a smaller common bias thresholds are usable, over a smaller range."""
+    found = probed(Behaviour(clamp=10), offset=5, limit=10)
+    assert (found.verdict, found.max_shift) == ("thresholds", 5)
+
+
+def test_high_clamp() -> None:
+    """A clamp that leaves enough range is usable, and the range is reported on the safe side."""
+    found = probed(Behaviour(clamp=65))
+    assert found.verdict == "thresholds"
+    assert found.clamp == pytest.approx(65, abs=0.3)
+    assert 14 < found.max_shift <= 15
+    assert outcome(found, "range") == "caution"
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_rounded_bias(seed: int) -> None:
+    """A bias rounded to whole numbers is found out."""
+    found = probed(Behaviour(integer_bias=True), seed=seed)
+    assert found.integer_bias
+    assert (found.verdict, outcome(found, "fractions honoured")) == ("temperature", "bad")
+    assert "rounded" in found.reason
+
+
+def test_inverted_sign() -> None:
+    """A bias with the wrong sign is named as such."""
+    found = probed(Behaviour(bias_sign=-1))
+    assert found.verdict == "temperature"
+    assert "sign inverted" in found.reason
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_jitter_is_measured(seed: int) -> None:
+    """Jitter is seen, its size is told to within a factor, and it passes for nothing worse."""
+    found = probed(Behaviour(jitter=0.3, seed=seed), seed=seed)
+    assert found.verdict == "thresholds"
+    assert 0.1 < max(found.jitter, found.crowd_jitter) < 4 * math.hypot(0.3, 0.3)
+    assert outcome(found, "repeatable alone") in ("good", "caution")
+
+
+def test_jitter_under_concurrency_alone() -> None:
+    """Answers that vary only in a crowd are told from those that always do, with the cure."""
+    found = probed(Behaviour(crowd_jitter=0.5, latency=0.002))
+    assert found.jitter == 0
+    assert found.crowd_jitter > 0
+    (crowd,) = [f for f in found.findings if f.question == "repeatable under concurrency"]
+    assert "less concurrency" in crowd.answer
+
+
+def test_large_jitter_is_refused() -> None:
+    """Where answers are mostly noise thresholds are not used."""
+    found = probed(Behaviour(jitter=4.0))
+    assert found.verdict != "thresholds"
+
+
+def test_answers_outside_the_targets() -> None:
+    """A few stray answers are counted and tolerated; many make the endpoint unusable."""
+    few, many = probed(Behaviour(outside=0.05)), probed(Behaviour(outside=0.4))
+    assert few.verdict == "thresholds"
+    assert 0 < few.outside < 0.2
+    assert outcome(few, "answers inside the targets") == "caution"
+    assert many.verdict == "not auditable"
+
+
+def test_temperature_ignored() -> None:
+    """A temperature without effect is noted; thresholds do not need it."""
+    found = probed(Behaviour(temperature="ignored"))
+    assert (found.verdict, outcome(found, "temperature honoured")) == ("thresholds", "caution")
+
+
+def test_temperature_rejected() -> None:
+    """A model that takes no temperature but its own stops the probe with the service's words."""
+    with pytest.raises(FatalError, match="'temperature' must be 1"):
+        probed(Behaviour(temperature="rejected"))
+
+
+def test_reasoning_model() -> None:
+    """A reasoning model that returns no content is not auditable, and the reason says what to change."""
+    found = probed(Behaviour(fault="reasoning"))
+    assert found.verdict == "not auditable"
+    assert "turn reasoning off" in found.reason
+    assert found.queries == 2
+
+
+@pytest.mark.parametrize("fault", ["401", "404"])
+def test_wrong_key_or_model(fault: str) -> None:
+    """A wrong key or model stops the probe at its first query, as it would stop a run."""
+    with pytest.raises(FatalError):
+        probed(Behaviour(fault="401" if fault == "401" else "404"))
+
+
+@pytest.mark.parametrize("fault", ["429", "500", "reset", "truncated", "hang"])
+def test_passing_trouble(fault: str) -> None:
+    """Throttling, failures, resets and hangs now and then change nothing in what is found."""
+    struck: dict[str, Behaviour] = {
+        "429": Behaviour(fault="429", fault_share=0.2),
+        "500": Behaviour(fault="500", fault_share=0.2),
+        "reset": Behaviour(fault="reset", fault_share=0.2),
+        "truncated": Behaviour(fault="truncated", fault_share=0.2),
+        "hang": Behaviour(fault="hang", fault_share=0.02),
+    }
+    assert probed(struck[fault]).verdict == "thresholds"
+
+
+@pytest.mark.parametrize("fault", ["html", "schema", "empty"])
+def test_broken_service(fault: str) -> None:
+    """A service that does not speak the protocol is not auditable, for the reason it shows."""
+    broken: dict[str, Behaviour] = {
+        "html": Behaviour(fault="html"),
+        "schema": Behaviour(fault="schema"),
+        "empty": Behaviour(fault="empty"),
+    }
+    found = probed(broken[fault])
+    assert found.verdict == "not auditable"
+    assert found.reason
+
+
+def test_no_items() -> None:
+    """A probe without items is refused."""
+    with pytest.raises(InputError, match="at least one item"):
+        asyncio.run(probe(Coin(0, 0.5), [], PAIR))
+
+
+def test_bisect_finds_a_flip() -> None:
+    """Bisection finds a flip anywhere in range to the width asked for."""
+    for flip in (-49.0, -16.2, -0.01, 0.0, 3.3, 40.0):
+        asked: list[float] = []
+
+        async def answer(shift: float, flip: float = flip, asked: list[float] = asked) -> int:
+            asked.append(shift)
+            return POSITIVE if shift >= flip else NEGATIVE
+
+        found = asyncio.run(bisect(answer, -50, 50, 0.05))
+        assert found == pytest.approx(flip, abs=0.026)
+        assert len(asked) <= 14
+
+
+@pytest.mark.parametrize("width", [0.05, 0.3, 1.0])
+def test_fit_recovers_jitter(width: float) -> None:
+    """With many answers the fitted flip and jitter are the true ones."""
+    rng = np.random.default_rng(3)
+    shifts = rng.uniform(1 - 3 * width, 1 + 3 * width, 600)
+    answers = rng.normal(1.0, width, 600) <= shifts
+    found = fit([Reading("a", float(b), 50, int(answer)) for b, answer in zip(shifts, answers, strict=True)])
+    assert found.shifts["a"] == pytest.approx(1.0, abs=0.2 * width)
+    assert found.jitter == pytest.approx(width, rel=0.2)
+    assert found.most > width * 0.9
+
+
+def items_file(tmp_path: Path, questions: list[Item]) -> str:
+    """A file of these questions."""
+    path = tmp_path / "items.jsonl"
+    rows = ({"id": q.id, "label": q.label, "prompt": q.messages[0].content} for q in questions)
+    path.write_text("\n".join(json.dumps(row) for row in rows))
+    return str(path)
+
+
+@pytest.mark.parametrize(
+    ("behaviour", "code", "verdict"),
+    [
+        (Behaviour(), 0, "thresholds"),
+        (Behaviour(bias="ignored"), 3, "temperature"),
+        (Behaviour(bias="ignored", temperature="ignored"), 4, "not auditable"),
+    ],
+)
+def test_command(tmp_path: Path, behaviour: Behaviour, code: int, verdict: str) -> None:
+    """The command prints a table and the verdict, or JSON, and its exit status is the verdict's."""
+    with running(recording(ODDS), items(len(ODDS)), behaviour) as server:
+        line = [items_file(tmp_path, items(len(ODDS))), "--model", "replay", "--base-url", server.base_url]
+        table = CliRunner().invoke(command, line)
+        printed = CliRunner().invoke(command, [*line, "--json"])
+    assert (table.exit_code, printed.exit_code) == (code, code)
+    assert f"verdict   {verdict}: " in table.output
+    assert "'Yes' (1) / 'No' (2)" in table.output
+    assert json.loads(printed.output)["verdict"] == verdict
+
+
+def test_command_by_hand_and_by_name(tmp_path: Path) -> None:
+    """Ids by hand need no vocabulary, and a missing vocabulary is an error with a cure."""
+    with running(recording(ODDS), items(len(ODDS)), Behaviour(tokenize="none")) as server:
+        line = [items_file(tmp_path, items(len(ODDS))), "--model", "replay", "--base-url", server.base_url]
+        by_hand = CliRunner().invoke(command, [*line, "--positive-ids", "1", "--negative-ids", "2"])
+        by_name = CliRunner().invoke(command, line)
+        garbled = CliRunner().invoke(command, [*line, "--positive-ids", "one"])
+    assert by_hand.exit_code == 0
+    assert isinstance(by_name.exception, FatalError)
+    assert garbled.exit_code == 2
+
+
+def test_command_shows_nothing_raw(tmp_path: Path) -> None:
+    """Escape sequences from a service never reach the terminal."""
+    hostile = recording(ODDS)
+    with running(hostile, items(len(ODDS)), Behaviour(bias="rejected")) as server:
+        line = [items_file(tmp_path, items(len(ODDS))), "--model", "replay", "--base-url", server.base_url]
+        shown = CliRunner().invoke(command, [*line, "--positive", "\x1b[31mYes", "--positive-ids", "1"])
+    assert "\x1b" not in shown.output
+
+
+@pytest.fixture(scope="module")
+def served() -> Iterator[local.Served]:
+    """A real llama.cpp server with the small built-in model."""
+    try:
+        with local.serve() as found:
+            yield found
+    except (MissingExtraError, ModelError) as error:
+        pytest.skip(f"no embedded model: {error}")
+
+
+def test_real_server(served: local.Served) -> None:
+    """A real llama.cpp server with a real model: its tokens, its verdict, and the flip at the logprob gap."""
+    questions = generate(6, seed=3)
+
+    async def talk() -> tuple[tokens.Choice, Probe, float, float]:
+        address = Address(served.base_url, served.model)
+        async with HttpEndpoint(address, environ={}) as endpoint:
+            source = tokens.find(endpoint, served.model)
+            choice = await tokens.resolve(endpoint, source, questions[:1])
+            found = await probe(endpoint, questions[:3], choice.targets)
+            asker = Asker(endpoint, choice.targets)
+            flip = await bisect(lambda b: asker.at(questions[0], b, 50.0), -16, 16, 1e-4)
+            reply = await endpoint.ask(Request(questions[0].messages, top_logprobs=100))
+            assert reply.logprobs is not None
+            assert flip is not None
+            return choice, found, flip, reply.logprobs["Yes"] - reply.logprobs["No"]
+
+    choice, found, flip, gap = asyncio.run(talk())
+    assert [token.text for token in (*choice.targets.positive, *choice.targets.negative)] == ["Yes", "No"]
+    assert [token.id for token in (*choice.targets.positive, *choice.targets.negative)] == [10539, 5230]
+    assert found.verdict == "thresholds"
+    assert found.logprobs
+    assert outcome(found, "acts by the right amount") == "good"
+    assert -flip == pytest.approx(gap, abs=1e-4)
