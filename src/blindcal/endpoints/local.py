@@ -120,7 +120,9 @@ def _check_port(port: int) -> None:
 
 def _cause(log: str, code: int, path: Path, settings: Settings) -> str:
     """Say in one line why the server did not start, from the last thing llama.cpp complained about."""
-    if code == -9 or re.search(r"insufficient memory|llocate|bad_alloc|MemoryError", log):
+    if code == -9 or re.search(
+        r"insufficient memory|llocate|bad_alloc|MemoryError|temporarily unavailable", log
+    ):
         size = f"a context of {settings.context} tokens"
         return f"not enough memory for {path.name} with {size}: try a smaller one"
     if "couldn't bind" in log:
@@ -159,7 +161,7 @@ def _main(path: str, settings: Settings) -> None:
     server = xllamacpp.Server(params)
     print(server.listening_address, file=answer, flush=True)
     sys.stdin.buffer.read()
-    del server
+    os._exit(0)  # the server's own end can hang if it comes early, and there is nothing to save
 
 
 def _cores() -> int:
