@@ -207,6 +207,7 @@ def test_retry_after_as_a_date() -> None:
         (200, {"error": "backend died"}, RetryableError, "backend died"),
         (200, b"", ReplyError, "JSON"),
         (200, b"null", ReplyError, "not a completion"),
+        (200, b'{"choices": [{"message": {"content": "\\ud800"}}]}', ReplyError, "JSON"),
         (200, {"choices": [{"message": {"content": ["a", "b"]}}]}, ReplyError, "not a completion"),
     ],
 )

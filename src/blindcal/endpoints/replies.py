@@ -99,20 +99,15 @@ def decode(raw: bytes, *, chat: bool) -> Chat | Text:
     except msgspec.ValidationError as error:
         raise ReplyError(f"the reply is not a completion of the OpenAI form: {error}") from None
     except (msgspec.DecodeError, UnicodeDecodeError):
-        raise _not_json(raw) from None
+        if raw.lstrip().startswith(b"{") and not raw.rstrip().endswith(b"}"):
+            raise RetryableError("the reply was cut short: its JSON does not end") from None
+        raise ReplyError(_not_json(raw)) from None
 
 
-def _not_json(raw: bytes) -> ReplyError | RetryableError:
-    start = raw[:200].lstrip().lower()
-    if start.startswith((b"<!doctype", b"<html", b"<")):
-        return ReplyError(
-            "the endpoint answered with a web page, not JSON: the base URL is wrong (it usually ends in /v1)"
-        )
-    if start.startswith(b"{"):
-        return RetryableError("the reply was cut short: its JSON does not end")
-    return ReplyError(
-        "the endpoint did not answer with JSON: the base URL is wrong, or a proxy is in between"
-    )
+def _not_json(raw: bytes) -> str:
+    if raw.lstrip().startswith(b"<"):
+        return "the endpoint answered with a web page, not JSON: check the base URL (it usually ends in /v1)"
+    return "the endpoint did not answer with JSON: check the base URL, and any proxy in between"
 
 
 def as_reply(parsed: Chat | Text) -> Reply:
