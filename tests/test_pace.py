@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from blindcal.pace import COOLING, Climb, Meter
+from blindcal.pace import COOLING, START, Climb, Meter
 
 
 def serve(climb: Climb, seconds: float, rate: Callable[[int], float], now: float = 0.0) -> float:
@@ -30,7 +30,7 @@ def test_it_stops_where_more_does_not_pay(slots: int) -> None:
     """A server with so many slots is not sent many times as much."""
     climb = Climb(1024)
     serve(climb, 60, lambda limit: min(limit, slots) / 0.2)
-    assert min(slots, 16) <= climb.limit <= max(16, 2 * slots)
+    assert min(slots, START) <= climb.limit <= max(START, 2 * slots)
 
 
 def test_it_never_exceeds_the_most() -> None:

@@ -6,6 +6,7 @@ wait. Neither knows anything about questions.
 
 from __future__ import annotations
 
+START = 32  # questions at once; a local model queues them, a service hardly notices
 SETTLE = 0.1  # seconds: a rate measured over less is noise
 COOLING = 1.0  # seconds in which a burst of refusals counts as one
 
@@ -13,18 +14,19 @@ COOLING = 1.0  # seconds in which a burst of refusals counts as one
 class Climb:
     """How many questions to have under way, learnt from what comes back.
 
-    Doubles while doubling pays (the rate of answers grows by a quarter or more), then holds and now
-    and then tries a little more. A server that batches answers more slowly under load yet more often,
-    so the rate decides and not the delay of one answer. A refusal or a time-out halves it, and from
-    there it grows by one at a time.
+    Doubles while doubling pays (the rate of answers grows by a sixth or more; a second window is asked
+    before a "no" is believed), then holds and now and then tries half as much again. A server that
+    batches answers more slowly under load yet more often, so the rate decides and not the delay of one
+    answer. A refusal or a time-out halves it, and from there it grows by one at a time.
     """
 
-    def __init__(self, most: int, start: int = 16) -> None:
+    def __init__(self, most: int, start: int = START) -> None:
         self.limit = min(most, start)
         self._most = most
         self._state = "double"
         self._before = self.limit
         self._rate = 0.0
+        self._doubted = False
         self._windows = 0
         self._count = 0
         self._since: float | None = None
@@ -57,21 +59,23 @@ class Climb:
         self._count, self._since = 0, None
 
     def _after_doubling(self, rate: float) -> None:
-        if rate > 1.25 * self._rate:
-            self._before, self._rate = self.limit, rate
+        if rate > 1.17 * self._rate:
+            self._before, self._rate, self._doubted = self.limit, rate, False
             self.limit = min(self._most, 2 * self.limit)
+        elif not self._doubted:
+            self._doubted = True
         else:
             self._state, self.limit = "hold", self._before
         if self.limit == self._before == self._most:
             self._state = "hold"
 
     def _hold(self, rate: float) -> None:
-        if self.limit > self._before and rate < 1.05 * self._rate:
+        if self.limit > self._before and rate < 1.1 * self._rate:
             self.limit = self._before
         else:
             self._before, self._rate = self.limit, rate
-            if self._windows % 16 == 0:
-                self.limit = min(self._most, self.limit + max(1, self.limit // 4))
+            if self._windows % 8 == 0:
+                self.limit = min(self._most, self.limit + max(1, self.limit // 2))
 
 
 class Meter:

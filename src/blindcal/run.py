@@ -1,10 +1,11 @@
 """A run: what the design wants to know, asked of an endpoint, kept in a store. It can be taken up again.
 
-The rule that makes it safe: a worker takes the next question only when its last answer is on disk. So
-the questions that a crash can lose, and that are then paid twice, are never more than the workers.
+The rule that makes it safe: a query is under way until its answer is on disk, and never are more than
+``concurrency`` under way. So that is the most a crash can lose, to be asked and paid again.
 
-Workers pull from one generator, so a million questions are never a million tasks. Nothing is cancelled
-to stop a run: no new question goes out, and what is under way is waited for and kept.
+Queries come from one generator and become tasks only when there is room, so a million of them are
+never a million tasks. Nothing is cancelled to stop a run: no new query goes out, and what is under way
+is waited for and kept.
 """
 
 from __future__ import annotations
@@ -204,8 +205,8 @@ class _Runner:
         self._stop = stop or asyncio.Event()
         self._climb = Climb(limits.concurrency)
         self._meter = Meter(limits.rpm, limits.tpm)
-        self._workers = 0
-        self._in_flight = 0
+        self._on_the_wire = 0
+        self._under_way = 0
         self._useless: list[tuple[int, str]] = []
         self._useless_in_a_row = 0
         self._heard = time.monotonic()
@@ -229,60 +230,60 @@ class _Runner:
         self._heard = time.monotonic()
         self.total = max(self.total, first + len(asked))
         async with asyncio.TaskGroup() as self._group:
-            self._hire()
+            self._fill()
         if self._error is not None:
             raise self._error
-        if self._stop.is_set():
+        if UNASKED in answers and (self.stopped or self._stop.is_set()):
             self.stopped = self.stopped or "interrupted"
             return answers
         if self._useless and not self.usage.queries:
             raise EndpointError(self._useless[0][1])
         for position, message in self._useless:
-            await self._keep(position, INVALID, Reply(f"({message})"), REPLY_TRIES, 0.0)
+            await self._keep(self._saved(position, Reply(f"({message})"), REPLY_TRIES, 0.0))
         self._useless.clear()
         if self._skipped:
             self.stopped = f"{self._skipped} queries failed {self._limits.attempts} times each: {self._last}"
         return answers
 
-    # Workers
+    # Queries under way
 
-    def _hire(self) -> None:
-        while self._workers < self._climb.limit and not self._stop.is_set():
-            if self._workers and self._limits.max_cost is not None and not (self._spent + self.usage).queries:
+    def _fill(self) -> None:
+        """Put queries under way while there is room: on the wire, and in what a crash may lose."""
+        while self._on_the_wire < self._climb.limit and self._under_way < self._limits.concurrency:
+            if (
+                self._under_way
+                and self._limits.max_cost is not None
+                and not (self._spent + self.usage).queries
+            ):
                 return  # one first, to learn what one costs
-            position = self._next()
+            position = None if self._stop.is_set() else next(self._queries, None)
             if position is None:
                 return
-            self._workers += 1
-            self._group.create_task(self._work(position))
+            if (why := self._spent_up()) is not None:
+                self.stopped, self._queries = why, iter(())
+                return
+            self._under_way += 1
+            self._on_the_wire += 1
+            self._group.create_task(self._query(int(position)))
 
-    def _next(self) -> int | None:
-        if (why := self._spent_up()) is not None:
-            self.stopped = why
-            self._stop.set()
-            return None
-        position = next(self._queries, None)
-        return None if position is None else int(position)
-
-    async def _work(self, position: int | None) -> None:
+    async def _query(self, position: int) -> None:
         try:
-            while position is not None:
-                self._in_flight += 1
-                try:
-                    await self._query(position)
-                finally:
-                    self._in_flight -= 1
-                self._hire()
-                if self._stop.is_set() or self._workers > self._climb.limit:
-                    return
-                position = self._next()
-        except BlindcalError as error:  # the others finish what is under way, and the run raises it
+            try:
+                saved = await self._ask(position)
+            finally:
+                self._on_the_wire -= 1
+            self._fill()
+            if saved is not None:
+                await self._keep(saved)
+        except BlindcalError as error:  # the others finish what is under way, and then the run raises it
             self._error = self._error or error
             self._stop.set()
         finally:
-            self._workers -= 1
+            self._under_way -= 1
+        self._fill()
 
-    async def _query(self, position: int) -> None:
+    async def _ask(self, position: int) -> Saved | None:
+        """Ask until there is an answer, or no hope of one for this query."""
         messages = self._items[int(self._asked.items[position])].messages
         request = self._question.request(
             messages, float(self._asked.shifts[position]), float(self._asked.temperatures[position])
@@ -292,7 +293,7 @@ class _Runner:
         while True:
             await self._wait(self._meter.book(time.monotonic(), tokens))
             if self._stop.is_set():
-                return
+                return None
             started = time.monotonic()
             try:
                 reply = await self._endpoint.ask(request)
@@ -301,28 +302,28 @@ class _Runner:
                 attempt += not error.throttled
                 if attempt > self._limits.attempts:
                     self._skipped += 1
-                    return
+                    return None
                 await self._wait(delay)
             except ReplyError as error:
                 attempt, useless = attempt + 1, useless + 1
                 if useless == REPLY_TRIES:
                     self._give_up(position, error)
-                    return
+                    return None
                 await self._wait(self._backoff(useless))
             else:
+                self._heard = time.monotonic()
+                self._useless_in_a_row = 0
+                self._climb.answered(self._heard)
                 self._meter.correct(reply.prompt_tokens + reply.completion_tokens - tokens)
                 self._characters += _length(messages)
-                answer = self._question.answer(reply.text)
-                await self._keep(position, answer, reply, attempt, time.monotonic() - started)
-                self._count(reply)
-                return
+                return self._saved(position, reply, attempt, self._heard - started)
 
     # What came back
 
-    async def _keep(self, position: int, answer: int, reply: Reply, attempts: int, seconds: float) -> None:
-        saved = Saved(
+    def _saved(self, position: int, reply: Reply, attempts: int, seconds: float) -> Saved:
+        return Saved(
             self._first + position,
-            answer,
+            self._question.answer(reply.text),
             printable(reply.text),
             reply.prompt_tokens,
             reply.completion_tokens,
@@ -330,23 +331,20 @@ class _Runner:
             attempts,
             round(seconds, 4),
         )
+
+    async def _keep(self, saved: Saved) -> None:
         await self._store.save(saved)
-        self._answers[position] = answer
-        tokens = reply.prompt_tokens, reply.completion_tokens, reply.cached_tokens
-        cost = Usage(1, attempts, *tokens, invalid=int(answer == INVALID))
+        self._answers[saved.query - self._first] = saved.answer
+        tokens = saved.prompt_tokens, saved.completion_tokens, saved.cached_tokens
+        cost = Usage(1, saved.attempts, *tokens, invalid=int(saved.answer == INVALID))
         self.usage += cost
         self._fresh += cost
         if time.monotonic() - self._told > 0.1:
             self.tell()
-
-    def _count(self, reply: Reply) -> None:
-        self._heard = time.monotonic()
-        self._useless_in_a_row = 0
-        self._climb.answered(self._heard)
         if self.usage.invalid == self.usage.queries and self.usage.queries % ALL_INVALID == 0:
             raise EndpointError(
                 f"none of {self.usage.queries} answers is one of the answer words (the last one: "
-                f"{printable(reply.text, 40)!r}): check the words and tokens, and that logit_bias acts"
+                f"{saved.text[:40]!r}): check the words and tokens, and that logit_bias acts"
             )
 
     def _refusal(self, error: RetryableError, attempt: int) -> float:
@@ -376,14 +374,13 @@ class _Runner:
     # Limits
 
     def _spent_up(self) -> str | None:
-        under_way = self._in_flight
-        asked = self._spent.queries + self.usage.queries + under_way
+        asked = self._spent.queries + self.usage.queries + self._under_way
         if self._limits.max_queries is not None and asked >= self._limits.max_queries:
             return f"max_queries = {self._limits.max_queries} reached"
         if self._limits.max_cost is not None and self._prices is not None:
             paid = self._prices.cost(self._spent + self.usage)
             each = paid / max(1, self._spent.queries + self.usage.queries)
-            if paid + each * (under_way + 1) > self._limits.max_cost:
+            if paid + each * (self._under_way + 1) > self._limits.max_cost:
                 return f"max_cost = {self._limits.max_cost:g} reached"
         return None
 
