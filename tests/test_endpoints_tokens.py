@@ -91,6 +91,17 @@ def test_no_served_vocabulary() -> None:
         asyncio.run(talk())
 
 
+def test_wrong_key_is_not_taken_for_a_missing_vocabulary() -> None:
+    """A vocabulary behind a key that was not given is an error about the key."""
+
+    async def talk() -> None:
+        async with replayed([0.0], Behaviour(api_key="right")) as (_, endpoint):
+            await tokens.candidates("Yes", tokens.served(endpoint, "replay"))
+
+    with pytest.raises(FatalError, match="API key"):
+        asyncio.run(talk())
+
+
 def test_pair_is_what_the_model_says() -> None:
     """The default pair is the spelling the model prefers on each side, though it only ever says one side."""
     choice = chosen(spoken([3.0, 4.0, 1.0], [-9.0, -5.0]))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -106,6 +106,44 @@ class Coin:
 
     async def close(self) -> None:
         pass
+
+
+class Curve:
+    """A greedy model of log-odds 1.5, deaf to temperature, whose service distorts the bias."""
+
+    def __init__(self, applied: Callable[[float], float], *, completion_tokens: int = 1) -> None:
+        self._applied = applied
+        self._completion_tokens = completion_tokens
+
+    async def ask(self, request: Request) -> Reply:
+        difference = request.logit_bias.get(1, 0.0) - request.logit_bias.get(2, 0.0)
+        said = "Yes" if 1.5 + self._applied(difference) >= 0 else "No"
+        exposed = {"Yes": -0.2, "No": -1.7} if request.top_logprobs else None
+        return Reply(said, completion_tokens=self._completion_tokens, logprobs=exposed)
+
+    async def close(self) -> None:
+        pass
+
+
+def test_wrong_amount() -> None:
+    """A bias that acts by half its size is found out where logprobs are exposed."""
+    found = asyncio.run(probe(Curve(lambda b: b / 2), items(8), PAIR))
+    assert "wrong amount" in found.reason
+    assert (found.verdict, outcome(found, "acts by the right amount")) == ("not auditable", "bad")
+    good = asyncio.run(probe(Curve(lambda b: b), items(1), PAIR))
+    assert (good.verdict, outcome(good, "acts by the right amount")) == ("thresholds", "good")
+
+
+def test_answer_that_turns_back() -> None:
+    """An answer that is not monotone in the shift is refused."""
+    found = asyncio.run(probe(Curve(lambda b: -b if 4 < b < 30 else b), items(8), PAIR))
+    assert (found.verdict, outcome(found, "one flip")) == ("not auditable", "bad")
+
+
+def test_more_than_one_token() -> None:
+    """Replies billed at more than one token are mentioned."""
+    found = asyncio.run(probe(Curve(lambda b: b, completion_tokens=16), items(8), PAIR))
+    assert outcome(found, "one token out") == "caution"
 
 
 def test_random_answers_never_pass() -> None:

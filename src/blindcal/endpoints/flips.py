@@ -58,6 +58,7 @@ class Asker:
         self.biased = 0
         self.outside = 0
         self.broken = ""
+        self.longest = 0
         self.readings: list[Reading] = []
 
     async def reply(self, request: Request) -> Reply | None:
@@ -70,6 +71,7 @@ class Asker:
             return None
         self.prompt_tokens += reply.prompt_tokens
         self.completion_tokens += reply.completion_tokens
+        self.longest = max(self.longest, reply.completion_tokens)
         return reply
 
     async def plain(self, item: Item, temperature: float = 0.0) -> int:

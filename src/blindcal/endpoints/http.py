@@ -26,12 +26,13 @@ import msgspec
 from yarl import URL
 
 from blindcal.endpoints import failures, replies
-from blindcal.errors import ConfigError, InputError, ReplyError
+from blindcal.errors import ConfigError, InputError
 from blindcal.records import Message, Reply, Request
 from blindcal.text import encodable
 
 Api: TypeAlias = Literal["chat", "completions"]
 
+NOT_OFFERED = frozenset({400, 404, 405, 422, 501})
 MAX_REPLY_BYTES = 4 * 2**20
 RAW_BODY_BYTES = 2**20  # aiohttp warns about raw bodies above this size
 
@@ -108,15 +109,17 @@ class HttpEndpoint:
         raise failures.from_status(status, headers, self._redact(failures.said(raw)), self.address)
 
     async def post(self, path: str, payload: Mapping[str, Any]) -> Any:
-        """Send a request beside the completions ones, to ``path`` at the server's root; JSON in, JSON out."""
+        """Send JSON to ``path`` at the server's root; its JSON, or ``None`` if it offers no such thing."""
         root = self._root.with_path(self._root.path.removesuffix("/v1").rstrip("/") + path)
         status, headers, raw = await self._post(root, msgspec.json.encode(payload))
+        if status in NOT_OFFERED:
+            return None
         if status != 200:
             raise failures.from_status(status, headers, self._redact(failures.said(raw)), self.address)
         try:
             return msgspec.json.decode(raw)
-        except msgspec.DecodeError:
-            raise ReplyError(f"{path} did not answer with JSON") from None
+        except (msgspec.DecodeError, UnicodeDecodeError):
+            return None
 
     async def close(self) -> None:
         """Release connections; harmless when repeated."""

@@ -30,6 +30,7 @@ Outcome: TypeAlias = Literal["good", "caution", "bad", "unknown"]
 
 QUESTIONS = (
     "answers at all",
+    "one token out",
     "logit_bias accepted",
     "logit_bias acts",
     "one flip",
@@ -409,7 +410,7 @@ class _Probing:
             self._find(
                 question, "bad", f"no: {4 * len(self.items)} draws at T = 2 all repeat the greedy answer"
             )
-            return "temperature changes nothing"
+            return "temperature changes no answer"
         if any(cold[2 * k] != cold[2 * k + 1] for k in range(len(self.items))):
             self._find(question, "caution", "answers vary, but at T = 0 too")
         else:
@@ -423,6 +424,11 @@ class _Probing:
         self.findings.append(Finding(question, outcome, answer))
 
     def _conclude(self, verdict: Verdict, reason: str) -> Probe:
+        if self.asker.longest > 1:
+            billed = (
+                f"no: up to {self.asker.longest} were billed, so max_tokens is ignored or the model reasons"
+            )
+            self._find("one token out", "caution", billed)
         return Probe(
             verdict,
             reason,

@@ -375,5 +375,6 @@ def _rows_by_text(recording: Recording, items: Iterable[Item]) -> dict[str, int]
             raise InputError(
                 f"item {item.id!r} is not in the recording {recording.name!r}: wrong items file?"
             )
-        found["\n".join(message.content for message in item.messages)] = rows[item.id]
+        # Items of the same text get the first one's answer: over HTTP nothing tells them apart.
+        found.setdefault("\n".join(message.content for message in item.messages), rows[item.id])
     return found

@@ -45,7 +45,7 @@ class Posts(Protocol):
     """An endpoint with paths beside the completions, as a served vocabulary needs."""
 
     async def post(self, path: str, payload: Mapping[str, Any]) -> Any:
-        """Send JSON to a path at the server's root."""
+        """Send JSON to a path at the server's root; ``None`` comes back if it offers no such thing."""
         ...
 
 
@@ -154,10 +154,7 @@ def served(endpoint: Posts, model: str) -> Encoder:
 
     async def encode(text: str) -> Sequence[int]:
         while True:
-            try:
-                answer = await endpoint.post("/tokenize", forms[0](text))
-            except FatalError:
-                answer = None
+            answer = await endpoint.post("/tokenize", forms[0](text))
             ids = answer.get("tokens") if isinstance(answer, dict) else None
             if isinstance(ids, list) and all(isinstance(number, int) for number in ids):
                 return ids
