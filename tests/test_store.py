@@ -51,7 +51,7 @@ def test_everything_kept_is_there_after_reopening(path: Path) -> None:
         assert store.answers(3, 2).tolist() == [0, UNASKED]
         assert store.note("probe") == {"verdict": "good"}
         assert store.note("nothing") is None
-        assert list(store.items())[1] == ("i1", 1, "g")
+        assert store.item(1) == ("i1", 1, "g")
         assert store.usage() == Usage(1, 1, 100, 1, 10, 0)
 
 
@@ -149,7 +149,7 @@ def test_a_failure_while_items_are_read_leaves_no_half_run(path: Path) -> None:
         with pytest.raises(InputError, match="line 2"):
             store.begin({"a": 1}, broken())  # type: ignore[arg-type]  # a generator serves
         assert store.begin({"a": 2}, ITEMS)
-        assert len(list(store.items())) == 3
+        assert store.item_count() == 3
 
 
 def test_without_prompts_only_hashes_are_kept(path: Path) -> None:

@@ -7,7 +7,8 @@ BlindcalError
 ├── EndpointError         the endpoint cannot be used as it is
 │   ├── RetryableError    may succeed if asked again later: 429, 5xx, a reset, a time-out
 │   ├── FatalError        will fail for every item: wrong key, model or address
-│   └── ReplyError        one reply that is not what the protocol promises
+│   ├── ReplyError        one reply that is not what the protocol promises
+│   └── UnfitError        the probe found that the wanted method would not measure anything
 ├── StoreError            a run file that is missing, foreign, of another version, or in use
 └── MissingExtraError     a feature whose optional dependency is not installed
 """
@@ -50,6 +51,10 @@ class FatalError(EndpointError):
 
 class ReplyError(EndpointError):
     """One reply that is not what the protocol promises."""
+
+
+class UnfitError(EndpointError):
+    """The probe found that the endpoint does not do what the wanted method rests on."""
 
 
 class StoreError(BlindcalError):

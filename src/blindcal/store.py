@@ -53,6 +53,9 @@ _MIGRATIONS = (
         query INTEGER PRIMARY KEY, answer INTEGER NOT NULL, text TEXT NOT NULL,
         prompt_tokens INTEGER NOT NULL, completion_tokens INTEGER NOT NULL, cached_tokens INTEGER NOT NULL,
         attempts INTEGER NOT NULL, seconds REAL NOT NULL);
+    CREATE TABLE asides (
+        request BLOB NOT NULL, nth INTEGER NOT NULL, reply TEXT NOT NULL, PRIMARY KEY (request, nth)
+        ) WITHOUT ROWID;
     """,
 )
 
@@ -179,9 +182,18 @@ class Store:
             self.set_note("config", wanted)
         return True
 
-    def items(self) -> Iterator[tuple[str, int, str | None]]:
-        """Id, label and group of every item, in order."""
-        yield from self._db.execute("SELECT id, label, grp FROM items ORDER BY item")
+    def item(self, number: int) -> tuple[str, int, str | None]:
+        """Id, label and group of an item."""
+        with _translated(self.path):
+            row: tuple[str, int, str | None] = self._db.execute(
+                "SELECT id, label, grp FROM items WHERE item = ?", (number,)
+            ).fetchone()
+        return row
+
+    def item_count(self) -> int:
+        """How many items the run has."""
+        count: int = self._db.execute("SELECT COUNT(*) FROM items").fetchone()[0]
+        return count
 
     def note(self, name: str) -> Any:
         """What was noted under a name, or ``None``."""
@@ -193,6 +205,26 @@ class Store:
         """Keep something that JSON can hold: the probe's verdict, the tokens chosen, a warning."""
         with _translated(self.path):
             self._db.execute("INSERT OR REPLACE INTO notes VALUES (?, ?)", (name, json.dumps(value)))
+
+    # Replies to what is asked beside the rounds: pilots and the probe
+
+    def aside(self, request: bytes, nth: int) -> str | None:
+        """The reply to the ``nth`` time that this request was made, if it has been."""
+        with _translated(self.path):
+            row = self._db.execute(
+                "SELECT reply FROM asides WHERE request = ? AND nth = ?", (request, nth)
+            ).fetchone()
+        return None if row is None else str(row[0])
+
+    def add_aside(self, request: bytes, nth: int, reply: str) -> None:
+        """Keep a reply, so that it is paid for once."""
+        with _translated(self.path):
+            self._db.execute("INSERT INTO asides VALUES (?, ?, ?)", (request, nth, reply))
+
+    def forget_asides(self) -> None:
+        """Let everything be asked afresh, because the endpoint may be another by then."""
+        with _translated(self.path):
+            self._db.execute("DELETE FROM asides")
 
     # Rounds
 

@@ -16,6 +16,8 @@ from blindcal.errors import BlindcalError
 COMMANDS = {
     "simulate": "Run a method against known probabilities, as an opaque endpoint would answer.",
     "probe": "Find out whether and how an endpoint can be audited.",
+    "audit": "Audit how well calibrated a model is.",
+    "status": "Show where a run is.",
     "items": "Write questions that blindcal can make by itself, with sure labels.",
     "pull": "Fetch the default model for 'serve'.",
     "serve": "Serve a GGUF model, or a recording of one, on this machine.",

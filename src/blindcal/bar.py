@@ -1,0 +1,48 @@
+"""A progress bar for a run, in a terminal or a notebook: ``audit(..., progress=Bar())``."""
+
+from __future__ import annotations
+
+from typing import Any, Self
+
+from tqdm.auto import tqdm
+
+from blindcal.run import Progress
+
+
+class Bar:
+    """Shows answers that are on disk, their rate, the time left, the share of invalid ones and the cost."""
+
+    def __init__(self, **options: Any) -> None:
+        self._options = options
+        self._bar: Any = None
+
+    def __call__(self, progress: Progress) -> None:
+        """Show where a run is."""
+        if self._bar is None:
+            self._bar = tqdm(
+                total=progress.total,
+                initial=progress.done,
+                unit="query",
+                smoothing=0.05,
+                dynamic_ncols=True,
+                **self._options,
+            )
+        bar, usage = self._bar, progress.usage
+        shown = {"invalid": f"{usage.invalid / max(1, progress.done):.1%}", "at once": progress.concurrency}
+        if progress.cost is not None:
+            shown["cost"] = f"${progress.cost:.4f}"
+        bar.total = progress.total
+        bar.set_postfix(shown, refresh=False)
+        bar.update(progress.done - bar.n)
+
+    def close(self) -> None:
+        """Leave the last state on the screen."""
+        if self._bar is not None:
+            self._bar.close()
+            self._bar = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()

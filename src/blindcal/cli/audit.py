@@ -1,0 +1,259 @@
+"""``blindcal audit``: from a file of labelled questions to a finished audit."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import click
+
+from blindcal.audit import (
+    ANSWERS_FILE,
+    DEFAULT_QUERIES,
+    RESULT_FILE,
+    RUN_FILE,
+    Plan,
+    Settings,
+    audit,
+    default_folder,
+    known_prices,
+    plan,
+)
+from blindcal.bar import Bar
+from blindcal.cli import options
+from blindcal.errors import UnfitError
+from blindcal.result import AuditResult, Estimate
+from blindcal.run import Limits, Prices
+from blindcal.text import printable
+
+DONE, STOPPED, UNFIT, INTERRUPTED = 0, 3, 4, 130
+
+
+@click.command("audit", short_help="Audit how well calibrated a model is.")
+@click.argument("items", type=click.Path(path_type=Path))
+@options.endpoint_options
+@options.answer_options
+@options.reading_options
+@click.option("--label-field", default="label", show_default=True, help="The field that holds the label.")
+@click.option("--id-field", default="id", show_default=True, help="The field that names an item.")
+@click.option(
+    "--group-field",
+    default="group",
+    show_default=True,
+    help="The field that says which items belong together (questions about one text, say).",
+)
+@click.option(
+    "--method",
+    type=click.Choice(list(DEFAULT_QUERIES)),
+    default="latent",
+    show_default=True,
+    help="How to ask and estimate; temperature needs no logit_bias.",
+)
+@click.option(
+    "--queries",
+    type=click.FloatRange(0, min_open=True),
+    metavar="K",
+    help="Mean queries an item.  [default: 1; sampling 4, extraction 6, temperature 3]",
+)
+@click.option(
+    "--bins", type=click.IntRange(1), help="Bins of the ECE.  [default: 5; for blind round(N^(1/5))]"
+)
+@click.option(
+    "--level",
+    type=click.FloatRange(0, 1, min_open=True, max_open=True),
+    default=0.95,
+    show_default=True,
+    help="Of the intervals.",
+)
+@click.option("--seed", type=int, default=0, show_default=True, help="Of the design; the same asks the same.")
+@click.option("--offset", type=float, default=50.0, show_default=True, help="The common bias C of METHOD 2.")
+@click.option(
+    "--limit", type=float, default=100.0, show_default=True, help="The largest bias the service takes."
+)
+@click.option(
+    "--out",
+    type=click.Path(file_okay=False, path_type=Path),
+    help="The run's folder. The same command again goes on with it.  [default: runs/ITEMS-MODEL]",
+)
+@click.option("--no-prompts", is_flag=True, help="Keep only hashes of the questions in the run file.")
+@click.option(
+    "--oracle", type=click.Path(path_type=Path), help="Scores (id,label,p) to compare the result with."
+)
+@click.option(
+    "--concurrency",
+    type=click.IntRange(1),
+    default=32,
+    show_default=True,
+    help="Most queries under way; fewer if the endpoint is better off with fewer.",
+)
+@click.option("--rpm", type=click.FloatRange(0, min_open=True), help="Most requests a minute.")
+@click.option("--tpm", type=click.FloatRange(0, min_open=True), help="Most tokens a minute.")
+@click.option(
+    "--max-queries", type=click.IntRange(1), help="Stop before more than so many, the probe's included."
+)
+@click.option(
+    "--max-cost",
+    type=click.FloatRange(0, min_open=True),
+    metavar="DOLLARS",
+    help="Stop before it costs more; needs prices.",
+)
+@click.option("--price-in", type=click.FloatRange(0), metavar="DOLLARS", help="Per million tokens in.")
+@click.option("--price-out", type=click.FloatRange(0), metavar="DOLLARS", help="Per million tokens out.")
+@click.option(
+    "--dry-run", is_flag=True, help="Only say how many queries and tokens it takes and what they cost."
+)
+@click.option("--force", is_flag=True, help="Go on although the probe finds the endpoint unfit.")
+@click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
+@click.option("--quiet", is_flag=True, help="No progress and no headline; errors only (and --json).")
+def command(
+    items: Path,
+    out: Path | None,
+    no_prompts: bool,
+    oracle: Path | None,
+    concurrency: int,
+    rpm: float | None,
+    tpm: float | None,
+    max_queries: int | None,
+    max_cost: float | None,
+    price_in: float | None,
+    price_out: float | None,
+    dry_run: bool,
+    force: bool,
+    as_json: bool,
+    quiet: bool,
+    **chosen: Any,
+) -> None:
+    """Audit how well calibrated a model is on the labelled questions in ITEMS.
+
+    ITEMS is JSON lines, CSV or Parquet (.gz too) with a label and a prompt, messages, or the fields that
+    --template names. First a probe of a few dozen queries finds out whether the endpoint can be audited.
+    Everything is kept in the run's folder; if it is interrupted, the same command goes on with it and
+    asks nothing twice.
+
+    \b
+    Example:
+      blindcal audit boolq.jsonl --model gpt-4o-mini \\
+        --template "Passage: {passage}\\nQuestion: {question}?\\nAnswer Yes or No."
+
+    \b
+    Exit status:
+      0    finished
+      1    an error: wrong key, model, address or file, another run in the folder
+      2    a wrong command line
+      3    stopped early (a limit was reached, or queries kept failing); the result covers what was asked
+      4    the probe finds the endpoint unfit for this method
+      130  interrupted; nothing is lost
+    """
+    settings = Settings(keep_prompts=not no_prompts, **chosen)
+    prices = _prices(price_in, price_out, settings)
+    if max_cost is not None and prices is None:
+        raise click.UsageError("--max-cost needs --price-in and --price-out")
+    if dry_run:
+        _show_plan(asyncio.run(plan(items, settings, prices=prices)), settings, as_json)
+        return
+    limits = Limits(concurrency, rpm, tpm, max_queries, max_cost)
+    folder = out or default_folder(items, settings.model)
+    say = (lambda _: None) if quiet else _say
+    context = click.get_current_context()
+    try:
+        with Bar(disable=quiet or None) as bar:
+            result = audit(
+                items,
+                settings,
+                out=folder,
+                limits=limits,
+                prices=prices,
+                oracle=oracle,
+                force=force,
+                endpoint=options.open_endpoint(settings.address),
+                progress=bar,
+                stage=say,
+            )
+    except UnfitError as error:
+        click.echo(f"error: {error} (--force)", err=True)
+        context.exit(UNFIT)
+    except KeyboardInterrupt:
+        click.echo("interrupted; everything answered is kept: the same command goes on with it", err=True)
+        context.exit(INTERRUPTED)
+    if as_json:
+        click.echo(result.to_json(), nl=False)
+    elif not quiet:
+        _show(result, folder)
+    context.exit(DONE if result.complete else STOPPED)
+
+
+def _say(stage: str) -> None:
+    click.echo(f"{stage} ...", err=True)
+
+
+def _prices(price_in: float | None, price_out: float | None, settings: Settings) -> Prices | None:
+    if (price_in is None) != (price_out is None):
+        raise click.UsageError("--price-in and --price-out go together")
+    if price_in is None or price_out is None:
+        return known_prices(settings)
+    return Prices(price_in, price_out)
+
+
+def _show_plan(planned: Plan, settings: Settings, as_json: bool) -> None:
+    import msgspec
+
+    if as_json:
+        click.echo(msgspec.json.encode(planned))
+        return
+    about = "" if planned.counted else "about "
+    click.echo(f"items      {planned.items:,}")
+    click.echo(f"queries    {planned.queries:,} by {settings.method}, and a few dozen for the probe")
+    click.echo(f"tokens     {about}{planned.prompt_tokens:,} in, {planned.completion_tokens:,} out")
+    cost = (
+        "unknown: give --price-in and --price-out" if planned.cost is None else f"{about}${planned.cost:,.4f}"
+    )
+    click.echo(f"cost       {cost}")
+
+
+def _show(result: AuditResult, folder: Path) -> None:
+    level = f"{result.level:.0%}"
+    click.echo(f"ECE        {_number(result.ece, level)}  in {len(result.bins)} bins")
+    click.echo(f"direction  {_direction(result, level)}")
+    click.echo(f"AUROC      {_number(result.auroc, level)}")
+    click.echo(f"accuracy   {_number(result.accuracy, level)}")
+    if result.calibrated_pvalue is not None:
+        click.echo(f"p-value    {result.calibrated_pvalue:.3g} for being calibrated at all")
+    counts, spend = result.counts, result.spend
+    if counts.invalid:
+        total = counts.positive + counts.negative + counts.invalid
+        low, high = result.ece_if_invalid
+        click.echo(
+            f"invalid    {counts.invalid:,} of {total:,} answers; whatever they would have been, "
+            f"the ECE is between {low:.4f} and {high:.4f}"
+        )
+    cost = "" if spend.cost is None else f", ${spend.cost:,.4f}"
+    click.echo(
+        f"queries    {spend.queries:,} ({spend.probe_queries} to probe), "
+        f"{spend.prompt_tokens:,} tokens in, {spend.completion_tokens:,} out{cost}"
+    )
+    if result.oracle is not None:
+        inside = {True: ", inside the interval", False: ", OUTSIDE the interval", None: ""}
+        click.echo(
+            f"oracle     ECE {result.oracle.ece:.4f}{inside[result.oracle.inside_interval]}; "
+            f"the estimate is off by {result.oracle.difference:+.4f}"
+        )
+    if result.stopped is not None:
+        click.echo(f"stopped    {printable(result.stopped, 400)}; the same command goes on")
+    click.echo(f"files      {folder}: {RESULT_FILE}, {ANSWERS_FILE}, {RUN_FILE}")
+
+
+def _number(estimate: Estimate, level: str) -> str:
+    if estimate.value is None:
+        return "not told by this method"
+    if estimate.low is None or estimate.high is None:
+        return f"{estimate.value:.4f}"
+    return f"{estimate.value:.4f}  ({level}: {estimate.low:.4f} to {estimate.high:.4f})"
+
+
+def _direction(result: AuditResult, level: str) -> str:
+    over, lean = result.overconfidence, result.leaning
+    words = {"undecided": "neither over- nor underconfident for sure"}.get(result.direction, result.direction)
+    shown = "" if over.value is None else f": confidence minus accuracy {_number(over, level)}"
+    leans = "" if lean.value is None else f"; P(positive) minus its share {lean.value:+.4f}"
+    return f"{words}{shown}{leans}"

@@ -1,0 +1,212 @@
+"""What an audit found: one frozen record, its JSON form and its table of answers.
+
+``result.schema.json`` beside this file describes the JSON; docs/result-schema.md explains it. Numbers
+that do not exist are ``null``, never a made-up zero.
+"""
+
+from __future__ import annotations
+
+import csv
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, TypeAlias
+
+import msgspec
+import numpy as np
+
+from blindcal.errors import InputError
+from blindcal.records import INVALID, NEGATIVE, POSITIVE, Targets
+from blindcal.store import Store
+from blindcal.text import csv_cell, printable
+
+SCHEMA_VERSION = 1
+
+Direction: TypeAlias = Literal["overconfident", "underconfident", "undecided"]
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """A number and, where one could be had, its interval."""
+
+    value: float | None
+    low: float | None = None
+    high: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Bin:
+    """One bin of the positive class's probability; ``gap`` > 0 means predicted more than it happens."""
+
+    low: float
+    high: float
+    gap: float
+
+
+@dataclass(frozen=True, slots=True)
+class Counts:
+    """What was asked and what came back; ``unanswered`` is what a stopped run still lacks."""
+
+    items: int
+    positive_labels: int
+    positive: int
+    negative: int
+    invalid: int
+    unanswered: int
+
+
+@dataclass(frozen=True, slots=True)
+class Spend:
+    """What it cost. Tokens are as the endpoint reported them; ``cost`` is in dollars, if prices are known."""
+
+    queries: int
+    probe_queries: int
+    attempts: int
+    prompt_tokens: int
+    completion_tokens: int
+    cached_tokens: int
+    cost: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Oracle:
+    """The truth from a score file, in the same bins, and how far the estimate is from it."""
+
+    path: str
+    column: str
+    ece: float
+    difference: float
+    inside_interval: bool | None
+    gaps: tuple[float, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class AuditResult:
+    """Everything an audit says.
+
+    ``overconfidence`` is the mean confidence in the predicted answer minus the share of right answers;
+    ``leaning`` is the mean probability of the positive answer minus the share of positive labels.
+    ``ece_if_invalid`` bounds the ECE whatever the invalid answers would have been.
+    """
+
+    schema_version: int
+    blindcal: str
+    created: str
+    complete: bool
+    stopped: str | None
+    items: str
+    model: str
+    method: str
+    semantics: str
+    level: float
+    ece: Estimate
+    overconfidence: Estimate
+    leaning: Estimate
+    auroc: Estimate
+    accuracy: Estimate
+    brier: Estimate
+    log_loss: Estimate
+    tce: Estimate
+    calibrated_pvalue: float | None
+    bins: tuple[Bin, ...]
+    ece_if_invalid: tuple[float, float]
+    counts: Counts
+    spend: Spend
+    targets: Targets
+    probe: dict[str, Any] | None
+    oracle: Oracle | None
+    settings: dict[str, Any]
+
+    @property
+    def direction(self) -> Direction:
+        """Over- or underconfident, or undecided where the interval holds both."""
+        over = self.overconfidence
+        if over.value is None or (
+            over.low is not None and over.high is not None and over.low <= 0 <= over.high
+        ):
+            return "undecided"
+        return "overconfident" if over.value > 0 else "underconfident"
+
+    def to_json(self) -> bytes:
+        """The versioned JSON form."""
+        return msgspec.json.format(msgspec.json.encode(self), indent=2) + b"\n"
+
+    def save(self, path: Path) -> None:
+        """Write the JSON form; a reader sees the old file or the new one, never half of one."""
+        _replace(path, self.to_json())
+
+    @classmethod
+    def load(cls, path: Path) -> AuditResult:
+        """Read a result back."""
+        try:
+            return msgspec.json.decode(path.read_bytes(), type=cls)
+        except (OSError, msgspec.MsgspecError) as error:
+            raise InputError(f"{path}: not a result of blindcal ({printable(str(error))})") from None
+
+
+def number(value: float) -> float | None:
+    """A float for JSON: ``None`` where there is no finite number."""
+    return float(value) if math.isfinite(value) else None
+
+
+def ece_if_invalid(ece: float, share: float) -> tuple[float, float]:
+    """Bounds on the ECE if a ``share`` of the items had answered anything at all.
+
+    An item moves the sum of |gaps| by at most 1/N, so the rest's ECE, scaled to its share, is off by
+    at most the share of the invalid ones.
+    """
+    rest = (1 - share) * ece
+    return max(0.0, rest - share), min(1.0, rest + share)
+
+
+ANSWER_COLUMNS = (
+    "id",
+    "label",
+    "group",
+    "round",
+    "threshold",
+    "shift",
+    "temperature",
+    "answer",
+    "text",
+    "seconds",
+)
+_ANSWER_WORDS: Mapping[int, str] = {POSITIVE: "positive", NEGATIVE: "negative", INVALID: "invalid"}
+
+
+def write_answers(store: Store, path: Path) -> None:
+    """Write every answer of a run as CSV that is safe to open in a spreadsheet."""
+    rounds = store.rounds()
+    firsts = np.cumsum([0, *(len(asked) for asked in rounds)])
+    draft = path.with_name(path.name + ".part")
+    with draft.open("w", newline="", encoding="utf-8") as file:
+        table = csv.writer(file)
+        table.writerow(ANSWER_COLUMNS)
+        for query, answer, text, seconds in store.texts():
+            which = int(np.searchsorted(firsts, query, side="right")) - 1
+            asked, place = rounds[which], query - int(firsts[which])
+            name, label, group = store.item(int(asked.items[place]))
+            shift = float(asked.shifts[place])
+            threshold = f"{1 / (1 + math.exp(min(shift, 700))):.9g}"
+            table.writerow(
+                (
+                    csv_cell(name),
+                    label,
+                    csv_cell(group or ""),
+                    which + 1,
+                    threshold,
+                    f"{shift:.9g}",
+                    f"{asked.temperatures[place]:g}",
+                    _ANSWER_WORDS[answer],
+                    csv_cell(text),
+                    seconds,
+                )
+            )
+    draft.replace(path)
+
+
+def _replace(path: Path, content: bytes) -> None:
+    draft = path.with_name(path.name + ".part")
+    draft.write_bytes(content)
+    draft.replace(path)
