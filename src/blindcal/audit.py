@@ -151,7 +151,7 @@ class Settings:
         """What a run may not be continued with once it has begun with another: all that shapes a query."""
         free = {"api_key_env", "timeout", "level", *(() if self.method == "blind" else ("bins",))}
         shaping = {name: value for name, value in asdict(self).items() if name not in free}
-        return {**shaping, "items": len(items), "items_digest": items.digest}
+        return _plain({**shaping, "items": len(items), "items_digest": items.digest})
 
 
 @dataclass(frozen=True, slots=True)
@@ -388,7 +388,7 @@ async def _prepare(
         Usage(queries, queries, found.prompt_tokens, found.completion_tokens),
         found.max_shift if found.verdict == "thresholds" else settings.limit - settings.offset,
         float(np.nan_to_num(max(found.jitter, found.crowd_jitter))),
-        {**msgspec.to_builtins(found), "votes": dict(choice.votes), "forced": trouble is not None},
+        _plain({**msgspec.to_builtins(found), "votes": choice.votes, "forced": trouble is not None}),
     )
     store.set_note("ready", msgspec.to_builtins(ready))
     return ready
@@ -538,6 +538,11 @@ def _conclude(
         oracle=None if truth is None else truth.compare(labels, found.ece, settings.bins),
         settings=settings.fixed(items),
     )
+
+
+def _plain(value: dict[str, Any]) -> dict[str, Any]:
+    """As it comes back from JSON: lists, and ``None`` for what is no number."""
+    return msgspec.json.decode(msgspec.json.encode(value), type=dict[str, Any])
 
 
 @contextlib.asynccontextmanager

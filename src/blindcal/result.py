@@ -145,6 +145,16 @@ class AuditResult:
             raise InputError(f"{path}: not a result of blindcal ({printable(str(error))})") from None
 
 
+def schema() -> dict[str, Any]:
+    """The JSON Schema of a result; ``result.schema.json`` is this, and a test keeps it so."""
+    described = msgspec.json.schema(AuditResult)
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "title": "blindcal result",
+        **described,
+    }
+
+
 def number(value: float) -> float | None:
     """A float for JSON: ``None`` where there is no finite number."""
     return float(value) if math.isfinite(value) else None
