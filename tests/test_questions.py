@@ -28,8 +28,8 @@ DATE = r"([A-Z][a-z]+ \d+, \d{4})"
 
 def question(item: Item) -> str:
     text = item.messages[0].content
-    ending = next(ending for ending in INSTRUCTIONS if text.endswith(" " + ending))
-    return text.removesuffix(" " + ending)
+    framed = (re.fullmatch(re.escape(frame).replace(r"\{\}", "(.+)"), text) for frame in INSTRUCTIONS)
+    return next(match[1] for match in framed if match)
 
 
 def found(pattern: str, text: str) -> tuple[str, ...]:
@@ -84,11 +84,9 @@ def letters(text: str) -> bool:
 
 
 def dates(text: str) -> bool:
-    if match := re.search(
-        r"In \d+, did (\w+) come before (\w+)\?|Is (\w+) \d+ earlier than (\w+) \d+\?", text
-    ):
-        a, b = (name for name in match.groups() if name)
-        return MONTHS.index(a) < MONTHS.index(b)
+    if "the month" in text:
+        said, relation, given = found(r"(\w+) the month (\w+) (\w+)\?", text)
+        return (MONTHS.index(said) - MONTHS.index(given)) % 12 == (1 if relation == "after" else 11)
     if "days later" in text:
         day, given, step, said = found(DATE + r" was a (\w+), was the date (\d) days later a (\w+)\?", text)
         assert DAYS[date(day).weekday()] == given
@@ -100,12 +98,15 @@ def dates(text: str) -> bool:
     return date(a) < date(b) if relation == "before" else date(a) > date(b)
 
 
-def sorting(text: str) -> bool:
-    listed = numbers(found(r"((?:\d+, )+\d+)", text)[0])
+def lists(text: str) -> bool:
+    if match := re.fullmatch(r"Is (\w+) in this list: (.+)\?|Does the list (.+) contain (\w+)\?", text):
+        word, listed = (match[1], match[2]) if match[1] else (match[4], match[3])
+        return word in listed.split(", ")
+    values = numbers(found(r"((?:\d+, )+\d+)", text)[0])
     if "st number" in text:
         named = int(found(r"[Ii]s (\d+) the", text)[0])
-        return named == (max(listed) if "largest" in text else min(listed))
-    steps = [b - a for a, b in pairwise(listed)]
+        return named == (max(values) if "largest" in text else min(values))
+    steps = [b - a for a, b in pairwise(values)]
     rising = "ascending" in text or "from smallest" in text
     return all(step > 0 for step in steps) if rising else all(step < 0 for step in steps)
 
@@ -178,7 +179,7 @@ def facts(text: str) -> bool:
 
 SOLVERS = {
     solve.__name__: solve
-    for solve in (comparison, arithmetic, letters, dates, sorting, logic, kinds, sizes, facts)
+    for solve in (comparison, arithmetic, letters, dates, lists, logic, kinds, sizes, facts)
 }
 
 

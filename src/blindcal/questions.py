@@ -1,8 +1,9 @@
 """A question set of our own: yes/no questions made by code, whose labels are sure.
 
-Nine families, four levels of difficulty each, several phrasings. Every question is built towards a
-label drawn first, so that half of any number of them is Yes in every family, and no question comes
-twice. The same seed gives the same questions, and fewer questions are the beginning of more.
+Nine families, four levels of difficulty (the easier, the more often), several phrasings. Every question
+is built towards a label drawn first, so that half of any number of them is Yes in every family, and no
+question comes twice. The same seed gives the same questions, and fewer questions are the beginning of
+more.
 """
 
 from __future__ import annotations
@@ -19,12 +20,13 @@ from blindcal.errors import InputError
 from blindcal.records import Item, Message
 
 LEVELS = (1, 2, 3, 4)
+LEVEL_SHARES = (0.4, 0.3, 0.2, 0.1)
 
 Rng: TypeAlias = np.random.Generator
 Family: TypeAlias = Callable[[Rng, int, bool], str]
 T = TypeVar("T")
 
-INSTRUCTIONS = ("Reply with Yes or No.", "Answer Yes or No.")
+INSTRUCTIONS = ("Answer Yes or No: {}", "{} Yes or No?")
 
 
 def _words(text: str) -> tuple[str, ...]:
@@ -101,14 +103,14 @@ def questions(seed: int = 0) -> Iterator[Item]:
                 yield Item(
                     id=f"{name}-{level}-{len(seen):06d}",
                     label=int(label),
-                    messages=(Message("user", f"{text} {_pick(rng, INSTRUCTIONS)}"),),
+                    messages=(Message("user", _pick(rng, INSTRUCTIONS).format(text)),),
                     group=name,
                 )
 
 
 def _unseen(family: Family, rng: Rng, label: bool, seen: set[str]) -> tuple[int, str]:
     """A question not asked yet; easy levels run out first, so the level rises until one is found."""
-    level = int(rng.choice(LEVELS))
+    level = int(rng.choice(LEVELS, p=LEVEL_SHARES))
     for attempt in range(10_000):
         level = min(level + (attempt % 20 == 19), LEVELS[-1])
         text = family(rng, level, label)
@@ -119,21 +121,18 @@ def _unseen(family: Family, rng: Rng, label: bool, seen: set[str]) -> tuple[int,
 
 
 def _comparison(rng: Rng, level: int, label: bool) -> str:
-    """Two numbers: closer together, longer, and with decimals as the level rises."""
+    """Two numbers: far apart, then asked the other way round, then close together, then with decimals."""
     if level == 4:
         whole, digits = int(rng.integers(1, 50)), int(rng.integers(1, 9))
         # 3.7 against 3.65: the longer fraction is often the smaller number.
         a, b = f"{whole}.{digits + 1}", f"{whole}.{digits}{int(rng.integers(1, 10))}"
         large, small = (a, b) if float(a) > float(b) else (b, a)
     else:
-        low, high, gap = {1: (1, 100, 20), 2: (100, 1000, 50), 3: (1000, 100_000, 9)}[level]
+        low, high, least, most = {1: (1, 20, 30, 900), 2: (1, 100, 20, 200), 3: (1000, 100_000, 1, 9)}[level]
         smaller = int(rng.integers(low, high))
-        step = int(rng.integers(1, 10)) if level == 3 else int(rng.integers(gap, 10 * gap))
-        large, small = str(smaller + step), str(smaller)
-    relation, first_is_large = _pick(
-        rng,
-        (("greater than", True), ("larger than", True), ("less than", False), ("smaller than", False)),
-    )
+        large, small = str(smaller + int(rng.integers(least, most + 1))), str(smaller)
+    relations = (("greater than", True), ("larger than", True), ("less than", False), ("smaller than", False))
+    relation, first_is_large = _pick(rng, relations[:2] if level == 1 else relations)
     a, b = (large, small) if first_is_large == label else (small, large)
     return _pick(rng, (f"Is {a} {relation} {b}?", f"Is the number {a} {relation} the number {b}?"))
 
@@ -161,15 +160,15 @@ def _arithmetic(rng: Rng, level: int, label: bool) -> str:
 
 
 def _letters(rng: Rng, level: int, label: bool) -> str:
-    """Spelling: what a word begins and ends with, contains, how long it is, or where two words sort."""
+    """Words and spelling: the same word, its letters, alphabetical order, length, reversal."""
     word = _pick(rng, WORDS)
-    if level == 1 and rng.random() < 0.5:
+    if level == 1:
         other = word if label else _other(rng, WORDS, word)
         return _pick(
             rng,
             (f'Are the words "{word}" and "{other}" the same?', f'Is "{word}" the same word as "{other}"?'),
         )
-    if level == 1:
+    if level == 2 and rng.random() < 0.5:
         letter = word[0] if label else _other(rng, ALPHABET, word[0])
         return _pick(
             rng,
@@ -212,14 +211,15 @@ def _letters(rng: Rng, level: int, label: bool) -> str:
 def _dates(rng: Rng, level: int, label: bool) -> str:
     """The calendar: order of days, months and dates, then weekdays that must be worked out."""
     if level == 1:
-        a, b = sorted(rng.choice(12, 2, replace=False))
-        first, second = (MONTHS[a], MONTHS[b]) if label else (MONTHS[b], MONTHS[a])
+        i = int(rng.integers(12))
+        word, following = _pick(rng, (("after", MONTHS[(i + 1) % 12]), ("before", MONTHS[i - 1])))
+        said = following if label else _other(rng, MONTHS, following)
         year = int(rng.integers(1900, 2100))
         return _pick(
             rng,
             (
-                f"In {year}, did {first} come before {second}?",
-                f"Is {first} {year} earlier than {second} {year}?",
+                f"Is {said} the month {word} {MONTHS[i]}?",
+                f"In {year}, was {said} the month {word} {MONTHS[i]}?",
             ),
         )
     if level == 2:
@@ -246,8 +246,13 @@ def _dates(rng: Rng, level: int, label: bool) -> str:
     return f"Is {_long(said_day)} exactly {step} days after {_long(day)}?"
 
 
-def _sorting(rng: Rng, level: int, label: bool) -> str:
-    """Is a list in order, or is a number the largest or smallest of it; longer lists are harder."""
+def _lists(rng: Rng, level: int, label: bool) -> str:
+    """Is a word in a list; is a list in order; is a number its largest or smallest. Long lists are harder."""
+    if level == 1:
+        word, *words = (str(w) for w in rng.choice(WORDS, int(rng.integers(4, 6)), replace=False))
+        words[-1] = word if label else words[-1]
+        listed = ", ".join(words[i] for i in rng.permutation(len(words)))
+        return _pick(rng, (f"Is {word} in this list: {listed}?", f"Does the list {listed} contain {word}?"))
     size = level + 2
     numbers = rng.choice({1: 20, 2: 60, 3: 200, 4: 999}[level], size, replace=False) + 1
     values = [int(v) for v in numbers]
@@ -335,7 +340,8 @@ def _sizes(rng: Rng, level: int, label: bool) -> str:
         gap = int(rng.integers(6, 11)) if level == 1 else int(rng.integers(1, 4))
         i = int(rng.integers(span - gap))
         small, big = _article(BY_SIZE[i]), _article(BY_SIZE[i + gap])
-        word, first = _pick(rng, (("bigger", big), ("larger", big), ("smaller", small)))
+        words = (("bigger", big), ("larger", big), ("smaller", small))
+        word, first = _pick(rng, words[:2] if level == 1 else words)
         a, b = (small, big) if (first == small) == label else (big, small)
         return _pick(rng, (f"Is {a} {word} than {b}?", f"Is {a} usually {word} than {b}?"))
     ranks = [int(rank) for rank in rng.choice(span, level + 1 + int(rng.integers(2)), replace=False)]
@@ -382,7 +388,7 @@ FAMILIES: dict[str, Family] = {
     "arithmetic": _arithmetic,
     "letters": _letters,
     "dates": _dates,
-    "sorting": _sorting,
+    "lists": _lists,
     "logic": _logic,
     "kinds": _kinds,
     "sizes": _sizes,

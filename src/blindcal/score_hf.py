@@ -26,10 +26,14 @@ WINDOW = 8192  # prompts sorted together; their token ids are all that is held
 
 @dataclass(frozen=True, slots=True)
 class HfSettings:
-    """How to run the model. A GPU is used if there is one; ``batch_tokens`` counts padding too."""
+    """How to run the model. A GPU is used if there is one; ``batch_tokens`` counts padding too.
+
+    Half precision moves log-odds by tenths from batch to batch, which is much for a truth to check
+    against; ask for it only if it is what the deployment runs.
+    """
 
     device: str | None = None
-    dtype: str = "auto"
+    dtype: str = "float32"
     batch_tokens: int | None = None
 
 
@@ -51,11 +55,9 @@ class HfModel:
         if source.endswith(".gguf"):
             path = Path(source)
             where = {"pretrained_model_name_or_path": str(path.parent), "gguf_file": path.name}
-        # bfloat16 weights on a CPU are slow and round more than they need to.
-        dtype = "float32" if settings.dtype == "auto" and self.device.type == "cpu" else settings.dtype
         try:
             self._tokenizer: Any = transformers.AutoTokenizer.from_pretrained(**where)
-            model: Any = transformers.AutoModelForCausalLM.from_pretrained(**where, dtype=dtype)
+            model: Any = transformers.AutoModelForCausalLM.from_pretrained(**where, dtype=settings.dtype)
         except (OSError, ValueError, ImportError) as error:
             reason = str(error).strip().splitlines()[0]
             raise InputError(f"cannot load the model {source}: {reason}") from None
@@ -67,24 +69,29 @@ class HfModel:
         ids: list[int] = self._tokenizer.encode(text, add_special_tokens=False)
         return ids
 
-    def prompt_ids(self, messages: Sequence[Message]) -> list[int]:
-        """The prompt as the model sees it: its chat template, or plain text for the role ``prompt``."""
-        if messages[0].role == "prompt":
-            ids: list[int] = self._tokenizer.encode("\n".join(message.content for message in messages))
-            return ids
+    def prompt_ids(self, prompts: Iterable[Sequence[Message]]) -> list[list[int]]:
+        """Prompts as the model sees them: its chat template, or plain text for the role ``prompt``."""
+        texts, plain = [], False
+        for messages in prompts:
+            plain = messages[0].role == "prompt"
+            texts.append("\n".join(m.content for m in messages) if plain else self._template(messages))
+        # A chat template writes its own special tokens.
+        ids: list[list[int]] = self._tokenizer(texts, add_special_tokens=plain)["input_ids"]
+        return ids
+
+    def _template(self, messages: Sequence[Message]) -> str:
         if not self._tokenizer.chat_template:
-            raise InputError("this model has no chat template: ask it plain prompts, with --completions")
+            raise InputError("this model has no chat template: ask it plain prompts, with --api completions")
         said = [{"role": message.role, "content": message.content} for message in messages]
-        text = self._tokenizer.apply_chat_template(said, add_generation_prompt=True, tokenize=False)
-        templated: list[int] = self._tokenizer.encode(text, add_special_tokens=False)
-        return templated
+        text: str = self._tokenizer.apply_chat_template(said, add_generation_prompt=True, tokenize=False)
+        return text
 
     def scores(self, items: Iterable[Item], targets: Targets) -> Iterator[list[Score]]:
         """Score items, a batch at a time; within a window of many, the longest prompts come first."""
         tokens = in_order(targets)
         rest = iter(items)
         while window := list(islice(rest, WINDOW)):
-            prompts = [self.prompt_ids(item.messages) for item in window]
+            prompts = self.prompt_ids(item.messages for item in window)
             order = sorted(range(len(window)), key=lambda k: -len(prompts[k]))
             pending = None
             for batch in self._batches(order, prompts):

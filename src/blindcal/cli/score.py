@@ -45,7 +45,7 @@ from blindcal.text import printable
     "--device", help="With --transformers: cpu, cuda, cuda:1, mps. By default a GPU if there is one."
 )
 @click.option(
-    "--dtype", default="auto", show_default=True, help="With --transformers: float32, bfloat16, ..."
+    "--dtype", default="float32", show_default=True, help="With --transformers: or bfloat16, float16."
 )
 @click.option(
     "--batch-tokens", type=click.IntRange(1), help="With --transformers: a batch's size, in tokens."
