@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gzip
 import inspect
 import socket
 import warnings
@@ -11,6 +12,7 @@ from email.utils import format_datetime
 from typing import Any
 
 import aiohttp
+import msgspec
 import numpy as np
 import pytest
 from yarl import URL
@@ -368,9 +370,18 @@ def test_errors_are_safe_to_print() -> None:
 
 
 def test_endless_reply_is_cut_off() -> None:
-    """A reply of many megabytes is not read to its end."""
-    with pytest.raises(RetryableError, match="more than"):
-        ask(Recorder(b"[" + b"0," * 4_000_000))
+    """A reply of many megabytes is not read to its end, nor one that is small until it is unpacked."""
+    endless = b"[" + b"0," * 4_000_000
+    packed = HttpResponse(gzip.compress(endless), headers={"Content-Encoding": "gzip"})
+    for handler in (Recorder(endless), lambda _: packed):
+        with pytest.raises(RetryableError, match="more than"):
+            ask(handler)
+
+
+def test_packed_reply_is_read() -> None:
+    """A server that packs its replies although it was asked not to is understood."""
+    packed = HttpResponse(gzip.compress(msgspec.json.encode(CHAT_YES)), headers={"Content-Encoding": "gzip"})
+    assert ask(lambda _: packed).text == "Yes"
 
 
 def test_real_replies() -> None:

@@ -227,13 +227,16 @@ def _usable_key(key: str, name: str) -> str:
 
 async def _read(response: aiohttp.ClientResponse) -> bytes:
     """The whole body, but never more than a reply of one token can honestly need."""
+    length = response.content_length
+    if length is not None and length <= MAX_REPLY_BYTES and "Content-Encoding" not in response.headers:
+        return await response.read()
     chunks, size = [], 0
     async for chunk in response.content.iter_any():
         chunks.append(chunk)
         size += len(chunk)
         if size > MAX_REPLY_BYTES:
             raise aiohttp.ClientPayloadError(f"a reply of more than {MAX_REPLY_BYTES} bytes")
-    return chunks[0] if len(chunks) == 1 else b"".join(chunks)
+    return b"".join(chunks)
 
 
 def _as_chat(messages: Iterable[Message]) -> list[Message]:
