@@ -67,8 +67,9 @@ def from_exception(error: Exception, url: URL, *, reached: bool) -> EndpointErro
     """The error of ours for one of aiohttp's; ``reached`` says whether the endpoint ever answered."""
     fate = next(FATES[kind.__name__] for kind in type(error).__mro__ if kind.__name__ in FATES)
     if isinstance(error, TimeoutError):
-        return RetryableError(f"no reply from {url.host} in time")
-    what = f"{url.host}: {printable(str(error)) or type(error).__name__}"
+        return RetryableError(f"no reply from {url.authority} in time")
+    cause = getattr(getattr(error, "os_error", None), "strerror", None)  # aiohttp wraps the plain reason
+    what = f"{url.authority}: {printable(cause or str(error)) or type(error).__name__}"
     if fate == "retry" or (fate == "address" and reached):
         return RetryableError(f"the connection failed: {what}")
     if fate == "address":
