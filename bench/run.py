@@ -3,10 +3,10 @@
     python bench/run.py             # speed, as ratios within one run: about three minutes
     python bench/run.py --memory    # peak memory at 10^4, 10^5 and 10^6 items: about three minutes
 
-The server is a process of its own on loopback that gives every question the same answer, at once or
-after 200 ms. All clients ask the same questions (about 800 characters, two biased tokens, one token
-out) with the same bound on what is under way. Rounds are interleaved and medians compared, because
-the machine is never quiet.
+The server and the other clients are those of bench/client.py: a process of its own on loopback gives
+every question (about 800 characters, twelve biased tokens, one token out) the same answer, at once or
+after 200 ms. All have the same bound on what is under way. Rounds are interleaved and medians
+compared, because a machine is never quiet.
 """
 
 from __future__ import annotations
@@ -24,38 +24,22 @@ import sys
 import tempfile
 import time
 from collections.abc import Awaitable, Callable, Iterator
-from multiprocessing.connection import Connection
 from pathlib import Path
 
-import aiohttp
 import numpy as np
-import orjson
-from openai import AsyncOpenAI
 
+import client
 from blindcal.data import Items, load
 from blindcal.endpoints.http import Address, HttpEndpoint
-from blindcal.endpoints.wire import HttpRequest, HttpResponse, Listener
 from blindcal.records import Answered, Reply, Request, Round, Targets, Token
 from blindcal.run import Limits, Question, run
 from blindcal.store import Store
 
-QUESTION = Question(Targets((Token(9642, "Yes"),), (Token(2822, "No"),)))
-REPLY = orjson.dumps(
-    {
-        "id": "chatcmpl-1",
-        "object": "chat.completion",
-        "created": 1,
-        "model": "m",
-        "choices": [
-            {
-                "index": 0,
-                "finish_reason": "length",
-                "logprobs": None,
-                "message": {"role": "assistant", "content": "Yes"},
-            }
-        ],
-        "usage": {"prompt_tokens": 200, "completion_tokens": 1, "total_tokens": 201},
-    }
+# As many biased tokens as the other clients send.
+HALF = len(client.BIAS) // 2
+IDS = list(client.BIAS)
+QUESTION = Question(
+    Targets(tuple(Token(k, "Yes") for k in IDS[:HALF]), tuple(Token(k, "No") for k in IDS[HALF:]), "max")
 )
 
 
@@ -72,120 +56,84 @@ class Dithered:
         return Round(np.arange(self._n), -np.log(t / (1 - t)), np.zeros(self._n))
 
 
-def _serve(delay: float, pipe: Connection) -> None:
-    async def main() -> None:
-        def answer(_: HttpRequest) -> HttpResponse:
-            return HttpResponse(REPLY, delay=delay)
-
-        listener = Listener(answer)
-        pipe.send(await listener.open("127.0.0.1", 0))
-        await asyncio.get_running_loop().run_in_executor(None, pipe.recv)
-        await listener.close()
-
-    asyncio.run(main())
-
-
 @contextlib.contextmanager
 def server(delay: float) -> Iterator[str]:
     """A server process; yields its base URL."""
     ours, theirs = multiprocessing.Pipe()
-    process = multiprocessing.Process(target=_serve, args=(delay, theirs))
+    process = multiprocessing.get_context("spawn").Process(
+        target=client.serve, args=(theirs, delay), daemon=True
+    )
     process.start()
     try:
         yield f"http://127.0.0.1:{ours.recv()}/v1"
     finally:
-        ours.send(None)
+        process.terminate()
         process.join()
 
 
 async def whole_run(url: str, items: Items, count: int, concurrency: int) -> None:
     """Ours: design, client, store and all."""
     with tempfile.TemporaryDirectory(dir=".") as folder, Store.open(Path(folder) / "run.sqlite") as store:
-        async with HttpEndpoint(Address(url, "m"), environ={}) as endpoint:
+        async with HttpEndpoint(Address(url, "bench"), environ={}) as endpoint:
             outcome = await run(
                 Dithered(count), items, endpoint, QUESTION, store, limits=Limits(concurrency=concurrency)
             )
     assert len(outcome.answered) == count
 
 
-async def bare_aiohttp(url: str, items: Items, count: int, concurrency: int) -> None:
-    """A loop that a careful user would write, and that keeps nothing."""
-    numbers = iter(range(count))
-    answers = [""] * count
-    async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as session:
+def pooled(opened: client.Client) -> Client:
+    """Another client in a bounded pool of workers, which keeps nothing but a count."""
 
-        async def worker() -> None:
-            for number in numbers:
-                body = {
-                    "model": "m",
-                    "max_tokens": 1,
-                    "temperature": 0,
-                    "messages": [{"role": m.role, "content": m.content} for m in items[number].messages],
-                    "logit_bias": {"9642": 50.5, "2822": 50},
-                }
-                async with session.post(
-                    f"{url}/chat/completions",
-                    data=orjson.dumps(body),
-                    headers={"Content-Type": "application/json"},
-                ) as response:
-                    reply = orjson.loads(await response.read())
-                answers[number] = reply["choices"][0]["message"]["content"]
+    async def ask_all(url: str, _: Items, count: int, concurrency: int) -> None:
+        numbers, positive = iter(range(count)), 0
+        async with opened(url) as ask:
 
-        await asyncio.gather(*(worker() for _ in range(concurrency)))
-    assert answers.count("Yes") == count
+            async def worker() -> None:
+                nonlocal positive
+                for number in numbers:
+                    said = await ask(number)
+                    positive += said == "Yes"
 
+            await asyncio.gather(*(worker() for _ in range(concurrency)))
+        assert positive == count
 
-async def openai_sdk(url: str, items: Items, count: int, concurrency: int) -> None:
-    """The openai SDK in a bounded pool of workers."""
-    numbers = iter(range(count))
-    answers = [""] * count
-    async with AsyncOpenAI(base_url=url, api_key="none") as client:
-
-        async def worker() -> None:
-            for number in numbers:
-                reply = await client.chat.completions.create(
-                    model="m",
-                    max_tokens=1,
-                    temperature=0,
-                    messages=[{"role": "user", "content": m.content} for m in items[number].messages],
-                    logit_bias={"9642": 50, "2822": 50},
-                )
-                answers[number] = reply.choices[0].message.content or ""
-
-        await asyncio.gather(*(worker() for _ in range(concurrency)))
-    assert answers.count("Yes") == count
+    return ask_all
 
 
 Client = Callable[[str, Items, int, int], Awaitable[None]]
+CLIENTS: dict[str, Client] = {
+    "whole run": whole_run,
+    "aiohttp": pooled(client.bare),
+    "openai": pooled(client.sdk),
+}
 
 
-def timed(client: Client, url: str, items: Items, count: int, concurrency: int) -> float:
+def timed(ask_all: Client, url: str, items: Items, count: int, concurrency: int) -> float:
     """Requests a second."""
 
     async def main() -> float:
         started = time.perf_counter()
-        await client(url, items, count, concurrency)
+        await ask_all(url, items, count, concurrency)
         return count / (time.perf_counter() - started)
 
     return asyncio.run(main())
 
 
 def compare(
-    name: str, delay: float, concurrency: int, counts: dict[str, int], items: Items, rounds: int
+    what: str, delay: float, concurrency: int, counts: dict[str, int], items: Items, rounds: int
 ) -> None:
     """Print medians and ratios of interleaved rounds."""
-    clients: dict[str, Client] = {"whole run": whole_run, "aiohttp": bare_aiohttp, "openai": openai_sdk}
-    rates: dict[str, list[float]] = {client: [] for client in counts}
+    rates: dict[str, list[float]] = {name: [] for name in counts}
     with server(delay) as url:
         for _ in range(rounds):
-            for client, count in counts.items():
-                rates[client].append(timed(clients[client], url, items, count, concurrency))
+            for name, count in counts.items():
+                rates[name].append(timed(CLIENTS[name], url, items, count, concurrency))
     ours = statistics.median(rates["whole run"])
-    for client, seen in rates.items():
+    for name, seen in rates.items():
         rate = statistics.median(seen)
         spread = f"{min(seen):.0f}-{max(seen):.0f}"
         print(
-            f"{name:<24} {client:<10} {rate:>7.0f}/s ({spread})  whole run / this: {ours / rate:.2f}",
+            f"{what:<24} {name:<10} {rate:>7.0f}/s ({spread})  whole run / this: {ours / rate:.2f}",
             flush=True,
         )
 
@@ -203,7 +151,7 @@ class Instant:
 
     async def ask(self, request: Request) -> Reply:
         await asyncio.sleep(0)
-        return Reply("Yes" if request.logit_bias[9642] > 50 else "No", "length", 200, 1)
+        return Reply("Yes" if request.logit_bias[IDS[0]] > 50 else "No", "length", 200, 1)
 
     async def close(self) -> None:
         pass
