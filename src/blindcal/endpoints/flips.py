@@ -19,7 +19,7 @@ from blindcal.endpoints.tokens import read_answer
 from blindcal.errors import ReplyError
 from blindcal.records import INVALID, POSITIVE, FloatArray, Item, Reply, Request, Targets
 
-_INSIST = 3
+_INSIST = 5
 _FINEST, _WIDEST = 0.01, 10.0
 _DROP = 1.92  # in log-likelihood, to the end of a 95% interval
 

@@ -27,6 +27,7 @@ from blindcal.records import INVALID, NEGATIVE, POSITIVE, Item, Request, Targets
 
 Verdict: TypeAlias = Literal["thresholds", "temperature", "not auditable"]
 Outcome: TypeAlias = Literal["good", "caution", "bad", "unknown"]
+Biases: TypeAlias = tuple[float | None, float | None]  # on the positive and the negative side
 
 QUESTIONS = (
     "answers at all",
@@ -51,6 +52,7 @@ IRRESISTIBLE = 20.0  # a shift that overrides any model; with less, sure answers
 LEAST_SHIFT = 7.0  # thresholds from 0.001 to 0.999
 MOST_JITTER = 1.0  # over half the noise of a draw at T = 1: thresholds then tell little more than draws
 MOST_OUTSIDE = 0.2
+NARROW = 0.2  # how near a flip must be to count as the same
 PRECISION = 0.2  # to which a clamp is located
 TOP_LOGPROBS = 20
 
@@ -62,6 +64,16 @@ class Finding:
     question: str
     outcome: Outcome
     answer: str
+
+
+@dataclass(frozen=True, slots=True)
+class Forced:
+    """The items whose answers could be forced both ways; how many stayed, and how many did the opposite."""
+
+    moved: list[Item]
+    unmoved: int
+    reversed: int
+    most_moved: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,6 +138,7 @@ class _Probing:
         self.limit = limit
         self.reach = limit - offset
         self.findings: list[Finding] = []
+        self.acts = False
         self.max_shift = 0.0
         self.clamp: float | None = None
         self.integer_bias = False
@@ -138,7 +151,7 @@ class _Probing:
             return self._conclude("not auditable", self.asker.broken)
         await self._look_for_logprobs()
         trouble = await self._force() or await self._measure()
-        if not trouble:
+        if not trouble or (self.acts and self._outside() > MOST_OUTSIDE):
             return self._usable()
         varies = await self._vary_without_bias()
         if varies:
@@ -188,45 +201,35 @@ class _Probing:
             self._find("logit_bias accepted", "bad", f"no: {error}")
             return "logit_bias is not accepted"
         self._find("logit_bias accepted", "good", "yes")
-        ups, downs = await self._both(self.limit, self.offset, self.offset - self.reach)
-        moved = [
-            item
-            for item, up, down in zip(self.items, ups, downs, strict=True)
-            if (up, down) == (POSITIVE, NEGATIVE)
-        ]
-        stuck = sum(up == down for up, down in zip(ups, downs, strict=True))
-        needed = len(self.items) if self.reach >= IRRESISTIBLE else math.ceil(len(self.items) / 2)
-        if len(moved) >= needed and len(moved) + stuck == len(self.items):
-            self._find("logit_bias acts", "good", f"{len(moved)} of {len(self.items)} items forced both ways")
-            self.items = moved
+        forced = await self._force_both((self.limit, self.offset), (self.offset - self.reach, self.offset))
+        astray = forced.reversed + (forced.unmoved if self.reach >= IRRESISTIBLE else 0)
+        if forced.most_moved and not astray:
+            moved = f"{len(forced.moved)} of {len(self.items)} items forced both ways"
+            self._find("logit_bias acts", "good", moved)
+            self.items, self.acts = forced.moved, True
             return ""
         return await self._diagnose()
 
-    async def _both(self, high: float, offset: float | None, low: float) -> tuple[list[int], list[int]]:
-        """Answers with the positive side high, then low, beside `offset` on the negative side."""
-        ask = self.asker.biased_by
-        ups = await asyncio.gather(*(ask(item, high, offset) for item in self.items))
-        downs = await asyncio.gather(*(ask(item, low, offset) for item in self.items))
-        return ups, downs
+    async def _force_both(self, up: Biases, down: Biases) -> Forced:
+        """Ask every item with biases that make for a positive answer, and with ones for a negative."""
+        ups = await asyncio.gather(*(self.asker.biased_by(item, *up) for item in self.items))
+        downs = await asyncio.gather(*(self.asker.biased_by(item, *down) for item in self.items))
+        answers = list(zip(ups, downs, strict=True))
+        moved = [item for item, pair in zip(self.items, answers, strict=True) if pair == (POSITIVE, NEGATIVE)]
+        unmoved = sum(pair in ((POSITIVE, POSITIVE), (NEGATIVE, NEGATIVE)) for pair in answers)
+        return Forced(moved, unmoved, answers.count((NEGATIVE, POSITIVE)), 2 * len(moved) >= len(answers))
 
     async def _diagnose(self) -> str:
         """Why the bias does not act as it should, with one side raised or lowered alone."""
-        ask, most = self.asker.biased_by, self.limit
-        positive = await asyncio.gather(*(ask(item, most, None) for item in self.items))
-        negative = await asyncio.gather(*(ask(item, None, most) for item in self.items))
-        moved = [
-            item
-            for item, up, down in zip(self.items, positive, negative, strict=True)
-            if (up, down) == (POSITIVE, NEGATIVE)
-        ]
-        if moved:
-            self.clamp = await self._strength(moved[0], None)
+        most = self.limit
+        raised = await self._force_both((most, None), (None, most))
+        if raised.most_moved and not raised.reversed:
+            self.clamp = await self._strength(raised.moved[0], None)
             where = "somewhere" if self.clamp is None else f"at about {self.clamp:.1f}"
-            self._find("logit_bias acts", "bad", f"only {where}: raised alone, an answer can be forced")
+            self._find("logit_bias acts", "bad", f"clamped {where}: raised alone, an answer can be forced")
             return self._clamped()
-        lowered = await asyncio.gather(*(ask(item, -most, None) for item in self.items))
-        raised = await asyncio.gather(*(ask(item, None, -most) for item in self.items))
-        if all(a == POSITIVE for a in lowered) and all(a == NEGATIVE for a in raised):
+        lowered = await self._force_both((-most, None), (None, -most))
+        if len(lowered.moved) == len(self.items):
             self._find("logit_bias acts", "bad", "with the wrong sign: what is lowered is said")
             return "logit_bias acts with its sign inverted: report it to the provider"
         self._find("logit_bias acts", "bad", "no: forced answers do not follow it")
@@ -324,7 +327,7 @@ class _Probing:
 
     def _shape(self, flips: Flips) -> str:
         """One flip each, and jitter that a threshold survives."""
-        if flips.jitter > MOST_JITTER:
+        if max(flips.jitter, self.crowd_jitter / 3) > MOST_JITTER:
             self._find("one flip", "bad", f"none that is sharper than {flips.jitter:.2g} in log-odds")
             return f"answers change from query to query (jitter of {flips.jitter:.2g} in log-odds)"
         strays = [reading for reading in self.asker.readings if _strays(reading, flips)]
@@ -337,44 +340,57 @@ class _Probing:
         return ""
 
     async def _agree(self, items: list[Item], flips: Flips) -> str:
-        """The same flips with C half a unit lower, and with a bias at the very limit."""
+        """The same flips with a bias at the very limit, and with C half a unit lower."""
+        trouble = await self._range(items, flips) or await self._fractions(items, flips)
+        return trouble or self._right_amount(flips.shifts[items[0].id], _margin(flips))
+
+    async def _range(self, items: list[Item], flips: Flips) -> str:
         margin = _margin(flips)
-        high = [await self._holds(i, flips, self._highest_offset(flips.shifts[i.id] + margin)) for i in items]
-        half = [await self._holds(item, flips, self.offset - 0.5) for item in items]
-        if not all(high):
-            item = items[high.index(False)]
-            self.clamp = await self._strength(item, flips.shifts[item.id])
-            if self.clamp is not None and self.clamp > self.limit - 1 - margin:
-                self.clamp, high = None, [True]  # the full strength after all: it was jitter
-        if self.clamp is not None:
-            self.max_shift = self.clamp - PRECISION - self.offset
-        if not all(high) and self.max_shift < LEAST_SHIFT:
+        for item in items:
+            shift = flips.shifts[item.id]
+            if not await self._holds(item, shift, margin, self._highest_offset(shift + margin)):
+                strength = await self._strength(item, shift)
+                if strength is None or strength < self.limit - 1 - margin:
+                    return self._report_clamp(strength)
+        self.max_shift = self.reach
+        self._find("range", "good", f"to {self.limit:g} unclamped: |b| <= {self.max_shift:g}")
+        return ""
+
+    def _report_clamp(self, strength: float | None) -> str:
+        self.clamp = strength
+        self.max_shift = 0.0 if strength is None else max(0.0, strength - PRECISION - self.offset)
+        if self.max_shift < LEAST_SHIFT:
             self._find("range", "bad", self._clamped())
             return self._clamped()
-        if self.clamp is not None:
-            self._find("range", "caution", f"clamped at about {self.clamp:.0f}: |b| <= {self.max_shift:.0f}")
-        else:
-            self.max_shift = self.reach
-            self._find("range", "good", f"to {self.limit:g} unclamped: |b| <= {self.max_shift:g}")
-        self.integer_bias = margin < 0.45 and not any(half)  # rounding moves every flip by half a unit
-        if self.integer_bias:
-            self._find("fractions honoured", "bad", "no: with C half a unit lower the flip is elsewhere")
-            return "logit_bias is rounded, so thresholds fall where they were not put"
-        if margin >= 0.45 or not all(half):
-            self._find("fractions honoured", "unknown", "jitter hides it")
-        else:
-            self._find("fractions honoured", "good", f"yes: flips agree to {margin:.2g} at three values of C")
-        return self._right_amount(flips.shifts[items[0].id], margin)
+        self._find("range", "caution", f"clamped at about {strength:.0f}: |b| <= {self.max_shift:.0f}")
+        return ""
+
+    async def _fractions(self, items: list[Item], flips: Flips) -> str:
+        """With C half a unit lower, rounding moves every flip by half a unit; jitter moves some a little."""
+        question, lower = "fractions honoured", self.offset - 0.5
+        holds = [await self._holds(item, flips.shifts[item.id], NARROW, lower) for item in items]
+        if all(holds):
+            self._find(question, "good", f"yes: flips agree to {NARROW:g} at three values of C")
+            return ""
+        if flips.jitter > 0 or any(holds):  # more items tell rounding from jitter
+            for item in self.items[len(items) :]:
+                flip = await self._flip(item)
+                holds.append(flip is not None and await self._holds(item, flip, NARROW, lower))
+        if sum(holds) > len(holds) / ITEMS:
+            self._find(question, "unknown", "jitter hides it")
+            return ""
+        self.integer_bias = True
+        self._find(question, "bad", "no: with C half a unit lower the flips are elsewhere")
+        return "logit_bias is rounded, so thresholds fall where they were not put"
 
     def _highest_offset(self, shift: float) -> float:
         return self.limit - max(0, math.ceil(shift))
 
-    async def _holds(self, item: Item, flips: Flips, offset: float) -> bool:
+    async def _holds(self, item: Item, flip: float, margin: float, offset: float) -> bool:
         """Whether the flip is in the same place with another C; a "no" must be said three times."""
-        margin, shift = _margin(flips), flips.shifts[item.id]
         for _ in range(3):
-            below = await self.asker.at(item, shift - margin, offset)
-            above = await self.asker.at(item, shift + margin, offset)
+            below = await self.asker.at(item, flip - margin, offset)
+            above = await self.asker.at(item, flip + margin, offset)
             if (below, above) == (NEGATIVE, POSITIVE):
                 return True
         return False
