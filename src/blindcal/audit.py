@@ -32,6 +32,7 @@ from blindcal.endpoints.base import Endpoint, Patient
 from blindcal.endpoints.http import Address, Api, HttpEndpoint
 from blindcal.endpoints.probe import Probe, probe
 from blindcal.errors import ConfigError, FatalError, UnfitError
+from blindcal.estimate.truth import bins_blind
 from blindcal.figures import figures
 from blindcal.oracle import Truth, read_truth
 from blindcal.records import (
@@ -46,7 +47,7 @@ from blindcal.records import (
     Targets,
     Token,
 )
-from blindcal.result import SCHEMA_VERSION, AuditResult, Counts, Spend, ece_if_invalid, write_answers
+from blindcal.result import SCHEMA_VERSION, AuditResult, Counts, Spend, write_answers
 from blindcal.run import CHARACTERS_A_TOKEN, Limits, Outcome, Prices, Progress, Question, run
 from blindcal.store import Store, Usage
 from blindcal.text import printable
@@ -75,8 +76,8 @@ class Settings:
     """What defines an audit: who is asked, what, and how it is estimated.
 
     ``queries`` is the mean number an item (by default 1 for ``latent`` and ``blind``). ``offset`` is the
-    common bias C of METHOD 2 and ``limit`` the largest bias the service takes. ``keep_prompts=False``
-    keeps only hashes of the questions in the run file.
+    common bias C of METHOD 2 and ``limit`` the largest bias the service takes. ``resamples`` refits stand
+    behind the intervals. ``keep_prompts=False`` keeps only hashes of the questions in the run file.
     """
 
     model: str
@@ -96,6 +97,7 @@ class Settings:
     queries: float | None = None
     bins: int | None = None
     level: float = 0.95
+    resamples: int = 1000
     seed: int = 0
     offset: float = 50.0
     limit: float = 100.0
@@ -142,14 +144,18 @@ class Settings:
 
     def resolved(self, n: int) -> Settings:
         """With the defaults that depend on the method and the number of items filled in."""
-        from blindcal.estimate.truth import bins_blind
-
         bins = self.bins or (bins_blind(n) if self.method == "blind" else DEFAULT_BINS)
         return replace(self, queries=self.queries or DEFAULT_QUERIES[self.method], bins=bins)
 
     def fixed(self, items: Items) -> dict[str, Any]:
         """What a run may not be continued with once it has begun with another: all that shapes a query."""
-        free = {"api_key_env", "timeout", "level", *(() if self.method == "blind" else ("bins",))}
+        free = {
+            "api_key_env",
+            "timeout",
+            "level",
+            "resamples",
+            *(() if self.method == "blind" else ("bins",)),
+        }
         shaping = {name: value for name, value in asdict(self).items() if name not in free}
         return _plain({**shaping, "items": len(items), "items_digest": items.digest})
 
@@ -489,10 +495,18 @@ def _conclude(
 ) -> AuditResult:
     assert settings.bins is not None
     answered, labels = outcome.answered, items.labels
-    found = figures(settings.method, asking, labels, items.groups, answered, settings.bins, settings.level)
-    ece = found.ece.value
+    found = figures(
+        settings.method,
+        asking,
+        labels,
+        items.groups,
+        answered,
+        settings.bins,
+        settings.level,
+        ready.jitter,
+        settings.resamples,
+    )
     answers = np.bincount(answered.answers + 1, minlength=3)
-    invalid = np.unique(answered.items[answered.answers == INVALID]).size
     paid = ready.spent + outcome.usage
     return AuditResult(
         schema_version=SCHEMA_VERSION,
@@ -515,7 +529,7 @@ def _conclude(
         tce=found.tce,
         calibrated_pvalue=found.calibrated_pvalue,
         bins=found.bins,
-        ece_if_invalid=(0.0, 1.0) if ece is None else ece_if_invalid(ece, invalid / len(items)),
+        ece_if_invalid=found.ece_if_invalid,
         counts=Counts(
             items=len(items),
             positive_labels=int(labels.sum()),

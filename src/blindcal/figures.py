@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 from scipy.special import expit
 
-from blindcal.design import BlindDesign, Design, extraction_bounds
+from blindcal.design import BlindDesign, Design
 from blindcal.errors import NotIdentifiedError
+from blindcal.estimate import functionals
+from blindcal.estimate.baselines import flip_bounds
 from blindcal.estimate.blind import blind
+from blindcal.estimate.latent import latent
 from blindcal.estimate.truth import bin_edges, binned_ece
 from blindcal.records import INVALID, POSITIVE, Answered, FloatArray, IntArray
-from blindcal.result import Bin, Estimate, number
+from blindcal.result import Bin, Estimate, ece_if_invalid, number
 
 NOTHING = Estimate(None)
 
@@ -23,6 +27,7 @@ class Figures:
 
     ece: Estimate
     bins: tuple[Bin, ...]
+    ece_if_invalid: tuple[float, float]
     overconfidence: Estimate = NOTHING
     leaning: Estimate = NOTHING
     auroc: Estimate = NOTHING
@@ -41,6 +46,8 @@ def figures(
     answered: Answered,
     bins: int,
     level: float,
+    jitter: float = 0.0,
+    resamples: int = 1000,
 ) -> Figures:
     """Estimate everything that the method's answers tell.
 
@@ -53,11 +60,12 @@ def figures(
         raise NotIdentifiedError("no valid answer: nothing can be estimated")
     if isinstance(design, BlindDesign):
         return _blind(design, labels, answered)
+    asked = np.unique(answered.items).size
     if method == "sampling":
-        return _direct(labels, _shares(labels.size, answered), bins)
+        return _direct(labels, _shares(labels.size, answered), asked, bins)
     if method == "extraction":
-        return _direct(labels, _extracted(labels.size, answered), bins)
-    return _latent(labels, groups, answered, bins, level)
+        return _direct(labels, _extracted(labels.size, answered), asked, bins)
+    return _latent(labels, groups, answered, bins, level, jitter, resamples)
 
 
 def _blind(design: BlindDesign, labels: IntArray, answered: Answered) -> Figures:
@@ -67,10 +75,18 @@ def _blind(design: BlindDesign, labels: IntArray, answered: Answered) -> Figures
     reached = thresholds == 0  # these are not asked: their indicator is 1
     reached[answered.items] = True
     found = blind(labels[reached], thresholds[reached], answers[reached], design.bins)
-    return Figures(Estimate(number(found.ece)), *_gaps(found.gaps))
+    edges = bin_edges(found.gaps.size)
+    side = np.sign(np.round(edges[:-1] + edges[1:] - 1, 9))  # a bin around 1/2 says nothing about confidence
+    return Figures(
+        Estimate(number(found.ece)),
+        _bins(found.gaps),
+        (max(0.0, found.ece - found.invalid_bound), min(1.0, found.ece + found.invalid_bound)),
+        overconfidence=Estimate(float(side @ found.gaps)),
+        leaning=Estimate(float(found.gaps.sum())),
+    )
 
 
-def _direct(labels: IntArray, p: FloatArray, bins: int) -> Figures:
+def _direct(labels: IntArray, p: FloatArray, asked: int, bins: int) -> Figures:
     """The figures of probabilities taken at face value."""
     known = np.isfinite(p)
     y, f = labels[known], p[known]
@@ -79,7 +95,8 @@ def _direct(labels: IntArray, p: FloatArray, bins: int) -> Figures:
     halves = binned_ece(y, f, 2).gaps
     return Figures(
         Estimate(found.ece),
-        _gaps(found.gaps)[0],
+        _bins(found.gaps),
+        ece_if_invalid(found.ece, 1 - y.size / asked),
         overconfidence=Estimate(float(halves[1] - halves[0])),
         leaning=Estimate(float((f - y).mean())),
         accuracy=Estimate(float(right.mean())),
@@ -87,12 +104,9 @@ def _direct(labels: IntArray, p: FloatArray, bins: int) -> Figures:
     )
 
 
-def _gaps(gaps: FloatArray) -> tuple[tuple[Bin, ...], Estimate, Estimate]:
-    """The bins, and what their gaps say about over- and underconfidence and about leaning to one side."""
+def _bins(gaps: FloatArray) -> tuple[Bin, ...]:
     edges = bin_edges(gaps.size)
-    bins = tuple(Bin(float(a), float(b), float(g)) for a, b, g in zip(edges, edges[1:], gaps, strict=False))
-    side = np.sign(np.round(edges[:-1] + edges[1:] - 1, 9))  # a bin around 1/2 says nothing about confidence
-    return bins, Estimate(number(float(side @ gaps))), Estimate(number(float(gaps.sum())))
+    return tuple(Bin(float(a), float(b), float(g)) for a, b, g in zip(edges, edges[1:], gaps, strict=False))
 
 
 def _shares(n: int, answered: Answered) -> FloatArray:
@@ -106,13 +120,56 @@ def _shares(n: int, answered: Answered) -> FloatArray:
 
 def _extracted(n: int, answered: Answered) -> FloatArray:
     """Each item's probability at the middle of what bisection left of its flip (METHOD 3)."""
-    low, high = extraction_bounds(n, answered)
+    low, high = flip_bounds(n, answered.items, answered.shifts, answered.answers)
     p = expit(-(low + high) / 2)
     p[np.setdiff1d(np.arange(n), answered.items[answered.answers != INVALID])] = np.nan
     return p
 
 
 def _latent(
-    labels: IntArray, groups: IntArray | None, answered: Answered, bins: int, level: float
+    labels: IntArray,
+    groups: IntArray | None,
+    answered: Answered,
+    bins: int,
+    level: float,
+    jitter: float,
+    resamples: int,
 ) -> Figures:
-    raise NotImplementedError
+    fit = latent(
+        labels[answered.items],
+        answered.shifts,
+        answered.answers,
+        answered.temperatures,
+        answered.items,
+        None if groups is None else groups[answered.items],
+        jitter=jitter,
+        resamples=resamples,
+    )
+
+    def estimate(name: str, value: Callable[[], float]) -> Estimate:
+        try:
+            between = fit.interval(name, level, bins=bins)
+            return Estimate(number(value()), number(between.low), number(between.high))
+        except NotIdentifiedError:
+            return NOTHING
+
+    def signed(gaps: FloatArray, sign: FloatArray, draws: FloatArray) -> Estimate:
+        low, high = np.quantile(draws @ sign, [(1 - level) / 2, (1 + level) / 2])
+        return Estimate(float(gaps @ sign), float(low), float(high))
+
+    halves, in_halves = fit.gaps(2), functionals.gaps(fit.draws, 2)
+    ece = fit.ece(bins)
+    return Figures(
+        estimate("ece", lambda: ece),
+        _bins(fit.gaps(bins)),
+        (max(0.0, ece - fit.invalid_bound()), min(1.0, ece + fit.invalid_bound())),
+        # Above 1/2 the predicted answer is the positive one, below it the other (METHOD 1).
+        overconfidence=signed(halves, np.array([-1.0, 1.0]), in_halves),
+        leaning=signed(halves, np.ones(2), in_halves),
+        auroc=estimate("auroc", fit.auroc),
+        accuracy=estimate("accuracy", fit.accuracy),
+        brier=estimate("brier", lambda: fit.brier().score),
+        log_loss=estimate("log_loss", fit.log_loss),
+        tce=estimate("tce", fit.tce),
+        calibrated_pvalue=number(fit.calibrated_pvalue()),
+    )

@@ -66,6 +66,13 @@ DONE, STOPPED, UNFIT, INTERRUPTED = 0, 3, 4, 130
     show_default=True,
     help="Of the intervals.",
 )
+@click.option(
+    "--resamples",
+    type=click.IntRange(20),
+    default=1000,
+    show_default=True,
+    help="Refits behind the intervals.",
+)
 @click.option("--seed", type=int, default=0, show_default=True, help="Of the design; the same asks the same.")
 @click.option("--offset", type=float, default=50.0, show_default=True, help="The common bias C of METHOD 2.")
 @click.option(

@@ -1,0 +1,414 @@
+"""The whole audit over real HTTP: what it finds, refuses, keeps and writes, in Python and as a command."""
+
+from __future__ import annotations
+
+import asyncio
+import csv
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from click.testing import CliRunner, Result
+
+from blindcal import result as result_module
+from blindcal.audit import RUN_FILE, Settings, audit, audit_async, default_folder, plan
+from blindcal.bar import Bar
+from blindcal.cli import app
+from blindcal.data import load
+from blindcal.endpoints.recording import Recording
+from blindcal.endpoints.replay import Behaviour, Server, running
+from blindcal.errors import BlindcalError, ConfigError, InputError, UnfitError
+from blindcal.estimate.truth import binned_ece
+from blindcal.result import AuditResult, Estimate, ece_if_invalid
+from blindcal.run import Limits, Prices, Progress
+from blindcal.store import Store, Usage
+
+N = 400
+HOSTILE = ['=HYPERLINK("http://x")', "\x1b[2Jwiped", "+1", "@x", "a\x00b", "\u202egnp", "{q.__class__}"]
+
+
+def truth() -> np.ndarray[tuple[int], np.dtype[np.float64]]:
+    return np.random.default_rng(2).beta(0.4, 0.4, N)
+
+
+@pytest.fixture
+def items(tmp_path: Path) -> Path:
+    """A file of questions, some of them with hostile ids and texts."""
+    path = tmp_path / "items.jsonl"
+    labels = np.random.default_rng(3).random(N) < truth() ** 2
+    with path.open("w") as file:
+        for k in range(N):
+            name = HOSTILE[k] if k < len(HOSTILE) else f"q{k}"
+            record = {"id": name, "prompt": f"{name} SECRET{k}?", "label": int(labels[k])}
+            file.write(json.dumps(record) + "\n")
+    return path
+
+
+@pytest.fixture
+def scores(items: Path, tmp_path: Path) -> Path:
+    """The truth as a score file."""
+    path = tmp_path / "scores.csv"
+    with path.open("w", newline="") as file, load(items) as loaded:
+        table = csv.writer(file)
+        table.writerow(["id", "label", "p"])
+        table.writerows([item.id, item.label, p] for item, p in zip(loaded, truth(), strict=True))
+    return path
+
+
+def serving(items: Path, **behaviour: Any) -> Any:
+    with load(items) as loaded:
+        asked = list(loaded)
+    return running(
+        Recording.from_probabilities([i.id for i in asked], truth()), asked, Behaviour(**behaviour)
+    )
+
+
+@pytest.fixture
+def server(items: Path) -> Iterator[Server]:
+    with serving(items) as one:
+        yield one
+
+
+def settings(server: Server, **more: Any) -> Settings:
+    base = {"model": "replay", "base_url": server.base_url, "method": "blind", "resamples": 50}
+    return Settings(**{**base, **more})
+
+
+def test_an_audit_finds_and_writes_everything(
+    items: Path, scores: Path, server: Server, tmp_path: Path
+) -> None:
+    """An audit ends with a result, the same in its file, beside the answers and the run."""
+    found = audit(items, settings(server), out=tmp_path / "run", oracle=scores, prices=Prices(1, 2))
+    assert found.complete
+    assert found.counts.items == N
+    assert found.counts.invalid == 0
+    assert found.spend.queries == found.spend.probe_queries + found.counts.positive + found.counts.negative
+    assert found.spend.cost == pytest.approx(
+        (found.spend.prompt_tokens + 2 * found.spend.completion_tokens) / 1e6
+    )
+    assert found.oracle is not None
+    with load(items) as loaded:
+        assert found.oracle.ece == pytest.approx(binned_ece(loaded.labels, truth(), len(found.bins)).ece)
+    assert found.probe is not None
+    assert found.probe["verdict"] == "thresholds"
+    assert AuditResult.load(tmp_path / "run" / "result.json") == found
+    assert {path.name for path in (tmp_path / "run").iterdir()} >= {
+        "run.sqlite",
+        "result.json",
+        "answers.csv",
+    }
+
+
+@pytest.mark.parametrize("method", ["latent", "extraction", "sampling", "temperature"])
+def test_every_method_comes_near_the_truth(
+    method: str, items: Path, scores: Path, server: Server, tmp_path: Path
+) -> None:
+    """Each method's ECE is within what so few items allow."""
+    queries = {"extraction": 8, "sampling": 8, "temperature": 6}.get(method)
+    found = audit(
+        items, settings(server, method=method, queries=queries), out=tmp_path / "run", oracle=scores
+    )
+    assert found.oracle is not None
+    assert abs(found.oracle.difference) < 0.1
+    assert found.semantics == ("sum" if method == "temperature" else "pair")
+
+
+def test_the_same_call_again_costs_nothing(items: Path, server: Server, tmp_path: Path) -> None:
+    """A finished audit is read back: no query, the same figures."""
+    first = audit(items, settings(server), out=tmp_path / "run")
+    asked = server.requests
+    second = audit(items, settings(server), out=tmp_path / "run")
+    assert server.requests == asked
+    assert (second.ece, second.bins, second.spend) == (first.ece, first.bins, first.spend)
+
+
+def test_other_settings_are_refused(items: Path, server: Server, tmp_path: Path) -> None:
+    """A folder that holds another audit is not touched, and the difference is shown."""
+    audit(items, settings(server), out=tmp_path / "run")
+    with pytest.raises(ConfigError, match="seed: 0 then, 1 now"):
+        audit(items, settings(server, seed=1), out=tmp_path / "run")
+    items.write_text(items.read_text().replace("SECRET9?", "SECRET9!"))
+    with pytest.raises(ConfigError, match="items_digest"):
+        audit(items, settings(server), out=tmp_path / "run")
+
+
+def test_the_level_and_the_key_may_change(items: Path, server: Server, tmp_path: Path) -> None:
+    """What shapes no query does not bind a run."""
+    audit(items, settings(server), out=tmp_path / "run")
+    again = audit(items, settings(server, level=0.9, api_key_env="OTHER", timeout=9), out=tmp_path / "run")
+    assert again.level == 0.9
+
+
+def test_an_ignored_bias_is_refused_unless_forced(items: Path, tmp_path: Path) -> None:
+    """Where logit_bias does nothing there is no audit by thresholds; forcing one leaves a mark."""
+    with serving(items, bias="ignored") as server:
+        with pytest.raises(UnfitError, match=r"ignored.*Use the method 'temperature'"):
+            audit(items, settings(server), out=tmp_path / "run")
+        forced = audit(items, settings(server), out=tmp_path / "forced", force=True)
+        by_heat = audit(items, settings(server, method="temperature"), out=tmp_path / "heat")
+    assert forced.probe is not None
+    assert forced.probe["forced"] is True
+    assert by_heat.complete
+
+
+def test_a_refused_endpoint_is_probed_afresh(items: Path, tmp_path: Path) -> None:
+    """After a refusal the next call asks again: the endpoint may have been mended."""
+    with serving(items, bias="ignored") as server:
+        one = settings(server)
+        port = int(server.base_url.split(":")[2].split("/")[0])
+        with pytest.raises(UnfitError):
+            audit(items, one, out=tmp_path / "run")
+    with load(items) as loaded:
+        asked = list(loaded)
+    recording = Recording.from_probabilities([i.id for i in asked], truth())
+    with running(recording, asked, port=port):
+        assert audit(items, one, out=tmp_path / "run").complete
+
+
+def test_invalid_answers_are_counted_and_bounded(items: Path, tmp_path: Path) -> None:
+    """Answers outside the targets widen what the ECE can be, and the result says how much."""
+    with serving(items, outside=0.05) as server:
+        found = audit(items, settings(server), out=tmp_path / "run")
+    assert found.ece.value is not None
+    low, high = found.ece_if_invalid
+    assert found.counts.invalid > 0
+    assert low < found.ece.value < high
+
+
+def test_the_bound_of_invalid_answers_holds() -> None:
+    """Whatever items join, the ECE stays inside the bound."""
+    rng = np.random.default_rng(0)
+    for _ in range(200):
+        n, extra = rng.integers(5, 50), rng.integers(1, 30)
+        y, p = rng.integers(0, 2, n + extra), rng.random(n + extra)
+        low, high = ece_if_invalid(binned_ece(y[:n], p[:n], 5).ece, extra / (n + extra))
+        assert low - 1e-12 <= binned_ece(y, p, 5).ece <= high + 1e-12
+
+
+def test_a_stopped_audit_says_so_and_goes_on(items: Path, server: Server, tmp_path: Path) -> None:
+    """With a limit reached the result is partial; without it the same call finishes."""
+    partial = audit(items, settings(server), out=tmp_path / "run", limits=Limits(max_queries=300))
+    assert not partial.complete
+    assert partial.stopped == "max_queries = 300 reached"
+    assert partial.spend.queries <= 300
+    assert partial.counts.unanswered > 0
+    assert audit(items, settings(server), out=tmp_path / "run").complete
+
+
+def test_answers_are_safe_in_a_spreadsheet(items: Path, server: Server, tmp_path: Path) -> None:
+    """No cell of answers.csv starts a formula or holds a control character."""
+    audit(items, settings(server), out=tmp_path / "run")
+    text = (tmp_path / "run" / "answers.csv").read_text()
+    assert not set(text.replace("\n", "")) & {chr(code) for code in [*range(32), 127, 0x202E]}
+    rows = list(csv.DictReader(text.splitlines()))
+    assert all(cell[0] not in "=+@" for row in rows for cell in row.values() if cell)
+    assert all(row["id"][0] != "-" and row["text"] in ("Yes", "No") for row in rows)
+
+
+def test_without_prompts_no_file_holds_a_question(items: Path, server: Server, tmp_path: Path) -> None:
+    """With ``keep_prompts=False`` no question can be read from the run's folder."""
+    audit(items, settings(server, keep_prompts=False), out=tmp_path / "run")
+    assert not any(b"SECRET" in path.read_bytes() for path in (tmp_path / "run").iterdir())
+
+
+def test_it_works_inside_a_running_loop(items: Path, server: Server, tmp_path: Path) -> None:
+    """A notebook has a loop already: both forms work there."""
+
+    async def notebook() -> tuple[AuditResult, AuditResult]:
+        return audit(items, settings(server), out=tmp_path / "a"), await audit_async(
+            items, settings(server), out=tmp_path / "b"
+        )
+
+    one, two = asyncio.run(notebook())
+    assert one.ece == two.ece
+
+
+def test_an_oracle_of_other_questions_is_refused(
+    items: Path, scores: Path, server: Server, tmp_path: Path
+) -> None:
+    """A score file must hold every item with its label and a probability."""
+    text = scores.read_text()
+    for old, new, message in [
+        ("q100,", "q100000,", "no score for item 'q100'"),
+        ("id,label,p", "id,label,q", "has the columns"),
+        ("\nq9,0,", "\nq9,1,", "are these scores of other questions"),
+        ("\nq9,1,", "\nq9,0,", "are these scores of other questions"),
+        ("\nq9,0,", "\nq9,0,x", "must be a probability"),
+    ]:
+        if old not in text:
+            continue
+        scores.write_text(text.replace(old, new))
+        with pytest.raises(InputError, match=message):
+            audit(items, settings(server), out=tmp_path / "run", oracle=scores)
+    assert server.requests == 0
+
+
+def test_the_schema_in_the_package_is_the_one_in_force() -> None:
+    """The JSON Schema that is shipped describes what is written."""
+    path = Path(result_module.__file__).with_name("result.schema.json")
+    assert json.loads(path.read_text()) == result_module.schema()
+
+
+def test_broken_results_are_refused(tmp_path: Path) -> None:
+    """A file that is no result is refused by name."""
+    path = tmp_path / "result.json"
+    path.write_text('{"schema_version": 1}')
+    with pytest.raises(InputError, match=r"result\.json: not a result"):
+        AuditResult.load(path)
+
+
+def test_the_direction_is_undecided_inside_the_interval(items: Path, server: Server, tmp_path: Path) -> None:
+    """A sign is claimed only where the interval has one."""
+    found = audit(items, settings(server), out=tmp_path / "run")
+    over = [Estimate(0.1, 0.05, 0.2), Estimate(-0.1, -0.2, -0.05), Estimate(0.1, -0.1, 0.2), Estimate(None)]
+    seen = [replace(found, overconfidence=one).direction for one in over]
+    assert seen == ["overconfident", "underconfident", "undecided", "undecided"]
+
+
+def test_plans_count_queries_and_guess_tokens(items: Path, server: Server) -> None:
+    """A plan asks nothing, and says whether it counted or guessed."""
+    planned = asyncio.run(plan(items, settings(server, bins=5), prices=Prices(10, 0)))
+    assert (planned.items, planned.queries, planned.counted) == (N, N * 4 // 5, False)
+    assert planned.cost is not None
+    counted = asyncio.run(plan(items, settings(server, model="gpt-4o-mini", method="latent", queries=2)))
+    assert (counted.queries, counted.counted) == (2 * N, True)
+    assert server.requests == 0
+
+
+def test_the_default_folder_is_safe_and_stable() -> None:
+    """Slashes and dots in names lead nowhere."""
+    assert default_folder("a/b.jsonl.gz", "org/../model:1") == Path("runs/b-org-..-model-1")
+
+
+def test_a_bar_shows_invalid_share_and_cost(capsys: pytest.CaptureFixture[str]) -> None:
+    """The bar counts what is on disk and shows what it cost."""
+    with Bar() as bar:
+        bar(Progress(10, 20, Usage(10, 10, invalid=1), 0.5, 32))
+    shown = capsys.readouterr().err
+    assert "10/20" in shown
+    assert "invalid=10.0%" in shown
+    assert "cost=$0.5000" in shown
+
+
+# The command line
+
+
+def blindcal(*arguments: object) -> Result:
+    return CliRunner().invoke(app, [str(argument) for argument in arguments], catch_exceptions=True)
+
+
+def test_the_command_prints_the_headline(items: Path, scores: Path, server: Server, tmp_path: Path) -> None:
+    """``blindcal audit`` ends with ECE, direction, queries and where the files are; then status knows it."""
+    out = tmp_path / "run"
+    done = blindcal(
+        "audit", items, "--model", "replay", "--base-url", server.base_url, "--out", out, "--oracle", scores,
+        "--price-in", 1, "--price-out", 1, "--resamples", 50,
+    )  # fmt: skip
+    assert done.exit_code == 0, done.output
+    for word in ("ECE ", "direction ", "AUROC ", "accuracy ", "queries ", "$", "oracle ", "files "):
+        assert word in done.output
+    status = blindcal("status", out)
+    assert status.exit_code == 0
+    assert "state      finished" in status.output
+    assert json.loads(blindcal("status", out / RUN_FILE, "--json").output)["items"] == N
+
+
+def test_json_and_quiet(items: Path, server: Server, tmp_path: Path) -> None:
+    """``--json --quiet`` prints the result and nothing else; ``--quiet`` nothing at all."""
+    arguments = (
+        "audit",
+        items,
+        "--model",
+        "replay",
+        "--base-url",
+        server.base_url,
+        "--out",
+        tmp_path / "run",
+    )
+    shown = blindcal(*arguments, "--method", "blind", "--json", "--quiet")
+    assert json.loads(shown.output)["schema_version"] == 1
+    assert blindcal(*arguments, "--method", "blind", "--quiet").output == ""
+
+
+def test_exit_codes(items: Path, server: Server, tmp_path: Path) -> None:
+    """Each way to end has its own exit code, and a message of one line."""
+    base = ("audit", items, "--method", "blind", "--quiet", "--base-url", server.base_url, "--out")
+    assert blindcal(*base, tmp_path / "a", "--model", "replay", "--max-queries", 200).exit_code == 3
+    wrong = blindcal(*base, tmp_path / "b", "--model", "other")
+    assert isinstance(wrong.exception, BlindcalError)
+    assert "no model 'other'" in str(wrong.exception)
+    assert blindcal(*base, tmp_path / "c").exit_code == 2
+    assert blindcal(*base, tmp_path / "c", "--model", "replay", "--max-cost", 1).exit_code == 2
+    with serving(items, bias="ignored") as deaf:
+        unfit = blindcal(*base[:-2], deaf.base_url, "--out", tmp_path / "d", "--model", "replay")
+    assert unfit.exit_code == 4
+    assert "--force" in unfit.output
+    assert isinstance(blindcal("status", tmp_path / "none").exception, BlindcalError)
+
+
+def test_a_dry_run_asks_nothing(items: Path, server: Server, tmp_path: Path) -> None:
+    """``--dry-run`` prints queries, tokens and cost, and makes no folder."""
+    shown = blindcal(
+        "audit", items, "--model", "replay", "--base-url", server.base_url, "--out", tmp_path / "run",
+        "--dry-run", "--price-in", 1, "--price-out", 1,
+    )  # fmt: skip
+    assert f"queries    {N} by latent" in shown.output
+    assert "cost       about $" in shown.output
+    assert not (tmp_path / "run").exists()
+    assert server.requests == 0
+
+
+def test_help_names_the_exit_codes() -> None:
+    """``--help`` teaches how it can end."""
+    shown = blindcal("audit", "--help").output
+    assert "130  interrupted; nothing is lost" in shown
+
+
+def test_hostile_settings_do_not_reach_the_terminal(tmp_path: Path) -> None:
+    """What a run file says is shown with its escapes written out."""
+    with Store.open(tmp_path / "run" / RUN_FILE) as store:
+        store.begin({"model": "\x1b[2Jm", "base_url": "u\x07", "method": "x", "queries": 1, "seed": 0}, [])
+    shown = blindcal("status", tmp_path / "run").output
+    assert "\x1b" not in shown
+    assert "\\x1b[2Jm" in shown
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="needs SIGINT")
+def test_ctrl_c_drains_and_the_next_run_finishes(items: Path, tmp_path: Path) -> None:
+    """An interrupted command exits with 130 having kept every answer, and the same command finishes."""
+    command = [sys.executable, "-c", "from blindcal.cli import main; main()", "audit", str(items)]
+    command += [
+        "--model",
+        "replay",
+        "--method",
+        "blind",
+        "--concurrency",
+        "4",
+        "--out",
+        str(tmp_path / "run"),
+    ]
+    with serving(items, latency=0.02) as server:
+        command += ["--base-url", server.base_url]
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        assert process.stderr is not None
+        for line in process.stderr:
+            if line.startswith("asking"):
+                break
+        process.send_signal(signal.SIGINT)
+        _, said = process.communicate(timeout=60)
+        assert process.returncode == 130, said
+        assert "the same command goes on" in said
+        paid = server.answered
+        with Store.read(tmp_path / "run" / RUN_FILE) as store:
+            kept = store.usage().queries
+        done = subprocess.run(command, capture_output=True, text=True, check=False, env={**os.environ})
+        assert done.returncode == 0, done.stderr
+        assert server.answered - paid == N * 2 // 3 - kept
