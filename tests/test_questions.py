@@ -240,8 +240,8 @@ def test_command_writes_items(tmp_path: Path) -> None:
     path = tmp_path / "questions.jsonl"
     runner = CliRunner()
     assert runner.invoke(command, ["builtin", "--n", "30", "--out", str(path)]).exit_code == 0
-    with data.load(path) as items:
+    with data.load(path, data.Reading(group_field="family")) as items:
         assert list(items) == generate(30)
     printed = runner.invoke(command, ["builtin", "--n", "30"]).stdout
     assert printed == path.read_text()
-    assert set(json.loads(printed.splitlines()[0])) == {"id", "prompt", "label", "group"}
+    assert set(json.loads(printed.splitlines()[0])) == {"id", "prompt", "label", "family"}

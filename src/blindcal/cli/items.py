@@ -32,8 +32,8 @@ def builtin(n: int, seed: int, out: Path | None) -> None:
     """Write yes/no questions made by code, with sure labels.
 
     Families: {families}. Half the answers are Yes, in every family; no question comes twice; fewer
-    questions are the beginning of more. Each line has id, prompt, label (1 is Yes) and group, which is
-    the family; the id names the family and the level of difficulty, 1 to 4.
+    questions are the beginning of more. Each line has id, prompt, label (1 is Yes) and family; the id
+    names the family and the level of difficulty, 1 to 4.
     """
     items = generate(n, seed=seed)
     with contextlib.nullcontext(sys.stdout) if out is None else out.open("w", encoding="utf-8") as file:
@@ -48,4 +48,5 @@ builtin.help = (builtin.help or "").format(families=", ".join(FAMILIES))
 
 def _line(item: Item) -> str:
     prompt = item.messages[0].content
-    return json.dumps({"id": item.id, "prompt": prompt, "label": item.label, "group": item.group})
+    # Not "group": an audit takes items of a group for repeats of one thing, and families are not that.
+    return json.dumps({"id": item.id, "prompt": prompt, "label": item.label, "family": item.group})
