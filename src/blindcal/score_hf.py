@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -21,7 +20,7 @@ from blindcal.errors import InputError, MissingExtraError
 from blindcal.records import Item, Message, Targets, Token
 from blindcal.score import Score, in_order
 
-WINDOW = 8192  # prompts sorted together; their token ids are all that is held
+WINDOW = 32_768  # prompts sorted together; their token ids are all that is held
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +50,7 @@ class HfModel:
             ) from None
         self._torch = torch
         self.device = torch.device(settings.device or ("cuda" if torch.cuda.is_available() else "cpu"))
+        self._cuda = self.device.type == "cuda"
         where: dict[str, Any] = {"pretrained_model_name_or_path": source}
         if source.endswith(".gguf"):
             path = Path(source)
@@ -62,7 +62,7 @@ class HfModel:
             reason = str(error).strip().splitlines()[0]
             raise InputError(f"cannot load the model {source}: {reason}") from None
         self._model: Any = model.to(self.device).eval()
-        self.batch_tokens = settings.batch_tokens or (32_768 if self.device.type == "cuda" else 4096)
+        self.batch_tokens = settings.batch_tokens or (32_768 if self._cuda else 4096)
 
     async def encode(self, text: str) -> Sequence[int]:
         """The token ids of a text, as :func:`blindcal.endpoints.tokens.candidates` asks for them."""
@@ -122,7 +122,7 @@ class HfModel:
                 raise InputError(
                     f"out of memory on one prompt of {len(prompts[0])} tokens: use a smaller model or dtype"
                 ) from None
-        with suppress(AttributeError):
+        if self._cuda:
             self._torch.cuda.empty_cache()
         half = len(prompts) // 2
         self.batch_tokens = max(self.batch_tokens // 2, 1)
@@ -135,34 +135,35 @@ class HfModel:
         """The logprobs of `tokens` at the answer's position, still on the device."""
         torch = self._torch
         width = max(map(len, prompts))
-        ids = np.zeros((len(prompts), width), np.int64)
-        mask = np.zeros((len(prompts), width), np.int64)
+        ids = np.zeros((len(prompts), width + 1), np.int64)  # the last column is the length
         for row, prompt in enumerate(prompts):
-            ids[row, width - len(prompt) :] = prompt
-            mask[row, width - len(prompt) :] = 1
-        positions = np.maximum(mask.cumsum(axis=1) - 1, 0)
+            ids[row, width - len(prompt) : width] = prompt
+            ids[row, width] = len(prompt)
         with torch.inference_mode():
-            on_device = [
-                torch.from_numpy(a).to(self.device, non_blocking=True) for a in (ids, mask, positions)
-            ]
+            sent = torch.from_numpy(ids)
+            # Only pinned memory travels while the device is still busy with the last batch.
+            sent = (
+                sent.pin_memory().to(self.device, non_blocking=True) if self._cuda else sent.to(self.device)
+            )
+            positions = torch.arange(width, device=self.device) - (width - sent[:, width:])
             logits = (
                 self._model(
-                    input_ids=on_device[0],
-                    attention_mask=on_device[1],
-                    position_ids=on_device[2],
+                    input_ids=sent[:, :width],
+                    attention_mask=(positions >= 0).long(),
+                    position_ids=positions.clamp(min=0),
                     use_cache=False,
                     logits_to_keep=1,
                 )
                 .logits[:, -1]
                 .float()
             )
-            wanted = torch.tensor([token.id for token in tokens], device=self.device)
-            return logits[:, wanted] - logits.logsumexp(dim=-1, keepdim=True)
+            return logits[:, [token.id for token in tokens]] - logits.logsumexp(dim=-1, keepdim=True)
 
 
 def _collect(window: Sequence[Item], batch: Sequence[int], parts: Sequence[Any]) -> list[Score]:
     rows = np.concatenate([part.cpu().numpy() for part in parts]).astype(float)
+    masses = np.exp(rows).sum(axis=1).tolist()
     return [
-        Score(window[k].id, window[k].label, tuple(row.tolist()), float(np.exp(row).sum()))
-        for k, row in zip(batch, rows, strict=True)
+        Score(window[k].id, window[k].label, tuple(row), mass)
+        for k, row, mass in zip(batch, rows.tolist(), masses, strict=True)
     ]
