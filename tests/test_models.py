@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import http.server
+import os
 import threading
 import zipfile
 from collections.abc import Iterator
@@ -113,6 +114,16 @@ def test_damaged_cache_is_replaced(publisher: str) -> None:
     models.cached_model().parent.mkdir(parents=True)
     models.cached_model().write_bytes(PAYLOAD[:100])
     assert models.pull(url=publisher + "/whole").read_bytes() == PAYLOAD
+
+
+def test_what_a_kill_left_is_removed(publisher: str) -> None:
+    """An old temporary folder goes when the model is fetched; a young one may be another's and stays."""
+    old, young = (models.cached_model().parent / name for name in ("pull-old", "pull-young"))
+    old.mkdir(parents=True)
+    young.mkdir()
+    os.utime(old, (0, 0))
+    models.pull(url=publisher + "/whole")
+    assert sorted(left_behind()) == sorted([models.cached_model(), young])
 
 
 def test_cache_that_cannot_be_written(publisher: str, tmp_path: Path) -> None:

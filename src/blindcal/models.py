@@ -13,9 +13,11 @@ import hashlib
 import http.client
 import importlib.metadata
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
+import time
 import urllib.error
 import urllib.request
 import zipfile
@@ -40,6 +42,7 @@ Progress: TypeAlias = Callable[[int, int], None]
 
 _CHUNK = 1 << 20
 _MAGIC = b"GGUF"
+_STALE_SECONDS = 3600.0
 
 
 class ModelError(BlindcalError):
@@ -99,7 +102,7 @@ def check_gguf(path: Path) -> Path:
 def pull(progress: Progress = lambda _done, _total: None, *, url: str = URL) -> Path:
     """Fetch the default model into the cache unless it is there whole; return its path.
 
-    A download that stops leaves nothing but its temporary file's absence: the next one starts anew.
+    A download that fails leaves nothing; what one that was killed left is removed by a later one.
     """
     target = cached_model()
     if target.is_file() and _digest(target) == SHA256:
@@ -107,6 +110,7 @@ def pull(progress: Progress = lambda _done, _total: None, *, url: str = URL) -> 
     failures = []
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
+        _remove_stale(target.parent)
         with tempfile.TemporaryDirectory(prefix="pull-", dir=target.parent) as folder:
             part = Path(folder) / NAME
             for name, source in (
@@ -124,6 +128,12 @@ def pull(progress: Progress = lambda _done, _total: None, *, url: str = URL) -> 
         raise ModelError(f"cannot write the model to {target.parent}: {error.strerror or error}") from None
     tried = "; ".join(failures)
     raise ModelError(f"could not fetch the model ({tried}); without a network, copy it to {target}")
+
+
+def _remove_stale(folder: Path) -> None:
+    for left in folder.glob("pull-*"):
+        if time.time() - left.stat().st_mtime > _STALE_SECONDS:
+            shutil.rmtree(left, ignore_errors=True)
 
 
 def _write(source: Iterator[bytes], part: Path, progress: Progress) -> None:
