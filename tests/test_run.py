@@ -319,7 +319,7 @@ def test_answers_that_are_all_invalid_end_the_run(tmp_path: Path) -> None:
             return Reply("\x1b[31mSure")
 
     fake = Chatty(1000)
-    with pytest.raises(EndpointError, match=r"none of 50 answers .*'\\\\x1b\[31mSure'"):
+    with pytest.raises(EndpointError, match=r"none of \d+ answers .*'\\\\x1b\[31mSure'"):
         asyncio.run(ask_all(fake, tmp_path))
     assert fake.calls < 100
 

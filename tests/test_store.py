@@ -31,6 +31,13 @@ def saved(query: int, answer: int = 1, text: str = "Yes") -> Saved:
     return Saved(query, answer, text, 100, 1, 10, 1, 0.25)
 
 
+def keep(store: Store, *answers: Saved) -> None:
+    async def save_all() -> None:
+        await asyncio.gather(*(store.save(answer) for answer in answers))
+
+    asyncio.run(save_all())
+
+
 def a_round(size: int) -> Round:
     return Round(np.arange(size), np.linspace(-3, 3, size), np.zeros(size))
 
@@ -42,7 +49,7 @@ def test_everything_kept_is_there_after_reopening(path: Path) -> None:
         store.add_round(a_round(3))
         store.add_round(a_round(2))
         store.set_note("probe", {"verdict": "good"})
-        asyncio.run(store.save(saved(3, 0, "No")))
+        keep(store, saved(3, 0, "No"))
     with Store.open(path) as store:
         assert not store.begin({"model": "m"}, ITEMS)
         assert [len(r) for r in store.rounds()] == [3, 2]

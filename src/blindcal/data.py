@@ -13,6 +13,7 @@ import gzip
 import hashlib
 import io
 import json
+import os
 import re
 import sys
 import tempfile
@@ -147,8 +148,7 @@ class Items:
         return len(self._labels)
 
     def __getitem__(self, number: int) -> Item:
-        self._file.seek(self._starts[number])
-        line = self._file.read(self._sizes[number])
+        line = _read_at(self._file, self._starts[number], self._sizes[number])
         if zlib.crc32(line) != self._sums[number]:
             raise InputError(f"{self.path}: changed while it was being used; run again")
         return self._reading.item(_decode(line), number)
@@ -252,6 +252,7 @@ def load(path: str | Path, reading: Reading | None = None, *, scratch: Path | No
             if line.strip():
                 items._add(line, start)
             start += len(line)
+        file.flush()
         items._check()
     except InputError as error:
         items.close()
@@ -322,6 +323,13 @@ _READERS: dict[str, Callable[[Path, bool], Iterator[tuple[str, bytes]]]] = {
 
 def _binary(path: Path, zipped: bool) -> BinaryIO:
     return cast(BinaryIO, gzip.open(path, "rb") if zipped else path.open("rb"))
+
+
+def _read_at(file: BinaryIO, start: int, size: int) -> bytes:
+    if hasattr(os, "pread"):  # one system call; a seek would also throw the file's buffer away
+        return os.pread(file.fileno(), size, start)
+    file.seek(start)
+    return file.read(size)
 
 
 def _scratch(folder: Path | None) -> BinaryIO:

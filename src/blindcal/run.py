@@ -3,19 +3,20 @@
 The rule that makes it safe: a query is under way until its answer is on disk, and never are more than
 ``concurrency`` under way. So that is the most a crash can lose, to be asked and paid again.
 
-Queries come from one generator and become tasks only when there is room, so a million of them are
-never a million tasks. Nothing is cancelled to stop a run: no new query goes out, and what is under way
+Queries come from one generator and are taken by a worker only when there is room, so a million of them
+are never a million tasks. Nothing is cancelled to stop a run: no new query goes out, and what is under way
 is waited for and kept.
 """
 
 from __future__ import annotations
 
 import asyncio
+import gc
 import itertools
 import random
 import time
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
@@ -24,7 +25,7 @@ import numpy.typing as npt
 
 from blindcal.design import Design
 from blindcal.endpoints.base import Endpoint
-from blindcal.errors import BlindcalError, EndpointError, InputError, ReplyError, RetryableError
+from blindcal.errors import EndpointError, InputError, ReplyError, RetryableError
 from blindcal.pace import Climb, Meter
 from blindcal.records import (
     INVALID,
@@ -167,6 +168,11 @@ async def run(
     """
     runner = _Runner(items, endpoint, question, store, limits or Limits(), prices, spent or Usage(), stop)
     runner.progress, runner.total = progress, planned
+    with _undisturbed():
+        return await _rounds(design, runner, store, max_shift)
+
+
+async def _rounds(design: Design, runner: _Runner, store: Store, max_shift: float) -> Outcome:
     answered, first = Answered.empty(), 0
     stored = store.rounds()
     for number in itertools.count():
@@ -184,6 +190,16 @@ async def run(
             break
     runner.tell()
     return Outcome(answered, runner.usage, runner.stopped)
+
+
+@contextmanager
+def _undisturbed() -> Iterator[None]:
+    """Keep the garbage collector from looking through everything that was there before, over and over."""
+    gc.freeze()
+    try:
+        yield
+    finally:
+        gc.unfreeze()
 
 
 class _Runner:
@@ -214,12 +230,20 @@ class _Runner:
         self._characters = 0
         self._skipped = 0
         self._last: Exception | None = None
-        self._error: BlindcalError | None = None
+        self._error: Exception | None = None
+        self._workers: set[asyncio.Task[None]] = set()
+        self._handed_over: dict[asyncio.Future[None], list[Saved]] = {}
+        self._drained = asyncio.Event()
         self._told = float("-inf")
-        self.usage = store.usage()
+        self._before = store.usage()
         self.stopped: str | None = None
         self.total = 0
         self.progress: Callable[[Progress], None] | None = None
+
+    @property
+    def usage(self) -> Usage:
+        """What all answers on disk have cost."""
+        return self._before + self._fresh
 
     async def ask(self, asked: Round, first: int, answers: AnswerArray) -> AnswerArray:
         """Ask what a round leaves open; returns its answers, `UNASKED` where the run stopped before."""
@@ -229,8 +253,13 @@ class _Runner:
         self._asked, self._first, self._answers = asked, first, answers
         self._heard = time.monotonic()
         self.total = max(self.total, first + len(asked))
-        async with asyncio.TaskGroup() as self._group:
-            self._fill()
+        self._drained.clear()
+        self._fill()
+        try:
+            await self._drained.wait()
+        finally:  # only a run that is itself cancelled has workers left
+            for worker in self._workers:
+                worker.cancel()
         if self._error is not None:
             raise self._error
         if UNASKED in answers and (self.stopped or self._stop.is_set()):
@@ -239,7 +268,9 @@ class _Runner:
         if self._useless and not self.usage.queries:
             raise EndpointError(self._useless[0][1])
         for position, message in self._useless:
-            await self._keep(self._saved(position, Reply(f"({message})"), REPLY_TRIES, 0.0))
+            saved = self._saved(position, Reply(f"({message})"), REPLY_TRIES, 0.0)
+            await self._store.save(saved)
+            self._count([saved])
         self._useless.clear()
         if self._skipped:
             self.stopped = f"{self._skipped} queries failed {self._limits.attempts} times each: {self._last}"
@@ -248,39 +279,67 @@ class _Runner:
     # Queries under way
 
     def _fill(self) -> None:
-        """Put queries under way while there is room: on the wire, and in what a crash may lose."""
-        while self._on_the_wire < self._climb.limit and self._under_way < self._limits.concurrency:
-            if (
-                self._under_way
-                and self._limits.max_cost is not None
-                and not (self._spent + self.usage).queries
-            ):
-                return  # one first, to learn what one costs
-            position = None if self._stop.is_set() else next(self._queries, None)
-            if position is None:
-                return
-            if (why := self._spent_up()) is not None:
-                self.stopped, self._queries = why, iter(())
-                return
-            self._under_way += 1
-            self._on_the_wire += 1
-            self._group.create_task(self._query(int(position)))
+        """Put queries under way while there is room; say so when nothing is under way any more."""
+        while (position := self._take()) is not None:
+            worker = asyncio.create_task(self._work(position))
+            self._workers.add(worker)
+            worker.add_done_callback(self._workers.discard)
+        if not self._under_way:
+            self._drained.set()
 
-    async def _query(self, position: int) -> None:
-        try:
+    def _take(self) -> int | None:
+        """The next query, if there is room for it on the wire and in what a crash may lose."""
+        if self._on_the_wire >= self._climb.limit or self._under_way >= self._limits.concurrency:
+            return None
+        if self._under_way and self._limits.max_cost is not None and not (self._spent + self.usage).queries:
+            return None  # one first, to learn what one costs
+        position = None if self._stop.is_set() else next(self._queries, None)
+        if position is None:
+            return None
+        if (why := self._spent_up()) is not None:
+            self.stopped, self._queries = why, iter(())
+            return None
+        self._under_way += 1
+        self._on_the_wire += 1
+        return int(position)
+
+    async def _work(self, position: int | None) -> None:
+        while position is not None:
+            handed_over = False
             try:
                 saved = await self._ask(position)
-            finally:
-                self._on_the_wire -= 1
-            self._fill()
-            if saved is not None:
-                await self._keep(saved)
-        except BlindcalError as error:  # the others finish what is under way, and then the run raises it
-            self._error = self._error or error
-            self._stop.set()
-        finally:
-            self._under_way -= 1
+                if saved is not None:
+                    self._hand_over(saved)
+                    handed_over = True
+            except Exception as error:
+                self._fail(error)
+            self._on_the_wire -= 1
+            self._under_way -= not handed_over
+            position = self._take()
         self._fill()
+
+    def _hand_over(self, saved: Saved) -> None:
+        """Leave an answer to the store and go on; it stays under way until it is on disk."""
+        kept = self._store.save(saved)
+        if kept not in self._handed_over:
+            self._handed_over[kept] = []
+            kept.add_done_callback(self._on_disk)
+        self._handed_over[kept].append(saved)
+
+    def _on_disk(self, kept: asyncio.Future[None]) -> None:
+        group = self._handed_over.pop(kept)
+        self._under_way -= len(group)
+        try:
+            kept.result()
+            self._count(group)
+        except Exception as error:
+            self._fail(error)
+        self._fill()
+
+    def _fail(self, error: Exception) -> None:
+        """Stop; what is under way is still kept, and then the run raises the error."""
+        self._error = self._error or error
+        self._stop.set()
 
     async def _ask(self, position: int) -> Saved | None:
         """Ask until there is an answer, or no hope of one for this query."""
@@ -332,19 +391,24 @@ class _Runner:
             round(seconds, 4),
         )
 
-    async def _keep(self, saved: Saved) -> None:
-        await self._store.save(saved)
-        self._answers[saved.query - self._first] = saved.answer
-        tokens = saved.prompt_tokens, saved.completion_tokens, saved.cached_tokens
-        cost = Usage(1, saved.attempts, *tokens, invalid=int(saved.answer == INVALID))
-        self.usage += cost
-        self._fresh += cost
+    def _count(self, group: list[Saved]) -> None:
+        """Count answers that are on disk."""
+        for saved in group:
+            self._answers[saved.query - self._first] = saved.answer
+            self._fresh += Usage(
+                1,
+                saved.attempts,
+                saved.prompt_tokens,
+                saved.completion_tokens,
+                saved.cached_tokens,
+                int(saved.answer == INVALID),
+            )
         if time.monotonic() - self._told > 0.1:
             self.tell()
-        if self.usage.invalid == self.usage.queries and self.usage.queries % ALL_INVALID == 0:
+        if self.usage.queries >= ALL_INVALID and self.usage.invalid == self.usage.queries:
             raise EndpointError(
                 f"none of {self.usage.queries} answers is one of the answer words (the last one: "
-                f"{saved.text[:40]!r}): check the words and tokens, and that logit_bias acts"
+                f"{group[-1].text[:40]!r}): check the words and tokens, and that logit_bias acts"
             )
 
     def _refusal(self, error: RetryableError, attempt: int) -> float:
@@ -374,9 +438,10 @@ class _Runner:
     # Limits
 
     def _spent_up(self) -> str | None:
-        asked = self._spent.queries + self.usage.queries + self._under_way
-        if self._limits.max_queries is not None and asked >= self._limits.max_queries:
-            return f"max_queries = {self._limits.max_queries} reached"
+        if self._limits.max_queries is not None:
+            asked = self._spent.queries + self.usage.queries + self._under_way
+            if asked >= self._limits.max_queries:
+                return f"max_queries = {self._limits.max_queries} reached"
         if self._limits.max_cost is not None and self._prices is not None:
             paid = self._prices.cost(self._spent + self.usage)
             each = paid / max(1, self._spent.queries + self.usage.queries)

@@ -1,7 +1,7 @@
 """The run on disk: one SQLite file that a crash at any moment leaves whole.
 
 What is promised. The settings, the items and every round of the design are on disk before the first
-query they lead to. An answer that :meth:`Store.save` has returned from is on disk too (WAL,
+query they lead to. An answer whose :meth:`Store.save` is done is on disk too (WAL,
 ``synchronous=FULL``). So whoever comes after a ``kill -9`` finds every answer that was counted, and
 loses at most those still under way.
 
@@ -104,7 +104,8 @@ class Store:
         self._db = db
         self._lock = lock
         self._thread = ThreadPoolExecutor(1, "blindcal-store")
-        self._waiting: list[tuple[Saved, asyncio.Future[None]]] = []
+        self._waiting: list[Saved] = []
+        self._kept: asyncio.Future[None] | None = None
         self._committing: asyncio.Task[None] | None = None
 
     @classmethod
@@ -253,28 +254,26 @@ class Store:
 
     # Answers
 
-    async def save(self, answer: Saved) -> None:
-        """Keep an answer; returns once it is on disk."""
-        done = asyncio.get_running_loop().create_future()
-        self._waiting.append((answer, done))
+    def save(self, answer: Saved) -> asyncio.Future[None]:
+        """Keep an answer. What is returned is done once it is on disk; answers of one commit share it."""
+        if self._kept is None:
+            self._kept = asyncio.get_running_loop().create_future()
+        self._waiting.append(answer)
         if self._committing is None:
             self._committing = asyncio.create_task(self._commit())
-        await done
+        return self._kept
 
     async def _commit(self) -> None:
         loop = asyncio.get_running_loop()
-        while self._waiting:
-            group, self._waiting = self._waiting, []
+        while self._kept is not None:
+            group, kept = self._waiting, self._kept
+            self._waiting, self._kept = [], None
             try:
-                await loop.run_in_executor(self._thread, self._insert, [answer for answer, _ in group])
+                await loop.run_in_executor(self._thread, self._insert, group)
             except StoreError as error:
-                for _, done in group:
-                    if not done.done():
-                        done.set_exception(error)
+                kept.set_exception(error)
             else:
-                for _, done in group:
-                    if not done.done():
-                        done.set_result(None)
+                kept.set_result(None)
         self._committing = None
 
     def _insert(self, answers: list[Saved]) -> None:
