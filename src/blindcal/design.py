@@ -7,9 +7,29 @@ run can be taken up again from its answers alone.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Protocol
 
-from blindcal.records import Answered, Round
+import numpy as np
+from scipy.special import logit
+
+from blindcal.errors import InputError
+from blindcal.estimate.baselines import flip_bounds
+from blindcal.estimate.blind import blind_subsets
+from blindcal.estimate.checks import ArrayLike, labels_array, whole
+from blindcal.estimate.grid import CELLS, EDGES_P, EDGES_S, MID_P, edge_of_threshold
+from blindcal.estimate.model import working_table
+from blindcal.estimate.patterns import Patterns, count_patterns
+from blindcal.estimate.truth import bin_edges
+from blindcal.records import Answered, FloatArray, IntArray, Round
+
+#: Temperatures that together tell weak from strong preferences (METHOD 6); no API takes more than 2.
+TEMPERATURES = (0.3, 0.6, 1.0, 2.0)
+
+_PILOT = 0.25  # share of a one-query design asked evenly, before the rest is asked where it tells more
+_EVEN = 0.2  # share of the later thresholds that stay evenly spread, against a misleading pilot
+_NEAR_BEST = 0.75  # a follow-up is drawn from thresholds that tell at least this much of what the best would
 
 
 class Design(Protocol):
@@ -18,3 +38,254 @@ class Design(Protocol):
     def next_round(self, answered: Answered) -> Round | None:
         """Return the next batch of queries."""
         ...
+
+
+def shift_of(threshold: FloatArray) -> FloatArray:
+    """The shift that tests ``f >= threshold``: b = -logit(t) (METHOD 2)."""
+    return -logit(threshold)
+
+
+def _round(items: IntArray, shifts: FloatArray, temperature: float | FloatArray = 0.0) -> Round:
+    return Round(items.astype(np.int64), shifts, np.broadcast_to(np.float64(temperature), items.shape).copy())
+
+
+def _spread(n: int, rng: np.random.Generator) -> FloatArray:
+    """Systematic dither: n places evenly over (0, 1), in random order (METHOD 4.1)."""
+    return (rng.permutation(n) + rng.uniform(1e-9, 1)) / n
+
+
+@dataclass(frozen=True)
+class SampledDesign:
+    """Every item asked the same number of times at given temperatures and no shift, in one round.
+
+    A fractional number of queries asks a random part of the items once more.
+    """
+
+    n: int
+    queries: float
+    temperatures: tuple[float, ...]
+    seed: int
+
+    def next_round(self, answered: Answered) -> Round | None:
+        """All queries at once."""
+        if len(answered):
+            return None
+        rng = np.random.default_rng([self.seed, 1])
+        rows = round(self.queries * self.n)
+        order = rng.permutation(self.n)
+        items = np.resize(order, rows)
+        # consecutive passes over the items use different temperatures, so that K of them differ
+        turn = rng.integers(len(self.temperatures), size=self.n)[items] + np.arange(rows) // self.n
+        return _round(items, np.zeros(rows), np.array(self.temperatures)[turn % len(self.temperatures)])
+
+
+@dataclass(frozen=True)
+class BlindDesign:
+    """The paper's design: M random subsets, subset m asked threshold t_m; t_1 = 0 is not asked (METHOD 3)."""
+
+    n: int
+    bins: int
+    seed: int
+
+    def thresholds(self) -> FloatArray:
+        """The threshold of each item, 0 for the subset that is not asked."""
+        return bin_edges(self.bins)[blind_subsets(self.n, self.bins, np.random.default_rng([self.seed, 2]))]
+
+    def next_round(self, answered: Answered) -> Round | None:
+        """All queries at once."""
+        thresholds = self.thresholds()
+        asked = np.flatnonzero(thresholds > 0)
+        if len(answered) or asked.size == 0:
+            return None
+        return _round(asked, shift_of(thresholds[asked]))
+
+
+@dataclass(frozen=True)
+class ExtractionDesign:
+    """The paper's baseline: bisect each item's flip on [-15, 15] in K rounds (METHOD 3)."""
+
+    n: int
+    queries: int
+
+    def next_round(self, answered: Answered) -> Round | None:
+        """The middle of what each item's own answers leave of the range."""
+        if len(answered) >= self.queries * self.n:
+            return None
+        low, high = flip_bounds(self.n, answered.items, answered.shifts, answered.answers)
+        return _round(np.arange(self.n), (low + high) / 2)
+
+
+@dataclass(frozen=True)
+class LatentDesign:
+    """Dithered thresholds within label; then, round by round, where an answer is expected to tell most.
+
+    The first query of each item comes in two rounds: a quarter of the items evenly over (0, 1), the rest
+    with density proportional to the standard deviation of the answer, as Neyman's allocation has it. With
+    ``adaptive`` off all first queries are even and one round holds them: what a batch endpoint needs.
+    Further queries go to the items whose probability is least certain, at thresholds that split what is
+    left (METHOD 5), two rounds for each query an item.
+    """
+
+    labels: IntArray
+    queries: float
+    seed: int
+    adaptive: bool = True
+    sizes: tuple[int, ...] = field(init=False)
+
+    def __post_init__(self) -> None:
+        n = self.labels.size
+        total = max(1, round(self.queries * n))
+        first = min(n, total)
+        pilot = round(_PILOT * first) if self.adaptive and first >= 40 else first
+        sizes = [pilot, first - pilot]
+        left = total - first
+        while left > 0:
+            sizes.append(min(left, max(1, round(n / 2))))
+            left -= sizes[-1]
+        object.__setattr__(self, "sizes", tuple(size for size in sizes if size))
+
+    def next_round(self, answered: Answered) -> Round | None:
+        """The next pilot, dithered or follow-up round."""
+        ends = np.cumsum(self.sizes)
+        index = int(np.searchsorted(ends, len(answered), side="right"))
+        if index == ends.size:
+            return None
+        rng = np.random.default_rng([self.seed, 3, index])
+        n = self.labels.size
+        if ends[index] > min(n, int(ends[-1])):
+            return self._follow_up(answered, self.sizes[index], rng)
+        order = self._order()[len(answered) : int(ends[index])]
+        density = np.diff(EDGES_P)
+        by_label = [density, density]
+        if index > 0:
+            by_label = self._informative(answered)
+        thresholds = np.empty(order.size)
+        for y in (0, 1):
+            mine = self.labels[order] == y
+            thresholds[mine] = _quantiles(by_label[y], _spread(int(mine.sum()), rng))
+        return _round(order, -EDGES_S[edge_of_threshold(thresholds)])
+
+    def _order(self) -> IntArray:
+        """Items in random order, such that every stretch holds both labels in their proportions."""
+        rng = np.random.default_rng([self.seed, 4])
+        place = np.empty(self.labels.size)
+        for y in (0, 1):
+            mine = np.flatnonzero(self.labels == y)
+            place[mine] = _spread(mine.size, rng)
+        return np.argsort(place, kind="stable")
+
+    def _patterns(self, answered: Answered) -> Patterns:
+        return count_patterns(
+            self.labels, answered.shifts, answered.temperatures, answered.answers, answered.items
+        )
+
+    def _informative(self, answered: Answered) -> list[FloatArray]:
+        """Density of thresholds over the cells for each label, after the pilot."""
+        asked = np.unique(answered.items)
+        place = np.searchsorted(asked, answered.items)
+        patterns = count_patterns(
+            self.labels[asked], answered.shifts, answered.temperatures, answered.answers, place
+        )
+        table = working_table(patterns)
+        width = np.diff(EDGES_P)
+        densities = []
+        for y in (0, 1):
+            cells = table[y * CELLS : (y + 1) * CELLS]
+            below = (np.cumsum(cells) - cells / 2) / max(cells.sum(), 1e-300)
+            spread = np.sqrt(np.clip(below * (1 - below), 0, None)) * width
+            densities.append((1 - _EVEN) * spread / spread.sum() + _EVEN * width)
+        return densities
+
+    def _follow_up(self, answered: Answered, size: int, rng: np.random.Generator) -> Round:
+        patterns = self._patterns(answered)
+        split = best_splits(patterns, working_table(patterns))
+        gain = split.gain[patterns.of_item] * rng.uniform(0.999, 1.0, self.labels.size)  # ties fall at random
+        chosen = np.argsort(-gain, kind="stable")[:size]
+        pattern = patterns.of_item[chosen]
+        low, high = split.low[pattern], split.high[pattern]
+        edge = low + np.floor(rng.uniform(size=size) * (high - low + 1)).astype(np.int64)
+        return _round(chosen, -EDGES_S[edge])
+
+
+def _quantiles(density: FloatArray, u: FloatArray) -> FloatArray:
+    """Probabilities at the quantiles ``u`` of a density given per cell."""
+    return np.interp(u, np.concatenate([[0.0], np.cumsum(density) / density.sum()]), EDGES_P)
+
+
+@dataclass(frozen=True)
+class Splits:
+    """For each pattern: the range of edges worth asking next, and the variance of f an answer removes."""
+
+    low: IntArray
+    high: IntArray
+    gain: FloatArray
+
+
+def best_splits(patterns: Patterns, table: FloatArray, chunk: int = 2048) -> Splits:
+    """How much of the variance of f within each pattern a threshold at each edge would explain."""
+    size = len(patterns)
+    low, high, gain = np.empty(size, np.int64), np.empty(size, np.int64), np.empty(size)
+    inner = np.arange(1, CELLS)
+    for first in range(0, size, chunk):
+        part = slice(first, min(first + chunk, size))
+        weights = patterns.posterior(table, part)
+        below = np.cumsum(weights, axis=1)[:, :-1]
+        mean_below = np.cumsum(weights * MID_P, axis=1)
+        mean = mean_below[:, -1:]
+        with np.errstate(divide="ignore", invalid="ignore"):
+            explained = (mean_below[:, :-1] - below * mean) ** 2 / (below * (1 - below))
+        explained = np.where((below > 1e-9) & (below < 1 - 1e-9), explained, 0.0)
+        best = explained.max(axis=1, keepdims=True)
+        near = explained >= np.maximum(_NEAR_BEST * best, 1e-300)
+        some = near.any(axis=1)
+        gain[part] = best[:, 0]
+        low[part] = np.where(some, inner[np.argmax(near, axis=1)], CELLS // 2)
+        high[part] = np.where(some, inner[CELLS - 2 - np.argmax(near[:, ::-1], axis=1)], CELLS // 2)
+    return Splits(low, high, gain)
+
+
+METHODS = ("latent", "blind", "sampling", "extraction", "temperature")
+
+
+def make(
+    method: str,
+    labels: ArrayLike,
+    *,
+    queries: float = 1.0,
+    bins: int = 5,
+    seed: int = 0,
+    adaptive: bool = True,
+) -> Design:
+    """The design of a method by name.
+
+    Parameters
+    ----------
+    method : {"latent", "blind", "sampling", "extraction", "temperature"}
+    labels : array_like of 0/1
+    queries : float
+        Mean queries an item. ``blind`` always asks 1 - 1/bins, ``extraction`` a whole number.
+    bins : int
+        Subsets of ``blind``; the other designs do not depend on it.
+    seed : int
+    adaptive : bool
+        Let later rounds of ``latent`` depend on earlier answers; off, one query an item is one round.
+    """
+    y = labels_array(labels)
+    if not (np.isfinite(queries) and queries > 0):
+        raise InputError(f"queries: must be a positive number, got {queries!r}")
+    makers: dict[str, Callable[[], Design]] = {
+        "latent": lambda: LatentDesign(y, queries, seed, adaptive),
+        "blind": lambda: BlindDesign(y.size, whole(bins, "bins"), seed),
+        "sampling": lambda: SampledDesign(y.size, queries, (1.0,), seed),
+        "temperature": lambda: SampledDesign(y.size, queries, TEMPERATURES, seed),
+        "extraction": lambda: ExtractionDesign(y.size, _whole_queries(queries)),
+    }
+    if method not in makers:
+        raise InputError(f"method: must be one of {', '.join(makers)}, got {method!r}")
+    return makers[method]()
+
+
+def _whole_queries(queries: float) -> int:
+    if queries != int(queries):
+        raise InputError(f"queries: extraction asks a whole number of queries an item, got {queries!r}")
+    return int(queries)

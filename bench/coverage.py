@@ -1,0 +1,108 @@
+"""Do the 95% intervals hold the truth 95 times in 100, and is the p-value uniform when it should be?
+
+    python bench/coverage.py [--replicates 400] [--processes 2] [--markdown docs/coverage.md]
+
+Each replicate draws n items from a population with known ECE, asks one query an item as `latent` does,
+fits, and looks whether the interval covers. Replicate r of a cell uses seed r.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+
+import numpy as np
+from scipy.special import expit, logit
+from tqdm import tqdm
+
+import blindcal
+from blindcal.simulate import ask
+from populations import POPULATIONS, Population
+
+SIZES = (500, 3000, 20000)
+#: Alternatives at TCE 0.05 for the power of the test: a slope, an intercept, a wave.
+ALTERNATIVES = (
+    Population("slope", lambda rng, n: 1.5 * rng.standard_normal(n), lambda f: expit(0.693 * logit(f))),
+    Population("intercept", lambda rng, n: 1.5 * rng.standard_normal(n), lambda f: expit(logit(f) - 0.322)),
+    Population(
+        "wave",
+        lambda rng, n: logit(np.clip(rng.beta(1.0, 1.0, n), 1e-12, 1 - 1e-12)),
+        lambda f: f + 0.0785 * np.sin(2 * np.pi * f),
+    ),
+)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """One replicate."""
+
+    low: float
+    high: float
+    estimate: float
+    pvalue: float
+
+
+def replicate(place: tuple[str, int, int]) -> Outcome:
+    """Draw, ask, fit."""
+    name, n, seed = place
+    population = next(p for p in (*POPULATIONS, *ALTERNATIVES) if p.name == name)
+    labels, f = population.sample(n, np.random.default_rng([seed, n]))
+    asked = ask("latent", labels, f, queries=1.0, seed=seed)
+    fit = blindcal.latent(labels[asked.items], asked.shifts, asked.answers, items=asked.items)
+    interval = fit.interval("ece", bins=5)
+    return Outcome(interval.low, interval.high, fit.ece(5), fit.calibrated_pvalue())
+
+
+def main() -> None:
+    """Run the study and print its tables."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--replicates", type=int, default=400)
+    parser.add_argument("--processes", type=int, default=2)
+    parser.add_argument("--sizes", type=int, nargs="*", default=list(SIZES))
+    parser.add_argument("--only", default="")
+    parser.add_argument("--markdown", type=Path)
+    arguments = parser.parse_args()
+    lines = [
+        f"95% intervals for the population's ECE (5 bins), one query an item, {arguments.replicates} repeats.",
+        "",
+        "| population | ECE | n | covered | all above | all below | mean width | mean error | p < 0.05 |",
+        "|---|---|---|---|---|---|---|---|---|",
+    ]
+    print("\n".join(lines))
+    with ProcessPoolExecutor(arguments.processes) as pool:
+        for n in arguments.sizes:
+            for population in (*POPULATIONS, *(ALTERNATIVES if n == 3000 else ())):
+                if arguments.only not in population.name:
+                    continue
+                truth = 0.0 if population.name == "exactly calibrated" else population.ece()
+                places = [(population.name, n, seed) for seed in range(arguments.replicates)]
+                bar = tqdm(
+                    pool.map(replicate, places, chunksize=4),
+                    total=len(places),
+                    leave=False,
+                    desc=population.name,
+                )
+                row = _row(population, truth, n, list(bar))
+                lines.append(row)
+                print(row, flush=True)
+    if arguments.markdown:
+        arguments.markdown.write_text("\n".join(lines) + "\n")
+
+
+def _row(population: Population, truth: float, n: int, outcomes: list[Outcome]) -> str:
+    low, high, estimate, pvalue = np.array([[o.low, o.high, o.estimate, o.pvalue] for o in outcomes]).T
+    covered = (low <= truth) & (truth <= high)
+    return (
+        f"| {population.name} | {truth:.4f} | {n} | {covered.mean():.1%} | {(low > truth).mean():.1%} | "
+        f"{(high < truth).mean():.1%} | {(high - low).mean():.4f} | {(estimate - truth).mean():+.4f} | "
+        f"{(pvalue < 0.05).mean():.1%} |"
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,136 @@
+"""The published estimator, exactly: one threshold an item, ECE from differences of subsets (METHOD 3)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from blindcal.errors import InputError, NotIdentifiedError
+from blindcal.estimate.checks import ArrayLike, answers_array, labels_array, probabilities, whole
+from blindcal.estimate.truth import bin_edges
+from blindcal.records import INVALID, POSITIVE, FloatArray, IntArray
+
+
+@dataclass(frozen=True, slots=True)
+class BlindResult:
+    """The Blind Calibration Curve and what went into it.
+
+    Attributes
+    ----------
+    edges : array of shape (bins + 1,)
+    gaps : array of shape (bins,)
+        Signed gaps Delta_m, positive where the model is overconfident in the positive class. NaN where a
+        subset that the gap needs has no valid answer.
+    subset_sizes : array of shape (bins,)
+        Valid answers in each subset (subset 1 is not asked: all its items count).
+    invalid : int
+        Answers outside the targets, left out of their subsets.
+    invalid_bound : float
+        The most by which ``ece`` could differ had the invalid answers been valid.
+    notes : tuple of str
+        What is unusual about these data and what it does to the result.
+    """
+
+    edges: FloatArray
+    gaps: FloatArray
+    subset_sizes: IntArray
+    invalid: int
+    invalid_bound: float
+    notes: tuple[str, ...]
+
+    @property
+    def ece(self) -> float:
+        """ECE_blind, the sum of absolute gaps; refused where a gap could not be estimated."""
+        missing = np.flatnonzero(np.isnan(self.gaps))
+        if missing.size:
+            raise NotIdentifiedError(
+                f"ECE_blind: gap {missing[0] + 1} of {self.gaps.size} has no valid answer to rest on; "
+                "use fewer bins or ask more items"
+            )
+        return float(np.abs(self.gaps).sum())
+
+
+def blind_subsets(n: int, bins: int, rng: np.random.Generator) -> IntArray:
+    """Random disjoint subsets 0..bins-1 of n items whose sizes differ by at most one."""
+    subsets = np.empty(n, np.int64)
+    subsets[rng.permutation(n)] = np.arange(n) % whole(bins, "bins")
+    return subsets
+
+
+def blind(labels: ArrayLike, thresholds: ArrayLike, answers: ArrayLike, bins: int = 5) -> BlindResult:
+    """ECE_blind from any observed answers (METHOD 3).
+
+    Parameters
+    ----------
+    labels : array_like of 0/1, shape (n,)
+    thresholds : array_like, shape (n,)
+        The threshold each item was asked, one of the edges ``0, 1/bins, ..., (bins-1)/bins``. Items at 0
+        are not asked: their indicator is 1, whatever ``answers`` holds for them.
+    answers : array_like, shape (n,)
+        1 where ``f >= threshold`` (positive), 0 where not, -1, NaN or None where the answer was invalid.
+    bins : int
+
+    References
+    ----------
+    Plaud, Saillenfest, Labeau, Bonald, Waegeman, "Single-Query Black-Box Calibration Auditing via Logit
+    Bias" (2026).
+
+    Examples
+    --------
+    >>> result = blind([1, 0, 1, 0], [0.0, 0.0, 0.5, 0.5], [1, 1, 1, 0], bins=2)
+    >>> result.gaps.round(3).tolist(), result.ece
+    ([0.125, -0.125], 0.25)
+    """
+    y = labels_array(labels)
+    t = probabilities(thresholds, "thresholds", like=y.size)
+    a = answers_array(answers, like=y.size)
+    edges = bin_edges(bins)
+    subset = np.rint(t * bins).astype(np.int64)
+    off = (subset == bins) | (np.abs(edges[np.minimum(subset, bins)] - t) > 1e-9)
+    if off.any():
+        where = int(np.argmax(off))
+        raise InputError(
+            f"thresholds: must be one of 0, 1/{bins}, ..., {bins - 1}/{bins} for bins={bins}, "
+            f"got {t[where]!r} at position {where}"
+        )
+    a = np.where(subset == 0, POSITIVE, a)
+    use = a != INVALID
+    sizes = np.bincount(subset[use], minlength=bins)
+    centres = (edges[:-1] + edges[1:]) / 2
+    above = (a == POSITIVE) & use
+
+    def mean_over(m: int, centre: float) -> float:
+        if m == bins:
+            return 0.0
+        mine = above & (subset == m)
+        return float((centre - y[mine]).sum() / sizes[m]) if sizes[m] else np.nan
+
+    gaps = np.array([mean_over(m, c) - mean_over(m + 1, c) for m, c in enumerate(centres)])
+    return BlindResult(
+        edges=edges,
+        gaps=gaps,
+        subset_sizes=sizes,
+        invalid=int((~use).sum()),
+        invalid_bound=_invalid_bound(subset, use, sizes, bins),
+        notes=_notes(y, sizes, int((~use).sum())),
+    )
+
+
+def _invalid_bound(subset: IntArray, use: np.ndarray, sizes: IntArray, bins: int) -> float:
+    """Each subset's mean can move by its invalid share, and enters the two gaps beside its threshold."""
+    invalid = np.bincount(subset[~use], minlength=bins)
+    share = invalid / np.maximum(sizes + invalid, 1)
+    return float(2 * share.sum())
+
+
+def _notes(y: IntArray, sizes: IntArray, invalid: int) -> tuple[str, ...]:
+    notes = []
+    if y.min() == y.max():
+        notes.append(f"all labels are {y[0]}: the gaps compare confidence with that one class only")
+    empty = np.flatnonzero(sizes == 0)
+    if empty.size:
+        notes.append(f"{empty.size} subset(s) hold no valid answer: the gaps beside them are undefined")
+    if invalid:
+        notes.append(f"{invalid} invalid answer(s) left out of their subsets")
+    return tuple(notes)

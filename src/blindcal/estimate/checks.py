@@ -1,0 +1,121 @@
+"""Checks of what a caller hands in: each message names the argument, the rule and the value that broke it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from blindcal.errors import InputError
+from blindcal.records import INVALID, FloatArray, IntArray
+
+ArrayLike = npt.ArrayLike
+
+
+def _vector(name: str, values: ArrayLike) -> npt.NDArray[Any]:
+    try:
+        array = np.asarray(values)
+    except ValueError as error:
+        raise InputError(f"{name}: must be a flat sequence of numbers ({error})") from None
+    if array.ndim != 1:
+        raise InputError(f"{name}: must be one-dimensional, got shape {array.shape}")
+    return array
+
+
+def _first_bad(name: str, rule: str, array: npt.NDArray[Any], bad: npt.NDArray[np.bool_]) -> None:
+    if bad.any():
+        where = int(np.argmax(bad))
+        raise InputError(f"{name}: {rule}, got {array[where]!r} at position {where}")
+
+
+def _numbers(name: str, values: ArrayLike) -> FloatArray:
+    array = _vector(name, values)
+    if array.dtype.kind == "O":  # None among numbers is the usual case: say so instead of "float() argument"
+        _first_bad(name, "must hold numbers", array, np.array([not np.isscalar(v) for v in array], bool))
+    try:
+        return array.astype(np.float64)
+    except (TypeError, ValueError):
+        raise InputError(f"{name}: must hold numbers, got {array.dtype} such as {array[0]!r}") from None
+
+
+def labels_array(values: ArrayLike, name: str = "labels") -> IntArray:
+    """Labels as 0/1 integers; booleans are welcome, anything else is named."""
+    array = _numbers(name, values)
+    if array.size == 0:
+        raise InputError(f"{name}: must not be empty")
+    _first_bad(name, "must be 0 or 1", array, ~((array == 0) | (array == 1)))
+    return array.astype(np.int64)
+
+
+def probabilities(values: ArrayLike, name: str = "p", like: int | None = None) -> FloatArray:
+    """Probabilities in [0, 1], finite, of the expected length."""
+    array = _numbers(name, values)
+    if like is not None:
+        same_length(name, array, like)
+    _first_bad(name, "must be a number in [0, 1]", array, ~((array >= 0) & (array <= 1)))
+    return array
+
+
+def reals(
+    values: ArrayLike, name: str, like: int, *, minimum: float = -np.inf, infinite: bool = False
+) -> FloatArray:
+    """Real numbers of the expected length; a single number stands for all of them."""
+    array = np.asarray(values)
+    if array.ndim == 0:
+        array = np.full(like, array)
+    array = _numbers(name, array)
+    same_length(name, array, like)
+    rule = "must be a number" if minimum == -np.inf else f"must be a number of at least {minimum:g}"
+    bad = np.isnan(array) | (array < minimum)
+    if not infinite:
+        bad |= np.isinf(array)
+        rule = rule.replace("a number", "a finite number")
+    _first_bad(name, rule, array, bad)
+    return array
+
+
+def answers_array(values: ArrayLike, like: int, name: str = "answers") -> IntArray:
+    """Answers: 1 or True positive, 0 or False negative, -1, NaN or None invalid."""
+    array = _vector(name, values)
+    if array.dtype.kind == "O":
+        array = np.array([INVALID if v is None else v for v in array])
+    floats = _numbers(name, array)
+    same_length(name, floats, like)
+    floats = np.where(np.isnan(floats), INVALID, floats)
+    _first_bad(
+        name, "must be 1 (positive), 0 (negative) or -1 (invalid)", array, ~np.isin(floats, (0, 1, INVALID))
+    )
+    return floats.astype(np.int64)
+
+
+def codes(values: ArrayLike, name: str, like: int) -> IntArray:
+    """Any hashable names (of items or groups) as integers 0..k-1 in order of first sorting."""
+    array = _vector(name, values)
+    same_length(name, array, like)
+    if array.dtype.kind == "f":
+        _first_bad(name, "must not be NaN", array, np.isnan(array))
+    try:
+        return np.unique(array, return_inverse=True)[1].astype(np.int64)
+    except TypeError:
+        raise InputError(f"{name}: must be names of one kind (all text or all numbers)") from None
+
+
+def same_length(name: str, array: npt.NDArray[Any], like: int) -> None:
+    """Refuse an array whose length differs from the labels'."""
+    if array.size != like:
+        raise InputError(f"{name}: must be as long as labels ({like}), got {array.size}")
+
+
+def whole(value: object, name: str, minimum: int = 1) -> int:
+    """A whole number of at least ``minimum``."""
+    if isinstance(value, (int, np.integer)) and not isinstance(value, bool) and value >= minimum:
+        return int(value)
+    raise InputError(f"{name}: must be a whole number of at least {minimum}, got {value!r}")
+
+
+def fraction(value: float, name: str) -> float:
+    """A number strictly between 0 and 1."""
+    if not 0 < value < 1:
+        raise InputError(f"{name}: must be strictly between 0 and 1, got {value!r}")
+    return float(value)

@@ -1,0 +1,109 @@
+"""Everything a joint table of (label, hidden log-odds) implies (METHOD 4.4).
+
+Tables have shape (..., 2 * CELLS), label 0 first, and sum to one; every function works on stacks of
+tables at once, which is how a thousand resamples cost little more than one.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from blindcal.estimate.grid import CELLS, EDGES_P, HALF, MID_P, MID_S, memberships
+from blindcal.records import FloatArray
+
+
+def by_label(table: FloatArray) -> tuple[FloatArray, FloatArray]:
+    """The negatives' and the positives' halves of a table."""
+    return table[..., :CELLS], table[..., CELLS:]
+
+
+def cell_gaps(table: FloatArray) -> FloatArray:
+    """Signed gap of each cell: its share of items times (confidence - mean label)."""
+    negative, positive = by_label(table)
+    return np.asarray(negative * MID_P - positive * (1 - MID_P))
+
+
+def gaps(table: FloatArray, bins: int) -> FloatArray:
+    """Signed gap of each equal-width bin; their absolute sum is the binned ECE."""
+    return np.asarray(cell_gaps(table) @ memberships(bins))
+
+
+def top_label_gaps(table: FloatArray, bins: int) -> FloatArray:
+    """Signed gaps when the predicted class is binned by its own confidence."""
+    high = memberships(bins) * (np.arange(CELLS) >= HALF)[:, None]
+    low = memberships(bins)[::-1] * (np.arange(CELLS) < HALF)[:, None]
+    signed = cell_gaps(table)
+    return np.asarray(signed @ high - signed @ low)
+
+
+def ece(table: FloatArray, bins: int) -> FloatArray:
+    """Binned expected calibration error."""
+    return np.asarray(np.abs(gaps(table, bins)).sum(axis=-1))
+
+
+def tce(table: FloatArray) -> FloatArray:
+    """True calibration error E|E[Y|f] - f|."""
+    return np.asarray(np.abs(cell_gaps(table)).sum(axis=-1))
+
+
+def accuracy(table: FloatArray) -> FloatArray:
+    """Share of items on which the greedy answer (f >= 1/2) is the label."""
+    negative, positive = by_label(table)
+    return np.asarray(negative[..., :HALF].sum(axis=-1) + positive[..., HALF:].sum(axis=-1))
+
+
+def brier(table: FloatArray) -> FloatArray:
+    """Mean squared difference between f and the label."""
+    negative, positive = by_label(table)
+    return np.asarray((negative * MID_P**2 + positive * (1 - MID_P) ** 2).sum(axis=-1))
+
+
+def reliability(table: FloatArray) -> FloatArray:
+    """The Brier score's reliability term E (E[Y|f] - f)^2."""
+    share = np.maximum(table[..., :CELLS] + table[..., CELLS:], 1e-300)
+    return np.asarray((cell_gaps(table) ** 2 / share).sum(axis=-1))
+
+
+def log_loss(table: FloatArray) -> FloatArray:
+    """Mean negative log-likelihood of the labels; cells beyond the grid count at its end."""
+    negative, positive = by_label(table)
+    return np.asarray((negative * np.logaddexp(0, MID_S) + positive * np.logaddexp(0, -MID_S)).sum(axis=-1))
+
+
+def auroc(table: FloatArray) -> FloatArray:
+    """P(f of a positive > f of a negative), ties counting one half; NaN where a class is missing."""
+    negative, positive = by_label(table)
+    below = np.cumsum(negative, axis=-1) - negative / 2
+    pairs = negative.sum(axis=-1) * positive.sum(axis=-1)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        return np.asarray((positive * below).sum(axis=-1) / np.where(pairs > 0, pairs, np.nan))
+
+
+def prevalence(table: FloatArray) -> FloatArray:
+    """Share of positive labels."""
+    return np.asarray(table[..., CELLS:].sum(axis=-1))
+
+
+def mean_confidence(table: FloatArray) -> FloatArray:
+    """Mean probability of the positive class."""
+    negative, positive = by_label(table)
+    return np.asarray(((negative + positive) * MID_P).sum(axis=-1))
+
+
+def curve(table: FloatArray) -> FloatArray:
+    """Calibration curve E[Y|f] at the cells' probabilities."""
+    negative, positive = by_label(table)
+    return np.asarray(positive / np.maximum(negative + positive, 1e-300))
+
+
+def decided_positive(table: FloatArray) -> tuple[FloatArray, FloatArray]:
+    """False and true positives as shares of all items, deciding by ``f >= EDGES_P[j]``: (..., CELLS) each."""
+    negative, positive = by_label(table)
+    return (
+        np.asarray(np.cumsum(negative[..., ::-1], axis=-1)[..., ::-1]),
+        np.asarray(np.cumsum(positive[..., ::-1], axis=-1)[..., ::-1]),
+    )
+
+
+#: The threshold that belongs to each column of :func:`decided_positive`.
+DECISION_THRESHOLDS: FloatArray = EDGES_P[:-1]

@@ -1,0 +1,425 @@
+"""`latent`: the distribution of the hidden log-odds given the label, and everything that follows from it.
+
+METHOD 4 to 6. Each answer is a censored (threshold) or noisy (sampled) reading of an item's log-odds;
+any mixture, with any number of queries an item, goes into one likelihood.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import cached_property
+
+import numpy as np
+from scipy.sparse import csr_array
+
+from blindcal.errors import InputError, NotIdentifiedError
+from blindcal.estimate import functionals as of
+from blindcal.estimate.checks import (
+    ArrayLike,
+    answers_array,
+    codes,
+    fraction,
+    labels_array,
+    reals,
+    whole,
+)
+from blindcal.estimate.grid import CELLS, MID_P, memberships
+from blindcal.estimate.model import Ensemble, fit_ensemble, link_scores, refit
+from blindcal.estimate.operating import OperatingPoint, choose_threshold
+from blindcal.estimate.patterns import Patterns, count_patterns
+from blindcal.estimate.uncertainty import (
+    Interval,
+    absolute_sum_interval,
+    percentile_interval,
+    quadratic_pvalue,
+)
+from blindcal.records import INVALID, FloatArray, IntArray
+
+_JITTERS = (0.0, 0.05, 0.1, 0.2, 0.4, 0.8)
+_CHUNK = 2_000_000  # resamples are refitted so many (resample, pattern) pairs at a time
+
+
+@dataclass(frozen=True, slots=True)
+class Brier:
+    """Brier score and its parts: score = reliability - resolution + uncertainty."""
+
+    score: float
+    reliability: float
+    resolution: float
+    uncertainty: float
+
+
+@dataclass(frozen=True, slots=True)
+class Curve:
+    """A function of the confidence f with a pointwise band."""
+
+    f: FloatArray
+    value: FloatArray
+    low: FloatArray
+    high: FloatArray
+    level: float
+
+
+@dataclass(frozen=True, slots=True)
+class Gaps:
+    """Signed gaps per bin with an interval each."""
+
+    edges: FloatArray
+    value: FloatArray
+    low: FloatArray
+    high: FloatArray
+    level: float
+
+
+@dataclass(frozen=True, slots=True)
+class ConfidenceDistribution:
+    """Share of each label's items whose confidence falls in each bin."""
+
+    edges: FloatArray
+    negatives: FloatArray
+    positives: FloatArray
+
+
+@dataclass(frozen=True)
+class LatentFit:
+    """One fit; every quantity is a functional of it.
+
+    Point estimates of what the *sample* did (``ece``, ``gaps``, ``accuracy``, ``brier``, ``auroc``,
+    ``log_loss``) combine the fit with each item's own answers; ``tce``, ``curve`` and operating points
+    speak of the population. Intervals are for the population's value.
+    """
+
+    patterns: Patterns = field(repr=False)
+    ensemble: Ensemble = field(repr=False)
+    items: int
+    queries: int
+    invalid: int
+    jitter: float
+    seed: int = field(repr=False)
+    resamples: int = field(repr=False)
+    groups: IntArray | None = field(repr=False)
+
+    @cached_property
+    def population(self) -> FloatArray:
+        """The population's joint table over (label, cell), label 0 first."""
+        return self.ensemble.table
+
+    @cached_property
+    def sample(self) -> FloatArray:
+        """The sample's expected joint table, given each item's own answers."""
+        return self.ensemble.expected_counts / self.patterns.n
+
+    @cached_property
+    def draws(self) -> FloatArray:
+        """Joint tables of the population, refitted to resampled items and resampled priors."""
+        return _resampled_tables(self)
+
+    # -- calibration ---------------------------------------------------------------------------
+
+    def gaps(self, bins: int = 5) -> FloatArray:
+        """Signed gaps per bin, positive where the positive class is predicted too confidently."""
+        return of.gaps(self.sample, whole(bins, "bins"))
+
+    def gap_intervals(self, bins: int = 5, level: float = 0.95) -> Gaps:
+        """Signed gaps with an interval each."""
+        low, high = self._band(of.gaps(self.draws, whole(bins, "bins")), level)
+        return Gaps(np.arange(bins + 1) / bins, self.gaps(bins), low, high, level)
+
+    def ece(self, bins: int = 5, *, top_label: bool = False) -> float:
+        """Binned expected calibration error of the sample: what ``binned_ece`` of the hidden f would say."""
+        gaps = of.top_label_gaps if top_label else of.gaps
+        return float(np.abs(gaps(self.sample, whole(bins, "bins"))).sum())
+
+    def tce(self) -> float:
+        """True calibration error E|E[Y|f] - f| of the population."""
+        return float(of.tce(self.population))
+
+    def curve(self, points: int = 99, level: float = 0.95) -> Curve:
+        """Calibration curve E[Y|f] with a pointwise band."""
+        f = np.arange(1, whole(points, "points") + 1) / (points + 1)
+        low, high = self._band(of.curve(self.draws), level)
+        value = of.curve(self.population)
+        at = [np.interp(f, MID_P, column) for column in (value, low, high)]
+        return Curve(f, at[0], at[1], at[2], level)
+
+    def calibrated_pvalue(self) -> float:
+        """P-value of "perfectly calibrated": E[Y|f] = f for every f.
+
+        A score test against smooth departures of the link, with the variance taken from the items (or
+        their groups) themselves.
+        """
+        departures = link_scores(self.patterns)
+        total = self.patterns.counts @ departures.scores
+        if self.groups is None:
+            spread = (departures.scores * self.patterns.counts[:, None]).T @ departures.scores
+        else:
+            by_group = self._incidence @ departures.scores
+            spread = by_group.T @ by_group
+        # directions that the answers resolve count in full, those that only the prior holds hardly at all
+        inner = np.linalg.inv(spread + np.diag(departures.precision))
+        weights = np.asarray(np.linalg.eigvals(inner @ spread).real, dtype=np.float64)
+        return quadratic_pvalue(float(total @ inner @ total), weights)
+
+    # -- discrimination and scores ---------------------------------------------------------------
+
+    def accuracy(self) -> float:
+        """Share of items on which the unshifted greedy answer is right."""
+        return float(of.accuracy(self.sample))
+
+    def auroc(self) -> float:
+        """Area under the ROC curve."""
+        self._both_classes("auroc")
+        return float(of.auroc(self.sample))
+
+    def brier(self) -> Brier:
+        """Brier score and its decomposition; the reliability is that of the fitted curve."""
+        score = float(of.brier(self.sample))
+        reliability = float(of.reliability(self.population))
+        prevalence = float(of.prevalence(self.sample))
+        uncertainty = prevalence * (1 - prevalence)
+        return Brier(score, reliability, reliability + uncertainty - score, uncertainty)
+
+    def log_loss(self) -> float:
+        """Mean negative log-likelihood of the labels; confidences beyond 1 - 1e-6 count as that."""
+        return float(of.log_loss(self.sample))
+
+    def mean_confidence(self) -> float:
+        """Mean probability of the positive class."""
+        return float(of.mean_confidence(self.sample))
+
+    def confidence(self, bins: int = 20) -> ConfidenceDistribution:
+        """Distribution of the confidence f for each label."""
+        share = [half @ memberships(whole(bins, "bins")) for half in of.by_label(self.sample)]
+        negatives, positives = (s / s.sum() if s.sum() > 0 else s for s in share)
+        return ConfidenceDistribution(np.arange(bins + 1) / bins, negatives, positives)
+
+    # -- decisions -----------------------------------------------------------------------------
+
+    def operating_point(
+        self,
+        *,
+        precision: float | None = None,
+        recall: float | None = None,
+        cost_fp: float | None = None,
+        cost_fn: float | None = None,
+        level: float = 0.95,
+    ) -> OperatingPoint:
+        """The threshold, and the shift that deploys it, for a wanted precision, recall or cost ratio.
+
+        Give ``precision`` (the lowest threshold that reaches it), ``recall`` (the highest threshold that
+        keeps it), or both costs (the threshold with the least expected cost).
+        """
+        self._both_classes("operating_point")
+        return choose_threshold(
+            self.population,
+            self.draws,
+            precision=precision,
+            recall=recall,
+            cost_fp=cost_fp,
+            cost_fn=cost_fn,
+            level=fraction(level, "level"),
+        )
+
+    # -- uncertainty -----------------------------------------------------------------------------
+
+    def interval(self, quantity: str, level: float = 0.95, *, bins: int = 5) -> Interval:
+        """Confidence interval for the population's value of a scalar quantity.
+
+        Parameters
+        ----------
+        quantity : {"ece", "tce", "accuracy", "auroc", "brier", "reliability", "log_loss", "mean_confidence"}
+        level : float
+        bins : int
+            Bins of ``ece``.
+        """
+        fraction(level, "level")
+        sums: dict[str, Callable[[FloatArray], FloatArray]] = {
+            "ece": lambda table: of.gaps(table, whole(bins, "bins")),
+            "tce": of.cell_gaps,
+        }
+        if quantity in sums:
+            signed = sums[quantity]
+            return absolute_sum_interval(signed(self.population), signed(self.draws), level)
+        if quantity not in _SCALARS:
+            known = ", ".join([*sums, *_SCALARS])
+            raise InputError(f"quantity: must be one of {known}, got {quantity!r}")
+        if quantity == "auroc":
+            self._both_classes("auroc")
+        return percentile_interval(_SCALARS[quantity](self.draws), level)
+
+    def invalid_bound(self) -> float:
+        """The most by which ``ece`` could differ had every invalid answer been valid.
+
+        An item with no valid answer contributes its expectation; its true contribution lies within one
+        item's weight of it, in the one or two bins it can touch.
+        """
+        return 2 * self.unanswered / self.items
+
+    @property
+    def unanswered(self) -> int:
+        """Items without a single valid answer."""
+        whole_range = (self.patterns.stop - self.patterns.start) == CELLS
+        return int(self.patterns.counts[: self.patterns.start.size][whole_range].sum())
+
+    @property
+    def contradictions(self) -> int:
+        """Items whose threshold answers contradict each other (the endpoint's jitter)."""
+        return self.patterns.contradictions
+
+    def _band(self, draws: FloatArray, level: float) -> tuple[FloatArray, FloatArray]:
+        tail = (1 - fraction(level, "level")) / 2
+        low, high = np.quantile(draws, [tail, 1 - tail], axis=0)
+        return low, high
+
+    def _both_classes(self, what: str) -> None:
+        if not 0 < float(of.prevalence(self.sample)) < 1:
+            raise NotIdentifiedError(f"{what}: needs items of both labels, and all items here have one")
+
+    @cached_property
+    def _incidence(self) -> csr_array:
+        """Items of each group (rows) that show each pattern (columns)."""
+        assert self.groups is not None
+        shape = (int(self.groups.max()) + 1, len(self.patterns))
+        ones = np.ones(self.groups.size)
+        return csr_array((ones, (self.groups, self.patterns.of_item)), shape=shape)
+
+
+_SCALARS: dict[str, Callable[[FloatArray], FloatArray]] = {
+    "accuracy": of.accuracy,
+    "auroc": of.auroc,
+    "brier": of.brier,
+    "reliability": of.reliability,
+    "log_loss": of.log_loss,
+    "mean_confidence": of.mean_confidence,
+}
+
+
+def latent(
+    labels: ArrayLike,
+    shifts: ArrayLike,
+    answers: ArrayLike,
+    temperatures: ArrayLike = 0.0,
+    items: ArrayLike | None = None,
+    groups: ArrayLike | None = None,
+    *,
+    jitter: float | str = 0.0,
+    resamples: int = 1000,
+    seed: int = 0,
+) -> LatentFit:
+    """Fit the distribution of the hidden log-odds given the label, by penalised maximum likelihood.
+
+    Parameters
+    ----------
+    labels : array_like of 0/1, shape (queries,)
+        The label of the item that each query asked.
+    shifts : array_like, shape (queries,)
+        The shift ``b`` added to the positive answer.
+    answers : array_like, shape (queries,)
+        1 positive, 0 negative, -1, NaN or None invalid.
+    temperatures : array_like or float
+        0 for a threshold query, positive for a sampled one.
+    items : array_like, optional
+        Which item each query asked (any names); by default each query asks an item of its own.
+    groups : array_like, optional
+        Which cluster each query's item belongs to; intervals and the p-value then resample clusters.
+    jitter : float or "estimate"
+        Standard deviation of the endpoint's own noise on the log-odds of threshold queries.
+    resamples : int
+        Refits behind the intervals.
+    seed : int
+        Of those refits.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> rng = np.random.default_rng(0)
+    >>> f = rng.beta(2, 1, 3000)
+    >>> labels = rng.random(3000) < f**2              # an overconfident model
+    >>> thresholds = (rng.permutation(3000) + 0.5) / 3000
+    >>> shifts = -np.log(thresholds / (1 - thresholds))
+    >>> fit = latent(labels, shifts, f >= thresholds)
+    >>> 0.14 < fit.ece(bins=5) < 0.20, fit.calibrated_pvalue() < 1e-6
+    (True, True)
+    """
+    y_rows = labels_array(labels)
+    rows = y_rows.size
+    b = reals(shifts, "shifts", rows, infinite=True)
+    t = reals(temperatures, "temperatures", rows, minimum=0.0)
+    a = answers_array(answers, rows)
+    owner = np.arange(rows) if items is None else codes(items, "items", rows)
+    y = _per_item("labels", y_rows, owner)
+    clusters = None if groups is None else _per_item("groups", codes(groups, "groups", rows), owner)
+    if not (a != INVALID).any():
+        raise NotIdentifiedError(f"answers: all {rows} are invalid, so nothing can be estimated")
+    known_jitter = _check_jitter(jitter)
+
+    def count(noise: float) -> Patterns:
+        return count_patterns(y, b, t, a, owner, jitter=noise)
+
+    candidates = (known_jitter,) if known_jitter is not None else _JITTERS
+    fits = [(noise, patterns, fit_ensemble(patterns)) for noise in candidates for patterns in [count(noise)]]
+    noise, patterns, ensemble = max(fits, key=lambda found: max(m.evidence for m in found[2].modes))
+    return LatentFit(
+        patterns=patterns,
+        ensemble=ensemble,
+        items=y.size,
+        queries=rows,
+        invalid=int((a == INVALID).sum()),
+        jitter=noise,
+        seed=seed,
+        resamples=whole(resamples, "resamples", 2),
+        groups=clusters,
+    )
+
+
+def _check_jitter(jitter: float | str) -> float | None:
+    if jitter == "estimate":
+        return None
+    if isinstance(jitter, str) or not (np.isfinite(jitter) and jitter >= 0):
+        raise InputError(f'jitter: must be a number of at least 0 or "estimate", got {jitter!r}')
+    return float(jitter)
+
+
+def _per_item(name: str, per_row: IntArray, owner: IntArray) -> IntArray:
+    """The value that all rows of an item share; refused where they differ."""
+    values = np.empty(int(owner.max()) + 1, np.int64)
+    values[owner] = per_row
+    clash = values[owner] != per_row
+    if clash.any():
+        where = int(np.argmax(clash))
+        raise InputError(
+            f"{name}: must be the same for all queries of one item, got a change at position {where}"
+        )
+    return values
+
+
+def _resampled_tables(fit: LatentFit) -> FloatArray:
+    """Weighted-likelihood bootstrap with randomised priors.
+
+    Each draw resamples the items (or groups) and moves the prior's centre by a draw from the prior, so
+    that in the Gaussian limit the draws have exactly the posterior's spread: sampling noise where the
+    answers decide, the prior's width where they do not. Smoothness is drawn by its evidence.
+    """
+    rng = np.random.default_rng(fit.seed)
+    patterns, ensemble = fit.patterns, fit.ensemble
+    tables = np.empty((fit.resamples, 2 * CELLS))
+    which = np.sort(rng.choice(ensemble.weights.size, size=fit.resamples, p=ensemble.weights))
+    step = max(1, _CHUNK // len(patterns))
+    for k in np.unique(which):
+        mode = ensemble.modes[k]
+        first, last = np.searchsorted(which, [k, k + 1])
+        for begin in range(int(first), int(last), step):
+            end = min(begin + step, int(last))
+            centres = rng.standard_normal((end - begin, mode.theta.size)) / np.sqrt(mode.precision)
+            tables[begin:end] = refit(patterns, mode, _resampled_counts(fit, end - begin, rng), centres)
+    return tables
+
+
+def _resampled_counts(fit: LatentFit, size: int, rng: np.random.Generator) -> FloatArray:
+    counts = fit.patterns.counts
+    if fit.groups is None:
+        return rng.multinomial(int(fit.patterns.n), counts / counts.sum(), size=size).astype(np.float64)
+    clusters = fit._incidence.shape[0]
+    picked = rng.multinomial(clusters, np.full(clusters, 1 / clusters), size=size)
+    return np.asarray((fit._incidence.T @ picked.T).T, dtype=np.float64)

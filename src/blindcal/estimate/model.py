@@ -1,0 +1,351 @@
+"""The latent model: a smooth density of the hidden log-odds times a smooth link to the label.
+
+    log density(s) = smooth,        logit P(Y = 1 | s) = s + h(s)
+
+Both are splines under a roughness prior. With the prior on the third derivative of the log density a
+very smooth density is a Gaussian; with the prior on the second derivative of ``h`` a very smooth link
+is an intercept and a slope (Platt scaling); ``h = 0`` is perfect calibration. How smooth each is, is
+decided by the marginal likelihood of the answers (Laplace's approximation), and averaged over what the
+answers leave open: no constant is tuned to data.
+
+Estimates are joint tables over (label, cell). Refits to resampled counts reuse the factored curvature
+of the fit, which makes each a handful of matrix products shared by all resamples.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import pairwise, product
+
+import numpy as np
+from scipy.interpolate import BSpline
+from scipy.linalg import LinAlgError, cho_factor, cho_solve
+from scipy.special import expit
+
+from blindcal.estimate.grid import CELLS, MID_S, REACH, WIDTH_S
+from blindcal.estimate.patterns import Patterns
+from blindcal.records import FloatArray
+
+_NULL_SD_DENSITY = 10.0  # of the Gaussian's two coefficients in units of s/4: vague
+_FLOOR = 1e-6  # share of the density spread evenly over the cells: no answer is ever impossible
+_STEP = 10.0  # prior variances are searched on a ladder of decades
+_ENOUGH = 0.01  # log-likelihood units a refit may leave on the table
+_MOST_STEPS = 15
+_LADDER = ((-5, 3), (-1, 2))  # decades searched: the density's roughness, the link's
+_LINE_SD = (1.0, 2.0)  # of the link's intercept, and of its slope in units of s/4
+
+
+@dataclass(frozen=True)
+class _Splines:
+    """Design matrices whose columns have independent priors: vague ones first, then unit-roughness ones."""
+
+    density: FloatArray
+    link: FloatArray
+    vague_density: int
+    vague_link: int
+
+    def precision(self, density: float, link: float) -> FloatArray:
+        """Prior precision of every coefficient, from the two prior variances of roughness."""
+        parts = (
+            np.full(self.vague_density, _NULL_SD_DENSITY**-2.0),
+            np.full(self.density.shape[1] - self.vague_density, 1 / density),
+            np.power(_LINE_SD, -2.0),
+            np.full(self.link.shape[1] - self.vague_link, 1 / link),
+        )
+        return np.concatenate(parts)
+
+
+def _knots(count: int) -> FloatArray:
+    """Knots from -REACH to REACH, closer in the middle where thresholds resolve the log-odds better."""
+    even = np.linspace(-1, 1, count + 1)
+    stretch = np.arcsinh(REACH / 2)
+    return np.asarray(2 * np.sinh(stretch * even))
+
+
+def _spline_columns(knots: FloatArray, order: int) -> FloatArray:
+    """Cubic splines that span what a derivative penalty of ``order`` sees, scaled to unit roughness."""
+    padded = np.concatenate([np.repeat(knots[0], 3), knots, np.repeat(knots[-1], 3)])
+    size = padded.size - 4
+    spline = BSpline(padded, np.eye(size), 3)
+    fine = np.concatenate([np.linspace(a, b, 21)[:-1] + (b - a) / 40 for a, b in pairwise(knots)])
+    weight = np.repeat(np.diff(knots) / 20, 20)
+    curvature = spline.derivative(order)(fine)
+    roughness, directions = np.linalg.eigh(curvature.T @ (weight[:, None] * curvature))
+    scaled = directions[:, order:] / np.sqrt(roughness[order:])
+    return np.asarray(spline(np.clip(MID_S, knots[0], knots[-1])) @ scaled)
+
+
+@lru_cache(maxsize=1)
+def _splines() -> _Splines:
+    x = MID_S / 4
+    return _Splines(
+        density=np.column_stack([x, x**2, _spline_columns(_knots(24), 3)]),
+        link=np.column_stack([np.ones(CELLS), x, _spline_columns(_knots(12), 2)]),
+        vague_density=2,
+        vague_link=2,
+    )
+
+
+@dataclass(frozen=True)
+class _Tables:
+    """What coefficients of shape (..., p) stand for, each of shape (..., CELLS) but the joint table."""
+
+    joint: FloatArray  # (..., 2 * CELLS)
+    smooth: FloatArray  # the spline density, before the floor
+    share: FloatArray  # of each cell's probability that is the spline's, not the floor's
+    up: FloatArray  # P(Y = 1 | cell)
+
+
+def _tables(theta: FloatArray) -> _Tables:
+    x = _splines()
+    k = x.density.shape[1]
+    log_density = theta[..., :k] @ x.density.T + np.log(WIDTH_S)
+    smooth = np.exp(log_density - log_density.max(axis=-1, keepdims=True))
+    smooth /= smooth.sum(axis=-1, keepdims=True)
+    density = (1 - _FLOOR) * smooth + _FLOOR / CELLS
+    up = expit(MID_S + theta[..., k:] @ x.link.T)
+    return _Tables(
+        joint=np.concatenate([density * (1 - up), density * up], axis=-1),
+        smooth=smooth,
+        share=(1 - _FLOOR) * smooth / density,
+        up=up,
+    )
+
+
+@dataclass(frozen=True)
+class Mode:
+    """The most probable coefficients under one choice of smoothness."""
+
+    theta: FloatArray
+    precision: FloatArray
+    information: FloatArray
+    table: FloatArray
+    expected_counts: FloatArray
+    evidence: float
+
+
+@dataclass(frozen=True)
+class _Local:
+    """Likelihood at one point: value, gradient, two curvatures, and the posterior counts per cell."""
+
+    value: float
+    gradient: FloatArray
+    information: FloatArray
+    scores: FloatArray
+    table: FloatArray
+    expected_counts: FloatArray
+
+    def step(self, counts: FloatArray, precision: FloatArray) -> FloatArray:
+        try:
+            factor = cho_factor(self.information)
+        except (
+            LinAlgError
+        ):  # far from the mode the observed information need not be positive: score products are
+            factor = cho_factor((self.scores * counts[:, None]).T @ self.scores + np.diag(precision))
+        return cho_solve(factor, self.gradient)
+
+
+def _value(patterns: Patterns, theta: FloatArray, precision: FloatArray) -> float:
+    mass = patterns.mass(_tables(theta).joint)
+    return float(patterns.counts @ np.log(mass) - 0.5 * (precision * theta**2).sum())
+
+
+def _local(patterns: Patterns, theta: FloatArray, precision: FloatArray) -> _Local:
+    x = _splines()
+    counts = patterns.counts
+    at = _tables(theta)
+    table, up = at.joint, at.up
+    mass = patterns.mass(table)
+    centred = x.density - at.smooth @ x.density
+    seen = at.share[:, None] * centred
+    slopes = np.concatenate(
+        [np.column_stack([seen, -up[:, None] * x.link]), np.column_stack([seen, (1 - up)[:, None] * x.link])]
+    )
+    scores = patterns.sums(table[:, None] * slopes) / mass[:, None]
+    expected = table * patterns.spread(counts / mass)
+    # Louis: information of the complete data, less what the answers leave unknown about them
+    information = (scores * counts[:, None]).T @ scores - slopes.T @ (expected[:, None] * slopes)
+    k = x.density.shape[1]
+    information[:k, :k] += patterns.n * centred.T @ (at.smooth[:, None] * centred)
+    cells = expected[:CELLS] + expected[CELLS:]
+    information[k:, k:] += x.link.T @ ((cells * up * (1 - up))[:, None] * x.link)
+    information[np.diag_indices_from(information)] += precision
+    return _Local(
+        value=float(counts @ np.log(mass) - 0.5 * (precision * theta**2).sum()),
+        gradient=scores.T @ counts - precision * theta,
+        information=information,
+        scores=scores,
+        table=table,
+        expected_counts=expected,
+    )
+
+
+def find_mode(patterns: Patterns, precision: FloatArray, start: FloatArray | None = None) -> Mode:
+    """Newton's method on the penalised likelihood, with step halving."""
+    theta = np.zeros(precision.size) if start is None else start
+    if start is None:
+        theta[1] = -0.3  # a broad Gaussian
+    here = _local(patterns, theta, precision)
+    for _ in range(60):
+        step = here.step(patterns.counts, precision)
+        decrement = float(here.gradient @ step)
+        scale = 1.0
+        while scale > 1e-8 and _value(patterns, theta + scale * step, precision) < here.value - 1e-9:
+            scale /= 2
+        theta = theta + scale * step
+        here = _local(patterns, theta, precision)
+        if decrement < 1e-6:
+            break
+    log_determinant = np.linalg.slogdet(here.information)[1]
+    return Mode(
+        theta=theta,
+        precision=precision,
+        information=here.information,
+        table=here.table,
+        expected_counts=here.expected_counts,
+        evidence=here.value + 0.5 * float(np.log(precision).sum()) - 0.5 * float(log_determinant),
+    )
+
+
+@dataclass(frozen=True)
+class Ensemble:
+    """Modes under the plausible degrees of smoothness, weighted by their evidence."""
+
+    modes: tuple[Mode, ...]
+    weights: FloatArray
+
+    @property
+    def table(self) -> FloatArray:
+        """The population's joint table, averaged."""
+        return np.asarray(sum(w * m.table for w, m in zip(self.weights, self.modes, strict=True)))
+
+    @property
+    def expected_counts(self) -> FloatArray:
+        """The sample's expected items per (label, cell), given each item's own answers (METHOD 4.3)."""
+        return np.asarray(sum(w * m.expected_counts for w, m in zip(self.weights, self.modes, strict=True)))
+
+
+def fit_ensemble(patterns: Patterns) -> Ensemble:
+    """Climb the evidence over a ladder of smoothness from the middle, and keep all that is plausible."""
+    found: dict[tuple[int, ...], Mode] = {}
+
+    def visit(place: tuple[int, ...], start: FloatArray | None) -> Mode:
+        if place not in found:
+            variances = [_STEP**decade for decade in place]
+            found[place] = find_mode(patterns, _splines().precision(*variances), start)
+        return found[place]
+
+    best: tuple[int, ...] = (-1, -1)
+    visit(best, None)
+    while True:
+        around = [
+            place
+            for place in product(*((at - 1, at, at + 1) for at in best))
+            if all(low <= at <= high for at, (low, high) in zip(place, _LADDER, strict=True))
+        ]
+        for place in around:
+            visit(place, found[best].theta)
+        top = max(around, key=lambda place: found[place].evidence)
+        if found[top].evidence <= found[best].evidence:
+            break
+        best = top
+    evidence = np.array([mode.evidence for mode in found.values()])
+    weights = np.exp(evidence - evidence.max())
+    keep = weights > 1e-3 * weights.sum()
+    return Ensemble(
+        modes=tuple(mode for mode, kept in zip(found.values(), keep, strict=True) if kept),
+        weights=weights[keep] / weights[keep].sum(),
+    )
+
+
+def working_table(patterns: Patterns) -> FloatArray:
+    """A joint table good enough to choose the next questions by: one smoothness, no search."""
+    return find_mode(patterns, _splines().precision(0.1, 0.1)).table
+
+
+def refit(patterns: Patterns, mode: Mode, counts: FloatArray, centres: FloatArray) -> FloatArray:
+    """Tables (resamples, 2 * CELLS) of the modes for other counts and other prior centres.
+
+    Every resample starts at ``mode`` and moves by its own gradient times the mode's inverse curvature,
+    halving the move whenever it would lose ground, until there is no more than a hundredth of a
+    log-likelihood unit to gain.
+    """
+    inverse = np.linalg.inv(mode.information)
+    theta = np.broadcast_to(mode.theta, centres.shape).copy()
+    value, gradient, table = _climb(patterns, mode.precision, counts, centres, theta)
+    scale = np.ones(theta.shape[0])
+    active = np.arange(theta.shape[0])
+    for _ in range(_MOST_STEPS):
+        move = gradient[active] @ inverse
+        going = np.einsum("ij,ij->i", move, gradient[active]) > 2 * _ENOUGH
+        active, move = active[going], move[going]
+        if active.size == 0:
+            break
+        trial = theta[active] + scale[active, None] * move
+        found = _climb(patterns, mode.precision, counts[active], centres[active], trial)
+        better = found[0] >= value[active]
+        up = active[better]
+        theta[up], value[up] = trial[better], found[0][better]
+        gradient[up], table[up] = found[1][better], found[2][better]
+        scale[active] = np.where(better, np.minimum(1.0, scale[active] * 1.5), scale[active] / 3)
+    return table
+
+
+def _climb(
+    patterns: Patterns, precision: FloatArray, counts: FloatArray, centres: FloatArray, theta: FloatArray
+) -> tuple[FloatArray, FloatArray, FloatArray]:
+    """Value and gradient of the penalised likelihood of every resample, and its table."""
+    x = _splines()
+    tables = _tables(theta)
+    mass = patterns.mass(tables.joint)
+    off = theta - centres
+    value = np.einsum("ij,ij->i", counts, np.log(mass)) - 0.5 * (off**2 @ precision)
+    expected = tables.joint * patterns.spread(counts / mass)
+    positive = expected[:, CELLS:]
+    both = expected[:, :CELLS] + positive
+    seen = both * tables.share
+    gradient = np.concatenate(
+        [
+            (seen - seen.sum(axis=1, keepdims=True) * tables.smooth) @ x.density,
+            (positive - both * tables.up) @ x.link,
+        ],
+        axis=1,
+    )
+    return value, gradient - off * precision, tables.joint
+
+
+def calibrated_mode(patterns: Patterns) -> Mode:
+    """The best fit that is perfectly calibrated (h = 0), its density's smoothness chosen by evidence."""
+    rigid = 1e10  # prior precision that holds the link at zero
+    k = _splines().density.shape[1]
+    best: Mode | None = None
+    for decade in range(_LADDER[0][0], _LADDER[0][1] + 1):
+        precision = _splines().precision(_STEP**decade, 1.0)
+        precision[k:] = rigid
+        mode = find_mode(patterns, precision, None if best is None else best.theta)
+        if best is not None and mode.evidence < best.evidence - 3:
+            break
+        best = mode if best is None or mode.evidence > best.evidence else best
+    assert best is not None
+    return best
+
+
+@dataclass(frozen=True)
+class LinkScores:
+    """Each pattern's efficient score for each departure of the link from zero, and its prior precision."""
+
+    scores: FloatArray
+    precision: FloatArray
+
+
+def link_scores(patterns: Patterns, roughness: float = 0.1) -> LinkScores:
+    """Efficient scores at the best calibrated fit: what remains once the density is fitted anew."""
+    mode = calibrated_mode(patterns)
+    k = _splines().density.shape[1]
+    here = _local(patterns, mode.theta, mode.precision)
+    along = cho_solve(cho_factor(here.information[:k, :k]), here.information[:k, k:])
+    return LinkScores(
+        scores=here.scores[:, k:] - here.scores[:, :k] @ along,
+        precision=_splines().precision(1.0, roughness)[k:],
+    )

@@ -1,0 +1,207 @@
+"""From answers to counts: what each item's answers say about its hidden log-odds, aggregated.
+
+Two items with the same label and the same answers to the same questions say the same thing, so a
+likelihood needs only the distinct *patterns* and how often each occurs. A pattern of thresholds is an
+interval of cells: the log-odds lies at or above every threshold that was answered positive and below
+every one answered negative. A pattern with sampled answers is a curve over the cells (METHOD 2). After
+this step nothing costs more with more items.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from scipy.sparse import csr_array
+from scipy.special import log_expit, log_ndtr
+
+from blindcal.estimate.grid import CELLS, EDGES_S, MID_S, edge_of_shift
+from blindcal.records import INVALID, POSITIVE, FloatArray, IntArray
+
+
+@dataclass(frozen=True)
+class Patterns:
+    """Distinct patterns: first those that are intervals of cells, then those that are curves.
+
+    A joint table of (label, cell) is flattened to ``2 * CELLS`` entries, label 0 first.
+
+    Attributes
+    ----------
+    start, stop : arrays of shape (intervals,)
+        Half-open intervals of the flattened table.
+    curve_labels : array of shape (curves,)
+    curves : array of shape (curves, CELLS)
+        P(answers | cell).
+    counts : array of shape (intervals + curves,)
+    of_item : array of shape (items,)
+        The pattern that each item shows.
+    contradictions : int
+        Items whose threshold answers contradict each other; each is read as lying between the two.
+    """
+
+    start: IntArray
+    stop: IntArray
+    curve_labels: IntArray
+    curves: FloatArray
+    counts: FloatArray
+    of_item: IntArray
+    contradictions: int
+
+    def __len__(self) -> int:
+        return self.counts.size
+
+    @property
+    def n(self) -> float:
+        """Number of items."""
+        return float(self.counts.sum())
+
+    @cached_property
+    def labels(self) -> IntArray:
+        """Label of each pattern."""
+        return np.concatenate([(self.start >= CELLS).astype(np.int64), self.curve_labels])
+
+    @cached_property
+    def _rows(self) -> tuple[tuple[int, IntArray, FloatArray], ...]:
+        """Curves by label: the label, the places of its patterns among all, and their rows."""
+        first = self.start.size
+        by_label = [(y, np.flatnonzero(self.curve_labels == y)) for y in (0, 1)]
+        return tuple((y, where + first, self.curves[where]) for y, where in by_label if where.size)
+
+    @cached_property
+    def _ends(self) -> csr_array:
+        """+1 where an interval starts and -1 where it stops: its running sum spreads a value over it."""
+        k = self.start.size
+        column = np.arange(k)
+        values = np.concatenate([np.ones(k), -np.ones(k)])
+        rows = np.concatenate([self.start, self.stop])
+        return csr_array((values, (rows, np.tile(column, 2))), shape=(2 * CELLS + 1, k))
+
+    def mass(self, table: FloatArray) -> FloatArray:
+        """Probability of each pattern under joint tables of shape (..., 2 * CELLS)."""
+        total = np.zeros((*table.shape[:-1], table.shape[-1] + 1))
+        np.cumsum(table, axis=-1, out=total[..., 1:])
+        out = np.empty((*table.shape[:-1], len(self)))
+        out[..., : self.start.size] = total[..., self.stop] - total[..., self.start]
+        for y, where, rows in self._rows:
+            out[..., where] = table[..., y * CELLS : (y + 1) * CELLS] @ rows.T
+        return np.maximum(out, 1e-300)
+
+    def sums(self, values: FloatArray) -> FloatArray:
+        """Sum of per-cell vectors over each pattern: (2 * CELLS, k) to (patterns, k)."""
+        total = np.zeros((values.shape[0] + 1, values.shape[1]))
+        np.cumsum(values, axis=0, out=total[1:])
+        out = np.empty((len(self), values.shape[1]))
+        out[: self.start.size] = total[self.stop] - total[self.start]
+        for y, where, rows in self._rows:
+            out[where] = rows @ values[y * CELLS : (y + 1) * CELLS]
+        return out
+
+    def posterior(self, table: FloatArray, part: slice) -> FloatArray:
+        """Distribution over the cells, given each of some patterns: shape (patterns in ``part``, CELLS)."""
+        where = np.arange(len(self))[part]
+        out = table.reshape(2, CELLS)[self.labels[where]]
+        interval = where < self.start.size
+        cell = self.labels[where[interval], None] * CELLS + np.arange(CELLS)
+        out[interval] *= (cell >= self.start[where[interval], None]) & (
+            cell < self.stop[where[interval], None]
+        )
+        out[~interval] *= self.curves[where[~interval] - self.start.size]
+        total = out.sum(axis=1, keepdims=True)
+        return np.asarray(out / np.maximum(total, 1e-300))
+
+    def spread(self, weights: FloatArray) -> FloatArray:
+        """Adjoint of :meth:`mass`: weights of shape (..., patterns) laid over the cells."""
+        flat = weights.reshape(-1, len(self))
+        out = np.cumsum((self._ends @ flat[:, : self.start.size].T)[:-1], axis=0).T
+        for y, where, rows in self._rows:
+            out[:, y * CELLS : (y + 1) * CELLS] += flat[:, where] @ rows
+        return np.asarray(np.maximum(out, 0.0).reshape(*weights.shape[:-1], 2 * CELLS))
+
+
+def count_patterns(
+    labels: IntArray,
+    shifts: FloatArray,
+    temperatures: FloatArray,
+    answers: IntArray,
+    items: IntArray,
+    *,
+    jitter: float = 0.0,
+) -> Patterns:
+    """Aggregate answers by pattern. ``labels`` is per item; the other columns are per query."""
+    n = labels.size
+    use = (answers != INVALID) & np.isfinite(shifts)  # an infinite shift forces its answer: it tells nothing
+    items, answers, temperatures = items[use], answers[use], temperatures[use]
+    edges = edge_of_shift(shifts[use])
+    positive = answers == POSITIVE
+    hard = (temperatures == 0) & (jitter == 0)
+
+    low, high = np.zeros(n, np.int64), np.full(n, CELLS)
+    np.maximum.at(low, items[hard & positive], edges[hard & positive])
+    np.minimum.at(high, items[hard & ~positive], edges[hard & ~positive])
+    contradictions = int((low > high).sum())
+    low, high = np.minimum(low, high), np.maximum(low, high)
+    touching = low == high  # two thresholds fell on one edge and were answered differently
+    low, high = low - touching, high + touching
+
+    soft = ~hard
+    kinds, rows = _signatures(
+        edges[soft], shifts[use][soft], temperatures[soft], answers[soft], items[soft], n, jitter
+    )
+    key = np.column_stack([(rows >= 0), labels, low, high, rows])
+    unique, of_item, counts = np.unique(key, axis=0, return_inverse=True, return_counts=True)
+    interval = unique[:, 0] == 0
+    _, label, first, last, row = unique.T
+    inside = (np.arange(CELLS) >= first[~interval, None]) & (np.arange(CELLS) < last[~interval, None])
+    return Patterns(
+        start=(label * CELLS + first)[interval],
+        stop=(label * CELLS + last)[interval],
+        curve_labels=label[~interval],
+        curves=np.where(inside, kinds[row[~interval]], 0.0),
+        counts=counts.astype(np.float64),
+        of_item=of_item.reshape(-1).astype(np.int64),
+        contradictions=contradictions,
+    )
+
+
+def _signatures(
+    edges: IntArray,
+    shifts: FloatArray,
+    temperatures: FloatArray,
+    answers: IntArray,
+    items: IntArray,
+    n: int,
+    jitter: float,
+) -> tuple[FloatArray, IntArray]:
+    """Distinct sets of noisy answers as curves, and which of them each item gave (-1: none)."""
+    of_item = np.full(n, -1)
+    if items.size == 0:
+        return np.empty((0, CELLS)), of_item
+    snapped = np.where(temperatures == 0, edges, shifts)  # noisy thresholds: as many kinds as there are edges
+    types, code = np.unique(np.column_stack([snapped, temperatures, answers]), axis=0, return_inverse=True)
+    code = code.reshape(-1)
+    order = np.lexsort((code, items))
+    code, owner = code[order], items[order]
+    who, begin, size = np.unique(owner, return_index=True, return_counts=True)
+    padded = np.full((who.size, size.max()), -1)
+    padded[np.repeat(np.arange(who.size), size), np.arange(owner.size) - np.repeat(begin, size)] = code
+    sets, which = np.unique(padded, axis=0, return_inverse=True)
+    of_item[who] = which.reshape(-1)
+
+    sign = np.where(types[:, 2] == POSITIVE, 1.0, -1.0)[:, None]
+    threshold = types[:, 1] == 0
+    log_curve = np.empty((types.shape[0] + 1, CELLS))
+    log_curve[-1] = 0.0  # the padding
+    log_curve[:-1][threshold] = _noisy_threshold(
+        types[threshold, 0].astype(np.int64), sign[threshold], jitter
+    )
+    warm = ~threshold
+    log_curve[:-1][warm] = log_expit(sign[warm] * (MID_S + types[warm, :1]) / types[warm, 1:2])
+    curves = np.empty((sets.shape[0], CELLS))
+    for first in range(0, sets.shape[0], 4096):
+        curves[first : first + 4096] = np.exp(log_curve[sets[first : first + 4096]].sum(axis=1))
+    return curves, of_item
+
+
+def _noisy_threshold(edge: IntArray, sign: FloatArray, jitter: float) -> FloatArray:
+    return log_ndtr(sign * (MID_S - EDGES_S[edge][:, None]) / jitter)

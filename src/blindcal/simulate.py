@@ -1,0 +1,97 @@
+"""Methods against known probabilities, asked and answered exactly as an opaque endpoint would be."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from scipy.special import expit
+
+from blindcal import design
+from blindcal.estimate.checks import ArrayLike, labels_array, probabilities
+from blindcal.estimate.truth import binned_ece
+from blindcal.methods import estimate_ece
+from blindcal.records import Answered, FloatArray, IntArray, Round
+
+
+def log_odds(p: FloatArray) -> FloatArray:
+    """Hidden log-odds; a probability of exactly 0 or 1 is infinitely sure."""
+    with np.errstate(divide="ignore"):
+        return np.asarray(np.log(p) - np.log1p(-p))
+
+
+def respond(s: FloatArray, asked: Round, rng: np.random.Generator, jitter: float = 0.0) -> IntArray:
+    """Answers of an endpoint with hidden log-odds ``s`` (METHOD 2)."""
+    shifted = s[asked.items] + asked.shifts
+    if jitter:
+        shifted = shifted + jitter * rng.standard_normal(shifted.size)
+    warm = asked.temperatures > 0
+    answers = (shifted >= 0).astype(np.int64)
+    if warm.any():
+        chance = expit(shifted[warm] / asked.temperatures[warm])
+        answers[warm] = rng.random(chance.size) < chance
+    return answers
+
+
+def ask(
+    method: str,
+    labels: ArrayLike,
+    p: ArrayLike,
+    *,
+    queries: float = 1.0,
+    bins: int = 5,
+    seed: int = 0,
+    adaptive: bool = True,
+    jitter: float = 0.0,
+) -> Answered:
+    """Run a method's design to its end against known probabilities."""
+    y = labels_array(labels)
+    s = log_odds(probabilities(p, like=y.size))
+    plan = design.make(method, y, queries=queries, bins=bins, seed=seed, adaptive=adaptive)
+    rng = np.random.default_rng([seed, 5])
+    answered = Answered.empty()
+    while (asked := plan.next_round(answered)) is not None:
+        answered = answered.with_round(asked, respond(s, asked, rng, jitter))
+    return answered
+
+
+@dataclass(frozen=True, slots=True)
+class Simulation:
+    """Repeated audits of one set of known probabilities."""
+
+    n: int
+    method: str
+    queries: float
+    oracle: float
+    estimates: tuple[float, ...]
+
+    @property
+    def mae(self) -> float:
+        """Mean absolute error against the oracle."""
+        return float(np.mean(np.abs(np.array(self.estimates) - self.oracle)))
+
+
+def simulate(
+    method: str,
+    labels: ArrayLike,
+    p: ArrayLike,
+    *,
+    queries: float = 1.0,
+    bins: int = 5,
+    repeats: int = 20,
+    seed: int = 0,
+) -> Simulation:
+    """Audit known probabilities ``repeats`` times; repeat r uses seed ``seed + r``."""
+    y = labels_array(labels)
+    asked, estimates = 0, []
+    for repeat in range(repeats):
+        answered = ask(method, y, p, queries=queries, bins=bins, seed=seed + repeat)
+        asked += len(answered)
+        estimates.append(estimate_ece(method, y, answered, bins=bins, seed=seed + repeat))
+    return Simulation(
+        n=y.size,
+        method=method,
+        queries=asked / (repeats * y.size),
+        oracle=binned_ece(y, p, bins).ece,
+        estimates=tuple(estimates),
+    )
