@@ -366,6 +366,16 @@ def test_a_dry_run_asks_nothing(items: Path, server: Server, tmp_path: Path) -> 
     assert server.requests == 0
 
 
+def test_templates_may_hold_line_breaks(items: Path) -> None:
+    """A backslash and an n, as a shell passes them on, are a line break in a template."""
+    broken = blindcal("audit", items, "--model", "gpt-4o", "--template", "{prompt}\\n{x}", "--dry-run")
+    assert "field 'x'" in str(broken.exception)
+    shown = blindcal("audit", items, "--model", "gpt-4o", "--template", "{prompt}\\n", "--dry-run", "--json")
+    plain = blindcal("audit", items, "--model", "gpt-4o", "--dry-run", "--json")
+    more = json.loads(shown.output)["prompt_tokens"] - json.loads(plain.output)["prompt_tokens"]
+    assert 0 <= more <= N  # at most one token each, where two characters would be two
+
+
 def test_help_names_the_exit_codes() -> None:
     """``--help`` teaches how it can end."""
     shown = blindcal("audit", "--help").output

@@ -143,12 +143,21 @@ def reading_options(command: Command) -> Command:
     """Add the options that say how a record becomes a question."""
     return _all(
         command,
-        click.option("--template", help='The prompt, with record fields in braces: "Question: {question}?"'),
+        click.option(
+            "--template",
+            callback=_with_line_breaks,
+            help='The prompt, with record fields in braces: "{passage}\\n{question}?"',
+        ),
         click.option("--system", help="A system message put before every question."),
         click.option(
             "--label-map", type=JsonObject(), help='Labels in other words: \'{"sure": 1, "never": 0}\'.'
         ),
     )
+
+
+def _with_line_breaks(_: click.Context, __: click.Parameter, template: str | None) -> str | None:
+    """A shell passes ``\\n`` on as two characters; here they are one."""
+    return None if template is None else template.replace("\\n", "\n").replace("\\t", "\t")
 
 
 def load_items(
