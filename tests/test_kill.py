@@ -22,14 +22,14 @@ from blindcal.run import Limits
 from blindcal.store import Store
 
 KILLS = 50
-ITEMS = 300
+ITEMS = 150
 CONCURRENCY = 4
-METHOD = "blind"
 
 
 def run_audit(items: Path, base_url: str, out: Path) -> None:
     """What the killed process does: the whole audit, over real HTTP, into its folder."""
-    settings = Settings(model="replay", base_url=base_url, method=METHOD, bins=5)
+    # Two rounds, the second of which follows from the answers to the first.
+    settings = Settings(model="replay", base_url=base_url, method="extraction", queries=2)
     audit(items, settings, out=out, limits=Limits(concurrency=CONCURRENCY))
 
 
