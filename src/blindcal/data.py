@@ -213,6 +213,9 @@ class Items:
                 f"{self.path}: items {one + 1} and {two + 1} share the {self._reading.id_field} "
                 f"{printable(self[int(one)].id, 60)!r}; ids must be unique"
             )
+        self._ids = array("q")  # checked, and not needed again
+        if not self._grouped:
+            self._group_names = array("q")
 
 
 def load(path: str | Path, reading: Reading | None = None, *, scratch: Path | None = None) -> Items:
