@@ -19,7 +19,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from blindcal import result as result_module
-from blindcal.audit import RUN_FILE, Settings, audit, audit_async, default_folder, plan
+from blindcal.audit import RUN_FILE, audit, audit_async, default_folder, plan
 from blindcal.bar import Bar
 from blindcal.cli import app
 from blindcal.data import load
@@ -29,6 +29,7 @@ from blindcal.errors import BlindcalError, ConfigError, InputError, UnfitError
 from blindcal.estimate.truth import binned_ece
 from blindcal.result import AuditResult, Estimate, ece_if_invalid
 from blindcal.run import Limits, Prices, Progress
+from blindcal.settings import Settings
 from blindcal.store import Store, Usage
 
 N = 400

@@ -13,12 +13,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from blindcal.audit import ANSWERS_FILE, RESULT_FILE, RUN_FILE, Settings, audit
+from blindcal.audit import ANSWERS_FILE, RESULT_FILE, RUN_FILE, audit
 from blindcal.data import load
 from blindcal.endpoints.recording import Recording
 from blindcal.endpoints.replay import Behaviour, running
 from blindcal.result import AuditResult
 from blindcal.run import Limits
+from blindcal.settings import Settings
 from blindcal.store import Store
 
 KILLS = 50

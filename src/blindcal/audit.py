@@ -9,155 +9,42 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import hashlib
 import math
 import re
 import threading
-from collections import Counter
-from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
+from collections.abc import AsyncIterator, Callable, Coroutine
 from concurrent.futures import Future
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, TypeVar
 
-import msgspec
 import numpy as np
 
 from blindcal import design
-from blindcal.data import Items, Reading, load
+from blindcal.data import Items, load
 from blindcal.endpoints import tokens
-from blindcal.endpoints.base import Endpoint, Patient
-from blindcal.endpoints.http import Address, Api, HttpEndpoint
-from blindcal.endpoints.probe import Probe, probe
-from blindcal.errors import ConfigError, FatalError, UnfitError
-from blindcal.estimate.truth import bins_blind
+from blindcal.endpoints.base import Endpoint
+from blindcal.endpoints.http import HttpEndpoint
 from blindcal.figures import figures
 from blindcal.oracle import Truth, read_truth
+from blindcal.prepare import Ready, prepare
 from blindcal.records import (
     INVALID,
     NEGATIVE,
     POSITIVE,
     Answered,
-    Item,
-    Reply,
-    Request,
-    Semantics,
     Targets,
-    Token,
 )
 from blindcal.result import SCHEMA_VERSION, AuditResult, Counts, Spend, write_answers
 from blindcal.run import CHARACTERS_A_TOKEN, Limits, Outcome, Prices, Progress, Question, run
+from blindcal.settings import Settings
 from blindcal.store import Store, Usage
 from blindcal.text import printable
 
-OPENAI = "https://api.openai.com/v1"
 RUN_FILE, RESULT_FILE, ANSWERS_FILE = "run.sqlite", "result.json", "answers.csv"
-PILOTS, PROBED = 4, 6
-DEFAULT_QUERIES = {"latent": 1.0, "blind": 1.0, "sampling": 4.0, "extraction": 6.0, "temperature": 3.0}
-# Dollars per million tokens in and out, as listed in 2025; longer names first.
-LIST_PRICES = {
-    "gpt-4o-mini": (0.15, 0.6),
-    "gpt-4o": (2.5, 10.0),
-    "gpt-4.1-nano": (0.1, 0.4),
-    "gpt-4.1-mini": (0.4, 1.6),
-    "gpt-4.1": (2.0, 8.0),
-    "gpt-3.5-turbo": (0.5, 1.5),
-}
-SAMPLED = ("sampling", "temperature")
-DEFAULT_BINS = 5
-
 T = TypeVar("T")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Settings:
-    """What defines an audit: who is asked, what, and how it is estimated.
-
-    ``queries`` is the mean number an item (by default 1 for ``latent`` and ``blind``). ``offset`` is the
-    common bias C of METHOD 2 and ``limit`` the largest bias the service takes. ``resamples`` refits stand
-    behind the intervals. ``keep_prompts=False`` keeps only hashes of the questions in the run file.
-    """
-
-    model: str
-    base_url: str = OPENAI
-    api: Api = "chat"
-    api_version: str | None = None
-    api_key_env: str = "OPENAI_API_KEY"
-    extra_body: Mapping[str, Any] = field(default_factory=dict)
-    timeout: float = 60.0
-    positive: str = "Yes"
-    negative: str = "No"
-    positive_ids: tuple[int, ...] = ()
-    negative_ids: tuple[int, ...] = ()
-    tokenizer: str | None = None
-    semantics: Semantics = "pair"
-    method: str = "latent"
-    queries: float | None = None
-    bins: int | None = None
-    level: float = 0.95
-    resamples: int = 1000
-    seed: int = 0
-    offset: float = 50.0
-    limit: float = 100.0
-    template: str | None = None
-    system: str | None = None
-    label_map: Mapping[str, int] | None = None
-    label_field: str = "label"
-    id_field: str = "id"
-    group_field: str = "group"
-    keep_prompts: bool = True
-
-    def __post_init__(self) -> None:
-        if self.method not in DEFAULT_QUERIES:
-            raise ConfigError(f"method must be one of {', '.join(DEFAULT_QUERIES)}, not {self.method!r}")
-        if not 0 < self.level < 1:
-            raise ConfigError(f"level must be between 0 and 1, not {self.level}")
-
-    @property
-    def reading(self) -> Reading:
-        """How a record becomes an item."""
-        role = "prompt" if self.api == "completions" else "user"
-        return Reading(
-            self.template,
-            self.label_map,
-            self.label_field,
-            self.id_field,
-            self.group_field,
-            self.system,
-            role,
-        )
-
-    @property
-    def address(self) -> Address:
-        """Where the model is."""
-        return Address(
-            self.base_url,
-            self.model,
-            self.api,
-            self.api_version,
-            self.api_key_env,
-            self.extra_body,
-            self.timeout,
-        )
-
-    def resolved(self, n: int) -> Settings:
-        """With the defaults that depend on the method and the number of items filled in."""
-        bins = self.bins or (bins_blind(n) if self.method == "blind" else DEFAULT_BINS)
-        return replace(self, queries=self.queries or DEFAULT_QUERIES[self.method], bins=bins)
-
-    def fixed(self, items: Items) -> dict[str, Any]:
-        """What a run may not be continued with once it has begun with another: all that shapes a query."""
-        free = {
-            "api_key_env",
-            "timeout",
-            "level",
-            "resamples",
-            *(() if self.method == "blind" else ("bins",)),
-        }
-        shaping = {name: value for name, value in asdict(self).items() if name not in free}
-        return _plain({**shaping, "items": len(items), "items_digest": items.digest})
 
 
 @dataclass(frozen=True, slots=True)
@@ -276,7 +163,7 @@ async def audit_async(
             )
         )
         async with _opened(endpoint, settings) as asked:
-            ready = await _prepare(asked, loaded, settings, store, targets, limits.concurrency, force, tell)
+            ready = await prepare(asked, loaded, settings, store, targets, limits.concurrency, force, tell)
             tell("asking")
             asking = _design(loaded, settings)
             outcome = await run(
@@ -328,141 +215,10 @@ async def plan(
     return Plan(len(loaded), queries, usage.prompt_tokens, usage.completion_tokens, encode is not None, cost)
 
 
-def known_prices(settings: Settings) -> Prices | None:
-    """OpenAI's list prices, for its own models at its own address."""
-    if settings.base_url.rstrip("/") != OPENAI:
-        return None
-    return next(
-        (Prices(*each) for name, each in LIST_PRICES.items() if settings.model.startswith(name)), None
-    )
-
-
 def default_folder(items: str | Path, model: str) -> Path:
     """Where a run goes if nothing is said: the same for the same items and model."""
     stem = Path(items).name.split(".")[0]
     return Path("runs") / "-".join(re.sub(r"[^\w.]+", "-", part).strip("-.") for part in (stem, model))
-
-
-@dataclass(frozen=True, slots=True)
-class _Ready:
-    """What has to be known before the first query: noted in the run, so that it is paid for once."""
-
-    targets: Targets
-    spent: Usage
-    max_shift: float
-    jitter: float
-    probe: dict[str, Any]
-
-
-async def _prepare(
-    endpoint: Endpoint,
-    items: Items,
-    settings: Settings,
-    store: Store,
-    targets: Targets | None,
-    concurrency: int,
-    force: bool,
-    tell: Callable[[str], None],
-) -> _Ready:
-    noted = store.note("ready")
-    if noted is not None:
-        return msgspec.convert(noted, _Ready)
-    order = np.random.default_rng(settings.seed).permutation(len(items))[: PROBED + PILOTS]
-    sample = [items[int(k)] for k in order]
-    patient = Patient(_Remembered(endpoint, store, concurrency))
-    if targets is None:
-        tell("choosing answer tokens")
-        choice = await _choose(endpoint, patient, sample[-PILOTS:], settings)
-    else:
-        choice = tokens.Choice(targets, {}, 0)
-    tell("probing the endpoint")
-    found = await probe(
-        patient,
-        sample[:PROBED],
-        choice.targets,
-        offset=settings.offset,
-        limit=settings.limit,
-        seed=settings.seed,
-    )
-    trouble = _trouble(found, settings.method)
-    if trouble is not None and not force:
-        store.forget_asides()
-        raise UnfitError(f"{trouble}; force the audit to go on all the same")
-    queries = choice.queries + found.queries
-    ready = _Ready(
-        replace(choice.targets, semantics="sum") if settings.method == "temperature" else choice.targets,
-        Usage(queries, queries, found.prompt_tokens, found.completion_tokens),
-        found.max_shift if found.verdict == "thresholds" else settings.limit - settings.offset,
-        float(np.nan_to_num(max(found.jitter, found.crowd_jitter))),
-        _plain({**msgspec.to_builtins(found), "votes": choice.votes, "forced": trouble is not None}),
-    )
-    store.set_note("ready", msgspec.to_builtins(ready))
-    return ready
-
-
-class _Remembered:
-    """An endpoint that asks nothing twice: what a run asked before it was interrupted is read back.
-
-    It keeps to the run's concurrency too, so that a crash loses no more here than there.
-    """
-
-    def __init__(self, endpoint: Endpoint, store: Store, concurrency: int) -> None:
-        self._endpoint = endpoint
-        self._store = store
-        self._room = asyncio.Semaphore(concurrency)
-        self._times: Counter[bytes] = Counter()
-
-    async def ask(self, request: Request) -> Reply:
-        key = hashlib.blake2b(msgspec.json.encode(request), digest_size=16).digest()
-        nth = self._times[key]
-        self._times[key] += 1
-        if (kept := self._store.aside(key, nth)) is not None:
-            return msgspec.json.decode(kept, type=Reply)
-        async with self._room:
-            reply = await self._endpoint.ask(request)
-            self._store.add_aside(key, nth, msgspec.json.encode(reply).decode())
-        return reply
-
-    async def close(self) -> None:
-        await self._endpoint.close()
-
-
-async def _choose(
-    endpoint: Endpoint, patient: Patient, pilots: list[Item], settings: Settings
-) -> tokens.Choice:
-    by_hand = bool(settings.positive_ids) and bool(settings.negative_ids)
-    if not isinstance(endpoint, HttpEndpoint):
-        raise ConfigError("an endpoint of your own needs the answer tokens too: pass targets")
-    find = tokens.served if by_hand else tokens.find
-    try:
-        return await tokens.resolve(
-            patient,
-            find(endpoint, settings.model, *(() if by_hand else (settings.tokenizer,))),
-            pilots,
-            positive=settings.positive,
-            negative=settings.negative,
-            positive_ids=settings.positive_ids,
-            negative_ids=settings.negative_ids,
-            semantics=settings.semantics,
-        )
-    except FatalError:
-        if settings.method != "temperature":
-            raise
-        # Without a bias only the words matter, and no vocabulary is needed.
-        words = Targets((Token(0, settings.positive),), (Token(1, settings.negative),), "sum")
-        return tokens.Choice(words, {}, 0)
-
-
-def _trouble(found: Probe, method: str) -> str | None:
-    """Why an endpoint with these findings cannot be audited by this method, if so."""
-    if found.verdict == "not auditable":
-        return f"this endpoint is not auditable: {found.reason}"
-    if found.verdict == "temperature" and method != "temperature":
-        return f"this endpoint cannot be audited by {method}: {found.reason}. Use the method 'temperature'"
-    heat = next((f for f in found.findings if f.question == "temperature honoured"), None)
-    if method in SAMPLED and heat is not None and heat.outcome in ("caution", "bad"):
-        return f"this endpoint cannot be audited by {method}: temperature is not honoured ({heat.answer})"
-    return None
 
 
 def _design(items: Items, settings: Settings) -> design.Design:
@@ -489,7 +245,7 @@ def _conclude(
     settings: Settings,
     asking: design.Design,
     outcome: Outcome,
-    ready: _Ready,
+    ready: Ready,
     prices: Prices | None,
     truth: Truth | None,
 ) -> AuditResult:
@@ -552,11 +308,6 @@ def _conclude(
         oracle=None if truth is None else truth.compare(labels, found.ece, settings.bins),
         settings=settings.fixed(items),
     )
-
-
-def _plain(value: dict[str, Any]) -> dict[str, Any]:
-    """As it comes back from JSON: lists, and ``None`` for what is no number."""
-    return msgspec.json.decode(msgspec.json.encode(value), type=dict[str, Any])
 
 
 @contextlib.asynccontextmanager

@@ -10,14 +10,11 @@ import click
 
 from blindcal.audit import (
     ANSWERS_FILE,
-    DEFAULT_QUERIES,
     RESULT_FILE,
     RUN_FILE,
     Plan,
-    Settings,
     audit,
     default_folder,
-    known_prices,
     plan,
 )
 from blindcal.bar import Bar
@@ -25,6 +22,7 @@ from blindcal.cli import options
 from blindcal.errors import UnfitError
 from blindcal.result import AuditResult, Estimate
 from blindcal.run import Limits, Prices
+from blindcal.settings import DEFAULT_QUERIES, Settings, known_prices
 from blindcal.text import printable
 
 DONE, STOPPED, UNFIT, INTERRUPTED = 0, 3, 4, 130

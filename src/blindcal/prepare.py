@@ -1,0 +1,148 @@
+"""What has to be known before the first query of an audit: the answer tokens, and the probe's verdict."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from blindcal.data import Items
+from blindcal.endpoints import tokens
+from blindcal.endpoints.base import Endpoint, Patient
+from blindcal.endpoints.http import HttpEndpoint
+from blindcal.endpoints.probe import Probe, probe
+from blindcal.errors import ConfigError, FatalError, UnfitError
+from blindcal.records import Item, Reply, Request, Targets, Token
+from blindcal.settings import Settings, plain
+from blindcal.store import Store, Usage
+
+PILOTS, PROBED = 4, 6
+SAMPLED = ("sampling", "temperature")
+
+
+@dataclass(frozen=True, slots=True)
+class Ready:
+    """What has to be known before the first query: noted in the run, so that it is paid for once."""
+
+    targets: Targets
+    spent: Usage
+    max_shift: float
+    jitter: float
+    probe: dict[str, Any]
+
+
+async def prepare(
+    endpoint: Endpoint,
+    items: Items,
+    settings: Settings,
+    store: Store,
+    targets: Targets | None,
+    concurrency: int,
+    force: bool,
+    tell: Callable[[str], None],
+) -> Ready:
+    noted = store.note("ready")
+    if noted is not None:
+        return msgspec.convert(noted, Ready)
+    order = np.random.default_rng(settings.seed).permutation(len(items))[: PROBED + PILOTS]
+    sample = [items[int(k)] for k in order]
+    patient = Patient(_Remembered(endpoint, store, concurrency))
+    if targets is None:
+        tell("choosing answer tokens")
+        choice = await _choose(endpoint, patient, sample[-PILOTS:], settings)
+    else:
+        choice = tokens.Choice(targets, {}, 0)
+    tell("probing the endpoint")
+    found = await probe(
+        patient,
+        sample[:PROBED],
+        choice.targets,
+        offset=settings.offset,
+        limit=settings.limit,
+        seed=settings.seed,
+    )
+    trouble = _trouble(found, settings.method)
+    if trouble is not None and not force:
+        store.forget_asides()
+        raise UnfitError(f"{trouble}; force the audit to go on all the same")
+    queries = choice.queries + found.queries
+    ready = Ready(
+        replace(choice.targets, semantics="sum") if settings.method == "temperature" else choice.targets,
+        Usage(queries, queries, found.prompt_tokens, found.completion_tokens),
+        found.max_shift if found.verdict == "thresholds" else settings.limit - settings.offset,
+        float(np.nan_to_num(max(found.jitter, found.crowd_jitter))),
+        plain({**msgspec.to_builtins(found), "votes": choice.votes, "forced": trouble is not None}),
+    )
+    store.set_note("ready", msgspec.to_builtins(ready))
+    return ready
+
+
+class _Remembered:
+    """An endpoint that asks nothing twice: what a run asked before it was interrupted is read back.
+
+    It keeps to the run's concurrency too, so that a crash loses no more here than there.
+    """
+
+    def __init__(self, endpoint: Endpoint, store: Store, concurrency: int) -> None:
+        self._endpoint = endpoint
+        self._store = store
+        self._room = asyncio.Semaphore(concurrency)
+        self._times: Counter[bytes] = Counter()
+
+    async def ask(self, request: Request) -> Reply:
+        key = hashlib.blake2b(msgspec.json.encode(request), digest_size=16).digest()
+        nth = self._times[key]
+        self._times[key] += 1
+        if (kept := self._store.aside(key, nth)) is not None:
+            return msgspec.json.decode(kept, type=Reply)
+        async with self._room:
+            reply = await self._endpoint.ask(request)
+            self._store.add_aside(key, nth, msgspec.json.encode(reply).decode())
+        return reply
+
+    async def close(self) -> None:
+        await self._endpoint.close()
+
+
+async def _choose(
+    endpoint: Endpoint, patient: Patient, pilots: list[Item], settings: Settings
+) -> tokens.Choice:
+    by_hand = bool(settings.positive_ids) and bool(settings.negative_ids)
+    if not isinstance(endpoint, HttpEndpoint):
+        raise ConfigError("an endpoint of your own needs the answer tokens too: pass targets")
+    find = tokens.served if by_hand else tokens.find
+    try:
+        return await tokens.resolve(
+            patient,
+            find(endpoint, settings.model, *(() if by_hand else (settings.tokenizer,))),
+            pilots,
+            positive=settings.positive,
+            negative=settings.negative,
+            positive_ids=settings.positive_ids,
+            negative_ids=settings.negative_ids,
+            semantics=settings.semantics,
+        )
+    except FatalError:
+        if settings.method != "temperature":
+            raise
+        # Without a bias only the words matter, and no vocabulary is needed.
+        words = Targets((Token(0, settings.positive),), (Token(1, settings.negative),), "sum")
+        return tokens.Choice(words, {}, 0)
+
+
+def _trouble(found: Probe, method: str) -> str | None:
+    """Why an endpoint with these findings cannot be audited by this method, if so."""
+    if found.verdict == "not auditable":
+        return f"this endpoint is not auditable: {found.reason}"
+    if found.verdict == "temperature" and method != "temperature":
+        return f"this endpoint cannot be audited by {method}: {found.reason}. Use the method 'temperature'"
+    heat = next((f for f in found.findings if f.question == "temperature honoured"), None)
+    if method in SAMPLED and heat is not None and heat.outcome in ("caution", "bad"):
+        return f"this endpoint cannot be audited by {method}: temperature is not honoured ({heat.answer})"
+    return None

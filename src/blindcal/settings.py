@@ -1,0 +1,132 @@
+"""What defines an audit: who is asked, what, and how it is estimated."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any
+
+import msgspec
+
+from blindcal.data import Items, Reading
+from blindcal.endpoints.http import Address, Api
+from blindcal.errors import ConfigError
+from blindcal.estimate.truth import bins_blind
+from blindcal.records import Semantics
+from blindcal.run import Prices
+
+OPENAI = "https://api.openai.com/v1"
+DEFAULT_QUERIES = {"latent": 1.0, "blind": 1.0, "sampling": 4.0, "extraction": 6.0, "temperature": 3.0}
+# Dollars per million tokens in and out, as listed in 2025; longer names first.
+LIST_PRICES = {
+    "gpt-4o-mini": (0.15, 0.6),
+    "gpt-4o": (2.5, 10.0),
+    "gpt-4.1-nano": (0.1, 0.4),
+    "gpt-4.1-mini": (0.4, 1.6),
+    "gpt-4.1": (2.0, 8.0),
+    "gpt-3.5-turbo": (0.5, 1.5),
+}
+DEFAULT_BINS = 5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """What defines an audit: who is asked, what, and how it is estimated.
+
+    ``queries`` is the mean number an item (by default 1 for ``latent`` and ``blind``). ``offset`` is the
+    common bias C of METHOD 2 and ``limit`` the largest bias the service takes. ``resamples`` refits stand
+    behind the intervals. ``keep_prompts=False`` keeps only hashes of the questions in the run file.
+    """
+
+    model: str
+    base_url: str = OPENAI
+    api: Api = "chat"
+    api_version: str | None = None
+    api_key_env: str = "OPENAI_API_KEY"
+    extra_body: Mapping[str, Any] = field(default_factory=dict)
+    timeout: float = 60.0
+    positive: str = "Yes"
+    negative: str = "No"
+    positive_ids: tuple[int, ...] = ()
+    negative_ids: tuple[int, ...] = ()
+    tokenizer: str | None = None
+    semantics: Semantics = "pair"
+    method: str = "latent"
+    queries: float | None = None
+    bins: int | None = None
+    level: float = 0.95
+    resamples: int = 1000
+    seed: int = 0
+    offset: float = 50.0
+    limit: float = 100.0
+    template: str | None = None
+    system: str | None = None
+    label_map: Mapping[str, int] | None = None
+    label_field: str = "label"
+    id_field: str = "id"
+    group_field: str = "group"
+    keep_prompts: bool = True
+
+    def __post_init__(self) -> None:
+        if self.method not in DEFAULT_QUERIES:
+            raise ConfigError(f"method must be one of {', '.join(DEFAULT_QUERIES)}, not {self.method!r}")
+        if not 0 < self.level < 1:
+            raise ConfigError(f"level must be between 0 and 1, not {self.level}")
+
+    @property
+    def reading(self) -> Reading:
+        """How a record becomes an item."""
+        role = "prompt" if self.api == "completions" else "user"
+        return Reading(
+            self.template,
+            self.label_map,
+            self.label_field,
+            self.id_field,
+            self.group_field,
+            self.system,
+            role,
+        )
+
+    @property
+    def address(self) -> Address:
+        """Where the model is."""
+        return Address(
+            self.base_url,
+            self.model,
+            self.api,
+            self.api_version,
+            self.api_key_env,
+            self.extra_body,
+            self.timeout,
+        )
+
+    def resolved(self, n: int) -> Settings:
+        """With the defaults that depend on the method and the number of items filled in."""
+        bins = self.bins or (bins_blind(n) if self.method == "blind" else DEFAULT_BINS)
+        return replace(self, queries=self.queries or DEFAULT_QUERIES[self.method], bins=bins)
+
+    def fixed(self, items: Items) -> dict[str, Any]:
+        """What a run may not be continued with once it has begun with another: all that shapes a query."""
+        free = {
+            "api_key_env",
+            "timeout",
+            "level",
+            "resamples",
+            *(() if self.method == "blind" else ("bins",)),
+        }
+        shaping = {name: value for name, value in asdict(self).items() if name not in free}
+        return plain({**shaping, "items": len(items), "items_digest": items.digest})
+
+
+def known_prices(settings: Settings) -> Prices | None:
+    """OpenAI's list prices, for its own models at its own address."""
+    if settings.base_url.rstrip("/") != OPENAI:
+        return None
+    return next(
+        (Prices(*each) for name, each in LIST_PRICES.items() if settings.model.startswith(name)), None
+    )
+
+
+def plain(value: dict[str, Any]) -> dict[str, Any]:
+    """As it comes back from JSON: lists, and ``None`` for what is no number."""
+    return msgspec.json.decode(msgspec.json.encode(value), type=dict[str, Any])
