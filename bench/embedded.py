@@ -46,10 +46,10 @@ def boolq(folder: Path, source: Path, n: int) -> Path:
     return path
 
 
-def measure(name: str, items: Path, options: list[str], folder: Path, threads: int) -> None:
-    """Score and audit one set, and print a line."""
+def measure(name: str, items: Path, options: list[str], folder: Path, settings: Settings) -> None:
+    """Score and audit one set, and print what was found."""
     scores, run = folder / f"{name}-scores.csv", folder / f"{name}-run"
-    with serve(settings=Settings(threads=threads)) as served:
+    with serve(settings=settings) as served:
         common = [
             str(items),
             "--base-url",
@@ -84,13 +84,17 @@ def main() -> None:
     parser.add_argument("--n", type=int, default=1000, help="built-in questions")
     parser.add_argument("--n-boolq", type=int, default=600)
     parser.add_argument("--threads", type=int, default=0)
+    parser.add_argument(
+        "--port", type=int, default=18431, help="fixed: a run is taken up at the same address"
+    )
     options = parser.parse_args()
     options.out.mkdir(parents=True, exist_ok=True)
-    measure("builtin", builtin(options.out, options.n), [], options.out, options.threads)
+    settings = Settings(port=options.port, threads=options.threads)
+    measure("builtin", builtin(options.out, options.n), [], options.out, settings)
     if options.boolq is not None:
         items = boolq(options.out, options.boolq, options.n_boolq)
         words = ["--template", PAPER, "--positive", "True", "--negative", "False"]
-        measure("boolq", items, words, options.out, options.threads)
+        measure("boolq", items, words, options.out, settings)
 
 
 if __name__ == "__main__":
