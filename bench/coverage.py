@@ -21,6 +21,7 @@ from scipy.special import expit, logit
 from tqdm import tqdm
 
 import blindcal
+from blindcal import design
 from blindcal.simulate import ask
 from populations import POPULATIONS, Population
 
@@ -52,7 +53,7 @@ def replicate(place: tuple[str, int, int]) -> Outcome:
     name, n, seed = place
     population = next(p for p in (*POPULATIONS, *ALTERNATIVES) if p.name == name)
     labels, f = population.sample(n, np.random.default_rng([seed, n]))
-    asked = ask("latent", labels, f, queries=1.0, seed=seed)
+    asked = ask(design.make("latent", labels, seed=seed), labels, f)
     fit = blindcal.latent(labels[asked.items], asked.shifts, asked.answers, items=asked.items)
     interval = fit.interval("ece", bins=5)
     return Outcome(interval.low, interval.high, fit.ece(5), fit.calibrated_pvalue())
@@ -68,7 +69,7 @@ def main() -> None:
     parser.add_argument("--markdown", type=Path)
     arguments = parser.parse_args()
     lines = [
-        f"95% intervals for the population's ECE (5 bins), one query an item, {arguments.replicates} repeats.",
+        f"95% intervals for the population's ECE (5 bins), a query an item, {arguments.replicates} repeats.",
         "",
         "| population | ECE | n | covered | all above | all below | mean width | mean error | p < 0.05 |",
         "|---|---|---|---|---|---|---|---|---|",

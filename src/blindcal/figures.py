@@ -6,15 +6,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.special import expit
 
 from blindcal.design import BlindDesign, Design
 from blindcal.errors import NotIdentifiedError
 from blindcal.estimate import functionals
-from blindcal.estimate.baselines import flip_bounds
-from blindcal.estimate.blind import blind
 from blindcal.estimate.latent import latent
 from blindcal.estimate.truth import bin_edges, binned_ece
+from blindcal.methods import blind_result, face_value
 from blindcal.records import INVALID, POSITIVE, Answered, FloatArray, IntArray
 from blindcal.result import Bin, Estimate, ece_if_invalid, number
 
@@ -61,20 +59,14 @@ def figures(
     if isinstance(design, BlindDesign):
         return _blind(design, labels, answered)
     asked = np.unique(answered.items).size
-    if method == "sampling":
-        return _direct(labels, _shares(labels.size, answered), asked, bins)
-    if method == "extraction":
-        return _direct(labels, _extracted(labels.size, answered), asked, bins)
+    p = face_value(method, labels.size, answered)
+    if p is not None:
+        return _direct(labels, p, asked, bins)
     return _latent(labels, groups, answered, bins, level, jitter, resamples)
 
 
 def _blind(design: BlindDesign, labels: IntArray, answered: Answered) -> Figures:
-    thresholds = design.thresholds()
-    answers = np.full(labels.size, INVALID)
-    answers[answered.items] = answered.answers
-    reached = thresholds == 0  # these are not asked: their indicator is 1
-    reached[answered.items] = True
-    found = blind(labels[reached], thresholds[reached], answers[reached], design.bins)
+    found = blind_result(design, labels, answered)
     edges = bin_edges(found.gaps.size)
     side = np.sign(np.round(edges[:-1] + edges[1:] - 1, 9))  # a bin around 1/2 says nothing about confidence
     return Figures(
@@ -107,23 +99,6 @@ def _direct(labels: IntArray, p: FloatArray, asked: int, bins: int) -> Figures:
 def _bins(gaps: FloatArray) -> tuple[Bin, ...]:
     edges = bin_edges(gaps.size)
     return tuple(Bin(float(a), float(b), float(g)) for a, b, g in zip(edges, edges[1:], gaps, strict=False))
-
-
-def _shares(n: int, answered: Answered) -> FloatArray:
-    """Each item's share of positive answers among its valid ones."""
-    valid = answered.answers != INVALID
-    asked = np.bincount(answered.items[valid], minlength=n)
-    positive = np.bincount(answered.items[answered.answers == POSITIVE], minlength=n)
-    with np.errstate(invalid="ignore"):
-        return positive / asked
-
-
-def _extracted(n: int, answered: Answered) -> FloatArray:
-    """Each item's probability at the middle of what bisection left of its flip (METHOD 3)."""
-    low, high = flip_bounds(n, answered.items, answered.shifts, answered.answers)
-    p = expit(-(low + high) / 2)
-    p[np.setdiff1d(np.arange(n), answered.items[answered.answers != INVALID])] = np.nan
-    return p
 
 
 def _latent(

@@ -1,37 +1,45 @@
-"""From a method's name and its answers to an estimate: the one place that knows which goes with which."""
+"""From a method's answers to its estimate: the one place that knows which estimator reads which design."""
 
 from __future__ import annotations
 
 import numpy as np
 
-from blindcal.errors import InputError
-from blindcal.estimate.baselines import extraction, sampling
+from blindcal.design import BlindDesign, Design
+from blindcal.estimate.baselines import extracted, sampled_shares
 from blindcal.estimate.blind import BlindResult, blind
 from blindcal.estimate.latent import latent
-from blindcal.records import Answered, FloatArray, IntArray
+from blindcal.estimate.truth import binned_ece
+from blindcal.records import INVALID, Answered, FloatArray, IntArray
 
 
-def blind_result(labels: IntArray, answered: Answered, *, bins: int) -> BlindResult:
-    """`blind` of a run's answers; items that were not asked are the subset of t = 0."""
-    thresholds = np.zeros(labels.size)
-    answers = np.ones(labels.size, np.int64)
-    edge = np.rint(bins / (1 + np.exp(answered.shifts)))
-    thresholds[answered.items] = edge / bins
+def blind_result(plan: BlindDesign, labels: IntArray, answered: Answered) -> BlindResult:
+    """`blind` of a run's answers: of the items asked so far and those that need no asking."""
+    thresholds = plan.thresholds()
+    answers = np.full(labels.size, INVALID)
     answers[answered.items] = answered.answers
-    return blind(labels, thresholds, answers, bins)
+    reached = thresholds == 0  # these are not asked: their indicator is 1
+    reached[answered.items] = True
+    return blind(labels[reached], thresholds[reached], answers[reached], plan.bins)
 
 
-def estimate_ece(method: str, labels: IntArray, answered: Answered, *, bins: int = 5, seed: int = 0) -> float:
-    """The method's ECE from its own answers."""
-    y = labels[answered.items]
-    shifts: FloatArray = answered.shifts
-    if method == "blind":
-        return blind_result(labels, answered, bins=bins).ece
-    if method in ("latent", "temperature"):
-        fit = latent(y, shifts, answered.answers, answered.temperatures, answered.items, seed=seed)
-        return fit.ece(bins)
+def face_value(method: str, n: int, answered: Answered) -> FloatArray | None:
+    """Each item's probability where the method takes its own answers for it; NaN where it has none."""
     if method == "sampling":
-        return sampling(y, answered.answers, answered.items, bins).ece
+        return sampled_shares(n, answered.items, answered.answers)
     if method == "extraction":
-        return extraction(y, shifts, answered.answers, answered.items, bins).ece
-    raise InputError(f"method: unknown method {method!r}")
+        return extracted(n, answered.items, answered.shifts, answered.answers)
+    return None
+
+
+def estimate_ece(method: str, plan: Design, labels: IntArray, answered: Answered, bins: int) -> float:
+    """The method's ECE from its own answers."""
+    if isinstance(plan, BlindDesign):
+        return blind_result(plan, labels, answered).ece
+    p = face_value(method, labels.size, answered)
+    if p is not None:
+        known = np.isfinite(p)
+        return binned_ece(labels[known], p[known], bins).ece
+    fit = latent(
+        labels[answered.items], answered.shifts, answered.answers, answered.temperatures, answered.items
+    )
+    return fit.ece(bins)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import gzip
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,6 +12,7 @@ from blindcal.errors import InputError
 from blindcal.estimate.truth import binned_ece
 from blindcal.records import FloatArray, IntArray
 from blindcal.result import Estimate, Oracle
+from blindcal.scores import read_scores
 from blindcal.text import printable
 
 _COLUMNS = {"pair": "p", "max": "p_max", "sum": "p_sum"}
@@ -38,33 +37,17 @@ class Truth:
 def read_truth(path: Path, items: Items, semantics: str, method: str) -> Truth:
     """Read the column of a score file that holds what this audit measures (METHOD 1)."""
     wanted = _COLUMNS["sum" if method == "temperature" else semantics]
-    try:
-        with gzip.open(path, "rt", newline="") if path.suffix == ".gz" else path.open(newline="") as file:
-            rows = csv.DictReader(file)
-            columns = rows.fieldnames or []
-            column = wanted if wanted in columns else "p"
-            if not {"id", "label", column} <= set(columns):
-                raise InputError(f"{path}: a score file has the columns id, label and p")
-            scores = {row["id"]: (row["label"], row[column]) for row in rows}
-    except (OSError, EOFError, UnicodeDecodeError, csv.Error) as error:
-        raise InputError(f"{path}: cannot be read as CSV ({error})") from None
+    found = read_scores(path, wanted)
+    scores = dict(zip(found.ids, zip(found.labels.tolist(), found.p.tolist(), strict=True), strict=True))
     p = np.empty(len(items))
     for number, item in enumerate(items):
         label, score = scores.get(item.id, (None, None))
         if score is None:
             raise InputError(f"{path}: has no score for item {printable(item.id, 60)!r}")
-        if label not in (str(item.label), f"{item.label}.0"):
+        if label != item.label:
             raise InputError(
-                f"{path}: item {printable(item.id, 60)!r} has label {printable(str(label), 20)!r} there "
+                f"{path}: item {printable(item.id, 60)!r} has label {label} there "
                 f"and {item.label} in the items: are these scores of other questions?"
             )
-        try:
-            p[number] = float(score)
-        except ValueError:
-            p[number] = np.nan
-        if not 0 <= p[number] <= 1:
-            raise InputError(
-                f"{path}: {column} of item {printable(item.id, 60)!r} must be a probability, "
-                f"not {printable(score, 20)!r}"
-            )
-    return Truth(str(path), column, p)
+        p[number] = score
+    return Truth(str(path), found.column, p)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 from scipy.special import expit
 
 from blindcal import design
-from blindcal.estimate.checks import ArrayLike, labels_array, probabilities
+from blindcal.estimate.checks import ArrayLike, labels_array, probabilities, whole
 from blindcal.estimate.truth import binned_ece
 from blindcal.methods import estimate_ece
 from blindcal.records import Answered, FloatArray, IntArray, Round
@@ -34,20 +35,11 @@ def respond(s: FloatArray, asked: Round, rng: np.random.Generator, jitter: float
 
 
 def ask(
-    method: str,
-    labels: ArrayLike,
-    p: ArrayLike,
-    *,
-    queries: float = 1.0,
-    bins: int = 5,
-    seed: int = 0,
-    adaptive: bool = True,
-    jitter: float = 0.0,
+    plan: design.Design, labels: ArrayLike, p: ArrayLike, *, seed: int = 0, jitter: float = 0.0
 ) -> Answered:
-    """Run a method's design to its end against known probabilities."""
+    """Run a design to its end against known probabilities; ``seed`` is of the endpoint's own randomness."""
     y = labels_array(labels)
     s = log_odds(probabilities(p, like=y.size))
-    plan = design.make(method, y, queries=queries, bins=bins, seed=seed, adaptive=adaptive)
     rng = np.random.default_rng([seed, 5])
     answered = Answered.empty()
     while (asked := plan.next_round(answered)) is not None:
@@ -80,14 +72,17 @@ def simulate(
     bins: int = 5,
     repeats: int = 20,
     seed: int = 0,
+    on_repeat: Callable[[], object] = lambda: None,
 ) -> Simulation:
     """Audit known probabilities ``repeats`` times; repeat r uses seed ``seed + r``."""
     y = labels_array(labels)
     asked, estimates = 0, []
     for repeat in range(repeats):
-        answered = ask(method, y, p, queries=queries, bins=bins, seed=seed + repeat)
+        plan = design.make(method, y, queries=queries, bins=bins, seed=seed + repeat)
+        answered = ask(plan, y, p, seed=seed + repeat)
         asked += len(answered)
-        estimates.append(estimate_ece(method, y, answered, bins=bins, seed=seed + repeat))
+        estimates.append(estimate_ece(method, plan, y, answered, bins))
+        on_repeat()
     return Simulation(
         n=y.size,
         method=method,
@@ -95,3 +90,10 @@ def simulate(
         oracle=binned_ece(y, p, bins).ece,
         estimates=tuple(estimates),
     )
+
+
+def generate(n: int, seed: int = 0) -> tuple[IntArray, FloatArray]:
+    """Labels and probabilities of an overconfident model on ``n`` made-up items."""
+    rng = np.random.default_rng([seed, 6])
+    s = np.where(rng.random(whole(n, "n")) < 0.5, -2.0, 2.5) + 1.8 * rng.standard_normal(n)
+    return (rng.random(n) < expit(0.5 * s - 0.2)).astype(np.int64), expit(s)

@@ -2,9 +2,9 @@
 
     log density(s) = smooth,        logit P(Y = 1 | s) = s + h(s)
 
-Both are splines under a roughness prior. With the prior on the third derivative of the log density a
-very smooth density is a Gaussian; with the prior on the second derivative of ``h`` a very smooth link
-is an intercept and a slope (Platt scaling); ``h = 0`` is perfect calibration. How smooth each is, is
+Both are splines under a roughness prior. A very smooth density is of the family
+exp(a s + b s^2 + c log cosh(s/2)), which holds the Gaussian, f ~ Beta, and two humps; a very smooth link
+is an intercept and a slope (Platt scaling), and ``h = 0`` is perfect calibration. How smooth each is, is
 decided by the marginal likelihood of the answers (Laplace's approximation), and averaged over what the
 answers leave open: no constant is tuned to data.
 
@@ -80,9 +80,9 @@ def _spline_columns(knots: FloatArray, order: int) -> FloatArray:
 def _splines() -> _Splines:
     x = MID_S / 4
     return _Splines(
-        density=np.column_stack([x, x**2, _spline_columns(_knots(24), 3)]),
+        density=np.column_stack([x, x**2, np.log(np.cosh(2 * x)), _spline_columns(_knots(24), 3)]),
         link=np.column_stack([np.ones(CELLS), x, _spline_columns(_knots(12), 2)]),
-        vague_density=2,
+        vague_density=3,
         vague_link=2,
     )
 

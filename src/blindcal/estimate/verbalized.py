@@ -1,0 +1,124 @@
+"""Verbalized confidence: from what a model says to a probability, or to why there is none (METHOD 3).
+
+The prompt asks for the answer and a confidence from 50 to 100 per cent. p is the confidence where the
+answer is positive, and one minus it where it is negative.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+Reason = Literal[
+    "", "empty", "refusal", "no answer", "both answers", "no confidence", "confidence out of range"
+]
+
+_REFUSAL = re.compile(
+    r"\b(i (?:can(?:no|')t|am (?:not able|unable)|won't)|i'm (?:not able|unable|sorry)|as an ai|"
+    r"unable to (?:answer|determine))",
+    re.IGNORECASE,
+)
+_PERCENT = re.compile(r"(?<![\d.,])(\d{1,3}(?:[.,]\d+)?)\s*(?:%|per\s?cent\b|percent\b|pct\b)", re.IGNORECASE)
+_NAMED = re.compile(
+    r"\b(?:confiden\w*|certain\w*|probability|sure|likelihood)\b[^\d\n]{0,25}?(\d{1,3}(?:[.,]\d+)?)(?!\s*[%\d/])",
+    re.IGNORECASE,
+)
+_OUT_OF = re.compile(r"(?<![\d.,])(\d{1,3}(?:[.,]\d+)?)\s*(?:/|out of)\s*(100|10)\b", re.IGNORECASE)
+_DECIMAL = re.compile(r"(?<![\d.,])((?:0?[.,]\d+)|1[.,]0+)(?![\d%])")
+_BARE = re.compile(r"(?<![\d.,/])(\d{2,3})(?![\d.,/%]|\s*%)")
+#: Words that stand for a confidence; the longest that occurs counts.
+_WORDS = {
+    "absolutely certain": 1.0,
+    "completely certain": 1.0,
+    "almost certain": 0.95,
+    "very confident": 0.9,
+    "very likely": 0.9,
+    "highly confident": 0.9,
+    "fairly confident": 0.75,
+    "likely": 0.7,
+    "somewhat confident": 0.65,
+    "not sure": 0.5,
+    "toss-up": 0.5,
+    "coin flip": 0.5,
+    "fifty-fifty": 0.5,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Verbalized:
+    """What was read: the probability of the positive class, or ``None`` and the reason."""
+
+    p: float | None
+    reason: Reason = ""
+
+
+def parse_verbalized(
+    text: str, positive: Sequence[str] = ("Yes",), negative: Sequence[str] = ("No",)
+) -> Verbalized:
+    """Read an answer and its stated confidence.
+
+    Examples
+    --------
+    >>> parse_verbalized("Yes, 85%").p
+    0.85
+    >>> round(parse_verbalized("No. Confidence: 0.9").p, 2)
+    0.1
+    >>> parse_verbalized("Yes").reason
+    'no confidence'
+    """
+    if not text.strip():
+        return Verbalized(None, "empty")
+    answer = _answer(text, positive, negative)
+    if not isinstance(answer, bool):
+        refused = answer == "no answer" and _REFUSAL.search(text) is not None
+        return Verbalized(None, "refusal" if refused else answer)
+    confidence = _confidence(text)
+    if confidence is None:
+        return Verbalized(None, "no confidence")
+    if not 0.5 <= confidence <= 1:
+        return Verbalized(None, "confidence out of range")
+    return Verbalized(confidence if answer else 1 - confidence)
+
+
+def _answer(text: str, positive: Sequence[str], negative: Sequence[str]) -> bool | Reason:
+    """The side of the first answer word, unless the other side follows as an answer of its own."""
+    found = []
+    for side, words in ((True, positive), (False, negative)):
+        for word in words:
+            places = re.finditer(rf"(?<!\w){re.escape(word.strip())}(?!\w)", text, re.IGNORECASE)
+            found += [(match.start(), side) for match in places]
+    if not found:
+        return "no answer"
+    first = min(found)
+    either = re.search(
+        rf"(?<!\w)(?:{'|'.join(re.escape(w.strip()) for w in positive)})\s*(?:/|or|and)\s*"
+        rf"(?:{'|'.join(re.escape(w.strip()) for w in negative)})(?!\w)",
+        text,
+        re.IGNORECASE,
+    )
+    if either and either.start() == first[0]:  # "True or False?" repeats the question, it does not answer it
+        after = [place for place in found if place[0] >= either.end()]
+        return min(after)[1] if after else "both answers"
+    return first[1]
+
+
+def _confidence(text: str) -> float | None:
+    percent = _PERCENT.search(text)
+    if percent:
+        return _number(percent[1]) / 100
+    out_of = _OUT_OF.search(text)
+    if out_of:
+        return _number(out_of[1]) / float(out_of[2])
+    for pattern in (_NAMED, _DECIMAL, _BARE):
+        match = pattern.search(text)
+        if match:
+            value = _number(match[1])
+            return value if value <= 1 else value / 100
+    said = [word for word in _WORDS if re.search(rf"\b{word}\b", text, re.IGNORECASE)]
+    return _WORDS[max(said, key=len)] if said else None
+
+
+def _number(text: str) -> float:
+    return float(text.replace(",", "."))
