@@ -26,9 +26,10 @@ _NAMED = re.compile(
     re.IGNORECASE,
 )
 _OUT_OF = re.compile(r"(?<![\d.,])(\d{1,3}(?:[.,]\d+)?)\s*(?:/|out of)\s*(100|10)\b", re.IGNORECASE)
-_DECIMAL = re.compile(r"(?<![\d.,])((?:0?[.,]\d+)|1[.,]0+)(?![\d%])")
-_BARE = re.compile(r"(?<![\d.,/])(\d{2,3})(?![\d.,/%]|\s*%)")
-#: Words that stand for a confidence; the longest that occurs counts.
+#: A number that nothing says is a confidence counts where it ends a line and follows no word but the answer.
+_BARE = re.compile(r"(?:^|[^\w\s.$]|^\W*\w+)\s*(0?[.,]\d+|1[.,]0+|\d{2,3})[)\]}\"'*]*\.?\s*$", re.MULTILINE)
+_FEW = 10  # words in an answer so short that each of them is about the answer
+#: Words that stand for a confidence in a short answer; the longest that occurs counts.
 _WORDS = {
     "absolutely certain": 1.0,
     "completely certain": 1.0,
@@ -111,11 +112,14 @@ def _confidence(text: str) -> float | None:
     out_of = _OUT_OF.search(text)
     if out_of:
         return _number(out_of[1]) / float(out_of[2])
-    for pattern in (_NAMED, _DECIMAL, _BARE):
-        match = pattern.search(text)
-        if match:
-            value = _number(match[1])
-            return value if value <= 1 else value / 100
+    named = _NAMED.search(text)
+    short = len(text.split()) <= _FEW
+    number = named or (_BARE.search(text) if short else None)
+    if number:
+        value = _number(number[1])
+        return value if value <= 1 else value / 100
+    if not short:
+        return None
     said = [word for word in _WORDS if re.search(rf"\b{word}\b", text, re.IGNORECASE)]
     return _WORDS[max(said, key=len)] if said else None
 
