@@ -1,0 +1,237 @@
+"""The published estimator: METHOD 3's formula, its expectation, its bounds, and unusual answers."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from blindcal.errors import InputError, NotIdentifiedError
+from blindcal.estimate.blind import BlindResult, blind, blind_subsets
+from blindcal.estimate.truth import bins_blind, blind_bounds
+from blindcal.records import FloatArray, IntArray
+
+NAN = float("nan")
+
+
+def naive_gaps(labels: IntArray, thresholds: FloatArray, answers: IntArray, bins: int) -> list[float]:
+    """METHOD 3 as it is written, one item at a time."""
+
+    def term(threshold: float, centre: float) -> float:
+        total, size = 0.0, 0
+        for y, t, a in zip(labels, thresholds, answers, strict=True):
+            if abs(t - threshold) < 1e-9:
+                indicator = 1 if threshold == 0 else a
+                total += (centre - y) * indicator
+                size += 1
+        return total / size
+
+    gaps = []
+    for m in range(1, bins + 1):
+        centre = (m - 0.5) / bins
+        second = term(m / bins, centre) if m < bins else 0.0
+        gaps.append(term((m - 1) / bins, centre) - second)
+    return gaps
+
+
+def asked(f: FloatArray, bins: int, rng: np.random.Generator) -> tuple[FloatArray, IntArray]:
+    """Thresholds of random subsets, and what an endpoint answers to them."""
+    thresholds = blind_subsets(f.size, bins, rng) / bins
+    return thresholds, (f >= thresholds).astype(np.int64)
+
+
+def audit(labels: IntArray, f: FloatArray, bins: int, rng: np.random.Generator) -> BlindResult:
+    thresholds, answers = asked(f, bins, rng)
+    return blind(labels, thresholds, answers, bins)
+
+
+@given(st.integers(1, 9), st.integers(0, 10_000))
+@settings(deadline=None)
+def test_gaps_are_those_of_the_formula(bins: int, seed: int) -> None:
+    """The gaps are METHOD's Delta_m, whatever the answers (they need not come from any f)."""
+    rng = np.random.default_rng(seed)
+    n = int(rng.integers(bins, 60 + bins))
+    labels, answers = rng.integers(0, 2, n), rng.integers(0, 2, n)
+    thresholds = blind_subsets(n, bins, rng) / bins
+    found = blind(labels, thresholds, answers, bins)
+    naive = naive_gaps(labels, thresholds, answers, bins)
+    assert found.gaps == pytest.approx(naive, abs=1e-12)
+    assert found.ece == pytest.approx(sum(map(abs, naive)), abs=1e-12)
+
+
+@given(st.integers(1, 400), st.integers(1, 20), st.integers(0, 99))
+def test_subsets_are_disjoint_and_even(n: int, bins: int, seed: int) -> None:
+    """Every item has one subset, and sizes differ by at most one."""
+    subsets = blind_subsets(n, bins, np.random.default_rng(seed))
+    sizes = np.bincount(subsets, minlength=bins)
+    assert sizes.size == bins
+    assert sizes.sum() == n
+    assert sizes.max() - sizes.min() <= 1
+
+
+def test_every_item_is_as_likely_in_every_subset() -> None:
+    """The assignment is random: over 2,000 draws an item's subsets come up evenly."""
+    rng = np.random.default_rng(0)
+    draws = np.array([blind_subsets(7, 3, rng) for _ in range(2000)])
+    for m, share in enumerate([3 / 7, 2 / 7, 2 / 7]):
+        # binomial: sd = sqrt(share (1-share) / 2000) <= .0112; 4.5 of them for 21 comparisons
+        assert np.abs((draws == m).mean(axis=0) - share).max() < 4.5 * 0.0112
+
+
+def test_the_order_of_items_does_not_matter() -> None:
+    """A permutation of the rows changes nothing."""
+    rng = np.random.default_rng(3)
+    f = rng.random(200)
+    labels = (rng.random(200) < f).astype(np.int64)
+    thresholds, answers = asked(f, 5, rng)
+    order = rng.permutation(200)
+    found = blind(labels, thresholds, answers)
+    again = blind(labels[order], thresholds[order], answers[order])
+    assert found.gaps == pytest.approx(again.gaps, abs=1e-12)
+
+
+def expected_gap(m: int, bins: int) -> float:
+    """E Delta_m for f uniform on (0, 1) and E[Y|f] = f^2: the integral of c_m - f^2 over bin m."""
+    low, high = (m - 1) / bins, m / bins
+    return (m - 0.5) / bins * (high - low) - (high**3 - low**3) / 3
+
+
+def test_gaps_have_their_expectation_and_variance_within_the_bound() -> None:
+    """Over many audits of a population the mean gap is METHOD's expectation and Var(Delta_m) <= 2M/N."""
+    n, bins, audits = 1000, 5, 1500
+    rng = np.random.default_rng(5)
+    gaps = np.empty((audits, bins))
+    eces = np.empty(audits)
+    for k in range(audits):
+        f = rng.random(n)
+        found = audit((rng.random(n) < f**2).astype(np.int64), f, bins, rng)
+        gaps[k], eces[k] = found.gaps, found.ece
+    expected = np.array([expected_gap(m, bins) for m in range(1, bins + 1)])
+    bounds = blind_bounds(n, bins, lipschitz=2.0)
+    # the mean of `audits` draws, each of variance at most 2M/N: four standard errors
+    assert np.abs(gaps.mean(axis=0) - expected).max() < 4 * math.sqrt(bounds.gap_variance / audits)
+    assert gaps.var(axis=0).max() <= bounds.gap_variance
+    assert eces.var() <= bounds.variance
+    tce = 1 / 6
+    assert abs(eces.mean() - tce) <= bounds.bias
+    assert ((eces - tce) ** 2).mean() <= bounds.mse
+    # |noise| only adds: the mean of the sum lies above the sum of |means|, within B_stat
+    assert 0 <= eces.mean() - np.abs(expected).sum() <= bounds.statistical
+
+
+def test_gaps_have_their_expectation_on_any_population() -> None:
+    """E Delta_m = E (c_m - Y) 1[f in bin m], checked on a fixed set of items over random subsets."""
+    rng = np.random.default_rng(8)
+    n, bins, audits = 600, 5, 2000
+    f = rng.beta(0.4, 0.3, n)
+    labels = (rng.random(n) < 0.2 + 0.5 * f).astype(np.int64)
+    where = np.minimum((f * bins).astype(int), bins - 1)
+    expected = np.bincount(where, (where + 0.5) / bins - labels, minlength=bins) / n
+    gaps = np.array([audit(labels, f, bins, rng).gaps for _ in range(audits)])
+    assert np.abs(gaps.mean(axis=0) - expected).max() < 4 * math.sqrt(2 * bins / n / audits)
+
+
+def test_the_estimate_is_consistent() -> None:
+    """With M = N^(1/5) the error at N = 10^3, 10^4, 10^5, 10^6 falls, and stays within the bound."""
+    rng = np.random.default_rng(11)
+    errors = []
+    for n, audits in ((10**3, 200), (10**4, 60), (10**5, 20), (10**6, 4)):
+        bins = bins_blind(n)
+        squares = []
+        for _ in range(audits):
+            f = rng.random(n)
+            squares.append((audit((rng.random(n) < f**2).astype(np.int64), f, bins, rng).ece - 1 / 6) ** 2)
+        errors.append(math.sqrt(float(np.mean(squares))))
+        assert np.mean(squares) <= blind_bounds(n, bins, lipschitz=2.0).mse
+    assert errors == sorted(errors, reverse=True)
+    assert errors[-1] < 0.2 * errors[0]
+
+
+def test_the_first_subset_needs_no_answers() -> None:
+    """Subset 1 counts as above its threshold whatever its answers hold, even nothing."""
+    labels, thresholds = [1, 0, 1, 0], [0.0, 0.0, 0.5, 0.5]
+    plain = blind(labels, thresholds, [1, 1, 1, 0], bins=2)
+    silent = blind(labels, thresholds, [None, NAN, 1, 0], bins=2)
+    assert plain.gaps.tolist() == silent.gaps.tolist() == [0.125, -0.125]
+    assert silent.invalid == 0
+
+
+def test_one_bin_is_the_difference_of_means_without_a_query() -> None:
+    """With M = 1 nothing is asked: the gap is 1/2 - mean label."""
+    found = blind([1, 1, 1, 0], [0, 0, 0, 0], [-1, -1, -1, -1], bins=1)
+    assert found.gaps.tolist() == [-0.25]
+
+
+def test_an_empty_subset_leaves_its_gaps_undefined_and_the_sum_refused() -> None:
+    """Gaps beside an empty subset are NaN and noted; their sum is an error, not a NaN."""
+    found = blind([1, 0, 1, 0], [0.0, 0.2, 0.4, 0.8], [1, 1, 0, 0], bins=5)
+    assert np.isnan(found.gaps).tolist() == [False, False, True, True, False]
+    assert any("1 subset(s) hold no valid answer" in note for note in found.notes)
+    with pytest.raises(NotIdentifiedError, match="gap 3 of 5 has no valid answer to rest on"):
+        _ = found.ece
+
+
+def test_all_answers_invalid_is_an_error_not_a_number() -> None:
+    """With no valid answer at all the sum is refused."""
+    found = blind([1, 0], [0.5, 0.5], [-1, -1], bins=2)
+    assert found.invalid == 2
+    with pytest.raises(NotIdentifiedError):
+        _ = found.ece
+
+
+@pytest.mark.parametrize("label", [0, 1])
+def test_a_missing_class_is_noted(label: int) -> None:
+    """One class only still has gaps, and the result says what they mean."""
+    rng = np.random.default_rng(0)
+    found = audit(np.full(500, label), rng.random(500), 5, rng)
+    assert any(f"all labels are {label}" in note for note in found.notes)
+    # f uniform: the error against a constant label is 1/2 in mean; sd from blind's own bound
+    assert abs(found.ece - 0.5) < 4 * math.sqrt(blind_bounds(500, 5).variance)
+
+
+@given(st.integers(0, 10_000))
+@settings(deadline=None, max_examples=50)
+def test_the_invalid_bound_holds_for_every_way_the_answers_could_have_been(seed: int) -> None:
+    """Replacing invalid answers by any valid ones moves the ECE by no more than the stated bound."""
+    rng = np.random.default_rng(seed)
+    n, bins = 60, int(rng.integers(2, 5))
+    f = rng.random(n)
+    labels = (rng.random(n) < f).astype(np.int64)
+    thresholds, answers = asked(f, bins, rng)
+    lost = rng.random(n) < 0.15
+    found = blind(labels, thresholds, np.where(lost, -1, answers), bins)
+    assert found.invalid == int((lost & (thresholds > 0)).sum())
+    if np.isnan(found.gaps).any():
+        return
+    for fill in (np.zeros(n, int), np.ones(n, int), labels, 1 - labels, rng.integers(0, 2, n)):
+        complete = blind(labels, thresholds, np.where(lost, fill, answers), bins)
+        assert abs(complete.ece - found.ece) <= found.invalid_bound + 1e-12
+
+
+def test_valid_answers_have_no_bound_to_state() -> None:
+    """Without invalid answers the bound is zero and nothing is noted."""
+    found = blind([1, 0, 1, 0], [0.0, 0.0, 0.5, 0.5], [1, 1, 1, 0], bins=2)
+    assert (found.invalid, found.invalid_bound, found.notes) == (0, 0.0, ())
+
+
+BAD = [
+    (([], [], []), "labels: must not be empty"),
+    (([0, 3], [0, 0.5], [1, 1]), r"labels: must be 0 or 1, got .*3.* at position 1"),
+    (([0, 1], [0, 0.3], [1, 1]), r"thresholds: must be one of 0, 1/2, .*got .*0\.3.* at position 1"),
+    (([0, 1], [0, 1.0], [1, 1]), r"thresholds: must be one of 0, .*got .*1\.0.* at position 1"),
+    (([0, 1], [0, NAN], [1, 1]), r"thresholds: must be a number in \[0, 1\], got .*nan.* at position 1"),
+    (([0, 1], [0], [1, 1]), r"thresholds: must be as long as labels \(2\), got 1"),
+    (([0, 1], [0, 0.5], [1]), r"answers: must be as long as labels \(2\), got 1"),
+    (([0, 1], [0, 0.5], [1, 2]), r"answers: must be 1 \(positive\), 0 .* got .*2.* at position 1"),
+    (([0, 1], [0, 0.5], ["Yes", "No"]), r"answers: must hold numbers, got .*'Yes'"),
+]
+
+
+@pytest.mark.parametrize(("arguments", "message"), BAD)
+def test_bad_input_is_named(arguments: tuple[object, object, object], message: str) -> None:
+    """The error names the argument, the rule and the value."""
+    with pytest.raises(InputError, match=message):
+        blind(*arguments, bins=2)  # type: ignore[arg-type]  # on purpose

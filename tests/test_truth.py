@@ -1,0 +1,204 @@
+"""Known probabilities: binned ECE against a naive loop, TCE against closed forms, bin rules and bounds."""
+
+from __future__ import annotations
+
+import math
+from fractions import Fraction
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from blindcal.errors import InputError
+from blindcal.estimate.truth import (
+    bin_edges,
+    bin_index,
+    binned_ece,
+    bins_blind,
+    bins_bound,
+    bins_oracle,
+    blind_bounds,
+    tce,
+)
+
+scored = st.lists(
+    st.tuples(st.integers(0, 1), st.floats(0, 1) | st.integers(0, 20).map(lambda k: k / 20)),
+    min_size=1,
+    max_size=40,
+)
+
+
+def naive_gaps(labels: list[int], p: list[float], bins: int) -> list[float]:
+    """METHOD 1 read aloud: for each bin, look at every item and add (f - y)/N."""
+    gaps = []
+    for m in range(bins):
+        total = 0.0
+        for y, f in zip(labels, p, strict=True):
+            inside = f >= m / bins and (m == bins - 1 or not f >= (m + 1) / bins)
+            total += (f - y) / len(p) if inside else 0.0
+        gaps.append(total)
+    return gaps
+
+
+@given(scored, st.integers(1, 17))
+def test_gaps_are_those_of_a_naive_loop(rows: list[tuple[int, float]], bins: int) -> None:
+    """The gaps, their absolute sum and the counts agree with a loop over bins and items."""
+    labels, p = [y for y, _ in rows], [f for _, f in rows]
+    found = binned_ece(labels, p, bins)
+    naive = naive_gaps(labels, p, bins)
+    assert found.gaps == pytest.approx(naive, abs=1e-12)
+    assert found.ece == pytest.approx(sum(map(abs, naive)), abs=1e-12)
+    assert found.counts.sum() == len(rows)
+
+
+@given(scored, st.integers(1, 12))
+def test_top_label_gaps_are_those_of_a_naive_loop(rows: list[tuple[int, float]], bins: int) -> None:
+    """With ``top_label`` the predicted class's confidence is held against being right."""
+    right = [int((f >= 0.5) == (y == 1)) for y, f in rows]
+    confidence = [max(f, 1 - f) for _, f in rows]
+    found = binned_ece([y for y, _ in rows], [f for _, f in rows], bins, top_label=True)
+    assert found.gaps == pytest.approx(naive_gaps(right, confidence, bins), abs=1e-12)
+
+
+@given(scored)
+def test_top_label_does_not_depend_on_which_class_is_called_positive(rows: list[tuple[int, float]]) -> None:
+    """Swapping the classes' names leaves the top-label error as it is, away from f = 1/2 exactly."""
+    rows = [(y, f) for y, f in rows if abs(f - 0.5) > 1e-9] or [(1, 0.75)]
+    labels, p = np.array([y for y, _ in rows]), np.array([f for _, f in rows])
+    p = np.round(p * 2**20) / 2**20  # so that 1 - p is exact and no item crosses an edge by rounding
+    labels, p = labels[p != 0.5], p[p != 0.5]
+    if labels.size == 0:
+        return
+    here = binned_ece(labels, p, 8, top_label=True)
+    there = binned_ece(1 - labels, 1 - p, 8, top_label=True)
+    assert here.gaps == pytest.approx(there.gaps, abs=1e-12)
+
+
+@given(scored, st.integers(1, 12), st.randoms(use_true_random=False))
+def test_the_order_of_items_does_not_matter(rows: list[tuple[int, float]], bins: int, random: object) -> None:
+    """A permutation of the items changes nothing."""
+    shuffled = rows.copy()
+    random.shuffle(shuffled)  # type: ignore[attr-defined]  # hypothesis hands out a random.Random
+    first, second = (binned_ece([y for y, _ in r], [f for _, f in r], bins) for r in (rows, shuffled))
+    assert first.gaps == pytest.approx(second.gaps, abs=1e-12)
+
+
+@given(scored, st.integers(1, 6), st.integers(1, 4))
+def test_finer_bins_never_lower_the_error(rows: list[tuple[int, float]], bins: int, factor: int) -> None:
+    """Splitting every bin can only undo cancellation, so the binned ECE does not fall."""
+    labels, p = [y for y, _ in rows], np.round(np.array([f for _, f in rows]) * 1024) / 1024
+    p = p + 1 / 4096 * (p < 1)  # off every edge, so that rounding of edges does not matter
+    assert binned_ece(labels, p, bins).ece <= binned_ece(labels, p, bins * factor).ece + 1e-12
+
+
+@pytest.mark.parametrize("bins", [1, 2, 3, 5, 7, 10, 15, 38, 49])
+def test_an_edge_belongs_to_the_bin_above_it(bins: int) -> None:
+    """``f >= t_m`` holds at the edge itself, for every edge; 1 stays in the last bin."""
+    edges = bin_edges(bins)
+    assert bin_index(edges[:-1], bins).tolist() == list(range(bins))
+    assert bin_index(np.nextafter(edges[1:], 0), bins).tolist() == list(range(bins))
+    assert bin_index(np.array([1.0]), bins).tolist() == [bins - 1]
+
+
+def test_edges_are_the_correctly_rounded_fractions() -> None:
+    """t_m is the double nearest to (m-1)/M, so that a threshold typed as 0.6 is an edge."""
+    assert [float(Fraction(m, 5)) for m in range(6)] == bin_edges(5).tolist()
+
+
+def test_the_worked_example() -> None:
+    """The error of four items, by hand: |.2|/4 + |.7-1|/4 + |.9-1 + .95-1|/4."""
+    found = binned_ece([1, 0, 1, 1], [0.9, 0.2, 0.7, 0.95], bins=5)
+    assert found.gaps == pytest.approx([0, 0.05, 0, -0.075, -0.0375])
+    assert found.ece == pytest.approx(0.1625)
+
+
+def test_gaps_converge_to_their_expectation() -> None:
+    """For f uniform and E[Y|f] = f^2 the gap of a bin is the integral of f - f^2 over it."""
+    n, bins = 200_000, 4
+    rng = np.random.default_rng(1)
+    f = rng.random(n)
+    found = binned_ece(rng.random(n) < f**2, f, bins)
+    edges = np.arange(bins + 1) / bins
+    expected = np.diff(edges**2 / 2 - edges**3 / 3)
+    # one item's contribution is at most 1 in size: sd of a gap <= 1/(2 sqrt n); 4 of them
+    assert np.abs(found.gaps - expected).max() < 4 / (2 * math.sqrt(n))
+
+
+def test_tce_of_closed_forms() -> None:
+    """E|f^2 - f| over the uniform is 1/6; a constant curve c gives c^2/2 + (1-c)^2/2; f itself gives 0."""
+    assert tce(lambda _: 1.0, lambda f: f * f) == pytest.approx(1 / 6)
+    for c in (0.0, 0.3, 1.0):
+        known = c**2 / 2 + (1 - c) ** 2 / 2
+        assert tce(lambda _: 1.0, lambda _, c=c: c, points=(c,) if 0 < c < 1 else ()) == pytest.approx(known)  # type: ignore[misc]  # mypy does not type lambda defaults
+    assert tce(lambda f: 6 * f * (1 - f), lambda f: f) == 0
+    # Beta(2, 1): E|f - f/2| = E f / 2 = 1/3
+    assert tce(lambda f: 2 * f, lambda f: f / 2) == pytest.approx(1 / 3)
+
+
+def test_bin_rules_give_the_published_numbers() -> None:
+    """Blind: 5 bins for 3,270 items and 9 for 56,168; the oracle: 15 and 38."""
+    assert [bins_blind(n) for n in (1, 3_270, 56_168)] == [1, 5, 9]
+    assert [bins_oracle(n) for n in (1, 3_270, 56_168)] == [1, 15, 38]
+    assert [bins_bound(n) for n in (1, 3_270, 56_168)] == [1, 5, 8]
+
+
+@given(st.integers(1, 10**7))
+def test_the_rule_for_the_bound_minimises_the_bias_bound(n: int) -> None:
+    """B_stat grows as M^1.5/sqrt(n) and the others fall as 1/M: the rule is near that sum's minimum."""
+
+    def dominant(bins: int) -> float:
+        bounds = blind_bounds(n, bins, lipschitz=1.0)
+        return bounds.statistical + bounds.trapezoid + bounds.binning
+
+    best = min(range(1, 60), key=dominant)
+    assert abs(best - bins_bound(n)) <= 1 + best // 8
+
+
+def test_bounds_are_the_formulas() -> None:
+    """Every bound of METHOD 3, written out for n = 3,270, M = 5, L = 2."""
+    n, m, lipschitz = 3270, 5, 2.0
+    bounds = blind_bounds(n, m, lipschitz)
+    assert bounds.gap_variance == pytest.approx(2 * m / n)
+    assert bounds.statistical == pytest.approx(math.sqrt(2) * m**1.5 / n**0.5)
+    assert bounds.trapezoid == pytest.approx(0.1)
+    assert bounds.binning == pytest.approx((1 + lipschitz) / (2 * m))
+    assert bounds.variance == pytest.approx(8 * m * m / n)
+    assert bounds.mse == pytest.approx(
+        (bounds.statistical + bounds.trapezoid + bounds.binning) ** 2 + bounds.variance
+    )
+
+
+BAD = [
+    (([], []), "labels: must not be empty"),
+    (([0, 2], [0.1, 0.2]), r"labels: must be 0 or 1, got .*2.* at position 1"),
+    (([0, float("nan")], [0.1, 0.2]), r"labels: must be 0 or 1, got .*nan.* at position 1"),
+    (([0, None], [0.1, 0.2]), r"labels: must hold numbers, got None at position 1"),
+    ((["yes", "no"], [0.1, 0.2]), r"labels: must hold numbers, got .*'yes'"),
+    (([[0, 1]], [0.1, 0.2]), r"labels: must be one-dimensional, got shape \(1, 2\)"),
+    (([0, 1], [0.1, float("nan")]), r"p: must be a number in \[0, 1\], got .*nan.* at position 1"),
+    (([0, 1], [0.1, 1.5]), r"p: must be a number in \[0, 1\], got .*1\.5.* at position 1"),
+    (([0, 1], [-0.1, 0.5]), r"p: must be a number in \[0, 1\], got .*-0\.1.* at position 0"),
+    (([0, 1], [0.5, math.inf]), r"p: must be a number in \[0, 1\], got .*inf.* at position 1"),
+    (([0, 1], [0.1]), r"p: must be as long as labels \(2\), got 1"),
+]
+
+
+@pytest.mark.parametrize(("arguments", "message"), BAD)
+def test_bad_input_is_named(arguments: tuple[object, object], message: str) -> None:
+    """The error names the argument, the rule and the value."""
+    with pytest.raises(InputError, match=message):
+        binned_ece(*arguments)  # type: ignore[arg-type]  # on purpose
+
+
+@pytest.mark.parametrize("bins", [0, -1, 2.5, "5", None, True])
+def test_bins_must_be_a_whole_number(bins: object) -> None:
+    """Bins that are no positive whole number are refused by name."""
+    with pytest.raises(InputError, match="bins: must be a whole number of at least 1"):
+        binned_ece([0, 1], [0.2, 0.8], bins)  # type: ignore[arg-type]  # on purpose
+
+
+def test_the_lipschitz_constant_must_not_be_negative() -> None:
+    """A negative constant is refused by name."""
+    with pytest.raises(InputError, match="lipschitz: must be at least 0, got -1"):
+        blind_bounds(100, 5, -1)
