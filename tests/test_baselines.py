@@ -9,7 +9,7 @@ from scipy.special import expit, logit
 from blindcal import design
 from blindcal.estimate.baselines import EXTRACTION_REACH, extracted, flip_bounds, sampled_shares
 from blindcal.estimate.truth import binned_ece
-from blindcal.records import FloatArray
+from blindcal.records import Answered, FloatArray
 from blindcal.simulate import ask
 
 
@@ -25,14 +25,10 @@ def test_one_query_of_extraction_says_sigmoid_of_plus_or_minus_seven_and_a_half(
     answer: int, p: float
 ) -> None:
     """K = 1 asks b = 0, which leaves half of [-15, 15] (METHOD 3)."""
-    asked = design.make("extraction", [1], queries=1).next_round(ask_nothing())
+    asked = design.make("extraction", [1], queries=1).next_round(Answered.empty())
     assert asked is not None
     assert asked.shifts.tolist() == [0.0]
     assert extracted(1, asked.items, asked.shifts, np.array([answer])) == pytest.approx([p])
-
-
-def ask_nothing() -> design.Answered:
-    return design.Answered.empty()
 
 
 def bisected(p: float, queries: int) -> float:

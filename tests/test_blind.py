@@ -154,7 +154,7 @@ def test_the_first_subset_needs_no_answers() -> None:
     """Subset 1 counts as above its threshold whatever its answers hold, even nothing."""
     labels, thresholds = [1, 0, 1, 0], [0.0, 0.0, 0.5, 0.5]
     plain = blind(labels, thresholds, [1, 1, 1, 0], bins=2)
-    silent = blind(labels, thresholds, [None, NAN, 1, 0], bins=2)
+    silent = blind(labels, thresholds, np.array([None, NAN, 1, 0]), bins=2)
     assert plain.gaps.tolist() == silent.gaps.tolist() == [0.125, -0.125]
     assert silent.invalid == 0
 

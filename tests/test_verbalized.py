@@ -99,7 +99,7 @@ def test_no_text_breaks_it(text: str) -> None:
     ("cell", "words", "least"), [("qwen__boolq", ("True", "False"), 0.6), ("qwen__mmlu", ("Yes", "No"), 0.0)]
 )
 def test_recorded_answers_of_a_real_model_are_read(cell: str, words: tuple[str, str], least: float) -> None:
-    """Wherever a real model wrote one of the answers and a percentage from 50 to 100, that is what is read."""
+    """Where a real model wrote an answer and a percentage from 50 to 100, that is what is read."""
     path = SHARED / "logits" / f"{cell}__verbalized.csv.gz"
     if not path.exists():
         pytest.skip(f"recorded answers are not here: {path.name}")
