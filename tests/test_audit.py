@@ -19,7 +19,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from blindcal import result as result_module
-from blindcal.audit import RUN_FILE, audit, audit_async, default_folder, plan
+from blindcal.auditing import RUN_FILE, audit, audit_async, default_folder, plan
 from blindcal.bar import Bar
 from blindcal.cli import app
 from blindcal.data import load
@@ -239,10 +239,10 @@ def test_an_oracle_of_other_questions_is_refused(
     text = scores.read_text()
     for old, new, message in [
         ("q100,", "q100000,", "no score for item 'q100'"),
-        ("id,label,p", "id,label,q", "has the columns"),
+        ("id,label,p", "id,label,q", "must have the columns"),
         ("\nq9,0,", "\nq9,1,", "are these scores of other questions"),
         ("\nq9,1,", "\nq9,0,", "are these scores of other questions"),
-        ("\nq9,0,", "\nq9,0,x", "must be a probability"),
+        ("\nq9,0,", "\nq9,0,x", r"must be a number in \[0, 1\]"),
     ]:
         if old not in text:
             continue

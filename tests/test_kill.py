@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from blindcal.audit import ANSWERS_FILE, RESULT_FILE, RUN_FILE, audit
+from blindcal.auditing import ANSWERS_FILE, RESULT_FILE, RUN_FILE, audit
 from blindcal.data import load
 from blindcal.endpoints.recording import Recording
 from blindcal.endpoints.replay import Behaviour, running
@@ -68,7 +68,7 @@ def test_fifty_kills_lose_nothing_and_cost_little(tmp_path: Path) -> None:
         items = list(loaded)
     recording = Recording.from_probabilities([item.id for item in items], p)
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["blindcal.audit"])
+    context.set_forkserver_preload(["blindcal.auditing"])
     moments = random.Random(7)
     with running(recording, items, Behaviour(latency=0.003)) as server:
         reference = tmp_path / "reference"

@@ -1,8 +1,47 @@
 """How well calibrated is a black-box LLM? One query an item, no logprobs."""
 
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
 from blindcal.errors import BlindcalError
 from blindcal.estimate.blind import BlindResult, blind
 from blindcal.estimate.latent import LatentFit, latent
-from blindcal.estimate.truth import binned_ece
+from blindcal.estimate.truth import BinnedCalibration, binned_ece
 
-__all__ = ["BlindResult", "BlindcalError", "LatentFit", "binned_ece", "blind", "latent"]
+if TYPE_CHECKING:
+    from blindcal.auditing import audit, audit_async
+    from blindcal.bar import Bar
+    from blindcal.result import AuditResult
+    from blindcal.settings import Settings
+
+__all__ = [
+    "AuditResult",
+    "Bar",
+    "BinnedCalibration",
+    "BlindResult",
+    "BlindcalError",
+    "LatentFit",
+    "Settings",
+    "audit",
+    "audit_async",
+    "binned_ece",
+    "blind",
+    "latent",
+]
+
+# Estimating needs no HTTP client: what audits endpoints is imported when it is first asked for.
+_LATER = {
+    "AuditResult": "result",
+    "Bar": "bar",
+    "Settings": "settings",
+    "audit": "auditing",
+    "audit_async": "auditing",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _LATER:
+        raise AttributeError(f"module 'blindcal' has no attribute {name!r}")
+    return getattr(importlib.import_module(f"blindcal.{_LATER[name]}"), name)

@@ -14,6 +14,7 @@ import click
 from blindcal.errors import BlindcalError
 
 COMMANDS = {
+    "demo": "Audit a small real model on this machine: no key, no cost.",
     "simulate": "Run a method against known probabilities, as an opaque endpoint would answer.",
     "probe": "Find out whether and how an endpoint can be audited.",
     "audit": "Audit how well calibrated a model is.",

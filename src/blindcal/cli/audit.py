@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from blindcal.audit import (
+from blindcal.auditing import (
     ANSWERS_FILE,
     RESULT_FILE,
     RUN_FILE,
@@ -184,7 +184,7 @@ def command(
     if as_json:
         click.echo(result.to_json(), nl=False)
     elif not quiet:
-        _show(result, folder)
+        show(result, folder)
     context.exit(DONE if result.complete else STOPPED)
 
 
@@ -216,7 +216,8 @@ def _show_plan(planned: Plan, settings: Settings, as_json: bool) -> None:
     click.echo(f"cost       {cost}")
 
 
-def _show(result: AuditResult, folder: Path) -> None:
+def show(result: AuditResult, folder: Path) -> None:
+    """Print the headline of a result."""
     level = f"{result.level:.0%}"
     click.echo(f"ECE        {_number(result.ece, level)}  in {len(result.bins)} bins")
     click.echo(f"direction  {_direction(result, level)}")

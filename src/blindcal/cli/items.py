@@ -38,7 +38,7 @@ def builtin(n: int, seed: int, out: Path | None) -> None:
     items = generate(n, seed=seed)
     with contextlib.nullcontext(sys.stdout) if out is None else out.open("w", encoding="utf-8") as file:
         for item in items:
-            file.write(_line(item) + "\n")
+            file.write(line(item) + "\n")
     if out is not None:
         click.echo(f"{n} questions in {out}", err=True)
 
@@ -46,7 +46,8 @@ def builtin(n: int, seed: int, out: Path | None) -> None:
 builtin.help = (builtin.help or "").format(families=", ".join(FAMILIES))
 
 
-def _line(item: Item) -> str:
+def line(item: Item) -> str:
+    """One question as a line of JSON."""
     prompt = item.messages[0].content
     # Not "group": an audit takes items of a group for repeats of one thing, and families are not that.
     return json.dumps({"id": item.id, "prompt": prompt, "label": item.label, "family": item.group})

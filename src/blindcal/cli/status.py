@@ -10,7 +10,7 @@ from typing import Any
 import click
 import msgspec
 
-from blindcal.audit import RESULT_FILE, RUN_FILE
+from blindcal.auditing import RESULT_FILE, RUN_FILE
 from blindcal.result import AuditResult
 from blindcal.store import Store, in_use
 from blindcal.text import printable

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 import numpy as np
+from scipy.linalg import eigh
 from scipy.sparse import csr_array
 
 from blindcal.errors import InputError, NotIdentifiedError
@@ -24,7 +25,7 @@ from blindcal.estimate.checks import (
     reals,
     whole,
 )
-from blindcal.estimate.grid import CELLS, MID_P, memberships
+from blindcal.estimate.grid import CELLS, MID_P, MID_S, memberships
 from blindcal.estimate.model import Ensemble, fit_ensemble, link_scores, refit
 from blindcal.estimate.operating import OperatingPoint, choose_threshold
 from blindcal.estimate.patterns import Patterns, count_patterns
@@ -124,7 +125,11 @@ class LatentFit:
     def gap_intervals(self, bins: int = 5, level: float = 0.95) -> Gaps:
         """Signed gaps with an interval each."""
         low, high = self._band(of.gaps(self.draws, whole(bins, "bins")), level)
-        return Gaps(np.arange(bins + 1) / bins, self.gaps(bins), low, high, level)
+        edges, unseen = np.arange(bins + 1) / bins, self._unseen(level)
+        seen = (1 - unseen) * of.gaps(self.population, bins)
+        low = np.minimum(low, seen + unseen * (edges[:-1] - 1))
+        high = np.maximum(high, seen + unseen * edges[1:])
+        return Gaps(edges, self.gaps(bins), low, high, level)
 
     def ece(self, bins: int = 5, *, top_label: bool = False) -> float:
         """Binned expected calibration error of the sample: what ``binned_ece`` of the hidden f would say."""
@@ -146,19 +151,20 @@ class LatentFit:
     def calibrated_pvalue(self) -> float:
         """P-value of "perfectly calibrated": E[Y|f] = f for every f.
 
-        A score test against smooth departures of the link, with the variance taken from the items (or
-        their groups) themselves.
+        A score test against smooth departures of the link. The variance is that of labels drawn anew from
+        the calibrated fit: where positives are rare, labels that happen to be all alike vary too little
+        among themselves to tell. Groups widen it wherever their members agree more than chance has it.
         """
         departures = link_scores(self.patterns)
         total = self.patterns.counts @ departures.scores
-        if self.groups is None:
-            spread = (departures.scores * self.patterns.counts[:, None]).T @ departures.scores
-        else:
-            by_group = self._incidence @ departures.scores
-            spread = by_group.T @ by_group
+        prior = np.diag(departures.precision)
         # directions that the answers resolve count in full, those that only the prior holds hardly at all
-        inner = np.linalg.inv(spread + np.diag(departures.precision))
-        weights = np.asarray(np.linalg.eigvals(inner @ spread).real, dtype=np.float64)
+        inner = np.linalg.inv(departures.variance + prior)
+        if self.groups is not None:
+            by_group = self._incidence @ departures.scores
+            excess, along = eigh(by_group.T @ by_group + prior, departures.variance + prior)
+            inner = (along / np.maximum(excess, 1.0)) @ along.T
+        weights = 1 - np.asarray(np.linalg.eigvals(inner @ prior).real, dtype=np.float64)
         return quadratic_pvalue(float(total @ inner @ total), weights)
 
     # -- discrimination and scores ---------------------------------------------------------------
@@ -232,6 +238,12 @@ class LatentFit:
         level : float
         bins : int
             Bins of ``ece``.
+
+        Notes
+        -----
+        However well the answers agree, ``n`` items cannot speak for a share of the population that none of
+        them comes from, and a share ``q`` goes unseen with probability ``(1 - q)^n``. No interval is narrower
+        than what such a share could do: five items that are all right do not make a model perfect.
         """
         fraction(level, "level")
         sums: dict[str, Callable[[FloatArray], FloatArray]] = {
@@ -240,13 +252,27 @@ class LatentFit:
         }
         if quantity in sums:
             signed = sums[quantity]
-            return absolute_sum_interval(signed(self.population), signed(self.draws), level)
+            gaps = signed(self.population)
+            return self._widened(absolute_sum_interval(gaps, signed(self.draws), level), np.abs(gaps).sum())
         if quantity not in _SCALARS:
             known = ", ".join([*sums, *_SCALARS])
             raise InputError(f"quantity: must be one of {known}, got {quantity!r}")
         if quantity == "auroc":
             self._both_classes("auroc")
-        return percentile_interval(_SCALARS[quantity](self.draws), level)
+        value = _SCALARS[quantity]
+        found = percentile_interval(value(self.draws), level)
+        return self._widened(found, float(value(self.population)), _MOST.get(quantity, 1.0))
+
+    def _widened(self, found: Interval, value: float, most: float = 1.0) -> Interval:
+        """An interval of a quantity in [0, most], widened to what an unseen part of the population can do."""
+        unseen = self._unseen(found.level)
+        low, high = (1 - unseen) * value, (1 - unseen) * value + unseen * most
+        return Interval(max(0.0, min(found.low, low)), min(most, max(found.high, high)), found.level)
+
+    def _unseen(self, level: float) -> float:
+        """The largest share of the population that may well (by ``level``) have stayed out of the sample."""
+        units = self.items - self.unanswered if self.groups is None else np.unique(self.groups).size
+        return float(1 - ((1 - level) / 2) ** (1 / units))
 
     def invalid_bound(self) -> float:
         """The most by which ``ece`` could differ had every invalid answer been valid.
@@ -273,7 +299,7 @@ class LatentFit:
         return low, high
 
     def _both_classes(self, what: str) -> None:
-        if not 0 < float(of.prevalence(self.sample)) < 1:
+        if np.unique(self.patterns.labels).size < 2:
             raise NotIdentifiedError(f"{what}: needs items of both labels, and all items here have one")
 
     @cached_property
@@ -293,6 +319,7 @@ _SCALARS: dict[str, Callable[[FloatArray], FloatArray]] = {
     "log_loss": of.log_loss,
     "mean_confidence": of.mean_confidence,
 }
+_MOST = {"log_loss": float(MID_S[-1])}  # the others are at most 1
 
 
 def latent(
@@ -352,6 +379,10 @@ def latent(
     clusters = None if groups is None else _per_item("groups", codes(groups, "groups", rows), owner)
     if not (a != INVALID).any():
         raise NotIdentifiedError(f"answers: all {rows} are invalid, so nothing can be estimated")
+    if not ((a != INVALID) & np.isfinite(b)).any():
+        raise NotIdentifiedError(
+            "shifts: all valid answers were forced by an infinite shift: nothing was asked"
+        )
     known_jitter = _check_jitter(jitter)
 
     def count(noise: float) -> Patterns:

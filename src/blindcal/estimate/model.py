@@ -19,7 +19,6 @@ from functools import lru_cache
 from itertools import pairwise, product
 
 import numpy as np
-from scipy.interpolate import BSpline
 from scipy.linalg import LinAlgError, cho_factor, cho_solve
 from scipy.special import expit
 
@@ -30,8 +29,9 @@ from blindcal.records import FloatArray
 _NULL_SD_DENSITY = 10.0  # of the Gaussian's two coefficients in units of s/4: vague
 _FLOOR = 1e-6  # share of the density spread evenly over the cells: no answer is ever impossible
 _STEP = 10.0  # prior variances are searched on a ladder of decades
-_ENOUGH = 0.01  # log-likelihood units a refit may leave on the table
-_MOST_STEPS = 15
+_ENOUGH = 2e-3  # log-likelihood units that a refit may leave unclaimed
+_MOST_STEPS = 40
+_MEMORY = 5  # steps that a refit mixes
 _LADDER = ((-5, 3), (-1, 2))  # decades searched: the density's roughness, the link's
 _LINE_SD = (1.0, 2.0)  # of the link's intercept, and of its slope in units of s/4
 
@@ -65,6 +65,8 @@ def _knots(count: int) -> FloatArray:
 
 def _spline_columns(knots: FloatArray, order: int) -> FloatArray:
     """Cubic splines that span what a derivative penalty of ``order`` sees, scaled to unit roughness."""
+    from scipy.interpolate import BSpline  # slow to import, and needed once there is something to fit
+
     padded = np.concatenate([np.repeat(knots[0], 3), knots, np.repeat(knots[-1], 3)])
     size = padded.size - 4
     spline = BSpline(padded, np.eye(size), 3)
@@ -267,29 +269,50 @@ def working_table(patterns: Patterns) -> FloatArray:
 def refit(patterns: Patterns, mode: Mode, counts: FloatArray, centres: FloatArray) -> FloatArray:
     """Tables (resamples, 2 * CELLS) of the modes for other counts and other prior centres.
 
-    Every resample starts at ``mode`` and moves by its own gradient times the mode's inverse curvature,
-    halving the move whenever it would lose ground, until there is no more than a hundredth of a
-    log-likelihood unit to gain.
+    All resamples climb at once from ``mode``. In coordinates where the mode's curvature is the identity
+    a plain step is the gradient itself; Anderson's mixing of the last few steps makes up for what
+    curvature each resample has of its own. A resample stops when ``_ENOUGH`` of a log-likelihood unit is
+    left to gain, and falls back to a shorter plain step where a mixed one loses ground.
     """
-    inverse = np.linalg.inv(mode.information)
+    whiten = np.linalg.inv(np.linalg.cholesky(mode.information))
     theta = np.broadcast_to(mode.theta, centres.shape).copy()
     value, gradient, table = _climb(patterns, mode.precision, counts, centres, theta)
-    scale = np.ones(theta.shape[0])
-    active = np.arange(theta.shape[0])
+    residual = gradient @ whiten.T
+    size, p = theta.shape
+    moves, changes = np.zeros((size, _MEMORY, p)), np.zeros((size, _MEMORY, p))
+    held = np.zeros(size, np.int64)
+    scale = np.ones(size)
     for _ in range(_MOST_STEPS):
-        move = gradient[active] @ inverse
-        going = np.einsum("ij,ij->i", move, gradient[active]) > 2 * _ENOUGH
-        active, move = active[going], move[going]
+        active = np.flatnonzero(np.einsum("ij,ij->i", residual, residual) > 2 * _ENOUGH)
         if active.size == 0:
             break
-        trial = theta[active] + scale[active, None] * move
-        found = _climb(patterns, mode.precision, counts[active], centres[active], trial)
-        better = found[0] >= value[active]
-        up = active[better]
-        theta[up], value[up] = trial[better], found[0][better]
-        gradient[up], table[up] = found[1][better], found[2][better]
-        scale[active] = np.where(better, np.minimum(1.0, scale[active] * 1.5), scale[active] / 3)
+        step = scale[active, None] * _mixed(residual[active], moves[active], changes[active])
+        trial = theta[active] + step @ whiten
+        found, gradient, new_table = _climb(patterns, mode.precision, counts[active], centres[active], trial)
+        better = found >= value[active]
+        up, slot = active[better], held[active[better]] % _MEMORY
+        new_residual = gradient[better] @ whiten.T
+        moves[up, slot], changes[up, slot] = step[better], new_residual - residual[up]
+        held[up] += 1
+        scale[up] = 1.0
+        theta[up], value[up], residual[up], table[up] = (
+            trial[better],
+            found[better],
+            new_residual,
+            new_table[better],
+        )
+        down = active[~better]
+        moves[down], changes[down], held[down] = 0.0, 0.0, 0
+        scale[down] /= 4
     return table
+
+
+def _mixed(residual: FloatArray, moves: FloatArray, changes: FloatArray) -> FloatArray:
+    """Anderson's step: cancel as much of the residual as earlier steps show how to, then move by the rest."""
+    gram = np.einsum("imp,ikp->imk", changes, changes)
+    gram[:, np.arange(_MEMORY), np.arange(_MEMORY)] += 1e-10 + 1e-8 * np.einsum("imm->i", gram)[:, None]
+    weights = np.linalg.solve(gram, np.einsum("imp,ip->im", changes, residual)[..., None])[..., 0]
+    return np.asarray(residual - np.einsum("im,imp->ip", weights, moves + changes))
 
 
 def _climb(
@@ -333,9 +356,19 @@ def calibrated_mode(patterns: Patterns) -> Mode:
 
 @dataclass(frozen=True)
 class LinkScores:
-    """Each pattern's efficient score for each departure of the link from zero, and its prior precision."""
+    """Efficient scores for departures of the link from zero.
+
+    Attributes
+    ----------
+    scores : array of shape (patterns, departures)
+    variance : array of shape (departures, departures)
+        Of their sum over the items, if labels are drawn anew from the calibrated fit given the answers.
+    precision : array of shape (departures,)
+        The prior precision of each departure.
+    """
 
     scores: FloatArray
+    variance: FloatArray
     precision: FloatArray
 
 
@@ -345,7 +378,13 @@ def link_scores(patterns: Patterns, roughness: float = 0.1) -> LinkScores:
     k = _splines().density.shape[1]
     here = _local(patterns, mode.theta, mode.precision)
     along = cho_solve(cho_factor(here.information[:k, :k]), here.information[:k, k:])
+    other = patterns.relabelled()
+    either = [here.scores, _local(other, mode.theta, mode.precision).scores]
+    mass = np.array([patterns.mass(here.table), other.mass(here.table)])
+    mine, theirs = (scores[:, k:] - scores[:, :k] @ along for scores in either)
+    weights = patterns.counts * mass / mass.sum(axis=0)
     return LinkScores(
-        scores=here.scores[:, k:] - here.scores[:, :k] @ along,
+        scores=mine,
+        variance=(mine * weights[0][:, None]).T @ mine + (theirs * weights[1][:, None]).T @ theirs,
         precision=_splines().precision(1.0, roughness)[k:],
     )

@@ -9,7 +9,7 @@ this step nothing costs more with more items.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -76,6 +76,12 @@ class Patterns:
         values = np.concatenate([np.ones(k), -np.ones(k)])
         rows = np.concatenate([self.start, self.stop])
         return csr_array((values, (rows, np.tile(column, 2))), shape=(2 * CELLS + 1, k))
+
+    def relabelled(self) -> Patterns:
+        """The same answers by items of the other label."""
+        start = (self.start + CELLS) % (2 * CELLS)
+        stop = start + self.stop - self.start
+        return replace(self, start=start, stop=stop, curve_labels=1 - self.curve_labels)
 
     def mass(self, table: FloatArray) -> FloatArray:
         """Probability of each pattern under joint tables of shape (..., 2 * CELLS)."""

@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
-from scipy.integrate import quad
 
 from blindcal.errors import InputError
 from blindcal.estimate.checks import ArrayLike, labels_array, probabilities, whole
@@ -94,6 +93,8 @@ def tce(
 
     ``points`` are places where the integrand has a kink or a pole, for the quadrature.
     """
+    from scipy.integrate import quad  # slow to import, and only this needs it
+
     edges = (0.0, *sorted(points), 1.0)
     pieces = [
         quad(lambda f: abs(curve(f) - f) * density(f), low, high, limit=200)[0]

@@ -10,8 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.optimize import brentq
-from scipy.stats import norm
+from scipy.special import ndtr
 
 from blindcal.records import FloatArray
 
@@ -53,8 +52,11 @@ def absolute_sum_interval(estimate: FloatArray, draws: FloatArray, level: float)
     The observed sum is compared with its distribution under candidate truths. Downwards the candidates
     shrink every component by the same number of its standard errors, to zero at the most: components
     within noise vanish first, so that their noise is seen as such. Upwards every component grows by
-    the same number of standard errors.
+    the same number of standard errors; the draws' own upper quantile, which noise only raises, is kept
+    where it is higher.
     """
+    from scipy.optimize import brentq  # slow to import, and not needed to estimate
+
     noise = draws - draws.mean(axis=0)
     scale = noise.std(axis=0)
     size, sign = np.abs(estimate), np.where(estimate < 0, -1.0, 1.0)
@@ -78,16 +80,19 @@ def absolute_sum_interval(estimate: FloatArray, draws: FloatArray, level: float)
         return Interval(observed, observed, level)
     vanish = float((size[positive] / scale[positive]).max())
     low = 0.0 if down(vanish) >= 0 else float(candidate(-brentq(down, 0.0, vanish, xtol=1e-4)).sum())
+    above = float(np.quantile(np.abs(draws).sum(axis=1), 1 - tail))
     if up(0.0) <= 0:
-        return Interval(low, observed, level)
+        return Interval(low, max(observed, above), level)
     far = 4.0
     while up(far) > 0:
         far *= 2
-    return Interval(low, float(candidate(brentq(up, 0.0, far, xtol=1e-4)).sum()), level)
+    return Interval(low, max(above, float(candidate(brentq(up, 0.0, far, xtol=1e-4)).sum())), level)
 
 
 def quadratic_pvalue(statistic: float, weights: FloatArray) -> float:
     """P(sum of weights * chi-square_1 > statistic), by Kuonen's saddlepoint approximation."""
+    from scipy.optimize import brentq  # slow to import, and not needed to estimate
+
     w = weights[weights > 1e-12 * weights.max()] if weights.size and weights.max() > 0 else weights[:0]
     if w.size == 0:
         return 1.0
@@ -109,4 +114,4 @@ def quadratic_pvalue(statistic: float, weights: FloatArray) -> float:
     spread = z * np.sqrt(2 * float((w**2 / (1 - 2 * z * w) ** 2).sum()))
     if root == 0 or spread == 0:
         return 0.5
-    return float(np.clip(norm.sf(root + np.log(spread / root) / root), 0.0, 1.0))
+    return float(np.clip(ndtr(-(root + np.log(spread / root) / root)), 0.0, 1.0))

@@ -1,0 +1,112 @@
+"""How far each method's ECE is from the oracle, on real models' recorded probabilities.
+
+    python bench/accuracy.py [--data ../shared] [--repeats 20] [--markdown docs/accuracy.md]
+
+`scores/` holds twelve score sets, `logits/` four full cells (pair semantics). Repeat r uses seed r.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import gzip
+import os
+from concurrent.futures import ProcessPoolExecutor
+from pathlib import Path
+
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+
+import numpy as np
+from scipy.special import expit
+from tqdm import tqdm
+
+from blindcal.records import FloatArray, IntArray
+from blindcal.scores import read_scores
+from blindcal.simulate import simulate
+
+BUDGETS = (1, 2, 3, 4, 6, 8)
+METHODS: dict[str, tuple[float, ...]] = {
+    "blind": (1,),
+    "sampling": BUDGETS,
+    "extraction": BUDGETS,
+    "latent": BUDGETS,
+    "temperature": (2, 3, 4, 6, 8),
+}
+
+
+def read_pair(path: Path) -> tuple[IntArray, FloatArray]:
+    """Labels and pair-semantics probabilities of a recorded-logit file: the two variants without a space."""
+    with gzip.open(path, "rt", newline="") as file:
+        rows = csv.reader(file)
+        names = next(rows)
+        words = ("True", "False") if "boolq" in path.name else ("Yes", "No")
+        a, b = (next(i for i, name in enumerate(names) if name.split("|")[0] == word) for word in words)
+        label = names.index("label")
+        table = np.array([(row[label], row[a], row[b]) for row in rows], dtype=np.float64)
+    return table[:, 0].astype(np.int64), np.asarray(expit(table[:, 1] - table[:, 2]))
+
+
+def load(path: Path) -> tuple[IntArray, FloatArray]:
+    """Either kind of file."""
+    if path.name.endswith("__logits.csv.gz"):
+        return read_pair(path)
+    scores = read_scores(path)
+    return scores.labels, scores.p
+
+
+def measure(job: tuple[Path, str, float, int]) -> float:
+    """Mean absolute error of one method at one budget on one file."""
+    path, method, queries, repeats = job
+    labels, p = load(path)
+    return simulate(method, labels, p, queries=queries, repeats=repeats).mae
+
+
+def main() -> None:
+    """Print the tables."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--data", type=Path, default=Path(__file__).parents[2] / "shared")
+    parser.add_argument("--repeats", type=int, default=20)
+    parser.add_argument("--processes", type=int, default=2)
+    parser.add_argument("--methods", nargs="*", default=list(METHODS))
+    parser.add_argument("--budgets", type=float, nargs="*", default=list(BUDGETS))
+    parser.add_argument("--markdown", type=Path)
+    arguments = parser.parse_args()
+    sets = {
+        "twelve score sets": sorted((arguments.data / "scores").glob("*.csv.gz")),
+        "four recorded cells": sorted((arguments.data / "logits").glob("*__logits.csv.gz")),
+    }
+    if not any(sets.values()):
+        raise SystemExit(f"no score files under {arguments.data}: give their folder with --data")
+    lines: list[str] = []
+    with ProcessPoolExecutor(arguments.processes) as pool:
+        for title, paths in sets.items():
+            lines += _section(title, paths, arguments, pool)
+    if arguments.markdown:
+        arguments.markdown.write_text("\n".join(lines) + "\n")
+
+
+def _section(
+    title: str, paths: list[Path], arguments: argparse.Namespace, pool: ProcessPoolExecutor
+) -> list[str]:
+    budgets = arguments.budgets
+    lines = [
+        f"## Mean absolute error to the oracle, {title}, 5 bins, {arguments.repeats} repeats, seeds 0 and up",
+        "",
+        "| method | " + " | ".join(f"K={k:g}" for k in budgets) + " |",
+        "|---" * (len(budgets) + 1) + "|",
+    ]
+    print("\n".join(lines))
+    for method in arguments.methods:
+        asked = [k for k in budgets if k in METHODS[method] or (k != int(k) and method == "latent")]
+        jobs = [(path, method, k, arguments.repeats) for k in asked for path in paths]
+        found = list(tqdm(pool.map(measure, jobs), total=len(jobs), desc=method, leave=False, disable=None))
+        mean = {k: np.mean(found[i * len(paths) : (i + 1) * len(paths)]) for i, k in enumerate(asked)}
+        lines.append(
+            f"| {method} | " + " | ".join(f"{mean[k]:.4f}" if k in mean else "" for k in budgets) + " |"
+        )
+        print(lines[-1], flush=True)
+    return [*lines, ""]
+
+
+if __name__ == "__main__":
+    main()

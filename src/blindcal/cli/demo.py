@@ -1,0 +1,55 @@
+"""``blindcal demo``: a true audit of a true model, without an API key."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from blindcal import models, questions
+from blindcal.auditing import audit
+from blindcal.bar import Bar
+from blindcal.cli.audit import show
+from blindcal.cli.items import line
+from blindcal.cli.pull import pull_with_progress
+from blindcal.endpoints import local
+from blindcal.settings import Settings
+
+
+@click.command("demo")
+@click.option(
+    "--n", type=click.IntRange(20), default=300, show_default=True, help="How many built-in questions."
+)
+@click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Of questions and design.")
+@click.option(
+    "--out",
+    type=click.Path(file_okay=False, path_type=Path),
+    default=Path("runs/demo"),
+    show_default=True,
+    help="The run's folder. The same command again goes on with it.",
+)
+def command(n: int, seed: int, out: Path) -> None:
+    """Audit a small real model on this machine: no key, no cost, a few minutes.
+
+    Fetches SmolLM2-135M-Instruct once (98 MB), serves it with llama.cpp on loopback, writes built-in
+    questions with sure labels, and audits the model over HTTP, one query a question, exactly as
+    'blindcal audit' does with any other endpoint. Needs the extra 'local'.
+    """
+    out.mkdir(parents=True, exist_ok=True)
+    items = out / "questions.jsonl"
+    items.write_text(
+        "".join(line(item) + "\n" for item in questions.generate(n, seed=seed)), encoding="utf-8"
+    )
+    with local.serve(models.installed_model() or pull_with_progress()) as served, Bar(disable=None) as bar:
+        click.echo(f"{served.model} answers at {served.base_url}", err=True)
+        settings = Settings(model=served.model, base_url=served.base_url, seed=seed)
+        result = audit(
+            items, settings, out=out, progress=bar, stage=lambda what: click.echo(f"{what} ...", err=True)
+        )
+    show(result, out)
+    click.echo(
+        "\nYour own model:\n"
+        "  export OPENAI_API_KEY=...\n"
+        "  blindcal audit questions.csv --model MODEL --base-url https://HOST/v1 \\\n"
+        '    --template "{question} Answer Yes or No."'
+    )
