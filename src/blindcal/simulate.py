@@ -72,14 +72,19 @@ def simulate(
     bins: int = 5,
     repeats: int = 20,
     seed: int = 0,
+    jitter: float = 0.0,
     on_repeat: Callable[[], object] = lambda: None,
 ) -> Simulation:
-    """Audit known probabilities ``repeats`` times; repeat r uses seed ``seed + r``."""
+    """Audit known probabilities ``repeats`` times; repeat r uses seed ``seed + r``.
+
+    ``jitter`` is the standard deviation of noise that the endpoint adds to the log-odds of every answer;
+    the estimators are not told.
+    """
     y = labels_array(labels)
     asked, estimates = 0, []
     for repeat in range(repeats):
         plan = design.make(method, y, queries=queries, bins=bins, seed=seed + repeat)
-        answered = ask(plan, y, p, seed=seed + repeat)
+        answered = ask(plan, y, p, seed=seed + repeat, jitter=jitter)
         asked += len(answered)
         estimates.append(estimate_ece(method, plan, y, answered, bins))
         on_repeat()

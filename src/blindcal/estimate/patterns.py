@@ -154,10 +154,13 @@ def count_patterns(
     kinds, rows = _signatures(
         edges[soft], shifts[use][soft], temperatures[soft], answers[soft], items[soft], n, jitter
     )
-    key = np.column_stack([(rows >= 0), labels, low, high, rows])
-    unique, of_item, counts = np.unique(key, axis=0, return_inverse=True, return_counts=True)
-    interval = unique[:, 0] == 0
-    _, label, first, last, row = unique.T
+    # one whole number a pattern, intervals before curves: far faster to tell apart than rows of numbers
+    key = (((rows + 1) * 2 + labels) * (CELLS + 1) + low) * (CELLS + 1) + high
+    unique, of_item, counts = np.unique(key, return_inverse=True, return_counts=True)
+    rest, last = np.divmod(unique, CELLS + 1)
+    rest, first = np.divmod(rest, CELLS + 1)
+    row, label = rest // 2 - 1, rest % 2
+    interval = row < 0
     inside = (np.arange(CELLS) >= first[~interval, None]) & (np.arange(CELLS) < last[~interval, None])
     return Patterns(
         start=(label * CELLS + first)[interval],
@@ -165,7 +168,7 @@ def count_patterns(
         curve_labels=label[~interval],
         curves=np.where(inside, kinds[row[~interval]], 0.0),
         counts=counts.astype(np.float64),
-        of_item=of_item.reshape(-1).astype(np.int64),
+        of_item=of_item.astype(np.int64),
         contradictions=contradictions,
     )
 
