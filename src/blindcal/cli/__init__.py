@@ -9,7 +9,6 @@ from __future__ import annotations
 import importlib
 import sys
 import warnings
-from typing import Any
 
 import click
 
@@ -54,13 +53,9 @@ def app() -> None:
 
 def main() -> None:
     """Run the command line; warnings and our own errors print one line each, never a traceback."""
-    warnings.showwarning = _say_warning
+    warnings.showwarning = lambda message, *_, **__: click.echo(f"warning: {message}", err=True)
     try:
         app(standalone_mode=True)
     except BlindcalError as error:
         click.echo(f"error: {error}", err=True)
         sys.exit(1)
-
-
-def _say_warning(message: Warning | str, *_: Any) -> None:
-    click.echo(f"warning: {message}", err=True)
