@@ -19,7 +19,6 @@ from functools import lru_cache
 from itertools import pairwise, product
 
 import numpy as np
-from scipy.linalg import LinAlgError, cho_factor, cho_solve
 from scipy.special import expit
 
 from blindcal.estimate.grid import CELLS, MID_S, REACH, WIDTH_S
@@ -138,14 +137,16 @@ class _Local:
     table: FloatArray
     expected_counts: FloatArray
 
-    def step(self, counts: FloatArray, precision: FloatArray) -> FloatArray:
+    def curvature(self, counts: FloatArray, precision: FloatArray) -> FloatArray:
+        """The observed information where it is positive definite, else the score products, which always are.
+
+        The likelihood is not concave far from its mode, nor along directions that only the prior holds.
+        """
         try:
-            factor = cho_factor(self.information)
-        except (
-            LinAlgError
-        ):  # far from the mode the observed information need not be positive: score products are
-            factor = cho_factor((self.scores * counts[:, None]).T @ self.scores + np.diag(precision))
-        return cho_solve(factor, self.gradient)
+            np.linalg.cholesky(self.information)
+        except np.linalg.LinAlgError:
+            return np.asarray((self.scores * counts[:, None]).T @ self.scores + np.diag(precision))
+        return self.information
 
 
 def _value(patterns: Patterns, theta: FloatArray, precision: FloatArray) -> float:
@@ -190,7 +191,7 @@ def find_mode(patterns: Patterns, precision: FloatArray, start: FloatArray | Non
         theta[1] = -0.3  # a broad Gaussian
     here = _local(patterns, theta, precision)
     for _ in range(60):
-        step = here.step(patterns.counts, precision)
+        step = np.linalg.solve(here.curvature(patterns.counts, precision), here.gradient)
         decrement = float(here.gradient @ step)
         scale = 1.0
         while scale > 1e-8 and _value(patterns, theta + scale * step, precision) < here.value - 1e-9:
@@ -199,11 +200,12 @@ def find_mode(patterns: Patterns, precision: FloatArray, start: FloatArray | Non
         here = _local(patterns, theta, precision)
         if decrement < 1e-6:
             break
-    log_determinant = np.linalg.slogdet(here.information)[1]
+    information = here.curvature(patterns.counts, precision)
+    log_determinant = np.linalg.slogdet(information)[1]
     return Mode(
         theta=theta,
         precision=precision,
-        information=here.information,
+        information=information,
         table=here.table,
         expected_counts=here.expected_counts,
         evidence=here.value + 0.5 * float(np.log(precision).sum()) - 0.5 * float(log_determinant),
@@ -377,7 +379,8 @@ def link_scores(patterns: Patterns, roughness: float = 0.1) -> LinkScores:
     mode = calibrated_mode(patterns)
     k = _splines().density.shape[1]
     here = _local(patterns, mode.theta, mode.precision)
-    along = cho_solve(cho_factor(here.information[:k, :k]), here.information[:k, k:])
+    curvature = here.curvature(patterns.counts, mode.precision)
+    along = np.linalg.solve(curvature[:k, :k], curvature[:k, k:])
     other = patterns.relabelled()
     either = [here.scores, _local(other, mode.theta, mode.precision).scores]
     mass = np.array([patterns.mass(here.table), other.mass(here.table)])
