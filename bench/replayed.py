@@ -27,7 +27,10 @@ from blindcal.endpoints.recording import Recording
 from blindcal.simulate import simulate
 
 BOOLQ = "Passage: {passage}\nQuestion: {question}?\nAnswer True or False."
-MMLU = "Question: {question}\nProposed answer: {choice}\nIs the proposed answer correct? Reply only with Yes or No."
+MMLU = (
+    "Question: {question}\nProposed answer: {choice}\n"
+    "Is the proposed answer correct? Reply only with Yes or No."
+)
 
 
 def boolq(folder: Path) -> Iterator[dict[str, object]]:
@@ -97,7 +100,8 @@ def main() -> None:
             ece = result.ece
             assert ece.value is not None
             print(
-                f"| {logits.name.split('__logits')[0]} | {labels.size:,} | {direct.oracle:.4f} | {ece.value:.6f} | "
+                f"| {logits.name.split('__logits')[0]} | {labels.size:,} | {direct.oracle:.4f} | "
+                f"{ece.value:.6f} | "
                 f"{direct.estimates[0]:.6f} | {'yes' if ece.value == direct.estimates[0] else 'NO'} | "
                 f"{ece.low:.4f} to {ece.high:.4f} | {took:.0f} |",
                 flush=True,
