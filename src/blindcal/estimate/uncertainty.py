@@ -7,6 +7,7 @@ inverts a test instead: which error, had it been the true one, would make the ob
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -23,7 +24,7 @@ class Interval:
     high: float
     level: float
 
-    def __iter__(self) -> object:
+    def __iter__(self) -> Iterator[float]:
         return iter((self.low, self.high))
 
     def __contains__(self, value: float) -> bool:
@@ -99,6 +100,8 @@ def quadratic_pvalue(statistic: float, weights: FloatArray) -> float:
     q = statistic / w.max()
     w = w / w.max()
     mean = float(w.sum())
+    if q < 1e-9 * mean:  # no departure at all; the approximation does not reach that far down
+        return 1.0
 
     def slope(z: float) -> float:
         return float((w / (1 - 2 * z * w)).sum() - q)
