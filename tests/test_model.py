@@ -1,0 +1,249 @@
+"""The latent model's likelihood, derivatives and modes, against brute force and scipy's optimiser."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from scipy.optimize import minimize
+from scipy.special import expit
+
+from blindcal import design
+from blindcal.estimate import functionals, model
+from blindcal.estimate.grid import CELLS, MID_S, WIDTH_S
+from blindcal.estimate.patterns import Patterns, count_patterns
+from blindcal.records import FloatArray
+from blindcal.simulate import ask, generate
+
+
+def counted(n: int, queries: float = 1.0, method: str = "latent", seed: int = 0) -> Patterns:
+    """Patterns of an overconfident model's answers."""
+    labels, p = generate(n, seed)
+    answered = ask(design.make(method, labels, queries=queries, seed=seed), labels, p, seed=seed)
+    return count_patterns(labels, answered.shifts, answered.temperatures, answered.answers, answered.items)
+
+
+def some_theta(seed: int, spread: float = 0.3) -> FloatArray:
+    theta = spread * np.random.default_rng(seed).standard_normal(PRECISION.size)
+    theta[1] -= 0.5
+    return theta
+
+
+PRECISION = model._splines().precision(0.1, 0.1)
+MIXED = [("latent", 1.0), ("latent", 2.0), ("temperature", 2.0)]
+
+
+def brute_table(theta: FloatArray) -> FloatArray:
+    """The joint table, cell by cell: exp of a spline's value times the cell's width, times the link."""
+    splines = model._splines()
+    k = splines.density.shape[1]
+    weight = [float(np.exp(splines.density[c] @ theta[:k])) * WIDTH_S[c] for c in range(CELLS)]
+    table = np.empty(2 * CELLS)
+    for c in range(CELLS):
+        share = (1 - model._FLOOR) * weight[c] / sum(weight) + model._FLOOR / CELLS
+        up = 1 / (1 + np.exp(-(MID_S[c] + splines.link[c] @ theta[k:])))
+        table[c], table[CELLS + c] = share * (1 - up), share * up
+    return table
+
+
+@pytest.mark.parametrize(("method", "queries"), MIXED)
+def test_the_likelihood_is_that_of_each_item_by_itself(method: str, queries: float) -> None:
+    """The penalised log-likelihood on counts is the sum over items of log P(label, answers), brute force."""
+    labels, p = generate(60, 3)
+    answered = ask(design.make(method, labels, queries=queries, seed=3), labels, p, seed=3)
+    patterns = count_patterns(
+        labels, answered.shifts, answered.temperatures, answered.answers, answered.items
+    )
+    theta = some_theta(1)
+    table = brute_table(theta)
+    total = 0.0
+    for i, y in enumerate(labels):
+        chance = table[y * CELLS : (y + 1) * CELLS].copy()
+        for row in np.flatnonzero(answered.items == i):
+            b, temperature = answered.shifts[row], answered.temperatures[row]
+            positive = expit((MID_S + b) / temperature) if temperature else (MID_S + b >= 0).astype(float)
+            chance *= positive if answered.answers[row] else 1 - positive
+        total += np.log(chance.sum())
+    total -= 0.5 * (PRECISION * theta**2).sum()
+    assert model._value(patterns, theta, PRECISION) == pytest.approx(total, rel=1e-9)
+    assert model._local(patterns, theta, PRECISION).value == pytest.approx(total, rel=1e-9)
+
+
+def test_tables_are_distributions() -> None:
+    """Every coefficient vector stands for a joint table that sums to one and is nowhere zero."""
+    for seed in range(5):
+        joint = model._tables(some_theta(seed, spread=2.0)).joint
+        assert joint.sum() == pytest.approx(1)
+        assert (joint >= 0).all()
+        assert (joint[:CELLS] + joint[CELLS:]).min() >= model._FLOOR / CELLS * (1 - 1e-9)
+
+
+def test_zero_coefficients_of_the_link_are_perfect_calibration() -> None:
+    """With h = 0 the chance of a positive label in a cell is the cell's own probability."""
+    theta = some_theta(2)
+    theta[model._splines().density.shape[1] :] = 0
+    joint = model._tables(theta).joint
+    assert joint[CELLS:] / (joint[:CELLS] + joint[CELLS:]) == pytest.approx(expit(MID_S))
+
+
+@pytest.mark.parametrize(("method", "queries"), MIXED)
+def test_derivatives_are_those_of_finite_differences(method: str, queries: float) -> None:
+    """The gradient and the observed information agree with central differences of the value."""
+    patterns = counted(300, queries, method)
+    theta = some_theta(4)
+    here = model._local(patterns, theta, PRECISION)
+    step = 1e-5
+    gradient = np.empty(theta.size)
+    for j in range(theta.size):
+        off = np.zeros(theta.size)
+        off[j] = step
+        gradient[j] = (
+            model._value(patterns, theta + off, PRECISION) - model._value(patterns, theta - off, PRECISION)
+        ) / (2 * step)
+    assert here.gradient == pytest.approx(gradient, rel=1e-5, abs=1e-4)
+    rng = np.random.default_rng(0)
+    for _ in range(6):
+        along = rng.standard_normal(theta.size)
+        ends = [model._local(patterns, theta + sign * step * along, PRECISION).gradient for sign in (1, -1)]
+        difference = (ends[1] - ends[0]) / (2 * step)
+        assert here.information @ along == pytest.approx(difference, rel=1e-4, abs=1e-2)
+
+
+def test_expected_counts_add_up_to_the_items() -> None:
+    """The E-step shares every item out among cells: label by label its total is the label's count."""
+    patterns = counted(300, 2.0)
+    here = model._local(patterns, some_theta(4), PRECISION)
+    for y in (0, 1):
+        total = here.expected_counts[y * CELLS : (y + 1) * CELLS].sum()
+        assert total == pytest.approx(patterns.counts[patterns.labels == y].sum())
+
+
+@pytest.mark.parametrize(("method", "queries"), MIXED)
+def test_the_mode_is_the_one_scipy_finds(method: str, queries: float) -> None:
+    """A trust-region method on the same objective, from another start, ends at the same value and table."""
+    patterns = counted(400, queries, method)
+    mode = model.find_mode(patterns, PRECISION)
+
+    def value(theta: FloatArray) -> float:
+        return -model._value(patterns, theta, PRECISION)
+
+    def gradient(theta: FloatArray) -> FloatArray:
+        return -model._local(patterns, theta, PRECISION).gradient
+
+    def hessian(theta: FloatArray) -> FloatArray:
+        return model._local(patterns, theta, PRECISION).information
+
+    found = minimize(value, some_theta(7), method="trust-exact", jac=gradient, hess=hessian, tol=1e-6)
+    assert model._value(patterns, mode.theta, PRECISION) == pytest.approx(-found.fun, abs=1e-4)
+    assert mode.table == pytest.approx(model._tables(found.x).joint, abs=1e-5)
+    assert np.abs(model._local(patterns, mode.theta, PRECISION).gradient).max() < 0.05
+
+
+def resampled_gaps(size: int) -> tuple[Patterns, model.Mode, FloatArray, FloatArray]:
+    """A fit, resampled counts, and the gaps of fits to those counts from scratch."""
+    patterns = counted(2000)
+    counts = np.random.default_rng(1).multinomial(2000, patterns.counts / 2000, size=size).astype(float)
+    scratch = []
+    for row in counts:
+        kept = row > 0
+        seen = replace(patterns, start=patterns.start[kept], stop=patterns.stop[kept], counts=row[kept])
+        scratch.append(functionals.gaps(model.find_mode(seen, PRECISION).table, 10))
+    return patterns, model.find_mode(patterns, PRECISION), counts, np.array(scratch)
+
+
+def test_a_patient_refit_is_a_fit_to_the_other_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Climbing by the first fit's curvature to the very top ends where a fit from scratch does."""
+    monkeypatch.setattr(model, "_ENOUGH", 1e-8)
+    monkeypatch.setattr(model, "_MOST_STEPS", 1000)
+    patterns, mode, counts, scratch = resampled_gaps(5)
+    tables = model.refit(patterns, mode, counts, np.zeros((5, PRECISION.size)))
+    assert functionals.gaps(tables, 10) == pytest.approx(scratch, abs=5e-5)
+
+
+def test_a_refit_as_it_is_leaves_little() -> None:
+    """What the usual refit leaves unclaimed is small beside the spread that resampling is there to show."""
+    patterns, mode, counts, scratch = resampled_gaps(20)
+    gaps = functionals.gaps(model.refit(patterns, mode, counts, np.zeros((20, PRECISION.size))), 10)
+    off = np.sqrt(((gaps - scratch) ** 2).mean(axis=0)) / scratch.std(axis=0)
+    assert off.max() < 0.2
+    assert (gaps.std(axis=0) / scratch.std(axis=0)).min() > 0.9
+
+
+def test_a_refit_to_the_same_counts_stays() -> None:
+    """With the fit's own counts and centred priors nothing moves."""
+    patterns = counted(500)
+    mode = model.find_mode(patterns, PRECISION)
+    table = model.refit(patterns, mode, patterns.counts[None], np.zeros((1, PRECISION.size)))
+    assert table[0] == pytest.approx(mode.table, abs=1e-6)
+
+
+def test_the_evidence_is_laplaces_integral() -> None:
+    """In two coefficients the approximation agrees with a numerical integral over a fine grid."""
+    patterns = counted(400)
+    stiff = np.full(PRECISION.size, 1e8)
+    free = [1, model._splines().density.shape[1]]  # the density's width, the link's intercept
+    stiff[free] = 1.0
+    mode = model.find_mode(patterns, stiff)
+    sd = np.sqrt(np.diag(np.linalg.inv(mode.information))[free])
+    places = np.linspace(-7, 7, 57)
+    values = np.empty((places.size, places.size))
+    for i, a in enumerate(places):
+        for j, b in enumerate(places):
+            theta = mode.theta.copy()
+            theta[free] += np.array([a, b]) * sd
+            values[i, j] = model._value(patterns, theta, stiff)
+    top = values.max()
+    volume = np.exp(values - top).sum() * (places[1] - places[0]) ** 2 * sd.prod()
+    # the free priors' log precisions are 0; each dimension brings log(2 pi) / 2
+    integral = top + np.log(volume) - np.log(2 * np.pi)
+    held = np.delete(np.arange(stiff.size), free)
+    log_rest = (
+        0.5 * np.log(stiff[held]).sum() - 0.5 * np.linalg.slogdet(mode.information[np.ix_(held, held)])[1]
+    )
+    assert mode.evidence - log_rest == pytest.approx(integral, abs=0.1)
+
+
+def test_the_ensemble_weighs_what_it_keeps_by_evidence() -> None:
+    """Weights are proportional to the evidence, sum to one, and the best smoothness is among them."""
+    ensemble = model.fit_ensemble(counted(1000))
+    evidence = np.array([mode.evidence for mode in ensemble.modes])
+    relative = np.exp(evidence - evidence.max())
+    assert ensemble.weights == pytest.approx(relative / relative.sum())
+    assert ensemble.table.sum() == pytest.approx(1)
+    assert ensemble.expected_counts.sum() == pytest.approx(1000)
+
+
+def test_a_calibrated_population_prefers_no_link() -> None:
+    """On calibrated data the calibrated fit loses nothing; on miscalibrated data it loses a lot."""
+    rng = np.random.default_rng(2)
+    losses = []
+    curves: list[Callable[[FloatArray], FloatArray]] = [lambda f: f, lambda f: f**2]
+    for curve in curves:
+        f = rng.beta(1, 1, 3000)
+        labels = (rng.random(3000) < curve(f)).astype(np.int64)
+        answered = ask(design.make("latent", labels), labels, f)
+        patterns = count_patterns(
+            labels, answered.shifts, answered.temperatures, answered.answers, answered.items
+        )
+        free = max(mode.evidence for mode in model.fit_ensemble(patterns).modes)
+        calibrated = model.calibrated_mode(patterns)
+        losses.append(free - calibrated.evidence)
+        share = calibrated.table.reshape(2, CELLS)
+        assert share[1] / share.sum(axis=0) == pytest.approx(expit(MID_S), abs=1e-3)
+    assert losses[0] < 3
+    assert losses[1] > 50
+
+
+def test_link_scores_average_out_over_the_labels() -> None:
+    """A link score, its density part left in, has mean zero over the labels given the answers."""
+    patterns = counted(500, 2.0)
+    mode = model.calibrated_mode(patterns)
+    k = model._splines().density.shape[1]
+    mean = np.zeros((len(patterns), PRECISION.size - k))
+    for either in (patterns, patterns.relabelled()):
+        here = model._local(either, mode.theta, mode.precision)
+        mean += either.mass(here.table)[:, None] * here.scores[:, k:]
+    # the table's rounding through cumulative sums is about 1e-16 of its total
+    assert np.abs(mean).max() < 1e-4 * patterns.mass(mode.table).max()

@@ -1,0 +1,186 @@
+"""Counting answers by pattern, against a brute-force reading of each item's answers."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.special import expit
+from scipy.stats import norm
+
+from blindcal.estimate.grid import CELLS, EDGES_S, MID_S, edge_of_shift
+from blindcal.estimate.patterns import Patterns, count_patterns
+from blindcal.records import FloatArray, IntArray
+
+
+class Queries(NamedTuple):
+    """Labels per item, the rest per query."""
+
+    labels: IntArray
+    shifts: FloatArray
+    temperatures: FloatArray
+    answers: IntArray
+    items: IntArray
+
+
+def brute_likelihood(one: Queries, table: FloatArray, jitter: float) -> FloatArray:
+    """P(label, answers) of each item: for each cell the product of its answers' chances, then the sum."""
+    out = np.empty(one.labels.size)
+    for i, y in enumerate(one.labels):
+        chance = table[y * CELLS : (y + 1) * CELLS].copy()
+        for row in np.flatnonzero((one.items == i) & (one.answers >= 0)):
+            b, temperature = one.shifts[row], one.temperatures[row]
+            if not np.isfinite(b):
+                continue
+            edge = int(edge_of_shift(np.array([b]))[0])
+            if temperature > 0:
+                positive = expit((MID_S + b) / temperature)
+            elif jitter > 0:
+                positive = norm.cdf((MID_S - EDGES_S[edge]) / jitter)
+            else:
+                positive = (np.arange(CELLS) >= edge).astype(float)
+            chance *= positive if one.answers[row] == 1 else 1 - positive
+        out[i] = chance.sum()
+    return out
+
+
+def random_queries(rng: np.random.Generator, n: int = 30, *, warm: bool = True) -> Queries:
+    """Answers of items with a fixed log-odds each, so that thresholds do not contradict each other."""
+    rows = int(rng.integers(1, 4 * n))
+    items = rng.integers(0, n, rows)
+    s = 3 * rng.standard_normal(n)
+    shifts = np.where(rng.random(rows) < 0.1, np.inf, -EDGES_S[rng.integers(1, CELLS, rows)])
+    temperatures = rng.choice([0.0, 0.3, 1.0], rows) if warm else np.zeros(rows)
+    shifted = s[items] + shifts
+    with np.errstate(invalid="ignore", divide="ignore"):
+        chance = np.where(temperatures > 0, expit(shifted / np.maximum(temperatures, 0.1)), shifted >= 0)
+    answers = np.where(rng.random(rows) < 0.1, -1, (rng.random(rows) < chance).astype(np.int64))
+    return Queries(rng.integers(0, 2, n), shifts, temperatures, answers, items)
+
+
+def random_table(rng: np.random.Generator) -> FloatArray:
+    return rng.dirichlet(np.ones(2 * CELLS))
+
+
+@given(st.integers(0, 10**6), st.booleans(), st.sampled_from([0.0, 0.2]))
+@settings(max_examples=25)
+def test_the_mass_of_a_pattern_is_the_likelihood_of_its_items(seed: int, warm: bool, jitter: float) -> None:
+    """Thresholds, samples, mixtures, invalid and forced answers, with and without jitter."""
+    rng = np.random.default_rng(seed)
+    queries, table = random_queries(rng, warm=warm), random_table(rng)
+    patterns = count_patterns(*queries, jitter=jitter)
+    assert patterns.contradictions == 0
+    assert patterns.n == queries.labels.size
+    assert patterns.labels[patterns.of_item].tolist() == queries.labels.tolist()
+    brute = brute_likelihood(queries, table, jitter)
+    assert patterns.mass(table)[patterns.of_item] == pytest.approx(brute, rel=1e-6, abs=1e-12)
+    assert np.bincount(patterns.of_item, minlength=len(patterns)) == pytest.approx(patterns.counts)
+
+
+@given(st.integers(0, 10**6))
+@settings(max_examples=15)
+def test_spread_is_the_adjoint_of_mass(seed: int) -> None:
+    """<mass(table), w> = <table, spread(w)> for every table and weights; sums is mass column by column."""
+    rng = np.random.default_rng(seed)
+    patterns = count_patterns(*random_queries(rng))
+    tables = np.stack([random_table(rng) for _ in range(3)])
+    weights = rng.random((3, len(patterns)))
+    left = (patterns.mass(tables) * weights).sum(axis=1)
+    right = (tables * patterns.spread(weights)).sum(axis=1)
+    assert left == pytest.approx(right, rel=1e-6, abs=1e-12)
+    assert patterns.sums(tables.T) == pytest.approx(patterns.mass(tables).T, abs=1e-12)
+
+
+@given(st.integers(0, 10**6))
+@settings(max_examples=15)
+def test_the_posterior_is_bayes_rule(seed: int) -> None:
+    """Each pattern's distribution over cells sums to one and lies where its answers allow."""
+    rng = np.random.default_rng(seed)
+    patterns, table = count_patterns(*random_queries(rng)), random_table(rng)
+    found = patterns.posterior(table, slice(None))
+    assert found.sum(axis=1) == pytest.approx(np.ones(len(patterns)))
+    one_each = np.eye(len(patterns))
+    bayes = (table * patterns.spread(one_each)).reshape(-1, 2, CELLS).sum(axis=1)
+    assert found == pytest.approx(bayes / bayes.sum(axis=1, keepdims=True), abs=1e-9)
+
+
+@given(st.integers(0, 10**6), st.sampled_from([0.0, 0.2]))
+@settings(max_examples=15)
+def test_the_order_of_queries_does_not_matter(seed: int, jitter: float) -> None:
+    """Rows in another order give the same patterns, counts and owners."""
+    rng = np.random.default_rng(seed)
+    queries = random_queries(rng)
+    order = rng.permutation(queries.items.size)
+    _, shifts, temperatures, answers, items = queries
+    again = Queries(queries.labels, shifts[order], temperatures[order], answers[order], items[order])
+    first, second = count_patterns(*queries, jitter=jitter), count_patterns(*again, jitter=jitter)
+    assert first.of_item.tolist() == second.of_item.tolist()
+    assert first.counts.tolist() == second.counts.tolist()
+    table = random_table(rng)
+    assert first.mass(table) == pytest.approx(second.mass(table))
+
+
+def one_item(shifts: list[float], answers: list[int], temperatures: float = 0.0, label: int = 1) -> Patterns:
+    rows = len(shifts)
+    return count_patterns(
+        np.array([label]),
+        np.array(shifts),
+        np.full(rows, temperatures),
+        np.array(answers),
+        np.zeros(rows, np.int64),
+    )
+
+
+def test_thresholds_leave_an_interval() -> None:
+    """Positive at p >= 0.3 and negative at 0.7 leaves the cells in between, of the item's label."""
+    low, high = -EDGES_S[[150, 400]]
+    found = one_item([low, high], [1, 0])
+    assert (found.start.tolist(), found.stop.tolist()) == ([CELLS + 150], [CELLS + 400])
+
+
+def test_contradictions_are_counted_and_read_as_lying_between() -> None:
+    """An item answered negative below and positive above lies, by the endpoint's noise, in between."""
+    low, high = -EDGES_S[[150, 400]]
+    found = one_item([low, high], [0, 1])
+    assert found.contradictions == 1
+    assert (found.start.tolist(), found.stop.tolist()) == ([CELLS + 150], [CELLS + 400])
+
+
+@pytest.mark.parametrize("edge", [1, 2, CELLS // 2, CELLS - 2, CELLS - 1])
+def test_both_answers_at_one_threshold_leave_the_cells_beside_it(edge: int) -> None:
+    """The item lies at the threshold itself: the cells on its two sides, of its own label only."""
+    for label in (0, 1):
+        found = one_item([-EDGES_S[edge]] * 2, [0, 1], label=label)
+        assert found.start.tolist() == [label * CELLS + edge - 1]
+        assert found.stop.tolist() == [label * CELLS + edge + 1]
+
+
+def test_items_without_a_valid_answer_say_nothing() -> None:
+    """Invalid and forced answers leave all cells open."""
+    for shifts, answers in (([0.0], [-1]), ([np.inf], [1]), ([-np.inf], [0]), ([], [])):
+        found = one_item(shifts, answers)
+        assert (found.start.tolist(), found.stop.tolist()) == ([CELLS], [2 * CELLS])
+
+
+def test_relabelled_patterns_are_those_of_the_other_label() -> None:
+    """The same answers under the other label, for intervals and curves alike."""
+    rng = np.random.default_rng(3)
+    queries, table = random_queries(rng), random_table(rng)
+    patterns = count_patterns(*queries)
+    other = Queries(1 - queries.labels, *queries[1:])
+    brute = brute_likelihood(other, table, 0.0)
+    assert patterns.relabelled().mass(table)[patterns.of_item] == pytest.approx(brute, rel=1e-6, abs=1e-12)
+
+
+def test_the_number_of_patterns_does_not_grow_with_items() -> None:
+    """One threshold an item: at most two answers a label and an edge, however many items."""
+    rng = np.random.default_rng(0)
+    n = 200_000
+    shifts = -EDGES_S[rng.integers(1, CELLS, n)]
+    labels, answers = rng.integers(0, 2, n), rng.integers(0, 2, n)
+    found = count_patterns(labels, shifts, np.zeros(n), answers, np.arange(n))
+    assert len(found) <= 4 * CELLS
+    assert found.n == n
