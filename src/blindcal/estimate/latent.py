@@ -435,15 +435,14 @@ def _resampled_tables(fit: LatentFit) -> FloatArray:
     rng = np.random.default_rng(fit.seed)
     patterns, ensemble = fit.patterns, fit.ensemble
     tables = np.empty((fit.resamples, 2 * CELLS))
-    which = np.sort(rng.choice(ensemble.weights.size, size=fit.resamples, p=ensemble.weights))
+    which = rng.choice(ensemble.weights.size, size=fit.resamples, p=ensemble.weights)
+    scale = 1 / np.sqrt([mode.precision for mode in ensemble.modes])
     step = max(1, _CHUNK // len(patterns))
-    for k in np.unique(which):
-        mode = ensemble.modes[k]
-        first, last = np.searchsorted(which, [k, k + 1])
-        for begin in range(int(first), int(last), step):
-            end = min(begin + step, int(last))
-            centres = rng.standard_normal((end - begin, mode.theta.size)) / np.sqrt(mode.precision)
-            tables[begin:end] = refit(patterns, mode, _resampled_counts(fit, end - begin, rng), centres)
+    for begin in range(0, fit.resamples, step):
+        part = which[begin : begin + step]
+        centres = rng.standard_normal((part.size, scale.shape[1])) * scale[part]
+        counts = _resampled_counts(fit, part.size, rng)
+        tables[begin : begin + part.size] = refit(patterns, ensemble.modes, part, counts, centres)
     return tables
 
 

@@ -23,13 +23,13 @@ from scipy.special import expit
 
 from blindcal.estimate.grid import CELLS, MID_S, REACH, WIDTH_S
 from blindcal.estimate.patterns import Patterns
-from blindcal.records import FloatArray
+from blindcal.records import FloatArray, IntArray
 
 _NULL_SD_DENSITY = 10.0  # of the Gaussian's two coefficients in units of s/4: vague
 _FLOOR = 1e-6  # share of the density spread evenly over the cells: no answer is ever impossible
 _STEP = 10.0  # prior variances are searched on a ladder of decades
 _ENOUGH = 2e-3  # log-likelihood units that a refit may leave unclaimed
-_MOST_STEPS = 40
+_MOST_STEPS = 25
 _MEMORY = 5  # steps that a refit mixes
 _LADDER = ((-5, 3), (-1, 2))  # decades searched: the density's roughness, the link's
 _LINE_SD = (1.0, 2.0)  # of the link's intercept, and of its slope in units of s/4
@@ -268,18 +268,21 @@ def working_table(patterns: Patterns) -> FloatArray:
     return find_mode(patterns, _splines().precision(0.1, 0.1)).table
 
 
-def refit(patterns: Patterns, mode: Mode, counts: FloatArray, centres: FloatArray) -> FloatArray:
+def refit(
+    patterns: Patterns, modes: tuple[Mode, ...], which: IntArray, counts: FloatArray, centres: FloatArray
+) -> FloatArray:
     """Tables (resamples, 2 * CELLS) of the modes for other counts and other prior centres.
 
-    All resamples climb at once from ``mode``. In coordinates where the mode's curvature is the identity
-    a plain step is the gradient itself; Anderson's mixing of the last few steps makes up for what
+    All resamples climb at once, each from its mode. In coordinates where that mode's curvature is the
+    identity a plain step is the gradient itself; Anderson's mixing of the last few steps makes up for what
     curvature each resample has of its own. A resample stops when ``_ENOUGH`` of a log-likelihood unit is
     left to gain, and falls back to a shorter plain step where a mixed one loses ground.
     """
-    whiten = np.linalg.inv(np.linalg.cholesky(mode.information))
-    theta = np.broadcast_to(mode.theta, centres.shape).copy()
-    value, gradient, table = _climb(patterns, mode.precision, counts, centres, theta)
-    residual = gradient @ whiten.T
+    whiten = np.array([np.linalg.inv(np.linalg.cholesky(mode.information)) for mode in modes])[which]
+    precision = np.array([mode.precision for mode in modes])[which]
+    theta = np.array([mode.theta for mode in modes])[which]
+    value, gradient, table = _climb(patterns, precision, counts, centres, theta)
+    residual = np.einsum("ipq,iq->ip", whiten, gradient)
     size, p = theta.shape
     moves, changes = np.zeros((size, _MEMORY, p)), np.zeros((size, _MEMORY, p))
     held = np.zeros(size, np.int64)
@@ -289,20 +292,18 @@ def refit(patterns: Patterns, mode: Mode, counts: FloatArray, centres: FloatArra
         if active.size == 0:
             break
         step = scale[active, None] * _mixed(residual[active], moves[active], changes[active])
-        trial = theta[active] + step @ whiten
-        found, gradient, new_table = _climb(patterns, mode.precision, counts[active], centres[active], trial)
+        trial = theta[active] + np.einsum("iq,iqp->ip", step, whiten[active])
+        found, gradient, new_table = _climb(
+            patterns, precision[active], counts[active], centres[active], trial
+        )
         better = found >= value[active]
         up, slot = active[better], held[active[better]] % _MEMORY
-        new_residual = gradient[better] @ whiten.T
+        new_residual = np.einsum("ipq,iq->ip", whiten[up], gradient[better])
         moves[up, slot], changes[up, slot] = step[better], new_residual - residual[up]
         held[up] += 1
         scale[up] = 1.0
-        theta[up], value[up], residual[up], table[up] = (
-            trial[better],
-            found[better],
-            new_residual,
-            new_table[better],
-        )
+        theta[up], value[up], residual[up] = trial[better], found[better], new_residual
+        table[up] = new_table[better]
         down = active[~better]
         moves[down], changes[down], held[down] = 0.0, 0.0, 0
         scale[down] /= 4
@@ -325,7 +326,7 @@ def _climb(
     tables = _tables(theta)
     mass = patterns.mass(tables.joint)
     off = theta - centres
-    value = np.einsum("ij,ij->i", counts, np.log(mass)) - 0.5 * (off**2 @ precision)
+    value = np.einsum("ij,ij->i", counts, np.log(mass)) - 0.5 * np.einsum("ij,ij->i", off**2, precision)
     expected = tables.joint * patterns.spread(counts / mass)
     positive = expected[:, CELLS:]
     both = expected[:, :CELLS] + positive
