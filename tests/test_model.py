@@ -158,14 +158,16 @@ def test_a_patient_refit_is_a_fit_to_the_other_counts(monkeypatch: pytest.Monkey
     monkeypatch.setattr(model, "_ENOUGH", 1e-8)
     monkeypatch.setattr(model, "_MOST_STEPS", 1000)
     patterns, mode, counts, scratch = resampled_gaps(5)
-    tables = model.refit(patterns, mode, counts, np.zeros((5, PRECISION.size)))
+    tables = model.refit(patterns, (mode,), np.zeros(5, np.int64), counts, np.zeros((5, PRECISION.size)))
     assert functionals.gaps(tables, 10) == pytest.approx(scratch, abs=5e-5)
 
 
 def test_a_refit_as_it_is_leaves_little() -> None:
     """What the usual refit leaves unclaimed is small beside the spread that resampling is there to show."""
     patterns, mode, counts, scratch = resampled_gaps(20)
-    gaps = functionals.gaps(model.refit(patterns, mode, counts, np.zeros((20, PRECISION.size))), 10)
+    gaps = functionals.gaps(
+        model.refit(patterns, (mode,), np.zeros(20, np.int64), counts, np.zeros((20, PRECISION.size))), 10
+    )
     off = np.sqrt(((gaps - scratch) ** 2).mean(axis=0)) / scratch.std(axis=0)
     assert off.max() < 0.2
     assert (gaps.std(axis=0) / scratch.std(axis=0)).min() > 0.9
@@ -175,7 +177,9 @@ def test_a_refit_to_the_same_counts_stays() -> None:
     """With the fit's own counts and centred priors nothing moves."""
     patterns = counted(500)
     mode = model.find_mode(patterns, PRECISION)
-    table = model.refit(patterns, mode, patterns.counts[None], np.zeros((1, PRECISION.size)))
+    table = model.refit(
+        patterns, (mode,), np.zeros(1, np.int64), patterns.counts[None], np.zeros((1, PRECISION.size))
+    )
     assert table[0] == pytest.approx(mode.table, abs=1e-6)
 
 
