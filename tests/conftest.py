@@ -6,7 +6,7 @@ import os
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
-from hypothesis import settings  # noqa: E402 - after the above
+from hypothesis import settings
 
 # the same examples every time, and no clock: a test passes or fails by what it checks, not by its luck
 settings.register_profile("fixed", derandomize=True, deadline=None)

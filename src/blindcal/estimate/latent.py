@@ -38,6 +38,7 @@ from blindcal.estimate.uncertainty import (
 from blindcal.records import INVALID, FloatArray, IntArray
 
 _JITTERS = (0.0, 0.05, 0.1, 0.2, 0.4, 0.8)
+_CLEARLY = 3.0  # units of log-evidence by which more jitter must do better than less
 _CHUNK = 2_000_000  # resamples are refitted so many (resample, pattern) pairs at a time
 
 
@@ -280,7 +281,7 @@ class LatentFit:
         An item with no valid answer contributes its expectation; its true contribution lies within one
         item's weight of it, in the one or two bins it can touch.
         """
-        return 2 * self.unanswered / self.items
+        return min(1.0, 2 * self.unanswered / self.items)
 
     @property
     def unanswered(self) -> int:
@@ -351,7 +352,9 @@ def latent(
     groups : array_like, optional
         Which cluster each query's item belongs to; intervals and the p-value then resample clusters.
     jitter : float or "estimate"
-        Standard deviation of the endpoint's own noise on the log-odds of threshold queries.
+        Standard deviation of the endpoint's own noise on the log-odds of threshold queries. An estimate is
+        the least jitter that explains the answers about as well as any; only items that are asked near the
+        same threshold more than once tell much about it.
     resamples : int
         Refits behind the intervals.
     seed : int
@@ -390,7 +393,12 @@ def latent(
 
     candidates = (known_jitter,) if known_jitter is not None else _JITTERS
     fits = [(noise, patterns, fit_ensemble(patterns)) for noise in candidates for patterns in [count(noise)]]
-    noise, patterns, ensemble = max(fits, key=lambda found: max(m.evidence for m in found[2].modes))
+    # without jitter contradictory answers are impossible; that they are read as lying between is no evidence
+    possible = [found for found in fits if found[0] > 0 or not found[1].contradictions] or fits
+    evidence = [max(mode.evidence for mode in found[2].modes) for found in possible]
+    noise, patterns, ensemble = next(
+        found for found, at in zip(possible, evidence, strict=True) if at > max(evidence) - _CLEARLY
+    )
     return LatentFit(
         patterns=patterns,
         ensemble=ensemble,

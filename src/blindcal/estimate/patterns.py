@@ -145,7 +145,12 @@ def count_patterns(
     low, high = np.zeros(n, np.int64), np.full(n, CELLS)
     np.maximum.at(low, items[hard & positive], edges[hard & positive])
     np.minimum.at(high, items[hard & ~positive], edges[hard & ~positive])
-    contradictions = int((low > high).sum())
+    at_least, below = (
+        np.full(n, -np.inf),
+        np.full(n, np.inf),
+    )  # of the log-odds, before thresholds go to edges
+    np.maximum.at(at_least, items[hard & positive], -shifts[use][hard & positive])
+    np.minimum.at(below, items[hard & ~positive], -shifts[use][hard & ~positive])
     low, high = np.minimum(low, high), np.maximum(low, high)
     touching = low == high  # two thresholds fell on one edge and were answered differently
     low, high = low - touching, high + touching
@@ -169,7 +174,7 @@ def count_patterns(
         curves=np.where(inside, kinds[row[~interval]], 0.0),
         counts=counts.astype(np.float64),
         of_item=of_item.astype(np.int64),
-        contradictions=contradictions,
+        contradictions=int((at_least >= below).sum()),
     )
 
 
