@@ -1,0 +1,332 @@
+"""`latent`: limits in which the answer is known, symmetries, groups, other kinds of answers, jitter."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+
+import blindcal as bc
+from blindcal.records import Answered, FloatArray, IntArray, Round
+from blindcal.simulate import generate, log_odds, respond
+from fitting import asked, check_sound, columns, drawn, fitted
+
+# -- limits in which the answer is known ---------------------------------------------------------------
+
+
+def test_many_queries_give_the_binned_error_of_the_hidden_probabilities() -> None:
+    """With a dozen queries an item nothing is left to estimate: every figure is that of the true p."""
+    labels, p = generate(1500, 1)
+    fit = fitted(labels, asked(labels, p, 12))
+    for bins in (3, 5, 10):
+        assert fit.gaps(bins) == pytest.approx(bc.binned_ece(labels, p, bins).gaps, abs=1e-3)
+    assert fit.ece(10, top_label=True) == pytest.approx(
+        bc.binned_ece(labels, p, 10, top_label=True).ece, abs=2e-3
+    )
+    assert fit.accuracy() == pytest.approx(np.mean((p >= 0.5) == labels), abs=1e-3)
+    assert fit.brier().score == pytest.approx(np.mean((p - labels) ** 2), abs=1e-3)
+    pairs = p[labels == 1][:, None] - p[labels == 0][None, :]
+    assert fit.auroc() == pytest.approx(np.mean(pairs > 0), abs=1e-3)
+    assert fit.mean_confidence() == pytest.approx(p.mean(), abs=1e-3)
+    s = log_odds(p)
+    assert fit.log_loss() == pytest.approx(np.mean(np.logaddexp(0, np.where(labels == 1, -s, s))), abs=5e-3)
+
+
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_one_query_comes_close_to_the_binned_error(seed: int) -> None:
+    """On 10,000 items of a smooth population one query an item finds the sample's ECE within 0.01."""
+    labels, p = generate(10_000, seed)
+    # sd of the estimate about its oracle is near .0035 at this size (mean |error| .0028 in METHOD 7's terms)
+    assert fitted(labels, asked(labels, p, seed=seed)).ece() == pytest.approx(
+        bc.binned_ece(labels, p).ece, abs=0.0125
+    )
+
+
+def test_more_queries_come_closer() -> None:
+    """The error against the oracle falls with the number of queries an item."""
+    errors = []
+    for queries in (1, 2, 4, 8):
+        off = []
+        for seed in range(3):
+            labels, p = generate(1500, seed)
+            off.append(
+                fitted(labels, asked(labels, p, queries, seed=seed)).gaps(10)
+                - bc.binned_ece(labels, p, 10).gaps
+            )
+        errors.append(float(np.abs(off).sum(axis=1).mean()))
+    assert errors == sorted(errors, reverse=True)
+    assert errors[-1] < 0.2 * errors[0]
+
+
+@pytest.mark.parametrize(("p", "share"), [(0.7, 0.7), (0.7, 0.5), (0.8, 0.5), (0.03, 0.2), (0.5, 0.5)])
+def test_one_atom(p: float, share: float) -> None:
+    """Where every item has the same probability the error is |p - mean label|, and it is covered."""
+    labels, hidden = drawn(2000, 0, share, p)
+    fit = fitted(labels, asked(labels, hidden))
+    check_sound(fit)
+    oracle = abs(p - labels.mean())
+    # an atom on a bin's edge (0.8) may be shared between two bins, never lost
+    assert fit.ece() == pytest.approx(oracle, abs=0.01)
+    # the mean label alone has sd sqrt(share (1-share) / 2000); the 95% interval must hold 4.5 of them less
+    slack = 2.5 * math.sqrt(share * (1 - share) / 2000)
+    low, high = fit.interval("ece")
+    assert low - slack <= abs(p - share) <= high + slack
+
+
+@pytest.mark.parametrize("queries", [1, 8])
+def test_two_atoms(queries: int) -> None:
+    """Two probabilities with a curve of their own: gaps are found in the two bins that hold them."""
+    n = 3000
+    rng = np.random.default_rng(3)
+    p = np.where(rng.random(n) < 0.5, 0.25, 0.85)
+    labels = (rng.random(n) < np.where(p < 0.5, 0.45, 0.6)).astype(np.int64)
+    fit = fitted(labels, asked(labels, p, queries))
+    check_sound(fit)
+    known = bc.binned_ece(labels, p).gaps
+    # thresholds resolve which atom for all but those between them: sd of a gap <= sqrt(.5 * .25 / n) = .0065
+    assert fit.gaps() == pytest.approx(known, abs=0.025 if queries == 1 else 0.002)
+    assert 0.225 in fit.interval("ece")  # the population's: (.2 + .25) / 2
+    assert fit.calibrated_pvalue() < 1e-6
+
+
+SATURATED = {
+    "all certain of yes": (0.6, 1.0),
+    "all certain of no": (0.3, 0.0),
+    "beyond any grid": (0.5, 1 - 1e-12),
+}
+
+
+@pytest.mark.parametrize("name", SATURATED)
+def test_saturated_probabilities_have_a_place(name: str) -> None:
+    """p of exactly 0 or 1 counts in the outer bins with its whole error."""
+    share, p = SATURATED[name]
+    labels, hidden = drawn(1500, 1, share, p)
+    fit = fitted(labels, asked(labels, hidden))
+    check_sound(fit)
+    assert fit.ece() == pytest.approx(bc.binned_ece(labels, hidden).ece, abs=0.005)
+    assert bc.binned_ece(labels, hidden).ece in fit.interval("ece")
+    assert fit.calibrated_pvalue() < 1e-6
+
+
+def test_certain_and_right_is_calibrated() -> None:
+    """p = label in {0, 1} for every item: no error, no evidence of one, and no claim to know it exactly."""
+    labels, _ = drawn(1000, 2, 0.6, 0.0)
+    fit = fitted(labels, asked(labels, labels.astype(float)))
+    check_sound(fit)
+    assert fit.ece() < 0.001
+    assert fit.calibrated_pvalue() > 0.5
+    low, high = fit.interval("ece")
+    # a share of 1 - .025^(1/n) goes unseen in 2.5% of samples
+    assert low == 0
+    assert high >= 1 - 0.025 ** (1 / 1000)
+    assert fit.interval("accuracy").low <= 0.025 ** (1 / 1000)
+
+
+def test_certain_and_wrong_is_the_largest_error() -> None:
+    """p = 1 - label: an error of one, an accuracy and an AUROC of zero."""
+    labels, _ = drawn(1000, 2, 0.6, 0.0)
+    fit = fitted(labels, asked(labels, (1 - labels).astype(float)))
+    check_sound(fit)
+    assert fit.ece() == pytest.approx(1, abs=1e-3)
+    assert (fit.accuracy(), fit.auroc()) == pytest.approx((0, 0), abs=1e-3)
+
+
+# -- symmetries ----------------------------------------------------------------------------------------
+
+
+def figures(fit: bc.LatentFit) -> list[float]:
+    return [
+        fit.ece(),
+        fit.tce(),
+        fit.accuracy(),
+        fit.auroc(),
+        fit.brier().score,
+        fit.log_loss(),
+        fit.calibrated_pvalue(),
+    ]
+
+
+@pytest.mark.parametrize(("method", "queries"), [("latent", 1), ("latent", 2.5), ("temperature", 3)])
+def test_the_order_of_queries_does_not_matter(method: str, queries: float) -> None:
+    """Shuffled rows give the same estimates and the same intervals."""
+    labels, p = generate(800, 4)
+    answered = asked(labels, p, queries, method)
+    order = np.random.default_rng(0).permutation(len(answered))
+    shuffled = Answered(*(column[order] for column in columns(answered)))
+    first, second = fitted(labels, answered), fitted(labels, shuffled)
+    assert figures(first) == pytest.approx(figures(second), rel=1e-9)
+    assert tuple(first.interval("ece")) == pytest.approx(tuple(second.interval("ece")), rel=1e-9)
+
+
+def test_the_names_of_items_and_groups_do_not_matter() -> None:
+    """Items and groups may be numbers or text, in any order; only who shares a name counts."""
+    labels, p = generate(400, 5)
+    answered = asked(labels, p, 2)
+    rows = labels[answered.items], answered.shifts, answered.answers, answered.temperatures
+    groups = answered.items % 100
+    names = np.array([f"item {i * 7919 % 400:03}" for i in range(400)])
+    plain = bc.latent(*rows, answered.items, groups, resamples=300)
+    named = bc.latent(*rows, names[answered.items], [f"group {99 - g}" for g in groups], resamples=300)
+    assert figures(plain) == pytest.approx(figures(named), rel=1e-9)
+    # resampling meets the groups in another order: the ends of 300 draws' intervals have Monte Carlo error
+    width = plain.interval("ece").high - plain.interval("ece").low
+    assert tuple(plain.interval("ece")) == pytest.approx(tuple(named.interval("ece")), abs=0.25 * width)
+
+
+@pytest.mark.parametrize(("method", "queries"), [("latent", 1), ("latent", 2.5), ("temperature", 3)])
+def test_swapping_the_names_of_the_classes_mirrors_the_result(method: str, queries: float) -> None:
+    """Labels, shifts and answers turned round give gaps turned round, and all else as it was."""
+    labels, p = generate(1000, 6)
+    answered = asked(labels, p, queries, method)
+    turned = Answered(answered.items, -answered.shifts, answered.temperatures, 1 - answered.answers)
+    here, there = fitted(labels, answered), fitted(1 - labels, turned)
+    # f >= t turns into f > t: the cells are open on the other side, which no answer at an edge tells apart
+    assert there.gaps() == pytest.approx(-here.gaps()[::-1], abs=1e-6)
+    assert figures(there) == pytest.approx(figures(here), rel=1e-5)
+    assert there.mean_confidence() == pytest.approx(1 - here.mean_confidence(), abs=1e-6)
+
+
+def test_the_same_seed_gives_the_same_interval() -> None:
+    """Intervals are reproducible, and another seed moves them only by Monte Carlo error."""
+    labels, p = generate(800, 7)
+    answered = asked(labels, p)
+    first, again, other = (fitted(labels, answered, seed=seed, resamples=1000) for seed in (1, 1, 2))
+    assert tuple(first.interval("ece")) == tuple(again.interval("ece"))
+    width = first.interval("ece").high - first.interval("ece").low
+    assert tuple(first.interval("ece")) == pytest.approx(tuple(other.interval("ece")), abs=0.15 * width)
+
+
+def test_bins_partition_the_error() -> None:
+    """Gaps at any binning add up to mean confidence minus prevalence, and finer bins never hide error."""
+    labels, p = generate(1000, 8)
+    fit = fitted(labels, asked(labels, p))
+    total = fit.mean_confidence() - labels.mean()
+    for bins in (1, 2, 3, 5, 7, 10, 20):
+        assert fit.gaps(bins).sum() == pytest.approx(total, abs=1e-9)
+    assert fit.ece(1) <= fit.ece(5) + 1e-12
+    assert fit.ece(5) <= fit.ece(10) + 1e-12
+    assert fit.ece(10) <= fit.ece(20) + 1e-12
+
+
+# -- groups --------------------------------------------------------------------------------------------
+
+
+def test_groups_undo_the_false_certainty_of_duplicates() -> None:
+    """Four copies of every item look like four times the data, unless groups say that they are not."""
+    labels, p = generate(500, 9)
+    answered = asked(labels, p)
+    once = fitted(labels, answered, resamples=1000)
+    rows: Any = [np.tile(column, 4) for column in (labels[answered.items], answered.shifts, answered.answers)]
+    copies = np.concatenate([answered.items + 500 * k for k in range(4)])
+    plain = bc.latent(rows[0], rows[1], rows[2], 0.0, copies)
+    grouped = bc.latent(rows[0], rows[1], rows[2], 0.0, copies, np.tile(answered.items, 4))
+    for name in ("ece", "accuracy", "auroc", "brier"):
+        width = [high - low for low, high in (tuple(fit.interval(name)) for fit in (once, plain, grouped))]
+        # half the width with four times the data; back to the first with groups (Monte Carlo error: a tenth)
+        assert width[1] < 0.75 * width[0], name
+        assert width[2] == pytest.approx(width[0], rel=0.25), name
+    assert plain.calibrated_pvalue() < once.calibrated_pvalue()
+    assert grouped.calibrated_pvalue() > plain.calibrated_pvalue()
+
+
+def test_groups_of_one_are_no_groups() -> None:
+    """When every item is its own group, intervals are those of items."""
+    labels, p = generate(600, 10)
+    answered = asked(labels, p)
+    plain = fitted(labels, answered, resamples=1000)
+    alone = fitted(labels, answered, groups=answered.items, resamples=1000)
+    assert plain.ece() == alone.ece()
+    width = plain.interval("ece").high - plain.interval("ece").low
+    assert tuple(alone.interval("ece")) == pytest.approx(tuple(plain.interval("ece")), abs=0.2 * width)
+
+
+# -- other kinds of answers ----------------------------------------------------------------------------
+
+
+def test_temperatures_alone_are_enough() -> None:
+    """Three samples an item at several temperatures, no shift: the error is found and covered."""
+    labels, p = generate(3000, 2)
+    fit = fitted(labels, asked(labels, p, 3, "temperature"))
+    check_sound(fit)
+    oracle = bc.binned_ece(labels, p).ece
+    low, high = fit.interval("ece")
+    assert fit.ece() == pytest.approx(oracle, abs=(high - low) / 2)
+    assert fit.calibrated_pvalue() < 1e-4
+
+
+def test_thresholds_and_samples_go_into_one_fit() -> None:
+    """A mixture tells more than either part: both halves and the whole agree within their widths."""
+    labels, p = generate(2000, 11)
+    cold, warm = asked(labels, p), asked(labels, p, 3, "temperature")
+    whole = Answered(*(np.concatenate(pair) for pair in zip(columns(cold), columns(warm), strict=True)))
+    fits = [fitted(labels, part) for part in (cold, warm, whole)]
+    oracle = bc.binned_ece(labels, p).ece
+    width = [fit.interval("ece").high - fit.interval("ece").low for fit in fits]
+    assert width[2] < min(width) + 1e-12
+    for fit, wide in zip(fits, width, strict=True):
+        assert fit.ece() == pytest.approx(oracle, abs=wide / 2)
+
+
+def test_a_forced_answer_tells_nothing() -> None:
+    """Rows with an infinite shift change no estimate."""
+    labels, p = generate(500, 12)
+    answered = asked(labels, p)
+    forced = answered.with_round(
+        Round(np.arange(500), np.full(500, np.inf), np.zeros(500)), np.ones(500, np.int64)
+    )
+    assert fitted(labels, forced).ece() == pytest.approx(fitted(labels, answered).ece(), rel=1e-9)
+
+
+# -- jitter --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("queries", [1, 2])
+def test_ignoring_a_jitter_of_a_fifth_does_no_harm(queries: int) -> None:
+    """Log-odds that move by 0.2 from query to query move the ECE by less than half the interval's width."""
+    for seed in range(3):
+        labels, p = generate(3000, seed)
+        still = fitted(labels, asked(labels, p, queries, seed=seed))
+        shaken = fitted(labels, asked(labels, p, queries, seed=seed, jitter=0.2))
+        low, high = shaken.interval("ece")
+        # seen over 20 seeds: at most .008, and .0002 more in mean |error|, where half the width is .026 or .016
+        assert abs(shaken.ece() - still.ece()) < (high - low) / 2
+
+
+def repeated(labels: IntArray, p: FloatArray, times: int, jitter: float) -> Answered:
+    """The same thresholds asked again and again."""
+    answered = asked(labels, p, jitter=jitter)
+    once = Round(answered.items, answered.shifts, answered.temperatures)
+    rng = np.random.default_rng(1)
+    for _ in range(times - 1):
+        answered = answered.with_round(once, respond(log_odds(p), once, rng, jitter))
+    return answered
+
+
+@pytest.mark.parametrize(("jitter", "among"), [(0.0, {0.0}), (0.2, {0.1, 0.2, 0.4}), (0.4, {0.4})])
+def test_jitter_is_estimated_from_repeats(jitter: float, among: set[float]) -> None:
+    """Where thresholds are asked three times over, the size of the noise is found on its ladder."""
+    labels, p = generate(1500, 3)
+    fit = fitted(labels, repeated(labels, p, 3, jitter), jitter="estimate")
+    assert fit.jitter in among
+    assert fit.ece() == pytest.approx(bc.binned_ece(labels, p).ece, abs=0.03)
+
+
+def test_jitter_that_nothing_tells_of_is_none() -> None:
+    """One query an item cannot tell noise from a rough density: the estimate is the same as without."""
+    labels, p = generate(1500, 4)
+    answered = asked(labels, p)
+    fit = fitted(labels, answered, jitter="estimate")
+    assert fit.jitter == 0
+    assert fit.ece() == fitted(labels, answered).ece()
+
+
+def test_a_known_jitter_is_taken_into_account() -> None:
+    """With much noise, known noise beats ignored noise on repeated thresholds."""
+    labels, p = generate(3000, 5)
+    answered = repeated(labels, p, 2, 0.8)
+    known, ignored = fitted(labels, answered, jitter=0.8), fitted(labels, answered)
+    oracle = bc.binned_ece(labels, p, 10).gaps
+    assert np.abs(known.gaps(10) - oracle).sum() < np.abs(ignored.gaps(10) - oracle).sum()
+    assert ignored.contradictions > 0

@@ -1,0 +1,249 @@
+"""`latent` on data that tell little, or nothing, or are not data: wide intervals and clear errors."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from scipy.special import logit
+from scipy.stats import kstest
+
+import blindcal as bc
+from blindcal.errors import InputError, NotIdentifiedError
+from blindcal.records import INVALID, Answered
+from blindcal.simulate import generate, log_odds
+from fitting import asked, check_sound, drawn, fitted
+
+NAN = float("nan")
+
+# -- data that tell little -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("n", [1, 2, 5, 20])
+@pytest.mark.parametrize("seed", range(4))
+def test_tiny_samples_are_sound_and_unsure(n: int, seed: int) -> None:
+    """A handful of items gives wide intervals, whatever they happen to say."""
+    rng = np.random.default_rng(seed)
+    p = rng.beta(2, 1, n)
+    labels = (rng.random(n) < p**2).astype(np.int64)
+    fit = fitted(labels, asked(labels, p, seed=seed))
+    check_sound(fit)
+    truth = 1 / 6  # E(f - f^2) under Beta(2, 1)
+    assert truth in fit.interval("ece", 0.99)
+    # n items alike say no more than that the share of others is at most 1 - .025^(1/n)
+    low, high = fit.interval("ece")
+    assert high - low >= (1 - 0.025 ** (1 / n)) * 0.99
+    assert fit.calibrated_pvalue() > 1e-4
+
+
+@pytest.mark.parametrize("n", [5, 30, 300])
+@pytest.mark.parametrize("chance", [1e-5, 1e-3])
+def test_rare_positives_that_never_turned_up_are_no_evidence(n: int, chance: float) -> None:
+    """A calibrated model of rare events is not called miscalibrated because none happened."""
+    labels = np.zeros(n, np.int64)
+    fit = fitted(labels, asked(labels, np.full(n, chance)))
+    check_sound(fit)
+    assert fit.calibrated_pvalue() > 0.05
+    assert chance in fit.interval("mean_confidence")
+
+
+@pytest.mark.parametrize("label", [0, 1])
+def test_one_class_only(label: int) -> None:
+    """Gaps against a single class are found; what needs both classes is refused by name."""
+    rng = np.random.default_rng(0)
+    p = rng.beta(2, 1, 1500)
+    labels = np.full(1500, label)
+    fit = fitted(labels, asked(labels, p))
+    check_sound(fit)
+    assert fit.ece() == pytest.approx(abs(p - label).mean(), abs=0.01)
+    for refused in (fit.auroc, lambda: fit.interval("auroc"), lambda: fit.operating_point(recall=0.9)):
+        with pytest.raises(NotIdentifiedError, match="needs items of both labels"):
+            refused()
+
+
+@pytest.mark.parametrize("positives", [1, 2])
+def test_a_class_of_one_or_two_items(positives: int) -> None:
+    """A class that is nearly missing is neither an error nor a certainty."""
+    labels, p = drawn(400, 3, 0.0, 0.1)
+    labels[:positives] = 1
+    p = np.random.default_rng(4).beta(1, 8, 400)
+    fit = fitted(labels, asked(labels, p))
+    check_sound(fit)
+    low, high = fit.interval("auroc")
+    assert high - low > 0.3
+
+
+def test_no_valid_answer_is_an_error() -> None:
+    """Nothing is estimated from nothing."""
+    with pytest.raises(NotIdentifiedError, match="all 3 are invalid"):
+        bc.latent([0, 1, 1], [0.0, 0.1, 0.2], np.array([-1, -1, None]))
+    with pytest.raises(NotIdentifiedError, match="infinite shift"):
+        bc.latent([0, 1, 1], np.full(3, np.inf), [1, 1, -1])
+
+
+def test_invalid_answers_are_counted_and_their_effect_bounded() -> None:
+    """Invalid answers are left out, counted, and bounded; losing them at random widens the interval."""
+    labels, p = generate(2000, 2)
+    answered = asked(labels, p)
+    lost = np.random.default_rng(0).random(2000) < 0.3
+    part = Answered(
+        answered.items, answered.shifts, answered.temperatures, np.where(lost, INVALID, answered.answers)
+    )
+    whole, fit = fitted(labels, answered), fitted(labels, part)
+    check_sound(fit)
+    assert (fit.invalid, fit.unanswered, fit.items, fit.queries) == (lost.sum(), lost.sum(), 2000, 2000)
+    assert fit.invalid_bound() == pytest.approx(2 * lost.mean())
+    assert abs(fit.ece() - bc.binned_ece(labels, p).ece) <= fit.invalid_bound()
+    assert (
+        fit.interval("ece").high - fit.interval("ece").low
+        > whole.interval("ece").high - whole.interval("ece").low
+    )
+    assert (whole.invalid, whole.invalid_bound()) == (0, 0)
+
+
+def test_an_item_with_another_valid_answer_is_not_unanswered() -> None:
+    """An invalid answer among several costs that answer only."""
+    labels, p = generate(500, 3)
+    answered = asked(labels, p, 2)
+    answers = answered.answers.copy()
+    answers[:100] = INVALID
+    fit = fitted(labels, Answered(answered.items, answered.shifts, answered.temperatures, answers))
+    assert fit.invalid == 100
+    assert fit.unanswered < 100
+
+
+def test_contradictory_answers_are_counted_and_survived() -> None:
+    """Answers at random, four an item: the fit stands, and says how many items contradict themselves."""
+    rng = np.random.default_rng(1)
+    items = np.repeat(np.arange(300), 4)
+    shifts = -logit(rng.uniform(0.01, 0.99, 1200))
+    labels, answers = rng.integers(0, 2, 300), rng.integers(0, 2, 1200)
+    fit = bc.latent(labels[items], shifts, answers, 0.0, items, resamples=200)
+    check_sound(fit)
+    # an item is free of contradiction if its answers fall in order: brute force over the 300
+    orderly = 0
+    for i in range(300):
+        rows = items == i
+        positive, negative = shifts[rows & (answers == 1)], shifts[rows & (answers == 0)]
+        orderly += positive.size == 0 or negative.size == 0 or (-positive).max() < (-negative).min()
+    assert fit.contradictions == 300 - orderly
+
+
+def test_a_single_threshold_leaves_the_error_open() -> None:
+    """All items asked b = 0: accuracy is exact, and the interval of the ECE says how little is known."""
+    labels, p = generate(2000, 2)
+    fit = bc.latent(labels, np.zeros(2000), p >= 0.5, resamples=300)
+    check_sound(fit)
+    assert fit.accuracy() == pytest.approx(np.mean((p >= 0.5) == labels), abs=1e-6)
+    low, high = fit.interval("ece")
+    assert low == 0
+    assert high > 0.08
+
+
+# -- the p-value -----------------------------------------------------------------------------------------
+
+
+def test_the_pvalue_is_uniform_under_the_null() -> None:
+    """On 100 calibrated samples of 300 items the p-values look uniform."""
+    pvalues = []
+    for seed in range(100):
+        rng = np.random.default_rng([seed, 1])
+        p = rng.beta(0.8, 0.6, 300)
+        labels = (rng.random(300) < p).astype(np.int64)
+        pvalues.append(fitted(labels, asked(labels, p, seed=seed)).calibrated_pvalue())
+    # binomial(100, .05): mean 5, sd 2.2; 3 of them. Kolmogorov-Smirnov at one in a thousand
+    assert sum(one < 0.05 for one in pvalues) <= 5 + 3 * 2.2
+    assert kstest(pvalues, "uniform").pvalue > 1e-3
+
+
+def test_the_pvalue_sees_an_error_of_a_twentieth() -> None:
+    """At TCE 0.05 and n = 3,000, nearly every sample is told from a calibrated one."""
+    found = 0
+    for seed in range(12):
+        rng = np.random.default_rng([seed, 2])
+        p = rng.beta(1, 1, 3000)
+        labels = (rng.random(3000) < p + 0.2 * (0.5 - p)).astype(np.int64)  # E|.2 (f - .5)| = .05
+        found += fitted(labels, asked(labels, p, seed=seed)).calibrated_pvalue() < 0.05
+    # power above .9: of 12, 10.8 less 2 binomial sds of 1.04
+    assert found >= 10.8 - 2 * 1.04
+
+
+# -- what is handed in -----------------------------------------------------------------------------------
+
+GOOD: dict[str, Any] = {"labels": [0, 1, 1], "shifts": [0.0, 1.0, -1.0], "answers": [1, 0, 1]}
+BAD = [
+    ({"labels": []}, "labels: must not be empty"),
+    ({"labels": [0, 1, 2]}, r"labels: must be 0 or 1, got .*2.* at position 2"),
+    ({"labels": [0, 1, NAN]}, r"labels: must be 0 or 1, got .*nan.* at position 2"),
+    ({"labels": [[0], [1], [1]]}, r"labels: must be one-dimensional, got shape \(3, 1\)"),
+    ({"labels": [0, [1], 1]}, r"labels: must be"),
+    ({"shifts": [0.0, NAN, 1.0]}, r"shifts: must be a number, got .*nan.* at position 1"),
+    ({"shifts": [0.0, 1.0]}, r"shifts: must be as long as labels \(3\), got 2"),
+    ({"shifts": ["a", "b", "c"]}, r"shifts: must hold numbers, got .*'a'"),
+    ({"answers": [1, 0]}, r"answers: must be as long as labels \(3\), got 2"),
+    ({"answers": [1, 0, 0.5]}, r"answers: must be 1 \(positive\), 0 .* or -1 .*, got .*0\.5.* at position 2"),
+    (
+        {"temperatures": -1.0},
+        r"temperatures: must be a finite number of at least 0, got .*-1.* at position 0",
+    ),
+    (
+        {"temperatures": [0.0, np.inf, 1]},
+        r"temperatures: must be a finite number .* got .*inf.* at position 1",
+    ),
+    ({"temperatures": [0.0, 1.0]}, r"temperatures: must be as long as labels \(3\), got 2"),
+    ({"items": [0, 0, 1]}, r"labels: must be the same for all queries of one item, .* position 0"),
+    ({"items": [0, 1]}, r"items: must be as long as labels \(3\), got 2"),
+    ({"items": [0.0, NAN, 1.0]}, r"items: must not be NaN, got .*nan.* at position 1"),
+    ({"groups": ["a", "b"]}, r"groups: must be as long as labels \(3\), got 2"),
+    (
+        {"items": [0, 1, 1], "groups": ["a", "b", "c"]},
+        r"groups: must be the same for all queries of one item",
+    ),
+    ({"jitter": -0.1}, r'jitter: must be a number of at least 0 or "estimate", got -0\.1'),
+    ({"jitter": "guess"}, r"jitter: must be a number of at least 0 .* got 'guess'"),
+    ({"jitter": NAN}, r"jitter: must be a number of at least 0"),
+    ({"resamples": 0}, r"resamples: must be a whole number of at least 2, got 0"),
+    ({"resamples": 10.5}, r"resamples: must be a whole number of at least 2, got 10\.5"),
+]
+
+
+@pytest.mark.parametrize(("change", "message"), BAD)
+def test_bad_input_is_named(change: dict[str, Any], message: str) -> None:
+    """The error names the argument, the rule and the value."""
+    with pytest.raises(InputError, match=message):
+        bc.latent(**{**GOOD, **change})
+
+
+def test_bad_questions_are_named() -> None:
+    """So do the errors of what is asked of a fit."""
+    fit = bc.latent(**GOOD)
+    wrong: Any = 2.5
+    calls: list[tuple[Callable[[], object], str]] = [
+        (lambda: fit.ece(0), "bins: must be a whole number of at least 1, got 0"),
+        (lambda: fit.gaps(wrong), "bins: must be a whole number"),
+        (lambda: fit.interval("f1"), "quantity: must be one of ece, tce, accuracy, .*got 'f1'"),
+        (lambda: fit.interval("ece", 1.0), "level: must be strictly between 0 and 1, got 1.0"),
+        (lambda: fit.interval("ece", NAN), "level: must be strictly between 0 and 1, got nan"),
+        (lambda: fit.gap_intervals(level=95), "level: must be strictly between 0 and 1, got 95"),
+        (lambda: fit.operating_point(), "give exactly one of precision, recall"),
+    ]
+    for call, message in calls:
+        with pytest.raises(InputError, match=message):
+            call()
+
+
+def test_answers_may_be_written_in_every_usual_way() -> None:
+    """Booleans, numbers, None and NaN mean the same as 1, 0 and -1."""
+    labels, p = generate(60, 0)
+    shifts = -logit((np.random.default_rng(0).permutation(60) + 0.5) / 60)
+    answers = (log_odds(p) + shifts >= 0).astype(int)
+    plain = bc.latent(labels, shifts, answers).ece()
+    assert bc.latent(labels.astype(bool), shifts, answers.astype(bool)).ece() == plain
+    assert bc.latent(labels.tolist(), shifts.tolist(), answers.astype(float).tolist()).ece() == plain
+    some = [None if i < 5 else bool(a) for i, a in enumerate(answers)]
+    nans = np.where(np.arange(60) < 5, NAN, answers)
+    ints = np.where(np.arange(60) < 5, -1, answers)
+    assert bc.latent(labels, shifts, np.array(some)).ece() == bc.latent(labels, shifts, ints).ece()
+    assert bc.latent(labels, shifts, nans).ece() == bc.latent(labels, shifts, ints).ece()
