@@ -86,7 +86,8 @@ def main() -> None:
         for title, paths in sets.items():
             lines += _section(title, paths, arguments, pool)
     if arguments.markdown:
-        arguments.markdown.write_text("\n".join(lines) + "\n")
+        title = "# Accuracy\n\nMade by `python bench/accuracy.py`.\n\n"
+        arguments.markdown.write_text(title + "\n".join(lines))
 
 
 def _section(

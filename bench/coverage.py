@@ -96,7 +96,8 @@ def main() -> None:
                 lines.append(row)
                 print(row, flush=True)
     if arguments.markdown:
-        arguments.markdown.write_text("\n".join(lines) + "\n")
+        title = "# Coverage\n\nMade by `python bench/coverage.py` (one query an item; seeds 0 and up).\n\n"
+        arguments.markdown.write_text(title + "\n".join(lines) + "\n")
 
 
 def _row(population: Population, truth: float, n: int, outcomes: list[Outcome]) -> str:

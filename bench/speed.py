@@ -91,7 +91,8 @@ def main() -> None:
         lines.append(f"| 10^{round(np.log10(n))} | {fitting:.2f} | {refitting:.2f} |")
     print("\n".join(lines))
     if arguments.markdown:
-        arguments.markdown.write_text("\n".join(lines) + "\n")
+        title = "# Speed\n\nMade by `python bench/speed.py`, one thread.\n\n"
+        arguments.markdown.write_text(title + "\n".join(lines) + "\n")
 
 
 if __name__ == "__main__":
