@@ -290,7 +290,7 @@ def test_ignoring_a_jitter_of_a_fifth_does_no_harm(queries: int) -> None:
         still = fitted(labels, asked(labels, p, queries, seed=seed))
         shaken = fitted(labels, asked(labels, p, queries, seed=seed, jitter=0.2))
         low, high = shaken.interval("ece")
-        # seen over 20 seeds: at most .008, and .0002 more in mean |error|, where half the width is .026 or .016
+        # seen over 20 seeds: at most .008, where half the width is .026 (one query) or .016 (two)
         assert abs(shaken.ece() - still.ece()) < (high - low) / 2
 
 

@@ -1,0 +1,300 @@
+"""Designs: reproducible from a seed and from any history, even, finite, and never more than was asked for."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from blindcal import design
+from blindcal.errors import InputError
+from blindcal.estimate.grid import CELLS, EDGES_S, MID_P
+from blindcal.estimate.model import working_table
+from blindcal.estimate.patterns import count_patterns
+from blindcal.records import INVALID, Answered, FloatArray, IntArray, Round
+from blindcal.simulate import ask, generate, log_odds, respond
+
+CASES = [
+    ("latent", 1.0),
+    ("latent", 0.4),
+    ("latent", 2.3),
+    ("blind", 1.0),
+    ("sampling", 3.0),
+    ("sampling", 1.5),
+    ("extraction", 3.0),
+    ("temperature", 2.0),
+    ("temperature", 2.5),
+]
+
+
+def rounds_of(plan: design.Design, p: FloatArray, seed: int = 0) -> list[tuple[Round, IntArray]]:
+    """All rounds with their answers."""
+    rng = np.random.default_rng(seed)
+    answered, rounds = Answered.empty(), []
+    while (asked := plan.next_round(answered)) is not None:
+        answers = respond(log_odds(p), asked, rng)
+        rounds.append((asked, answers))
+        answered = answered.with_round(asked, answers)
+        assert len(rounds) < 100
+    return rounds
+
+
+def same(first: Round, second: Round | None) -> bool:
+    return second is not None and all(
+        np.array_equal(a, b)
+        for a, b in (
+            (first.items, second.items),
+            (first.shifts, second.shifts),
+            (first.temperatures, second.temperatures),
+        )
+    )
+
+
+@pytest.mark.parametrize(("method", "queries"), CASES)
+def test_every_round_can_be_made_again_from_the_answers_before_it(method: str, queries: float) -> None:
+    """A new design with the same seed and the same history hands out the very same next round."""
+    labels, p = generate(300, 1)
+    answered = Answered.empty()
+    for asked, answers in rounds_of(design.make(method, labels, queries=queries, seed=5), p):
+        again = design.make(method, labels, queries=queries, seed=5).next_round(answered)
+        assert same(asked, again)
+        answered = answered.with_round(asked, answers)
+    assert design.make(method, labels, queries=queries, seed=5).next_round(answered) is None
+
+
+@pytest.mark.parametrize(("method", "queries"), [case for case in CASES if case[0] != "extraction"])
+def test_another_seed_asks_otherwise(method: str, queries: float) -> None:
+    """Seeds matter: two of them share no first round."""
+    labels, _ = generate(300, 1)
+    first, second = (
+        design.make(method, labels, queries=queries, seed=seed).next_round(Answered.empty())
+        for seed in (0, 1)
+    )
+    assert first is not None
+    assert not same(first, second)
+
+
+@pytest.mark.parametrize(("method", "queries"), CASES)
+@pytest.mark.parametrize("n", [1, 2, 3, 17, 250])
+def test_rows_are_finite_and_as_many_as_asked_for(method: str, queries: float, n: int) -> None:
+    """Every row names an item, a finite shift and a temperature; the total is the number of queries."""
+    labels, p = generate(n, 2)
+    rounds = rounds_of(design.make(method, labels, queries=queries, bins=5), p)
+    total = 0
+    for asked, _ in rounds:
+        assert len(asked) == asked.items.size == asked.shifts.size == asked.temperatures.size > 0
+        assert ((asked.items >= 0) & (asked.items < n)).all()
+        assert np.isfinite(asked.shifts).all()
+        assert (np.isfinite(asked.temperatures) & (asked.temperatures >= 0)).all()
+        total += len(asked)
+    if method == "blind":
+        assert total == n - -(-n // 5)
+    else:
+        assert total == max(1, round(queries * n))
+
+
+@pytest.mark.parametrize("queries", [1.0, 1.6, 3.0])
+def test_a_round_of_latent_asks_an_item_at_most_once(queries: float) -> None:
+    """Within a round no item is asked twice, and the first query of each comes before any second."""
+    labels, p = generate(301, 3)
+    seen = np.zeros(301, int)
+    for asked, _ in rounds_of(design.make("latent", labels, queries=queries), p):
+        assert np.unique(asked.items).size == len(asked)
+        np.add.at(seen, asked.items, 1)
+        assert seen.max() <= 1 or seen.min() >= 1
+
+
+def test_thresholds_of_latent_are_on_the_grid() -> None:
+    """Every shift is the negative of a cell's edge, so that counting loses nothing."""
+    labels, p = generate(400, 4)
+    for asked, _ in rounds_of(design.make("latent", labels, queries=2.5), p):
+        assert np.isin(-asked.shifts, EDGES_S).all()
+
+
+@given(st.integers(50, 400), st.floats(0.1, 0.9), st.integers(0, 99))
+@settings(max_examples=25)
+def test_dither_is_even_within_each_label(n: int, share: float, seed: int) -> None:
+    """One round, not adaptive: each label's thresholds lie evenly on (0, 1), one in each of its slices."""
+    labels = (np.random.default_rng(seed).random(n) < share).astype(np.int64)
+    asked = design.make("latent", labels, seed=seed, adaptive=False).next_round(Answered.empty())
+    assert asked is not None
+    assert len(asked) == n
+    thresholds = 1 / (1 + np.exp(asked.shifts))
+    for y in (0, 1):
+        mine = np.sort(thresholds[labels[asked.items] == y])
+        if mine.size:
+            # the k-th of m lies in [(k-1)/m, k/m], up to half a cell of rounding to the grid
+            slices = np.arange(mine.size) / mine.size
+            assert (mine >= slices - 0.5 * 1.2 / 480 - 1e-9).all()
+            assert (mine <= slices + 1 / mine.size + 0.5 * 1.2 / 480 + 1e-9).all()
+
+
+def test_dither_does_not_depend_on_the_item() -> None:
+    """Over many seeds every item's threshold is uniform: its mean is 1/2."""
+    labels, _ = generate(40, 5)
+    total = np.zeros(40)
+    for seed in range(400):
+        asked = design.make("latent", labels, seed=seed, adaptive=False).next_round(Answered.empty())
+        assert asked is not None
+        total[asked.items] += 1 / (1 + np.exp(asked.shifts))
+    # a uniform's sd is .289; the mean of 400 has .0144; 4 of them for 40 items
+    assert np.abs(total / 400 - 0.5).max() < 4 * 0.0144
+
+
+def test_every_stretch_of_the_first_queries_holds_both_labels() -> None:
+    """A pilot, or any first part of a run, has the labels in their proportions."""
+    labels = (np.arange(400) < 80).astype(np.int64)
+    asked = design.make("latent", labels).next_round(Answered.empty())
+    assert asked is not None
+    assert len(asked) == 100
+    assert labels[asked.items].sum() == pytest.approx(20, abs=1)
+
+
+def test_the_second_round_looks_where_answers_vary() -> None:
+    """After a pilot on a crowd near 0.9, more thresholds are asked near 0.9 than an even spread would."""
+    rng = np.random.default_rng(0)
+    p = rng.beta(90, 10, 2000)
+    labels = (rng.random(2000) < p).astype(np.int64)
+    rounds = rounds_of(design.make("latent", labels), p)
+    assert [len(asked) for asked, _ in rounds] == [500, 1500]
+    thresholds = 1 / (1 + np.exp(rounds[1][0].shifts))
+    near = np.mean(np.abs(thresholds - 0.9) < 0.1)
+    assert near > 0.5  # an even spread has .2
+    assert np.mean(thresholds < 0.5) > 0.05  # but a fifth stays even, against a misleading pilot
+
+
+def test_follow_ups_lie_within_what_is_left_open() -> None:
+    """A second query of an item falls strictly inside the interval that its first answer left."""
+    labels, p = generate(300, 6)
+    rounds = rounds_of(design.make("latent", labels, queries=3), p)
+    low, high = np.zeros(300, int), np.full(300, CELLS)
+    for asked, answers in rounds:
+        edges = np.searchsorted(EDGES_S, -asked.shifts)
+        assert ((edges > low[asked.items]) & (edges < high[asked.items])).all()
+        low[asked.items[answers == 1]] = edges[answers == 1]
+        high[asked.items[answers == 0]] = edges[answers == 0]
+
+
+def test_follow_ups_take_the_most_uncertain_items() -> None:
+    """With a fifth of a query to spare, items whose answers leave the widest doubt are asked again."""
+    labels, p = generate(500, 7)
+    rounds = rounds_of(design.make("latent", labels, queries=1.2), p)
+    answered = Answered.empty()
+    for asked, answers in rounds[:-1]:
+        answered = answered.with_round(asked, answers)
+    patterns = count_patterns(
+        labels, answered.shifts, answered.temperatures, answered.answers, answered.items
+    )
+    table = working_table(patterns)
+    posterior = patterns.posterior(table, slice(None))
+    variance = posterior @ MID_P**2 - (posterior @ MID_P) ** 2
+    spread = variance[patterns.of_item]
+    again = np.isin(np.arange(500), rounds[-1][0].items)
+    assert again.sum() == 100
+    assert spread[again].mean() > 2 * spread[~again].mean()
+
+
+def test_the_best_split_explains_the_most_variance() -> None:
+    """The gain of a pattern is the most variance of f that any threshold removes, by trying all of them."""
+    labels, p = generate(30, 8)
+    answered = ask(design.make("latent", labels, queries=2), labels, p)
+    patterns = count_patterns(
+        labels, answered.shifts, answered.temperatures, answered.answers, answered.items
+    )
+    table = working_table(patterns)
+    splits = design.best_splits(patterns, table)
+    posterior = patterns.posterior(table, slice(None))
+
+    def variance(weights: FloatArray) -> float:
+        """Of f under the weights, times their sum."""
+        total = weights.sum()
+        return float(weights @ MID_P**2 - (weights @ MID_P) ** 2 / total) if total > 1e-9 else 0.0
+
+    for k in range(0, len(patterns), 7):
+        w = posterior[k]
+        cells = np.arange(CELLS)
+        gains = [
+            variance(w) - variance(np.where(cells < edge, w, 0)) - variance(np.where(cells >= edge, w, 0))
+            for edge in range(1, CELLS)
+        ]
+        assert splits.gain[k] == pytest.approx(max(gains), rel=1e-4, abs=1e-9)
+        assert gains[splits.low[k] - 1] >= 0.7 * max(gains)
+        assert gains[splits.high[k] - 1] >= 0.7 * max(gains)
+
+
+def test_invalid_answers_do_not_stop_a_design() -> None:
+    """If every answer is invalid the rounds still come, and end."""
+    labels, _ = generate(100, 9)
+    for method, queries in CASES:
+        plan = design.make(method, labels, queries=queries)
+        answered = Answered.empty()
+        while (asked := plan.next_round(answered)) is not None:
+            answered = answered.with_round(asked, np.full(len(asked), INVALID))
+        assert len(answered) > 0
+
+
+@pytest.mark.parametrize("label", [0, 1])
+def test_one_class_only_is_designed_too(label: int) -> None:
+    """A single class gets its queries like two."""
+    labels = np.full(200, label)
+    rounds = rounds_of(design.make("latent", labels, queries=2), np.full(200, 0.7))
+    assert sum(len(asked) for asked, _ in rounds) == 400
+
+
+@given(st.integers(1, 300), st.integers(1, 12), st.integers(0, 99))
+@settings(max_examples=30)
+def test_subsets_of_blind_differ_by_at_most_one(n: int, bins: int, seed: int) -> None:
+    """The thresholds are the paper's edges; t = 0 is not asked and every other item once."""
+    plan = design.make("blind", np.arange(n) % 2, bins=bins, seed=seed)
+    assert isinstance(plan, design.BlindDesign)
+    thresholds = plan.thresholds()
+    sizes = np.bincount(np.rint(thresholds * bins).astype(int), minlength=bins)
+    assert sizes.max() - sizes.min() <= 1
+    asked = plan.next_round(Answered.empty())
+    if asked is None:
+        assert (thresholds == 0).all()
+        return
+    assert asked.items.tolist() == np.flatnonzero(thresholds > 0).tolist()
+    assert 1 / (1 + np.exp(asked.shifts)) == pytest.approx(thresholds[asked.items])
+
+
+def test_temperatures_of_an_item_differ() -> None:
+    """Up to four samples of an item use four different temperatures, all of METHOD 6's, and no shift."""
+    labels, p = generate(200, 1)
+    asked = rounds_of(design.make("temperature", labels, queries=4), p)[0][0]
+    assert (asked.shifts == 0).all()
+    for i in range(200):
+        assert sorted(asked.temperatures[asked.items == i]) == sorted(design.TEMPERATURES)
+
+
+def test_fractional_samples_go_to_a_random_part() -> None:
+    """1.5 samples an item: everyone once, half of them twice."""
+    labels, p = generate(200, 1)
+    asked = rounds_of(design.make("sampling", labels, queries=1.5), p)[0][0]
+    counts = np.bincount(asked.items, minlength=200)
+    assert np.bincount(counts).tolist() == [0, 100, 100]
+    assert (asked.temperatures == 1).all()
+
+
+BAD = [
+    (
+        {"method": "guess"},
+        "method: must be one of latent, blind, sampling, temperature, extraction, got 'guess'",
+    ),
+    ({"queries": 0}, "queries: must be a positive number, got 0"),
+    ({"queries": float("nan")}, "queries: must be a positive number, got nan"),
+    ({"queries": float("inf")}, "queries: must be a positive number, got inf"),
+    ({"method": "extraction", "queries": 1.5}, "queries: extraction asks a whole number .* got 1.5"),
+    ({"method": "blind", "bins": 0}, "bins: must be a whole number of at least 1, got 0"),
+    ({"labels": []}, "labels: must not be empty"),
+    ({"labels": [0, 1, 5]}, r"labels: must be 0 or 1, got .*5.* at position 2"),
+]
+
+
+@pytest.mark.parametrize(("change", "message"), BAD)
+def test_bad_input_is_named(change: dict[str, object], message: str) -> None:
+    """The error names the argument, the rule and the value."""
+    arguments = {"method": "latent", "labels": [0, 1], **change}
+    with pytest.raises(InputError, match=message):
+        design.make(**arguments)  # type: ignore[arg-type]  # on purpose

@@ -1,0 +1,172 @@
+"""Imports point one way, and importing the package is quick."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+SOURCE = Path(__file__).parents[1] / "src"
+STANDARD = set(sys.stdlib_module_names)
+
+
+def modules() -> dict[str, Path]:
+    found = {}
+    for path in sorted((SOURCE / "blindcal").rglob("*.py")):
+        parts = path.relative_to(SOURCE).with_suffix("").parts
+        found[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
+    return found
+
+
+MODULES = modules()
+
+
+def imports(name: str) -> set[str]:
+    """Every module that a module imports, anywhere in it; a package's member counts as itself."""
+    found = set()
+    for node in ast.walk(ast.parse(MODULES[name].read_text())):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{name}: imports are written in full"
+            assert node.module is not None
+            members = {f"{node.module}.{alias.name}" for alias in node.names}
+            found |= {member if member in MODULES else node.module for member in members}
+    return found
+
+
+def within(name: str, *packages: str) -> bool:
+    return any(name == package or name.startswith(package + ".") for package in packages)
+
+
+def named(*packages: str) -> list[str]:
+    """Modules of the given packages; at least one each, so that a renamed package is noticed."""
+    assert all(any(within(name, package) for name in MODULES) for package in packages)
+    return [name for name in MODULES if within(name, *packages)]
+
+
+def of_ours(name: str) -> set[str]:
+    return {one for one in imports(name) if within(one, "blindcal")}
+
+
+def of_others(name: str) -> set[str]:
+    return {one.split(".")[0] for one in imports(name)} - STANDARD - {"blindcal"}
+
+
+@pytest.mark.parametrize("name", named("blindcal.errors", "blindcal.records"))
+def test_errors_and_records_import_nothing_of_ours(name: str) -> None:
+    """What everything passes around knows nobody."""
+    assert of_ours(name) <= {"blindcal.errors"}
+
+
+@pytest.mark.parametrize("name", named("blindcal.estimate"))
+def test_estimators_know_numbers_only(name: str) -> None:
+    """estimate imports numpy, scipy, errors, records and itself; no I/O, clock, logging or async."""
+    assert of_others(name) <= {"numpy", "scipy"}
+    assert all(
+        within(one, "blindcal.errors", "blindcal.records", "blindcal.estimate") for one in of_ours(name)
+    )
+    reaching = {
+        "asyncio",
+        "io",
+        "logging",
+        "os",
+        "pathlib",
+        "random",
+        "socket",
+        "sqlite3",
+        "subprocess",
+        "sys",
+        "time",
+    }
+    assert not {one.split(".")[0] for one in imports(name)} & reaching
+
+
+def test_the_design_knows_estimators_only() -> None:
+    """design imports estimate, errors and records."""
+    assert of_others("blindcal.design") <= {"numpy", "scipy"}
+    allowed = ("blindcal.errors", "blindcal.records", "blindcal.estimate")
+    assert all(within(one, *allowed) for one in of_ours("blindcal.design"))
+
+
+@pytest.mark.parametrize("name", named("blindcal.endpoints"))
+def test_endpoints_know_neither_store_nor_run_nor_estimators(name: str) -> None:
+    """An endpoint turns requests into replies and knows nothing of who asks."""
+    assert not any(
+        within(one, "blindcal.store", "blindcal.run", "blindcal.auditing", "blindcal.estimate")
+        for one in of_ours(name)
+    )
+
+
+def test_the_store_does_not_know_endpoints() -> None:
+    """The run on disk knows records, not the wire."""
+    assert not any(
+        within(one, "blindcal.endpoints", "blindcal.run", "blindcal.auditing", "blindcal.design")
+        for one in of_ours("blindcal.store")
+    )
+
+
+@pytest.mark.parametrize("name", [name for name in MODULES if not within(name, "blindcal.cli")])
+def test_nothing_imports_the_command_line(name: str) -> None:
+    """cli uses everything and nothing uses cli; only cli prints."""
+    assert not any(within(one, "blindcal.cli") for one in of_ours(name))
+    assert "click" not in of_others(name)
+    calls = [
+        node.func for node in ast.walk(ast.parse(MODULES[name].read_text())) if isinstance(node, ast.Call)
+    ]
+    assert not any(isinstance(one, ast.Name) and one.id == "print" for one in calls)
+
+
+@pytest.mark.parametrize("name", [name for name in MODULES if not within(name, "blindcal.report")])
+def test_drawing_lives_in_the_report(name: str) -> None:
+    """matplotlib is imported by report alone."""
+    assert "matplotlib" not in of_others(name)
+
+
+def test_no_module_imports_itself_in_a_circle() -> None:
+    """The graph of top-level imports has no cycle."""
+    graph = {}
+    for name, path in MODULES.items():
+        body = ast.parse(path.read_text()).body
+        top = ast.Module([node for node in body if isinstance(node, (ast.Import, ast.ImportFrom))], [])
+        nodes = [node for node in ast.walk(top) if isinstance(node, ast.ImportFrom) and node.module]
+        graph[name] = {
+            member if member in MODULES else str(node.module)
+            for node in nodes
+            for member in (f"{node.module}.{alias.name}" for alias in node.names)
+            if within(str(node.module), "blindcal")
+        } - {"blindcal"}
+    done: set[str] = set()
+
+    def visit(name: str, path: tuple[str, ...]) -> None:
+        assert name not in path, " -> ".join((*path, name))
+        if name not in done:
+            for one in graph.get(name, set()):
+                visit(one, (*path, name))
+            done.add(name)
+
+    for name in graph:
+        visit(name, ())
+
+
+def test_importing_is_quick_and_light() -> None:
+    """A fresh `import blindcal` takes well under a second and loads no client, reader, model or plot."""
+    heavy = ("aiohttp", "pyarrow", "torch", "transformers", "matplotlib", "xllamacpp", "scipy.stats")
+    script = (
+        "import time; begin = time.process_time(); import blindcal; spent = time.process_time() - begin; import sys; "
+        f"print(spent, *[name for name in {heavy!r} if name in sys.modules])"
+    )
+    run = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    spent, *loaded = run.stdout.split()
+    assert loaded == []
+    assert float(spent) < 1.5  # seconds of this process's own time, so that a busy machine does not matter
+
+
+def test_public_names_are_there() -> None:
+    """Everything that __all__ promises can be had."""
+    script = "import blindcal; print(*[name for name in blindcal.__all__ if not hasattr(blindcal, name)])"
+    run = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert run.stdout.split() == []
