@@ -111,13 +111,12 @@ def test_the_store_does_not_know_endpoints() -> None:
 
 @pytest.mark.parametrize("name", [name for name in MODULES if not within(name, "blindcal.cli")])
 def test_nothing_imports_the_command_line(name: str) -> None:
-    """cli uses everything and nothing uses cli; only cli prints."""
+    """cli uses everything and nothing uses cli; only cli prints to the terminal."""
     assert not any(within(one, "blindcal.cli") for one in of_ours(name))
     assert "click" not in of_others(name)
-    calls = [
-        node.func for node in ast.walk(ast.parse(MODULES[name].read_text())) if isinstance(node, ast.Call)
-    ]
-    assert not any(isinstance(one, ast.Name) and one.id == "print" for one in calls)
+    for node in ast.walk(ast.parse(MODULES[name].read_text())):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "print":
+            assert any(keyword.arg == "file" for keyword in node.keywords), f"{name}, line {node.lineno}"
 
 
 @pytest.mark.parametrize("name", [name for name in MODULES if not within(name, "blindcal.report")])
@@ -156,13 +155,13 @@ def test_importing_is_quick_and_light() -> None:
     """A fresh `import blindcal` takes well under a second and loads no client, reader, model or plot."""
     heavy = ("aiohttp", "pyarrow", "torch", "transformers", "matplotlib", "xllamacpp", "scipy.stats")
     script = (
-        "import time; begin = time.process_time(); import blindcal; spent = time.process_time() - begin; import sys; "
-        f"print(spent, *[name for name in {heavy!r} if name in sys.modules])"
+        "import time; begin = time.process_time(); import blindcal; spent = time.process_time() - begin\n"
+        f"import sys; print(spent, *[name for name in {heavy!r} if name in sys.modules])"
     )
     run = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     spent, *loaded = run.stdout.split()
     assert loaded == []
-    assert float(spent) < 1.5  # seconds of this process's own time, so that a busy machine does not matter
+    assert float(spent) < 1.0  # seconds of the process's own time: a busy machine does not matter much
 
 
 def test_public_names_are_there() -> None:
