@@ -41,6 +41,10 @@ _LATER = {
 }
 
 
+def __dir__() -> list[str]:
+    return __all__
+
+
 def __getattr__(name: str) -> Any:
     if name not in _LATER:
         raise AttributeError(f"module 'blindcal' has no attribute {name!r}")

@@ -6,6 +6,7 @@ any mixture, with any number of queries an item, goes into one likelihood.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -133,7 +134,11 @@ class LatentFit:
         return Gaps(edges, self.gaps(bins), low, high, level)
 
     def ece(self, bins: int = 5, *, top_label: bool = False) -> float:
-        """Binned expected calibration error of the sample: what ``binned_ece`` of the hidden f would say."""
+        """Binned expected calibration error of the sample, an estimate of ``binned_ece`` of the hidden f.
+
+        With many bins the latter also counts the labels' own noise within each bin, which single answers
+        cannot see: this one then stays near the population's.
+        """
         gaps = of.top_label_gaps if top_label else of.gaps
         return float(np.abs(gaps(self.sample, whole(bins, "bins"))).sum())
 
@@ -386,6 +391,12 @@ def latent(
         raise NotIdentifiedError(
             "shifts: all valid answers were forced by an infinite shift: nothing was asked"
         )
+    invalid = int((a == INVALID).sum())
+    if invalid > rows / 2:
+        warnings.warn(
+            f"answers: {invalid} of {rows} are invalid (-1); code answers as 1 and 0, not 1 and -1",
+            stacklevel=2,
+        )
     known_jitter = _check_jitter(jitter)
 
     def count(noise: float) -> Patterns:
@@ -404,7 +415,7 @@ def latent(
         ensemble=ensemble,
         items=y.size,
         queries=rows,
-        invalid=int((a == INVALID).sum()),
+        invalid=invalid,
         jitter=noise,
         seed=seed,
         resamples=whole(resamples, "resamples", 2),
