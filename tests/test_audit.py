@@ -22,6 +22,7 @@ from blindcal import result as result_module
 from blindcal.auditing import RUN_FILE, audit, audit_async, default_folder, plan
 from blindcal.bar import Bar
 from blindcal.cli import app
+from blindcal.cli.audit import show
 from blindcal.data import load
 from blindcal.endpoints.recording import Recording
 from blindcal.endpoints.replay import Behaviour, Server, running
@@ -101,6 +102,7 @@ def test_an_audit_finds_and_writes_everything(
     assert found.probe is not None
     assert found.probe["verdict"] == "thresholds"
     assert AuditResult.load(tmp_path / "run" / "result.json") == found
+    assert AuditResult.load(str(tmp_path / "run" / "result.json")) == found
     assert {path.name for path in (tmp_path / "run").iterdir()} >= {
         "run.sqlite",
         "result.json",
@@ -151,13 +153,28 @@ def test_the_level_and_the_key_may_change(items: Path, server: Server, tmp_path:
 def test_an_ignored_bias_is_refused_unless_forced(items: Path, tmp_path: Path) -> None:
     """Where logit_bias does nothing there is no audit by thresholds; forcing one leaves a mark."""
     with serving(items, bias="ignored") as server:
-        with pytest.raises(UnfitError, match=r"ignored.*Use the method 'temperature'"):
+        with pytest.raises(UnfitError, match=r"ignored: use --method temperature \(--force goes on"):
             audit(items, settings(server), out=tmp_path / "run")
         forced = audit(items, settings(server), out=tmp_path / "forced", force=True)
         by_heat = audit(items, settings(server, method="temperature"), out=tmp_path / "heat")
     assert forced.probe is not None
     assert forced.probe["forced"] is True
+    assert forced.probe["objection"] == "logit_bias is accepted but ignored"
     assert by_heat.complete
+
+
+def test_a_clamp_is_refused_with_what_would_fit(items: Path, tmp_path: Path) -> None:
+    """A clamped bias is refused with the options that suit it, then temperature, and force last."""
+    cures = r"run it again with --offset \S+ --limit \S+, or use --method temperature \(--force goes on"
+    with serving(items, clamp=10.0) as server, pytest.raises(UnfitError, match=cures):
+        audit(items, settings(server), out=tmp_path / "run")
+
+
+def test_an_endpoint_without_replies_is_not_offered_force(items: Path, tmp_path: Path) -> None:
+    """Where nothing usable is answered, forcing is no way out and is not named."""
+    with serving(items, fault="empty") as server, pytest.raises(UnfitError) as refused:
+        audit(items, settings(server), out=tmp_path / "run")
+    assert "--force" not in str(refused.value)
 
 
 def test_a_refused_endpoint_is_probed_afresh(items: Path, tmp_path: Path) -> None:
@@ -270,8 +287,8 @@ def test_the_direction_is_undecided_inside_the_interval(items: Path, server: Ser
     """A sign is claimed only where the interval has one."""
     found = audit(items, settings(server), out=tmp_path / "run")
     over = [Estimate(0.1, 0.05, 0.2), Estimate(-0.1, -0.2, -0.05), Estimate(0.1, -0.1, 0.2), Estimate(None)]
-    seen = [replace(found, overconfidence=one).direction for one in over]
-    assert seen == ["overconfident", "underconfident", "undecided", "undecided"]
+    seen = [replace(found, overconfidence=one).direction for one in [*over, Estimate(0.1)]]
+    assert seen == ["overconfident", "underconfident", "undecided", "undecided", "undecided"]
 
 
 def test_plans_count_queries_and_guess_tokens(items: Path, server: Server) -> None:
@@ -297,6 +314,33 @@ def test_a_bar_shows_invalid_share_and_cost(capsys: pytest.CaptureFixture[str]) 
     assert "10/20" in shown
     assert "invalid=10.0%" in shown
     assert "cost=$0.5000" in shown
+
+
+def test_the_headline_says_what_its_figures_are_worth(
+    items: Path, server: Server, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Forced, few, without an interval, of one label: the headline says each."""
+    found = audit(items, settings(server), out=tmp_path / "run")
+    show(found, tmp_path)
+    shown = capsys.readouterr().out
+    assert "direction  no interval by this method: " in shown
+    assert "AUROC      not told by this method" in shown
+    assert "WARNING" not in shown
+    assert "few items" not in shown
+    little = replace(
+        found,
+        method="latent",
+        ece=Estimate(0.1, 0.05, 0.2),
+        calibrated_pvalue=0.0001,
+        counts=replace(found.counts, items=99, positive_labels=99),
+        probe={"forced": True, "reason": "ignored\x1b", "objection": None},
+    )
+    show(little, tmp_path)
+    shown = capsys.readouterr().out
+    assert shown.startswith("WARNING    forced: ignored\\x1b; these figures may measure nothing\nECE ")
+    assert "AUROC      needs items of both labels" in shown
+    assert "p-value    0.0001 if it were perfectly calibrated" in shown
+    assert "note       few items: read the interval, not the figure" in shown
 
 
 # The command line

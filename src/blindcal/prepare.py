@@ -16,7 +16,7 @@ from blindcal.data import Items
 from blindcal.endpoints import tokens
 from blindcal.endpoints.base import Endpoint, Patient
 from blindcal.endpoints.http import HttpEndpoint
-from blindcal.endpoints.probe import Probe, probe
+from blindcal.endpoints.probe import LEAST_SHIFT, Probe, probe
 from blindcal.errors import ConfigError, FatalError, UnfitError
 from blindcal.records import Item, Reply, Request, Targets, Token
 from blindcal.settings import Settings, plain
@@ -67,17 +67,24 @@ async def prepare(
         limit=settings.limit,
         seed=settings.seed,
     )
-    trouble = _trouble(found, settings.method)
-    if trouble is not None and not force:
+    objection = _objection(found, settings.method)
+    if objection is not None and not force:
         store.forget_asides()
-        raise UnfitError(f"{trouble}; force the audit to go on all the same")
+        raise UnfitError(_refusal(found, settings.method, objection))
     queries = choice.queries + found.queries
     ready = Ready(
         replace(choice.targets, semantics="sum") if settings.method == "temperature" else choice.targets,
         Usage(queries, queries, found.prompt_tokens, found.completion_tokens),
         found.max_shift if found.verdict == "thresholds" else settings.limit - settings.offset,
         float(np.nan_to_num(max(found.jitter, found.crowd_jitter))),
-        plain({**msgspec.to_builtins(found), "votes": choice.votes, "forced": trouble is not None}),
+        plain(
+            {
+                **msgspec.to_builtins(found),
+                "votes": choice.votes,
+                "forced": objection is not None,
+                "objection": objection,
+            }
+        ),
     )
     store.set_note("ready", msgspec.to_builtins(ready))
     return ready
@@ -136,13 +143,26 @@ async def _choose(
         return tokens.Choice(words, {}, 0)
 
 
-def _trouble(found: Probe, method: str) -> str | None:
+def _objection(found: Probe, method: str) -> str | None:
     """Why an endpoint with these findings cannot be audited by this method, if so."""
-    if found.verdict == "not auditable":
-        return f"this endpoint is not auditable: {found.reason}"
-    if found.verdict == "temperature" and method != "temperature":
-        return f"this endpoint cannot be audited by {method}: {found.reason}. Use the method 'temperature'"
+    if found.verdict == "not auditable" or (found.verdict == "temperature" and method != "temperature"):
+        return found.reason
     heat = next((f for f in found.findings if f.question == "temperature honoured"), None)
     if method in SAMPLED and heat is not None and heat.outcome in ("caution", "bad"):
-        return f"this endpoint cannot be audited by {method}: temperature is not honoured ({heat.answer})"
+        return f"temperature is not honoured ({heat.answer})"
     return None
+
+
+def _refusal(found: Probe, method: str, objection: str) -> str:
+    """The objection, what can be done about it, and last that it can be overridden."""
+    if any(f.question == "answers at all" and f.outcome == "bad" for f in found.findings):
+        return f"this endpoint is not auditable: {objection}"
+    cannot = "is not auditable" if found.verdict == "not auditable" else f"cannot be audited by {method}"
+    cure = ""
+    if found.verdict == "temperature" and method != "temperature":
+        clamped = found.clamp is not None and found.max_shift < LEAST_SHIFT  # its reason names a cure already
+        cure = f"{', or' if clamped else ':'} use --method temperature"
+    return (
+        f"this endpoint {cannot}: {objection}{cure} "
+        "(--force goes on all the same; its figures may mean nothing)"
+    )

@@ -120,11 +120,9 @@ class AuditResult:
 
     @property
     def direction(self) -> Direction:
-        """Over- or underconfident, or undecided where the interval holds both."""
+        """Over- or underconfident; undecided where the interval holds both, or there is none."""
         over = self.overconfidence
-        if over.value is None or (
-            over.low is not None and over.high is not None and over.low <= 0 <= over.high
-        ):
+        if over.value is None or over.low is None or over.high is None or over.low <= 0 <= over.high:
             return "undecided"
         return "overconfident" if over.value > 0 else "underconfident"
 
@@ -137,10 +135,10 @@ class AuditResult:
         _replace(path, self.to_json())
 
     @classmethod
-    def load(cls, path: Path) -> AuditResult:
+    def load(cls, path: str | Path) -> AuditResult:
         """Read a result back."""
         try:
-            return msgspec.json.decode(path.read_bytes(), type=cls)
+            return msgspec.json.decode(Path(path).read_bytes(), type=cls)
         except (OSError, msgspec.MsgspecError) as error:
             raise InputError(f"{path}: not a result of blindcal ({printable(str(error))})") from None
 

@@ -26,6 +26,7 @@ from blindcal.settings import DEFAULT_QUERIES, Settings, known_prices
 from blindcal.text import printable
 
 DONE, STOPPED, UNFIT, INTERRUPTED = 0, 3, 4, 130
+FEW = 100  # items, below which the headline warns of its own figures
 
 
 @click.command("audit", short_help="Audit how well calibrated a model is.")
@@ -176,7 +177,7 @@ def command(
                 stage=say,
             )
     except UnfitError as error:
-        click.echo(f"error: {error} (--force)", err=True)
+        click.echo(f"error: {error}", err=True)
         context.exit(UNFIT)
     except KeyboardInterrupt:
         click.echo("interrupted; everything answered is kept: the same command goes on with it", err=True)
@@ -219,13 +220,19 @@ def _show_plan(planned: Plan, settings: Settings, as_json: bool) -> None:
 def show(result: AuditResult, folder: Path) -> None:
     """Print the headline of a result."""
     level = f"{result.level:.0%}"
+    if result.probe is not None and result.probe.get("forced"):
+        why = printable(str(result.probe.get("objection") or result.probe.get("reason")), 400)
+        click.echo(f"WARNING    forced: {why}; these figures may measure nothing")
     click.echo(f"ECE        {_number(result.ece, level)}  in {len(result.bins)} bins")
     click.echo(f"direction  {_direction(result, level)}")
-    click.echo(f"AUROC      {_number(result.auroc, level)}")
+    click.echo(f"AUROC      {_auroc(result, level)}")
     click.echo(f"accuracy   {_number(result.accuracy, level)}")
     if result.calibrated_pvalue is not None:
-        click.echo(f"p-value    {result.calibrated_pvalue:.3g} for being calibrated at all")
+        click.echo(f"p-value    {result.calibrated_pvalue:.3g} if it were perfectly calibrated")
     counts, spend = result.counts, result.spend
+    if counts.items < FEW:
+        read = "read the interval, not the figure"
+        click.echo(f"note       few items: {'the figure says little' if result.ece.low is None else read}")
     if counts.invalid:
         total = counts.positive + counts.negative + counts.invalid
         low, high = result.ece_if_invalid
@@ -257,9 +264,18 @@ def _number(estimate: Estimate, level: str) -> str:
     return f"{estimate.value:.4f}  ({level}: {estimate.low:.4f} to {estimate.high:.4f})"
 
 
+def _auroc(result: AuditResult, level: str) -> str:
+    one_class = result.counts.positive_labels in (0, result.counts.items)
+    if one_class and result.auroc.value is None and result.method in ("latent", "temperature"):
+        return "needs items of both labels"
+    return _number(result.auroc, level)
+
+
 def _direction(result: AuditResult, level: str) -> str:
     over, lean = result.overconfidence, result.leaning
     words = {"undecided": "neither over- nor underconfident for sure"}.get(result.direction, result.direction)
+    if over.low is None or over.high is None:
+        words = "no interval by this method"
     shown = "" if over.value is None else f": confidence minus accuracy {_number(over, level)}"
     leans = "" if lean.value is None else f"; P(positive) minus its share {lean.value:+.4f}"
     return f"{words}{shown}{leans}"

@@ -240,8 +240,8 @@ class _Probing:
             return "logit_bias is clamped too low to be used"
         half = self.clamp / 2
         return (
-            f"logit_bias is clamped at about {self.clamp:.1f}: thresholds reach only |b| <= {half:.1f}, "
-            f"with --offset {half:.1f} --limit {self.clamp:.1f}"
+            f"logit_bias is clamped at about {self.clamp:.1f}, so thresholds reach only |b| <= {half:.1f}: "
+            f"run it again with --offset {half:.1f} --limit {self.clamp:.1f}"
         )
 
     async def _strength(self, item: Item, flip: float | None) -> float | None:
