@@ -227,8 +227,8 @@ def test_score_command(served: Served, tmp_path: Path) -> None:
     assert all(0 < float(row[name]) < 1 for row in rows for name in ("p", "p_max", "p_sum", "mass"))
 
 
-def start(*arguments: str) -> tuple[subprocess.Popen[str], str]:
-    """Run ``blindcal serve`` and wait until it says where."""
+def start(*arguments: str, name: str) -> tuple[subprocess.Popen[str], str]:
+    """Run ``blindcal serve`` and wait until it says what, where, and how to audit it."""
     command = [
         sys.executable,
         "-c",
@@ -241,13 +241,16 @@ def start(*arguments: str) -> tuple[subprocess.Popen[str], str]:
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     assert process.stdout is not None
     line = process.stdout.readline()
-    return process, line.split(" at ")[1].split()[0]
+    url = line.split(" at ")[1].split()[0]
+    audited = f"audit it with --model {name} --base-url {url}; Ctrl-C stops it"
+    assert line == f"serving model '{name}' at {url} ({audited})\n"
+    return process, url
 
 
 @pytest.mark.parametrize("ending", [signal.SIGINT, signal.SIGTERM])
 def test_serve_command(model: Path, ending: signal.Signals) -> None:
     """The command serves until Ctrl-C or a polite kill, and then says that it stopped."""
-    process, base_url = start(str(model), "--threads", "1", "--context", "256")
+    process, base_url = start(str(model), "--threads", "1", "--context", "256", name=model.stem)
     with urllib.request.urlopen(f"{base_url}/models") as reply:
         assert json.load(reply)["data"][0]["id"] == model.stem
     process.send_signal(ending)
@@ -262,13 +265,12 @@ def test_serve_command_replays(tmp_path: Path) -> None:
     (tmp_path / "scores.csv").write_text("id,label,p\na,1,0.9\nb,0,0.2\n")
     lines = ['{"id": "a", "prompt": "A?", "label": 1}', '{"id": "b", "prompt": "B?", "label": 0}']
     (tmp_path / "items.jsonl").write_text("\n".join(lines))
-    process, base_url = start(
-        "--scores", str(tmp_path / "scores.csv"), "--items", str(tmp_path / "items.jsonl")
-    )
+    files = ("--scores", str(tmp_path / "scores.csv"), "--items", str(tmp_path / "items.jsonl"))
+    process, base_url = start(*files, "--template", "{prompt}\\n", name="scores")
 
     async def ask() -> list[str]:
         async with HttpEndpoint(Address(base_url, "scores")) as endpoint:
-            return [(await endpoint.ask(Request((Message("user", text),)))).text for text in ("A?", "B?")]
+            return [(await endpoint.ask(Request((Message("user", text),)))).text for text in ("A?\n", "B?\n")]
 
     try:
         assert asyncio.run(ask()) == ["Yes", "No"]

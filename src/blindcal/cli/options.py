@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -145,7 +146,7 @@ def reading_options(command: Command) -> Command:
         command,
         click.option(
             "--template",
-            callback=_with_line_breaks,
+            callback=with_line_breaks,
             help='The prompt, with record fields in braces: "{passage}\\n{question}?"',
         ),
         click.option("--system", help="A system message put before every question."),
@@ -155,7 +156,7 @@ def reading_options(command: Command) -> Command:
     )
 
 
-def _with_line_breaks(_: click.Context, __: click.Parameter, template: str | None) -> str | None:
+def with_line_breaks(_: click.Context, __: click.Parameter, template: str | None) -> str | None:
     """A shell passes ``\\n`` on as two characters; here they are one."""
     return None if template is None else template.replace("\\n", "\n").replace("\\t", "\t")
 
@@ -170,6 +171,10 @@ def load_items(
 
 def open_endpoint(address: Address) -> HttpEndpoint:
     """The endpoint; what there is to warn about is said on standard error first."""
+    source = click.get_current_context().get_parameter_source("api_key_env")
+    if source is click.core.ParameterSource.COMMANDLINE and not os.environ.get(address.api_key_env):
+        name = printable(address.api_key_env, 80)
+        click.echo(f"warning: {name}, named by --api-key-env, is not set: no key is sent", err=True)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", PlainHttpKeyWarning)
         endpoint = HttpEndpoint(address)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import shlex
 import signal
 import threading
 from collections.abc import Callable, Iterator
@@ -12,9 +13,11 @@ from typing import get_args
 import click
 
 from blindcal import data
+from blindcal.cli import options
 from blindcal.endpoints import local, replay
 from blindcal.endpoints.recording import Recording
 from blindcal.errors import ConfigError
+from blindcal.text import printable
 
 FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 
@@ -35,7 +38,9 @@ FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 )
 @click.option("--items", type=FILE, help="The questions that --scores answers, with the same ids.")
 @click.option(
-    "--template", help="Make the prompts of --items from their fields, as audit does: 'Question: {question}'."
+    "--template",
+    callback=options.with_line_breaks,
+    help="Make the prompts of --items from their fields, as audit does: 'Question: {question}'.",
 )
 @click.option(
     "--positive", default="Yes", show_default=True, help="Replay: the positive answer, for a file of p."
@@ -119,7 +124,11 @@ def _refuse_replay_options(ctx: click.Context) -> None:
 def _announce(base_url: str, name: str, alive: Callable[[], bool]) -> None:
     """Say where, then wait for Ctrl-C or a polite kill, as long as the server lives."""
     with _stopped() as stopped:
-        click.echo(f"serving {name} at {base_url} (Ctrl-C stops it)")
+        name = printable(name)
+        click.echo(
+            f"serving model {name!r} at {base_url} "
+            f"(audit it with --model {shlex.quote(name)} --base-url {base_url}; Ctrl-C stops it)"
+        )
         while not stopped.wait(1.0):
             if not alive():
                 raise local.ServerError("the model server died, probably for want of memory: serve it again")
