@@ -139,8 +139,34 @@ def test_other_settings_are_refused(items: Path, server: Server, tmp_path: Path)
     with pytest.raises(ConfigError, match="seed: 0 then, 1 now"):
         audit(items, settings(server, seed=1), out=tmp_path / "run")
     items.write_text(items.read_text().replace("SECRET9?", "SECRET9!"))
-    with pytest.raises(ConfigError, match="items_digest"):
+    with pytest.raises(ConfigError, match="other settings: the questions changed"):
         audit(items, settings(server), out=tmp_path / "run")
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "rule"),
+    [
+        ("seed", -1, "a whole number from 0 up, not -1"),
+        ("seed", 0.5, "a whole number from 0 up, not 0.5"),
+        ("bins", 0, "a whole number from 1 up, not 0"),
+        ("queries", 0, "a number above 0, not 0"),
+        ("queries", "2", "a number above 0, not '2'"),
+        ("timeout", 0.0, "a number of seconds above 0, not 0.0"),
+        ("offset", float("nan"), "a finite number, not nan"),
+        ("limit", -1.0, "a number above 0, not -1.0"),
+        ("level", 1.0, "between 0 and 1, not 1.0"),
+    ],
+)
+def test_settings_out_of_range_are_refused(name: str, value: Any, rule: str) -> None:
+    """A setting that breaks its rule is refused with its name, the rule and the value."""
+    with pytest.raises(ConfigError, match=f"^{name} must be {rule}$"):
+        Settings(model="m", **{name: value})
+
+
+def test_blind_takes_no_number_of_queries() -> None:
+    """The blind design asks what it asks; another number is refused, not ignored."""
+    with pytest.raises(ConfigError, match="blind always asks 1 - 1/bins an item, not 3"):
+        Settings(model="m", method="blind", queries=3)
 
 
 def test_the_level_and_the_key_may_change(items: Path, server: Server, tmp_path: Path) -> None:
@@ -301,6 +327,14 @@ def test_plans_count_queries_and_guess_tokens(items: Path, server: Server) -> No
     assert server.requests == 0
 
 
+def test_plans_guess_without_a_tokenizer(
+    items: Path, server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where the extra is not installed a plan guesses, and refuses nothing."""
+    monkeypatch.setitem(sys.modules, "bpe_openai", None)
+    assert not asyncio.run(plan(items, settings(server, model="gpt-4o-mini"))).counted
+
+
 def test_the_default_folder_is_safe_and_stable() -> None:
     """Slashes and dots in names lead nowhere."""
     assert default_folder("a/b.jsonl.gz", "org/../model:1") == Path("runs/b-org-..-model-1")
@@ -397,6 +431,22 @@ def test_exit_codes(items: Path, server: Server, tmp_path: Path) -> None:
     assert unfit.exit_code == 4
     assert "--force" in unfit.output
     assert isinstance(blindcal("status", tmp_path / "none").exception, BlindcalError)
+
+
+def test_a_key_that_is_named_but_not_set_is_warned_of(items: Path, server: Server, tmp_path: Path) -> None:
+    """A variable given by name is missed when it is not there; the default one is not."""
+    arguments = ("audit", items, "--model", "replay", "--base-url", server.base_url, "--method", "blind")
+    named = blindcal(*arguments, "--out", tmp_path / "a", "--quiet", "--api-key-env", "BLINDCAL_NO_SUCH_KEY")
+    assert named.output.startswith("warning: BLINDCAL_NO_SUCH_KEY, named by --api-key-env, is not set")
+    assert blindcal(*arguments, "--out", tmp_path / "a", "--quiet").output == ""
+
+
+@pytest.mark.parametrize("command", ["audit", "probe", "simulate"])
+def test_negative_seeds_are_a_wrong_command_line(command: str, items: Path) -> None:
+    """A seed below 0 is refused by the command line itself."""
+    refused = blindcal(command, items, *(() if command == "simulate" else ("--model", "m")), "--seed", -1)
+    assert refused.exit_code == 2
+    assert "--seed" in refused.output
 
 
 def test_a_dry_run_asks_nothing(items: Path, server: Server, tmp_path: Path) -> None:

@@ -49,7 +49,18 @@ def test_items_without_id_are_numbered_from_zero(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("given", "label"),
-    [(0, 0), (1, 1), (True, 1), (False, 0), ("yes", 1), (" No ", 0), ("TRUE", 1), ("0", 0), (1.0, 1)],
+    [
+        (0, 0),
+        (1, 1),
+        (True, 1),
+        (False, 0),
+        ("yes", 1),
+        (" No ", 0),
+        ("TRUE", 1),
+        ("0", 0),
+        (1.0, 1),
+        ("0.0", 0),
+    ],
 )
 def test_the_usual_labels_are_understood(tmp_path: Path, given: object, label: int) -> None:
     """0/1, true/false and yes/no are labels in any case."""
@@ -72,6 +83,7 @@ def test_a_label_map_adds_words(tmp_path: Path) -> None:
     )
     with load(path, Reading(labels={"sure": 1})) as items:
         assert items.labels.tolist() == [1, 1]
+    assert Reading(labels={"1": 0, "0": 1}).item({"prompt": "a", "label": "1.0"}, 0).label == 0
 
 
 def test_a_label_map_maps_to_zero_and_one_only() -> None:

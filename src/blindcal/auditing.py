@@ -27,6 +27,7 @@ from blindcal.data import Items, load
 from blindcal.endpoints import tokens
 from blindcal.endpoints.base import Endpoint
 from blindcal.endpoints.http import HttpEndpoint
+from blindcal.errors import MissingExtraError
 from blindcal.figures import figures
 from blindcal.oracle import Truth, read_truth
 from blindcal.prepare import Ready, prepare
@@ -193,8 +194,8 @@ async def plan(
 ) -> Plan:
     """What an audit would ask and cost, found without asking anything.
 
-    Tokens are counted where the model's vocabulary is at hand (a named tokenizer, OpenAI's models), and
-    guessed from the number of characters otherwise.
+    Tokens are counted where the model's vocabulary is at hand (a named tokenizer, OpenAI's models, the
+    extra ``tokenizers`` installed), and guessed from the number of characters otherwise.
     """
     loaded = await asyncio.to_thread(load, items, settings.reading, scratch=scratch)
     with loaded:
@@ -202,7 +203,8 @@ async def plan(
         queries = _planned(_design(loaded, settings), loaded, settings)
         encode = None
         if settings.tokenizer is not None or tokens.openai_encoding(settings.model) is not None:
-            encode = tokens.find(HttpEndpoint(settings.address), settings.model, settings.tokenizer)
+            with contextlib.suppress(MissingExtraError):
+                encode = tokens.find(HttpEndpoint(settings.address), settings.model, settings.tokenizer)
         total = 0.0
         for item in loaded if encode is not None else ():
             assert encode is not None

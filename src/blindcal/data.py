@@ -80,9 +80,9 @@ class Reading:
             raise InputError(f"field {self.label_field!r} is missing{_among(record)}")
         value = record[self.label_field]
         word = str(value).strip()
-        if isinstance(value, float) and value in (0.0, 1.0):
-            word = str(int(value))
-        mapped = (self.labels or {}).get(word, _LABELS.get(word.lower()))
+        own = self.labels or {}
+        short = word[0] if word in ("0.0", "1.0") else word  # as a column of floats is written
+        mapped = own.get(word, own.get(short, _LABELS.get(short.lower())))
         if mapped is None or isinstance(value, list | dict):
             raise InputError(
                 f"field {self.label_field!r} must be 0/1, true/false or yes/no, not {printable(word, 40)!r}; "

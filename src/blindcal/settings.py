@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
@@ -70,8 +71,18 @@ class Settings:
     def __post_init__(self) -> None:
         if self.method not in DEFAULT_QUERIES:
             raise ConfigError(f"method must be one of {', '.join(DEFAULT_QUERIES)}, not {self.method!r}")
-        if not 0 < self.level < 1:
-            raise ConfigError(f"level must be between 0 and 1, not {self.level}")
+        _check("level", self.level, 0 < self.level < 1, "between 0 and 1")
+        _check("seed", self.seed, _whole(self.seed, 0), "a whole number from 0 up")
+        _check("bins", self.bins, self.bins is None or _whole(self.bins, 1), "a whole number from 1 up")
+        _check("queries", self.queries, self.queries is None or _positive(self.queries), "a number above 0")
+        _check("timeout", self.timeout, _positive(self.timeout), "a number of seconds above 0")
+        _check("offset", self.offset, _finite(self.offset), "a finite number")
+        _check("limit", self.limit, _positive(self.limit), "a number above 0")
+        if self.method == "blind" and self.queries not in (None, DEFAULT_QUERIES["blind"]):
+            raise ConfigError(
+                f"queries: blind always asks 1 - 1/bins an item, not {self.queries:g}; "
+                "leave it out, or choose a method that can ask more, such as latent"
+            )
 
     @property
     def reading(self) -> Reading:
@@ -102,8 +113,12 @@ class Settings:
 
     def resolved(self, n: int) -> Settings:
         """With the defaults that depend on the method and the number of items filled in."""
-        bins = self.bins or (bins_blind(n) if self.method == "blind" else DEFAULT_BINS)
-        return replace(self, queries=self.queries or DEFAULT_QUERIES[self.method], bins=bins)
+        bins = bins_blind(n) if self.method == "blind" else DEFAULT_BINS
+        return replace(
+            self,
+            queries=DEFAULT_QUERIES[self.method] if self.queries is None else self.queries,
+            bins=bins if self.bins is None else self.bins,
+        )
 
     def fixed(self, items: Items) -> dict[str, Any]:
         """What a run may not be continued with once it has begun with another: all that shapes a query."""
@@ -116,6 +131,23 @@ class Settings:
         }
         shaping = {name: value for name, value in asdict(self).items() if name not in free}
         return plain({**shaping, "items": len(items), "items_digest": items.digest})
+
+
+def _check(name: str, value: object, holds: bool, rule: str) -> None:
+    if not holds:
+        raise ConfigError(f"{name} must be {rule}, not {value!r}")
+
+
+def _whole(value: object, least: int) -> bool:
+    return isinstance(value, int) and value >= least
+
+
+def _finite(value: object) -> bool:
+    return isinstance(value, int | float) and math.isfinite(value)
+
+
+def _positive(value: float) -> bool:
+    return _finite(value) and value > 0
 
 
 def known_prices(settings: Settings) -> Prices | None:

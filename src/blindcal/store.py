@@ -388,7 +388,9 @@ def _migrate(db: sqlite3.Connection) -> None:
 
 def _difference(begun: Mapping[str, Any], wanted: Mapping[str, Any]) -> str:
     return "; ".join(
-        f"{name}: {printable(json.dumps(begun.get(name)), 80)} then, "
+        "the questions changed"
+        if name == "items_digest"
+        else f"{name}: {printable(json.dumps(begun.get(name)), 80)} then, "
         f"{printable(json.dumps(wanted.get(name)), 80)} now"
         for name in sorted({*begun, *wanted})
         if begun.get(name) != wanted.get(name)

@@ -72,7 +72,13 @@ FEW = 100  # items, below which the headline warns of its own figures
     show_default=True,
     help="Refits behind the intervals.",
 )
-@click.option("--seed", type=int, default=0, show_default=True, help="Of the design; the same asks the same.")
+@click.option(
+    "--seed",
+    type=click.IntRange(0),
+    default=0,
+    show_default=True,
+    help="Of the design; the same asks the same.",
+)
 @click.option("--offset", type=float, default=50.0, show_default=True, help="The common bias C of METHOD 2.")
 @click.option(
     "--limit", type=float, default=100.0, show_default=True, help="The largest bias the service takes."

@@ -36,7 +36,9 @@ _ADVICE = {
 @click.option(
     "--limit", type=float, default=100.0, show_default=True, help="The largest bias the service takes."
 )
-@click.option("--seed", type=int, default=0, show_default=True, help="Chooses which items are asked.")
+@click.option(
+    "--seed", type=click.IntRange(0), default=0, show_default=True, help="Chooses which items are asked."
+)
 @click.option("--json", "as_json", is_flag=True, help="Print the findings as one JSON object.")
 def command(
     items: Path,

@@ -26,7 +26,7 @@ from blindcal.text import printable
 @click.option("--queries", default=1.0, show_default=True, help="Mean queries an item; may be fractional.")
 @click.option("--bins", default=5, show_default=True, help="Equal-width bins of the ECE.")
 @click.option("--repeats", default=20, show_default=True, help="Audits of each file, with seeds S, S+1, ...")
-@click.option("--seed", default=0, show_default=True, help="First seed.")
+@click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="First seed.")
 @click.option(
     "--generate", "generated", type=int, help="Also audit N generated items of an overconfident model."
 )
