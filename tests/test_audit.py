@@ -26,7 +26,7 @@ from blindcal.cli.audit import show
 from blindcal.data import load
 from blindcal.endpoints.recording import Recording
 from blindcal.endpoints.replay import Behaviour, Server, running
-from blindcal.errors import BlindcalError, ConfigError, InputError, UnfitError
+from blindcal.errors import BlindcalError, ConfigError, InputError, NotIdentifiedError, UnfitError
 from blindcal.estimate.truth import binned_ece
 from blindcal.result import AuditResult, Estimate, ece_if_invalid
 from blindcal.run import Limits, Prices, Progress
@@ -245,6 +245,38 @@ def test_a_stopped_audit_says_so_and_goes_on(items: Path, server: Server, tmp_pa
     assert partial.spend.queries <= 300
     assert partial.counts.unanswered > 0
     assert audit(items, settings(server), out=tmp_path / "run").complete
+
+
+@pytest.mark.parametrize(
+    ("limits", "message"),
+    [
+        (
+            Limits(max_queries=5),
+            "--max-queries 5 does not even pay for the probe, which takes about 90 queries",
+        ),
+        (Limits(max_cost=1e-4), r"--max-cost 0\.0001 does not even pay for the probe, .* 90 queries, \$0\.0"),
+    ],
+)
+def test_a_limit_below_the_probe_is_named(
+    items: Path, server: Server, tmp_path: Path, limits: Limits, message: str
+) -> None:
+    """A limit that the probe alone reaches is an error that names it, and what was paid for is kept."""
+    prices = Prices(10, 10)
+    with pytest.raises(ConfigError, match=message):
+        audit(items, settings(server), out=tmp_path / "run", limits=limits, prices=prices)
+    assert 0 < server.answered < 50
+    audit(items, settings(server), out=tmp_path / "run", prices=prices)
+    in_two = server.answered
+    audit(items, settings(server), out=tmp_path / "at once", prices=prices)
+    assert in_two == server.answered - in_two
+
+
+def test_a_limit_that_only_the_probe_fits_is_named(items: Path, server: Server, tmp_path: Path) -> None:
+    """With nothing left after the probe the error says what it took, not that nothing can be estimated."""
+    probed = audit(items, settings(server), out=tmp_path / "a").spend.probe_queries
+    only = Limits(max_queries=probed)
+    with pytest.raises(NotIdentifiedError, match=f"= {probed} reached before .* alone took {probed} queries"):
+        audit(items, settings(server), out=tmp_path / "b", limits=only)
 
 
 def test_answers_are_safe_in_a_spreadsheet(items: Path, server: Server, tmp_path: Path) -> None:

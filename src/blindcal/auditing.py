@@ -27,7 +27,7 @@ from blindcal.data import Items, load
 from blindcal.endpoints import tokens
 from blindcal.endpoints.base import Endpoint
 from blindcal.endpoints.http import HttpEndpoint
-from blindcal.errors import MissingExtraError
+from blindcal.errors import MissingExtraError, NotIdentifiedError
 from blindcal.figures import figures
 from blindcal.oracle import Truth, read_truth
 from blindcal.prepare import Ready, prepare
@@ -142,6 +142,9 @@ async def audit_async(
         If the probe's verdict is bad and nothing is forced.
     ConfigError
         If the folder holds a run with other settings.
+        Or if a limit is too low even for the probe.
+    NotIdentifiedError
+        If it is stopped before the first answer.
     EndpointError
         If asking is useless; every answer until then is kept.
     """
@@ -164,7 +167,7 @@ async def audit_async(
             )
         )
         async with _opened(endpoint, settings) as asked:
-            ready = await prepare(asked, loaded, settings, store, targets, limits.concurrency, force, tell)
+            ready = await prepare(asked, loaded, settings, store, targets, limits, prices, force, tell)
             tell("asking")
             asking = _design(loaded, settings)
             outcome = await run(
@@ -180,6 +183,12 @@ async def audit_async(
                 max_shift=ready.max_shift,
                 progress=progress,
                 stop=stop,
+            )
+        if outcome.stopped is not None and not len(outcome.answered.answers):
+            raise NotIdentifiedError(
+                f"{printable(outcome.stopped)} before the first answer: the probe alone took "
+                f"{ready.spent.queries} queries and {len(loaded)} items are to be asked; nothing is lost, "
+                "the same again goes on, with a higher limit if one was reached"
             )
         tell("estimating")
         result = await asyncio.to_thread(_conclude, loaded, settings, asking, outcome, ready, prices, truth)

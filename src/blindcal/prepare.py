@@ -19,10 +19,12 @@ from blindcal.endpoints.http import HttpEndpoint
 from blindcal.endpoints.probe import LEAST_SHIFT, Probe, probe
 from blindcal.errors import ConfigError, FatalError, UnfitError
 from blindcal.records import Item, Reply, Request, Targets, Token
+from blindcal.run import Limits, Prices
 from blindcal.settings import Settings, plain
 from blindcal.store import Store, Usage
 
 PILOTS, PROBED = 4, 6
+ABOUT = 90  # queries of pilots and probe together; more where an endpoint needs looking into
 SAMPLED = ("sampling", "temperature")
 
 
@@ -43,7 +45,8 @@ async def prepare(
     settings: Settings,
     store: Store,
     targets: Targets | None,
-    concurrency: int,
+    limits: Limits,
+    prices: Prices | None,
     force: bool,
     tell: Callable[[str], None],
 ) -> Ready:
@@ -52,7 +55,7 @@ async def prepare(
         return msgspec.convert(noted, Ready)
     order = np.random.default_rng(settings.seed).permutation(len(items))[: PROBED + PILOTS]
     sample = [items[int(k)] for k in order]
-    patient = Patient(_Remembered(endpoint, store, concurrency))
+    patient = Patient(_Remembered(endpoint, store, limits, prices))
     if targets is None:
         tell("choosing answer tokens")
         choice = await _choose(endpoint, patient, sample[-PILOTS:], settings)
@@ -93,28 +96,66 @@ async def prepare(
 class _Remembered:
     """An endpoint that asks nothing twice: what a run asked before it was interrupted is read back.
 
-    It keeps to the run's concurrency too, so that a crash loses no more here than there.
+    It keeps to the run's limits too: to its concurrency, so that a crash loses no more here than there,
+    and to what it may ask and cost.
     """
 
-    def __init__(self, endpoint: Endpoint, store: Store, concurrency: int) -> None:
+    def __init__(self, endpoint: Endpoint, store: Store, limits: Limits, prices: Prices | None) -> None:
         self._endpoint = endpoint
         self._store = store
-        self._room = asyncio.Semaphore(concurrency)
+        self._limits, self._prices = limits, prices
+        self._room = asyncio.Semaphore(limits.concurrency)
         self._times: Counter[bytes] = Counter()
+        self._paid = Usage()
+        self._under_way: set[asyncio.Task[Reply]] = set()
 
     async def ask(self, request: Request) -> Reply:
         key = hashlib.blake2b(msgspec.json.encode(request), digest_size=16).digest()
         nth = self._times[key]
         self._times[key] += 1
         if (kept := self._store.aside(key, nth)) is not None:
-            return msgspec.json.decode(kept, type=Reply)
+            reply = msgspec.json.decode(kept, type=Reply)
+            self._count(reply)
+            return reply
         async with self._room:
-            reply = await self._endpoint.ask(request)
-            self._store.add_aside(key, nth, msgspec.json.encode(reply).decode())
+            if (reached := self._limit_reached()) is not None:
+                if self._under_way:  # paid for: let it be kept
+                    await asyncio.wait(self._under_way)
+                raise ConfigError(reached)
+            asking = asyncio.create_task(self._ask(key, nth, request))
+            self._under_way.add(asking)
+            asking.add_done_callback(self._under_way.discard)
+            return await asking
+
+    async def _ask(self, key: bytes, nth: int, request: Request) -> Reply:
+        reply = await self._endpoint.ask(request)
+        self._count(reply)
+        self._store.add_aside(key, nth, msgspec.json.encode(reply).decode())
         return reply
+
+    def _count(self, reply: Reply) -> None:
+        self._paid += Usage(1, 1, reply.prompt_tokens, reply.completion_tokens)
+
+    def _limit_reached(self) -> str | None:
+        asked, limits = self._paid.queries, self._limits
+        if limits.max_queries is not None and asked + len(self._under_way) >= limits.max_queries:
+            return _too_low(f"max-queries {limits.max_queries}", "")
+        if limits.max_cost is not None and self._prices is not None and asked:
+            paid = self._prices.cost(self._paid)
+            each = paid / asked
+            if paid + each * (len(self._under_way) + 1) > limits.max_cost:
+                return _too_low(f"max-cost {limits.max_cost:g}", f", ${each * ABOUT:.2g}")
+        return None
 
     async def close(self) -> None:
         await self._endpoint.close()
+
+
+def _too_low(limit: str, cost: str) -> str:
+    return (
+        f"--{limit} does not even pay for the probe, which takes about {ABOUT} queries{cost}: raise it and "
+        "run the same again; what was asked is kept"
+    )
 
 
 async def _choose(
