@@ -53,7 +53,7 @@ FEW = 100  # items, below which the headline warns of its own figures
     "--queries",
     type=click.FloatRange(0, min_open=True),
     metavar="K",
-    help="Mean queries an item.  [default: 1; sampling 4, extraction 6, temperature 3]",
+    help="Mean queries an item.  [default: 1; sampling 4, extraction 6, temperature 3; blind has its own]",
 )
 @click.option(
     "--bins", type=click.IntRange(1), help="Bins of the ECE.  [default: 5; for blind round(N^(1/5))]"
@@ -115,7 +115,11 @@ FEW = 100  # items, below which the headline warns of its own figures
 @click.option(
     "--dry-run", is_flag=True, help="Only say how many queries and tokens it takes and what they cost."
 )
-@click.option("--force", is_flag=True, help="Go on although the probe finds the endpoint unfit.")
+@click.option(
+    "--force",
+    is_flag=True,
+    help="Go on although the probe finds the endpoint unfit; the figures may mean nothing.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 @click.option("--quiet", is_flag=True, help="No progress and no headline; errors only (and --json).")
 def command(

@@ -201,7 +201,10 @@ def openai(name: str) -> Encoder:
         try:
             import bpe_openai
         except ImportError:
-            raise MissingExtraError("OpenAI's encodings need: pip install 'blindcal[tokenizers]'") from None
+            raise MissingExtraError(
+                "OpenAI's encodings need: pip install 'blindcal[tokenizers]'; or give the ids of the answer "
+                "words (--positive-ids, --negative-ids)"
+            ) from None
         encoding = bpe_openai.get_encoding(openai_encoding(name) or name)
 
     async def encode(text: str) -> Sequence[int]:
