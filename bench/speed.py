@@ -52,7 +52,7 @@ def fit_parts(n: int) -> tuple[float, float, float]:
 def peer(n: int) -> float | None:
     """Seconds of 1,000 bootstrap resamples of `uncertainty-calibration`, from its own 100."""
     try:
-        import calibration  # type: ignore[import-not-found]
+        import calibration
     except ImportError:
         return None
     labels, p = generate(n, 0)
