@@ -11,6 +11,9 @@ from blindcal.estimate.latent import latent
 from blindcal.estimate.truth import binned_ece
 from blindcal.records import INVALID, Answered, FloatArray, IntArray
 
+#: Methods whose answers are read by `latent`: these have a fit, with a curve, operating points and draws.
+FITTED = ("latent", "temperature")
+
 
 def blind_result(plan: BlindDesign, labels: IntArray, answered: Answered) -> BlindResult:
     """`blind` of a run's answers: of the items asked so far and those that need no asking."""

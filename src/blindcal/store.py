@@ -29,7 +29,7 @@ import numpy as np
 import numpy.typing as npt
 
 from blindcal.errors import ConfigError, StoreError
-from blindcal.records import Item, Round
+from blindcal.records import IntArray, Item, Round
 from blindcal.text import printable
 
 AnswerArray: TypeAlias = npt.NDArray[np.int8]
@@ -94,6 +94,16 @@ class Usage:
             self.cached_tokens + other.cached_tokens,
             self.invalid + other.invalid,
         )
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """The items of a run as they are kept, in columns; ``digests`` tell whether prompts are the same."""
+
+    ids: tuple[str, ...]
+    labels: IntArray
+    groups: tuple[str | None, ...]
+    digests: tuple[bytes, ...]
 
 
 class Store:
@@ -190,6 +200,13 @@ class Store:
                 "SELECT id, label, grp FROM items WHERE item = ?", (number,)
             ).fetchone()
         return row
+
+    def items(self) -> Kept:
+        """All items of the run."""
+        with _translated(self.path):
+            rows = self._db.execute("SELECT id, label, grp, digest FROM items ORDER BY item").fetchall()
+        ids, labels, groups, digests = zip(*rows, strict=True) if rows else ((), (), (), ())
+        return Kept(ids, np.array(labels, np.int64), groups, digests)
 
     def item_count(self) -> int:
         """How many items the run has."""

@@ -1,0 +1,127 @@
+"""A finished run read back: what it found, what it asked, and the fit behind its figures.
+
+Nothing is held: the run file is read once and let go, so that another process may go on with it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from blindcal.auditing import RESULT_FILE, RUN_FILE
+from blindcal.errors import NotIdentifiedError, StoreError
+from blindcal.estimate.latent import LatentFit, latent
+from blindcal.methods import FITTED
+from blindcal.records import Answered, IntArray, Round
+from blindcal.result import AuditResult
+from blindcal.store import UNASKED, Store
+
+DEFAULT_RESAMPLES = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """A run: its result, its items in columns, and every answer.
+
+    ``groups`` are numbered in order of appearance, an item without one being a group of its own, and
+    ``None`` if no item has one. ``digests`` identify the prompts, kept or not. ``jitter`` is the
+    endpoint's own noise on the log-odds, as its probe found it.
+    """
+
+    folder: Path
+    result: AuditResult
+    settings: dict[str, Any]
+    ids: tuple[str, ...]
+    labels: IntArray
+    groups: IntArray | None
+    digests: tuple[bytes, ...]
+    answered: Answered
+    jitter: float
+
+    def fit(self, resamples: int | None = None) -> LatentFit:
+        """The fit whose figures the result holds; ``resamples`` (1,000) refits stand behind its intervals.
+
+        Raises
+        ------
+        NotIdentifiedError
+            If the run's method has no fit.
+        """
+        if self.result.method not in FITTED:
+            raise NotIdentifiedError(
+                f"{self.folder}: a run of method {self.result.method!r} has no fit, and so no curve and no "
+                f"thresholds; audit with --method {' or '.join(FITTED)}"
+            )
+        asked = self.answered
+        return latent(
+            self.labels[asked.items],
+            asked.shifts,
+            asked.answers,
+            asked.temperatures,
+            asked.items,
+            None if self.groups is None else self.groups[asked.items],
+            jitter=self.jitter,
+            resamples=DEFAULT_RESAMPLES if resamples is None else resamples,
+        )
+
+
+def open_run(path: str | Path) -> Finished:
+    """Read a run back from its folder, or from the run file or the result in it.
+
+    Raises
+    ------
+    StoreError
+        If there is no run, or it has gone on since its result was written.
+    InputError
+        If there is no result yet.
+    """
+    folder = _folder(Path(path))
+    with Store.read(folder / RUN_FILE) as store:
+        result = open_result(folder)
+        items, settings = store.items(), store.note("config") or {}
+        ready: dict[str, Any] = store.note("ready") or {}
+        answered, first = Answered.empty(), 0
+        for asked in store.rounds():
+            answers = store.answers(first, len(asked))
+            have = answers != UNASKED
+            reached = Round(asked.items[have], asked.shifts[have], asked.temperatures[have])
+            answered = answered.with_round(reached, answers[have].astype(np.int64))
+            first += len(asked)
+    told = result.counts.positive + result.counts.negative + result.counts.invalid
+    if told != len(answered):
+        raise StoreError(
+            f"{folder}: {len(answered):,} answers, of which its result knows {told:,}: the run has gone on "
+            "since; let its audit finish first"
+        )
+    return Finished(
+        folder,
+        result,
+        settings,
+        items.ids,
+        items.labels,
+        _numbered(items.groups),
+        items.digests,
+        answered,
+        float(ready.get("jitter", 0.0)),
+    )
+
+
+def open_result(path: str | Path) -> AuditResult:
+    """The result of a run: ``path`` is its folder, or the file itself."""
+    path = Path(path)
+    return AuditResult.load(path / RESULT_FILE if path.is_dir() else path)
+
+
+def _folder(path: Path) -> Path:
+    return path if path.is_dir() else path.parent
+
+
+def _numbered(names: tuple[str | None, ...]) -> IntArray | None:
+    """Groups as numbers, in the order of their first items."""
+    if all(name is None for name in names):
+        return None
+    seen: dict[object, int] = {}
+    keys = ((place,) if name is None else name for place, name in enumerate(names))
+    return np.array([seen.setdefault(key, len(seen)) for key in keys], np.int64)
