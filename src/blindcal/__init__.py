@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from blindcal.errors import BlindcalError
 from blindcal.estimate.blind import BlindResult, blind
+from blindcal.estimate.counts import Counts
 from blindcal.estimate.latent import LatentFit, latent
 from blindcal.estimate.truth import BinnedCalibration, binned_ece
 
@@ -22,6 +23,7 @@ __all__ = [
     "BinnedCalibration",
     "BlindResult",
     "BlindcalError",
+    "Counts",
     "LatentFit",
     "Settings",
     "audit",

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from blindcal.errors import InputError, NotIdentifiedError
-from blindcal.estimate.checks import ArrayLike, answers_array, labels_array, probabilities, whole
+from blindcal.estimate.checks import ArrayLike, answers_array, labels_array, probabilities, whole, wholes
 from blindcal.estimate.truth import bin_edges
 from blindcal.records import INVALID, POSITIVE, FloatArray, IntArray
 
@@ -58,7 +58,14 @@ def blind_subsets(n: int, bins: int, rng: np.random.Generator) -> IntArray:
     return subsets
 
 
-def blind(labels: ArrayLike, thresholds: ArrayLike, answers: ArrayLike, bins: int = 5) -> BlindResult:
+def blind(
+    labels: ArrayLike,
+    thresholds: ArrayLike,
+    answers: ArrayLike,
+    bins: int = 5,
+    *,
+    counts: ArrayLike | None = None,
+) -> BlindResult:
     """ECE_blind from any observed answers (METHOD 3).
 
     Parameters
@@ -70,6 +77,8 @@ def blind(labels: ArrayLike, thresholds: ArrayLike, answers: ArrayLike, bins: in
     answers : array_like, shape (n,)
         1 where ``f >= threshold`` (positive), 0 where not, -1, NaN or None where the answer was invalid.
     bins : int
+    counts : array_like, optional
+        How many items each row stands for; see :class:`blindcal.Counts`.
 
     References
     ----------
@@ -96,7 +105,9 @@ def blind(labels: ArrayLike, thresholds: ArrayLike, answers: ArrayLike, bins: in
         )
     a = np.where(subset == 0, POSITIVE, a)
     use = a != INVALID
-    sizes = np.bincount(subset[use], minlength=bins)
+    weights = np.ones(y.size, np.int64) if counts is None else wholes(counts, "counts", y.size)
+    sizes = _sizes(subset[use], weights[use], bins)
+    left_out = _sizes(subset[~use], weights[~use], bins)
     centres = (edges[:-1] + edges[1:]) / 2
     above = (a == POSITIVE) & use
 
@@ -104,24 +115,22 @@ def blind(labels: ArrayLike, thresholds: ArrayLike, answers: ArrayLike, bins: in
         if m == bins:
             return 0.0
         mine = above & (subset == m)
-        return float((centre - y[mine]).sum() / sizes[m]) if sizes[m] else np.nan
+        return float(((centre - y[mine]) * weights[mine]).sum() / sizes[m]) if sizes[m] else np.nan
 
     gaps = np.array([mean_over(m, c) - mean_over(m + 1, c) for m, c in enumerate(centres)])
     return BlindResult(
         edges=edges,
         gaps=gaps,
         subset_sizes=sizes,
-        invalid=int((~use).sum()),
-        invalid_bound=_invalid_bound(subset, use, sizes, bins),
-        notes=_notes(y, sizes, int((~use).sum())),
+        invalid=int(left_out.sum()),
+        # each subset's mean can move by its invalid share, and enters the two gaps beside its threshold
+        invalid_bound=float(2 * (left_out / np.maximum(sizes + left_out, 1)).sum()),
+        notes=_notes(y, sizes, int(left_out.sum())),
     )
 
 
-def _invalid_bound(subset: IntArray, use: np.ndarray, sizes: IntArray, bins: int) -> float:
-    """Each subset's mean can move by its invalid share, and enters the two gaps beside its threshold."""
-    invalid = np.bincount(subset[~use], minlength=bins)
-    share = invalid / np.maximum(sizes + invalid, 1)
-    return float(2 * share.sum())
+def _sizes(subset: IntArray, weights: IntArray, bins: int) -> IntArray:
+    return np.bincount(subset, weights=weights, minlength=bins).astype(np.int64)
 
 
 def _notes(y: IntArray, sizes: IntArray, invalid: int) -> tuple[str, ...]:

@@ -26,7 +26,7 @@ def _vector(name: str, values: ArrayLike) -> npt.NDArray[Any]:
 def _first_bad(name: str, rule: str, array: npt.NDArray[Any], bad: npt.NDArray[np.bool_]) -> None:
     if bad.any():
         where = int(np.argmax(bad))
-        raise InputError(f"{name}: {rule}, got {array[where]!r} at position {where}")
+        raise InputError(f"{name}: {rule}, got {array[where : where + 1].tolist()[0]!r} at position {where}")
 
 
 def _numbers(name: str, values: ArrayLike) -> FloatArray:
@@ -75,6 +75,16 @@ def reals(
     return array
 
 
+def wholes(values: ArrayLike, name: str, like: int) -> IntArray:
+    """Whole numbers from 1 up, of the expected length."""
+    array = _numbers(name, values)
+    same_length(name, array, like)
+    _first_bad(
+        name, "must be a whole number of at least 1", array, ~((array >= 1) & (array == np.rint(array)))
+    )
+    return array.astype(np.int64)
+
+
 def answers_array(values: ArrayLike, like: int, name: str = "answers") -> IntArray:
     """Answers: 1 or True positive, 0 or False negative, -1, NaN or None invalid."""
     array = _vector(name, values)
@@ -99,6 +109,19 @@ def codes(values: ArrayLike, name: str, like: int) -> IntArray:
         return np.unique(array, return_inverse=True)[1].astype(np.int64)
     except TypeError:
         raise InputError(f"{name}: must be names of one kind (all text or all numbers)") from None
+
+
+def per_item(name: str, per_row: IntArray, owner: IntArray) -> IntArray:
+    """The value that all rows of an item share; refused where they differ."""
+    values = np.empty(int(owner.max()) + 1, np.int64)
+    values[owner] = per_row
+    clash = values[owner] != per_row
+    if clash.any():
+        where = int(np.argmax(clash))
+        raise InputError(
+            f"{name}: must be the same for all queries of one item, got a change at position {where}"
+        )
+    return values
 
 
 def same_length(name: str, array: npt.NDArray[Any], like: int) -> None:

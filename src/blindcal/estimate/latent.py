@@ -23,8 +23,10 @@ from blindcal.estimate.checks import (
     codes,
     fraction,
     labels_array,
+    per_item,
     reals,
     whole,
+    wholes,
 )
 from blindcal.estimate.grid import CELLS, MID_P, MID_S, memberships
 from blindcal.estimate.model import Ensemble, fit_ensemble, link_scores, refit
@@ -336,6 +338,7 @@ def latent(
     items: ArrayLike | None = None,
     groups: ArrayLike | None = None,
     *,
+    counts: ArrayLike | None = None,
     jitter: float | str = 0.0,
     resamples: int = 1000,
     seed: int = 0,
@@ -356,6 +359,8 @@ def latent(
         Which item each query asked (any names); by default each query asks an item of its own.
     groups : array_like, optional
         Which cluster each query's item belongs to; intervals and the p-value then resample clusters.
+    counts : array_like, optional
+        How many items each query's item stands for; see :class:`blindcal.Counts`. Not with ``groups``.
     jitter : float or "estimate"
         Standard deviation of the endpoint's own noise on the log-odds of threshold queries. An estimate is
         the least jitter that explains the answers about as well as any; only items that are asked near the
@@ -383,24 +388,30 @@ def latent(
     t = reals(temperatures, "temperatures", rows, minimum=0.0)
     a = answers_array(answers, rows)
     owner = np.arange(rows) if items is None else codes(items, "items", rows)
-    y = _per_item("labels", y_rows, owner)
-    clusters = None if groups is None else _per_item("groups", codes(groups, "groups", rows), owner)
+    y = per_item("labels", y_rows, owner)
+    clusters = None if groups is None else per_item("groups", codes(groups, "groups", rows), owner)
+    weights = None if counts is None else per_item("counts", wholes(counts, "counts", rows), owner)
+    if weights is not None and clusters is not None:
+        raise InputError(
+            "counts: items that were counted together cannot belong to groups; give one of the two"
+        )
     if not (a != INVALID).any():
         raise NotIdentifiedError(f"answers: all {rows} are invalid, so nothing can be estimated")
     if not ((a != INVALID) & np.isfinite(b)).any():
         raise NotIdentifiedError(
             "shifts: all valid answers were forced by an infinite shift: nothing was asked"
         )
-    invalid = int((a == INVALID).sum())
-    if invalid > rows / 2:
+    stands_for = np.ones(rows, np.int64) if weights is None else weights[owner]
+    queries, invalid = int(stands_for.sum()), int(stands_for[a == INVALID].sum())
+    if invalid > queries / 2:
         warnings.warn(
-            f"answers: {invalid} of {rows} are invalid (-1); code answers as 1 and 0, not 1 and -1",
+            f"answers: {invalid} of {queries} are invalid (-1); code answers as 1 and 0, not 1 and -1",
             stacklevel=2,
         )
     known_jitter = _check_jitter(jitter)
 
     def count(noise: float) -> Patterns:
-        return count_patterns(y, b, t, a, owner, jitter=noise)
+        return count_patterns(y, b, t, a, owner, weights, jitter=noise)
 
     candidates = (known_jitter,) if known_jitter is not None else _JITTERS
     fits = [(noise, patterns, fit_ensemble(patterns)) for noise in candidates for patterns in [count(noise)]]
@@ -413,8 +424,8 @@ def latent(
     return LatentFit(
         patterns=patterns,
         ensemble=ensemble,
-        items=y.size,
-        queries=rows,
+        items=y.size if weights is None else int(weights.sum()),
+        queries=queries,
         invalid=invalid,
         jitter=noise,
         seed=seed,
@@ -429,19 +440,6 @@ def _check_jitter(jitter: float | str) -> float | None:
     if isinstance(jitter, str) or not (np.isfinite(jitter) and jitter >= 0):
         raise InputError(f'jitter: must be a number of at least 0 or "estimate", got {jitter!r}')
     return float(jitter)
-
-
-def _per_item(name: str, per_row: IntArray, owner: IntArray) -> IntArray:
-    """The value that all rows of an item share; refused where they differ."""
-    values = np.empty(int(owner.max()) + 1, np.int64)
-    values[owner] = per_row
-    clash = values[owner] != per_row
-    if clash.any():
-        where = int(np.argmax(clash))
-        raise InputError(
-            f"{name}: must be the same for all queries of one item, got a change at position {where}"
-        )
-    return values
 
 
 def _resampled_tables(fit: LatentFit) -> FloatArray:

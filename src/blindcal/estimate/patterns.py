@@ -131,11 +131,13 @@ def count_patterns(
     temperatures: FloatArray,
     answers: IntArray,
     items: IntArray,
+    weights: IntArray | None = None,
     *,
     jitter: float = 0.0,
 ) -> Patterns:
-    """Aggregate answers by pattern. ``labels`` is per item; the other columns are per query."""
+    """Aggregate answers by pattern. Labels and weights are per item; the other columns are per query."""
     n = labels.size
+    weights = np.ones(n, np.int64) if weights is None else weights
     use = (answers != INVALID) & np.isfinite(shifts)  # an infinite shift forces its answer: it tells nothing
     items, answers, temperatures = items[use], answers[use], temperatures[use]
     edges = edge_of_shift(shifts[use])
@@ -161,7 +163,7 @@ def count_patterns(
     )
     # one whole number a pattern, intervals before curves: far faster to tell apart than rows of numbers
     key = (((rows + 1) * 2 + labels) * (CELLS + 1) + low) * (CELLS + 1) + high
-    unique, of_item, counts = np.unique(key, return_inverse=True, return_counts=True)
+    unique, of_item = np.unique(key, return_inverse=True)
     rest, last = np.divmod(unique, CELLS + 1)
     rest, first = np.divmod(rest, CELLS + 1)
     row, label = rest // 2 - 1, rest % 2
@@ -172,9 +174,9 @@ def count_patterns(
         stop=(label * CELLS + last)[interval],
         curve_labels=label[~interval],
         curves=np.where(inside, kinds[row[~interval]], 0.0),
-        counts=counts.astype(np.float64),
+        counts=np.bincount(of_item.reshape(-1), weights=weights).astype(np.float64),
         of_item=of_item.astype(np.int64),
-        contradictions=int((at_least >= below).sum()),
+        contradictions=int(weights[at_least >= below].sum()),
     )
 
 

@@ -1,0 +1,187 @@
+"""Answers counted: how many items showed each set of answers is all that the estimators need.
+
+Items with the same label and the same answers to the same questions are alike, so a table of distinct
+*patterns* with a count each stands for any number of items. Counts of disjoint items add up, in any
+order and from anywhere: a shard, a machine, a SQL ``GROUP BY``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import numpy as np
+from scipy.special import expit
+
+from blindcal.errors import InputError
+from blindcal.estimate.blind import BlindResult, blind
+from blindcal.estimate.checks import (
+    ArrayLike,
+    answers_array,
+    codes,
+    labels_array,
+    per_item,
+    reals,
+    wholes,
+)
+from blindcal.estimate.latent import LatentFit, latent
+from blindcal.records import FloatArray, IntArray
+
+
+@dataclass(frozen=True, eq=False)
+class Counts:
+    """Distinct patterns of answers and the number of items that showed each, in one order.
+
+    Attributes
+    ----------
+    count, label : arrays of shape (patterns,)
+        Items that showed the pattern, and their label.
+    pattern : array of shape (answers,)
+        The pattern that each of the answers below is part of.
+    shift, temperature, answer : arrays of shape (answers,)
+        What was asked and what came back: 1, 0, or -1 for an invalid answer.
+
+    Examples
+    --------
+    >>> shard = Counts.of([1, 0, 1], [0.0, 0.0, 0.0], [1, 1, 1])
+    >>> both = shard + Counts.of([0, 0], [0.0, 0.0], [1, 0])
+    >>> both.items, both.count.tolist(), both.label.tolist()
+    (5, [1, 2, 2], [0, 0, 1])
+    """
+
+    count: IntArray
+    label: IntArray
+    pattern: IntArray
+    shift: FloatArray
+    temperature: FloatArray
+    answer: IntArray
+
+    @classmethod
+    def of(
+        cls,
+        labels: ArrayLike,
+        shifts: ArrayLike,
+        answers: ArrayLike,
+        temperatures: ArrayLike = 0.0,
+        items: ArrayLike | None = None,
+        counts: ArrayLike | None = None,
+    ) -> Counts:
+        """Count answers, given as to :func:`blindcal.latent`: one row a query.
+
+        ``counts`` says how many items each row's item stands for, for rows that were counted before.
+        """
+        y = labels_array(labels)
+        rows = y.size
+        owner = np.arange(rows) if items is None else codes(items, "items", rows)
+        weights = np.ones(rows, np.int64) if counts is None else wholes(counts, "counts", rows)
+        return _counted(
+            per_item("labels", y, owner),
+            per_item("counts", weights, owner),
+            owner,
+            reals(shifts, "shifts", rows, infinite=True),
+            reals(temperatures, "temperatures", rows, minimum=0.0),
+            answers_array(answers, rows),
+        )
+
+    @classmethod
+    def total(cls, parts: Iterable[Counts]) -> Counts:
+        """The counts of disjoint sets of items, added up."""
+        each = list(parts)
+        if not each:
+            raise InputError("counts: nothing to add up")
+        firsts = np.cumsum([0, *(one.count.size for one in each)])
+        return _counted(
+            np.concatenate([one.label for one in each]),
+            np.concatenate([one.count for one in each]),
+            np.concatenate([one.pattern + first for one, first in zip(each, firsts, strict=False)]),
+            np.concatenate([one.shift for one in each]),
+            np.concatenate([one.temperature for one in each]),
+            np.concatenate([one.answer for one in each]),
+        )
+
+    def __add__(self, other: Counts) -> Counts:
+        return Counts.total([self, other])
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Counts):
+            return NotImplemented
+        return all(np.array_equal(mine, theirs) for mine, theirs in zip(self._all, other._all, strict=True))
+
+    __hash__ = None  # type: ignore[assignment]  # compared by content, which arrays cannot be hashed by
+
+    @property
+    def _all(self) -> tuple[IntArray | FloatArray, ...]:
+        return self.count, self.label, self.pattern, self.shift, self.temperature, self.answer
+
+    @property
+    def items(self) -> int:
+        """Number of items."""
+        return int(self.count.sum())
+
+    @property
+    def queries(self) -> int:
+        """Number of answers, invalid ones included."""
+        return int(self.count[self.pattern].sum())
+
+    def latent(self, *, jitter: float | str = 0.0, resamples: int = 1000, seed: int = 0) -> LatentFit:
+        """The fit of :func:`blindcal.latent`, the same to the last digit as from the answers one by one.
+
+        Which items belong together is not kept in counts: intervals take the items as independent.
+        """
+        return latent(
+            self.label[self.pattern],
+            self.shift,
+            self.answer,
+            self.temperature,
+            self.pattern,
+            counts=self.count[self.pattern],
+            jitter=jitter,
+            resamples=resamples,
+            seed=seed,
+        )
+
+    def blind(self, bins: int = 5) -> BlindResult:
+        """`ECE_blind` of items asked one threshold each; a shift of infinity is the subset not asked."""
+        if self.pattern.size != self.count.size or self.temperature.any():
+            raise InputError("counts: blind needs one threshold an item, and some here were asked otherwise")
+        return blind(self.label, expit(-self.shift), self.answer, bins, counts=self.count)
+
+
+def _counted(
+    labels: IntArray,
+    weights: IntArray,
+    owner: IntArray,
+    shifts: FloatArray,
+    temperatures: FloatArray,
+    answers: IntArray,
+) -> Counts:
+    """Items of the same pattern put together; labels and weights are per item."""
+    shift_values, shift = np.unique(shifts + 0.0, return_inverse=True)  # + 0.0: minus zero is zero
+    heat_values, heat = np.unique(temperatures + 0.0, return_inverse=True)
+    kind_values, kind = np.unique((shift * heat_values.size + heat) * 3 + answers + 1, return_inverse=True)
+    order = np.lexsort((kind, owner))
+    kind, owner = kind[order], owner[order]
+    size = np.bincount(owner, minlength=labels.size)
+    begin = np.cumsum(size) - size
+    # label, then the item's answers in order: one whole number that grows by one answer at a time
+    pattern = labels
+    for nth in range(int(size.max())):
+        has = size > nth
+        next_kind = np.zeros(labels.size, np.int64)
+        next_kind[has] = kind[begin[has] + nth] + 1
+        pattern = np.unique(pattern * (kind_values.size + 1) + next_kind, return_inverse=True)[1]
+    _, example = np.unique(pattern, return_index=True)
+    length = size[example]
+    rows = np.repeat(begin[example] - np.cumsum(length) + length, length) + np.arange(length.sum())
+    rest, answer = np.divmod(kind_values[kind[rows]], 3)
+    at_shift, at_heat = np.divmod(rest, heat_values.size)
+    count = np.zeros(example.size, np.int64)
+    np.add.at(count, pattern, weights)
+    return Counts(
+        count=count,
+        label=labels[example],
+        pattern=np.repeat(np.arange(example.size), length),
+        shift=shift_values[at_shift],
+        temperature=heat_values[at_heat],
+        answer=answer - 1,
+    )
