@@ -137,7 +137,7 @@ def test_counts_made_elsewhere_are_taken() -> None:
 
 def test_what_cannot_be_counted_is_refused() -> None:
     """Wrong counts, counts beside groups, and several answers for blind: each is named."""
-    with pytest.raises(InputError, match=r"counts: must be a whole number of at least 1, got 1\.5 at position 1"):
+    with pytest.raises(InputError, match=r"whole number of at least 1, got 1\.5 at position 1"):
         bc.Counts.of([0, 1], [0, 0], [0, 1], counts=[1, 1.5])
     with pytest.raises(InputError, match=r"counts: must be the same for all queries of one item"):
         bc.Counts.of([0, 0], [0, 1], [0, 1], items=[7, 7], counts=[1, 2])
