@@ -174,7 +174,12 @@ async def audit_async(
                 asking,
                 loaded,
                 asked,
-                Question(ready.targets, settings.offset, settings.method != "temperature"),
+                Question(
+                    ready.targets,
+                    settings.offset,
+                    settings.method != "temperature",
+                    settings.seed if settings.send_seed else None,
+                ),
                 store,
                 limits=limits,
                 prices=prices,

@@ -23,6 +23,7 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
+from blindcal.chance import query_seeds
 from blindcal.design import Design
 from blindcal.endpoints.base import Endpoint
 from blindcal.errors import EndpointError, InputError, ReplyError, RetryableError
@@ -40,7 +41,7 @@ from blindcal.records import (
     Targets,
 )
 from blindcal.store import UNASKED, AnswerArray, Saved, Store, Usage
-from blindcal.text import printable
+from blindcal.text import printable, spoken
 
 CHARACTERS_A_TOKEN = 4.0  # a guess that serves until the endpoint has told a real count
 REPLY_TRIES = 3
@@ -53,33 +54,40 @@ HOPELESS_AT_FIRST = 5
 class Question:
     """How a query is put and its answer read: which tokens are biased, and what counts as which answer.
 
-    ``biased=False`` sends no ``logit_bias`` at all (METHOD 6).
+    ``biased=False`` sends no ``logit_bias`` at all (METHOD 6). With a ``seed`` every sampled query carries
+    one of its own that follows from it: an endpoint that heeds seeds then repeats itself.
     """
 
     targets: Targets
     offset: float = 50.0
     biased: bool = True
+    seed: int | None = None
     _meaning: dict[str, int] = field(init=False, repr=False, default_factory=dict)
 
     def __post_init__(self) -> None:
         for tokens, meaning in ((self.targets.positive, POSITIVE), (self.targets.negative, NEGATIVE)):
             for token in tokens:
-                if self._meaning.setdefault(_spoken(token.text), meaning) != meaning:
+                if self._meaning.setdefault(spoken(token.text), meaning) != meaning:
                     raise InputError(
                         f"the answer {printable(token.text)!r} cannot mean both positive and negative"
                     )
 
-    def request(self, messages: tuple[Message, ...], shift: float, temperature: float) -> Request:
-        """The request of one query (METHOD 2)."""
+    def request(
+        self, messages: tuple[Message, ...], shift: float, temperature: float, number: int = 0
+    ) -> Request:
+        """The request of one query (METHOD 2); ``number`` is which of the run it is."""
+        seed = None
+        if self.seed is not None and temperature > 0:
+            seed = int(query_seeds(self.seed, number, 1)[0])
         if not self.biased:
-            return Request(messages, temperature=temperature)
+            return Request(messages, temperature=temperature, seed=seed)
         bias = {token.id: self.offset + shift for token in self.targets.positive}
         bias |= {token.id: self.offset for token in self.targets.negative}
-        return Request(messages, bias, temperature)
+        return Request(messages, bias, temperature, seed=seed)
 
     def answer(self, text: str) -> int:
         """Which answer a reply's text is; its case and the white space around it do not matter."""
-        return self._meaning.get(_spoken(text), INVALID)
+        return self._meaning.get(spoken(text), INVALID)
 
 
 @dataclass(frozen=True, slots=True)
@@ -345,7 +353,10 @@ class _Runner:
         """Ask until there is an answer, or no hope of one for this query."""
         messages = self._items[int(self._asked.items[position])].messages
         request = self._question.request(
-            messages, float(self._asked.shifts[position]), float(self._asked.temperatures[position])
+            messages,
+            float(self._asked.shifts[position]),
+            float(self._asked.temperatures[position]),
+            self._first + position,
         )
         tokens = self._guess(messages)
         attempt, useless = 1, 0
@@ -472,10 +483,6 @@ class _Runner:
             paid = self._spent + self.usage
             cost = self._prices.cost(paid) if self._prices else None
             self.progress(Progress(self.usage.queries, self.total, paid, cost, self._climb.limit))
-
-
-def _spoken(text: str) -> str:
-    return text.strip().casefold()
 
 
 def _rows(asked: Round, chosen: npt.NDArray[np.bool_]) -> Round:

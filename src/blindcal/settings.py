@@ -37,6 +37,7 @@ class Settings:
     ``queries`` is the mean number an item (by default 1 for ``latent`` and ``blind``). ``offset`` is the
     common bias C of METHOD 2 and ``limit`` the largest bias the service takes. ``resamples`` refits stand
     behind the intervals. ``keep_prompts=False`` keeps only hashes of the questions in the run file.
+    ``send_seed`` sends a seed with each sampled query, for endpoints that heed it.
     """
 
     model: str
@@ -67,6 +68,7 @@ class Settings:
     id_field: str = "id"
     group_field: str = "group"
     keep_prompts: bool = True
+    send_seed: bool = False
 
     def __post_init__(self) -> None:
         if self.method not in DEFAULT_QUERIES:

@@ -9,6 +9,7 @@ import numpy as np
 from scipy.special import expit
 
 from blindcal import design
+from blindcal.chance import luck, query_seeds
 from blindcal.estimate.checks import ArrayLike, labels_array, probabilities, whole
 from blindcal.estimate.truth import binned_ece
 from blindcal.methods import estimate_ece
@@ -21,8 +22,14 @@ def log_odds(p: FloatArray) -> FloatArray:
         return np.asarray(np.log(p) - np.log1p(-p))
 
 
-def respond(s: FloatArray, asked: Round, rng: np.random.Generator, jitter: float = 0.0) -> IntArray:
-    """Answers of an endpoint with hidden log-odds ``s`` (METHOD 2)."""
+def respond(
+    s: FloatArray,
+    asked: Round,
+    rng: np.random.Generator,
+    jitter: float = 0.0,
+    draws: FloatArray | None = None,
+) -> IntArray:
+    """Answers of an endpoint with hidden log-odds ``s`` (METHOD 2); ``draws`` decide sampled ones."""
     shifted = s[asked.items] + asked.shifts
     if jitter:
         shifted = shifted + jitter * rng.standard_normal(shifted.size)
@@ -30,7 +37,7 @@ def respond(s: FloatArray, asked: Round, rng: np.random.Generator, jitter: float
     answers = (shifted >= 0).astype(np.int64)
     if warm.any():
         chance = expit(shifted[warm] / asked.temperatures[warm])
-        answers[warm] = rng.random(chance.size) < chance
+        answers[warm] = (rng.random(chance.size) if draws is None else draws[warm]) < chance
     return answers
 
 
@@ -43,7 +50,8 @@ def ask(
     rng = np.random.default_rng([seed, 5])
     answered = Answered.empty()
     while (asked := plan.next_round(answered)) is not None:
-        answered = answered.with_round(asked, respond(s, asked, rng, jitter))
+        draws = luck(query_seeds(seed, len(answered), len(asked)))
+        answered = answered.with_round(asked, respond(s, asked, rng, jitter, draws))
     return answered
 
 

@@ -23,6 +23,11 @@ def encodable(text: str) -> str:
     return text if text.isascii() else _SURROGATE.sub("\ufffd", text)
 
 
+def spoken(text: str) -> str:
+    """``text`` as an answer word: its case and the white space around it do not matter."""
+    return text.strip().casefold()
+
+
 def csv_cell(text: str) -> str:
     """``text`` that a spreadsheet shows instead of running: a quote goes before what starts a formula."""
     shown = printable(text, limit=len(text))

@@ -79,6 +79,11 @@ FEW = 100  # items, below which the headline warns of its own figures
     show_default=True,
     help="Of the design; the same asks the same.",
 )
+@click.option(
+    "--send-seed",
+    is_flag=True,
+    help="Send a seed with each sampled query, so that an endpoint that heeds it repeats itself.",
+)
 @click.option("--offset", type=float, default=50.0, show_default=True, help="The common bias C of METHOD 2.")
 @click.option(
     "--limit", type=float, default=100.0, show_default=True, help="The largest bias the service takes."

@@ -77,7 +77,7 @@ class HttpEndpoint:
                 stacklevel=2,
             )
         self._limit_name = "max_tokens"
-        self._bodies: dict[tuple[float, int, int, int | None], bytes] = {}
+        self._bodies: dict[tuple[float, int, int], bytes] = {}
         self._reached = False
         self._session: aiohttp.ClientSession | None = None
 
@@ -153,11 +153,13 @@ class HttpEndpoint:
         return self._session
 
     def _body(self, request: Request) -> bytes:
-        settings = (request.temperature, request.max_tokens, request.top_logprobs, request.seed)
+        settings = (request.temperature, request.max_tokens, request.top_logprobs)
         constant = self._bodies.get(settings)
         if constant is None:
             constant = self._bodies[settings] = self._constant_part(request)
         bias = b',"logit_bias":' + _encode(request.logit_bias) if request.logit_bias else b""
+        if request.seed is not None and "seed" not in self.address.extra_body:
+            bias += b',"seed":%d' % request.seed
         if self.address.api == "chat":
             return b'%b"messages":%b%b}' % (constant, _encode(_as_chat(request.messages)), bias)
         prompt = "\n".join(message.content for message in request.messages)
@@ -172,8 +174,6 @@ class HttpEndpoint:
         }
         if request.temperature > 0:
             body["top_p"] = 1  # some servers cut the tail by default, and a sampled answer must not be cut
-        if request.seed is not None:
-            body["seed"] = request.seed
         if request.top_logprobs:
             chat = self.address.api == "chat"
             body["logprobs"] = True if chat else request.top_logprobs

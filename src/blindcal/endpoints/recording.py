@@ -14,7 +14,8 @@ from pathlib import Path
 import numpy as np
 
 from blindcal.errors import InputError
-from blindcal.records import FloatArray, IntArray, Token
+from blindcal.records import INVALID, NEGATIVE, POSITIVE, FloatArray, IntArray, Round, Targets, Token
+from blindcal.text import spoken
 
 # Tokens that were not recorded but that a client may name all the same are far below the recorded ones.
 UNRECORDED_GAP = 12.0
@@ -77,6 +78,42 @@ class Recording:
         mass = np.exp(logits - lse[:, None]).sum(axis=1)
         rest = lse + np.log(np.maximum(1 - mass, 1e-12))
         return cls(name, tuple(ids), tokens, logits, rest, others_first)
+
+    def answers(
+        self, asked: Round, targets: Targets, luck: FloatArray, *, offset: float = 50.0, biased: bool = True
+    ) -> IntArray:
+        """What a replay of this recording answers to a round, without a server, to the last bit.
+
+        ``luck`` is each query's draw in [0, 1), for those that are sampled.
+        """
+        columns = {token.id: column for column, token in enumerate(self.tokens)}
+        candidates = np.empty((len(asked), len(self.tokens) + 1))
+        candidates[:, :-1] = self.logits[asked.items]
+        rest = self.rest[asked.items]
+        others_first = self.others_first[asked.items] > 0
+        greedy = np.where(others_first, rest, np.minimum(rest, candidates[:, :-1].max(axis=1) - 1e-3))
+        cold = asked.temperatures == 0
+        candidates[:, -1] = np.where(cold, greedy, rest)
+        if biased:
+            for token in targets.positive:
+                candidates[:, columns[token.id]] += offset + asked.shifts
+            for token in targets.negative:
+                candidates[:, columns[token.id]] += offset
+        said = np.empty(len(asked), np.int64)
+        said[cold] = candidates[cold].argmax(axis=1)
+        said[~cold] = drawn(candidates[~cold], asked.temperatures[~cold], luck[~cold])
+        words = {spoken(token.text): NEGATIVE for token in targets.negative}
+        words |= {spoken(token.text): POSITIVE for token in targets.positive}
+        meaning = [words.get(spoken(token.text), INVALID) for token in self.tokens]
+        return np.array([*meaning, INVALID])[said]
+
+
+def drawn(candidates: FloatArray, temperatures: FloatArray, luck: FloatArray) -> IntArray:
+    """Which candidate (column) is sampled in each row: the first whose cumulated weight reaches the luck."""
+    best = candidates.max(axis=1, keepdims=True)
+    weights = np.cumsum(np.exp((candidates - best) / temperatures[:, None]), axis=1)
+    reached = weights >= (luck * weights[:, -1])[:, None]
+    return np.asarray(reached.argmax(axis=1), dtype=np.int64)
 
 
 def _read_csv(path: Path) -> tuple[list[str], list[list[str]]]:

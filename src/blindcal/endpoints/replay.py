@@ -6,8 +6,8 @@ its clients answers alone, as the services do that blindcal is made for; the pap
 this with the default behaviour, and the tests' hostile endpoints are this with others.
 
 At temperature zero the token with the highest biased logit is said, and a tie goes to the token that
-the recording names first. Above zero one is drawn from the softmax; the tokens that were not recorded
-weigh what they did at temperature one.
+the recording names first. Above zero one is drawn from the softmax, by the request's seed if it has one; the
+tokens that were not recorded weigh what they did at temperature one.
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ from typing import Any, Literal, Self, TypeAlias
 import msgspec
 import numpy as np
 
-from blindcal.endpoints.recording import UNRECORDED_GAP, Recording
+from blindcal.chance import luck
+from blindcal.endpoints.recording import UNRECORDED_GAP, Recording, drawn
 from blindcal.endpoints.wire import HttpRequest, HttpResponse, Listener, Manner
 from blindcal.errors import ConfigError, InputError
 from blindcal.records import Item
@@ -275,8 +276,8 @@ class Server:
         if temperature == 0:
             chosen = candidates.index(best)
         else:
-            weights = np.exp((np.array(candidates) - best) / temperature)
-            chosen = int(np.searchsorted(np.cumsum(weights), self._rng.random() * weights.sum()))
+            u = self._rng.random() if asked.seed is None else float(luck(np.array([asked.seed]))[0])
+            chosen = int(drawn(np.array([candidates]), np.array([temperature]), np.array([u]))[0])
         said = texts[chosen] if chosen < len(texts) else _OTHER_TEXT
         if not asked.logprobs:
             return said, {}
@@ -326,6 +327,7 @@ class Asked(msgspec.Struct, kw_only=True):
     max_tokens: int | None = None
     max_completion_tokens: int | None = None
     logprobs: bool | int | None = None
+    seed: int | None = None
 
 
 class ChatAsked(Asked, kw_only=True):

@@ -1,0 +1,56 @@
+"""Seeds of queries and the draws they decide."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from blindcal import design
+from blindcal.chance import luck, query_seeds
+from blindcal.endpoints.recording import Recording
+from blindcal.records import Answered, Request, Targets, Token
+from blindcal.run import Question
+from blindcal.simulate import ask, generate
+from serving import PAIR, items
+
+
+def test_a_query_has_the_same_seed_wherever_counting_begins() -> None:
+    """The seed of query q depends on the run's seed and on q alone, and any server takes it."""
+    whole = query_seeds(7, 0, 1000)
+    assert np.array_equal(query_seeds(7, 990, 10), whole[990:])
+    assert whole.min() >= 0
+    assert whole.max() < 2**31
+    assert np.unique(whole).size == whole.size
+    assert not np.isin(query_seeds(8, 0, 1000), whole).any()
+
+
+def test_draws_are_uniform_and_unrelated() -> None:
+    """10^6 draws of two runs: ten equal bins and no correlation, within five standard errors."""
+    n = 10**6
+    one, other = luck(query_seeds(0, 0, n)), luck(query_seeds(1, 0, n))
+    counts = np.histogram(one, bins=10, range=(0, 1))[0]
+    assert np.abs(counts - n / 10).max() < 5 * np.sqrt(n * 0.1 * 0.9)
+    assert abs(np.corrcoef(one, other)[0, 1]) < 5 / np.sqrt(n)
+    assert abs(np.corrcoef(one[1:], one[:-1])[0, 1]) < 5 / np.sqrt(n)
+
+
+def test_only_sampled_queries_of_a_run_with_a_seed_carry_one() -> None:
+    """A greedy query needs no luck; without a seed nothing is sent that a server might refuse."""
+    messages = items(1)[0].messages
+    assert Question(PAIR, seed=3).request(messages, 0.0, 1.0, 5).seed == query_seeds(3, 5, 1)[0]
+    assert Question(PAIR, biased=False, seed=3).request(messages, 0.0, 2.0, 6).seed == query_seeds(3, 6, 1)[0]
+    assert Question(PAIR, seed=3).request(messages, 0.0, 0.0, 5).seed is None
+    assert Question(PAIR).request(messages, 0.0, 1.0, 5) == Request(messages, {1: 50.0, 2: 50.0}, 1.0)
+
+
+def test_a_recording_of_probabilities_answers_as_the_simulation_does() -> None:
+    """Known probabilities and a recording made of them give the same answers to every design."""
+    labels, p = generate(500)
+    recording = Recording.from_probabilities([str(k) for k in range(500)], p)
+    targets = Targets((Token(1, "Yes"),), (Token(2, "No"),))
+    for method, queries in (("latent", 3.0), ("sampling", 2.0), ("extraction", 4.0), ("blind", 1.0)):
+        plan = design.make(method, labels, queries=queries, seed=4)
+        answered = Answered.empty()
+        while (asked := plan.next_round(answered)) is not None:
+            draws = luck(query_seeds(4, len(answered), len(asked)))
+            answered = answered.with_round(asked, recording.answers(asked, targets, draws))
+        assert np.array_equal(answered.answers, ask(plan, labels, p, seed=4).answers), method
