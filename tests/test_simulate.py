@@ -79,6 +79,35 @@ def test_latent_beats_blind_on_made_up_items() -> None:
     assert latent.mae < 0.5 * blind.mae
 
 
+@pytest.mark.parametrize(("method", "queries"), [("sampling", 2), ("sampling", 4), ("extraction", 3)])
+def test_latent_reads_the_answers_of_other_methods_better(method: str, queries: float) -> None:
+    """The same answers, read by the likelihood, err less than half as much as read the method's own way."""
+    labels, p = generate(3000, 0)
+    own, fitted = (
+        simulate(method, labels, p, estimator=estimator, queries=queries, repeats=4)
+        for estimator in ("own", "latent")
+    )
+    assert (own.queries, own.estimator, fitted.estimator) == (fitted.queries, "own", "latent")
+    assert fitted.mae < 0.5 * own.mae
+
+
+def test_methods_that_are_fitted_are_read_the_same_either_way() -> None:
+    """For `latent` and `temperature` the likelihood is the method's own estimator."""
+    labels, p = generate(300, 1)
+    for method in ("latent", "temperature"):
+        own, fitted = (
+            simulate(method, labels, p, estimator=name, queries=2, repeats=1) for name in ("own", "latent")
+        )
+        assert own.estimates == fitted.estimates
+
+
+def test_an_unknown_estimator_is_refused_with_those_there_are() -> None:
+    """A wrong name is answered with the right ones."""
+    labels, p = generate(50, 1)
+    with pytest.raises(BlindcalError, match="estimator: must be one of own, latent, got 'mle'"):
+        simulate("blind", labels, p, estimator="mle", repeats=1)
+
+
 def test_extraction_converges_to_the_oracle() -> None:
     """Ten queries of bisection leave nothing but rounding."""
     labels, p = generate(500, 2)
@@ -124,9 +153,9 @@ def objects(result: Result) -> list[dict[str, Any]]:
 
 
 def test_json_is_one_object_a_file_with_these_keys(scores: Path) -> None:
-    """The keys are file, n, method, queries, oracle, estimates, mae; numbers are plain and finite."""
+    """The keys are file, n, method, estimator, queries, oracle, estimates, mae; numbers are finite."""
     (found,) = objects(call(str(scores), "--method", "latent", "--repeats", "2", "--json"))
-    assert list(found) == ["file", "n", "method", "queries", "oracle", "estimates", "mae"]
+    assert list(found) == ["file", "n", "method", "estimator", "queries", "oracle", "estimates", "mae"]
     assert (found["file"], found["n"], found["method"], found["queries"]) == (str(scores), 300, "latent", 1.0)
     assert len(found["estimates"]) == 2
     data = read_scores(scores)

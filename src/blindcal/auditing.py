@@ -162,9 +162,7 @@ async def audit_async(
         truth = (
             None
             if oracle is None
-            else await asyncio.to_thread(
-                read_truth, Path(oracle), loaded, settings.semantics, settings.method
-            )
+            else await asyncio.to_thread(read_truth, Path(oracle), loaded, settings.measured)
         )
         async with _opened(endpoint, settings) as asked:
             ready = await prepare(asked, loaded, settings, store, targets, limits, prices, force, tell)
@@ -177,7 +175,7 @@ async def audit_async(
                 Question(
                     ready.targets,
                     settings.offset,
-                    settings.method != "temperature",
+                    design.METHODS[settings.method].biased,
                     settings.seed if settings.send_seed else None,
                 ),
                 store,
@@ -289,7 +287,7 @@ def _conclude(
         items=str(items.path),
         model=settings.model,
         method=settings.method,
-        semantics=ready.targets.semantics,
+        semantics=design.METHODS[settings.method].semantics(ready.targets.semantics),
         level=settings.level,
         ece=found.ece,
         overconfidence=found.overconfidence,

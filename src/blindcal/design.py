@@ -7,9 +7,9 @@ run can be taken up again from its answers alone.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Literal, Protocol
 
 import numpy as np
 from scipy.special import logit
@@ -22,7 +22,7 @@ from blindcal.estimate.grid import CELLS, EDGES_P, EDGES_S, MID_P, edge_of_thres
 from blindcal.estimate.model import working_table
 from blindcal.estimate.patterns import Patterns, count_patterns
 from blindcal.estimate.truth import bin_edges
-from blindcal.records import Answered, FloatArray, IntArray, Round
+from blindcal.records import Answered, FloatArray, IntArray, Round, Semantics
 
 #: Temperatures that together tell weak from strong preferences (METHOD 6); no API takes more than 2.
 TEMPERATURES = (0.3, 0.6, 1.0, 2.0)
@@ -244,7 +244,108 @@ def best_splits(patterns: Patterns, table: FloatArray, chunk: int = 2048) -> Spl
     return Splits(low, high, gain)
 
 
-METHODS = ("latent", "blind", "sampling", "extraction", "temperature")
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """What a method's design is made for."""
+
+    labels: IntArray
+    queries: float
+    bins: int
+    seed: int
+    adaptive: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Method:
+    """One way to audit: what it asks for, whose answers it reads how, and what the outcome is worth.
+
+    ``queries`` is the usual mean number an item. ``reads`` names the estimator that makes figures of the
+    answers. ``biased`` says whether ``logit_bias`` is sent, ``sampled`` whether answers are drawn at T > 0.
+    ``measures`` says in one sentence what the figures are about, and what they cannot tell.
+    """
+
+    queries: float
+    design: Callable[[Terms], Design]
+    reads: Literal["latent", "blind", "shares", "flips", "stated"]
+    measures: str
+    biased: bool = True
+    sampled: bool = False
+
+    def semantics(self, targets: Semantics) -> str:
+        """What is measured where the tokens are chosen under ``targets`` (METHOD 1)."""
+        if self.reads == "stated":
+            return "stated"
+        # A drawn answer follows the summed probability of all spellings that can be said.
+        return "sum" if not self.biased or (self.sampled and targets == "max") else targets
+
+
+#: Every method by its name. This is the one place that lists them.
+METHODS: Mapping[str, Method] = {
+    "latent": Method(
+        1.0,
+        lambda t: LatentDesign(t.labels, t.queries, t.seed, t.adaptive),
+        "latent",
+        "the hidden probability of the positive answer, from threshold answers (logit_bias, T = 0) read "
+        "by maximum likelihood; every figure has an interval",
+    ),
+    "blind": Method(
+        1.0,
+        lambda t: BlindDesign(t.labels.size, whole(t.bins, "bins"), t.seed),
+        "blind",
+        "the gap between the hidden probability and the labels in each bin, as published; bin midpoints "
+        "stand for the confidence, and it tells neither accuracy nor intervals",
+    ),
+    "sampling": Method(
+        4.0,
+        lambda t: SampledDesign(t.labels.size, t.queries, (1.0,), t.seed),
+        "shares",
+        "how often the answer is positive among K drawn at T = 1; the noise of few draws passes for "
+        "overconfidence, and it tells no intervals",
+        sampled=True,
+    ),
+    "extraction": Method(
+        6.0,
+        lambda t: ExtractionDesign(t.labels.size, _whole_queries(t.queries)),
+        "flips",
+        "the hidden probability of each item, bisected by K threshold answers; coarse below five, and it "
+        "tells no intervals",
+    ),
+    "temperature": Method(
+        3.0,
+        lambda t: SampledDesign(t.labels.size, t.queries, TEMPERATURES, t.seed),
+        "latent",
+        "the hidden probability summed over all spellings of an answer, from answers drawn at several "
+        "temperatures; needs no logit_bias, and says nothing of words that are no answer",
+        biased=False,
+        sampled=True,
+    ),
+}
+
+#: How answers may be read: by the method's own estimator, or by the likelihood that takes any answers.
+ESTIMATORS = ("own", "latent")
+
+
+def method_of(name: str) -> Method:
+    """The method of a name."""
+    if name not in METHODS:
+        raise InputError(f"method: must be one of {', '.join(METHODS)}, got {name!r}")
+    return METHODS[name]
+
+
+def read_by(method: str, estimator: str = "own") -> str:
+    """Which estimator reads a method's answers; ``latent`` can be asked to read those of most others.
+
+    Threshold and sampled answers are all readings of the hidden log-odds (METHOD 2), so one likelihood
+    takes them, whoever designed the asking. What is stated in words is no such reading.
+    """
+    own = method_of(method).reads
+    if estimator not in ESTIMATORS:
+        raise InputError(f"estimator: must be one of {', '.join(ESTIMATORS)}, got {estimator!r}")
+    if estimator == "own":
+        return own
+    if own == "stated":
+        raise InputError("estimator: latent reads answers of one word, and verbalized gets free text")
+    return "latent"
 
 
 def make(
@@ -260,7 +361,8 @@ def make(
 
     Parameters
     ----------
-    method : {"latent", "blind", "sampling", "extraction", "temperature"}
+    method : str
+        One of `METHODS`.
     labels : array_like of 0/1
     queries : float
         Mean queries an item. ``blind`` always asks 1 - 1/bins, ``extraction`` a whole number.
@@ -273,16 +375,7 @@ def make(
     y = labels_array(labels)
     if not (np.isfinite(queries) and queries > 0):
         raise InputError(f"queries: must be a positive number, got {queries!r}")
-    makers: dict[str, Callable[[], Design]] = {
-        "latent": lambda: LatentDesign(y, queries, seed, adaptive),
-        "blind": lambda: BlindDesign(y.size, whole(bins, "bins"), seed),
-        "sampling": lambda: SampledDesign(y.size, queries, (1.0,), seed),
-        "temperature": lambda: SampledDesign(y.size, queries, TEMPERATURES, seed),
-        "extraction": lambda: ExtractionDesign(y.size, _whole_queries(queries)),
-    }
-    if method not in makers:
-        raise InputError(f"method: must be one of {', '.join(makers)}, got {method!r}")
-    return makers[method]()
+    return method_of(method).design(Terms(y, queries, bins, seed, adaptive))
 
 
 def _whole_queries(queries: float) -> int:

@@ -34,10 +34,9 @@ class Truth:
         return Oracle(self.path, self.column, true.ece, value - true.ece, inside, tuple(true.gaps.tolist()))
 
 
-def read_truth(path: Path, items: Items, semantics: str, method: str) -> Truth:
+def read_truth(path: Path, items: Items, semantics: str) -> Truth:
     """Read the column of a score file that holds what this audit measures (METHOD 1)."""
-    wanted = _COLUMNS["sum" if method == "temperature" else semantics]
-    found = read_scores(path, wanted)
+    found = read_scores(path, _COLUMNS[semantics])
     scores = dict(zip(found.ids, zip(found.labels.tolist(), found.p.tolist(), strict=True), strict=True))
     p = np.empty(len(items))
     for number, item in enumerate(items):

@@ -13,6 +13,7 @@ import msgspec
 import numpy as np
 
 from blindcal.data import Items
+from blindcal.design import METHODS, Method
 from blindcal.endpoints import tokens
 from blindcal.endpoints.base import Endpoint, Patient
 from blindcal.endpoints.http import HttpEndpoint
@@ -25,7 +26,6 @@ from blindcal.store import Store, Usage
 
 PILOTS, PROBED = 4, 6
 ABOUT = 90  # queries of pilots and probe together; more where an endpoint needs looking into
-SAMPLED = ("sampling", "temperature")
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,13 +70,14 @@ async def prepare(
         limit=settings.limit,
         seed=settings.seed,
     )
-    objection = _objection(found, settings.method)
+    method = METHODS[settings.method]
+    objection = _objection(found, method)
     if objection is not None and not force:
         store.forget_asides()
         raise UnfitError(_refusal(found, settings.method, objection))
     queries = choice.queries + found.queries
     ready = Ready(
-        replace(choice.targets, semantics="sum") if settings.method == "temperature" else choice.targets,
+        choice.targets if method.biased else replace(choice.targets, semantics="sum"),
         Usage(queries, queries, found.prompt_tokens, found.completion_tokens),
         found.max_shift if found.verdict == "thresholds" else settings.limit - settings.offset,
         float(np.nan_to_num(max(found.jitter, found.crowd_jitter))),
@@ -177,19 +178,19 @@ async def _choose(
             semantics=settings.semantics,
         )
     except FatalError:
-        if settings.method != "temperature":
+        if METHODS[settings.method].biased:
             raise
         # Without a bias only the words matter, and no vocabulary is needed.
         words = Targets((Token(0, settings.positive),), (Token(1, settings.negative),), "sum")
         return tokens.Choice(words, {}, 0)
 
 
-def _objection(found: Probe, method: str) -> str | None:
+def _objection(found: Probe, method: Method) -> str | None:
     """Why an endpoint with these findings cannot be audited by this method, if so."""
-    if found.verdict == "not auditable" or (found.verdict == "temperature" and method != "temperature"):
+    if found.verdict == "not auditable" or (found.verdict == "temperature" and method.biased):
         return found.reason
     heat = next((f for f in found.findings if f.question == "temperature honoured"), None)
-    if method in SAMPLED and heat is not None and heat.outcome in ("caution", "bad"):
+    if method.sampled and heat is not None and heat.outcome in ("caution", "bad"):
         return f"temperature is not honoured ({heat.answer})"
     return None
 
@@ -200,7 +201,7 @@ def _refusal(found: Probe, method: str, objection: str) -> str:
         return f"this endpoint is not auditable: {objection}"
     cannot = "is not auditable" if found.verdict == "not auditable" else f"cannot be audited by {method}"
     cure = ""
-    if found.verdict == "temperature" and method != "temperature":
+    if found.verdict == "temperature" and METHODS[method].biased:
         clamped = found.clamp is not None and found.max_shift < LEAST_SHIFT  # its reason names a cure already
         cure = f"{', or' if clamped else ':'} use --method temperature"
     return (

@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 
 from blindcal.data import Items, Reading
+from blindcal.design import METHODS
 from blindcal.endpoints.http import Address, Api
 from blindcal.errors import ConfigError
 from blindcal.estimate.truth import bins_blind
@@ -17,7 +18,6 @@ from blindcal.records import Semantics
 from blindcal.run import Prices
 
 OPENAI = "https://api.openai.com/v1"
-DEFAULT_QUERIES = {"latent": 1.0, "blind": 1.0, "sampling": 4.0, "extraction": 6.0, "temperature": 3.0}
 # Dollars per million tokens in and out, as listed in 2025; longer names first.
 LIST_PRICES = {
     "gpt-4o-mini": (0.15, 0.6),
@@ -71,8 +71,8 @@ class Settings:
     send_seed: bool = False
 
     def __post_init__(self) -> None:
-        if self.method not in DEFAULT_QUERIES:
-            raise ConfigError(f"method must be one of {', '.join(DEFAULT_QUERIES)}, not {self.method!r}")
+        if self.method not in METHODS:
+            raise ConfigError(f"method must be one of {', '.join(METHODS)}, not {self.method!r}")
         _check("level", self.level, 0 < self.level < 1, "between 0 and 1")
         _check("seed", self.seed, _whole(self.seed, 0), "a whole number from 0 up")
         _check("bins", self.bins, self.bins is None or _whole(self.bins, 1), "a whole number from 1 up")
@@ -80,7 +80,7 @@ class Settings:
         _check("timeout", self.timeout, _positive(self.timeout), "a number of seconds above 0")
         _check("offset", self.offset, _finite(self.offset), "a finite number")
         _check("limit", self.limit, _positive(self.limit), "a number above 0")
-        if self.method == "blind" and self.queries not in (None, DEFAULT_QUERIES["blind"]):
+        if self.method == "blind" and self.queries not in (None, METHODS["blind"].queries):
             raise ConfigError(
                 f"queries: blind always asks 1 - 1/bins an item, not {self.queries:g}; "
                 "leave it out, or choose a method that can ask more, such as latent"
@@ -113,12 +113,17 @@ class Settings:
             self.timeout,
         )
 
+    @property
+    def measured(self) -> str:
+        """What is measured: pair, max or sum (METHOD 1)."""
+        return METHODS[self.method].semantics(self.semantics)
+
     def resolved(self, n: int) -> Settings:
         """With the defaults that depend on the method and the number of items filled in."""
         bins = bins_blind(n) if self.method == "blind" else DEFAULT_BINS
         return replace(
             self,
-            queries=DEFAULT_QUERIES[self.method] if self.queries is None else self.queries,
+            queries=METHODS[self.method].queries if self.queries is None else self.queries,
             bins=bins if self.bins is None else self.bins,
         )
 

@@ -61,6 +61,7 @@ class Simulation:
 
     n: int
     method: str
+    estimator: str
     queries: float
     oracle: float
     estimates: tuple[float, ...]
@@ -76,6 +77,7 @@ def simulate(
     labels: ArrayLike,
     p: ArrayLike,
     *,
+    estimator: str = "own",
     queries: float = 1.0,
     bins: int = 5,
     repeats: int = 20,
@@ -85,6 +87,7 @@ def simulate(
 ) -> Simulation:
     """Audit known probabilities ``repeats`` times; repeat r uses seed ``seed + r``.
 
+    ``estimator`` is the method's own, or ``latent``, which reads the answers of any of them.
     ``jitter`` is the standard deviation of noise that the endpoint adds to the log-odds of every answer;
     the estimators are not told.
     """
@@ -94,11 +97,12 @@ def simulate(
         plan = design.make(method, y, queries=queries, bins=bins, seed=seed + repeat)
         answered = ask(plan, y, p, seed=seed + repeat, jitter=jitter)
         asked += len(answered)
-        estimates.append(estimate_ece(method, plan, y, answered, bins))
+        estimates.append(estimate_ece(method, plan, y, answered, bins, estimator))
         on_repeat()
     return Simulation(
         n=y.size,
         method=method,
+        estimator=estimator,
         queries=asked / (repeats * y.size),
         oracle=binned_ece(y, p, bins).ece,
         estimates=tuple(estimates),

@@ -19,10 +19,12 @@ from blindcal.auditing import (
 )
 from blindcal.bar import Bar
 from blindcal.cli import options
+from blindcal.design import METHODS
 from blindcal.errors import UnfitError
+from blindcal.methods import FITTED
 from blindcal.result import AuditResult, Estimate
 from blindcal.run import Limits, Prices
-from blindcal.settings import DEFAULT_QUERIES, Settings, known_prices
+from blindcal.settings import Settings, known_prices
 from blindcal.text import printable
 
 DONE, STOPPED, UNFIT, INTERRUPTED = 0, 3, 4, 130
@@ -44,7 +46,7 @@ FEW = 100  # items, below which the headline warns of its own figures
 )
 @click.option(
     "--method",
-    type=click.Choice(list(DEFAULT_QUERIES)),
+    type=click.Choice(list(METHODS)),
     default="latent",
     show_default=True,
     help="How to ask and estimate; temperature needs no logit_bias.",
@@ -281,7 +283,7 @@ def _number(estimate: Estimate, level: str) -> str:
 
 def _auroc(result: AuditResult, level: str) -> str:
     one_class = result.counts.positive_labels in (0, result.counts.items)
-    if one_class and result.auroc.value is None and result.method in ("latent", "temperature"):
+    if one_class and result.auroc.value is None and result.method in FITTED:
         return "needs items of both labels"
     return _number(result.auroc, level)
 

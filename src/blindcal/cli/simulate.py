@@ -10,7 +10,7 @@ import click
 import numpy as np
 from tqdm import tqdm
 
-from blindcal.design import METHODS
+from blindcal.design import ESTIMATORS, METHODS
 from blindcal.errors import InputError
 from blindcal.records import FloatArray, IntArray
 from blindcal.scores import read_scores
@@ -21,7 +21,14 @@ from blindcal.text import printable
 @click.command("simulate")
 @click.argument("scores", nargs=-1, type=click.Path(path_type=Path))
 @click.option(
-    "--method", "methods", multiple=True, type=click.Choice(METHODS), help="Repeat to compare. [latent]"
+    "--method", "methods", multiple=True, type=click.Choice(list(METHODS)), help="Repeat to compare. [latent]"
+)
+@click.option(
+    "--estimator",
+    type=click.Choice(ESTIMATORS),
+    default="own",
+    show_default=True,
+    help="Read the answers as the method does, or by the likelihood of latent, which takes any of them.",
 )
 @click.option("--queries", default=1.0, show_default=True, help="Mean queries an item; may be fractional.")
 @click.option("--bins", default=5, show_default=True, help="Equal-width bins of the ECE.")
@@ -34,6 +41,7 @@ from blindcal.text import printable
 def command(
     scores: tuple[Path, ...],
     methods: tuple[str, ...],
+    estimator: str,
     queries: float,
     bins: int,
     repeats: int,
@@ -67,6 +75,7 @@ def command(
                     method,
                     one.labels,
                     one.p,
+                    estimator=estimator,
                     queries=queries,
                     bins=bins,
                     repeats=repeats,
@@ -98,6 +107,7 @@ def _record(name: str, found: Simulation) -> dict[str, object]:
         "file": name,
         "n": found.n,
         "method": found.method,
+        "estimator": found.estimator,
         "queries": found.queries,
         "oracle": found.oracle,
         "estimates": list(found.estimates),
@@ -108,14 +118,19 @@ def _record(name: str, found: Simulation) -> dict[str, object]:
 def _table(rows: list[tuple[str, Simulation]]) -> str:
     """A line a file and method, then the mean of each method over the files."""
     width = max(len("mean"), *(len(Path(name).name) for name, _ in rows))
-    lines = [f"{'file':{width}}  {'n':>7}  {'method':11}  queries  oracle  estimate    sd    mean |error|"]
+    by = max(11, *(len(_by(found)) for _, found in rows))
+    lines = [f"{'file':{width}}  {'n':>7}  {'method':{by}}  queries  oracle  estimate    sd    mean |error|"]
     for name, found in rows:
         estimates = np.array(found.estimates)
-        said = f"{found.n:7,}  {found.method:11}  {found.queries:7.3f}  {found.oracle:6.4f}"
+        said = f"{found.n:7,}  {_by(found):{by}}  {found.queries:7.3f}  {found.oracle:6.4f}"
         spread = f"{estimates.mean():8.4f}  {estimates.std():6.4f}  {found.mae:12.5f}"
         lines.append(f"{Path(name).name:{width}}  {said}  {spread}")
-    for method in dict.fromkeys(found.method for _, found in rows):
-        mine = [found for _, found in rows if found.method == method]
+    for method in dict.fromkeys(_by(found) for _, found in rows):
+        mine = [found for _, found in rows if _by(found) == method]
         queries, mae = np.mean([found.queries for found in mine]), np.mean([found.mae for found in mine])
-        lines.append(f"{'mean':{width}}  {'':7}  {method:11}  {queries:7.3f}  {'':24}  {mae:12.5f}")
+        lines.append(f"{'mean':{width}}  {'':7}  {method:{by}}  {queries:7.3f}  {'':24}  {mae:12.5f}")
     return "\n".join(lines)
+
+
+def _by(found: Simulation) -> str:
+    return found.method if found.estimator == "own" else f"{found.method}+{found.estimator}"
