@@ -12,11 +12,12 @@ searched for it before it is quoted.
 
 from __future__ import annotations
 
+import contextlib
 import io
 import ipaddress
 import os
 import warnings
-from collections.abc import Iterable, Mapping
+from collections.abc import AsyncIterator, Iterable, Mapping
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any, Literal, Self, TypeAlias
@@ -26,7 +27,7 @@ import msgspec
 from yarl import URL
 
 from blindcal.endpoints import failures, replies
-from blindcal.errors import ConfigError, InputError
+from blindcal.errors import ConfigError, EndpointError, InputError
 from blindcal.records import Message, Reply, Request
 from blindcal.text import encodable
 
@@ -76,8 +77,8 @@ class HttpEndpoint:
                 PlainHttpKeyWarning,
                 stacklevel=2,
             )
-        self._limit_name = "max_tokens"
-        self._bodies: dict[tuple[float, int, int], bytes] = {}
+        self.limit_name = "max_tokens"  # some models take only max_completion_tokens; learnt by asking
+        self._bodies: dict[tuple[str, float, int, int], bytes] = {}
         self._reached = False
         self._session: aiohttp.ClientSession | None = None
 
@@ -94,8 +95,8 @@ class HttpEndpoint:
 
     async def ask(self, request: Request) -> Reply:
         """Send one request and return its reply."""
-        limit_name = self._limit_name
-        status, headers, raw = await self._post(self._url, self._body(request))
+        limit_name = self.limit_name
+        status, headers, raw = await self._post(self._url, self.body(request))
         if status == 200:
             parsed = replies.decode(raw, chat=self.address.api == "chat")
             if parsed.error is None:
@@ -103,10 +104,9 @@ class HttpEndpoint:
             status = failures.status_within(parsed.error)
         if status == 400 and limit_name == "max_tokens" and b"max_completion_tokens" in raw:
             # Newer OpenAI models take only the other spelling and say so; it is remembered.
-            self._limit_name = "max_completion_tokens"
-            self._bodies.clear()
+            self.limit_name = "max_completion_tokens"
             return await self.ask(request)
-        raise failures.from_status(status, headers, self._redact(failures.said(raw)), self.address)
+        raise self.refusal(status, headers, raw)
 
     async def post(self, path: str, payload: Mapping[str, Any]) -> Any:
         """Send JSON to ``path`` at the server's root; its JSON, or ``None`` if it offers no such thing."""
@@ -115,7 +115,7 @@ class HttpEndpoint:
         if status in NOT_OFFERED:
             return None
         if status != 200:
-            raise failures.from_status(status, headers, self._redact(failures.said(raw)), self.address)
+            raise self.refusal(status, headers, raw)
         try:
             return msgspec.json.decode(raw)
         except (msgspec.DecodeError, UnicodeDecodeError):
@@ -127,12 +127,31 @@ class HttpEndpoint:
             await self._session.close()
             self._session = None
 
+    @contextlib.asynccontextmanager
+    async def opened(
+        self, method: str, path: str, query: Mapping[str, str] | None = None, **options: Any
+    ) -> AsyncIterator[aiohttp.ClientResponse]:
+        """A response from a ``path`` below the base URL, not read yet; every failure is one of ours."""
+        session = self._session or self._open()
+        url = self._root.with_path(self._root.path.rstrip("/") + path, keep_query=True)
+        url = url.update_query(query or {})
+        try:
+            async with session.request(method, url, allow_redirects=False, **options) as response:
+                yield response
+                self._reached = True
+        except (aiohttp.ClientError, OSError) as error:
+            raise failures.from_exception(error, self._root, reached=self._reached) from None
+
+    def refusal(self, status: int, headers: Mapping[str, str], raw: bytes) -> EndpointError:
+        """The error of ours for a response that is not the wanted one."""
+        return failures.from_status(status, headers, self._redact(failures.said(raw)), self.address)
+
     async def _post(self, url: URL, body: bytes) -> tuple[int, Mapping[str, str], bytes]:
         session = self._session or self._open()
         data = body if len(body) < RAW_BODY_BYTES else io.BytesIO(body)
         try:
             async with session.post(url, data=data, allow_redirects=False) as response:
-                raw = await _read(response)
+                raw = await read(response)
                 self._reached = True
                 return response.status, response.headers, raw
         except (aiohttp.ClientError, OSError) as error:
@@ -152,8 +171,9 @@ class HttpEndpoint:
         )
         return self._session
 
-    def _body(self, request: Request) -> bytes:
-        settings = (request.temperature, request.max_tokens, request.top_logprobs)
+    def body(self, request: Request) -> bytes:
+        """What is sent for a request, as JSON."""
+        settings = (self.limit_name, request.temperature, request.max_tokens, request.top_logprobs)
         constant = self._bodies.get(settings)
         if constant is None:
             constant = self._bodies[settings] = self._constant_part(request)
@@ -169,7 +189,7 @@ class HttpEndpoint:
         """Everything that does not depend on the item or the shift, up to the comma before what does."""
         body: dict[str, Any] = {
             "model": self.address.model,
-            self._limit_name: request.max_tokens,
+            self.limit_name: request.max_tokens,
             "temperature": request.temperature,
         }
         if request.temperature > 0:
@@ -225,7 +245,7 @@ def _usable_key(key: str, name: str) -> str:
     return key
 
 
-async def _read(response: aiohttp.ClientResponse) -> bytes:
+async def read(response: aiohttp.ClientResponse) -> bytes:
     """The whole body, but never more than a reply of one token can honestly need."""
     length = response.content_length
     if length is not None and length <= MAX_REPLY_BYTES and "Content-Encoding" not in response.headers:

@@ -27,6 +27,7 @@ import numpy as np
 
 from blindcal.chance import luck
 from blindcal.endpoints.recording import UNRECORDED_GAP, Recording, drawn
+from blindcal.endpoints.replay_batches import BatchBehaviour, Desk
 from blindcal.endpoints.wire import HttpRequest, HttpResponse, Listener, Manner
 from blindcal.errors import ConfigError, InputError
 from blindcal.records import Item
@@ -74,7 +75,7 @@ class Server:
     """A recording served with a behaviour; an async context manager that opens and closes the port.
 
     ``requests`` counts what was asked for an answer and ``answered`` what got one, also by item id in
-    ``asked`` and ``paid``: what a provider would have billed.
+    ``asked`` and ``paid``: what a provider would have billed. ``desk`` is where its files and batches are.
     """
 
     def __init__(
@@ -85,6 +86,7 @@ class Server:
         *,
         host: str = HOST,
         port: int = 0,
+        batches: BatchBehaviour | None = None,
     ) -> None:
         self.recording = recording
         self.behaviour = behaviour or Behaviour()
@@ -99,6 +101,7 @@ class Server:
         self._columns = {token.id: k for k, token in enumerate(recording.tokens)}
         self._rng = np.random.default_rng(self.behaviour.seed)
         self._listener = Listener(self._handle)
+        self.desk = Desk(lambda body, chat: self._answer(body, chat=chat, fault=None), batches)
 
     @property
     def base_url(self) -> str:
@@ -123,6 +126,8 @@ class Server:
         path = request.path.split("?")[0].rstrip("/")
         if self.behaviour.api_key is not None and not self._authorised(request):
             return _error(401, "Incorrect API key provided", "invalid_api_key")
+        if (about_batches := self.desk.handle(request)) is not None:
+            return about_batches
         if request.method == "POST" and path.endswith("/chat/completions"):
             return self._complete(request.body, chat=True)
         if request.method == "POST" and path.endswith("/completions"):
@@ -294,10 +299,15 @@ class Server:
 
 @contextlib.contextmanager
 def running(
-    recording: Recording, items: Iterable[Item], behaviour: Behaviour | None = None, *, port: int = 0
+    recording: Recording,
+    items: Iterable[Item],
+    behaviour: Behaviour | None = None,
+    *,
+    port: int = 0,
+    batches: BatchBehaviour | None = None,
 ) -> Iterator[Server]:
     """A server in a thread of its own, for callers that are not asynchronous."""
-    server = Server(recording, items, behaviour, port=port)
+    server = Server(recording, items, behaviour, port=port, batches=batches)
     loop = asyncio.new_event_loop()
     thread = threading.Thread(target=loop.run_forever, name="blindcal-replay", daemon=True)
     thread.start()

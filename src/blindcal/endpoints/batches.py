@@ -1,0 +1,288 @@
+"""The Files and Batches endpoints of an OpenAI-compatible service: a file of requests in, one of replies out.
+
+Nothing is retried here and nothing is remembered: what was asked for is in the caller's store. What makes
+it safe to ask again is that both things created can be found again, by a token of the caller's choosing: a
+file by its name, a batch by its metadata.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import aiohttp
+import msgspec
+
+from blindcal.endpoints import failures, replies
+from blindcal.endpoints.http import HttpEndpoint, read
+from blindcal.errors import ConfigError, EndpointError, FatalError, ReplyError, RetryableError
+from blindcal.records import Reply, Request
+from blindcal.text import printable
+
+MOST_REQUESTS = 50_000
+MOST_BYTES = 200_000_000
+ENDED = frozenset({"completed", "failed", "expired", "cancelled"})
+
+_TOKEN = "blindcal"  # the metadata's key
+_NOT_OFFERED = frozenset({404, 405, 501})
+_TRANSFER_SECONDS = 3600.0  # for 200 MB there or back
+_LONGEST_LINE = 8 * 2**20
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Counts:
+    """How many requests of a batch there are, and how many have been dealt with."""
+
+    total: int = 0
+    completed: int = 0
+    failed: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """Why a batch as a whole was not accepted."""
+
+    code: str | None = None
+    message: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Problems:
+    """As the service wraps them."""
+
+    data: list[Problem] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Remote:
+    """A batch as the service tells of it."""
+
+    id: str
+    status: str
+    input_file_id: str | None = None
+    output_file_id: str | None = None
+    error_file_id: str | None = None
+    request_counts: Counts | None = None
+    errors: Problems | None = None
+    metadata: dict[str, Any] | None = None
+
+    @property
+    def ended(self) -> bool:
+        """Whether nothing more will come of it; a status nobody knows is one under way."""
+        return self.status.lower() in ENDED
+
+    @property
+    def codes(self) -> set[str]:
+        """The codes of what is wrong with it as a whole."""
+        return {problem.code or "" for problem in (self.errors and self.errors.data) or ()}
+
+    @property
+    def said(self) -> str:
+        """What is wrong with it as a whole, on one line that is safe to show."""
+        problems = (self.errors and self.errors.data) or ()
+        return printable("; ".join(problem.message or problem.code or "" for problem in problems[:3]))
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One line of a batch's output: the reply, or the error that stands for it."""
+
+    custom_id: str
+    reply: Reply | None = None
+    error: EndpointError | None = None
+
+
+class Batches:
+    """What can be done with batches at the address of an endpoint, which stays the caller's to close."""
+
+    def __init__(self, endpoint: HttpEndpoint) -> None:
+        if endpoint.address.api_version is not None:
+            raise ConfigError(
+                "Azure's batch deployments answer nothing live, so they cannot be probed and audited: "
+                "leave --batch out, and audit a standard deployment"
+            )
+        self._endpoint = endpoint
+        self._chat = endpoint.address.api == "chat"
+        self._url = "/v1/chat/completions" if self._chat else "/v1/completions"
+        longer = max(_TRANSFER_SECONDS, endpoint.address.timeout)
+        self._transfer = aiohttp.ClientTimeout(total=longer)
+
+    async def check(self) -> None:
+        """Raise a clear word if the service has no files or batches; costs nothing."""
+        for path in ("/files", "/batches"):
+            query = {"limit": "1"} | ({"purpose": "batch"} if path == "/files" else {})
+            status, headers, raw = await self._call("GET", path, query)
+            if status in _NOT_OFFERED:
+                raise FatalError(
+                    f"this endpoint has no batches ({status} at {path}): leave --batch out to ask it live"
+                )
+            if status != 200:
+                raise self._endpoint.refusal(status, headers, raw)
+            if not raw.lstrip().startswith(b"{"):
+                raise FatalError(
+                    f"this endpoint has no batches ({path} is no list): leave --batch out to ask it live"
+                )
+
+    def line(self, custom_id: str, request: Request) -> bytes:
+        """One request as a line of an input file."""
+        body = self._endpoint.body(request)
+        head = msgspec.json.encode({"custom_id": custom_id, "method": "POST", "url": self._url})
+        return b'%b,"body":%b}\n' % (head[:-1], body)
+
+    async def upload(self, name: str, content: bytes) -> str:
+        """Store an input file under a name; returns its id."""
+        with aiohttp.MultipartWriter("form-data") as form:
+            form.append("batch").set_content_disposition("form-data", name="purpose")
+            part = form.append(io.BytesIO(content), {"Content-Type": "application/jsonl"})
+            part.set_content_disposition("form-data", name="file", filename=name)
+        found = await self._json(
+            "POST",
+            "/files",
+            data=form,
+            headers={"Content-Type": form.content_type},
+            timeout=self._transfer,
+        )
+        return _convert(found, _File).id
+
+    async def find_file(self, name: str, size: int) -> str | None:
+        """The id of the input file stored under a name, if it is there whole."""
+        async for entry in self._listed("/files", {"purpose": "batch", "limit": "1000"}):
+            if entry.get("filename") == name and entry.get("bytes") == size:
+                return _convert(entry, _File).id
+        return None
+
+    async def create(self, file_id: str, token: str) -> Remote:
+        """Have the requests of a stored file answered; the batch carries the token."""
+        body = {
+            "input_file_id": file_id,
+            "endpoint": self._url,
+            "completion_window": "24h",
+            "metadata": {_TOKEN: token},
+        }
+        return _convert(await self._json("POST", "/batches", data=msgspec.json.encode(body)), Remote)
+
+    async def find(self, token: str, file_id: str) -> Remote | None:
+        """The batch that carries a token or was made of a file, if there is one."""
+        async for entry in self._listed("/batches", {"limit": "100"}):
+            if (entry.get("metadata") or {}).get(_TOKEN) == token or entry.get("input_file_id") == file_id:
+                return _convert(entry, Remote)
+        return None
+
+    async def look(self, batch_id: str) -> Remote:
+        """Where a batch is."""
+        status, headers, raw = await self._call("GET", f"/batches/{batch_id}")
+        if status == 404:
+            raise FatalError(
+                f"the endpoint knows no batch {printable(batch_id, 80)} (404): is the API key of the same "
+                "project as the one it was submitted with?"
+            )
+        if status != 200:
+            raise self._endpoint.refusal(status, headers, raw)
+        return _convert(_decoded(raw), Remote)
+
+    async def lines(self, file_id: str) -> AsyncIterator[Line]:
+        """What a file of output or errors says, line by line; lines that are none are left out."""
+        async with self._endpoint.opened(
+            "GET", f"/files/{file_id}/content", timeout=self._transfer
+        ) as response:
+            if response.status != 200:
+                raise self._endpoint.refusal(response.status, response.headers, await read(response))
+            rest = b""
+            async for chunk in response.content.iter_any():
+                *whole, rest = (rest + chunk).split(b"\n")
+                if len(rest) > _LONGEST_LINE:
+                    raise ReplyError(f"a line of more than {_LONGEST_LINE} bytes in a batch's output")
+                for raw in whole:
+                    if (line := self._line(raw)) is not None:
+                        yield line
+            if (line := self._line(rest)) is not None:
+                yield line
+
+    def _line(self, raw: bytes) -> Line | None:
+        try:
+            found = _OUTPUT.decode(raw)
+        except (msgspec.DecodeError, UnicodeDecodeError):
+            return None
+        return _read(found, self._chat, self._endpoint)
+
+    async def _listed(self, path: str, query: Mapping[str, str]) -> AsyncIterator[dict[str, Any]]:
+        """Every entry of a list, however many pages it has."""
+        after: str | None = None
+        while True:
+            page = await self._json("GET", path, query=query if after is None else {**query, "after": after})
+            entries = [entry for entry in page.get("data") or () if isinstance(entry, dict)]
+            for entry in entries:
+                yield entry
+            last = str(entries[-1].get("id")) if entries else after
+            if not page.get("has_more") or last == after:
+                return
+            after = last
+
+    async def _json(
+        self, method: str, path: str, *, query: Mapping[str, str] | None = None, **options: Any
+    ) -> dict[str, Any]:
+        status, headers, raw = await self._call(method, path, query, **options)
+        if status not in (200, 201):
+            raise self._endpoint.refusal(status, headers, raw)
+        return _decoded(raw)
+
+    async def _call(
+        self, method: str, path: str, query: Mapping[str, str] | None = None, **options: Any
+    ) -> tuple[int, Mapping[str, str], bytes]:
+        async with self._endpoint.opened(method, path, query, **options) as response:
+            return response.status, response.headers, await read(response)
+
+
+class _File(msgspec.Struct):
+    id: str
+
+
+class _Response(msgspec.Struct):
+    status_code: int = 200
+    body: msgspec.Raw = msgspec.Raw(b"null")
+
+
+class _Output(msgspec.Struct):
+    custom_id: str
+    response: _Response | None = None
+    error: Any = None
+
+
+_OUTPUT = msgspec.json.Decoder(_Output)
+
+
+def _decoded(raw: bytes) -> dict[str, Any]:
+    try:
+        return msgspec.json.decode(raw, type=dict[str, Any])
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        raise RetryableError("the endpoint's word on a file or batch is not the JSON it should be") from None
+
+
+def _convert(found: Any, kind: type[T]) -> T:
+    try:
+        return msgspec.convert(found, kind)
+    except msgspec.ValidationError as error:
+        raise FatalError(
+            f"the endpoint's batches are not of OpenAI's form: {printable(str(error))}"
+        ) from None
+
+
+def _read(found: _Output, chat: bool, endpoint: HttpEndpoint) -> Line:
+    if found.response is None or found.error is not None:
+        said = failures.said(msgspec.json.encode(found.error)) if found.error else "no reason given"
+        return Line(found.custom_id, error=RetryableError(f"not answered: {said}"))
+    status, raw = found.response.status_code, bytes(found.response.body)
+    try:
+        if status == 200:
+            parsed = replies.decode(raw, chat=chat)
+            if parsed.error is None:
+                return Line(found.custom_id, replies.as_reply(parsed))
+            status = failures.status_within(parsed.error)
+        error = endpoint.refusal(status, {}, raw)
+    except EndpointError as broken:
+        error = broken
+    return Line(found.custom_id, error=error)
