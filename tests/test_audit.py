@@ -120,6 +120,7 @@ def test_every_method_comes_near_the_truth(
         items, settings(server, method=method, queries=queries), out=tmp_path / "run", oracle=scores
     )
     assert found.oracle is not None
+    assert found.oracle.difference is not None
     assert abs(found.oracle.difference) < 0.1
     assert found.semantics == ("sum" if method == "temperature" else "pair")
 
@@ -336,9 +337,15 @@ def test_the_schema_in_the_package_is_the_one_in_force() -> None:
 def test_broken_results_are_refused(tmp_path: Path) -> None:
     """A file that is no result is refused by name."""
     path = tmp_path / "result.json"
-    path.write_text('{"schema_version": 1}')
-    with pytest.raises(InputError, match=r"result\.json: not a result"):
-        AuditResult.load(path)
+    for content, message in [
+        ('{"schema_version": 2}', r"result\.json: not a result"),
+        ('{"ece": 1}', r"result\.json: not a result"),
+        ('{"schema_version": 1}', "schema version 1, this is 2: run its audit again"),
+        ('{"schema_version": 3}', "schema version 3, this is 2: upgrade"),
+    ]:
+        path.write_text(content)
+        with pytest.raises(InputError, match=message):
+            AuditResult.load(path)
 
 
 def test_the_direction_is_undecided_inside_the_interval(items: Path, server: Server, tmp_path: Path) -> None:
@@ -390,7 +397,7 @@ def test_the_headline_says_what_its_figures_are_worth(
     show(found, tmp_path)
     shown = capsys.readouterr().out
     assert "direction  no interval by this method: " in shown
-    assert "AUROC      not told by this method" in shown
+    assert "AUROC      not to be had from these answers" in shown
     assert "WARNING" not in shown
     assert "few items" not in shown
     little = replace(
@@ -445,7 +452,7 @@ def test_json_and_quiet(items: Path, server: Server, tmp_path: Path) -> None:
         tmp_path / "run",
     )
     shown = blindcal(*arguments, "--method", "blind", "--json", "--quiet")
-    assert json.loads(shown.output)["schema_version"] == 1
+    assert json.loads(shown.output)["schema_version"] == 2
     assert blindcal(*arguments, "--method", "blind", "--quiet").output == ""
 
 

@@ -12,6 +12,7 @@ import contextlib
 import math
 import re
 import threading
+import time
 from collections.abc import AsyncIterator, Callable, Coroutine
 from concurrent.futures import Future
 from dataclasses import dataclass
@@ -28,23 +29,27 @@ from blindcal.endpoints import tokens
 from blindcal.endpoints.base import Endpoint
 from blindcal.endpoints.http import HttpEndpoint
 from blindcal.errors import MissingExtraError, NotIdentifiedError
-from blindcal.figures import figures
+from blindcal.figures import Estimation, figures
 from blindcal.oracle import Truth, read_truth
+from blindcal.parts import break_down
 from blindcal.prepare import Ready, prepare
 from blindcal.records import (
     INVALID,
     NEGATIVE,
     POSITIVE,
     Answered,
+    Message,
     Targets,
 )
-from blindcal.result import SCHEMA_VERSION, AuditResult, Counts, Spend, write_answers
+from blindcal.result import SCHEMA_VERSION, AuditResult, Example, Spend, Tally, write_answers
 from blindcal.run import CHARACTERS_A_TOKEN, Limits, Outcome, Prices, Progress, Question, run
 from blindcal.settings import Settings
 from blindcal.store import Store, Usage
 from blindcal.text import printable
 
 RUN_FILE, RESULT_FILE, ANSWERS_FILE = "run.sqlite", "result.json", "answers.csv"
+EXAMPLE_CHARACTERS = 20_000
+"""A longer message is cut in the result's example."""
 T = TypeVar("T")
 
 
@@ -159,25 +164,28 @@ async def audit_async(
         await asyncio.to_thread(
             store.begin, settings.fixed(loaded), loaded, keep_prompts=settings.keep_prompts
         )
+        await asyncio.to_thread(store.set_parts, settings.by_field, loaded.parts)
         truth = (
             None
             if oracle is None
             else await asyncio.to_thread(read_truth, Path(oracle), loaded, settings.measured)
         )
+        begun, known = time.monotonic(), store.usage().queries
         async with _opened(endpoint, settings) as asked:
             ready = await prepare(asked, loaded, settings, store, targets, limits, prices, force, tell)
             tell("asking")
             asking = _design(loaded, settings)
+            question = Question(
+                ready.targets,
+                settings.offset,
+                design.METHODS[settings.method].biased,
+                settings.seed if settings.send_seed else None,
+            )
             outcome = await run(
                 asking,
                 loaded,
                 asked,
-                Question(
-                    ready.targets,
-                    settings.offset,
-                    design.METHODS[settings.method].biased,
-                    settings.seed if settings.send_seed else None,
-                ),
+                question,
                 store,
                 limits=limits,
                 prices=prices,
@@ -193,8 +201,14 @@ async def audit_async(
                 f"{ready.spent.queries} queries and {len(loaded)} items are to be asked; nothing is lost, "
                 "the same again goes on, with a higher limit if one was reached"
             )
+        if outcome.usage.queries > known:
+            store.set_note("seconds", (store.note("seconds") or 0.0) + time.monotonic() - begun)
         tell("estimating")
-        result = await asyncio.to_thread(_conclude, loaded, settings, asking, outcome, ready, prices, truth)
+        example = _example(loaded, question, outcome.answered, settings.keep_prompts)
+        seconds = round(store.note("seconds") or 0.0, 3)
+        result = await asyncio.to_thread(
+            _conclude, loaded, settings, asking, outcome, ready, prices, truth, example, seconds
+        )
         tell("writing")
         await asyncio.to_thread(write_answers, store, folder / ANSWERS_FILE)
         result.save(folder / RESULT_FILE)
@@ -262,19 +276,16 @@ def _conclude(
     ready: Ready,
     prices: Prices | None,
     truth: Truth | None,
+    example: Example,
+    seconds: float,
 ) -> AuditResult:
     assert settings.bins is not None
     answered, labels = outcome.answered, items.labels
-    found = figures(
-        settings.method,
-        asking,
-        labels,
-        items.groups,
-        answered,
-        settings.bins,
-        settings.level,
-        ready.jitter,
-        settings.resamples,
+    how = Estimation(settings.method, asking, settings.bins, settings.level, ready.jitter, settings.resamples)
+    found = figures(how, labels, items.groups, answered)
+    named = items.parts
+    parts, parts_pvalue = (
+        ((), None) if named is None else break_down(how, labels, items.groups, named, answered)
     )
     answers = np.bincount(answered.answers + 1, minlength=3)
     paid = ready.spent + outcome.usage
@@ -299,8 +310,14 @@ def _conclude(
         tce=found.tce,
         calibrated_pvalue=found.calibrated_pvalue,
         bins=found.bins,
+        curve=found.curve,
+        confidence=found.confidence,
+        operating=found.operating,
+        by=settings.by_field,
+        parts=parts,
+        parts_pvalue=parts_pvalue,
         ece_if_invalid=found.ece_if_invalid,
-        counts=Counts(
+        counts=Tally(
             items=len(items),
             positive_labels=int(labels.sum()),
             positive=int(answers[POSITIVE + 1]),
@@ -317,10 +334,26 @@ def _conclude(
             paid.cached_tokens,
             None if prices is None else prices.cost(paid),
         ),
+        seconds=seconds,
         targets=ready.targets,
+        example=example,
         probe=ready.probe,
         oracle=None if truth is None else truth.compare(labels, found.ece, settings.bins),
         settings=settings.fixed(items),
+    )
+
+
+def _example(items: Items, question: Question, answered: Answered, keep_prompts: bool) -> Example:
+    """The first query that was answered, as it was sent."""
+    shift, temperature = float(answered.shifts[0]), float(answered.temperatures[0])
+    asked = question.request(items[int(answered.items[0])].messages, shift, temperature)
+    shown = [(one, one.content[:EXAMPLE_CHARACTERS]) for one in asked.messages if keep_prompts]
+    return Example(
+        tuple(Message(one.role, cut) for one, cut in shown),
+        sum(len(one.content) - len(cut) for one, cut in shown),
+        {str(token): bias for token, bias in asked.logit_bias.items()},
+        1 / (1 + math.exp(min(shift, 700))),
+        temperature,
     )
 
 

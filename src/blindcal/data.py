@@ -33,6 +33,9 @@ from blindcal.text import encodable, printable
 
 Record: TypeAlias = dict[str, Any]
 
+MOST_PARTS = 200
+"""Values that a field may have which a result is broken down by."""
+
 _LABELS = {"0": 0, "1": 1, "false": 0, "true": 1, "no": 0, "yes": 1}
 _PLACEHOLDER = re.compile(r"\{\{|\}\}|\{([^{}]*)\}")
 _BOM = b"\xef\xbb\xbf"
@@ -44,7 +47,8 @@ class Reading:
 
     ``template`` is plain text with ``{field}`` for the record's fields and ``{{`` for a brace; nothing
     in a record is ever expanded again. ``labels`` adds words for 0 and 1 to the usual ones.
-    ``role`` is ``user`` for chat and ``prompt`` for plain completions.
+    ``role`` is ``user`` for chat and ``prompt`` for plain completions. ``part_field`` is what a result is
+    to be broken down by.
     """
 
     template: str | None = None
@@ -54,6 +58,7 @@ class Reading:
     group_field: str = "group"
     system: str | None = None
     role: str = "user"
+    part_field: str | None = None
 
     def __post_init__(self) -> None:
         if self.system is not None and self.role == "prompt":
@@ -73,6 +78,7 @@ class Reading:
             self._label(record),
             self._messages(record),
             None if group is None or group == "" else _scalar(group, self.group_field),
+            self._part(record),
         )
 
     def _label(self, record: Record) -> int:
@@ -89,6 +95,14 @@ class Reading:
                 "map other words with a label map"
             )
         return mapped
+
+    def _part(self, record: Record) -> str | None:
+        if self.part_field is None:
+            return None
+        if self.part_field not in record:
+            raise InputError(f"field {printable(self.part_field, 40)!r} is missing{_among(record)}")
+        value = record[self.part_field]
+        return None if value is None or value == "" else _scalar(value, self.part_field)
 
     def _messages(self, record: Record) -> tuple[Message, ...]:
         said: tuple[Message, ...]
@@ -143,6 +157,7 @@ class Items:
         # Twenty-odd bytes an item instead of a few hundred: arrays of C numbers, not of objects.
         self._labels, self._starts, self._sizes, self._sums = array("b"), array("q"), array("I"), array("I")
         self._ids, self._group_names, self._grouped = array("q"), array("q"), False
+        self._part_numbers, self._part_names = array("H"), dict[str, int]()
 
     def __len__(self) -> int:
         return len(self._labels)
@@ -181,6 +196,14 @@ class Items:
         return rank[codes]
 
     @property
+    def parts(self) -> tuple[str | None, ...] | None:
+        """The part of every item; ``None`` where no record was asked for one."""
+        if self._reading.part_field is None:
+            return None
+        names = [None, *self._part_names]
+        return tuple(names[number] for number in self._part_numbers)
+
+    @property
     def digest(self) -> str:
         """What identifies these items, rendered prompts included."""
         return self._digest.hexdigest()
@@ -199,8 +222,22 @@ class Items:
         self._ids.append(hash(item.id))
         self._group_names.append(hash(("", number) if item.group is None else item.group))
         self._grouped |= item.group is not None
-        self._digest.update(msgspec.json.encode(item))
+        # Parts are left out: they shape no query, and a finished run may be broken down anew.
+        asked = {"id": item.id, "label": item.label, "messages": item.messages, "group": item.group}
+        self._digest.update(msgspec.json.encode(asked))
+        self._add_part(item.part)
         self.characters += sum(len(message.content) for message in item.messages)
+
+    def _add_part(self, name: str | None) -> None:
+        if self._reading.part_field is None:
+            return
+        number = 0 if name is None else self._part_names.setdefault(name, len(self._part_names) + 1)
+        if number > MOST_PARTS:
+            raise InputError(
+                f"field {printable(self._reading.part_field, 40)!r} has more than {MOST_PARTS} values: "
+                "too many to break a result down by"
+            )
+        self._part_numbers.append(number)
 
     def _check(self) -> None:
         if not len(self):

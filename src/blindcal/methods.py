@@ -15,13 +15,17 @@ from blindcal.records import INVALID, Answered, FloatArray, IntArray
 FITTED = tuple(name for name, method in METHODS.items() if method.reads == "latent")
 
 
-def blind_result(plan: BlindDesign, labels: IntArray, answered: Answered) -> BlindResult:
-    """`blind` of a run's answers: of the items asked so far and those that need no asking."""
+def blind_result(
+    plan: BlindDesign, labels: IntArray, answered: Answered, chosen: IntArray | None = None
+) -> BlindResult:
+    """`blind` of a run's answers (or the ``chosen`` items'): those asked so far and those not to be asked."""
     thresholds = plan.thresholds()
     answers = np.full(labels.size, INVALID)
     answers[answered.items] = answered.answers
     reached = thresholds == 0  # these are not asked: their indicator is 1
     reached[answered.items] = True
+    if chosen is not None:
+        reached &= np.isin(np.arange(labels.size), chosen)
     return blind(labels[reached], thresholds[reached], answers[reached], plan.bins)
 
 

@@ -29,9 +29,9 @@ class Truth:
     def compare(self, labels: IntArray, ece: Estimate, bins: int) -> Oracle:
         """The true ECE in the audit's bins, and how far the estimate is from it."""
         true = binned_ece(labels, self.p, bins)
-        value = float("nan") if ece.value is None else ece.value
+        difference = None if ece.value is None else ece.value - true.ece
         inside = None if ece.low is None or ece.high is None else bool(ece.low <= true.ece <= ece.high)
-        return Oracle(self.path, self.column, true.ece, value - true.ece, inside, tuple(true.gaps.tolist()))
+        return Oracle(self.path, self.column, true.ece, difference, inside, tuple(true.gaps.tolist()))
 
 
 def read_truth(path: Path, items: Items, semantics: str) -> Truth:

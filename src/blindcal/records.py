@@ -34,12 +34,17 @@ class Message:
 
 @dataclass(frozen=True, slots=True)
 class Item:
-    """A labelled question: chat messages, or one message whose role is ``prompt`` for plain completions."""
+    """A labelled question: chat messages, or one message whose role is ``prompt`` for plain completions.
+
+    Items of one ``group`` belong together, so that intervals resample whole groups; a ``part`` is what the
+    result is broken down by.
+    """
 
     id: str
     label: int
     messages: tuple[Message, ...]
     group: str | None = None
+    part: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,11 +17,13 @@ import msgspec
 import numpy as np
 
 from blindcal.errors import InputError
-from blindcal.records import INVALID, NEGATIVE, POSITIVE, Targets
+from blindcal.records import INVALID, NEGATIVE, POSITIVE, Message, Targets
 from blindcal.store import Store
 from blindcal.text import csv_cell, printable
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
+FEW = 100
+"""Items, below which figures come with a warning."""
 
 Direction: TypeAlias = Literal["overconfident", "underconfident", "undecided"]
 
@@ -37,15 +39,85 @@ class Estimate:
 
 @dataclass(frozen=True, slots=True)
 class Bin:
-    """One bin of the positive class's probability; ``gap`` > 0 means predicted more than it happens."""
+    """One bin of the positive class's probability; ``gap`` > 0 means predicted more than it happens.
+
+    ``share`` of all items lie in it; ``predicted`` is their mean probability of the positive class and
+    ``observed`` the share of them whose label is positive: gap = share * (predicted - observed).
+    """
 
     low: float
     high: float
-    gap: float
+    gap: Estimate
+    share: float | None = None
+    predicted: float | None = None
+    observed: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class Counts:
+class Curve:
+    """The reliability curve: at confidence ``f`` the share ``value`` is positive, with a pointwise band."""
+
+    f: tuple[float, ...]
+    value: tuple[float, ...]
+    low: tuple[float, ...] | None = None
+    high: tuple[float, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Confidence:
+    """Share of each label's items whose probability of the positive class lies between two edges."""
+
+    edges: tuple[float, ...]
+    negatives: tuple[float, ...]
+    positives: tuple[float, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Operating:
+    """What deciding "positive iff f >= threshold" does; ``shift`` on the positive answer deploys it.
+
+    The expected cost of any two prices follows: of all decisions, ``positive_rate * (1 - precision)`` are
+    false positives, and ``1 - accuracy`` less that are false negatives.
+    """
+
+    threshold: float
+    shift: float
+    precision: Estimate
+    recall: Estimate
+    accuracy: Estimate
+    positive_rate: Estimate
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """The figures of the items that share one value of a field; ``few`` where they are too few to trust."""
+
+    name: str
+    items: int
+    positive_labels: int
+    ece: Estimate
+    accuracy: Estimate
+    leaning: Estimate
+    overconfidence: Estimate
+    few: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Example:
+    """One query as it was sent; ``messages`` are left out where a run keeps none.
+
+    ``left_out`` characters of long messages are not shown.
+    """
+
+    messages: tuple[Message, ...]
+    left_out: int
+    logit_bias: dict[str, float]
+    threshold: float
+    temperature: float
+
+
+@dataclass(frozen=True, slots=True)
+class Tally:
     """What was asked and what came back; ``unanswered`` is what a stopped run still lacks."""
 
     items: int
@@ -76,7 +148,7 @@ class Oracle:
     path: str
     column: str
     ece: float
-    difference: float
+    difference: float | None
     inside_interval: bool | None
     gaps: tuple[float, ...]
 
@@ -87,7 +159,9 @@ class AuditResult:
 
     ``overconfidence`` is the mean confidence in the predicted answer minus the share of right answers;
     ``leaning`` is the mean probability of the positive answer minus the share of positive labels.
-    ``ece_if_invalid`` bounds the ECE whatever the invalid answers would have been.
+    ``ece_if_invalid`` bounds the ECE whatever the invalid answers would have been. ``parts`` are the values
+    of the field ``by``, and ``parts_pvalue`` is the p-value of "all parts are miscalibrated alike".
+    ``seconds`` were spent asking, in all calls together.
     """
 
     schema_version: int
@@ -110,10 +184,18 @@ class AuditResult:
     tce: Estimate
     calibrated_pvalue: float | None
     bins: tuple[Bin, ...]
+    curve: Curve | None
+    confidence: Confidence | None
+    operating: tuple[Operating, ...]
+    by: str | None
+    parts: tuple[Part, ...]
+    parts_pvalue: float | None
     ece_if_invalid: tuple[float, float]
-    counts: Counts
+    counts: Tally
     spend: Spend
+    seconds: float
     targets: Targets
+    example: Example | None
     probe: dict[str, Any] | None
     oracle: Oracle | None
     settings: dict[str, Any]
@@ -138,9 +220,22 @@ class AuditResult:
     def load(cls, path: str | Path) -> AuditResult:
         """Read a result back."""
         try:
-            return msgspec.json.decode(Path(path).read_bytes(), type=cls)
+            content = Path(path).read_bytes()
+            found = msgspec.json.decode(content, type=_Version).schema_version
         except (OSError, msgspec.MsgspecError) as error:
             raise InputError(f"{path}: not a result of blindcal ({printable(str(error))})") from None
+        if found != SCHEMA_VERSION:
+            cure = "upgrade to read it" if found > SCHEMA_VERSION else "run its audit again (it asks nothing)"
+            raise InputError(f"{path}: has schema version {found}, this is {SCHEMA_VERSION}: {cure}")
+        try:
+            return msgspec.json.decode(content, type=cls)
+        except msgspec.MsgspecError as error:
+            raise InputError(f"{path}: not a result of blindcal ({printable(str(error))})") from None
+
+
+@dataclass(frozen=True, slots=True)
+class _Version:
+    schema_version: int
 
 
 def schema() -> dict[str, Any]:

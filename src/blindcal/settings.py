@@ -36,7 +36,8 @@ class Settings:
 
     ``queries`` is the mean number an item (by default 1 for ``latent`` and ``blind``). ``offset`` is the
     common bias C of METHOD 2 and ``limit`` the largest bias the service takes. ``resamples`` refits stand
-    behind the intervals. ``keep_prompts=False`` keeps only hashes of the questions in the run file.
+    behind the intervals. ``by_field`` names the field that the result is broken down by.
+    ``keep_prompts=False`` keeps only hashes of the questions in the run file.
     ``send_seed`` sends a seed with each sampled query, for endpoints that heed it.
     """
 
@@ -67,6 +68,7 @@ class Settings:
     label_field: str = "label"
     id_field: str = "id"
     group_field: str = "group"
+    by_field: str | None = None
     keep_prompts: bool = True
     send_seed: bool = False
 
@@ -98,6 +100,7 @@ class Settings:
             self.group_field,
             self.system,
             role,
+            self.by_field,
         )
 
     @property
@@ -134,6 +137,7 @@ class Settings:
             "timeout",
             "level",
             "resamples",
+            "by_field",
             *(() if self.method == "blind" else ("bins",)),
         }
         shaping = {name: value for name, value in asdict(self).items() if name not in free}

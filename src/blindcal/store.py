@@ -17,7 +17,7 @@ import hashlib
 import json
 import sqlite3
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, fields
@@ -57,6 +57,7 @@ _MIGRATIONS = (
         request BLOB NOT NULL, nth INTEGER NOT NULL, reply TEXT NOT NULL, PRIMARY KEY (request, nth)
         ) WITHOUT ROWID;
     """,
+    "ALTER TABLE items ADD COLUMN part TEXT",
 )
 
 
@@ -187,7 +188,7 @@ class Store:
             return False
         with _translated(self.path), _transaction(self._db):
             self._db.executemany(
-                "INSERT INTO items VALUES (?, ?, ?, ?, ?, ?)",
+                "INSERT INTO items VALUES (?, ?, ?, ?, ?, ?, ?)",
                 (_item_row(number, item, keep_prompts) for number, item in enumerate(items)),
             )
             self.set_note("config", wanted)
@@ -207,6 +208,19 @@ class Store:
             rows = self._db.execute("SELECT id, label, grp, digest FROM items ORDER BY item").fetchall()
         ids, labels, groups, digests = zip(*rows, strict=True) if rows else ((), (), (), ())
         return Kept(ids, np.array(labels, np.int64), groups, digests)
+
+    def set_parts(self, field: str | None, parts: Sequence[str | None] | None) -> None:
+        """Keep by which field the result is broken down, and each item's part; they may change any time."""
+        digest = hashlib.blake2b(msgspec.json.encode(parts), digest_size=16).hexdigest()
+        wanted = {"field": field, "digest": digest}
+        if self.note("parts") == wanted:
+            return
+        with _translated(self.path), _transaction(self._db):
+            self._db.execute("UPDATE items SET part = NULL WHERE part IS NOT NULL")
+            self._db.executemany(
+                "UPDATE items SET part = ? WHERE item = ?", ((part, k) for k, part in enumerate(parts or ()))
+            )
+            self.set_note("parts", wanted)
 
     def item_count(self) -> int:
         """How many items the run has."""
@@ -341,7 +355,8 @@ def in_use(path: Path) -> bool:
 def _item_row(number: int, item: Item, keep_prompts: bool) -> tuple[object, ...]:
     messages = msgspec.json.encode(item.messages)
     digest = hashlib.blake2b(messages, digest_size=16).digest()
-    return number, item.id, item.label, item.group, digest, messages.decode() if keep_prompts else None
+    kept = messages.decode() if keep_prompts else None
+    return number, item.id, item.label, item.group, digest, kept, item.part
 
 
 def _hold(path: Path) -> IO[bytes]:

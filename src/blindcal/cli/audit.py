@@ -22,13 +22,12 @@ from blindcal.cli import options
 from blindcal.design import METHODS
 from blindcal.errors import UnfitError
 from blindcal.methods import FITTED
-from blindcal.result import AuditResult, Estimate
+from blindcal.result import FEW, AuditResult, Estimate
 from blindcal.run import Limits, Prices
 from blindcal.settings import Settings, known_prices
 from blindcal.text import printable
 
-DONE, STOPPED, UNFIT, INTERRUPTED = 0, 3, 4, 130
-FEW = 100  # items, below which the headline warns of its own figures
+DONE, NOTHING, STOPPED, UNFIT, INTERRUPTED = 0, 1, 3, 4, 130
 
 
 @click.command("audit", short_help="Audit how well calibrated a model is.")
@@ -43,6 +42,12 @@ FEW = 100  # items, below which the headline warns of its own figures
     default="group",
     show_default=True,
     help="The field that says which items belong together (questions about one text, say).",
+)
+@click.option(
+    "--by",
+    "by_field",
+    metavar="FIELD",
+    help="Break the result down by this field of the items; a finished run may be broken down anew.",
 )
 @click.option(
     "--method",
@@ -162,7 +167,7 @@ def command(
     \b
     Exit status:
       0    finished
-      1    an error: wrong key, model, address or file, another run in the folder
+      1    an error: wrong key, model, address or file, another run in the folder, no valid answer at all
       2    a wrong command line
       3    stopped early (a limit was reached, or queries kept failing); the result covers what was asked
       4    the probe finds the endpoint unfit for this method
@@ -203,6 +208,9 @@ def command(
         click.echo(result.to_json(), nl=False)
     elif not quiet:
         show(result, folder)
+    if result.ece.value is None:
+        click.echo("error: no valid answer to rest a figure on; result.json says what came back", err=True)
+        context.exit(NOTHING)
     context.exit(DONE if result.complete else STOPPED)
 
 
@@ -263,10 +271,11 @@ def show(result: AuditResult, folder: Path) -> None:
         f"{spend.prompt_tokens:,} tokens in, {spend.completion_tokens:,} out{cost}"
     )
     if result.oracle is not None:
+        off = result.oracle.difference
         inside = {True: ", inside the interval", False: ", OUTSIDE the interval", None: ""}
         click.echo(
-            f"oracle     ECE {result.oracle.ece:.4f}{inside[result.oracle.inside_interval]}; "
-            f"the estimate is off by {result.oracle.difference:+.4f}"
+            f"oracle     ECE {result.oracle.ece:.4f}{inside[result.oracle.inside_interval]}"
+            + ("" if off is None else f"; the estimate is off by {off:+.4f}")
         )
     if result.stopped is not None:
         click.echo(f"stopped    {printable(result.stopped, 400)}; the same command goes on")
@@ -275,7 +284,7 @@ def show(result: AuditResult, folder: Path) -> None:
 
 def _number(estimate: Estimate, level: str) -> str:
     if estimate.value is None:
-        return "not told by this method"
+        return "not to be had from these answers"
     if estimate.low is None or estimate.high is None:
         return f"{estimate.value:.4f}"
     return f"{estimate.value:.4f}  ({level}: {estimate.low:.4f} to {estimate.high:.4f})"

@@ -129,7 +129,7 @@ class LatentFit:
     def gap_intervals(self, bins: int = 5, level: float = 0.95) -> Gaps:
         """Signed gaps with an interval each."""
         low, high = self._band(of.gaps(self.draws, whole(bins, "bins")), level)
-        edges, unseen = np.arange(bins + 1) / bins, self._unseen(level)
+        edges, unseen = np.arange(bins + 1) / bins, self.unseen(level)
         seen = (1 - unseen) * of.gaps(self.population, bins)
         low = np.minimum(low, seen + unseen * (edges[:-1] - 1))
         high = np.maximum(high, seen + unseen * edges[1:])
@@ -273,11 +273,11 @@ class LatentFit:
 
     def _widened(self, found: Interval, value: float, most: float = 1.0) -> Interval:
         """An interval of a quantity in [0, most], widened to what an unseen part of the population can do."""
-        unseen = self._unseen(found.level)
+        unseen = self.unseen(found.level)
         low, high = (1 - unseen) * value, (1 - unseen) * value + unseen * most
         return Interval(max(0.0, min(found.low, low)), min(most, max(found.high, high)), found.level)
 
-    def _unseen(self, level: float) -> float:
+    def unseen(self, level: float) -> float:
         """The largest share of the population that may well (by ``level``) have stayed out of the sample."""
         units = self.items - self.unanswered if self.groups is None else np.unique(self.groups).size
         return float(1 - ((1 - level) / 2) ** (1 / units))

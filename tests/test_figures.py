@@ -1,0 +1,263 @@
+"""What a result holds, and whether its pieces agree with each other and with known probabilities."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+from blindcal import design, result
+from blindcal.auditing import audit
+from blindcal.cli import app
+from blindcal.data import MOST_PARTS, Reading, load
+from blindcal.endpoints.recording import Recording
+from blindcal.endpoints.replay import Behaviour, running
+from blindcal.errors import InputError
+from blindcal.estimate.truth import binned_ece
+from blindcal.figures import Estimation, Figures, figures
+from blindcal.parts import UNNAMED, break_down
+from blindcal.records import INVALID, Answered, FloatArray, IntArray
+from blindcal.result import AuditResult
+from blindcal.settings import Settings
+
+N = 3000
+METHODS = ["latent", "temperature", "blind", "sampling", "extraction"]
+
+
+def population(n: int = N, seed: int = 0) -> tuple[IntArray, FloatArray]:
+    """An overconfident model: labels and probabilities."""
+    rng = np.random.default_rng(seed)
+    p = np.clip(rng.beta(0.5, 0.5, n), 1e-6, 1 - 1e-6)
+    return (rng.random(n) < 0.15 + 0.7 * p).astype(np.int64), p
+
+
+def answers(
+    method: str, labels: IntArray, p: FloatArray, queries: float, seed: int = 0
+) -> tuple[Estimation, Answered]:
+    """What a model with these probabilities answers to a method's whole design."""
+    rng = np.random.default_rng(seed)
+    asking = design.make(method, labels, queries=queries, bins=5, seed=seed)
+    answered = Answered.empty()
+    s = np.log(p / (1 - p))
+    while (asked := asking.next_round(answered)) is not None:
+        shifted = s[asked.items] + asked.shifts
+        heat = np.where(asked.temperatures > 0, asked.temperatures, 1.0)
+        drawn = rng.random(len(asked)) < 1 / (1 + np.exp(-np.clip(shifted / heat, -500, 500)))
+        said = np.where(asked.temperatures > 0, drawn, shifted >= 0)
+        answered = answered.with_round(asked, said.astype(np.int64))
+    return Estimation(method, asking, 5, 0.95, resamples=100), answered
+
+
+def found(method: str, queries: float = 1.0) -> tuple[Figures, IntArray, FloatArray]:
+    labels, p = population()
+    how, answered = answers(method, labels, p, queries)
+    return figures(how, labels, None, answered), labels, p
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_gaps_add_up_to_the_ece(method: str) -> None:
+    """The absolute gaps sum to the ECE, and each is its share times predicted minus observed."""
+    some, *_ = found(method, {"latent": 1.0, "blind": 1.0}.get(method, 4.0))
+    gaps = [one.gap.value for one in some.bins]
+    assert some.ece.value == pytest.approx(sum(abs(gap or 0) for gap in gaps))
+    assert some.leaning.value == pytest.approx(sum(gap or 0 for gap in gaps))
+    for one in some.bins:
+        if method == "blind":
+            assert (one.share, one.predicted, one.observed, one.gap.low) == (None, None, None, None)
+            continue
+        assert one.share is not None
+        if one.share > 0:
+            assert one.predicted is not None
+            assert one.observed is not None
+            assert one.gap.value == pytest.approx(one.share * (one.predicted - one.observed), abs=1e-9)
+            assert one.low - 1e-9 <= one.predicted <= one.high + 1e-9
+
+
+def test_a_latent_result_is_near_the_truth() -> None:
+    """Curve, confidence and operating points of one query an item agree with the hidden probabilities."""
+    some, labels, p = found("latent")
+    assert some.curve is not None
+    assert some.curve.low is not None
+    assert some.curve.high is not None
+    assert len(some.curve.f) == 99
+    inside = [
+        low <= 0.15 + 0.7 * f <= high
+        for f, low, high in zip(some.curve.f, some.curve.low, some.curve.high, strict=True)
+    ]
+    assert np.mean(inside) > 0.8  # a pointwise band of 95%, strongly dependent along f
+    assert some.confidence is not None
+    for label, shares in enumerate((some.confidence.negatives, some.confidence.positives)):
+        assert sum(shares) == pytest.approx(1)
+        true = np.histogram(p[labels == label], some.confidence.edges)[0] / (labels == label).sum()
+        # n = 3000: a share estimated from half the items, one answer each, has a standard error near 0.015
+        assert np.abs(np.array(shares) - true).max() < 0.08
+    assert len(some.operating) == 39
+    right = []
+    for row in some.operating:
+        decided = p >= row.threshold
+        truth = (
+            (row.precision, labels[decided].mean()),
+            (row.recall, decided[labels == 1].mean()),
+            (row.accuracy, (decided == (labels == 1)).mean()),
+            (row.positive_rate, decided.mean()),
+        )
+        assert row.shift == pytest.approx(-np.log(row.threshold / (1 - row.threshold)))
+        for estimate, true_value in truth:
+            assert estimate.value is not None
+            assert estimate.low is not None
+            assert estimate.high is not None
+            assert 0 <= estimate.low <= estimate.value <= estimate.high <= 1
+            right.append(estimate.low <= true_value <= estimate.high)
+    assert np.mean(right) > 0.85  # 95% intervals, strongly dependent along the threshold
+
+
+def test_face_value_is_taken_exactly() -> None:
+    """Sampling and extraction show what their own probabilities say, and nothing they do not."""
+    some, labels, p = found("extraction", 30.0)  # bisected until the probability is exact
+    truth = binned_ece(labels, p, 5)
+    assert some.ece.value == pytest.approx(truth.ece, abs=1e-4)
+    assert some.auroc.value is not None
+    order = np.sort(p[labels == 0])
+    wins = np.searchsorted(order, p[labels == 1]).mean() / order.size
+    assert some.auroc.value == pytest.approx(wins, abs=1e-4)
+    half = next(row for row in some.operating if row.threshold == 0.5)
+    assert half.accuracy == some.accuracy
+    assert (some.curve, some.tce.value, some.calibrated_pvalue, some.ece.low) == (None, None, None, None)
+    shares, *_ = found("sampling", 2.0)
+    assert shares.log_loss.value is None  # a share of 0 among positives: infinite, so not a number
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_nothing_is_made_of_no_answers(method: str) -> None:
+    """With every answer invalid each figure is null, and the ECE may be anything."""
+    labels, p = population(200)
+    how, answered = answers(method, labels, p, 2.0 if method != "blind" else 1.0)
+    none = Answered(answered.items, answered.shifts, answered.temperatures, np.full(len(answered), INVALID))
+    some = figures(how, labels, None, none)
+    assert some.ece.value is None
+    assert some.ece_if_invalid == (0.0, 1.0)
+    assert [one.gap.value for one in some.bins] == [None] * 5
+
+
+def test_parts_are_read_apart_and_few_is_said() -> None:
+    """A part that is miscalibrated differs, clearly; a small one is marked; no name has a name too."""
+    labels, p = population()
+    rng = np.random.default_rng(1)
+    names = rng.choice(["a", "b", "c"], N).astype(object)
+    wrong = names == "a"
+    labels[wrong] = rng.random(wrong.sum()) < 1 - p[wrong]
+    names[:40] = None
+    how, answered = answers("latent", labels, p, 1.0)
+    parts, pvalue = break_down(how, labels, None, names.tolist(), answered)
+    assert [one.name for one in parts] == [UNNAMED, "a", "b", "c"]
+    assert [one.few for one in parts] == [True, False, False, False]
+    assert sum(one.items for one in parts) == N
+    by_name = {one.name: one for one in parts}
+    assert (by_name["a"].ece.low or 0) > (by_name["b"].ece.high or 1)
+    assert pvalue is not None
+    assert pvalue < 1e-6
+
+
+def test_parts_that_are_alike_are_not_called_different() -> None:
+    """Under chance the p-value of "all alike" is below 5% hardly more often than that."""
+    small = 0
+    for seed in range(20):
+        labels, p = population(1200, seed)
+        how, answered = answers("latent", labels, p, 1.0, seed)
+        parts = np.random.default_rng(seed).choice(["a", "b", "c"], 1200).tolist()
+        pvalue = break_down(how, labels, None, parts, answered)[1]
+        assert pvalue is not None
+        small += pvalue < 0.05
+    assert small <= 4  # 20 seeds at 5%: 5 or more has a chance of 0.3%
+
+
+@pytest.fixture
+def items(tmp_path: Path) -> Path:
+    labels, _ = population(300)
+    path = tmp_path / "items.jsonl"
+    lines = [
+        json.dumps({"id": f"q{k}", "prompt": f"Is {k} so?", "label": int(y), "topic": ["x", "y", ""][k % 3]})
+        for k, y in enumerate(labels)
+    ]
+    path.write_text("\n".join(lines))
+    return path
+
+
+def serving(path: Path, **behaviour: Any) -> Any:
+    with load(path) as loaded:
+        asked = list(loaded)
+    recording = Recording.from_probabilities([item.id for item in asked], population(len(asked))[1])
+    return running(recording, asked, Behaviour(**behaviour))
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_results_of_every_method_fit_the_schema(method: str, items: Path, tmp_path: Path) -> None:
+    """What an audit writes is valid under the published JSON Schema, and reads back as it was."""
+    with serving(items) as server:
+        settings = Settings(
+            model="replay", base_url=server.base_url, method=method, by_field="topic", resamples=50
+        )
+        one = audit(items, settings, out=tmp_path / "run")
+    written = tmp_path / "run" / "result.json"
+    jsonschema.validate(json.loads(written.read_text()), result.schema())
+    assert AuditResult.load(written) == one
+    assert one.by == "topic"
+    assert [(part.name, part.items) for part in one.parts] == [(UNNAMED, 100), ("x", 100), ("y", 100)]
+    assert one.seconds > 0
+    assert one.example is not None
+    assert one.example.messages[0].content.startswith("Is ")
+    assert one.example.left_out == 0
+    assert len(one.example.logit_bias) == (0 if method == "temperature" else 2)
+
+
+def test_a_finished_run_is_broken_down_anew_for_nothing(items: Path, tmp_path: Path) -> None:
+    """``--by`` shapes no query: with another field the same run gives another table and asks nothing."""
+    with serving(items) as server:
+        command = [
+            "audit",
+            str(items),
+            "--model",
+            "replay",
+            "--base-url",
+            server.base_url,
+            "--json",
+            "--quiet",
+        ]
+        command += ["--method", "blind", "--out", str(tmp_path / "run")]
+        first = json.loads(CliRunner().invoke(app, command).output)
+        asked = server.requests
+        second = json.loads(CliRunner().invoke(app, [*command, "--by", "topic"]).output)
+        assert server.requests == asked
+    assert first["parts"] == []
+    assert [part["name"] for part in second["parts"]] == [UNNAMED, "x", "y"]
+    assert (first["ece"], first["seconds"]) == (second["ece"], second["seconds"])
+
+
+def test_all_invalid_ends_with_a_result_and_an_error(items: Path, tmp_path: Path) -> None:
+    """When no answer can be read the result says so in nulls, and the command fails by name."""
+    items.write_text("\n".join(items.read_text().splitlines()[:30]))
+    with serving(items) as server:
+        command = ["audit", str(items), "--model", "replay", "--base-url", server.base_url]
+        command += ["--out", str(tmp_path / "run"), "--force", "--positive-ids", "7", "--negative-ids", "8"]
+        done = CliRunner().invoke(app, command)
+    assert done.exit_code == 1, done.output
+    assert "no valid answer" in done.output
+    one = AuditResult.load(tmp_path / "run" / "result.json")
+    jsonschema.validate(json.loads(one.to_json()), result.schema())
+    assert (one.ece.value, one.counts.positive, one.counts.negative) == (None, 0, 0)
+    assert one.counts.invalid > 0
+
+
+def test_fields_with_too_many_values_are_no_parts(tmp_path: Path) -> None:
+    """A field that names nearly every item, or is missing, is refused by name."""
+    path = tmp_path / "many.jsonl"
+    path.write_text("\n".join(f'{{"prompt": "{k}?", "label": 1, "key": {k}}}' for k in range(MOST_PARTS + 1)))
+    with pytest.raises(InputError, match="line 201: field 'key' has more than 200 values"):
+        load(path, Reading(part_field="key"))
+    with pytest.raises(InputError, match="field 'topic' is missing"):
+        load(path, Reading(part_field="topic"))
