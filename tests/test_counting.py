@@ -1,0 +1,116 @@
+"""Counts from Parquet files, from SQL, from Ray Data and from finished runs."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pyarrow  # type: ignore[import-untyped]  # ships no types
+import pyarrow.parquet  # type: ignore[import-untyped]
+import pytest
+
+import blindcal as bc
+from blindcal import counting
+from blindcal.errors import InputError
+from blindcal.simulate import generate
+from fitting import asked
+
+ROOT = Path(__file__).parents[1]
+
+
+def table(n: int = 1200, queries: float = 1.0) -> dict[str, np.ndarray]:
+    labels, p = generate(n, 7)
+    answered = asked(labels, p, queries)
+    return {
+        "label": labels[answered.items],
+        "shift": answered.shifts,
+        "answer": answered.answers,
+        "item": answered.items,
+    }
+
+
+def write(path: Path, columns: dict[str, np.ndarray], rows: slice | np.ndarray = slice(None)) -> None:
+    some = {name: column[rows] for name, column in columns.items()}
+    pyarrow.parquet.write_table(pyarrow.table(some), path)
+
+
+def test_counts_come_back_from_parquet(tmp_path: Path) -> None:
+    """What is written is read back as it was, several answers an item and infinite shifts included."""
+    columns = table(queries=2)
+    columns["shift"][:50] = np.inf
+    counts = counting.of_columns(columns)
+    counting.write_counts(counts, tmp_path / "counts.parquet")
+    assert counting.read_counts(tmp_path / "counts.parquet") == counts
+
+
+def test_a_folder_is_counted_as_one(tmp_path: Path) -> None:
+    """Shards with all of an item in one file count as the whole table does."""
+    columns = table(queries=2)
+    for shard in range(5):
+        write(tmp_path / f"{shard}.parquet", columns, columns["item"] % 5 == shard)
+    assert counting.read_counts(tmp_path) == counting.of_columns(columns)
+
+
+def test_rows_without_items_stream(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One query an item is counted a batch at a time, whatever the batch; nulls are invalid answers."""
+    columns = table()
+    del columns["item"]
+    columns["answer"] = np.where(np.arange(1200) % 9 == 0, np.nan, columns["answer"])
+    expected = counting.of_columns(columns)
+    nullable = pyarrow.array(columns["answer"], from_pandas=True)
+    pyarrow.parquet.write_table(pyarrow.table({**columns, "answer": nullable}), tmp_path / "a.parquet")
+    monkeypatch.setattr(counting, "_BATCH", 100)
+    assert counting.read_counts(tmp_path / "a.parquet") == expected
+
+
+def test_a_sql_group_by_is_a_table_of_counts() -> None:
+    """SQL that groups by what was asked and answered gives the counts of its rows."""
+    columns = table()
+    rows = zip(*(columns[name].tolist() for name in ("label", "shift", "answer")), strict=True)
+    with sqlite3.connect(":memory:") as db:
+        db.execute("CREATE TABLE answers (label INTEGER, shift REAL, answer INTEGER)")
+        db.executemany("INSERT INTO answers VALUES (?, ?, ?)", rows)
+        query = db.execute(
+            "SELECT label, shift, answer, COUNT(*) AS count FROM answers GROUP BY label, shift, answer"
+        )
+        names = [one[0] for one in query.description]
+        grouped = dict(zip(names, zip(*query, strict=True), strict=True))
+    assert counting.of_columns(grouped) == counting.of_columns(columns)
+
+
+def test_ray_counts_as_one_machine_does() -> None:
+    """Shards counted on a real Ray, rows of an item apart, give the same counts, estimate and interval."""
+    command = [sys.executable, str(ROOT / "bench" / "shards.py"), "--answers", "20000", "--shards", "3"]
+    command += ["--queries", "1", "2", "--resamples", "50"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=250)
+    assert done.returncode == 0, done.stderr[-2000:]
+    reports = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
+    assert [(one["queries"], one["answers"], one["equal"]) for one in reports] == [
+        (1.0, 20_000, True),
+        (2.0, 20_000, True),
+    ]
+
+
+def test_tables_that_cannot_be_counted_are_named(tmp_path: Path) -> None:
+    """An empty folder, a missing column, a wrong value, no Parquet: the message says which file and why."""
+    with pytest.raises(InputError, match=r"holds no \.parquet files"):
+        counting.read_counts(tmp_path)
+    columns = table()
+    write(tmp_path / "a.parquet", {"label": columns["label"], "shift": columns["shift"]})
+    with pytest.raises(InputError, match=r"a\.parquet: .* must have the column answer; it has label, shift"):
+        counting.read_counts(tmp_path)
+    write(tmp_path / "a.parquet", {**columns, "label": columns["label"] + 1})
+    with pytest.raises(InputError, match=r"a\.parquet: labels: must be 0 or 1, got 2"):
+        counting.read_counts(tmp_path)
+    (tmp_path / "a.parquet").write_text("no")
+    with pytest.raises(InputError, match=r"a\.parquet: cannot be read as Parquet"):
+        counting.read_counts(tmp_path)
+
+
+def test_counts_are_public() -> None:
+    """The class is found where the README says."""
+    assert bc.Counts.of([1], [0.0], [1]).items == 1
