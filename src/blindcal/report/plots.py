@@ -1,0 +1,435 @@
+"""The figures of a result: one function each, from the numbers of `blindcal.result` to matplotlib axes.
+
+Nothing is computed here that result.json does not hold. Every function draws on the axes it is given, or on
+those of a new figure that pyplot does not know, and returns them: ``plot_reliability(result.curve).figure``.
+What a method could not tell is left out, or said in words.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeAlias
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from blindcal.records import FloatArray
+from blindcal.report.style import (
+    DASHES,
+    FAINT,
+    FIRM,
+    FULL,
+    SOFT,
+    WIDTH,
+    drawing,
+    figure_style,
+    file_bytes,
+    ink,
+    series,
+    svg,
+    theme_css,
+)
+from blindcal.result import AuditResult, Bin, Confidence, Curve, Estimate, Operating, Part
+from blindcal.text import printable
+
+__all__ = [
+    "Drawing",
+    "draw",
+    "figure_style",
+    "plot_calibration_curve",
+    "plot_calibration_curves",
+    "plot_confidence",
+    "plot_cost",
+    "plot_operating",
+    "plot_parts",
+    "plot_reliabilities",
+    "plot_reliability",
+    "save_figures",
+    "svg",
+    "theme_css",
+]
+
+Get: TypeAlias = Callable[[Operating], Estimate]
+
+_BAND = 0.18
+_SQUARE = (4.5, 4.6)  # inches that leave a square between the words
+_SMALL = 8.5  # points
+_TICKS = (0, 0.2, 0.4, 0.6, 0.8, 1)
+_MOST_PARTS = 60
+_NAME = 28  # characters of a part's or a run's name that a figure has room for
+
+
+def plot_calibration_curve(
+    bins: Sequence[Bin], ax: Axes | None = None, *, ece: Estimate | None = None, level: float = 0.95
+) -> Axes:
+    """The Blind Calibration Curve: the bins' signed gaps with intervals; the bars' lengths add up to the ECE.
+
+    Parameters
+    ----------
+    bins : sequence of Bin
+    ax : Axes, optional
+    ece : Estimate, optional
+        Said above the bars, with its interval; by default the sum of the bars.
+    level : float
+        Of the intervals, for the words.
+    """
+    with drawing(ax) as axes:
+        _gap_axes(axes)
+        known = [one for one in bins if one.gap.value is not None]
+        for one in known:
+            _gap_bar(axes, one, one.low, one.high, series(1 if _value(one.gap) > 0 else 0))
+        _zero_line(axes)
+        _room_for_words(axes)
+        _words(axes, 0.015, 0.98, "predicted > observed", va="top", color=series(1))
+        _words(axes, 0.015, 0.02, "predicted < observed", va="bottom", color=series(0))
+        for one in bins:
+            if one.gap.value is None:
+                _words(axes, (one.low + one.high) / 2, 0.5, "?", ha="center")
+        total = ece or Estimate(
+            sum(abs(_value(one.gap)) for one in known) if len(known) == len(bins) else None
+        )
+        _title(axes, f"ECE {_said(total, level)}")
+    return axes
+
+
+def plot_calibration_curves(runs: Mapping[str, Sequence[Bin]], ax: Axes | None = None) -> Axes:
+    """The Blind Calibration Curves of several runs: in each bin one bar a run, in their order."""
+    with drawing(ax) as axes:
+        _gap_axes(axes)
+        for which, bins in enumerate(runs.values()):
+            for one in bins:
+                if one.gap.value is not None:
+                    slot = 0.9 * (one.high - one.low) / len(runs)
+                    left = one.low + 0.05 * (one.high - one.low) + which * slot
+                    _gap_bar(axes, one, left, left + slot, series(which))
+        _zero_line(axes)
+        for which, name in enumerate(runs):
+            axes.bar(np.nan, np.nan, color=series(which), label=_name(name))
+        _legend(axes, len(runs))
+    return axes
+
+
+def plot_reliability(
+    curve: Curve | None, ax: Axes | None = None, *, bins: Sequence[Bin] = (), level: float = 0.95
+) -> Axes:
+    """The reliability diagram: how often the label is positive at each confidence, with a band of ``level``.
+
+    The dots are the bins, as large as their share of the items; on the diagonal a model is calibrated.
+    """
+    with drawing(ax, *_SQUARE) as axes:
+        _reliability_axes(axes)
+        if curve is not None:
+            banded = curve.low is not None and curve.high is not None
+            _reliability_line(axes, curve, 0, f"curve, {level:.0%} band" if banded else "curve")
+        dots = [
+            (one.predicted, one.observed, 12 + 260 * one.share)
+            for one in bins
+            if one.predicted is not None and one.observed is not None and one.share is not None
+        ]
+        if dots:
+            predicted, observed, sizes = zip(*dots, strict=True)
+            axes.scatter(
+                predicted,
+                observed,
+                s=sizes,
+                facecolors=[(series(0), 0.35)],
+                edgecolors=series(0),
+                linewidths=1.0,
+                zorder=4,
+                label="bins, by share of items",
+            )
+        if curve is None and not dots:
+            _words(axes, 0.5, 0.5, "not told by this method", ha="center")
+        else:
+            _legend(axes, 2)
+    return axes
+
+
+def plot_reliabilities(runs: Mapping[str, Curve], ax: Axes | None = None) -> Axes:
+    """The reliability curves of several runs over each other, each with its band."""
+    with drawing(ax, *_SQUARE) as axes:
+        _reliability_axes(axes)
+        for which, (name, curve) in enumerate(runs.items()):
+            _reliability_line(axes, curve, which, _name(name))
+        _legend(axes, len(runs))
+    return axes
+
+
+def plot_confidence(confidence: Confidence, ax: Axes | None = None) -> Axes:
+    """How sure the model is: the distribution of P(positive), positive labels up, negative ones down."""
+    with drawing(ax) as axes:
+        edges = np.array(confidence.edges)
+        top = 0.0
+        for shares, sign, which, what in (
+            (confidence.positives, 1, 0, "positive"),
+            (confidence.negatives, -1, 1, "negative"),
+        ):
+            heights = np.array(shares, float)
+            top = max(top, float(heights.max(initial=0.0)))
+            axes.stairs(sign * heights, edges, fill=True, color=(series(which), 0.75), edgecolor="none")
+            axes.stairs(sign * heights, edges, color=series(which), linewidth=1.0)
+            there = f"label {what}" if heights.any() else f"no items with a {what} label"
+            _words(axes, 0.5, 0.5 + sign * 0.47, there, va="center", ha="center", color=series(which))
+        _zero_line(axes)
+        _probability_axis(axes, "confidence: P(positive)")
+        axes.set(ylim=(-1.22 * (top or 1), 1.22 * (top or 1)), ylabel="share of the label's items")
+        axes.yaxis.set_major_formatter(lambda value, _: f"{abs(value):.0%}")
+        axes.grid(visible=False, axis="x")
+    return axes
+
+
+def plot_operating(
+    operating: Sequence[Operating], ax: Axes | None = None, *, threshold: float | None = None
+) -> Axes:
+    """Precision, recall and accuracy of deciding "positive from this threshold on", each with its band.
+
+    ``threshold`` marks one, such as the one to deploy.
+    """
+    shown: tuple[tuple[str, Get], ...] = (
+        ("precision", lambda row: row.precision),
+        ("recall", lambda row: row.recall),
+        ("accuracy", lambda row: row.accuracy),
+    )
+    with drawing(ax) as axes:
+        for which, (name, get) in enumerate(shown):
+            _line_with_band(axes, operating, get, which, name)
+        _threshold_axes(axes, threshold)
+        axes.set(ylim=(-0.02, 1.02), ylabel="share")
+        axes.set_yticks(_TICKS, [f"{tick:g}" for tick in _TICKS])
+        if operating:
+            _legend(axes, 3)
+        else:
+            _words(axes, 0.5, 0.5, "not told by this method", ha="center")
+    return axes
+
+
+def plot_cost(operating: Sequence[Operating], cost_fp: float, cost_fn: float, ax: Axes | None = None) -> Axes:
+    """The expected cost of a decision at each threshold, and where it is least."""
+    with drawing(ax) as axes:
+        priced = [(row.threshold, _cost(row, cost_fp, cost_fn)) for row in operating]
+        known = [(threshold, cost) for threshold, cost in priced if cost is not None]
+        _threshold_axes(axes, None)
+        axes.set_ylabel("expected cost of a decision")
+        if known:
+            best = min(known, key=lambda pair: pair[1])
+            axes.plot(*zip(*known, strict=True), color=series(0))
+            axes.plot(*best, "o", color=series(1), markersize=6, zorder=4)
+            axes.set_ylim(0, 1.12 * max(cost for _, cost in known) or 1)
+            _title(
+                axes,
+                f"least: {best[1]:.3g} at threshold {best[0]:.2f} "
+                f"(false positive {cost_fp:g}, false negative {cost_fn:g})",
+            )
+        else:
+            _words(axes, 0.5, 0.5, "not told by this method", ha="center")
+    return axes
+
+
+def plot_parts(parts: Sequence[Part], ax: Axes | None = None, *, overall: Estimate | None = None) -> Axes:
+    """The ECE of each part with its interval; hollow where the items are too few to read much into it.
+
+    Of very many parts the largest are shown. ``overall`` is the ECE of all items, a line to compare with.
+    """
+    shown = sorted(parts, key=lambda part: -part.items)[:_MOST_PARTS] if len(parts) > _MOST_PARTS else parts
+    with drawing(ax, WIDTH, max(1.7, 0.95 + 0.23 * len(shown))) as axes:
+        if overall is not None and overall.value is not None:
+            axes.axvline(overall.value, color=ink(SOFT), linewidth=1.0, linestyle=DASHES[1])
+            if overall.low is not None and overall.high is not None:
+                axes.axvspan(overall.low, overall.high, color=ink(FAINT), linewidth=0)
+        for row, part in enumerate(shown):
+            color = series(0)
+            if part.ece.low is not None and part.ece.high is not None:
+                style = ":" if part.few else "-"
+                axes.hlines(row, part.ece.low, part.ece.high, color=color, linewidth=1.4, linestyle=style)
+            if part.ece.value is None:
+                axes.text(0, row, " not told", va="center", color=ink(FIRM), fontsize=_SMALL)
+            else:
+                face = "none" if part.few else color
+                axes.plot(
+                    part.ece.value, row, "o", markersize=5.5, markerfacecolor=face, markeredgecolor=color
+                )
+        axes.set_yticks(range(len(shown)), [f"{_name(part.name)}  ({part.items:,})" for part in shown])
+        for tick in axes.get_yticklabels():
+            tick.set_parse_math(False)
+        axes.set(ylim=(len(shown) - 0.4, -0.6), xlabel="ECE")
+        axes.set_xlim(left=0)
+        axes.grid(visible=False, axis="y")
+        axes.tick_params(axis="y", length=0)
+        said = [
+            f"the {len(shown)} largest of {len(parts)} parts" if len(shown) < len(parts) else "",
+            "hollow: few items" if any(part.few for part in shown) else "",
+            "dashed: all items" if overall is not None and overall.value is not None else "",
+        ]
+        _title(axes, "; ".join(filter(None, said)), strength=FIRM)
+    return axes
+
+
+@dataclass(frozen=True, slots=True)
+class Drawing:
+    """A figure with the name of its file and words for who cannot see it."""
+
+    name: str
+    title: str
+    figure: Figure
+
+    def svg(self) -> str:
+        """An element to put into a page."""
+        return svg(self.figure, self.title)
+
+
+def draw(result: AuditResult) -> tuple[Drawing, ...]:
+    """Every figure for which a result has numbers, in the order of the report."""
+    ece = f"ECE {_said(result.ece, result.level)}"
+    drawn = [
+        (
+            "calibration-curve",
+            f"Blind Calibration Curve: signed gap of each of {len(result.bins)} bins of confidence; {ece}",
+            plot_calibration_curve(result.bins, ece=result.ece, level=result.level),
+        )
+    ]
+    if result.curve is not None or any(one.observed is not None for one in result.bins):
+        words = (
+            "Reliability diagram: how often the label is positive at each confidence, against the diagonal"
+        )
+        drawn.append(
+            ("reliability", words, plot_reliability(result.curve, bins=result.bins, level=result.level))
+        )
+    if result.confidence is not None:
+        words = "Distribution of the confidence for items with a positive and with a negative label"
+        drawn.append(("confidence", words, plot_confidence(result.confidence)))
+    if result.operating:
+        words = "Precision, recall and accuracy against the threshold of the decision"
+        drawn.append(("operating", words, plot_operating(result.operating)))
+    if result.parts:
+        words = f"ECE of each of {len(result.parts)} parts with its interval"
+        drawn.append(("parts", words, plot_parts(result.parts, overall=result.ece)))
+    return tuple(Drawing(name, words, _figure(axes)) for name, words, axes in drawn)
+
+
+def save_figures(result: AuditResult, folder: str | Path) -> list[Path]:
+    """Write every figure of a result as PNG and SVG; the same result gives the same bytes."""
+    into = Path(folder)
+    into.mkdir(parents=True, exist_ok=True)
+    written = []
+    for drawn in draw(result):
+        for kind in ("png", "svg"):
+            path = into / f"{drawn.name}.{kind}"
+            path.write_bytes(file_bytes(drawn.figure, kind))
+            written.append(path)
+    return written
+
+
+def _gap_axes(axes: Axes) -> None:
+    _probability_axis(axes, "confidence: P(positive)")
+    axes.set_ylabel("gap, weighted by share of items")
+    axes.grid(visible=False, axis="x")
+
+
+def _gap_bar(axes: Axes, one: Bin, left: float, right: float, color: str) -> None:
+    width = right - left
+    axes.bar(left + width / 2, _value(one.gap), 0.86 * width, color=color, zorder=2)
+    low, high = one.gap.low, one.gap.high
+    if low is not None and high is not None:
+        middle = left + width / 2
+        axes.vlines(middle, low, high, color=ink(FULL), linewidth=1.1, zorder=3)
+        cap = 0.12 * width
+        axes.hlines([low, high], middle - cap, middle + cap, color=ink(FULL), linewidth=1.1, zorder=3)
+
+
+def _reliability_axes(axes: Axes) -> None:
+    axes.plot([0, 1], [0, 1], color=ink(SOFT), linewidth=1.0, linestyle=DASHES[1], zorder=1)
+    _probability_axis(axes, "confidence: P(positive)")
+    axes.set(ylim=(0, 1), ylabel="share with a positive label", aspect="equal")
+    axes.set_yticks(_TICKS, [f"{tick:g}" for tick in _TICKS])
+
+
+def _reliability_line(axes: Axes, curve: Curve, which: int, label: str | None) -> None:
+    color = series(which)
+    if curve.low is not None and curve.high is not None:
+        axes.fill_between(curve.f, curve.low, curve.high, color=(color, _BAND), linewidth=0, zorder=2)
+    dashes = DASHES[which % len(DASHES)]
+    axes.plot(curve.f, curve.value, color=color, linestyle=dashes, zorder=3, label=label)
+
+
+def _line_with_band(axes: Axes, rows: Sequence[Operating], get: Get, which: int, label: str) -> None:
+    at = np.array([row.threshold for row in rows])
+    value, low, high = (_column([getattr(get(row), end) for row in rows]) for end in ("value", "low", "high"))
+    color = series(which)
+    axes.fill_between(at, low, high, color=(color, _BAND), linewidth=0)
+    axes.plot(at, value, color=color, linestyle=DASHES[which], label=label)
+
+
+def _threshold_axes(axes: Axes, threshold: float | None) -> None:
+    _probability_axis(axes, "threshold on P(positive)")
+    if threshold is not None:
+        axes.axvline(threshold, color=ink(FIRM), linewidth=1.0)
+
+
+def _probability_axis(axes: Axes, words: str) -> None:
+    axes.set(xlim=(0, 1), xlabel=words)
+    axes.set_xticks(_TICKS, [f"{tick:g}" for tick in _TICKS])
+
+
+def _zero_line(axes: Axes) -> None:
+    axes.axhline(0, color=ink(FIRM), linewidth=0.8, zorder=2.5)
+
+
+def _room_for_words(axes: Axes) -> None:
+    """Keep zero inside, and a strip above and below it for words."""
+    low, high = axes.get_ylim()
+    reach = max(high, -low, 0.01)
+    axes.set_ylim(min(low, -0.25 * reach) - 0.12 * reach, max(high, 0.25 * reach) + 0.12 * reach)
+
+
+def _words(axes: Axes, x: float, y: float, words: str, **how: object) -> None:
+    how = {"va": "center", "color": ink(FIRM), "fontsize": _SMALL, **how}
+    axes.text(x, y, words, transform=axes.transAxes, parse_math=False, **how)  # type: ignore[arg-type]
+
+
+def _title(axes: Axes, words: str, strength: float = FULL) -> None:
+    if words:
+        axes.set_title(words, loc="left", color=ink(strength), parse_math=False)
+
+
+def _legend(axes: Axes, columns: int) -> None:
+    found = axes.legend(loc="lower left", bbox_to_anchor=(0, 1), ncols=min(columns, 3), borderaxespad=0.3)
+    for text in found.get_texts():
+        text.set_parse_math(False)
+
+
+def _figure(axes: Axes) -> Figure:
+    figure = axes.get_figure(root=True)
+    assert figure is not None
+    return figure
+
+
+def _cost(row: Operating, cost_fp: float, cost_fn: float) -> float | None:
+    rate, precision, accuracy = row.positive_rate.value, row.precision.value, row.accuracy.value
+    if rate is None or accuracy is None or (precision is None and rate > 0):
+        return None
+    false_positive = rate * (1 - (precision or 0.0))
+    return cost_fp * false_positive + cost_fn * max(0.0, 1 - accuracy - false_positive)
+
+
+def _column(values: Sequence[float | None]) -> FloatArray:
+    return np.array([np.nan if value is None else value for value in values], float)
+
+
+def _value(estimate: Estimate) -> float:
+    assert estimate.value is not None
+    return estimate.value
+
+
+def _said(estimate: Estimate, level: float) -> str:
+    if estimate.value is None:
+        return "not told by this method"
+    if estimate.low is None or estimate.high is None:
+        return f"{estimate.value:.3f}"
+    return f"{estimate.value:.3f}  ({level:.0%}: {estimate.low:.3f} to {estimate.high:.3f})"
+
+
+def _name(name: str) -> str:
+    return printable(name, _NAME)

@@ -1,0 +1,223 @@
+"""One look for every figure: colour-blind safe, narrow enough for a phone, for paper and for dark screens.
+
+A figure uses one ink, at several strengths, and the series colours of Okabe and Ito. :func:`svg` writes these
+as CSS variables, so that one drawing suits a light page and a dark one; :func:`theme_css` gives the variables
+their values.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import re
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Any
+from xml.etree import ElementTree
+
+import matplotlib as mpl
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.rcsetup import cycler
+
+INK, INK_DARK = "#1c1f23", "#e6e6e6"
+PAPER, PAPER_DARK = "#ffffff", "#15181c"
+#: Okabe and Ito (2008), in an order whose first four also differ in lightness; the dark row is lighter.
+SERIES = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9")
+SERIES_DARK = ("#56b4e9", "#f0853d", "#2fc79d", "#e3a0c6", "#f2b631", "#9fd3f4")
+#: A second way to tell series apart, for print without colour.
+DASHES: tuple[Any, ...] = ("-", (0, (5, 1.6)), (0, (1.2, 1.4)), (0, (6, 1.4, 1.2, 1.4)), (0, (3, 3)), "-")
+WIDTH, HEIGHT = 4.8, 3.3  # inches: a phone's width at about the size of its own text
+FULL, FIRM, SOFT, FAINT = 1.0, 0.72, 0.35, 0.14  # how strongly the ink is used
+
+_active: ContextVar[bool] = ContextVar("figure_style", default=False)
+
+
+class ShownAxes(Axes):
+    """Axes that a notebook shows as their figure, without any set-up of matplotlib's own."""
+
+    def _repr_html_(self) -> str:
+        figure = self.get_figure(root=True)
+        assert figure is not None
+        return f'<div style="max-width:30em">{svg(figure)}</div>'
+
+
+@contextmanager
+def figure_style(*, dark: bool = False) -> Iterator[None]:
+    """Draw in blindcal's style within the block: its own figures, or any others beside them."""
+    ink, paper = (INK_DARK, PAPER_DARK) if dark else (INK, PAPER)
+    series = SERIES_DARK if dark else SERIES
+    soft, firm, faint = (_with_strength(ink, strength) for strength in (SOFT, FIRM, FAINT))
+    token = _active.set(True)
+    try:
+        with mpl.rc_context(
+            {
+                "figure.figsize": (WIDTH, HEIGHT),
+                "figure.facecolor": paper,
+                "figure.dpi": 150,
+                "figure.constrained_layout.w_pad": 0.08,
+                "figure.constrained_layout.h_pad": 0.08,
+                "savefig.dpi": 300,
+                "savefig.facecolor": "auto",
+                "font.family": ["DejaVu Sans"],  # shipped with matplotlib: the same picture on every machine
+                "font.size": 9,
+                "text.color": ink,
+                "text.parse_math": False,  # names of models and parts are text, dollar signs and all
+                "axes.prop_cycle": cycler(color=series),
+                "axes.facecolor": "none",
+                "axes.edgecolor": soft,
+                "axes.linewidth": 0.8,
+                "axes.labelcolor": firm,
+                "axes.labelsize": 9,
+                "axes.titlesize": 9,
+                "axes.titlelocation": "left",
+                "axes.titlecolor": ink,
+                "axes.titlepad": 7,
+                "axes.spines.top": False,
+                "axes.spines.right": False,
+                "axes.grid": True,
+                "axes.axisbelow": True,
+                "axes.unicode_minus": True,
+                "grid.color": faint,
+                "grid.linewidth": 0.6,
+                "xtick.color": soft,
+                "ytick.color": soft,
+                "xtick.labelcolor": firm,
+                "ytick.labelcolor": firm,
+                "xtick.labelsize": 8.5,
+                "ytick.labelsize": 8.5,
+                "xtick.major.size": 3,
+                "ytick.major.size": 3,
+                "xtick.major.width": 0.8,
+                "ytick.major.width": 0.8,
+                "lines.linewidth": 1.8,
+                "lines.solid_capstyle": "round",
+                "legend.frameon": False,
+                "legend.fontsize": 8.5,
+                "legend.handlelength": 1.9,
+                "legend.columnspacing": 1.4,
+                "legend.borderaxespad": 0.2,
+            }
+        ):
+            yield
+    finally:
+        _active.reset(token)
+
+
+@contextmanager
+def drawing(ax: Axes | None, width: float = WIDTH, height: float = HEIGHT) -> Iterator[Axes]:
+    """The axes to draw on: those given, as they are, or those of a new figure in our style.
+
+    A new figure belongs to nobody: pyplot does not know it, so drawing a thousand keeps none alive.
+    """
+    if ax is not None:
+        yield ax
+        return
+    if _active.get():
+        yield _new_axes(width, height)
+        return
+    with figure_style():
+        yield _new_axes(width, height)
+
+
+def ink(strength: float = FULL) -> tuple[str, float]:
+    """The colour of text in the style in force, so strong."""
+    return str(mpl.rcParams["text.color"]), strength
+
+
+def series(which: int) -> str:
+    """The colour of a series in the style in force; after the last comes the first again."""
+    colors = mpl.rcParams["axes.prop_cycle"].by_key()["color"] if _active.get() else SERIES
+    return str(colors[which % len(colors)])
+
+
+def svg(figure: Figure, title: str = "") -> str:
+    """A drawing as an SVG element to put into a page.
+
+    Text stays text in the page's own font, colours are the variables of :func:`theme_css` (without them ink
+    is the page's text colour), the page's paper shows through, and no two drawings on a page share an id.
+    The same figure gives the same characters.
+
+    Parameters
+    ----------
+    figure : Figure
+    title : str
+        What a screen reader says.
+    """
+    root = ElementTree.fromstring(_written(figure, "svg", transparent=True))
+    for parent in list(root.iter()):
+        for child in list(parent):
+            # The style sheet would apply to the whole page: what it says goes to the element itself.
+            if child.tag in (_SVG + "style", _SVG + "metadata"):
+                parent.remove(child)
+    own = "b" + hashlib.sha256(ElementTree.tostring(root)).hexdigest()[:8] + "-"
+    for element in root.iter():
+        element.tag = element.tag.removeprefix(_SVG)
+        element.attrib = dict(_for_page(name, value, own) for name, value in element.attrib.items())
+    root.attrib = {
+        "viewBox": root.attrib["viewBox"],
+        "style": "display:block;width:100%;height:auto;stroke-linejoin:round;stroke-linecap:butt",
+        **({"role": "img", "aria-label": title} if title else {"aria-hidden": "true"}),
+    }
+    return ElementTree.tostring(root, encoding="unicode")
+
+
+def theme_css() -> str:
+    """Values of the colours in :func:`svg`, for light and for dark screens; print is light."""
+
+    def values(ink: str, paper: str, series: tuple[str, ...]) -> str:
+        named = {"ink": ink, "paper": paper, **{str(k): color for k, color in enumerate(series, 1)}}
+        return "".join(f"--bc-{name}:{color};" for name, color in named.items())
+
+    light, dark = values(INK, PAPER, SERIES), values(INK_DARK, PAPER_DARK, SERIES_DARK)
+    return f":root{{{light}}}\n@media screen and (prefers-color-scheme:dark){{:root{{{dark}}}}}\n"
+
+
+def file_bytes(figure: Figure, kind: str) -> bytes:
+    """A drawing as the bytes of a file, ``png`` or ``svg``: the same drawing, the same bytes."""
+    return _written(figure, kind, transparent=False)
+
+
+def _written(figure: Figure, kind: str, *, transparent: bool) -> bytes:
+    said = {"Date": None, "Creator": None} if kind == "svg" else {"Software": None}
+    into = io.BytesIO()
+    with (
+        mpl.rc_context({"svg.fonttype": "none", "svg.hashsalt": "blindcal"}),
+        warnings.catch_warnings(),
+    ):
+        # A name in a script that the font lacks is drawn as boxes; that is no reason to warn of it.
+        warnings.filterwarnings("ignore", message="Glyph .* missing from")
+        figure.savefig(into, format=kind, metadata=said, transparent=transparent)
+    return into.getvalue()
+
+
+def _new_axes(width: float, height: float) -> Axes:
+    figure = Figure(figsize=(width, height), layout="constrained")
+    return figure.add_subplot(axes_class=ShownAxes)
+
+
+def _with_strength(color: str, strength: float) -> str:
+    return f"{color}{round(255 * strength):02x}"
+
+
+_SVG, _LINK = "{http://www.w3.org/2000/svg}", "{http://www.w3.org/1999/xlink}href"
+_VARIABLES = {
+    **{color: f"var(--bc-{k},{color})" for row in (SERIES_DARK, SERIES) for k, color in enumerate(row, 1)},
+    **dict.fromkeys((INK, INK_DARK), "var(--bc-ink,currentColor)"),
+}
+
+
+def _for_page(name: str, value: str, own: str) -> tuple[str, str]:
+    """An attribute as a page needs it: ids that are this drawing's own, colours as variables."""
+    if name == "id":
+        return name, own + value
+    if name == _LINK:
+        return "href", value.replace("#", "#" + own)
+    if name == "clip-path":
+        return name, value.replace("url(#", "url(#" + own)
+    if name == "style":
+        value = re.sub(r"#[0-9a-f]{6}", lambda color: _VARIABLES.get(color[0], color[0]), value)
+        return name, re.sub(r"font-family: [^;]*", "font-family: var(--bc-font,system-ui,sans-serif)", value)
+    return name, value
