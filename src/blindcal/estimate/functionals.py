@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from blindcal.estimate.grid import CELLS, EDGES_P, HALF, MID_P, MID_S, memberships
+from blindcal.estimate.grid import CELLS, HALF, MID_P, MID_S, memberships
 from blindcal.records import FloatArray
 
 
@@ -103,7 +103,3 @@ def decided_positive(table: FloatArray) -> tuple[FloatArray, FloatArray]:
         np.asarray(np.cumsum(negative[..., ::-1], axis=-1)[..., ::-1]),
         np.asarray(np.cumsum(positive[..., ::-1], axis=-1)[..., ::-1]),
     )
-
-
-#: The threshold that belongs to each column of :func:`decided_positive`.
-DECISION_THRESHOLDS: FloatArray = EDGES_P[:-1]

@@ -30,7 +30,13 @@ from blindcal.estimate.checks import (
 )
 from blindcal.estimate.grid import CELLS, MID_P, MID_S, memberships
 from blindcal.estimate.model import Ensemble, fit_ensemble, link_scores, refit
-from blindcal.estimate.operating import OperatingPoint, choose_threshold
+from blindcal.estimate.operating import (
+    Decisions,
+    OperatingCurve,
+    OperatingPoint,
+    choose_threshold,
+    operating_curve,
+)
 from blindcal.estimate.patterns import Patterns, count_patterns
 from blindcal.estimate.uncertainty import (
     Interval,
@@ -217,23 +223,58 @@ class LatentFit:
         recall: float | None = None,
         cost_fp: float | None = None,
         cost_fn: float | None = None,
+        confidence: float | None = 0.95,
         level: float = 0.95,
+        max_shift: float = np.inf,
     ) -> OperatingPoint:
         """The threshold, and the shift that deploys it, for a wanted precision, recall or cost ratio.
 
-        Give ``precision`` (the lowest threshold that reaches it), ``recall`` (the highest threshold that
-        keeps it), or both costs (the threshold with the least expected cost).
+        Parameters
+        ----------
+        precision : float
+            The lowest threshold that reaches it.
+        recall : float
+            The highest threshold that keeps it.
+        cost_fp, cost_fn : float
+            What a wrong "positive" and a wrong "negative" cost: the threshold with the least expected cost.
+        confidence : float or None
+            How sure it must be that the threshold does what is asked for. With ``None`` the estimate
+            decides, and the deployed model falls short about as often as not. Costs need none.
+        level : float
+            Of the intervals.
+        max_shift : float
+            The largest shift that the endpoint takes.
         """
-        self._both_classes("operating_point")
         return choose_threshold(
-            self.population,
-            self.draws,
+            self._decisions("operating_point"),
             precision=precision,
             recall=recall,
             cost_fp=cost_fp,
             cost_fn=cost_fn,
+            confidence=confidence,
             level=fraction(level, "level"),
+            max_shift=max_shift,
         )
+
+    def operating_curve(
+        self,
+        thresholds: ArrayLike | None = None,
+        *,
+        cost_fp: float | None = None,
+        cost_fn: float | None = None,
+        level: float = 0.95,
+    ) -> OperatingCurve:
+        """What deciding "positive iff f >= t" does for each threshold, by default .05, .10 ... .95."""
+        t = np.arange(1, 20) / 20 if thresholds is None else np.asarray(thresholds, dtype=np.float64)
+        if t.ndim != 1 or not ((t > 0) & (t < 1)).all():
+            raise InputError(f"thresholds: must lie strictly between 0 and 1, got {thresholds!r}")
+        return operating_curve(
+            self._decisions("operating_curve"), t, fraction(level, "level"), cost_fp, cost_fn
+        )
+
+    def _decisions(self, what: str) -> Decisions:
+        self._both_classes(what)
+        return Decisions.of(self.population, self.draws, lambda tail: self.unseen(1 - 2 * tail))
 
     # -- uncertainty -----------------------------------------------------------------------------
 

@@ -1,28 +1,113 @@
-"""The threshold to deploy, what it will do, and how sure that is."""
+"""The threshold to deploy, what it will do, and how sure that is.
+
+A decision "positive iff f >= t" has a precision, a recall, an accuracy, a share of positive decisions and,
+for given costs of the two errors, an expected cost. All follow from the population's table; their intervals
+follow from its resampled refits, widened to what a part of the population that no item came from could do.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.special import logit
+import numpy.typing as npt
 
 from blindcal.errors import InputError, NotIdentifiedError
 from blindcal.estimate.checks import fraction
-from blindcal.estimate.functionals import DECISION_THRESHOLDS, decided_positive, prevalence
+from blindcal.estimate.functionals import decided_positive, prevalence
+from blindcal.estimate.grid import EDGES_P, EDGES_S, edge_of_threshold
 from blindcal.estimate.uncertainty import Interval, percentile_interval
-from blindcal.records import FloatArray
+from blindcal.records import FloatArray, IntArray
+
+_RARE = 1e-3  # a threshold that finds fewer of the positives than this is not worth deploying
+
+#: Thresholds that can be deployed: the inner edges, each with a finite shift.
+THRESHOLDS: FloatArray = EDGES_P[1:-1]
+SHIFTS: FloatArray = -EDGES_S[1:-1]
 
 
 @dataclass(frozen=True, slots=True)
 class Rates:
-    """What deciding "positive iff f >= t" does, at each threshold t (last axis) of each table."""
+    """What deciding "positive iff f >= t" does, at each threshold (last axis) of each table."""
 
-    precision: FloatArray
-    recall: FloatArray
-    accuracy: FloatArray
+    true_positive: FloatArray
     false_positive: FloatArray
-    false_negative: FloatArray
+    positives: FloatArray
+
+    @property
+    def precision(self) -> FloatArray:
+        """Share of positive decisions that are right."""
+        return self.true_positive / np.maximum(self.positive_rate, 1e-300)
+
+    @property
+    def recall(self) -> FloatArray:
+        """Share of positives that are found."""
+        return self.true_positive / np.maximum(self.positives, 1e-300)
+
+    @property
+    def accuracy(self) -> FloatArray:
+        """Share of decisions that are right."""
+        return self.true_positive + (1 - self.positives) - self.false_positive
+
+    @property
+    def positive_rate(self) -> FloatArray:
+        """Share of decisions that are positive."""
+        return self.true_positive + self.false_positive
+
+    @property
+    def false_negative(self) -> FloatArray:
+        """Positives that are missed, as a share of all items."""
+        return self.positives - self.true_positive
+
+    def cost(self, cost_fp: float, cost_fn: float) -> FloatArray:
+        """Expected cost of a decision."""
+        return cost_fp * self.false_positive + cost_fn * self.false_negative
+
+    def at(self, places: IntArray) -> Rates:
+        """These rates at some of the thresholds."""
+        return Rates(self.true_positive[..., places], self.false_positive[..., places], self.positives)
+
+    def joined_by(self, share: float, *, positive: bool, decided: bool) -> Rates:
+        """These rates if a ``share`` of the population had one label and got one decision, all of it."""
+        rest = 1 - share
+        return Rates(
+            rest * self.true_positive + share * (positive and decided),
+            rest * self.false_positive + share * (not positive and decided),
+            rest * self.positives + share * positive,
+        )
+
+
+Quantity = Callable[[Rates], FloatArray]
+QUANTITIES: dict[str, Quantity] = {
+    "precision": lambda rates: rates.precision,
+    "recall": lambda rates: rates.recall,
+    "accuracy": lambda rates: rates.accuracy,
+    "positive_rate": lambda rates: rates.positive_rate,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Band:
+    """A quantity over thresholds, with a pointwise interval."""
+
+    value: FloatArray
+    low: FloatArray
+    high: FloatArray
+
+
+@dataclass(frozen=True, slots=True)
+class OperatingCurve:
+    """What each threshold does. ``expected_cost`` is there where both costs were given."""
+
+    thresholds: FloatArray
+    shifts: FloatArray
+    precision: Band
+    recall: Band
+    accuracy: Band
+    positive_rate: Band
+    expected_cost: Band | None
+    level: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,98 +115,181 @@ class OperatingPoint:
     """A threshold to deploy.
 
     ``shift`` is what to add to the positive answer so that a greedy endpoint takes this very decision in
-    one query: b = -logit(threshold). ``threshold_interval`` is where the threshold itself lies when the
-    audit is repeated; the other intervals say what *this* threshold does.
+    one query: b = -logit(threshold). ``threshold_interval`` is where the threshold lies that the population's
+    own rates would choose; the other intervals say what *this* threshold does. ``confidence`` is how sure
+    it is that the threshold does what was asked for; ``None`` where only the estimate says so.
     """
 
     threshold: float
     shift: float
+    confidence: float | None
     precision: float
     recall: float
     accuracy: float
+    positive_rate: float
     threshold_interval: Interval
     precision_interval: Interval
     recall_interval: Interval
     accuracy_interval: Interval
+    positive_rate_interval: Interval
     expected_cost: float | None = None
     expected_cost_interval: Interval | None = None
 
 
 def decision_rates(tables: FloatArray) -> Rates:
-    """Precision, recall and errors of every threshold on the grid."""
+    """The rates of every threshold on the grid."""
     false_positive, true_positive = decided_positive(tables)
-    positives = prevalence(tables)[..., None]
-    decided = false_positive + true_positive
-    return Rates(
-        precision=true_positive / np.maximum(decided, 1e-300),
-        recall=true_positive / np.maximum(positives, 1e-300),
-        accuracy=true_positive + (1 - positives) - false_positive,
-        false_positive=false_positive,
-        false_negative=positives - true_positive,
-    )
+    return Rates(true_positive[..., 1:], false_positive[..., 1:], prevalence(tables)[..., None])
+
+
+@dataclass(frozen=True, slots=True)
+class Decisions:
+    """The population's rates, those of its refits, and how much of a population may stay unseen.
+
+    ``unseen(tail)`` is the largest share of a population from which no item comes with that probability.
+    """
+
+    rates: Rates
+    drawn: Rates
+    unseen: Callable[[float], float]
+
+    @classmethod
+    def of(cls, population: FloatArray, draws: FloatArray, unseen: Callable[[float], float]) -> Decisions:
+        """From the joint tables of a fit."""
+        return cls(decision_rates(population), decision_rates(draws), unseen)
+
+    def lower(self, quantity: Quantity, tail: float) -> FloatArray:
+        """A bound at each threshold that the quantity is below with probability ``tail`` at most."""
+        drawn = np.quantile(quantity(self.drawn), tail, axis=0)
+        return np.asarray(np.minimum(drawn, self._extremes(quantity, tail).min(axis=0)))
+
+    def upper(self, quantity: Quantity, tail: float) -> FloatArray:
+        """A bound at each threshold that the quantity is above with probability ``tail`` at most."""
+        drawn = np.quantile(quantity(self.drawn), 1 - tail, axis=0)
+        return np.asarray(np.maximum(drawn, self._extremes(quantity, tail).max(axis=0)))
+
+    def band(self, quantity: Quantity, level: float) -> Band:
+        """The quantity at each threshold with its interval."""
+        tail = (1 - level) / 2
+        return Band(quantity(self.rates), self.lower(quantity, tail), self.upper(quantity, tail))
+
+    def at(self, places: IntArray) -> Decisions:
+        """The same at some of the thresholds."""
+        return Decisions(self.rates.at(places), self.drawn.at(places), self.unseen)
+
+    def _extremes(self, quantity: Quantity, tail: float) -> FloatArray:
+        """The quantity if the unseen share is all of one label and one decision."""
+        share = self.unseen(tail)
+        ways = [(positive, decided) for positive in (False, True) for decided in (False, True)]
+        return np.stack([quantity(self.rates.joined_by(share, positive=p, decided=d)) for p, d in ways])
+
+
+def operating_curve(
+    decisions: Decisions,
+    thresholds: FloatArray,
+    level: float,
+    cost_fp: float | None,
+    cost_fn: float | None,
+) -> OperatingCurve:
+    """What some thresholds do; each is moved to the nearest edge of the grid."""
+    costs = _costs(cost_fp, cost_fn)
+    places = edge_of_threshold(thresholds) - 1
+    here = decisions.at(places)
+    bands = {name: here.band(quantity, level) for name, quantity in QUANTITIES.items()}
+    cost = None if costs is None else here.band(lambda rates: rates.cost(*costs), level)
+    return OperatingCurve(THRESHOLDS[places], SHIFTS[places], **bands, expected_cost=cost, level=level)
 
 
 def choose_threshold(
-    population: FloatArray,
-    draws: FloatArray,
+    decisions: Decisions,
     *,
-    precision: float | None,
-    recall: float | None,
-    cost_fp: float | None,
-    cost_fn: float | None,
-    level: float,
+    precision: float | None = None,
+    recall: float | None = None,
+    cost_fp: float | None = None,
+    cost_fn: float | None = None,
+    confidence: float | None = 0.95,
+    level: float = 0.95,
+    max_shift: float = np.inf,
 ) -> OperatingPoint:
     """The operating point for exactly one of: a precision, a recall, a pair of costs."""
-    costs = (cost_fp, cost_fn)
-    wanted = [precision is not None, recall is not None, costs != (None, None)]
-    if sum(wanted) != 1 or (wanted[2] and None in costs):
+    costs = _costs(cost_fp, cost_fn)
+    if (precision is not None) + (recall is not None) + (costs is not None) != 1:
         raise InputError(
             "operating_point: give exactly one of precision, recall, or both cost_fp and cost_fn"
         )
-    if wanted[2] and not (cost_fp is not None and cost_fn is not None and min(cost_fp, cost_fn) > 0):
-        raise InputError(f"cost_fp, cost_fn: must be positive, got {cost_fp!r} and {cost_fn!r}")
+    if confidence is not None and not 0.5 <= confidence < 1:
+        raise InputError(f"confidence: must be at least 0.5 and below 1, got {confidence!r}")
+    usable = np.abs(SHIFTS) <= max_shift
+    if not usable.any():
+        raise NotIdentifiedError(f"max_shift: no threshold can be deployed within {max_shift:g}")
+    decisions = decisions.at(np.flatnonzero(usable))
+    thresholds, shifts = THRESHOLDS[usable], SHIFTS[usable]
+    tail = None if confidence is None or costs is not None else 1 - confidence
 
-    def place(rates: Rates) -> np.ndarray[tuple[int, ...], np.dtype[np.int64]]:
+    def place(rates: Rates, reaches: npt.NDArray[np.bool_]) -> IntArray:
         """Index of the chosen threshold per table, -1 where none will do."""
+        if costs is not None:
+            return np.asarray(np.argmin(rates.cost(*costs), axis=-1))
         if precision is not None:
-            reached = (rates.precision >= fraction(precision, "precision")) & (rates.recall > 1e-3)
-            return np.where(reached.any(axis=-1), np.argmax(reached, axis=-1), -1)
-        if recall is not None:
-            kept = rates.recall >= fraction(recall, "recall")
-            return np.asarray(kept.shape[-1] - 1 - np.argmax(kept[..., ::-1], axis=-1))
-        return np.asarray(np.argmin(_cost(rates, cost_fp, cost_fn), axis=-1))
+            reaches = reaches & (rates.recall > _RARE)
+            return np.where(reaches.any(axis=-1), np.argmax(reaches, axis=-1), -1)
+        last = reaches.shape[-1] - 1 - np.argmax(reaches[..., ::-1], axis=-1)
+        return np.where(reaches.any(axis=-1), last, -1)
 
-    rates = decision_rates(population)
-    best = int(place(rates))
+    name, wanted = ("precision", precision) if recall is None else ("recall", recall)
+    quantity = QUANTITIES[name]
+    goal = 0.0 if wanted is None else fraction(wanted, name)
+    estimated, drawn = quantity(decisions.rates), quantity(decisions.drawn)
+    shown = estimated if tail is None else decisions.lower(quantity, tail)
+    best = int(place(decisions.rates, shown >= goal))
     if best < 0:
-        reachable = float(rates.precision[rates.recall > 1e-3].max())
-        raise NotIdentifiedError(
-            f"precision: no threshold reaches {precision}; the highest within reach is {reachable:.3f}"
-        )
-    drawn = decision_rates(draws)
-    repeated = place(drawn)
-    found = np.where(repeated < 0, 1.0, DECISION_THRESHOLDS[repeated])
-    threshold = float(DECISION_THRESHOLDS[best])
-    with np.errstate(divide="ignore"):
-        shift = -float(logit(threshold))
-    cost = _cost(rates, cost_fp, cost_fn)[best] if cost_fp is not None else None
-    drawn_cost = _cost(drawn, cost_fp, cost_fn)[:, best] if cost_fp is not None else None
+        worth = decisions.rates.recall > (_RARE if name == "precision" else -1)
+        raise NotIdentifiedError(_out_of_reach(name, goal, estimated[worth], shown[worth], confidence))
+    repeated = place(decisions.drawn, drawn >= goal)
+    found = np.where(repeated < 0, 1.0, thresholds[repeated])
+    here = decisions.at(np.array([best]))
+
+    def estimate(quantity: Quantity) -> tuple[float, Interval]:
+        band = here.band(quantity, level)
+        return float(band.value[0]), Interval(float(band.low[0]), float(band.high[0]), level)
+
+    right, found_share, correct, share = (estimate(one) for one in QUANTITIES.values())
+    cost, cost_interval = (None, None) if costs is None else estimate(lambda rates: rates.cost(*costs))
     return OperatingPoint(
-        threshold=threshold,
-        shift=shift,
-        precision=float(rates.precision[best]),
-        recall=float(rates.recall[best]),
-        accuracy=float(rates.accuracy[best]),
+        threshold=float(thresholds[best]),
+        shift=float(shifts[best]),
+        confidence=None if tail is None else confidence,
+        precision=right[0],
+        recall=found_share[0],
+        accuracy=correct[0],
+        positive_rate=share[0],
         threshold_interval=percentile_interval(found, level),
-        precision_interval=percentile_interval(drawn.precision[:, best], level),
-        recall_interval=percentile_interval(drawn.recall[:, best], level),
-        accuracy_interval=percentile_interval(drawn.accuracy[:, best], level),
-        expected_cost=None if cost is None else float(cost),
-        expected_cost_interval=None if drawn_cost is None else percentile_interval(drawn_cost, level),
+        precision_interval=right[1],
+        recall_interval=found_share[1],
+        accuracy_interval=correct[1],
+        positive_rate_interval=share[1],
+        expected_cost=cost,
+        expected_cost_interval=cost_interval,
     )
 
 
-def _cost(rates: Rates, cost_fp: float | None, cost_fn: float | None) -> FloatArray:
-    assert cost_fp is not None
-    assert cost_fn is not None
-    return np.asarray(cost_fp * rates.false_positive + cost_fn * rates.false_negative)
+def _out_of_reach(
+    name: str, goal: float, estimated: FloatArray, shown: FloatArray, confidence: float | None
+) -> str:
+    most, surely = estimated.max(initial=0.0), shown.max(initial=0.0)
+    if confidence is None or most < goal:
+        return f"{name}: no threshold reaches {goal}; the highest within reach is {most:.3f}"
+    return (
+        f"{name}: no threshold reaches {goal} with {confidence:.0%} confidence, although the estimate does; "
+        f"the highest so sure is {surely:.3f}. Audit more items, ask for less, or be less sure"
+    )
+
+
+def _costs(cost_fp: float | None, cost_fn: float | None) -> tuple[float, float] | None:
+    if cost_fp is None and cost_fn is None:
+        return None
+    if cost_fp is None or cost_fn is None:
+        raise InputError("cost_fp, cost_fn: give both or none")
+    if not (0 < cost_fp < np.inf and 0 < cost_fn < np.inf):
+        raise InputError(f"cost_fp, cost_fn: must be positive, got {cost_fp!r} and {cost_fn!r}")
+    return cost_fp, cost_fn
