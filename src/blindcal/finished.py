@@ -26,9 +26,10 @@ DEFAULT_RESAMPLES = 1000
 class Finished:
     """A run: its result, its items in columns, and every answer.
 
-    ``groups`` are numbered in order of appearance, an item without one being a group of its own, and
-    ``None`` if no item has one. ``digests`` identify the prompts, kept or not. ``jitter`` is the
-    endpoint's own noise on the log-odds, as its probe found it.
+    ``groups`` are numbered in order of appearance (``group_names`` are their names), an item without one
+    being a group of its own, and ``None`` if no item has one. ``parts`` are the values of the field that the
+    result is broken down by. ``digests`` identify the prompts, kept or not. ``jitter`` is the endpoint's own
+    noise on the log-odds, as its probe found it.
     """
 
     folder: Path
@@ -37,6 +38,8 @@ class Finished:
     ids: tuple[str, ...]
     labels: IntArray
     groups: IntArray | None
+    group_names: tuple[str | None, ...]
+    parts: tuple[str | None, ...]
     digests: tuple[bytes, ...]
     answered: Answered
     jitter: float
@@ -101,7 +104,9 @@ def open_run(path: str | Path) -> Finished:
         settings,
         items.ids,
         items.labels,
-        _numbered(items.groups),
+        numbered(items.groups),
+        items.groups,
+        items.parts,
         items.digests,
         answered,
         float(ready.get("jitter", 0.0)),
@@ -118,7 +123,7 @@ def _folder(path: Path) -> Path:
     return path if path.is_dir() else path.parent
 
 
-def _numbered(names: tuple[str | None, ...]) -> IntArray | None:
+def numbered(names: tuple[str | None, ...]) -> IntArray | None:
     """Groups as numbers, in the order of their first items."""
     if all(name is None for name in names):
         return None

@@ -105,6 +105,7 @@ class Kept:
     labels: IntArray
     groups: tuple[str | None, ...]
     digests: tuple[bytes, ...]
+    parts: tuple[str | None, ...]
 
 
 class Store:
@@ -205,9 +206,9 @@ class Store:
     def items(self) -> Kept:
         """All items of the run."""
         with _translated(self.path):
-            rows = self._db.execute("SELECT id, label, grp, digest FROM items ORDER BY item").fetchall()
-        ids, labels, groups, digests = zip(*rows, strict=True) if rows else ((), (), (), ())
-        return Kept(ids, np.array(labels, np.int64), groups, digests)
+            rows = self._db.execute("SELECT id, label, grp, digest, part FROM items ORDER BY item").fetchall()
+        ids, labels, groups, digests, parts = zip(*rows, strict=True) if rows else ((), (), (), (), ())
+        return Kept(ids, np.array(labels, np.int64), groups, digests, parts)
 
     def set_parts(self, field: str | None, parts: Sequence[str | None] | None) -> None:
         """Keep by which field the result is broken down, and each item's part; they may change any time."""

@@ -20,6 +20,7 @@ COMMANDS = {
     "probe": "Find out whether and how an endpoint can be audited.",
     "audit": "Audit how well calibrated a model is.",
     "status": "Show where a run is.",
+    "merge": "Put runs on different items of one model together.",
     "items": "Write questions that blindcal can make by itself, with sure labels.",
     "pull": "Fetch the default model for 'serve'.",
     "serve": "Serve a GGUF model, or a recording of one, on this machine.",

@@ -279,7 +279,8 @@ def show(result: AuditResult, folder: Path) -> None:
         )
     if result.stopped is not None:
         click.echo(f"stopped    {printable(result.stopped, 400)}; the same command goes on")
-    click.echo(f"files      {folder}: {RESULT_FILE}, {ANSWERS_FILE}, {RUN_FILE}")
+    written = [name for name in (RESULT_FILE, ANSWERS_FILE, RUN_FILE) if (folder / name).exists()]
+    click.echo(f"files      {folder}: {', '.join(written)}")
 
 
 def _number(estimate: Estimate, level: str) -> str:
