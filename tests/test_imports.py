@@ -64,11 +64,14 @@ def test_errors_and_records_import_nothing_of_ours(name: str) -> None:
 
 @pytest.mark.parametrize("name", named("blindcal.estimate"))
 def test_estimators_know_numbers_only(name: str) -> None:
-    """estimate imports numpy, scipy, errors, records and itself; no I/O, clock, logging or async."""
+    """estimate imports numpy, scipy, errors, records and itself; no I/O, clock, logging or async.
+
+    The one way out is named: what draws itself asks the report to, when it is asked to and not before.
+    """
     assert of_others(name) <= {"numpy", "scipy"}
-    assert all(
-        within(one, "blindcal.errors", "blindcal.records", "blindcal.estimate") for one in of_ours(name)
-    )
+    way_out = {"blindcal.report"} if name == "blindcal.estimate.drawn" else set()
+    allowed = ("blindcal.errors", "blindcal.records", "blindcal.estimate", *way_out)
+    assert all(within(one, *allowed) for one in of_ours(name))
     reaching = {
         "asyncio",
         "io",

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import Any, Self
 
-from tqdm.auto import tqdm
+from tqdm import TqdmWarning
 
 from blindcal.run import Progress
 
@@ -19,7 +20,7 @@ class Bar:
     def __call__(self, progress: Progress) -> None:
         """Show where a run is."""
         if self._bar is None:
-            self._bar = tqdm(
+            self._bar = _tqdm()(
                 total=progress.total,
                 initial=progress.done,
                 unit="query",
@@ -46,3 +47,11 @@ class Bar:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def _tqdm() -> type[Any]:
+    """A notebook's bar in a notebook that can show one, a line of text anywhere else."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", TqdmWarning)  # a notebook without ipywidgets has the line of text
+        from tqdm.auto import tqdm
+    return tqdm

@@ -11,7 +11,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import msgspec
 import numpy as np
@@ -20,6 +20,9 @@ from blindcal.errors import InputError
 from blindcal.records import INVALID, NEGATIVE, POSITIVE, Message, Targets
 from blindcal.store import Store
 from blindcal.text import csv_cell, printable
+
+if TYPE_CHECKING:
+    from blindcal.report.plots import Axes
 
 SCHEMA_VERSION = 2
 FEW = 100
@@ -231,6 +234,49 @@ class AuditResult:
             return msgspec.json.decode(content, type=cls)
         except msgspec.MsgspecError as error:
             raise InputError(f"{path}: not a result of blindcal ({printable(str(error))})") from None
+
+    # Figures: each draws on ``ax``, or on a figure of its own, and returns the axes.
+
+    def plot_curve(self, ax: Axes | None = None) -> Axes:
+        """The Blind Calibration Curve: signed gaps with intervals, whose lengths add up to the ECE."""
+        from blindcal.report import plots
+
+        return plots.plot_calibration_curve(self.bins, ax, ece=self.ece, level=self.level)
+
+    def plot_reliability(self, ax: Axes | None = None) -> Axes:
+        """The reliability diagram with its band, and the bins as dots."""
+        from blindcal.report import plots
+
+        return plots.plot_reliability(self.curve, ax, bins=self.bins, level=self.level)
+
+    def plot_confidence(self, ax: Axes | None = None) -> Axes:
+        """The distribution of the confidence for each label."""
+        from blindcal.report import plots
+
+        return plots.plot_confidence(self.confidence, ax)
+
+    def plot_operating(self, ax: Axes | None = None, *, threshold: float | None = None) -> Axes:
+        """Precision, recall and accuracy against the threshold; ``threshold`` marks one."""
+        from blindcal.report import plots
+
+        return plots.plot_operating(self.operating, ax, threshold=threshold)
+
+    def plot_cost(self, cost_fp: float, cost_fn: float, ax: Axes | None = None) -> Axes:
+        """The expected cost of a decision against the threshold."""
+        from blindcal.report import plots
+
+        return plots.plot_cost(self.operating, cost_fp, cost_fn, ax)
+
+    def plot_parts(self, ax: Axes | None = None) -> Axes:
+        """The ECE of each part with its interval."""
+        from blindcal.report import plots
+
+        return plots.plot_parts(self.parts, ax, overall=self.ece)
+
+    def _repr_html_(self) -> str:
+        from blindcal.report import notebook
+
+        return notebook.result_html(self)
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,12 +8,13 @@ import numpy as np
 
 from blindcal.errors import InputError, NotIdentifiedError
 from blindcal.estimate.checks import ArrayLike, answers_array, labels_array, probabilities, whole, wholes
+from blindcal.estimate.drawn import DrawnGaps
 from blindcal.estimate.truth import bin_edges
 from blindcal.records import INVALID, POSITIVE, FloatArray, IntArray
 
 
 @dataclass(frozen=True, slots=True)
-class BlindResult:
+class BlindResult(DrawnGaps):
     """The Blind Calibration Curve and what went into it.
 
     Attributes

@@ -28,6 +28,7 @@ from blindcal.estimate.checks import (
     whole,
     wholes,
 )
+from blindcal.estimate.drawn import DrawnFit
 from blindcal.estimate.grid import CELLS, MID_P, MID_S, memberships
 from blindcal.estimate.model import Ensemble, fit_ensemble, link_scores, refit
 from blindcal.estimate.operating import (
@@ -93,7 +94,7 @@ class ConfidenceDistribution:
 
 
 @dataclass(frozen=True)
-class LatentFit:
+class LatentFit(DrawnFit):
     """One fit; every quantity is a functional of it.
 
     Point estimates of what the *sample* did (``ece``, ``gaps``, ``accuracy``, ``brier``, ``auroc``,

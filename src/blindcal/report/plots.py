@@ -28,6 +28,7 @@ from blindcal.report.style import (
     figure_style,
     file_bytes,
     ink,
+    root_figure,
     series,
     svg,
     theme_css,
@@ -36,6 +37,7 @@ from blindcal.result import AuditResult, Bin, Confidence, Curve, Estimate, Opera
 from blindcal.text import printable
 
 __all__ = [
+    "Axes",
     "Drawing",
     "draw",
     "figure_style",
@@ -83,8 +85,8 @@ def plot_calibration_curve(
             _gap_bar(axes, one, one.low, one.high, series(1 if _value(one.gap) > 0 else 0))
         _zero_line(axes)
         _room_for_words(axes)
-        _words(axes, 0.015, 0.98, "predicted > observed", va="top", color=series(1))
-        _words(axes, 0.015, 0.02, "predicted < observed", va="bottom", color=series(0))
+        _words(axes, 0.015, 0.98, "predicted > observed", va="top")
+        _words(axes, 0.015, 0.02, "predicted < observed", va="bottom")
         for one in bins:
             if one.gap.value is None:
                 _words(axes, (one.low + one.high) / 2, 0.5, "?", ha="center")
@@ -142,7 +144,7 @@ def plot_reliability(
                 label="bins, by share of items",
             )
         if curve is None and not dots:
-            _words(axes, 0.5, 0.5, "not told by this method", ha="center")
+            _not_told(axes)
         else:
             _legend(axes, 2)
     return axes
@@ -158,24 +160,26 @@ def plot_reliabilities(runs: Mapping[str, Curve], ax: Axes | None = None) -> Axe
     return axes
 
 
-def plot_confidence(confidence: Confidence, ax: Axes | None = None) -> Axes:
+def plot_confidence(confidence: Confidence | None, ax: Axes | None = None) -> Axes:
     """How sure the model is: the distribution of P(positive), positive labels up, negative ones down."""
     with drawing(ax) as axes:
-        edges = np.array(confidence.edges)
-        top = 0.0
+        _zero_line(axes)
+        _probability_axis(axes, "confidence: P(positive)")
+        axes.set_ylabel("share of the label's items")
+        if confidence is None:
+            _not_told(axes)
+            return axes
+        reach = max(*confidence.positives, *confidence.negatives) or 1.0
+        axes.set_ylim(-1.22 * reach, 1.22 * reach)
         for shares, sign, which, what in (
             (confidence.positives, 1, 0, "positive"),
             (confidence.negatives, -1, 1, "negative"),
         ):
-            heights = np.array(shares, float)
-            top = max(top, float(heights.max(initial=0.0)))
-            axes.stairs(sign * heights, edges, fill=True, color=(series(which), 0.75), edgecolor="none")
-            axes.stairs(sign * heights, edges, color=series(which), linewidth=1.0)
+            heights = sign * np.array(shares, float)
+            axes.stairs(heights, confidence.edges, fill=True, color=(series(which), 0.75), edgecolor="none")
+            axes.stairs(heights, confidence.edges, color=series(which), linewidth=1.0)
             there = f"label {what}" if heights.any() else f"no items with a {what} label"
-            _words(axes, 0.5, 0.5 + sign * 0.47, there, va="center", ha="center", color=series(which))
-        _zero_line(axes)
-        _probability_axis(axes, "confidence: P(positive)")
-        axes.set(ylim=(-1.22 * (top or 1), 1.22 * (top or 1)), ylabel="share of the label's items")
+            _words(axes, 0.5, 0.5 + sign * 0.47, there, ha="center")
         axes.yaxis.set_major_formatter(lambda value, _: f"{abs(value):.0%}")
         axes.grid(visible=False, axis="x")
     return axes
@@ -202,7 +206,7 @@ def plot_operating(
         if operating:
             _legend(axes, 3)
         else:
-            _words(axes, 0.5, 0.5, "not told by this method", ha="center")
+            _not_told(axes)
     return axes
 
 
@@ -224,7 +228,7 @@ def plot_cost(operating: Sequence[Operating], cost_fp: float, cost_fn: float, ax
                 f"(false positive {cost_fp:g}, false negative {cost_fn:g})",
             )
         else:
-            _words(axes, 0.5, 0.5, "not told by this method", ha="center")
+            _not_told(axes)
     return axes
 
 
@@ -306,7 +310,7 @@ def draw(result: AuditResult) -> tuple[Drawing, ...]:
     if result.parts:
         words = f"ECE of each of {len(result.parts)} parts with its interval"
         drawn.append(("parts", words, plot_parts(result.parts, overall=result.ece)))
-    return tuple(Drawing(name, words, _figure(axes)) for name, words, axes in drawn)
+    return tuple(Drawing(name, words, root_figure(axes)) for name, words, axes in drawn)
 
 
 def save_figures(result: AuditResult, folder: str | Path) -> list[Path]:
@@ -389,6 +393,10 @@ def _words(axes: Axes, x: float, y: float, words: str, **how: object) -> None:
     axes.text(x, y, words, transform=axes.transAxes, parse_math=False, **how)  # type: ignore[arg-type]
 
 
+def _not_told(axes: Axes) -> None:
+    _words(axes, 0.5, 0.5, "not told by this method", ha="center")
+
+
 def _title(axes: Axes, words: str, strength: float = FULL) -> None:
     if words:
         axes.set_title(words, loc="left", color=ink(strength), parse_math=False)
@@ -398,12 +406,6 @@ def _legend(axes: Axes, columns: int) -> None:
     found = axes.legend(loc="lower left", bbox_to_anchor=(0, 1), ncols=min(columns, 3), borderaxespad=0.3)
     for text in found.get_texts():
         text.set_parse_math(False)
-
-
-def _figure(axes: Axes) -> Figure:
-    figure = axes.get_figure(root=True)
-    assert figure is not None
-    return figure
 
 
 def _cost(row: Operating, cost_fp: float, cost_fn: float) -> float | None:

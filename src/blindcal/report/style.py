@@ -39,9 +39,7 @@ class ShownAxes(Axes):
     """Axes that a notebook shows as their figure, without any set-up of matplotlib's own."""
 
     def _repr_html_(self) -> str:
-        figure = self.get_figure(root=True)
-        assert figure is not None
-        return f'<div style="max-width:30em">{svg(figure)}</div>'
+        return in_notebook(f'<div style="max-width:30em">{svg(root_figure(self))}</div>')
 
 
 @contextmanager
@@ -164,15 +162,25 @@ def svg(figure: Figure, title: str = "") -> str:
     return ElementTree.tostring(root, encoding="unicode")
 
 
+def root_figure(axes: Axes) -> Figure:
+    """The figure that axes are part of."""
+    figure = axes.get_figure(root=True)
+    assert figure is not None
+    return figure
+
+
 def theme_css() -> str:
     """Values of the colours in :func:`svg`, for light and for dark screens; print is light."""
-
-    def values(ink: str, paper: str, series: tuple[str, ...]) -> str:
-        named = {"ink": ink, "paper": paper, **{str(k): color for k, color in enumerate(series, 1)}}
-        return "".join(f"--bc-{name}:{color};" for name, color in named.items())
-
-    light, dark = values(INK, PAPER, SERIES), values(INK_DARK, PAPER_DARK, SERIES_DARK)
+    light, dark = _values(INK, PAPER, SERIES), _values(INK_DARK, PAPER_DARK, SERIES_DARK)
     return f":root{{{light}}}\n@media screen and (prefers-color-scheme:dark){{:root{{{dark}}}}}\n"
+
+
+def in_notebook(content: str) -> str:
+    """HTML that follows the theme of JupyterLab, VS Code and Colab, which need not be the screen's."""
+    themes = ("[data-jp-theme-light=false]", ".vscode-dark", "html[theme=dark]")
+    dark = ",".join(f"{theme} .blindcal" for theme in themes)
+    colours = "".join(f"--bc-{k}:{color};" for k, color in enumerate(SERIES_DARK, 1))
+    return f'<style>{dark}{{{colours}}}</style><div class="blindcal">{content}</div>'
 
 
 def file_bytes(figure: Figure, kind: str) -> bytes:
@@ -196,6 +204,11 @@ def _written(figure: Figure, kind: str, *, transparent: bool) -> bytes:
 def _new_axes(width: float, height: float) -> Axes:
     figure = Figure(figsize=(width, height), layout="constrained")
     return figure.add_subplot(axes_class=ShownAxes)
+
+
+def _values(ink: str, paper: str, series: tuple[str, ...]) -> str:
+    named = {"ink": ink, "paper": paper, **{str(k): color for k, color in enumerate(series, 1)}}
+    return "".join(f"--bc-{name}:{color};" for name, color in named.items())
 
 
 def _with_strength(color: str, strength: float) -> str:
