@@ -1,15 +1,19 @@
 """Do the 95% intervals hold the truth 95 times in 100, and is the p-value uniform when it should be?
 
     python bench/coverage.py [--replicates 400] [--processes 2] [--markdown docs/coverage.md]
+    python bench/coverage.py --unseen ../shared/scores [--replicates 400]
 
 Each replicate draws n items from a population with known ECE, asks one query an item as `latent` does,
-fits, and looks whether the interval covers. Replicate r of a cell uses seed r.
+fits, and looks whether the interval covers. Replicate r of a cell uses seed r. With ``--unseen`` the
+populations are ones that the method was not settled on: a new random one in every replicate, and real models'
+score files, of which n items are drawn.
 """
 
 from __future__ import annotations
 
 import argparse
 import os
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,7 +27,7 @@ from tqdm import tqdm
 import blindcal
 from blindcal import design
 from blindcal.simulate import ask
-from populations import POPULATIONS, Population
+from populations import POPULATIONS, Population, Recorded, drawn
 
 SIZES = (500, 3000, 20000)
 RESAMPLES = 300  # fewer than the default 1,000, to keep the study under an hour
@@ -43,23 +47,53 @@ ALTERNATIVES = (
 class Outcome:
     """One replicate."""
 
+    truth: float
     low: float
     high: float
     estimate: float
     pvalue: float
 
 
-def replicate(place: tuple[str, int, int]) -> Outcome:
+def observe(population: Population | Recorded, truth: float, n: int, seed: int) -> Outcome:
     """Draw, ask, fit."""
-    name, n, seed = place
-    population = next(p for p in (*POPULATIONS, *ALTERNATIVES) if p.name == name)
     labels, f = population.sample(n, np.random.default_rng([seed, n]))
     asked = ask(design.make("latent", labels, seed=seed), labels, f)
     fit = blindcal.latent(
         labels[asked.items], asked.shifts, asked.answers, items=asked.items, resamples=RESAMPLES
     )
     interval = fit.interval("ece", bins=5)
-    return Outcome(interval.low, interval.high, fit.ece(5), fit.calibrated_pvalue())
+    return Outcome(truth, interval.low, interval.high, fit.ece(5), fit.calibrated_pvalue())
+
+
+def replicate(place: tuple[str, float, int, int]) -> Outcome:
+    """A replicate of one of the populations chosen by hand."""
+    name, truth, n, seed = place
+    return observe(next(p for p in (*POPULATIONS, *ALTERNATIVES) if p.name == name), truth, n, seed)
+
+
+def replicate_unseen(place: tuple[Path | None, int, int]) -> Outcome:
+    """A replicate of a score file, or of a population that only this seed has."""
+    path, n, seed = place
+    population = drawn(seed) if path is None else Recorded(path)
+    truth = population.ece(5, 1_000_000) if isinstance(population, Population) else population.ece(5)
+    return observe(population, truth, n, seed)
+
+
+def unseen(folder: Path, sizes: list[int], replicates: int, pool: ProcessPoolExecutor) -> Iterator[str]:
+    """A row for the random populations together and for the score files together, at each size."""
+    files = sorted(folder.glob("*.csv.gz"))
+    cells: dict[str, Sequence[Path | None]] = {
+        "drawn at random, a new one each time": [None],
+        f"{len(files)} score files": files,
+    }
+    for n in sizes:
+        for name, paths in cells.items():
+            if paths:
+                places = [(paths[seed % len(paths)], n, seed) for seed in range(replicates)]
+                bar = tqdm(
+                    pool.map(replicate_unseen, places, chunksize=4), total=replicates, leave=False, desc=name
+                )
+                yield _row(name, n, list(bar))
 
 
 def main() -> None:
@@ -69,6 +103,7 @@ def main() -> None:
     parser.add_argument("--processes", type=int, default=2)
     parser.add_argument("--sizes", type=int, nargs="*", default=list(SIZES))
     parser.add_argument("--only", default="")
+    parser.add_argument("--unseen", type=Path, metavar="SCORES", help="populations that were not looked at")
     parser.add_argument("--markdown", type=Path)
     arguments = parser.parse_args()
     lines = [
@@ -79,20 +114,24 @@ def main() -> None:
     ]
     print("\n".join(lines))
     with ProcessPoolExecutor(arguments.processes) as pool:
+        if arguments.unseen:
+            for row in unseen(arguments.unseen, arguments.sizes, arguments.replicates, pool):
+                print(row, flush=True)
+            return
         for n in arguments.sizes:
             for population in (*POPULATIONS, *(ALTERNATIVES if n == 3000 else ())):
                 if arguments.only not in population.name:
                     continue
                 truth = 0.0 if population.name == "exactly calibrated" else population.ece()
                 repeats = arguments.replicates // (2 if population in ALTERNATIVES else 1)
-                places = [(population.name, n, seed) for seed in range(repeats)]
+                places = [(population.name, truth, n, seed) for seed in range(repeats)]
                 bar = tqdm(
                     pool.map(replicate, places, chunksize=4),
                     total=len(places),
                     leave=False,
                     desc=population.name,
                 )
-                row = _row(population, truth, n, list(bar))
+                row = _row(population.name, n, list(bar))
                 lines.append(row)
                 print(row, flush=True)
     if arguments.markdown:
@@ -100,11 +139,12 @@ def main() -> None:
         arguments.markdown.write_text(title + "\n".join(lines) + "\n")
 
 
-def _row(population: Population, truth: float, n: int, outcomes: list[Outcome]) -> str:
-    low, high, estimate, pvalue = np.array([[o.low, o.high, o.estimate, o.pvalue] for o in outcomes]).T
+def _row(name: str, n: int, outcomes: list[Outcome]) -> str:
+    columns = [[o.truth, o.low, o.high, o.estimate, o.pvalue] for o in outcomes]
+    truth, low, high, estimate, pvalue = np.array(columns).T
     covered = (low <= truth) & (truth <= high)
     return (
-        f"| {population.name} | {truth:.4f} | {n} | {covered.mean():.1%} | {(low > truth).mean():.1%} | "
+        f"| {name} | {truth.mean():.4f} | {n} | {covered.mean():.1%} | {(low > truth).mean():.1%} | "
         f"{(high < truth).mean():.1%} | {(high - low).mean():.4f} | {(estimate - truth).mean():+.4f} | "
         f"{(pvalue < 0.05).mean():.1%} |"
     )

@@ -1,14 +1,21 @@
-"""Populations with known truth, for measuring estimators: a distribution of f and a curve E[Y|f]."""
+"""Populations with known truth, for measuring estimators: a distribution of f and a curve E[Y|f].
+
+`POPULATIONS` are six shapes chosen by hand. `drawn` makes as many others as one likes, which nobody has
+looked at, and `Recorded` takes a real model's scores for the whole population.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 from scipy.special import expit, logit
 
+from blindcal.estimate.truth import binned_ece
 from blindcal.records import FloatArray, IntArray
+from blindcal.scores import read_scores
 
 
 @dataclass(frozen=True)
@@ -61,3 +68,47 @@ POPULATIONS = (
     ),
     Population("exactly calibrated", _beta(0.8, 0.6), lambda f: f),
 )
+
+
+def drawn(seed: int) -> Population:
+    """A population of its own for every seed.
+
+    The log-odds are a mixture of one to three normals. The curve is a line in the log-odds with a wave on
+    it, and a share of labels that nothing explains.
+    """
+    rng = np.random.default_rng([seed, 20261115])
+    humps = int(rng.integers(1, 4))
+    share = rng.dirichlet(np.ones(humps))
+    centre, spread = 2.5 * rng.standard_normal(humps), rng.uniform(0.4, 2.5, humps)
+    offset, slope = 0.7 * rng.standard_normal(), float(np.exp(0.5 * rng.standard_normal()))
+    height, length, phase = rng.uniform(0, 0.8), rng.uniform(2, 6), rng.uniform(0, 2 * np.pi)
+    noise = rng.uniform(0, 0.1)
+
+    def draw(rng: np.random.Generator, n: int) -> FloatArray:
+        which = rng.choice(humps, size=n, p=share)
+        return np.asarray(centre[which] + spread[which] * rng.standard_normal(n))
+
+    def curve(f: FloatArray) -> FloatArray:
+        s = logit(np.clip(f, 1e-12, 1 - 1e-12))
+        wave = height * np.sin(2 * np.pi * s / length + phase)
+        return np.asarray(noise / 2 + (1 - noise) * expit(offset + slope * s + wave))
+
+    return Population(f"drawn {seed}", draw, curve)
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """A real model's scores on labelled items, as the whole population; samples are with replacement."""
+
+    path: Path
+
+    def sample(self, n: int, rng: np.random.Generator) -> tuple[IntArray, FloatArray]:
+        """Labels and probabilities of n items."""
+        scores = read_scores(self.path)
+        picked = rng.integers(scores.labels.size, size=n)
+        return scores.labels[picked], scores.p[picked]
+
+    def ece(self, bins: int = 5) -> float:
+        """The population's binned ECE."""
+        scores = read_scores(self.path)
+        return binned_ece(scores.labels, scores.p, bins).ece
