@@ -128,6 +128,18 @@ def test_drawing_lives_in_the_report(name: str) -> None:
     assert "matplotlib" not in of_others(name)
 
 
+@pytest.mark.parametrize("name", [name for name in MODULES if name != "blindcal.hub"])
+def test_the_hub_has_one_door(name: str) -> None:
+    """Hugging Face's datasets are loaded in one place."""
+    assert "datasets" not in of_others(name)
+
+
+@pytest.mark.parametrize("name", named("blindcal.lines", "blindcal.hub"))
+def test_records_are_read_before_they_mean_anything(name: str) -> None:
+    """What reads records knows neither items nor audits."""
+    assert of_ours(name) <= {"blindcal.errors", "blindcal.text", "blindcal.lines"}
+
+
 def test_no_module_imports_itself_in_a_circle() -> None:
     """The graph of top-level imports has no cycle."""
     graph = {}
@@ -156,7 +168,16 @@ def test_no_module_imports_itself_in_a_circle() -> None:
 
 def test_importing_is_quick_and_light() -> None:
     """A fresh `import blindcal` takes well under a second and loads no client, reader, model or plot."""
-    heavy = ("aiohttp", "pyarrow", "torch", "transformers", "matplotlib", "xllamacpp", "scipy.stats")
+    heavy = (
+        "aiohttp",
+        "datasets",
+        "pyarrow",
+        "torch",
+        "transformers",
+        "matplotlib",
+        "xllamacpp",
+        "scipy.stats",
+    )
     script = (
         "import time; begin = time.process_time(); import blindcal; spent = time.process_time() - begin\n"
         f"import sys; print(spent, *[name for name in {heavy!r} if name in sys.modules])"

@@ -24,7 +24,8 @@ from typing import Any, TypeVar
 import numpy as np
 
 from blindcal import design
-from blindcal.data import Items, load
+from blindcal.catalogue import open_items
+from blindcal.data import Items
 from blindcal.endpoints import tokens
 from blindcal.endpoints.base import Endpoint
 from blindcal.endpoints.http import HttpEndpoint
@@ -122,7 +123,7 @@ async def audit_async(
     Parameters
     ----------
     items : path
-        The labelled questions; see :func:`blindcal.data.load`.
+        A file of labelled questions or the name of a set; see :func:`blindcal.catalogue.open_items`.
     settings : Settings
         Who is asked what, and how.
     out : path, optional
@@ -158,9 +159,11 @@ async def audit_async(
     folder = Path(out) if out is not None else default_folder(items, settings.model)
     folder.mkdir(parents=True, exist_ok=True)
     tell("reading items")
-    loaded = await asyncio.to_thread(load, items, settings.reading, scratch=folder)
+    loaded = await asyncio.to_thread(
+        open_items, items, settings.reading, data_dir=settings.data_dir, scratch=folder
+    )
     with loaded, Store.open(folder / RUN_FILE) as store:
-        settings = settings.resolved(len(loaded))
+        settings = settings.resolved(len(loaded), loaded.words)
         await asyncio.to_thread(
             store.begin, settings.fixed(loaded), loaded, keep_prompts=settings.keep_prompts
         )
@@ -223,9 +226,11 @@ async def plan(
     Tokens are counted where the model's vocabulary is at hand (a named tokenizer, OpenAI's models, the
     extra ``tokenizers`` installed), and guessed from the number of characters otherwise.
     """
-    loaded = await asyncio.to_thread(load, items, settings.reading, scratch=scratch)
+    loaded = await asyncio.to_thread(
+        open_items, items, settings.reading, data_dir=settings.data_dir, scratch=scratch
+    )
     with loaded:
-        settings = settings.resolved(len(loaded))
+        settings = settings.resolved(len(loaded), loaded.words)
         queries = _planned(_design(loaded, settings), loaded, settings)
         encode = None
         if settings.tokenizer is not None or tokens.openai_encoding(settings.model) is not None:

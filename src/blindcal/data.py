@@ -8,37 +8,34 @@ into an unnamed temporary file on the way, and everything after that is the same
 
 from __future__ import annotations
 
-import csv
-import gzip
 import hashlib
-import io
 import json
 import os
 import re
-import sys
 import tempfile
 import zlib
 from array import array
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO, TypeAlias, cast
+from typing import Any, BinaryIO, cast
 
 import msgspec
 import numpy as np
 
-from blindcal.errors import InputError, MissingExtraError
+from blindcal.errors import InputError
+from blindcal.lines import UNREADABLE, Record, as_line, decode, json_lines, reader_of, unreadable
 from blindcal.records import IntArray, Item, Message
 from blindcal.text import encodable, printable
-
-Record: TypeAlias = dict[str, Any]
 
 MOST_PARTS = 200
 """Values that a field may have which a result is broken down by."""
 
+WORDS_FIELD = "answer_words"
+"""The field that says which words answer a set of questions, the positive one first: ``True/False``."""
+
 _LABELS = {"0": 0, "1": 1, "false": 0, "true": 1, "no": 0, "yes": 1}
 _PLACEHOLDER = re.compile(r"\{\{|\}\}|\{([^{}]*)\}")
-_BOM = b"\xef\xbb\xbf"
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,8 +63,13 @@ class Reading:
         for word, label in (self.labels or {}).items():
             if label not in (0, 1):
                 raise InputError(f"label map: {printable(word)!r} must map to 0 or 1, not {label!r}")
-        if self.template is not None and not any(match[1] for match in _PLACEHOLDER.finditer(self.template)):
+        if self.template is not None and not self.fields:
             raise InputError("template: names no field; write the record's fields as {field}")
+
+    @property
+    def fields(self) -> frozenset[str]:
+        """The fields that the template names."""
+        return frozenset(match[1] for match in _PLACEHOLDER.finditer(self.template or "") if match[1])
 
     def item(self, record: Record, number: int) -> Item:
         """The item of a record; raises `InputError` naming the field."""
@@ -144,8 +146,10 @@ class Items:
     """The items of a file, by number; ``items[i]`` reads one from disk.
 
     ``labels`` and ``groups`` (numbered in order of appearance, ``None`` if no record names one) are
-    columns. ``digest`` identifies everything that would be asked, labels and groups included, so that
-    a run can tell whether it is continued with the questions it was begun with.
+    columns. ``words`` are the positive and the negative answer word, if the records name them
+    (``answer_words``); all must name the same. ``digest`` identifies everything that would be asked,
+    labels and groups included, so that a run can tell whether it is continued with the questions it was
+    begun with.
     """
 
     def __init__(self, path: Path, reading: Reading, file: BinaryIO) -> None:
@@ -157,16 +161,28 @@ class Items:
         # Twenty-odd bytes an item instead of a few hundred: arrays of C numbers, not of objects.
         self._labels, self._starts, self._sizes, self._sums = array("b"), array("q"), array("I"), array("I")
         self._ids, self._group_names, self._grouped = array("q"), array("q"), False
+        self.words: tuple[str, str] | None = None
         self._part_numbers, self._part_names = array("H"), dict[str, int]()
 
     def __len__(self) -> int:
         return len(self._labels)
 
     def __getitem__(self, number: int) -> Item:
+        return self._reading.item(self._record(number), number)
+
+    def _record(self, number: int) -> Record:
         line = _read_at(self._file, self._starts[number], self._sizes[number])
         if zlib.crc32(line) != self._sums[number]:
             raise InputError(f"{self.path}: changed while it was being used; run again")
-        return self._reading.item(_decode(line), number)
+        return decode(line)
+
+    def lines(self) -> Iterator[bytes]:
+        """Every item as a line of a file that needs no template: what the prompt does not hold stays."""
+        reading = self._reading
+        gone = {reading.id_field, reading.label_field, "prompt", "id", "label", *reading.fields}
+        for number, item in enumerate(self):
+            rest = {name: value for name, value in self._record(number).items() if name not in gone}
+            yield as_line({"id": item.id, "prompt": item.messages[-1].content, "label": item.label, **rest})
 
     def __iter__(self) -> Iterator[Item]:
         return (self[number] for number in range(len(self)))
@@ -214,7 +230,12 @@ class Items:
 
     def _add(self, line: bytes, start: int) -> None:
         number = len(self)
-        item = self._reading.item(_decode(line), number)
+        record = decode(line)
+        item = self._reading.item(record, number)
+        words = _answer_words(record)
+        if number and words != self.words:
+            raise InputError(f"field {WORDS_FIELD!r} must be the same in all records")
+        self.words = words
         self._labels.append(item.label)
         self._starts.append(start)
         self._sizes.append(len(line))
@@ -275,94 +296,46 @@ def load(path: str | Path, reading: Reading | None = None, *, scratch: Path | No
     path = Path(path)
     if not path.is_file():
         raise InputError(f"{path}: no such file")
-    zipped = path.suffix.lower() == ".gz"
-    suffix = Path(path.stem).suffix.lower() if zipped else path.suffix.lower()
-    if suffix not in _READERS:
-        raise InputError(f"{path}: a file of items ends in {', '.join(_READERS)}, or one of these and .gz")
-    in_place = _READERS[suffix] is _json_lines and not zipped
+    reader, zipped = reader_of(path)
+    in_place = reader is json_lines and not zipped
     file: BinaryIO = path.open("rb") if in_place else _scratch(scratch)
-    items = Items(path, reading or Reading(), file)
-    at = "the start"
-    start = 0
+    return _gather(Items(path, reading or Reading(), file), reader(path, zipped), copy=not in_place)
+
+
+def collect(
+    name: str, records: Iterable[Record], reading: Reading | None = None, *, scratch: Path | None = None
+) -> Items:
+    """Check records that come from elsewhere than one file, and keep them in a temporary one.
+
+    ``name`` stands for a file's in messages and results; an error names the record by its number.
+    """
+    lines = ((f"record {number}", as_line(record)) for number, record in enumerate(records, 1))
+    return _gather(Items(Path(name), reading or Reading(), _scratch(scratch)), lines, copy=True)
+
+
+def _gather(items: Items, lines: Iterable[tuple[str, bytes]], *, copy: bool) -> Items:
+    """Add every line; with ``copy`` it is written to the items' own file first."""
+    path, at, start = items.path, "the start", 0
     try:
-        for where, line in _READERS[suffix](path, zipped):
+        for where, line in lines:
             at = where
-            if not in_place:
-                file.write(line)
+            if copy:
+                items._file.write(line)
             if line.strip():
                 items._add(line, start)
             start += len(line)
-        file.flush()
+        items._file.flush()
         items._check()
     except InputError as error:
         items.close()
         raise error if str(error).startswith(str(path)) else InputError(f"{path}, {at}: {error}") from None
-    except UnicodeDecodeError:
+    except UNREADABLE as error:
         items.close()
-        raise InputError(f"{path}, after {at}: is not UTF-8 text; convert it first") from None
-    except (OSError, EOFError, zlib.error, csv.Error) as error:
-        items.close()
-        raise InputError(f"{path}, after {at}: cannot be read ({error})") from None
+        raise InputError(f"{path}, after {at}: {unreadable(error)}") from None
     except BaseException:
         items.close()
         raise
     return items
-
-
-def _json_lines(path: Path, zipped: bool) -> Iterator[tuple[str, bytes]]:
-    with _binary(path, zipped) as file:
-        for number, line in enumerate(file, 1):
-            yield f"line {number}", line
-
-
-def _csv(path: Path, zipped: bool, delimiter: str = ",") -> Iterator[tuple[str, bytes]]:
-    limit = csv.field_size_limit(sys.maxsize)  # the default refuses a prompt over 128 kB
-    try:
-        with io.TextIOWrapper(_binary(path, zipped), encoding="utf-8-sig", newline="") as text:
-            rows = csv.DictReader(text, delimiter=delimiter, strict=True)
-            for row in rows:
-                where = f"line {rows.line_num}"
-                if None in row:
-                    yield where, b""
-                    raise InputError("has more fields than the header")
-                yield where, json.dumps({k: v for k, v in row.items() if v is not None}).encode() + b"\n"
-    finally:
-        csv.field_size_limit(limit)
-
-
-def _tsv(path: Path, zipped: bool) -> Iterator[tuple[str, bytes]]:
-    return _csv(path, zipped, "\t")
-
-
-def _parquet(path: Path, zipped: bool) -> Iterator[tuple[str, bytes]]:
-    if zipped:
-        raise InputError("Parquet is compressed inside; unzip it first")
-    try:
-        from pyarrow import ArrowException, parquet  # type: ignore[import-untyped]  # ships no types
-    except ImportError:
-        raise MissingExtraError("reading Parquet needs pyarrow: pip install 'blindcal[parquet]'") from None
-    try:
-        with parquet.ParquetFile(path) as table:
-            number = 0
-            for batch in table.iter_batches(batch_size=1024):
-                for row in batch.to_pylist():
-                    number += 1
-                    yield f"row {number}", json.dumps(row, default=str).encode() + b"\n"
-    except ArrowException as error:
-        raise InputError(f"is not a Parquet file that can be read ({printable(str(error))})") from None
-
-
-_READERS: dict[str, Callable[[Path, bool], Iterator[tuple[str, bytes]]]] = {
-    ".jsonl": _json_lines,
-    ".ndjson": _json_lines,
-    ".csv": _csv,
-    ".tsv": _tsv,
-    ".parquet": _parquet,
-}
-
-
-def _binary(path: Path, zipped: bool) -> BinaryIO:
-    return cast(BinaryIO, gzip.open(path, "rb") if zipped else path.open("rb"))
 
 
 def _read_at(file: BinaryIO, start: int, size: int) -> bytes:
@@ -374,21 +347,6 @@ def _read_at(file: BinaryIO, start: int, size: int) -> bytes:
 
 def _scratch(folder: Path | None) -> BinaryIO:
     return cast(BinaryIO, tempfile.TemporaryFile(dir=folder))
-
-
-def _decode(line: bytes) -> Record:
-    try:
-        record = msgspec.json.decode(line.removeprefix(_BOM))
-    except (ValueError, RecursionError):
-        try:  # the standard library also takes lone surrogates and NaN
-            record = json.loads(line.removeprefix(_BOM))
-        except UnicodeDecodeError:
-            raise InputError("is not UTF-8 text; convert it first") from None
-        except (ValueError, RecursionError) as error:
-            raise InputError(f"is not JSON ({printable(str(error), 80)})") from None
-    if not isinstance(record, dict):
-        raise InputError("must be a JSON object with named fields")
-    return record
 
 
 def _fill(template: str, record: Record) -> str:
@@ -411,6 +369,18 @@ def _scalar(value: Any, field: str) -> str:
             f"field {printable(field, 40)!r} must be text or a number, not {printable(repr(value), 40)}"
         )
     return encodable(str(value))
+
+
+def _answer_words(record: Record) -> tuple[str, str] | None:
+    given = record.get(WORDS_FIELD)
+    if given is None or given == "":
+        return None
+    positive, _, negative = str(given).partition("/")
+    if not positive or not negative or "/" in negative:
+        raise InputError(
+            f"field {WORDS_FIELD!r} must be two words such as Yes/No, not {printable(str(given), 40)!r}"
+        )
+    return positive, negative
 
 
 def _among(record: Record) -> str:

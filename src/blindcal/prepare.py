@@ -171,8 +171,8 @@ async def _choose(
             patient,
             find(endpoint, settings.model, *(() if by_hand else (settings.tokenizer,))),
             pilots,
-            positive=settings.positive,
-            negative=settings.negative,
+            positive=settings.words[0],
+            negative=settings.words[1],
             positive_ids=settings.positive_ids,
             negative_ids=settings.negative_ids,
             semantics=settings.semantics,
@@ -181,7 +181,7 @@ async def _choose(
         if METHODS[settings.method].biased:
             raise
         # Without a bias only the words matter, and no vocabulary is needed.
-        words = Targets((Token(0, settings.positive),), (Token(1, settings.negative),), "sum")
+        words = Targets((Token(0, settings.words[0]),), (Token(1, settings.words[1]),), "sum")
         return tokens.Choice(words, {}, 0)
 
 

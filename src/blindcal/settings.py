@@ -28,12 +28,14 @@ LIST_PRICES = {
     "gpt-3.5-turbo": (0.5, 1.5),
 }
 DEFAULT_BINS = 5
+DEFAULT_WORDS = ("Yes", "No")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
     """What defines an audit: who is asked, what, and how it is estimated.
 
+    ``positive`` and ``negative`` are the answer words, by default the items' own, else Yes and No.
     ``queries`` is the mean number an item (by default 1 for ``latent`` and ``blind``). ``offset`` is the
     common bias C of METHOD 2 and ``limit`` the largest bias the service takes. ``resamples`` refits stand
     behind the intervals. ``by_field`` names the field that the result is broken down by.
@@ -48,8 +50,8 @@ class Settings:
     api_key_env: str = "OPENAI_API_KEY"
     extra_body: Mapping[str, Any] = field(default_factory=dict)
     timeout: float = 60.0
-    positive: str = "Yes"
-    negative: str = "No"
+    positive: str | None = None
+    negative: str | None = None
     positive_ids: tuple[int, ...] = ()
     negative_ids: tuple[int, ...] = ()
     tokenizer: str | None = None
@@ -68,6 +70,7 @@ class Settings:
     label_field: str = "label"
     id_field: str = "id"
     group_field: str = "group"
+    data_dir: str | None = None
     by_field: str | None = None
     keep_prompts: bool = True
     send_seed: bool = False
@@ -117,17 +120,25 @@ class Settings:
         )
 
     @property
+    def words(self) -> tuple[str, str]:
+        """The positive and the negative answer word."""
+        return self.positive or DEFAULT_WORDS[0], self.negative or DEFAULT_WORDS[1]
+
+    @property
     def measured(self) -> str:
         """What is measured: pair, max or sum (METHOD 1)."""
         return METHODS[self.method].semantics(self.semantics)
 
-    def resolved(self, n: int) -> Settings:
-        """With the defaults that depend on the method and the number of items filled in."""
+    def resolved(self, n: int, words: tuple[str, str] | None = None) -> Settings:
+        """With the defaults filled in that depend on the method, the number of items and their own words."""
+        positive, negative = words or DEFAULT_WORDS
         bins = bins_blind(n) if self.method == "blind" else DEFAULT_BINS
         return replace(
             self,
             queries=METHODS[self.method].queries if self.queries is None else self.queries,
             bins=bins if self.bins is None else self.bins,
+            positive=self.positive or positive,
+            negative=self.negative or negative,
         )
 
     def fixed(self, items: Items) -> dict[str, Any]:
@@ -138,6 +149,7 @@ class Settings:
             "level",
             "resamples",
             "by_field",
+            "data_dir",
             *(() if self.method == "blind" else ("bins",)),
         }
         shaping = {name: value for name, value in asdict(self).items() if name not in free}

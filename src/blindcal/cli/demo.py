@@ -6,13 +6,13 @@ from pathlib import Path
 
 import click
 
-from blindcal import models, questions
+from blindcal import catalogue, models
 from blindcal.auditing import audit
 from blindcal.bar import Bar
 from blindcal.cli.audit import show
-from blindcal.cli.items import line
 from blindcal.cli.pull import pull_with_progress
 from blindcal.endpoints import local
+from blindcal.lines import as_line
 from blindcal.settings import Settings
 
 
@@ -40,9 +40,7 @@ def command(n: int, seed: int, out: Path, port: int) -> None:
     """
     out.mkdir(parents=True, exist_ok=True)
     items = out / "questions.jsonl"
-    items.write_text(
-        "".join(line(item) + "\n" for item in questions.generate(n, seed=seed)), encoding="utf-8"
-    )
+    items.write_bytes(b"".join(as_line(record) for record in catalogue.builtin(n, seed)))
     with local.serve(models.installed_model() or pull_with_progress(), local.Settings(port=port)) as served:
         click.echo(f"{served.model} answers at {served.base_url}", err=True)
         settings = Settings(model=served.model, base_url=served.base_url, seed=seed)

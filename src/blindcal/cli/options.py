@@ -11,11 +11,12 @@ from typing import Any, TypeVar
 import click
 import msgspec
 
-from blindcal import data
+from blindcal import catalogue, data
 from blindcal.endpoints import tokens
 from blindcal.endpoints.base import Endpoint
 from blindcal.endpoints.http import Address, HttpEndpoint, PlainHttpKeyWarning
 from blindcal.records import Item
+from blindcal.settings import DEFAULT_WORDS
 from blindcal.text import printable
 
 Command = TypeVar("Command", bound=Callable[..., Any])
@@ -108,8 +109,12 @@ def word_options(command: Command) -> Command:
     """Add the options that say which words or tokens mean positive and negative."""
     return _all(
         command,
-        click.option("--positive", default="Yes", show_default=True, help="The word for a positive answer."),
-        click.option("--negative", default="No", show_default=True, help="The word for a negative answer."),
+        click.option(
+            "--positive", help="The word for a positive answer.  [default: the items' own, else Yes]"
+        ),
+        click.option(
+            "--negative", help="The word for a negative answer.  [default: the items' own, else No]"
+        ),
         click.option(
             "--positive-ids", type=TokenIds(), default=(), help="Token ids instead of looking them up."
         ),
@@ -140,8 +145,8 @@ def answer_options(command: Command) -> Command:
     )
 
 
-def reading_options(command: Command) -> Command:
-    """Add the options that say how a record becomes a question."""
+def record_options(command: Command) -> Command:
+    """Add the options that say where a set's records are and how one becomes a question."""
     return _all(
         command,
         click.option(
@@ -149,10 +154,23 @@ def reading_options(command: Command) -> Command:
             callback=with_line_breaks,
             help='The prompt, with record fields in braces: "{passage}\\n{question}?"',
         ),
-        click.option("--system", help="A system message put before every question."),
         click.option(
             "--label-map", type=JsonObject(), help='Labels in other words: \'{"sure": 1, "never": 0}\'.'
         ),
+        click.option(
+            "--data-dir",
+            metavar="FOLDER",
+            help="Where the files of a set known by name are, instead of the Hugging Face Hub.",
+        ),
+    )
+
+
+def reading_options(command: Command) -> Command:
+    """Add the options that say how a record becomes what a model is asked."""
+    return _all(
+        command,
+        record_options,
+        click.option("--system", help="A system message put before every question."),
     )
 
 
@@ -162,11 +180,24 @@ def with_line_breaks(_: click.Context, __: click.Parameter, template: str | None
 
 
 def load_items(
-    path: Path, *, template: str | None, system: str | None, label_map: Mapping[str, int] | None, api: str
+    source: Path,
+    *,
+    template: str | None,
+    system: str | None,
+    label_map: Mapping[str, int] | None,
+    api: str,
+    data_dir: str | None,
 ) -> data.Items:
-    """The items of a file, read as the options say."""
+    """The items of a file or a named set, read as the options say."""
     role = "prompt" if api == "completions" else "user"
-    return data.load(path, data.Reading(template=template, system=system, labels=label_map, role=role))
+    reading = data.Reading(template=template, system=system, labels=label_map, role=role)
+    return catalogue.open_items(source, reading, data_dir=data_dir)
+
+
+def answer_words(items: data.Items, positive: str | None, negative: str | None) -> tuple[str, str]:
+    """The words that mean positive and negative: as chosen, else the items' own, else Yes and No."""
+    own = items.words or DEFAULT_WORDS
+    return positive or own[0], negative or own[1]
 
 
 def open_endpoint(address: Address) -> HttpEndpoint:

@@ -52,6 +52,7 @@ def command(
     template: str | None,
     system: str | None,
     label_map: dict[str, int] | None,
+    data_dir: str | None,
     offset: float,
     limit: float,
     seed: int,
@@ -72,10 +73,13 @@ def command(
     """
     address = Address(base_url, model, api, api_version, api_key_env, extra_body, timeout)
     with options.load_items(
-        items, template=template, system=system, label_map=label_map, api=api
+        items, template=template, system=system, label_map=label_map, api=api, data_dir=data_dir
     ) as questions:
         order = np.random.default_rng(seed).permutation(len(questions))[: ITEMS + options.PILOTS]
         sample = [questions[int(k)] for k in order]
+        answers["positive"], answers["negative"] = options.answer_words(
+            questions, answers["positive"], answers["negative"]
+        )
     choice, found = asyncio.run(_probe(address, sample, offset, limit, seed, answers))
     if as_json:
         click.echo(msgspec.json.encode({**_fields(found), "votes": choice.votes}))

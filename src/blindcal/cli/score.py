@@ -63,6 +63,7 @@ def command(
     template: str | None,
     system: str | None,
     label_map: dict[str, int] | None,
+    data_dir: str | None,
     first: int | None,
     concurrency: int,
     transformers: bool,
@@ -85,9 +86,12 @@ def command(
       text|id    the logprob of each spelling, the pair first
     """
     with options.load_items(
-        items, template=template, system=system, label_map=label_map, api=api
+        items, template=template, system=system, label_map=label_map, api=api, data_dir=data_dir
     ) as questions:
         wanted = _Wanted(questions, first)
+        words["positive"], words["negative"] = options.answer_words(
+            questions, words["positive"], words["negative"]
+        )
         if transformers:
             loaded = HfModel(model, HfSettings(device, dtype, batch_tokens))
             file = _from_model(wanted, loaded, out, words)

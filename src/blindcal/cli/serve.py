@@ -12,7 +12,7 @@ from typing import get_args
 
 import click
 
-from blindcal import data
+from blindcal import catalogue, data
 from blindcal.cli import options
 from blindcal.endpoints import local, replay
 from blindcal.endpoints.recording import Recording
@@ -36,17 +36,24 @@ FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 @click.option(
     "--scores", type=FILE, help="Replay this file of scores (id, label, p) or logits instead of a model."
 )
-@click.option("--items", type=FILE, help="The questions that --scores answers, with the same ids.")
+@click.option(
+    "--items",
+    type=click.Path(path_type=Path),
+    help="The questions that --scores answers, with the same ids: a file, or a set such as boolq.",
+)
+@click.option(
+    "--data-dir", metavar="FOLDER", help="Replay: where the files of --items are, if it names a set."
+)
 @click.option(
     "--template",
     callback=options.with_line_breaks,
     help="Make the prompts of --items from their fields, as audit does: 'Question: {question}'.",
 )
 @click.option(
-    "--positive", default="Yes", show_default=True, help="Replay: the positive answer, for a file of p."
+    "--positive", help="Replay: the positive answer, for a file of p.  [default: the items' own, else Yes]"
 )
 @click.option(
-    "--negative", default="No", show_default=True, help="Replay: the negative answer, for a file of p."
+    "--negative", help="Replay: the negative answer, for a file of p.  [default: the items' own, else No]"
 )
 @click.option("--logprobs", is_flag=True, help="Replay: show logprobs to clients that ask, as few APIs do.")
 @click.option(
@@ -71,9 +78,10 @@ def command(
     threads: int,
     scores: Path | None,
     items: Path | None,
+    data_dir: str | None,
     template: str | None,
-    positive: str,
-    negative: str,
+    positive: str | None,
+    negative: str | None,
     logprobs: bool,
     jitter: float,
     clamp: float | None,
@@ -105,12 +113,11 @@ def command(
         fault_share=fault_share,
         seed=seed,
     )
-    recording = Recording.load(scores, positive=positive, negative=negative)
-    with (
-        data.load(items, data.Reading(template=template)) as questions,
-        replay.running(recording, questions, behaviour, port=port) as server,
-    ):
-        _announce(server.base_url, recording.name, lambda: True)
+    with catalogue.open_items(items, data.Reading(template=template), data_dir=data_dir) as questions:
+        yes, no = options.answer_words(questions, positive, negative)
+        recording = Recording.load(scores, positive=yes, negative=no)
+        with replay.running(recording, questions, behaviour, port=port) as server:
+            _announce(server.base_url, recording.name, lambda: True)
 
 
 def _refuse_replay_options(ctx: click.Context) -> None:

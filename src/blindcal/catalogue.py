@@ -1,0 +1,274 @@
+"""Data sets by name: the paper's two, questions made by code, and anything on the Hugging Face Hub.
+
+A set that blindcal knows is one :class:`DataSet`: where it is, what its files are called, one template,
+and how a row becomes labelled questions. Its items are the same whichever way they come: ids count the
+rows of the split in order, so that scores and logits recorded elsewhere join.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from blindcal import hub, questions
+from blindcal.data import WORDS_FIELD, Items, Reading, collect, load
+from blindcal.errors import InputError, MissingExtraError
+from blindcal.hub import Hosted
+from blindcal.lines import READERS, Record, read_records
+from blindcal.text import printable
+
+LETTERS = "ABCD"
+BUILTIN, BUILTIN_SIZE = "builtin", 1000
+
+
+@dataclass(frozen=True, slots=True)
+class DataSet:
+    """A public set of questions: where it is, and how its rows become items.
+
+    ``files`` are patterns of the names under which it is distributed, looked for in this order below a
+    folder; ``rows`` is how many it has there. ``words`` are the answers that ``template`` asks for.
+    """
+
+    name: str
+    about: str
+    hosted: Hosted
+    files: tuple[str, ...]
+    rows: int
+    template: str
+    words: tuple[str, str]
+    questions: Callable[[Iterable[Record]], Iterator[Record]]
+
+    def records(self, data_dir: Path | None = None) -> Iterator[Record]:
+        """Every question as a record with id, label, the template's fields and the answer words."""
+        source = self._hosted() if data_dir is None else self._local(data_dir)
+        try:
+            for record in self.questions(_counted(source, self.rows)):
+                yield {**record, WORDS_FIELD: "/".join(self.words)}
+        except InputError as error:
+            raise InputError(f"{self.name}: {error}") from None
+
+    def _hosted(self) -> Iterator[Record]:
+        try:
+            yield from hub.records(self.hosted)
+        except MissingExtraError as error:
+            raise MissingExtraError(f"{error}; or give --data-dir FOLDER with its files") from None
+
+    def _local(self, folder: Path) -> Iterator[Record]:
+        for path in self._files(folder):
+            yield from _headless(path) if _is_headless(path) else read_records(path)
+
+    def _files(self, folder: Path) -> list[Path]:
+        if folder.is_file():
+            return [folder]
+        if not folder.is_dir():
+            raise InputError(f"--data-dir {folder}: no such folder")
+        for pattern in self.files:
+            if found := [path for path in sorted(folder.glob(pattern)) if _readable(path)]:
+                return found
+        raise InputError(
+            f"--data-dir {folder}: none of its files is there; they are looked for as "
+            f"{', '.join(self.files)} ({', '.join(READERS)}, .gz)"
+        )
+
+
+def _boolq(rows: Iterable[Record]) -> Iterator[Record]:
+    for number, row in enumerate(rows):
+        yield {
+            "id": f"boolq_val/{number}",
+            "label": _first(row, "label", "answer"),
+            "question": _first(row, "question"),
+            "passage": _first(row, "passage"),
+        }
+
+
+def _mmlu(rows: Iterable[Record]) -> Iterator[Record]:
+    subjects: dict[str, list[Record]] = {}
+    for row in rows:
+        subjects.setdefault(str(_first(row, "subject")), []).append(row)
+    for subject in sorted(subjects):
+        for number, row in enumerate(subjects[subject]):
+            question, right = f"{subject}/{number}", _letter(_first(row, "answer"))
+            for letter, choice in zip(LETTERS, _choices(row), strict=True):
+                yield {
+                    "id": f"{question}/{letter}",
+                    "label": int(letter == right),
+                    "group": question,
+                    "subject": subject,
+                    "question": _first(row, "question"),
+                    "choice": choice,
+                }
+
+
+#: The sets that are known by name, beside the questions made by code.
+SETS = {
+    one.name: one
+    for one in (
+        DataSet(
+            "boolq",
+            "BoolQ, validation: 3,270 yes/no questions about a passage (CC BY-SA 3.0)",
+            Hosted("google/boolq", None, "validation"),
+            (
+                *("boolq_validation.*", "boolq/validation*", "boolq/data/validation*", "BoolQ/val.jsonl*"),
+                *("boolq/dev.jsonl*", "data/validation*", "validation*", "dev.jsonl*", "val.jsonl*"),
+            ),
+            3270,
+            "Passage: {passage}\nQuestion: {question}?\nAnswer True or False.",
+            ("True", "False"),
+            _boolq,
+        ),
+        DataSet(
+            "mmlu",
+            "MMLU, test: 14,042 questions of 57 subjects, each split in four: 56,168 items (MIT)",
+            Hosted("cais/mmlu", "all", "test"),
+            (
+                *("mmlu_test.*", "mmlu/all/test*", "mmlu/test*", "all/test*", "test.*", "test-*"),
+                *("mmlu/data/test/*_test.csv", "data/test/*_test.csv", "test/*_test.csv", "*_test.csv"),
+            ),
+            14042,
+            "Question: {question}\nProposed answer: {choice}\n"
+            "Is the proposed answer correct? Reply only with Yes or No.",
+            ("Yes", "No"),
+            _mmlu,
+        ),
+    )
+}
+
+NAMES = (*SETS, BUILTIN)
+
+
+def is_name(source: str | Path) -> bool:
+    """Whether this names a set and not a file; a file of the same name goes first."""
+    named = str(source) in NAMES or str(source).startswith(hub.PREFIX)
+    return named and not Path(source).is_file()
+
+
+def open_items(
+    source: str | Path,
+    reading: Reading | None = None,
+    *,
+    data_dir: str | Path | None = None,
+    scratch: Path | None = None,
+) -> Items:
+    """The items of a file or of a named set.
+
+    Parameters
+    ----------
+    source : str or Path
+        A file (see :func:`blindcal.data.load`), a name in `NAMES`, or ``hf:NAME[:CONFIG][@SPLIT]``.
+    reading : Reading, optional
+        How records become items. Known sets have a template of their own, which another one replaces.
+    data_dir : path, optional
+        The folder that holds a known set's files, instead of the Hugging Face Hub.
+    scratch : Path, optional
+        Where a temporary copy goes.
+    """
+    reading = reading or Reading()
+    if not is_name(source):
+        if not Path(source).is_file():
+            raise InputError(f"{printable(str(source))}: no such file, and no set of this name; {_listed()}")
+        return load(source, reading, scratch=scratch)
+    name = str(source)
+    if name in SETS:
+        reading = replace(reading, template=reading.template or SETS[name].template)
+    return collect(name, records(name, data_dir=data_dir), reading, scratch=scratch)
+
+
+def records(name: str, *, data_dir: str | Path | None = None) -> Iterator[Record]:
+    """The records of a named set, as they come, before any template."""
+    if data_dir is not None and name not in SETS:
+        raise InputError(f"--data-dir is for {' and '.join(SETS)}, not for {printable(name)}")
+    if name.startswith(hub.PREFIX):
+        return hub.records(Hosted.parse(name))
+    if name == BUILTIN:
+        return builtin(BUILTIN_SIZE)
+    if name in SETS:
+        return SETS[name].records(None if data_dir is None else Path(data_dir))
+    raise InputError(f"{printable(name)}: no set of this name; {_listed()}")
+
+
+def builtin(n: int, seed: int = 0) -> Iterator[Record]:
+    """Questions made by code."""
+    for item in questions.generate(n, seed=seed):
+        # Not "group": an audit takes items of a group for repeats of one thing, and families are not that.
+        yield {
+            "id": item.id,
+            "prompt": item.messages[0].content,
+            "label": item.label,
+            "family": item.group,
+        }
+
+
+def _listed() -> str:
+    return f"the sets are {', '.join(NAMES)} and {hub.PREFIX}NAME[:CONFIG][@SPLIT]"
+
+
+def _counted(rows: Iterable[Record], wanted: int) -> Iterator[Record]:
+    """The rows, if they are as many as the set has: ids are places, and mean nothing in another split."""
+    count = 0
+    for count, row in enumerate(rows, 1):  # noqa: B007 - read after the loop
+        yield row
+    if count != wanted:
+        raise InputError(
+            f"has {wanted:,} rows and not {count:,}: this is another split, or not all of it; "
+            "audit it as a file of your own, with --template"
+        )
+
+
+def _first(row: Record, *fields: str) -> Any:
+    for field in fields:
+        if field in row:
+            return row[field]
+    raise InputError(
+        f"a row lacks {' or '.join(map(repr, fields))} (it has: {printable(', '.join(row), 120)})"
+    )
+
+
+def _letter(answer: Any) -> str:
+    text = str(answer).strip()
+    if text in ("0", "1", "2", "3"):
+        return LETTERS[int(text)]
+    if text.upper() in LETTERS and len(text) == 1:
+        return text.upper()
+    raise InputError(f"an answer must be 0 to 3 or A to D, not {printable(text, 20)!r}")
+
+
+def _choices(row: Record) -> list[str]:
+    given = row["choices"] if "choices" in row else [_first(row, letter) for letter in LETTERS]
+    if isinstance(given, str):  # a CSV cell
+        try:
+            given = json.loads(given)
+        except ValueError:
+            raise InputError("field 'choices' must be a list, in CSV as JSON") from None
+    if not isinstance(given, list) or len(given) != len(LETTERS):
+        raise InputError(f"field 'choices' must hold four answers, not {printable(str(given), 60)}")
+    return [str(one) for one in given]
+
+
+def _readable(path: Path) -> bool:
+    name = path.name.lower().removesuffix(".gz")
+    return path.is_file() and name.endswith(tuple(READERS))
+
+
+def _is_headless(path: Path) -> bool:
+    """Whether this is one subject's file as MMLU's authors made it: no header, the subject in its name."""
+    if path.suffix != ".csv" or not path.stem.endswith("_test") or path.stem == "mmlu_test":
+        return False
+    with path.open(newline="", encoding="utf-8") as file:
+        return "question" not in next(csv.reader(file), [])
+
+
+def _headless(path: Path) -> Iterator[Record]:
+    with path.open(newline="", encoding="utf-8") as file:
+        for number, row in enumerate(csv.reader(file), 1):
+            if len(row) != 2 + len(LETTERS):
+                raise InputError(f"{path}, row {number}: must have six fields, not {len(row)}")
+            yield {
+                "subject": path.stem.removesuffix("_test"),
+                "question": row[0],
+                "choices": row[1:-1],
+                "answer": row[-1],
+            }

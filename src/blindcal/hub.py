@@ -1,0 +1,105 @@
+"""Records of a data set on the Hugging Face Hub, or of a folder in its layout, through ``datasets``."""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from blindcal.errors import InputError, MissingExtraError
+from blindcal.lines import Record
+from blindcal.text import printable
+
+PREFIX = "hf:"
+_FORM = re.compile(r"(?P<name>[^:@]+)(?::(?P<config>[^:@]+))?(?:@(?P<split>[^:@]+))?")
+
+
+@dataclass(frozen=True, slots=True)
+class Hosted:
+    """Where a data set is: its name on the Hub (or a folder), its configuration and its split."""
+
+    name: str
+    config: str | None = None
+    split: str | None = None
+
+    @classmethod
+    def parse(cls, source: str) -> Hosted:
+        """Read ``hf:NAME[:CONFIG][@SPLIT]``."""
+        found = _FORM.fullmatch(source.removeprefix(PREFIX))
+        if found is None:
+            raise InputError(f"{printable(source)}: must have the form hf:NAME[:CONFIG][@SPLIT]")
+        return cls(found["name"], found["config"], found["split"])
+
+    def __str__(self) -> str:
+        config = "" if self.config is None else f":{self.config}"
+        return f"{PREFIX}{self.name}{config}" + ("" if self.split is None else f"@{self.split}")
+
+
+def records(hosted: Hosted) -> Iterator[Record]:
+    """The rows of one split, in order; the number of a class is replaced by its name.
+
+    Raises
+    ------
+    MissingExtraError
+        If ``datasets`` is not installed.
+    InputError
+        If there is no such data set, configuration or split, or it cannot be reached.
+    """
+    try:
+        import datasets
+    except ImportError:
+        raise MissingExtraError(
+            f"{hosted}: loading from Hugging Face needs datasets: pip install 'blindcal[data]'"
+        ) from None
+    with _explained(hosted), _quiet():
+        loaded = datasets.load_dataset(hosted.name, hosted.config, split=hosted.split)
+    if isinstance(loaded, datasets.DatasetDict):
+        if len(loaded) > 1:
+            first = next(iter(loaded))
+            raise InputError(
+                f"{hosted}: has the splits {', '.join(loaded)}; choose one, such as {hosted}@{first}"
+            )
+        (loaded,) = loaded.values()
+    named = {
+        field: kind.names for field, kind in loaded.features.items() if isinstance(kind, datasets.ClassLabel)
+    }
+    for row in loaded:
+        yield {field: _named(value, named.get(field)) for field, value in row.items()}
+
+
+def _named(value: Any, names: list[str] | None) -> Any:
+    return names[value] if names and isinstance(value, int) and 0 <= value < len(names) else value
+
+
+@contextmanager
+def _explained(hosted: Hosted) -> Iterator[None]:
+    """What may go wrong on the way to a data set, in one line that says what to do."""
+    try:
+        yield
+    except FileNotFoundError as error:
+        raise InputError(
+            f"{hosted}: no such data set, or it needs a login ({printable(str(error), 120)})"
+        ) from None
+    except (ConnectionError, TimeoutError):
+        raise InputError(
+            f"{hosted}: the Hugging Face Hub cannot be reached. Without a network, download the set's files "
+            "elsewhere and name them: --data-dir FOLDER for a set that blindcal knows, "
+            f"{PREFIX}FOLDER[@SPLIT] for any other"
+        ) from None
+    except (ValueError, RuntimeError, OSError) as error:
+        raise InputError(f"{hosted}: {printable(' '.join(str(error).split()), 300)}") from None
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Without the client's own lines about each retry: the error at the end says it once."""
+    logger = logging.getLogger("huggingface_hub")
+    before = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        logger.setLevel(before)

@@ -1,0 +1,132 @@
+"""Records in files, a line of JSON each: what JSON lines, CSV, TSV and Parquet become on the way in."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import io
+import json
+import sys
+import zlib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, BinaryIO, TypeAlias, cast
+
+import msgspec
+
+from blindcal.errors import InputError, MissingExtraError
+from blindcal.text import printable
+
+Record: TypeAlias = dict[str, Any]
+Reader: TypeAlias = Callable[[Path, bool], Iterator[tuple[str, bytes]]]
+
+_BOM = b"\xef\xbb\xbf"
+
+
+def read_records(path: Path) -> Iterator[Record]:
+    """The records of a file as they are; errors name the file and the line."""
+    reader, zipped = reader_of(path)
+    at = "the start"
+    try:
+        for where, line in reader(path, zipped):
+            at = where
+            if line.strip():
+                yield decode(line)
+    except InputError as error:
+        raise InputError(f"{path}, {at}: {error}") from None
+    except UNREADABLE as error:
+        raise InputError(f"{path}, after {at}: {unreadable(error)}") from None
+
+
+def as_line(record: Record) -> bytes:
+    """A record as a line of JSON."""
+    return json.dumps(record, default=str).encode() + b"\n"
+
+
+def reader_of(path: Path) -> tuple[Reader, bool]:
+    """What reads a file of this name, and whether it is gzipped."""
+    zipped = path.suffix.lower() == ".gz"
+    suffix = Path(path.stem).suffix.lower() if zipped else path.suffix.lower()
+    if suffix not in READERS:
+        raise InputError(f"{path}: a file of items ends in {', '.join(READERS)}, or one of these and .gz")
+    return READERS[suffix], zipped
+
+
+UNREADABLE = (UnicodeDecodeError, OSError, EOFError, zlib.error, csv.Error)
+
+
+def unreadable(error: Exception) -> str:
+    if isinstance(error, UnicodeDecodeError):
+        return "is not UTF-8 text; convert it first"
+    return f"cannot be read ({error})"
+
+
+def json_lines(path: Path, zipped: bool) -> Iterator[tuple[str, bytes]]:
+    with _binary(path, zipped) as file:
+        for number, line in enumerate(file, 1):
+            yield f"line {number}", line
+
+
+def _csv(path: Path, zipped: bool, delimiter: str = ",") -> Iterator[tuple[str, bytes]]:
+    limit = csv.field_size_limit(sys.maxsize)  # the default refuses a prompt over 128 kB
+    try:
+        with io.TextIOWrapper(_binary(path, zipped), encoding="utf-8-sig", newline="") as text:
+            rows = csv.DictReader(text, delimiter=delimiter, strict=True)
+            for row in rows:
+                where = f"line {rows.line_num}"
+                if None in row:
+                    yield where, b""
+                    raise InputError("has more fields than the header")
+                yield where, as_line({k: v for k, v in row.items() if v is not None})
+    finally:
+        csv.field_size_limit(limit)
+
+
+def _tsv(path: Path, zipped: bool) -> Iterator[tuple[str, bytes]]:
+    return _csv(path, zipped, "\t")
+
+
+def _parquet(path: Path, zipped: bool) -> Iterator[tuple[str, bytes]]:
+    if zipped:
+        raise InputError("Parquet is compressed inside; unzip it first")
+    try:
+        from pyarrow import ArrowException, parquet  # type: ignore[import-untyped]  # ships no types
+    except ImportError:
+        raise MissingExtraError("reading Parquet needs pyarrow: pip install 'blindcal[parquet]'") from None
+    try:
+        with parquet.ParquetFile(path) as table:
+            number = 0
+            for batch in table.iter_batches(batch_size=1024):
+                for row in batch.to_pylist():
+                    number += 1
+                    yield f"row {number}", as_line(row)
+    except ArrowException as error:
+        raise InputError(f"is not a Parquet file that can be read ({printable(str(error))})") from None
+
+
+READERS: dict[str, Reader] = {
+    ".jsonl": json_lines,
+    ".ndjson": json_lines,
+    ".csv": _csv,
+    ".tsv": _tsv,
+    ".parquet": _parquet,
+}
+
+
+def _binary(path: Path, zipped: bool) -> BinaryIO:
+    return cast(BinaryIO, gzip.open(path, "rb") if zipped else path.open("rb"))
+
+
+def decode(line: bytes) -> Record:
+    try:
+        record = msgspec.json.decode(line.removeprefix(_BOM))
+    except (ValueError, RecursionError):
+        try:  # the standard library also takes lone surrogates and NaN
+            record = json.loads(line.removeprefix(_BOM))
+        except UnicodeDecodeError:
+            raise InputError("is not UTF-8 text; convert it first") from None
+        except (ValueError, RecursionError) as error:
+            raise InputError(f"is not JSON ({printable(str(error), 80)})") from None
+    if not isinstance(record, dict):
+        raise InputError("must be a JSON object with named fields")
+    return record

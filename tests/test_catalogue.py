@@ -1,0 +1,323 @@
+"""Data sets by name: the same items from every form in which they come, and helpful refusals."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import json
+import os
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from click.testing import CliRunner, Result
+
+from blindcal import catalogue, hub
+from blindcal.auditing import audit
+from blindcal.catalogue import SETS, DataSet, open_items
+from blindcal.cli import app
+from blindcal.data import Reading, load
+from blindcal.endpoints.recording import Recording
+from blindcal.endpoints.replay import running
+from blindcal.errors import BlindcalError, InputError, MissingExtraError
+from blindcal.hub import Hosted
+from blindcal.settings import Settings
+
+SHARED = Path(__file__).parents[2] / "shared"
+BOOLQ: list[dict[str, Any]] = [
+    {"question": f"is {k} odd", "passage": f"About, {k}.\nMore", "answer": k % 2 == 1} for k in range(6)
+]
+MMLU: list[dict[str, Any]] = [
+    {"subject": subject, "question": f"{subject} {k}?", "choices": ["w", "x", "y", "z"], "answer": k % 4}
+    for subject in ("virology", "anatomy")  # not in the order of the alphabet
+    for k in range(3)
+]
+
+
+def small(name: str, **changes: Any) -> DataSet:
+    """A known set of as few rows as the tests have."""
+    return replace(SETS[name], rows=6, **changes)
+
+
+def blindcal(*arguments: object) -> Result:
+    return CliRunner().invoke(app, [str(argument) for argument in arguments])
+
+
+def put(path: Path, rows: list[dict[str, Any]]) -> None:
+    """Write rows in the form that the file's name says."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if ".jsonl" in path.name:
+        text = "".join(json.dumps(row) + "\n" for row in rows).encode()
+        path.write_bytes(gzip.compress(text) if path.suffix == ".gz" else text)
+    elif path.suffix == ".csv":
+        with path.open("w", newline="") as file:
+            table = csv.DictWriter(file, list(rows[0]))
+            table.writeheader()
+            table.writerows(rows)
+    else:
+        from pyarrow import Table, parquet  # type: ignore[import-untyped]  # ships no types
+
+        parquet.write_table(Table.from_pylist(rows), path)
+
+
+BOOLQ_FORMS = {
+    "boolq_validation.jsonl.gz": BOOLQ,
+    "boolq_validation.csv": BOOLQ,
+    "dev.jsonl": BOOLQ,  # as its authors distribute it; then SuperGLUE's, and the Hub's
+    "BoolQ/val.jsonl": [
+        {**row, "idx": k, "label": row["answer"]} for k, row in enumerate(BOOLQ)
+    ],  # SuperGLUE
+    "data/validation-00000-of-00001.parquet": BOOLQ,
+    "boolq/validation-00000-of-00001.parquet": [{**row, "label": int(row["answer"])} for row in BOOLQ],
+}
+
+
+@pytest.mark.parametrize("name", BOOLQ_FORMS)
+def test_boolq_is_the_same_in_every_form(name: str, tmp_path: Path) -> None:
+    """Ids, labels, prompts and answer words do not depend on which distribution the rows come from."""
+    put(tmp_path / name, BOOLQ_FORMS[name])
+    found = list(small("boolq").records(tmp_path))
+    assert [row["id"] for row in found] == [f"boolq_val/{k}" for k in range(6)]
+    assert found[1]["question"] == "is 1 odd"
+    assert found[1]["passage"] == "About, 1.\nMore"
+    assert {row["answer_words"] for row in found} == {"True/False"}
+    assert [str(row["label"]).lower() in ("1", "true") for row in found] == [False, True] * 3
+
+
+MMLU_FORMS: dict[str, list[dict[str, Any]]] = {
+    "mmlu_test.jsonl.gz": MMLU,
+    "mmlu_test.csv": [{**row, "choices": json.dumps(row["choices"])} for row in MMLU],
+    "all/test-00000-of-00001.parquet": MMLU,
+    "test.jsonl": [
+        {
+            "subject": row["subject"],
+            "question": row["question"],
+            **dict(zip("ABCD", row["choices"], strict=True)),
+            "answer": "ABCD"[row["answer"]],
+        }
+        for row in MMLU
+    ],
+}
+
+
+@pytest.mark.parametrize("name", [*MMLU_FORMS, "data/test/*_test.csv"])
+def test_mmlu_is_the_same_in_every_form(name: str, tmp_path: Path) -> None:
+    """Each question is four items of one group, subjects in the order of the alphabet, one Yes in each."""
+    if name in MMLU_FORMS:
+        put(tmp_path / name, MMLU_FORMS[name])
+    else:  # as its authors distribute it: a file a subject, without a header
+        (tmp_path / "data" / "test").mkdir(parents=True)
+        for row in MMLU:
+            path = tmp_path / "data" / "test" / f"{row['subject']}_test.csv"
+            with path.open("a", newline="") as file:
+                csv.writer(file).writerow([row["question"], *row["choices"], "ABCD"[row["answer"]]])
+    found = list(small("mmlu").records(tmp_path))
+    assert [row["id"] for row in found[:5]] == [*(f"anatomy/0/{x}" for x in "ABCD"), "anatomy/1/A"]
+    assert found[12]["id"] == "virology/0/A"
+    assert (found[5]["group"], found[5]["subject"], found[5]["choice"]) == ("anatomy/1", "anatomy", "x")
+    assert [row["label"] for row in found[:12]] == [1, 0, 0, 0, 0, 1, 0, 0, 0, 0, 1, 0]
+
+
+def test_a_wrong_file_is_refused(tmp_path: Path) -> None:
+    """Another split, a row without what is needed, a missing folder: each is named with the set."""
+    put(tmp_path / "boolq_validation.jsonl", BOOLQ)
+    with pytest.raises(InputError, match="boolq: has 3,270 rows and not 6: this is another split"):
+        list(SETS["boolq"].records(tmp_path))
+    put(tmp_path / "mmlu_test.jsonl", BOOLQ)
+    with pytest.raises(InputError, match=r"mmlu: a row lacks 'subject' \(it has: question, passage, answer"):
+        list(SETS["mmlu"].records(tmp_path))
+    with pytest.raises(InputError, match=r"^mmlu: --data-dir .*none: no such folder"):
+        open_items("mmlu", data_dir=tmp_path / "none")
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(InputError, match=r"none of its files is there; they are looked for as mmlu_test\.\*"):
+        open_items("mmlu", data_dir=tmp_path / "empty")
+    bad = [{**MMLU[0], "answer": "E"}]
+    put(tmp_path / "mmlu_test.jsonl", bad)
+    with pytest.raises(InputError, match="an answer must be 0 to 3 or A to D, not 'E'"):
+        list(replace(SETS["mmlu"], rows=1).records(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("name", "size", "words"), [("boolq", 3270, "True/False"), ("mmlu", 56168, "Yes/No")]
+)
+def test_the_real_sets_join_recorded_logits(name: str, size: int, words: str) -> None:
+    """Ids and labels of the full sets are those of logits recorded elsewhere, in the same order."""
+    logits = SHARED / "logits" / f"smollm2__{name}__logits.csv.gz"
+    if not logits.exists() or not (SHARED / "data").is_dir():
+        pytest.skip("the full sets and recorded logits are not here (../shared)")
+    with gzip.open(logits, "rt", newline="") as file:
+        recorded = [(row["id"], int(row["label"])) for row in csv.DictReader(file)]
+    found = list(SETS[name].records(SHARED / "data"))
+    assert [(row["id"], int(row["label"])) for row in found] == recorded
+    assert len(found) == size
+    assert found[0]["answer_words"] == words
+    first = Reading(template=SETS[name].template).item(found[0], 0).messages[0].content
+    if name == "boolq":
+        assert first.startswith("Passage: All biomass goes through")
+        assert first.endswith(
+            "\nQuestion: does ethanol take more energy make that produces?\nAnswer True or False."
+        )
+    else:
+        assert len({row["group"] for row in found}) == 14042
+        assert len({row["subject"] for row in found}) == 57
+        assert first == (
+            "Question: Find the degree for the given field extension Q(sqrt(2), sqrt(3), sqrt(18)) over Q.\n"
+            "Proposed answer: 0\nIs the proposed answer correct? Reply only with Yes or No."
+        )
+
+
+# Hugging Face's datasets
+
+
+@pytest.fixture
+def hosted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder in the Hub's layout, with a class label, and a cache of its own for the library."""
+    datasets = pytest.importorskip("datasets")
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
+    folder = tmp_path / "sentences"
+    folder.mkdir()
+    label = datasets.ClassLabel(names=["not_entailment", "entailment"])
+    features = datasets.Features({"text": datasets.Value("string"), "label": label})
+    for split, n in (("train", 3), ("validation", 4)):
+        rows = {"text": [f"{split} {k}" for k in range(n)], "label": [k % 2 for k in range(n)]}
+        datasets.Dataset.from_dict(rows, features=features).to_parquet(folder / f"{split}.parquet")
+    return folder
+
+
+def test_any_hosted_set_is_one_template(hosted: Path, tmp_path: Path) -> None:
+    """hf:NAME@SPLIT with a template and a label map is a file of items; class numbers come as their names."""
+    out = tmp_path / "out.jsonl"
+    shown = blindcal(
+        "items", f"hf:{hosted}@validation", "--template", "{text}?\\nAnswer Yes or No.",
+        "--label-map", '{"entailment": 1, "not_entailment": 0}', "--out", out,
+    )  # fmt: skip
+    assert shown.exit_code == 0, shown.exception
+    with load(out) as items:
+        assert [(item.id, item.label) for item in items] == [("0", 0), ("1", 1), ("2", 0), ("3", 1)]
+        assert items[3].messages[0].content == "validation 3?\nAnswer Yes or No."
+    with pytest.raises(InputError, match="not 'not_entailment'; map other words"):
+        open_items(f"hf:{hosted}@validation", Reading(template="{text}"))
+
+
+def test_a_known_set_comes_through_the_library_too(hosted: Path) -> None:
+    """The rows that `datasets` loads become the same items as the files do."""
+    put(hosted.parent / "hub" / "validation.jsonl", BOOLQ)
+    through = small("boolq", hosted=Hosted(str(hosted.parent / "hub"), None, "validation"))
+    assert list(through.records()) == list(through.records(hosted.parent / "hub"))
+
+
+@pytest.mark.parametrize(
+    ("source", "message"),
+    [
+        ("hf:{}", r"has the splits train, validation; choose one, such as hf:.*sentences@train"),
+        ("hf:{}@test", r"Unknown split \"test\""),
+        ("hf:{}:big@train", "'big' not found"),
+        ("hf:{}/none@train", "no such data set"),
+        ("hf:", r"must have the form hf:NAME\[:CONFIG\]\[@SPLIT\]"),
+        ("hf:a@b@c", r"must have the form hf:NAME\[:CONFIG\]\[@SPLIT\]"),
+    ],
+)
+def test_what_a_hosted_set_lacks_is_named(hosted: Path, source: str, message: str) -> None:
+    """A missing set, configuration or split is refused in one line that lists what exists."""
+    with pytest.raises(InputError, match=message) as refused:
+        open_items(source.format(hosted), Reading(template="{text}"))
+    assert "\n" not in str(refused.value)
+
+
+def test_without_the_library_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where `datasets` is not installed, the error says what installs it, and the way without it."""
+    monkeypatch.setitem(sys.modules, "datasets", None)
+    with pytest.raises(MissingExtraError, match=r"pip install 'blindcal\[data\]'; or give --data-dir FOLDER"):
+        open_items("boolq")
+    with pytest.raises(MissingExtraError, match=r"pip install 'blindcal\[data\]'"):
+        open_items("hf:x/y")
+
+
+def test_without_a_network_the_local_way_is_named(tmp_path: Path) -> None:
+    """Where the Hub cannot be reached, the command ends with one line that names --data-dir."""
+    pytest.importorskip("datasets")
+    command = [sys.executable, "-c", "from blindcal.cli import main; main()", "items", "boolq"]
+    environment = {**os.environ, "HF_HUB_OFFLINE": "1", "HF_HOME": str(tmp_path)}
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
+    assert done.returncode == 1
+    assert done.stderr.startswith("error: boolq: hf:google/boolq@validation: the Hugging Face Hub cannot be")
+    assert "--data-dir FOLDER" in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+# Names and words, in audits and on the command line
+
+
+def test_unknown_names_list_what_exists() -> None:
+    """A name that is neither a file nor a set is answered with the sets there are."""
+    for command in (("items", "boolk"), ("audit", "boolk", "--model", "m", "--dry-run")):
+        refused = blindcal(*command)
+        assert isinstance(refused.exception, BlindcalError)
+        assert "the sets are boolq, mmlu, builtin and hf:NAME[:CONFIG][@SPLIT]" in str(refused.exception)
+    with pytest.raises(InputError, match="--data-dir is for boolq and mmlu, not for builtin"):
+        open_items("builtin", data_dir="x")
+
+
+def test_a_file_goes_before_a_set_of_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What lies there under the very name is what is meant."""
+    monkeypatch.chdir(tmp_path)
+    assert catalogue.is_name("boolq")
+    Path("boolq").write_text("")
+    assert not catalogue.is_name("boolq")
+
+
+def test_the_list_names_every_set() -> None:
+    """Without a name the command says which there are, in words and as JSON."""
+    shown = blindcal("items").output
+    assert all(name in shown for name in (*catalogue.NAMES, "hf:NAME[:CONFIG][@SPLIT]"))
+    listed = json.loads(blindcal("items", "--json").output)
+    assert [(one["name"], one["positive"]) for one in listed] == [("boolq", "True"), ("mmlu", "Yes")]
+
+
+def test_a_set_is_audited_by_name_or_file_with_its_own_words(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The answer words travel with the set; named or written to a file first, the audit is the same."""
+    rows = [{**BOOLQ[k % 6], "question": f"is {k} odd", "answer": k % 3 == 0} for k in range(40)]
+    put(tmp_path / "boolq_validation.jsonl", rows)
+    monkeypatch.setitem(SETS, "boolq", replace(SETS["boolq"], rows=40))
+    out = tmp_path / "boolq.jsonl"
+    written = blindcal("items", "boolq", "--data-dir", tmp_path, "--out", out)
+    assert "40 questions in" in written.output
+    assert "the answers are True and False" in written.output
+    with load(out) as items:
+        asked = list(items)
+    p = np.random.default_rng(0).random(40)
+    recording = Recording.from_probabilities([i.id for i in asked], p, positive="True", negative="False")
+    with running(recording, asked) as server:
+        common: dict[str, Any] = {"model": "replay", "base_url": server.base_url, "resamples": 30}
+        by_file = audit(out, Settings(**common), out=tmp_path / "a")
+        by_name = audit("boolq", Settings(**common, data_dir=str(tmp_path)), out=tmp_path / "b")
+    assert by_name.ece == by_file.ece
+    assert [token.text for token in by_name.targets.positive] == ["True"]
+    assert by_name.settings["negative"] == "False"
+    assert Settings(model="m", positive="Ja").resolved(9, ("True", "False")).words == ("Ja", "False")
+    assert Settings(model="m").resolved(9).words == ("Yes", "No")
+
+
+def test_words_that_differ_or_make_no_sense_are_refused(tmp_path: Path) -> None:
+    """A file cannot ask for two kinds of answers, and two words are two words."""
+    path = tmp_path / "x.jsonl"
+    for words, message in (
+        (["Yes/No", "True/False"], "line 2: field 'answer_words' must be the same in all records"),
+        (["Yes"], "must be two words such as Yes/No, not 'Yes'"),
+    ):
+        put(path, [{"prompt": "?", "label": 1, "answer_words": one} for one in words])
+        with pytest.raises(InputError, match=message):
+            load(path)
+
+
+def test_hosted_names_read_and_write_alike() -> None:
+    """hf:NAME:CONFIG@SPLIT is what it was parsed from."""
+    for text in ("hf:a/b", "hf:a/b:c", "hf:a/b@d", "hf:a/b:c@d"):
+        assert str(Hosted.parse(text)) == text
+    assert hub.PREFIX == "hf:"
