@@ -147,13 +147,18 @@ def test_a_single_threshold_gives_the_accuracy_and_no_verdict() -> None:
     assert fit.calibrated_pvalue() > 1e-3
 
 
-@pytest.mark.xfail(
-    strict=True, reason="where the answers leave the link open, intervals are narrower than what is unknown"
-)
 def test_a_single_threshold_leaves_the_error_open() -> None:
     """All items asked b = 0: the ECE can hardly be told, so its interval holds what it really is."""
     found = [oracle in fit.interval("ece") for oracle, fit in map(at_one_threshold, range(4))]
     assert sum(found) >= 3
+
+
+def test_thresholds_of_a_design_leave_nothing_open() -> None:
+    """Spread over (0, 1), or at five even places, thresholds widen no interval."""
+    labels, p = drawn(200, 0, 0.5, np.linspace(0.01, 0.99, 200))
+    assert fitted(labels, asked(labels, p))._unasked == 0
+    at_fifths = -np.log(np.resize([0.25, 1 / 1.5, 1.5, 4.0], 200))
+    assert bc.latent(labels, at_fifths, p >= 1 / (1 + np.exp(at_fifths)))._unasked == 0
 
 
 # -- the p-value -----------------------------------------------------------------------------------------

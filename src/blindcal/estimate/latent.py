@@ -29,7 +29,7 @@ from blindcal.estimate.checks import (
     wholes,
 )
 from blindcal.estimate.drawn import DrawnFit
-from blindcal.estimate.grid import CELLS, MID_P, MID_S, memberships
+from blindcal.estimate.grid import CELLS, EDGES_P, MID_P, MID_S, memberships
 from blindcal.estimate.model import Ensemble, fit_ensemble, link_scores, refit
 from blindcal.estimate.operating import (
     Decisions,
@@ -49,6 +49,7 @@ from blindcal.records import INVALID, FloatArray, IntArray
 
 _JITTERS = (0.0, 0.05, 0.1, 0.2, 0.4, 0.8)
 _CLEARLY = 3.0  # units of log-evidence by which more jitter must do better than less
+_WIDE = 0.25  # of probability: a smooth density may be trusted to bridge less, and not more
 _CHUNK = 2_000_000  # resamples are refitted so many (resample, pattern) pairs at a time
 
 
@@ -294,6 +295,9 @@ class LatentFit(DrawnFit):
         However well the answers agree, ``n`` items cannot speak for a share of the population that none of
         them comes from, and a share ``q`` goes unseen with probability ``(1 - q)^n``. No interval is narrower
         than what such a share could do: five items that are all right do not make a model perfect.
+
+        Where no threshold was asked over a wide stretch of probabilities, nothing tells where in it an item
+        lies: ``ece`` and ``tce`` are then open by as much as that could change them.
         """
         fraction(level, "level")
         sums: dict[str, Callable[[FloatArray], FloatArray]] = {
@@ -303,7 +307,8 @@ class LatentFit(DrawnFit):
         if quantity in sums:
             signed = sums[quantity]
             gaps = signed(self.population)
-            return self._widened(absolute_sum_interval(gaps, signed(self.draws), level), np.abs(gaps).sum())
+            found = self._widened(absolute_sum_interval(gaps, signed(self.draws), level), np.abs(gaps).sum())
+            return Interval(max(0.0, found.low - self._unasked), min(1.0, found.high + self._unasked), level)
         if quantity not in _SCALARS:
             known = ", ".join([*sums, *_SCALARS])
             raise InputError(f"quantity: must be one of {known}, got {quantity!r}")
@@ -323,6 +328,18 @@ class LatentFit(DrawnFit):
         """The largest share of the population that may well (by ``level``) have stayed out of the sample."""
         units = self.items - self.unanswered if self.groups is None else np.unique(self.groups).size
         return float(1 - ((1 - level) / 2) ** (1 / units))
+
+    @cached_property
+    def _unasked(self) -> float:
+        """The most by which the gaps' absolute sum could differ with items moved within unasked stretches."""
+        patterns = self.patterns
+        if patterns.curve_labels.size:  # a sampled or noisy answer reads the whole range
+            return 0.0
+        asked = np.unique(np.concatenate([patterns.start, patterns.stop]) % CELLS)
+        edges = np.unique(np.concatenate([[0], asked, [CELLS]]))
+        width = np.diff(EDGES_P[edges])
+        mass = np.add.reduceat(self.population.reshape(2, CELLS).sum(axis=0), edges[:-1])
+        return float((mass * width)[width > _WIDE].sum())
 
     def invalid_bound(self) -> float:
         """The most by which ``ece`` could differ had every invalid answer been valid.
