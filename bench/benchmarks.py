@@ -1,0 +1,89 @@
+"""Every figure of docs/benchmarks.md, from recorded models to the page.
+
+    python bench/benchmarks.py --write docs/benchmarks.md [--data ../shared] [--cache .bench] [--jobs 2]
+
+Cells already computed are read from the cache, so a second run is free and an interrupted one goes on. The
+cache may be filled elsewhere (`--compute` needs numpy and scipy alone) and copied over.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+
+import numpy as np
+
+import paper
+from blindcal.reproduce import sources
+from blindcal.reproduce.cells import Cache, Found, Wanted, compute
+from blindcal.reproduce.sources import Source
+
+SEEDS = tuple(range(20))
+SIZES = (250, 500, 1000, 2000, 4000, 8000, 16000, 32000)
+BINS = (2, 3, 5, 8, 10, 15, 20)
+
+
+Work = list[tuple[Source, Wanted]]
+
+
+def studies(data: Path, cache: Path) -> dict[str, Work]:
+    """Everything that is computed, by the name of its section."""
+    recorded = [sources.read(path) for path in sources.find([data / "logits"])]
+    scores = [sources.read(path) for path in sources.find([data / "scores"])]
+    whole, once = Wanted(seeds=SEEDS), Wanted(ways=("blind", "latent"), budgets=(1,), seeds=SEEDS)
+    spelled = replace(once, ways=("blind", "latent", "sampling+latent"))
+    found: dict[str, Work] = {
+        "recorded": [(source, whole) for source in recorded],
+        "scores": [(source, whole) for source in scores],
+        "spelled": [(source.spelled("max"), spelled) for source in recorded],
+        "bins": [(source, replace(once, bins=bins)) for bins in BINS for source in recorded],
+        "size": [],
+        "unseen": [],
+        "seen": [],
+    }
+    populations = {name: paper.fitted(cache, seen_blind=name == "seen") for name in ("unseen", "seen")}
+    for seed in SEEDS:
+        wanted = replace(once, seeds=(seed,))
+        for source in recorded:
+            order = np.random.default_rng([seed, 8]).permutation(source.n)
+            parts = [source.part(np.sort(order[:size])) for size in SIZES if size < source.n]
+            found["size"] += [(part, wanted) for part in parts]
+        for name, every in populations.items():
+            found[name] += [
+                (sources.from_probabilities(one.model, one.data, *one.sample(seed)), wanted) for one in every
+            ]
+    return found
+
+
+def computed(work: dict[str, Work], cache: Path, jobs: int) -> dict[str, list[Found]]:
+    """Every cell of every study, in one go."""
+
+    def show(done: int, total: int) -> None:
+        print(f"\r{done}/{total} cells ", end="" if done < total else "\n", file=sys.stderr, flush=True)
+
+    found = iter(
+        compute([one for each in work.values() for one in each], Cache(cache), jobs=jobs, progress=show)
+    )
+    return {name: [next(found) for _ in each] for name, each in work.items()}
+
+
+def main() -> None:
+    """Compute what is missing, and write the page."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--data", type=Path, default=Path(__file__).parents[2] / "shared")
+    parser.add_argument("--cache", type=Path, default=Path(".bench"))
+    parser.add_argument("--jobs", type=int, default=2)
+    parser.add_argument("--compute", action="store_true", help="fill the cache and write no page")
+    parser.add_argument("--write", type=Path, default=Path("docs/benchmarks.md"))
+    arguments = parser.parse_args()
+    work = studies(arguments.data, arguments.cache)
+    computed(work, arguments.cache, arguments.jobs)
+
+
+if __name__ == "__main__":
+    main()

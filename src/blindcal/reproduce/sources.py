@@ -1,0 +1,222 @@
+"""What is audited over and over: a model's recorded answers to a data set, from a score or logit file.
+
+A file is named ``MODEL__DATASET.csv`` (``.csv.gz``, ``__logits`` and the like may follow). A score file has
+the columns id, label, p; a logit file has a column a spelling, ``text|token id``, beside lse and argmax.
+What a model said of its own confidence may lie beside it: ``MODEL__DATASET__verbalized.csv``, id,label,text.
+"""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import hashlib
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+from scipy.special import expit, logsumexp
+
+from blindcal.endpoints.recording import Recording
+from blindcal.errors import InputError
+from blindcal.estimate.truth import BinnedCalibration, binned_ece
+from blindcal.estimate.verbalized import parse_verbalized
+from blindcal.records import FloatArray, IntArray, Semantics, Targets, Token
+from blindcal.scores import read_scores
+from blindcal.text import printable, spoken
+
+#: Answer words that are looked for in a logit file if none are named.
+WORDS = (("True", "False"), ("Yes", "No"))
+_ENDINGS = (".csv.gz", ".csv", ".parquet")
+_VERBALIZED = "__verbalized"
+
+
+@dataclass(frozen=True)
+class Stated:
+    """The confidence that a model put into words; NaN where none could be read."""
+
+    labels: IntArray
+    p: FloatArray
+
+    @property
+    def parsed(self) -> float:
+        """The share of answers in which a confidence was found."""
+        return float(np.isfinite(self.p).mean())
+
+
+@dataclass(frozen=True)
+class Source:
+    """One model on one data set, with everything that was recorded of it.
+
+    ``targets`` are the tokens that are asked about: one a side under pair semantics, else all spellings.
+    ``p`` is the probability itself where the file holds that and no logits.
+    """
+
+    model: str
+    data: str
+    labels: IntArray
+    recording: Recording
+    targets: Targets
+    p: FloatArray | None = None
+    stated: Stated | None = None
+
+    @property
+    def name(self) -> str:
+        """The model and the data set."""
+        return f"{self.model} {self.data}"
+
+    @property
+    def n(self) -> int:
+        """Number of items."""
+        return int(self.labels.size)
+
+    @cached_property
+    def digest(self) -> str:
+        """Of everything that an answer or an estimate depends on."""
+        found = hashlib.sha256(repr((self.recording.tokens, self.targets)).encode())
+        columns = (self.labels, self.recording.logits, self.recording.rest, self.recording.others_first)
+        for column in columns:
+            found.update(np.ascontiguousarray(column).tobytes())
+        if self.stated is not None:
+            found.update(self.stated.labels.tobytes() + self.stated.p.tobytes())
+        return found.hexdigest()[:32]
+
+    def probabilities(self, semantics: Semantics) -> FloatArray:
+        """The hidden probability of the positive side (METHOD 1)."""
+        if self.p is not None:
+            return self.p
+        columns = {token.id: column for column, token in enumerate(self.recording.tokens)}
+        every = self.targets if semantics == "pair" else self.spelled(semantics).targets
+        positive = self.recording.logits[:, [columns[token.id] for token in every.positive]]
+        negative = self.recording.logits[:, [columns[token.id] for token in every.negative]]
+        if semantics == "sum":
+            return np.asarray(expit(logsumexp(positive, axis=1) - logsumexp(negative, axis=1)))
+        return np.asarray(expit(positive.max(axis=1) - negative.max(axis=1)))
+
+    def oracle(self, bins: int, semantics: Semantics) -> BinnedCalibration:
+        """The binned ECE of the hidden probabilities: what the methods estimate."""
+        return binned_ece(self.labels, self.probabilities(semantics), bins)
+
+    def spelled(self, semantics: Semantics) -> Source:
+        """The same with every recorded spelling of its two words as a target."""
+        sides = [
+            tuple(token for token in self.recording.tokens if spoken(token.text) == spoken(side[0].text))
+            for side in (self.targets.positive, self.targets.negative)
+        ]
+        return replace(self, targets=Targets(sides[0], sides[1], semantics))
+
+    def part(self, items: IntArray) -> Source:
+        """The same model on some of the items."""
+        kept = self.recording
+        recording = Recording(
+            kept.name,
+            tuple(kept.ids[int(k)] for k in items),
+            kept.tokens,
+            kept.logits[items],
+            kept.rest[items],
+            kept.others_first[items],
+        )
+        p = None if self.p is None else self.p[items]
+        return replace(self, labels=self.labels[items], recording=recording, p=p, stated=None)
+
+
+def from_probabilities(model: str, data: str, labels: IntArray, p: FloatArray) -> Source:
+    """A source of known probabilities."""
+    ids = [str(k) for k in range(labels.size)]
+    recording = Recording.from_probabilities(ids, p, name=model)
+    return Source(model, data, labels, recording, Targets((Token(1, "Yes"),), (Token(2, "No"),)), p=p)
+
+
+def find(paths: list[Path]) -> list[Path]:
+    """The score and logit files among files and folders.
+
+    Raises
+    ------
+    InputError
+        If there is none, or a path does not exist.
+    """
+    found: list[Path] = []
+    for path in paths:
+        if path.is_dir():
+            inside = [one for one in sorted(path.iterdir()) if one.name.endswith(_ENDINGS)]
+            found += [one for one in inside if _VERBALIZED not in one.name]
+        elif path.exists():
+            found.append(path)
+        else:
+            raise InputError(f"{path}: no such file or folder; give score files (id,label,p) or logit files")
+    if not found:
+        raise InputError(f"no .csv, .csv.gz or .parquet file in {', '.join(map(str, paths))}")
+    return found
+
+
+def read(path: Path, *, positive: str | None = None, negative: str | None = None) -> Source:
+    """Read a file; the answer words are those of the file if none are named."""
+    model, data = names(path)
+    header = _header(path)
+    stated = _read_stated(path)
+    if "p" in header or ".parquet" in path.suffixes:
+        scores = read_scores(path)
+        return replace(from_probabilities(model, data, scores.labels, scores.p), stated=stated)
+    if "label" not in header:
+        raise InputError(f"{path}: lacks the column label; it has {', '.join(header[:12])}")
+    recording = Recording.load(path)
+    words = ((positive, negative),) if positive and negative else WORDS
+    for pair in words:
+        tokens = [_exactly(recording, str(word)) for word in pair]
+        if all(tokens):
+            targets = Targets((tokens[0],), (tokens[1],))  # type: ignore[arg-type]  # neither is None here
+            return Source(model, data, _labels(path, header), recording, targets, stated=stated)
+    spellings = ", ".join(repr(token.text) for token in recording.tokens)
+    wanted = " or ".join(f"{a} and {b}" for a, b in words)
+    raise InputError(
+        f"{path}: no columns for {wanted}; name the words with --positive and --negative, "
+        f"among {printable(spellings, 200)}"
+    )
+
+
+def names(path: Path) -> tuple[str, str]:
+    """The model and the data set that a file is named for."""
+    stem = next((path.name[: -len(end)] for end in _ENDINGS if path.name.endswith(end)), path.stem)
+    model, _, data = stem.partition("__")
+    return model, data.removesuffix("__logits") or "items"
+
+
+def _header(path: Path) -> list[str]:
+    if ".parquet" in path.suffixes:
+        return []
+    try:
+        with gzip.open(path, "rt", newline="") if path.suffix == ".gz" else path.open(newline="") as file:
+            return next(csv.reader(file), [])
+    except (OSError, EOFError, UnicodeDecodeError, csv.Error) as error:
+        raise InputError(f"{path}: cannot be read as CSV ({error})") from None
+
+
+def _exactly(recording: Recording, word: str) -> Token | None:
+    return next((token for token in recording.tokens if token.text == word), None)
+
+
+def _labels(path: Path, header: list[str]) -> IntArray:
+    place = header.index("label")
+    with gzip.open(path, "rt", newline="") if path.suffix == ".gz" else path.open(newline="") as file:
+        rows = csv.reader(file)
+        next(rows)
+        found = [row[place] for row in rows if row]
+    wrong = next((value for value in found if value not in ("0", "1")), None)
+    if wrong is not None:
+        raise InputError(f"{path}: label must be 0 or 1, got {printable(wrong, 30)!r}")
+    return np.array(found, dtype=np.int64)
+
+
+def _read_stated(path: Path) -> Stated | None:
+    model, data = names(path)
+    for end in _ENDINGS[:2]:
+        beside = path.with_name(f"{model}__{data}{_VERBALIZED}{end}")
+        if beside.exists() and beside != path:
+            break
+    else:
+        return None
+    with gzip.open(beside, "rt", newline="") if end.endswith(".gz") else beside.open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    labels = np.array([int(row["label"]) for row in rows], dtype=np.int64)
+    said = [parse_verbalized(row["text"], ("True", "Yes"), ("False", "No")).p for row in rows]
+    return Stated(labels, np.array([np.nan if p is None else p for p in said]))

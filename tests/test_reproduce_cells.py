@@ -1,0 +1,158 @@
+"""The cells of the reproduced table: read from one run, kept, shared among processes."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from blindcal import design
+from blindcal.errors import InputError
+from blindcal.methods import estimate_ece
+from blindcal.reproduce import sources
+from blindcal.reproduce.cells import WAYS, Cache, Cell, Wanted, ask, compute, measure
+from blindcal.reproduce.sources import Source
+from blindcal.simulate import generate, simulate
+from serving import SHARED
+
+SMALL = Wanted(seeds=(0, 1), budgets=(1, 2))
+
+
+def source(n: int = 300, seed: int = 0) -> Source:
+    return sources.from_probabilities("made", "up", *generate(n, seed))
+
+
+@pytest.mark.parametrize("way", [way for way in WAYS if way not in ("blind", "verbalized")])
+def test_the_beginning_of_a_run_is_the_run_with_a_smaller_budget(way: str) -> None:
+    """Cells read from one run with four queries an item are, to the last bit, those of runs of their own."""
+    n = 121  # odd: half a round is no whole number of items
+    here, method = source(n), WAYS[way].method
+    least = WAYS[way].budgets[0]
+    together = measure(here, method, 3, [Cell(way, k, 3, 5) for k in range(least, 5)])
+    for k in range(least, 5):
+        plan = design.make(method, here.labels, queries=k, seed=3)
+        alone = ask(plan, here, method, 3)
+        assert len(alone) == k * n
+        assert (
+            together[Cell(way, k, 3, 5)] == measure(here, method, 3, [Cell(way, k, 3, 5)])[Cell(way, k, 3, 5)]
+        )
+        if way != "sampling+latent":
+            assert together[Cell(way, k, 3, 5)].ece == pytest.approx(
+                estimate_ece(method, plan, here.labels, alone, 5), abs=1e-12
+            )
+
+
+def test_cells_are_what_simulate_finds(tmp_path: Path) -> None:
+    """The same seed in `simulate` gives the same estimates: one way to answer, not two."""
+    labels, p = generate(400)
+    here = sources.from_probabilities("made", "up", labels, p)
+    found = compute(
+        [(here, replace(SMALL, ways=("blind", "sampling", "extraction", "latent")))], Cache(tmp_path)
+    )
+    for way, k in (("blind", 1), ("sampling", 2), ("extraction", 2), ("latent", 2)):
+        same = simulate(way, labels, p, queries=k, repeats=2).estimates
+        assert [found[0][Cell(way, k, seed, 5)].ece for seed in (0, 1)] == pytest.approx(same, abs=1e-12)
+
+
+def test_a_second_computation_is_free_and_bit_identical(tmp_path: Path) -> None:
+    """Kept cells are read, not computed, and equal what was computed; two processes make no difference."""
+    small = replace(SMALL, ways=("blind", "sampling", "sampling+latent", "extraction"))
+    work = [(source(), small), (source(200, 1), small)]
+    first = compute(work, Cache(tmp_path), jobs=2)
+    told: list[tuple[int, int]] = []
+    again = compute(work, Cache(tmp_path), progress=lambda done, total: told.append((done, total)))
+    assert again == first
+    assert told == [(sum(map(len, first)),) * 2]
+    assert compute(work, Cache(tmp_path / "other")) == first
+
+
+def test_a_broken_cell_is_computed_again(tmp_path: Path) -> None:
+    """A file cut short, or of something else, counts as missing."""
+    work = [(source(), replace(SMALL, ways=("sampling",)))]
+    first = compute(work, Cache(tmp_path))
+    for place, text in enumerate(("", "{", "[]", '{"ece": 1}')):
+        sorted(tmp_path.rglob("*.json"))[place % 4].write_text(text)
+    assert compute(work, Cache(tmp_path)) == first
+
+
+def test_cells_are_kept_by_what_they_depend_on() -> None:
+    """Another source, way, budget, seed or number of bins is another cell."""
+    cache, here, cell = Cache(Path()), source(), Cell("sampling", 2, 1, 5)
+    others = [
+        replace(cell, queries=3),
+        replace(cell, seed=2),
+        replace(cell, bins=6),
+        replace(cell, way="latent"),
+    ]
+    keys = {cache.key(here, one) for one in (cell, *others)} | {cache.key(source(301), cell)}
+    assert len(keys) == 6
+    assert cache.key(source(), cell) in keys
+
+
+def test_killed_at_any_moment_it_goes_on(tmp_path: Path) -> None:
+    """After kill -9 nothing is left running, and the same call computes only what is missing."""
+    script = (
+        "from pathlib import Path\n"
+        "from blindcal.reproduce import sources\n"
+        "from blindcal.reproduce.cells import *\n"
+        "from blindcal.simulate import generate\n"
+        "if __name__ == '__main__':\n"
+        "    here = sources.from_probabilities('made', 'up', *generate(900, 0))\n"
+        "    wanted = Wanted(ways=('extraction', 'latent'), seeds=tuple(range(8)), budgets=(1,))\n"
+        "    tell = lambda done, total: print(done, flush=True)\n"
+        f"    compute([(here, wanted)], Cache(Path({str(tmp_path)!r})), jobs=2, progress=tell)\n"
+    )
+    (tmp_path / "work.py").write_text(script)
+    child = subprocess.Popen([sys.executable, tmp_path / "work.py"], stdout=subprocess.PIPE, text=True)
+    assert child.stdout is not None
+    with child:
+        assert child.stdout.readline() == "0\n"
+        child.stdout.readline()  # the first cells are there
+        child.send_signal(signal.SIGKILL)
+        child.stdout.read()  # ends when the last worker that shares it has
+    kept = len(list(tmp_path.rglob("*.json")))
+    assert 0 < kept < 16
+    run = subprocess.run([sys.executable, tmp_path / "work.py"], capture_output=True, text=True, check=True)
+    assert int(run.stdout.split()[0]) >= kept
+    assert len(list(tmp_path.rglob("*.json"))) == 16
+
+
+def test_an_unknown_method_lists_those_there_are() -> None:
+    """A wrong name is answered with the right ones."""
+    with pytest.raises(InputError, match="'psychic' is none of blind, verbalized, sampling"):
+        Wanted(ways=("psychic",))
+
+
+def test_files_are_found_and_named(tmp_path: Path) -> None:
+    """MODEL__DATASET is read off the file's name; what was said in words is found beside it."""
+    (tmp_path / "a__b.csv").write_text("id,label,p\nx,1,0.9\ny,0,0.2\n")
+    (tmp_path / "a__b__verbalized.csv").write_text('id,label,text\nx,1,"Yes, 80%"\ny,0,perhaps\n')
+    (tmp_path / "c__d__logits.csv").write_text(
+        "id,label,Yes|1, Yes|2,No|3,lse,argmax\nx,1,2.0,1.0,0.5,3.0,1\ny,0,0.1,0.0,0.5,2.0,9\n"
+    )
+    scored, logits = map(sources.read, sources.find([tmp_path]))
+    assert (scored.model, scored.data, logits.model, logits.data) == ("a", "b", "c", "d")
+    assert scored.stated is not None
+    assert scored.stated.parsed == 0.5
+    assert scored.p is not None
+    assert logits.probabilities("pair") == pytest.approx(1 / (1 + np.exp([-1.5, 0.4])))
+    assert len(logits.spelled("max").targets.positive) == 2
+    with pytest.raises(InputError, match=r"no columns for Maybe and Never.*'Yes', ' Yes', 'No'"):
+        sources.read(tmp_path / "c__d__logits.csv", positive="Maybe", negative="Never")
+    with pytest.raises(InputError, match="no such file"):
+        sources.find([tmp_path / "nowhere"])
+
+
+def test_the_recorded_models_hold_what_they_are_said_to() -> None:
+    """The oracles of the recorded cells under the three semantics, as their notes print them."""
+    path = SHARED / "logits" / "smollm2__boolq__logits.csv.gz"
+    if not path.exists():
+        pytest.skip("no recorded logits beside the project")
+    here = sources.read(path)
+    found = [here.oracle(5, semantics).ece for semantics in ("sum", "max", "pair")]  # type: ignore[arg-type]
+    assert [round(one, 4) for one in found] == [0.0661, 0.0663, 0.0663]
