@@ -80,7 +80,7 @@ class Population:
         """Labels and probabilities of as many items as the paper's data set has."""
         rng = np.random.default_rng([seed, 7])
         cell = rng.choice(_S.size, size=self.n, p=self.mass)
-        p = expit(_S[cell] + rng.uniform(-0.025, 0.025, self.n))
+        p = expit(_S[cell] + rng.uniform(-0.025, 0.025, self.n)).round(6)  # the same on any machine
         return (rng.random(self.n) < self.curve[cell]).astype(np.int64), p
 
 

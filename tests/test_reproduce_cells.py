@@ -154,5 +154,5 @@ def test_the_recorded_models_hold_what_they_are_said_to() -> None:
     if not path.exists():
         pytest.skip("no recorded logits beside the project")
     here = sources.read(path)
-    found = [here.oracle(5, semantics).ece for semantics in ("sum", "max", "pair")]  # type: ignore[arg-type]
+    found = [here.oracle(5, semantics).ece for semantics in ("sum", "max", "pair")]
     assert [round(one, 4) for one in found] == [0.0661, 0.0663, 0.0663]

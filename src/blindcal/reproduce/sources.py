@@ -74,8 +74,9 @@ class Source:
     def digest(self) -> str:
         """Of everything that an answer or an estimate depends on."""
         found = hashlib.sha256(repr((self.recording.tokens, self.targets)).encode())
-        columns = (self.labels, self.recording.logits, self.recording.rest, self.recording.others_first)
-        for column in columns:
+        # What a file holds goes in as it is; what was computed from it may differ in its last bit elsewhere.
+        held = self.recording.logits if self.p is None else self.p
+        for column in (self.labels, held, self.recording.others_first, self.recording.rest.round(6)):
             found.update(np.ascontiguousarray(column).tobytes())
         if self.stated is not None:
             found.update(self.stated.labels.tobytes() + self.stated.p.tobytes())
