@@ -9,6 +9,7 @@ BlindcalError
 │   ├── FatalError        will fail for every item: wrong key, model or address
 │   ├── ReplyError        one reply that is not what the protocol promises
 │   └── UnfitError        the probe found that the wanted method would not measure anything
+├── PendingError          nothing is wrong: a provider's batches are not finished yet
 ├── StoreError            a run file that is missing, foreign, of another version, or in use
 └── MissingExtraError     a feature whose optional dependency is not installed
 """
@@ -55,6 +56,10 @@ class ReplyError(EndpointError):
 
 class UnfitError(EndpointError):
     """The probe found that the endpoint does not do what the wanted method rests on."""
+
+
+class PendingError(BlindcalError):
+    """Nothing is wrong: batches are with the provider, and there is no result until they are finished."""
 
 
 class StoreError(BlindcalError):

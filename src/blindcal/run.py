@@ -92,10 +92,16 @@ class Question:
 
 @dataclass(frozen=True, slots=True)
 class Prices:
-    """Prices in dollars per million tokens."""
+    """Prices in dollars per million tokens; through batches, ``batch`` times as much."""
 
     input: float
     output: float
+    batch: float = 0.5
+
+    @property
+    def batched(self) -> Prices:
+        """What it costs through batches."""
+        return Prices(self.input * self.batch, self.output * self.batch, 1.0)
 
     def cost(self, usage: Usage) -> float:
         """What this many tokens cost."""
@@ -148,6 +154,17 @@ class Items(Protocol):
     def __getitem__(self, number: int, /) -> Item: ...
 
 
+class Asker(Protocol):
+    """Whoever gets a round answered; ``stopped`` says why a round was left unfinished."""
+
+    stopped: str | None
+
+    @property
+    def usage(self) -> Usage: ...
+    async def ask(self, asked: Round, first: int, answers: AnswerArray) -> AnswerArray: ...
+    def tell(self) -> None: ...
+
+
 async def run(
     design: Design,
     items: Items | Sequence[Item],
@@ -177,10 +194,11 @@ async def run(
     runner = _Runner(items, endpoint, question, store, limits or Limits(), prices, spent or Usage(), stop)
     runner.progress, runner.total = progress, planned
     with _undisturbed():
-        return await _rounds(design, runner, store, max_shift)
+        return await rounds(design, runner, store, max_shift)
 
 
-async def _rounds(design: Design, runner: _Runner, store: Store, max_shift: float) -> Outcome:
+async def rounds(design: Design, asker: Asker, store: Store, max_shift: float) -> Outcome:
+    """Have the rounds of a design answered, one after the other, as far as it goes."""
     answered, first = Answered.empty(), 0
     stored = store.rounds()
     for number in itertools.count():
@@ -190,14 +208,14 @@ async def _rounds(design: Design, runner: _Runner, store: Store, max_shift: floa
         if number >= len(stored):
             asked = replace(asked, shifts=np.clip(asked.shifts, -max_shift, max_shift))
             store.add_round(asked)
-        answers = await runner.ask(asked, first, store.answers(first, len(asked)))
+        answers = await asker.ask(asked, first, store.answers(first, len(asked)))
         have = answers != UNASKED
         answered = answered.with_round(_rows(asked, have), answers[have].astype(np.int64))
         first += len(asked)
         if not have.all():
             break
-    runner.tell()
-    return Outcome(answered, runner.usage, runner.stopped)
+    asker.tell()
+    return Outcome(answered, asker.usage, asker.stopped)
 
 
 @contextmanager
@@ -276,7 +294,9 @@ class _Runner:
         if self._useless and not self.usage.queries:
             raise EndpointError(self._useless[0][1])
         for position, message in self._useless:
-            saved = self._saved(position, Reply(f"({message})"), REPLY_TRIES, 0.0)
+            saved = saved_answer(
+                self._question, self._first + position, Reply(f"({message})"), REPLY_TRIES, 0.0
+            )
             await self._store.save(saved)
             self._count([saved])
         self._useless.clear()
@@ -386,41 +406,20 @@ class _Runner:
                 self._climb.answered(self._heard)
                 self._meter.correct(reply.prompt_tokens + reply.completion_tokens - tokens)
                 self._characters += _length(messages)
-                return self._saved(position, reply, attempt, self._heard - started)
+                return saved_answer(
+                    self._question, self._first + position, reply, attempt, self._heard - started
+                )
 
     # What came back
-
-    def _saved(self, position: int, reply: Reply, attempts: int, seconds: float) -> Saved:
-        return Saved(
-            self._first + position,
-            self._question.answer(reply.text),
-            printable(reply.text),
-            reply.prompt_tokens,
-            reply.completion_tokens,
-            reply.cached_tokens,
-            attempts,
-            round(seconds, 4),
-        )
 
     def _count(self, group: list[Saved]) -> None:
         """Count answers that are on disk."""
         for saved in group:
             self._answers[saved.query - self._first] = saved.answer
-            self._fresh += Usage(
-                1,
-                saved.attempts,
-                saved.prompt_tokens,
-                saved.completion_tokens,
-                saved.cached_tokens,
-                int(saved.answer == INVALID),
-            )
+            self._fresh += saved.usage
         if time.monotonic() - self._told > 0.1:
             self.tell()
-        if self.usage.queries >= ALL_INVALID and self.usage.invalid == self.usage.queries:
-            raise EndpointError(
-                f"none of {self.usage.queries} answers is one of the answer words (the last one: "
-                f"{group[-1].text[:40]!r}): check the words and tokens, and that logit_bias acts"
-            )
+        check_answers(self.usage, group[-1].text)
 
     def _refusal(self, error: RetryableError, attempt: int) -> float:
         now = time.monotonic()
@@ -483,6 +482,29 @@ class _Runner:
             paid = self._spent + self.usage
             cost = self._prices.cost(paid) if self._prices else None
             self.progress(Progress(self.usage.queries, self.total, paid, cost, self._climb.limit))
+
+
+def saved_answer(question: Question, query: int, reply: Reply, attempts: int, seconds: float) -> Saved:
+    """A reply as it is kept, read as the question says."""
+    return Saved(
+        query,
+        question.answer(reply.text),
+        printable(reply.text),
+        reply.prompt_tokens,
+        reply.completion_tokens,
+        reply.cached_tokens,
+        attempts,
+        round(seconds, 4),
+    )
+
+
+def check_answers(usage: Usage, last: str) -> None:
+    """Raise if there are many answers and none of them is one of the answer words."""
+    if usage.queries >= ALL_INVALID and usage.invalid == usage.queries:
+        raise EndpointError(
+            f"none of {usage.queries} answers is one of the answer words (the last one: "
+            f"{last[:40]!r}): check the words and tokens, and that logit_bias acts"
+        )
 
 
 def _rows(asked: Round, chosen: npt.NDArray[np.bool_]) -> Round:

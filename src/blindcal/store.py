@@ -17,10 +17,11 @@ import hashlib
 import json
 import sqlite3
 import sys
+import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import IO, Any, TypeAlias
 
@@ -29,7 +30,7 @@ import numpy as np
 import numpy.typing as npt
 
 from blindcal.errors import ConfigError, StoreError
-from blindcal.records import IntArray, Item, Round
+from blindcal.records import INVALID, IntArray, Item, Round
 from blindcal.text import printable
 
 AnswerArray: TypeAlias = npt.NDArray[np.int8]
@@ -58,6 +59,13 @@ _MIGRATIONS = (
         ) WITHOUT ROWID;
     """,
     "ALTER TABLE items ADD COLUMN part TEXT",
+    """
+    CREATE TABLE batches (
+        number INTEGER PRIMARY KEY, token TEXT NOT NULL UNIQUE, queries BLOB NOT NULL,
+        uploading REAL, file_id TEXT, creating REAL, batch_id TEXT, status TEXT NOT NULL,
+        completed INTEGER NOT NULL, failed INTEGER NOT NULL, ended INTEGER NOT NULL,
+        answered INTEGER NOT NULL, said TEXT NOT NULL);
+    """,
 )
 
 
@@ -73,6 +81,36 @@ class Saved:
     cached_tokens: int
     attempts: int
     seconds: float
+
+    @property
+    def usage(self) -> Usage:
+        """What it cost."""
+        tokens = (self.prompt_tokens, self.completion_tokens, self.cached_tokens)
+        return Usage(1, self.attempts, *tokens, int(self.answer == INVALID))
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """Queries handed to a provider in one file, and how far that has come.
+
+    It is on disk before anything is sent. ``uploading`` and ``creating`` say when that was last begun (Unix
+    seconds): set without the id that it leads to, it may or may not have happened, and the ``token`` is
+    what to look for. ``answered`` is how many answers it brought once it ``ended``.
+    """
+
+    number: int
+    token: str
+    queries: IntArray = field(compare=False)
+    uploading: float | None = None
+    file_id: str | None = None
+    creating: float | None = None
+    batch_id: str | None = None
+    status: str = "not submitted"
+    completed: int = 0
+    failed: int = 0
+    ended: bool = False
+    answered: int = 0
+    said: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -329,6 +367,28 @@ class Store:
         """Query number, answer, text and seconds of every answer, in the order of the queries."""
         yield from self._db.execute("SELECT query, answer, text, seconds FROM answers ORDER BY query")
 
+    # Batches
+
+    def batches(self) -> list[Batch]:
+        """Every batch so far, in order."""
+        with _translated(self.path):
+            rows = self._db.execute("SELECT * FROM batches ORDER BY number").fetchall()
+        return [_batch(row) for row in rows]
+
+    def add_batches(self, pieces: Iterable[IntArray]) -> None:
+        """Put on disk which queries are to go in which batch, all of them or none; only then may they go."""
+        with _translated(self.path), _transaction(self._db):
+            so_far: int = self._db.execute("SELECT COUNT(*) FROM batches").fetchone()[0]
+            for number, piece in enumerate(pieces, so_far):
+                self._db.execute(_INSERT_BATCH, _batch_row(Batch(number, uuid.uuid4().hex, piece)))
+
+    def set_batch(self, batch: Batch, saved: list[Saved] | None = None) -> None:
+        """Keep what is known of a batch now, together with the answers that it brought."""
+        with _translated(self.path), _transaction(self._db):
+            if saved:
+                self._insert(saved)
+            self._db.execute(_INSERT_BATCH, _batch_row(batch))
+
     def usage(self) -> Usage:
         """What all answers together cost."""
         with _translated(self.path):
@@ -342,6 +402,22 @@ class Store:
 _INSERT = "INSERT INTO answers SELECT {} FROM json_each(?)".format(
     ", ".join(f"json_extract(value, '$.{column.name}')" for column in fields(Saved))
 )
+
+_INSERT_BATCH = "INSERT OR REPLACE INTO batches VALUES ({})".format(", ".join("?" for _ in fields(Batch)))
+
+
+def _batch_row(batch: Batch) -> tuple[object, ...]:
+    return tuple(
+        value.tobytes() if isinstance(value, np.ndarray) else value
+        for value in (getattr(batch, column.name) for column in fields(Batch))
+    )
+
+
+def _batch(row: Sequence[Any]) -> Batch:
+    found = {column.name: value for column, value in zip(fields(Batch), row, strict=True)}
+    return Batch(
+        **found | {"queries": np.frombuffer(found["queries"], np.int64), "ended": bool(found["ended"])}
+    )
 
 
 def in_use(path: Path) -> bool:

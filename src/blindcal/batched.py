@@ -1,0 +1,421 @@
+"""A run through a provider's batches: the same design and store, asked a file at a time at a lower price.
+
+Two rules make it safe. Which queries go in which batch is on disk before anything is sent, and a query
+is in one unfinished batch at most. And what is created carries a token that was on disk before: when it is
+not known whether a file or a batch came to be (a crash, a lost response), the provider's own list is
+looked through for the token before anything is created again. The answers of a finished batch and the
+note that it is finished are one transaction.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from typing import TypeVar
+
+import numpy as np
+
+from blindcal.design import Design
+from blindcal.endpoints.batches import MOST_BYTES, MOST_REQUESTS, Batches, Counts, Remote
+from blindcal.errors import EndpointError, FatalError, PendingError, ReplyError, RetryableError
+from blindcal.records import IntArray, Item, Reply, Round
+from blindcal.run import (
+    HOPELESS,
+    Items,
+    Limits,
+    Outcome,
+    Prices,
+    Progress,
+    Question,
+    check_answers,
+    rounds,
+    saved_answer,
+)
+from blindcal.store import UNASKED, AnswerArray, Batch, Saved, Store, Usage
+from blindcal.text import printable
+
+FRUITLESS = 3  # so many submissions in a row that bring no answer are no accident
+LEAST = 1000  # queries a batch, below which a full queue is not this run's doing
+OUTAGE = 3600.0  # seconds without contact that waiting for a batch survives
+QUEUE_FULL = "token_limit_exceeded"
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Polling:
+    """How often to look at a batch: after ``every`` seconds, then ever less often up to ``longest``.
+
+    ``wait=False`` looks once, submits what there is to submit, and raises `PendingError` if a batch is under
+    way.
+    """
+
+    wait: bool = True
+    every: float = 5.0
+    longest: float = 60.0
+
+    @property
+    def settle(self) -> float:
+        """Seconds after which a batch that was asked for shows in the provider's list, if there is one."""
+        return 2 * self.every
+
+
+async def run_batched(
+    design: Design,
+    items: Items | Sequence[Item],
+    batches: Batches,
+    question: Question,
+    store: Store,
+    *,
+    limits: Limits | None = None,
+    prices: Prices | None = None,
+    planned: int = 0,
+    spent: Usage | None = None,
+    max_shift: float = np.inf,
+    polling: Polling | None = None,
+    progress: Callable[[Progress], None] | None = None,
+    stage: Callable[[str], None] | None = None,
+    stop: asyncio.Event | None = None,
+) -> Outcome:
+    """Have everything answered through batches that the design wants and the store does not answer.
+
+    The parameters are those of :func:`blindcal.run.run`; of the limits only those on queries and cost
+    apply, and the patience. Setting ``stop`` returns after the step under way.
+
+    Raises
+    ------
+    PendingError
+        If batches are under way and ``polling`` does not wait for them.
+    EndpointError
+        When going on is useless. Everything answered until then is kept.
+    """
+    asker = _Batcher(items, batches, question, store, limits or Limits(), prices, spent or Usage())
+    asker.polling, asker.stop = polling or Polling(), stop or asyncio.Event()
+    asker.progress, asker.stage, asker.total = progress, stage or (lambda _: None), planned
+    return await rounds(design, asker, store, max_shift)
+
+
+class _StoppedError(Exception):
+    """The run was asked to stop."""
+
+
+class _Batcher:
+    """The state of one run: which batches there are, what they brought, why it stopped."""
+
+    def __init__(
+        self,
+        items: Items | Sequence[Item],
+        client: Batches,
+        question: Question,
+        store: Store,
+        limits: Limits,
+        prices: Prices | None,
+        spent: Usage,
+    ) -> None:
+        self._items, self._client, self._question, self._store = items, client, question, store
+        self._limits, self._prices, self._spent = limits, prices, spent
+        self._batches = store.batches()
+        self._most = MOST_REQUESTS
+        self._held = False
+        self._fruitless = 0
+        self._last = ""
+        self._limit: str | None = None
+        self.usage = store.usage()
+        self.stopped: str | None = None
+        self.polling = Polling()
+        self.stop = asyncio.Event()
+        self.total = 0
+        self.progress: Callable[[Progress], None] | None = None
+        self.stage: Callable[[str], None] = lambda _: None
+
+    async def ask(self, asked: Round, first: int, answers: AnswerArray) -> AnswerArray:
+        """Have a round answered; returns its answers, `UNASKED` where the run stopped before."""
+        self._asked, self._first, self._answers = asked, first, answers
+        self.total = max(self.total, first + len(asked))
+        delay = self.polling.every
+        try:
+            while UNASKED in answers:
+                await self._look()
+                if UNASKED not in answers:
+                    break
+                await self._submit_open()
+                if not self._under_way():
+                    self.stopped = self._limit or (
+                        f"{int((answers == UNASKED).sum())} queries were in {FRUITLESS} submissions in a row "
+                        f"that brought no answer: {self._last}"
+                    )
+                    break
+                if not self.polling.wait:
+                    raise PendingError(self._pending())
+                self.tell()
+                await self._wait(delay)
+                delay = min(1.5 * delay, self.polling.longest)
+        except _StoppedError:
+            self.stopped = "interrupted"
+        return answers
+
+    def _under_way(self) -> list[Batch]:
+        return [batch for batch in self._batches if not batch.ended]
+
+    def _keep(self, batch: Batch) -> Batch:
+        if batch != self._batches[batch.number]:
+            self._store.set_batch(batch)
+            self._batches[batch.number] = batch
+        return batch
+
+    # Submitting
+
+    async def _submit_open(self) -> None:
+        """Put every open query that is in no batch into one, and see that each batch is with the provider."""
+        covered = np.concatenate([np.empty(0, np.int64), *(batch.queries for batch in self._under_way())])
+        # In random order, so that a run stopped half-way has asked a fair sample.
+        order = np.random.default_rng(self._first).permutation(np.flatnonzero(self._answers == UNASKED))
+        todo = self._first + order
+        todo = todo[~np.isin(todo, covered)]
+        if not (self._held and covered.size) and self._fruitless < FRUITLESS:
+            todo = todo[: self._allowed(todo.size, covered.size)]
+            if todo.size:
+                self._store.add_batches(self._pieces(todo))
+                self._batches = self._store.batches()
+        for batch in self._under_way():
+            if batch.batch_id is None:
+                self.stage(f"submitting a batch of {batch.queries.size:,} queries")
+                await self._upload(batch.number)
+                await self._create(batch.number)
+
+    def _pieces(self, queries: IntArray) -> Iterator[IntArray]:
+        """The queries in as few files as the provider's limits allow."""
+        begin, size = 0, 0
+        for place, query in enumerate(queries):
+            length = len(self._line(int(query)))
+            if place > begin and (place - begin == self._most or size + length > MOST_BYTES):
+                yield queries[begin:place]
+                begin, size = place, 0
+            size += length
+        yield queries[begin:]
+
+    def _line(self, query: int) -> bytes:
+        place = query - self._first
+        request = self._question.request(
+            self._items[int(self._asked.items[place])].messages,
+            float(self._asked.shifts[place]),
+            float(self._asked.temperatures[place]),
+            query,
+        )
+        return self._client.line(f"q{query}", request)
+
+    async def _upload(self, number: int) -> None:
+        if self._batches[number].file_id is not None:
+            return
+        content = b"".join(self._line(int(query)) for query in self._batches[number].queries)
+
+        async def upload() -> None:
+            batch = self._batches[number]
+            name = f"blindcal-{batch.token}.jsonl"
+            file_id = None
+            if batch.uploading is not None:  # it may be there although nobody heard of it
+                file_id = await self._client.find_file(name, len(content))
+            if file_id is None:
+                batch = self._keep(replace(batch, uploading=time.time()))
+                file_id = await self._client.upload(name, content)
+            self._keep(replace(batch, file_id=file_id))
+
+        await self._patiently(upload, self._limits.patience)
+
+    async def _create(self, number: int) -> None:
+        async def create() -> None:
+            batch, remote = self._batches[number], None
+            file_id = batch.file_id
+            assert file_id is not None
+            if batch.creating is not None:
+                await self._wait(min(self.polling.settle, batch.creating + self.polling.settle - time.time()))
+                remote = await self._client.find(batch.token, file_id)
+            if remote is None:
+                batch = self._keep(replace(batch, creating=time.time()))
+                try:
+                    remote = await self._client.create(file_id, batch.token)
+                except FatalError:  # surely refused: all is as if nothing had been sent
+                    self._keep(replace(batch, uploading=None, file_id=None, creating=None))
+                    raise
+                except RetryableError as error:
+                    if error.throttled:
+                        self._keep(replace(batch, creating=None))
+                    raise
+            self._keep(replace(batch, batch_id=remote.id, status=remote.status.lower()))
+
+        await self._patiently(create, self._limits.patience)
+
+    # Collecting
+
+    async def _look(self) -> None:
+        """See where each batch is, and take in what the finished ones brought."""
+        ended, fruit = 0, 0
+        for batch in self._under_way():
+            if batch.batch_id is None:
+                continue
+            batch_id = batch.batch_id
+            remote = await self._patiently(lambda: self._client.look(batch_id), OUTAGE)  # noqa: B023
+            if remote.ended:
+                fruit += await self._collect(batch, remote)
+                ended += not (QUEUE_FULL in remote.codes and self._made_room(batch))
+            else:
+                counts = remote.request_counts
+                completed, failed = (counts.completed, counts.failed) if counts else (0, 0)
+                self._keep(replace(batch, status=remote.status.lower(), completed=completed, failed=failed))
+        if ended:
+            self._fruitless = 0 if fruit else self._fruitless + 1
+        if self._fruitless >= FRUITLESS and not self.usage.queries:
+            raise EndpointError(f"{FRUITLESS} batches in a row brought no answer: {self._last}")
+
+    async def _collect(self, batch: Batch, remote: Remote) -> int:
+        """Keep what a finished batch brought; returns how many answers that is."""
+        replies, errors = await self._patiently(lambda: self._results(batch, remote), OUTAGE)
+        tries = self._tries(batch)
+        saved = [saved_answer(self._question, query, replies[query], tries[query], 0.0) for query in replies]
+        useless = {query: error for query, error in errors.items() if isinstance(error, ReplyError)}
+        hopeless = len(useless) >= max(HOPELESS, batch.queries.size / 2)
+        hopeless |= bool(useless) and not replies and not self.usage.queries
+        if not hopeless:
+            saved += [
+                saved_answer(self._question, query, Reply(f"({error})"), tries[query], 0.0)
+                for query, error in useless.items()
+            ]
+        missing = batch.queries.size - len(saved)
+        fatal = next((error for error in errors.values() if isinstance(error, FatalError)), None)
+        why = remote.said or str(fatal or next(iter(errors.values()), "no reason given"))
+        self._keep_results(batch, remote, saved, why if missing else "")
+        if hopeless:
+            raise EndpointError(str(next(iter(useless.values()))))
+        if fatal is not None and not replies:
+            raise fatal
+        if missing:
+            self._last = f"batch {batch.batch_id} {remote.status.lower()}: {printable(why, 300)}"
+            self.stage(f"{len(saved):,} of {batch.queries.size:,} answers from {self._last}")
+        return len(saved)
+
+    async def _results(
+        self, batch: Batch, remote: Remote
+    ) -> tuple[dict[int, Reply], dict[int, EndpointError]]:
+        """The first usable reply to each query, and what came instead for the others."""
+        names = {f"q{query}": int(query) for query in batch.queries}
+        replies: dict[int, Reply] = {}
+        errors: dict[int, EndpointError] = {}
+        for file_id in (remote.output_file_id, remote.error_file_id):
+            if file_id is None:
+                continue
+            async for line in self._client.lines(file_id):
+                query = names.get(line.custom_id)
+                if query is None:
+                    continue
+                if line.reply is not None:
+                    replies.setdefault(query, line.reply)
+                elif line.error is not None:
+                    errors.setdefault(query, line.error)
+        return replies, {query: error for query, error in errors.items() if query not in replies}
+
+    def _keep_results(self, batch: Batch, remote: Remote, saved: list[Saved], said: str) -> None:
+        counts = remote.request_counts or Counts()
+        ended = replace(
+            batch,
+            status=remote.status.lower(),
+            completed=counts.completed,
+            failed=counts.failed,
+            ended=True,
+            answered=len(saved),
+            said=printable(said),
+        )
+        self._store.set_batch(ended, saved)
+        self._batches[batch.number] = ended
+        for one in saved:
+            self._answers[one.query - self._first] = one.answer
+            self.usage += one.usage
+        self.tell()
+        if saved:
+            check_answers(self.usage, saved[-1].text)
+
+    def _tries(self, batch: Batch) -> dict[int, int]:
+        """How often each query has been submitted, this batch included."""
+        tries = np.ones(batch.queries.size, np.int64)
+        for earlier in self._batches[: batch.number]:
+            tries += np.isin(batch.queries, earlier.queries)
+        return dict(zip(batch.queries.tolist(), tries.tolist(), strict=True))
+
+    def _made_room(self, batch: Batch) -> bool:
+        """After a refusal because too much is queued: wait for the others, or try less at once."""
+        self._held = any(other.batch_id is not None for other in self._under_way())
+        if self._held:
+            return True
+        self._most = max(LEAST, batch.queries.size // 2)
+        return batch.queries.size > self._most
+
+    # Limits, waiting and telling
+
+    def _allowed(self, wanted: int, under_way: int) -> int:
+        """How many of the wanted queries the limits allow; if not all, the reason is noted."""
+        asked = self._spent.queries + self.usage.queries + under_way
+        allowed, limits = wanted, self._limits
+        if limits.max_queries is not None and limits.max_queries - asked < allowed:
+            allowed = max(0, limits.max_queries - asked)
+            self._limit = f"max_queries = {limits.max_queries} reached"
+        if limits.max_cost is not None and self._prices is not None:
+            known = self.usage if self.usage.queries else self._spent
+            each = self._prices.batched.cost(known) / max(1, known.queries)
+            left = limits.max_cost - self._cost(self._prices) - each * under_way
+            if each * allowed > left:
+                allowed = max(0, int(left / each))
+                self._limit = f"max_cost = {limits.max_cost:g} reached"
+        return allowed
+
+    def _cost(self, prices: Prices) -> float:
+        return prices.cost(self._spent) + prices.batched.cost(self.usage)
+
+    async def _patiently(self, action: Callable[[], Awaitable[T]], patience: float) -> T:
+        """Do something again while it may succeed, for so many seconds at most."""
+        begin, backoff = time.monotonic(), self._limits.backoff
+        while True:
+            if self.stop.is_set():
+                raise _StoppedError
+            try:
+                return await action()
+            except RetryableError as error:
+                delay = error.retry_after
+                if delay is None:
+                    delay = backoff * random.uniform(0.5, 1.0)
+                    backoff = min(2 * backoff, 60.0)
+                if time.monotonic() + delay - begin > patience:
+                    raise EndpointError(
+                        f"no success in {patience:.0f} s; the last error: {error}. Nothing is lost: the same "
+                        "command goes on"
+                    ) from None
+                await self._wait(delay)
+
+    async def _wait(self, seconds: float) -> None:
+        with suppress(TimeoutError):
+            async with asyncio.timeout(max(0.0, seconds)):
+                await self.stop.wait()
+        if self.stop.is_set():
+            raise _StoppedError
+
+    def _pending(self) -> str:
+        under_way = self._under_way()
+        queries = sum(batch.queries.size for batch in under_way)
+        named = ", ".join(
+            f"{printable(batch.batch_id or '', 80)} ({batch.status})" for batch in under_way[:3]
+        )
+        more = f" and {len(under_way) - 3} more" if len(under_way) > 3 else ""
+        return (
+            f"{queries:,} queries are with the provider in {len(under_way)} "
+            f"batch{'es' if len(under_way) > 1 else ''}: {named}{more}"
+        )
+
+    def tell(self) -> None:
+        """Report where the run is; what a batch has completed counts before it is on disk."""
+        if self.progress is not None:
+            under_way = self._under_way()
+            done = self.usage.queries + sum(batch.completed for batch in under_way)
+            cost = self._cost(self._prices) if self._prices else None
+            paid = self._spent + self.usage
+            self.progress(Progress(done, self.total, paid, cost, len(under_way)))
