@@ -15,7 +15,7 @@ import threading
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine
 from concurrent.futures import Future
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
@@ -24,16 +24,18 @@ from typing import Any, TypeVar
 import numpy as np
 
 from blindcal import design
+from blindcal.batched import Polling, run_batched
 from blindcal.catalogue import open_items
 from blindcal.data import Items
 from blindcal.endpoints import tokens
 from blindcal.endpoints.base import Endpoint
+from blindcal.endpoints.batches import Batches
 from blindcal.endpoints.http import HttpEndpoint
-from blindcal.errors import MissingExtraError, NotIdentifiedError
+from blindcal.errors import ConfigError, MissingExtraError, NotIdentifiedError
 from blindcal.figures import Estimation, figures
 from blindcal.oracle import Truth, read_truth
 from blindcal.parts import break_down
-from blindcal.prepare import Ready, prepare
+from blindcal.prepare import ABOUT, Ready, prepare
 from blindcal.records import (
     INVALID,
     NEGATIVE,
@@ -56,10 +58,15 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What an audit would ask and cost; ``counted`` says whether the tokens are, or are guessed."""
+    """What an audit would ask and cost; ``counted`` says whether the tokens are, or are guessed.
+
+    ``queries`` are the design's, ``probe_queries`` about what the probe takes on top; tokens and cost are of
+    both.
+    """
 
     items: int
     queries: int
+    probe_queries: int
     prompt_tokens: int
     completion_tokens: int
     counted: bool
@@ -77,6 +84,7 @@ def audit(
     force: bool = False,
     endpoint: Endpoint | None = None,
     targets: Targets | None = None,
+    polling: Polling | None = None,
     progress: Callable[[Progress], None] | None = None,
     stage: Callable[[str], None] | None = None,
 ) -> AuditResult:
@@ -96,6 +104,7 @@ def audit(
             force=force,
             endpoint=endpoint,
             targets=targets,
+            polling=polling,
             progress=progress,
             stage=stage,
             stop=stop,
@@ -114,6 +123,7 @@ async def audit_async(
     force: bool = False,
     endpoint: Endpoint | None = None,
     targets: Targets | None = None,
+    polling: Polling | None = None,
     progress: Callable[[Progress], None] | None = None,
     stage: Callable[[str], None] | None = None,
     stop: asyncio.Event | None = None,
@@ -137,6 +147,8 @@ async def audit_async(
     endpoint, targets : optional
         Something else to ask than the address in the settings, with the tokens to bias. It is closed
         at the end.
+    polling : Polling, optional
+        How to wait for batches, if the settings ask for them or the run was begun with them.
     progress, stage : callable, optional
         Told how far the run is, and what is being done.
     stop : asyncio.Event, optional
@@ -153,6 +165,8 @@ async def audit_async(
         If it is stopped before the first answer.
     EndpointError
         If asking is useless; every answer until then is kept.
+    PendingError
+        If batches are under way and ``polling`` does not wait for them.
     """
     tell = stage or (lambda _: None)
     limits = limits or Limits()
@@ -164,6 +178,8 @@ async def audit_async(
     )
     with loaded, Store.open(folder / RUN_FILE) as store:
         settings = settings.resolved(len(loaded), loaded.words)
+        if (store.note("config") or {}).get("batch"):  # begun through batches, it goes on through them
+            settings = replace(settings, batch=True)
         await asyncio.to_thread(
             store.begin, settings.fixed(loaded), loaded, keep_prompts=settings.keep_prompts
         )
@@ -175,6 +191,7 @@ async def audit_async(
         )
         begun, known = time.monotonic(), store.usage().queries
         async with _opened(endpoint, settings) as asked:
+            batches = await _batches(asked, store) if settings.batch else None
             ready = await prepare(asked, loaded, settings, store, targets, limits, prices, force, tell)
             tell("asking")
             asking = _design(loaded, settings)
@@ -184,20 +201,21 @@ async def audit_async(
                 design.METHODS[settings.method].biased,
                 settings.seed if settings.send_seed else None,
             )
-            outcome = await run(
-                asking,
-                loaded,
-                asked,
-                question,
-                store,
-                limits=limits,
-                prices=prices,
-                planned=_planned(asking, loaded, settings),
-                spent=ready.spent,
-                max_shift=ready.max_shift,
-                progress=progress,
-                stop=stop,
-            )
+            how: dict[str, Any] = {
+                "limits": limits,
+                "prices": prices,
+                "planned": _planned(asking, loaded, settings),
+                "spent": ready.spent,
+                "max_shift": ready.max_shift,
+                "progress": progress,
+                "stop": stop,
+            }
+            if batches is None:
+                outcome = await run(asking, loaded, asked, question, store, **how)
+            else:
+                outcome = await run_batched(
+                    asking, loaded, batches, question, store, polling=polling, stage=tell, **how
+                )
         if outcome.stopped is not None and not len(outcome.answered.answers):
             raise NotIdentifiedError(
                 f"{printable(outcome.stopped)} before the first answer: the probe alone took "
@@ -210,7 +228,17 @@ async def audit_async(
         example = _example(loaded, question, outcome.answered, settings.keep_prompts)
         seconds = round(store.note("seconds") or 0.0, 3)
         result = await asyncio.to_thread(
-            _conclude, loaded, settings, asking, outcome, ready, prices, truth, example, seconds
+            _conclude,
+            loaded,
+            settings,
+            asking,
+            outcome,
+            ready,
+            prices,
+            truth,
+            example,
+            seconds,
+            len(store.batches()),
         )
         tell("writing")
         await asyncio.to_thread(write_answers, store, folder / ANSWERS_FILE)
@@ -243,9 +271,13 @@ async def plan(
             total += 3 + sum([4 + len(await encode(message.content)) for message in item.messages])
         if encode is None:
             total = loaded.characters / CHARACTERS_A_TOKEN
-    usage = Usage(queries, queries, round(total * queries / len(loaded)), queries)
-    cost = None if prices is None else prices.cost(usage)
-    return Plan(len(loaded), queries, usage.prompt_tokens, usage.completion_tokens, encode is not None, cost)
+    each = total / len(loaded)
+    asked, probed = (Usage(n, n, round(each * n), n) for n in (queries, ABOUT))
+    cost = None if prices is None else _cost(prices, probed, asked, settings)
+    both = asked + probed
+    return Plan(
+        len(loaded), queries, ABOUT, both.prompt_tokens, both.completion_tokens, encode is not None, cost
+    )
 
 
 def default_folder(items: str | Path, model: str) -> Path:
@@ -263,6 +295,7 @@ def _design(items: Items, settings: Settings) -> design.Design:
         queries=settings.queries,
         bins=settings.bins,
         seed=settings.seed,
+        adaptive=not settings.batch,
     )
 
 
@@ -271,6 +304,21 @@ def _planned(asking: design.Design, items: Items, settings: Settings) -> int:
     if settings.method == "blind":  # one subset needs no query
         return len(asking.next_round(Answered.empty()) or ())
     return math.ceil(settings.queries * len(items))
+
+
+def _cost(prices: Prices, probed: Usage, asked: Usage, settings: Settings) -> float:
+    """What the probe, which is always live, and the rest cost."""
+    return prices.cost(probed) + (prices.batched if settings.batch else prices).cost(asked)
+
+
+async def _batches(endpoint: Endpoint, store: Store) -> Batches:
+    """A way to the endpoint's batches; if it has none, that is said before anything is spent."""
+    if not isinstance(endpoint, HttpEndpoint):
+        raise ConfigError("batches need an endpoint over HTTP: this one can only be asked live")
+    batches = Batches(endpoint)
+    if not store.batches():
+        await batches.check()
+    return batches
 
 
 def _conclude(
@@ -283,6 +331,7 @@ def _conclude(
     truth: Truth | None,
     example: Example,
     seconds: float,
+    batches: int,
 ) -> AuditResult:
     assert settings.bins is not None
     answered, labels = outcome.answered, items.labels
@@ -337,7 +386,8 @@ def _conclude(
             paid.prompt_tokens,
             paid.completion_tokens,
             paid.cached_tokens,
-            None if prices is None else prices.cost(paid),
+            None if prices is None else _cost(prices, ready.spent, outcome.usage, settings),
+            batches,
         ),
         seconds=seconds,
         targets=ready.targets,

@@ -10,8 +10,10 @@ note that it is finished are one transaction.
 from __future__ import annotations
 
 import asyncio
+import itertools
 import random
 import time
+from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -119,7 +121,7 @@ class _Batcher:
         self._limits, self._prices, self._spent = limits, prices, spent
         self._batches = store.batches()
         self._most = MOST_REQUESTS
-        self._held = False
+        self._careful = self._held = False
         self._fruitless = 0
         self._last = ""
         self._limit: str | None = None
@@ -178,7 +180,8 @@ class _Batcher:
         if not (self._held and covered.size) and self._fruitless < FRUITLESS:
             todo = todo[: self._allowed(todo.size, covered.size)]
             if todo.size:
-                self._store.add_batches(self._pieces(todo))
+                # Once the provider's queue was full, one at a time, until it is full again.
+                self._store.add_batches(itertools.islice(self._pieces(todo), 1 if self._careful else None))
                 self._batches = self._store.batches()
         for batch in self._under_way():
             if batch.batch_id is None:
@@ -285,7 +288,8 @@ class _Batcher:
             ]
         missing = batch.queries.size - len(saved)
         fatal = next((error for error in errors.values() if isinstance(error, FatalError)), None)
-        why = remote.said or str(fatal or next(iter(errors.values()), "no reason given"))
+        reasons = Counter(str(error) for error in errors.values()).most_common(1)
+        why = remote.said or next((reason for reason, _ in reasons), "no reason given")
         self._keep_results(batch, remote, saved, why if missing else "")
         if hopeless:
             raise EndpointError(str(next(iter(useless.values()))))
@@ -345,6 +349,7 @@ class _Batcher:
 
     def _made_room(self, batch: Batch) -> bool:
         """After a refusal because too much is queued: wait for the others, or try less at once."""
+        self._careful = True
         self._held = any(other.batch_id is not None for other in self._under_way())
         if self._held:
             return True

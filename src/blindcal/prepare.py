@@ -51,6 +51,8 @@ async def prepare(
     tell: Callable[[str], None],
 ) -> Ready:
     noted = store.note("ready")
+    if isinstance(endpoint, HttpEndpoint):
+        endpoint.limit_name = store.note("limit_name") or endpoint.limit_name
     if noted is not None:
         return msgspec.convert(noted, Ready)
     order = np.random.default_rng(settings.seed).permutation(len(items))[: PROBED + PILOTS]
@@ -109,6 +111,7 @@ class _Remembered:
         self._times: Counter[bytes] = Counter()
         self._paid = Usage()
         self._under_way: set[asyncio.Task[Reply]] = set()
+        self._limit_name = store.note("limit_name") or "max_tokens"
 
     async def ask(self, request: Request) -> Reply:
         key = hashlib.blake2b(msgspec.json.encode(request), digest_size=16).digest()
@@ -130,6 +133,10 @@ class _Remembered:
 
     async def _ask(self, key: bytes, nth: int, request: Request) -> Reply:
         reply = await self._endpoint.ask(request)
+        if isinstance(self._endpoint, HttpEndpoint) and self._endpoint.limit_name != self._limit_name:
+            # Learnt by asking, and needed where nothing is asked live any more: in a batch.
+            self._limit_name = self._endpoint.limit_name
+            self._store.set_note("limit_name", self._limit_name)
         self._count(reply)
         self._store.add_aside(key, nth, msgspec.json.encode(reply).decode())
         return reply

@@ -133,7 +133,10 @@ class Tally:
 
 @dataclass(frozen=True, slots=True)
 class Spend:
-    """What it cost. Tokens are as the endpoint reported them; ``cost`` is in dollars, if prices are known."""
+    """What it cost. Tokens are as the endpoint reported them; ``cost`` is in dollars, if prices are known.
+
+    ``batches`` is how many of the provider's batches it was asked through; 0 is an audit asked live.
+    """
 
     queries: int
     probe_queries: int
@@ -142,6 +145,7 @@ class Spend:
     completion_tokens: int
     cached_tokens: int
     cost: float | None
+    batches: int = 0
 
 
 @dataclass(frozen=True, slots=True)

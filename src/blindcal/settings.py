@@ -40,7 +40,8 @@ class Settings:
     common bias C of METHOD 2 and ``limit`` the largest bias the service takes. ``resamples`` refits stand
     behind the intervals. ``by_field`` names the field that the result is broken down by.
     ``keep_prompts=False`` keeps only hashes of the questions in the run file.
-    ``send_seed`` sends a seed with each sampled query, for endpoints that heed it.
+    ``send_seed`` sends a seed with each sampled query, for endpoints that heed it. ``batch`` asks through
+    the provider's batches, all first queries in one round.
     """
 
     model: str
@@ -74,6 +75,7 @@ class Settings:
     by_field: str | None = None
     keep_prompts: bool = True
     send_seed: bool = False
+    batch: bool = False
 
     def __post_init__(self) -> None:
         if self.method not in METHODS:
@@ -151,6 +153,7 @@ class Settings:
             "by_field",
             "data_dir",
             *(() if self.method == "blind" else ("bins",)),
+            *(() if self.batch else ("batch",)),  # runs begun before there were batches go on
         }
         shaping = {name: value for name, value in asdict(self).items() if name not in free}
         return plain({**shaping, "items": len(items), "items_digest": items.digest})

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import click
+import msgspec
 
 from blindcal.auditing import (
     ANSWERS_FILE,
@@ -18,16 +19,20 @@ from blindcal.auditing import (
     plan,
 )
 from blindcal.bar import Bar
+from blindcal.batched import Polling
 from blindcal.cli import options
+from blindcal.cli.status import described
 from blindcal.design import METHODS
-from blindcal.errors import UnfitError
+from blindcal.errors import PendingError, UnfitError
 from blindcal.methods import FITTED
 from blindcal.result import FEW, AuditResult, Estimate
 from blindcal.run import Limits, Prices
 from blindcal.settings import Settings, known_prices
+from blindcal.store import Store
 from blindcal.text import printable
 
-DONE, NOTHING, STOPPED, UNFIT, INTERRUPTED = 0, 1, 3, 4, 130
+DONE, NOTHING, STOPPED, UNFIT, PENDING, INTERRUPTED = 0, 1, 3, 4, 5, 130
+LONGEST_POLL = 60.0  # seconds between looks at a batch
 
 
 @click.command("audit", short_help="Audit how well calibrated a model is.")
@@ -125,6 +130,29 @@ DONE, NOTHING, STOPPED, UNFIT, INTERRUPTED = 0, 1, 3, 4, 130
 @click.option("--price-in", type=click.FloatRange(0), metavar="DOLLARS", help="Per million tokens in.")
 @click.option("--price-out", type=click.FloatRange(0), metavar="DOLLARS", help="Per million tokens out.")
 @click.option(
+    "--batch",
+    is_flag=True,
+    help="Ask through the provider's Batch API, usually at half the price and within a day: submits and "
+    "returns; the same command again collects the answers.",
+)
+@click.option("--wait", is_flag=True, help="With --batch: stay until the batches are finished.")
+@click.option(
+    "--poll",
+    type=click.FloatRange(0, min_open=True),
+    default=5.0,
+    show_default=True,
+    metavar="SECONDS",
+    help="How soon to look at a batch again while waiting; less and less often later.",
+)
+@click.option(
+    "--batch-price",
+    type=click.FloatRange(0, 1),
+    default=0.5,
+    show_default=True,
+    metavar="FACTOR",
+    help="What a batch costs, as a share of the live price.",
+)
+@click.option(
     "--dry-run", is_flag=True, help="Only say how many queries and tokens it takes and what they cost."
 )
 @click.option(
@@ -146,6 +174,9 @@ def command(
     max_cost: float | None,
     price_in: float | None,
     price_out: float | None,
+    wait: bool,
+    poll: float,
+    batch_price: float,
     dry_run: bool,
     force: bool,
     as_json: bool,
@@ -171,10 +202,13 @@ def command(
       2    a wrong command line
       3    stopped early (a limit was reached, or queries kept failing); the result covers what was asked
       4    the probe finds the endpoint unfit for this method
+      5    batches are with the provider; the same command collects them
       130  interrupted; nothing is lost
     """
     settings = Settings(keep_prompts=not no_prompts, **chosen)
-    prices = _prices(price_in, price_out, settings)
+    if wait and not settings.batch:
+        raise click.UsageError("--wait goes with --batch")
+    prices = _prices(price_in, price_out, batch_price, settings)
     if max_cost is not None and prices is None:
         raise click.UsageError("--max-cost needs --price-in and --price-out")
     if dry_run:
@@ -195,12 +229,16 @@ def command(
                 oracle=oracle,
                 force=force,
                 endpoint=options.open_endpoint(settings.address),
+                polling=Polling(wait or not settings.batch, poll, max(poll, LONGEST_POLL)),
                 progress=bar,
                 stage=say,
             )
     except UnfitError as error:
         click.echo(f"error: {error}", err=True)
         context.exit(UNFIT)
+    except PendingError as error:
+        _show_pending(error, folder, as_json, quiet)
+        context.exit(PENDING)
     except KeyboardInterrupt:
         click.echo("interrupted; everything answered is kept: the same command goes on with it", err=True)
         context.exit(INTERRUPTED)
@@ -218,23 +256,43 @@ def _say(stage: str) -> None:
     click.echo(f"{stage} ...", err=True)
 
 
-def _prices(price_in: float | None, price_out: float | None, settings: Settings) -> Prices | None:
+def _prices(
+    price_in: float | None, price_out: float | None, batch_price: float, settings: Settings
+) -> Prices | None:
     if (price_in is None) != (price_out is None):
         raise click.UsageError("--price-in and --price-out go together")
     if price_in is None or price_out is None:
-        return known_prices(settings)
-    return Prices(price_in, price_out)
+        known = known_prices(settings)
+        return None if known is None else Prices(known.input, known.output, batch_price)
+    return Prices(price_in, price_out, batch_price)
+
+
+def _show_pending(pending: PendingError, folder: Path, as_json: bool, quiet: bool) -> None:
+    """Say what is with the provider, and what to do next."""
+    if as_json:
+        with Store.read(folder / RUN_FILE) as store:
+            shown = {"pending": str(pending), "batches": [described(one) for one in store.batches()]}
+        click.echo(msgspec.json.encode(shown))
+    elif not quiet:
+        click.echo(f"batches    {pending}")
+        click.echo(
+            "next       a batch takes up to 24 hours; then the same command collects it "
+            "(with --wait it stays until then)"
+        )
+        click.echo(f"files      {folder}: {RUN_FILE}; blindcal status {folder} shows where it is")
 
 
 def _show_plan(planned: Plan, settings: Settings, as_json: bool) -> None:
-    import msgspec
-
     if as_json:
         click.echo(msgspec.json.encode(planned))
         return
     about = "" if planned.counted else "about "
     click.echo(f"items      {planned.items:,}")
-    click.echo(f"queries    {planned.queries:,} by {settings.method}, and a few dozen for the probe")
+    how = ", through batches" if settings.batch else ""
+    click.echo(
+        f"queries    {planned.queries:,} by {settings.method}{how}, "
+        f"and about {planned.probe_queries} for the probe, always live"
+    )
     click.echo(f"tokens     {about}{planned.prompt_tokens:,} in, {planned.completion_tokens:,} out")
     cost = (
         "unknown: give --price-in and --price-out" if planned.cost is None else f"{about}${planned.cost:,.4f}"
@@ -266,8 +324,9 @@ def show(result: AuditResult, folder: Path) -> None:
             f"the ECE is between {low:.4f} and {high:.4f}"
         )
     cost = "" if spend.cost is None else f", ${spend.cost:,.4f}"
+    through = f", the rest in {spend.batches} batch{'es' * (spend.batches > 1)}" if spend.batches else ""
     click.echo(
-        f"queries    {spend.queries:,} ({spend.probe_queries} to probe), "
+        f"queries    {spend.queries:,} ({spend.probe_queries} to probe{through}), "
         f"{spend.prompt_tokens:,} tokens in, {spend.completion_tokens:,} out{cost}"
     )
     if result.oracle is not None:

@@ -86,7 +86,7 @@ class Desk:
         self.billed: Counter[bytes] = Counter()
         self.operations: list[str] = []
         self.trouble: Callable[[str], Trouble | None] = lambda _: None
-        self._answer = answer
+        self.answer = answer
         self._contents: dict[str, bytes] = {}
         self._rng = np.random.default_rng(self.behaviour.seed)
         self._made = 0
@@ -296,7 +296,7 @@ class Desk:
                 broken = _error(500 if self._rng.random() < 0.5 else 429, "The server had an error")
                 bad.append(_output(line.custom_id, broken, None))
                 continue
-            response = self._answer(bytes(line.body), _ENDPOINTS[line.url])
+            response = self.answer(bytes(line.body), _ENDPOINTS[line.url])
             written = _output(line.custom_id, response, None)
             if response.status == 200:
                 self.billed[bytes(line.body)] += 1
