@@ -29,7 +29,7 @@ class Finished:
     ``groups`` are numbered in order of appearance (``group_names`` are their names), an item without one
     being a group of its own, and ``None`` if no item has one. ``parts`` are the values of the field that the
     result is broken down by. ``digests`` identify the prompts, kept or not. ``jitter`` is the endpoint's own
-    noise on the log-odds, as its probe found it.
+    noise on the log-odds and ``max_shift`` the largest shift it takes, as its probe found them.
     """
 
     folder: Path
@@ -43,6 +43,7 @@ class Finished:
     digests: tuple[bytes, ...]
     answered: Answered
     jitter: float
+    max_shift: float
 
     def fit(self, resamples: int | None = None) -> LatentFit:
         """The fit whose figures the result holds; ``resamples`` (1,000) refits stand behind its intervals.
@@ -110,6 +111,7 @@ def open_run(path: str | Path) -> Finished:
         items.digests,
         answered,
         float(ready.get("jitter", 0.0)),
+        float(ready.get("max_shift", np.inf)),
     )
 
 

@@ -20,6 +20,7 @@ COMMANDS = {
     "probe": "Find out whether and how an endpoint can be audited.",
     "audit": "Audit how well calibrated a model is.",
     "status": "Show where a run is.",
+    "threshold": "Choose the threshold to deploy, and print the request that decides by it.",
     "merge": "Put runs on different items of one model together.",
     "items": "Write questions that blindcal can make by itself, with sure labels.",
     "pull": "Fetch the default model for 'serve'.",

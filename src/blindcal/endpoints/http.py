@@ -93,6 +93,11 @@ class HttpEndpoint:
     ) -> None:
         await self.close()
 
+    @property
+    def url(self) -> str:
+        """Where requests go."""
+        return str(self._url)
+
     async def ask(self, request: Request) -> Reply:
         """Send one request and return its reply."""
         limit_name = self.limit_name

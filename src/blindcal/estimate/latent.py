@@ -29,7 +29,7 @@ from blindcal.estimate.checks import (
     wholes,
 )
 from blindcal.estimate.drawn import DrawnFit
-from blindcal.estimate.grid import CELLS, EDGES_P, MID_P, MID_S, memberships
+from blindcal.estimate.grid import CELLS, EDGES_P, MID_P, MID_S, edge_of_threshold, memberships
 from blindcal.estimate.model import Ensemble, fit_ensemble, link_scores, refit
 from blindcal.estimate.operating import (
     Decisions,
@@ -273,6 +273,17 @@ class LatentFit(DrawnFit):
         return operating_curve(
             self._decisions("operating_curve"), t, fraction(level, "level"), cost_fp, cost_fn
         )
+
+    def next_right(self, threshold: float, decisions: int, level: float = 0.95) -> Interval:
+        """How large a share of the next so many positive decisions at a threshold will be right.
+
+        Wider than the interval of the precision, which speaks of endlessly many: what to hold a deployed
+        model against.
+        """
+        place = edge_of_threshold(np.array([fraction(threshold, "threshold")])) - 1
+        here = self._decisions("next_right").at(place)
+        low, high = here.next_right(whole(decisions, "decisions"), fraction(level, "level"))[:, 0]
+        return Interval(float(low), float(high), level)
 
     def _decisions(self, what: str) -> Decisions:
         self._both_classes(what)

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
+from scipy.special import bdtr
 
 from blindcal.errors import InputError, NotIdentifiedError
 from blindcal.estimate.checks import fraction
@@ -173,6 +174,28 @@ class Decisions:
         tail = (1 - level) / 2
         return Band(quantity(self.rates), self.lower(quantity, tail), self.upper(quantity, tail))
 
+    def next_right(self, decisions: int, level: float) -> FloatArray:
+        """The share of so many positive decisions that will be right: low and high ends, (2, thresholds).
+
+        Beside what the audit leaves open, so many decisions are themselves a draw: a binomial one, mixed
+        over the refits.
+        """
+        tail = (1 - level) / 2
+        precision = self.drawn.precision
+
+        def quantile(share: float) -> FloatArray:
+            low, high = np.full(precision.shape[1], -1), np.full(precision.shape[1], decisions)
+            while (high - low > 1).any():  # for the smallest count with at least the share at or below it
+                middle = (low + high) // 2
+                enough = bdtr(middle, decisions, precision).mean(axis=0) >= share
+                low, high = np.where(enough, low, middle), np.where(enough, middle, high)
+            return high / decisions
+
+        ends = self._extremes(QUANTITIES["precision"], tail)
+        return np.stack(
+            [np.minimum(quantile(tail), ends.min(axis=0)), np.maximum(quantile(1 - tail), ends.max(axis=0))]
+        )
+
     def at(self, places: IntArray) -> Decisions:
         """The same at some of the thresholds."""
         return Decisions(self.rates.at(places), self.drawn.at(places), self.unseen)
@@ -276,7 +299,7 @@ def choose_threshold(
 def _out_of_reach(
     name: str, goal: float, estimated: FloatArray, shown: FloatArray, confidence: float | None
 ) -> str:
-    most, surely = estimated.max(initial=0.0), shown.max(initial=0.0)
+    most, surely = (int(1000 * one.max(initial=0.0)) / 1000 for one in (estimated, shown))  # rounded down
     if confidence is None or most < goal:
         return f"{name}: no threshold reaches {goal}; the highest within reach is {most:.3f}"
     return (

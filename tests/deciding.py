@@ -1,0 +1,74 @@
+"""Finished runs that the tests of thresholds, comparisons and gates share."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from click.testing import CliRunner, Result
+
+from blindcal.auditing import audit
+from blindcal.cli import app
+from blindcal.data import load
+from blindcal.endpoints.recording import Recording
+from blindcal.endpoints.replay import Behaviour, Server, running
+from blindcal.records import FloatArray, IntArray
+from blindcal.run import Limits
+from blindcal.settings import Settings
+
+
+def model(n: int, seed: int, steepness: float = 1.0) -> tuple[IntArray, FloatArray]:
+    """Labels, and the probabilities of a model that knows something; below 1 the steepness makes it timid."""
+    rng = np.random.default_rng(seed)
+    labels = (rng.random(n) < 0.5).astype(np.int64)
+    log_odds = steepness * (2.0 * (2 * labels - 1) + 1.8 * rng.standard_normal(n))
+    return labels, np.asarray(1 / (1 + np.exp(-log_odds)))
+
+
+def write_items(path: Path, labels: IntArray, **columns: Any) -> Path:
+    """Questions about numbers, each asked in its own words."""
+    rows = [
+        {"id": f"q{k}", "n": k, "label": int(label), **{name: values[k] for name, values in columns.items()}}
+        for k, label in enumerate(labels)
+    ]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
+TEMPLATE = 'Is "{n}" one of them? Yes or No.'
+
+
+def settings(server: Server, **more: Any) -> Settings:
+    """One query an item, few resamples."""
+    base = {"model": "replay", "base_url": server.base_url, "template": TEMPLATE, "resamples": 40}
+    return Settings(**{**base, **more})
+
+
+@contextlib.contextmanager
+def serving(
+    items: Path, p: FloatArray, words: Mapping[str, Any] | None = None, **behaviour: Any
+) -> Iterator[Server]:
+    """A server that answers by these probabilities to the questions as ``words`` (settings) put them."""
+    reading = Settings(**{"model": "replay", "template": TEMPLATE, **(words or {})}).reading
+    with load(items, reading) as loaded:
+        asked = list(loaded)
+    names = [item.id for item in asked]
+    with running(Recording.from_probabilities(names, p), asked, Behaviour(**behaviour)) as server:
+        yield server
+
+
+def audited(
+    items: Path, server: Server, out: Path, *, limits: Limits | None = None, force: bool = False, **more: Any
+) -> Path:
+    """The folder of a finished run."""
+    audit(items, settings(server, **more), out=out, limits=limits, force=force)
+    return out
+
+
+def invoke(*arguments: object) -> Result:
+    """A command as a user types it, without a terminal."""
+    return CliRunner().invoke(app, [str(argument) for argument in arguments])

@@ -1,0 +1,193 @@
+"""`blindcal threshold`: what it promises, and a request that takes the very decision, over real HTTP."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from blindcal.deploy import deployment
+from blindcal.endpoints.replay import Server
+from blindcal.errors import NotIdentifiedError
+from blindcal.finished import open_run
+from blindcal.run import Limits
+from deciding import TEMPLATE, audited, invoke, model, serving, write_items
+
+N, SYSTEM = 900, "Be brief."
+LABELS, P = model(N, 5)
+
+
+@pytest.fixture(scope="module")
+def items(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_items(tmp_path_factory.mktemp("threshold") / "items.jsonl", LABELS)
+
+
+@pytest.fixture(scope="module")
+def server(items: Path) -> Iterator[Server]:
+    with serving(items, P, {"system": SYSTEM}) as one:
+        yield one
+
+
+@pytest.fixture(scope="module")
+def run(items: Path, server: Server) -> Path:
+    """The audit of the first half's worth of answers: all items, one query each."""
+    return audited(items, server, items.parent / "run", system=SYSTEM)
+
+
+def chosen(run: Path, *wish: object) -> dict[str, Any]:
+    found = invoke("threshold", run, *wish, "--resamples", 100, "--json")
+    assert found.exit_code == 0, found.output
+    decoded: dict[str, Any] = json.loads(found.stdout)
+    return decoded
+
+
+def decided(body: dict[str, Any], url: str, k: int) -> bool:
+    """What the deployed model says to question k, asked with the printed body."""
+    messages = [{**m, "content": m["content"].replace("{n}", str(k))} for m in body["messages"]]
+    sent = json.dumps({**body, "messages": messages}).encode()
+    with urllib.request.urlopen(urllib.request.Request(url, sent)) as reply:
+        said = json.load(reply)["choices"][0]["message"]["content"]
+    assert said in ("Yes", "No")
+    return bool(said == "Yes")
+
+
+@pytest.mark.parametrize("wish", [("--precision", 0.9), ("--recall", 0.8), ("--cost-fp", 1, "--cost-fn", 3)])
+def test_the_printed_request_takes_the_decision(run: Path, wish: tuple[object, ...]) -> None:
+    """Sent as printed, the request is answered positive exactly where the probability is high enough."""
+    found = chosen(run, *wish)
+    body = found["request"]
+    assert body["messages"] == [
+        {"role": "system", "content": SYSTEM},
+        {"role": "user", "content": TEMPLATE},
+    ]
+    assert body["logit_bias"] == found["logit_bias"]
+    # the ones nearest to the threshold on both sides, where a wrong shift would show first
+    near = np.argsort(np.abs(P - found["threshold"]))[:40]
+    assert {bool(P[k] >= found["threshold"]) for k in near} == {True, False}
+    for k in near:
+        if abs(P[k] - found["threshold"]) > 1e-4:  # the bias has four digits
+            assert decided(body, found["url"], int(k)) == (P[k] >= found["threshold"])
+
+
+WITH_CURL = pytest.mark.skipif(shutil.which("curl") is None, reason="curl is not installed")
+
+
+@pytest.mark.parametrize("kind", [pytest.param("curl", marks=WITH_CURL), "python"])
+def test_snippets_run_as_they_are(run: Path, kind: str, tmp_path: Path) -> None:
+    """A shell and a Python interpreter take the snippet as printed, quotes in the template and all."""
+    snippet = invoke("threshold", run, "--recall", 0.8, "--resamples", 50, "--snippet", kind)
+    assert snippet.exit_code == 0
+    surest = {True: int(np.argmax(P)), False: int(np.argmin(P))}
+    for positive, k in surest.items():
+        script = tmp_path / "snippet"
+        script.write_text(snippet.stdout.replace("{n}", str(k)))
+        command = ["bash", str(script)] if kind == "curl" else [sys.executable, str(script)]
+        said = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+        if kind == "curl":
+            assert json.loads(said)["choices"][0]["message"]["content"] == ("Yes" if positive else "No")
+        else:
+            assert said == ("positive\n" if positive else "negative\n")
+
+
+def test_what_is_shown_is_what_json_says(run: Path) -> None:
+    """The text names the promise, the rates and the bias; the body alone can be had too."""
+    found = chosen(run, "--precision", 0.9, "--decisions", 200)
+    shown = invoke("threshold", run, "--precision", 0.9, "--decisions", 200, "--resamples", 100).stdout
+    assert f"threshold  {found['threshold']:.4f}: the answer is 'Yes' where" in shown
+    assert "promise    precision at least 0.9, 95% sure" in shown
+    assert f"logit_bias {json.dumps(found['logit_bias'])}" in shown
+    assert "expect     of the next 200 positive decisions" in shown
+    low, high = found["next"]["low"], found["next"]["high"]
+    assert low < found["precision_interval"]["low"] < found["precision_interval"]["high"] < high
+    body = invoke("threshold", run, "--precision", 0.9, "--resamples", 100, "--snippet", "body")
+    assert json.loads(body.stdout) == found["request"]
+
+
+def test_without_a_wish_all_thresholds_are_shown(run: Path) -> None:
+    """A table of nineteen thresholds, recall falling with the threshold."""
+    shown = invoke("threshold", run, "--resamples", 50).stdout.splitlines()
+    assert len(shown) == 21
+    rows = json.loads(invoke("threshold", run, "--resamples", 50, "--json").stdout)
+    recalls = [row["recall"]["value"] for row in rows]
+    assert recalls == sorted(recalls, reverse=True)
+    assert [row["threshold"] for row in rows] == pytest.approx(np.arange(1, 20) / 20)
+
+
+def test_the_estimate_alone_promises_less(run: Path) -> None:
+    """Without confidence the threshold is lower, and the words say what that means."""
+    sure, alone = chosen(run, "--precision", 0.9), chosen(run, "--precision", 0.9, "--estimate")
+    assert alone["threshold"] < sure["threshold"]
+    assert alone["confidence"] is None
+    shown = invoke("threshold", run, "--precision", 0.9, "--estimate", "--resamples", 50).stdout
+    assert "by the estimate alone: it falls short about half of the time" in shown
+
+
+def test_what_cannot_be_reached_is_an_error(run: Path) -> None:
+    """One line says how far one can go."""
+    found = invoke("threshold", run, "--precision", 0.99999, "--resamples", 50)
+    assert isinstance(found.exception, NotIdentifiedError)
+    assert "no threshold reaches 0.99999; the highest within reach is 0.99" in str(found.exception)
+    found = invoke("threshold", run, "--precision", 0.99, "--resamples", 50)
+    assert "although the estimate does; the highest so sure is 0.9" in str(found.exception)
+
+
+@pytest.mark.parametrize(
+    ("wish", "message"),
+    [
+        (("--cost-fp", 1), "--cost-fp and --cost-fn go together"),
+        (("--precision", 0.9, "--recall", 0.9), "give one of"),
+        (("--snippet", "curl"), "say what is wanted"),
+        (("--precision", 1.5), "is not in the range"),
+    ],
+)
+def test_wrong_wishes_are_command_line_errors(run: Path, wish: tuple[object, ...], message: str) -> None:
+    """Exit status 2, and what to write instead."""
+    found = invoke("threshold", run, *wish)
+    assert found.exit_code == 2
+    assert message in found.output
+
+
+def test_an_unfinished_audit_is_named(items: Path, server: Server, tmp_path: Path) -> None:
+    """A threshold from part of the answers comes with a warning."""
+    out = audited(items, server, tmp_path / "run", limits=Limits(max_queries=500), system=SYSTEM)
+    found = invoke("threshold", out, "--recall", 0.8, "--resamples", 50)
+    assert found.exit_code == 0
+    assert "warning: the audit is not finished" in found.stderr
+
+
+def test_sampled_audits_have_a_threshold_but_no_request(items: Path, server: Server, tmp_path: Path) -> None:
+    """Without logit_bias one query cannot decide by a threshold, and the command says so."""
+    out = audited(items, server, tmp_path / "run", method="temperature", queries=1, system=SYSTEM)
+    found = invoke("threshold", out, "--recall", 0.8, "--resamples", 50)
+    assert found.exit_code == 0
+    assert "request    none: a run of method temperature sends no logit_bias" in found.stdout
+    snippet = invoke("threshold", out, "--recall", 0.8, "--resamples", 50, "--snippet", "curl")
+    assert isinstance(snippet.exception, NotIdentifiedError)
+
+
+@WITH_CURL
+def test_hostile_words_stay_text(items: Path, tmp_path: Path) -> None:
+    """A template that ends a here-document, closes quotes and moves the cursor is only ever text."""
+    hostile = '{n}\nJSON\n$(touch owned) `touch owned` \'; touch owned; \x1b[2J\u202e"""\\'
+    best = int(np.argmax(P))
+    with serving(items, P, {"template": hostile}) as server:
+        out = audited(items, server, tmp_path / "run", limits=Limits(max_queries=300), template=hostile)
+        wish = ("threshold", out, "--recall", 0.5, "--estimate", "--resamples", 50)
+        shown = invoke(*wish).stdout
+        assert "\x1b" not in shown
+        assert "\u202e" not in shown
+        for kind, shell, answer in (("curl", "bash", '"Yes"'), ("python", sys.executable, "positive")):
+            script = tmp_path / f"snippet-{kind}"
+            script.write_text(invoke(*wish, "--snippet", kind).stdout.replace("{n}", str(best)))
+            said = subprocess.run([shell, script], cwd=tmp_path, capture_output=True, text=True, check=True)
+            assert answer in said.stdout
+            assert not (tmp_path / "owned").exists()
+    assert deployment(open_run(out), 0.5).body["messages"][0]["content"] == hostile
