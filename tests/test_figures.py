@@ -84,7 +84,8 @@ def test_a_latent_result_is_near_the_truth() -> None:
     assert some.curve is not None
     assert some.curve.low is not None
     assert some.curve.high is not None
-    assert len(some.curve.f) == 99
+    assert len(some.curve.f) == 99 + 6
+    assert (some.curve.f[0], some.curve.f[-1]) == (0.001, 0.999)
     inside = [
         low <= 0.15 + 0.7 * f <= high
         for f, low, high in zip(some.curve.f, some.curve.low, some.curve.high, strict=True)

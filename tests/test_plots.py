@@ -185,6 +185,17 @@ def test_several_runs_are_laid_over_each_other() -> None:
     assert len({line.get_color() for line in lines.lines[1:]}) == 2
 
 
+@pytest.mark.parametrize("runs", [1, 2, 6, 12])
+def test_any_number_of_runs_has_room(runs: int) -> None:
+    """However many and long the names, nothing is squeezed out of the figure: that would warn."""
+    names = [f"{k} a model with a long name" for k in range(runs)]
+    lines = plots.plot_reliabilities(dict.fromkeys(names, results.curve()))
+    drawn(lines)
+    drawn(plots.plot_calibration_curves(dict.fromkeys(names, results.bins())))
+    box = lines.get_window_extent()
+    assert box.width > figure_of(lines).bbox.width / 2
+
+
 def test_given_axes_are_drawn_on_and_given_back() -> None:
     """A figure of the caller's own keeps its size and style."""
     figure = Figure()

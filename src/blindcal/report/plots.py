@@ -7,6 +7,7 @@ What a method could not tell is left out, or said in words.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,6 +23,7 @@ from blindcal.report.style import (
     FAINT,
     FIRM,
     FULL,
+    HEIGHT,
     SOFT,
     WIDTH,
     drawing,
@@ -89,7 +91,7 @@ def plot_calibration_curve(
         _words(axes, 0.015, 0.02, "predicted < observed", va="bottom")
         for one in bins:
             if one.gap.value is None:
-                _words(axes, (one.low + one.high) / 2, 0.5, "?", ha="center")
+                _words(axes, (one.low + one.high) / 2, 0.6, "?", ha="center")
         total = ece or Estimate(
             sum(abs(_value(one.gap)) for one in known) if len(known) == len(bins) else None
         )
@@ -99,7 +101,7 @@ def plot_calibration_curve(
 
 def plot_calibration_curves(runs: Mapping[str, Sequence[Bin]], ax: Axes | None = None) -> Axes:
     """The Blind Calibration Curves of several runs: in each bin one bar a run, in their order."""
-    with drawing(ax) as axes:
+    with drawing(ax, WIDTH, HEIGHT + _legend_height(runs)) as axes:
         _gap_axes(axes)
         for which, bins in enumerate(runs.values()):
             for one in bins:
@@ -110,7 +112,7 @@ def plot_calibration_curves(runs: Mapping[str, Sequence[Bin]], ax: Axes | None =
         _zero_line(axes)
         for which, name in enumerate(runs):
             axes.bar(np.nan, np.nan, color=series(which), label=_name(name))
-        _legend(axes, len(runs))
+        _legend(axes)
     return axes
 
 
@@ -141,22 +143,23 @@ def plot_reliability(
                 edgecolors=series(0),
                 linewidths=1.0,
                 zorder=4,
+                clip_on=False,
                 label="bins, by share of items",
             )
         if curve is None and not dots:
             _not_told(axes)
         else:
-            _legend(axes, 2)
+            _legend(axes)
     return axes
 
 
 def plot_reliabilities(runs: Mapping[str, Curve], ax: Axes | None = None) -> Axes:
     """The reliability curves of several runs over each other, each with its band."""
-    with drawing(ax, *_SQUARE) as axes:
+    with drawing(ax, _SQUARE[0], _SQUARE[1] + _legend_height(runs)) as axes:
         _reliability_axes(axes)
         for which, (name, curve) in enumerate(runs.items()):
-            _reliability_line(axes, curve, which, _name(name))
-        _legend(axes, len(runs))
+            _reliability_line(axes, curve, which, _name(name), _BAND if len(runs) <= 3 else _BAND / 2)
+        _legend(axes)
     return axes
 
 
@@ -204,7 +207,7 @@ def plot_operating(
         axes.set(ylim=(-0.02, 1.02), ylabel="share")
         axes.set_yticks(_TICKS, [f"{tick:g}" for tick in _TICKS])
         if operating:
-            _legend(axes, 3)
+            _legend(axes)
         else:
             _not_told(axes)
     return axes
@@ -339,7 +342,7 @@ def _gap_bar(axes: Axes, one: Bin, left: float, right: float, color: str) -> Non
     if low is not None and high is not None:
         middle = left + width / 2
         axes.vlines(middle, low, high, color=ink(FULL), linewidth=1.1, zorder=3)
-        cap = 0.12 * width
+        cap = min(0.12 * width, 0.02)
         axes.hlines([low, high], middle - cap, middle + cap, color=ink(FULL), linewidth=1.1, zorder=3)
 
 
@@ -350,10 +353,10 @@ def _reliability_axes(axes: Axes) -> None:
     axes.set_yticks(_TICKS, [f"{tick:g}" for tick in _TICKS])
 
 
-def _reliability_line(axes: Axes, curve: Curve, which: int, label: str | None) -> None:
+def _reliability_line(axes: Axes, curve: Curve, which: int, label: str, band: float = _BAND) -> None:
     color = series(which)
     if curve.low is not None and curve.high is not None:
-        axes.fill_between(curve.f, curve.low, curve.high, color=(color, _BAND), linewidth=0, zorder=2)
+        axes.fill_between(curve.f, curve.low, curve.high, color=(color, band), linewidth=0, zorder=2)
     dashes = DASHES[which % len(DASHES)]
     axes.plot(curve.f, curve.value, color=color, linestyle=dashes, zorder=3, label=label)
 
@@ -384,7 +387,7 @@ def _zero_line(axes: Axes) -> None:
 def _room_for_words(axes: Axes) -> None:
     """Keep zero inside, and a strip above and below it for words."""
     low, high = axes.get_ylim()
-    reach = max(high, -low, 0.01)
+    reach = max(high, -low, 0.01) if axes.patches else 0.01
     axes.set_ylim(min(low, -0.25 * reach) - 0.12 * reach, max(high, 0.25 * reach) + 0.12 * reach)
 
 
@@ -402,10 +405,21 @@ def _title(axes: Axes, words: str, strength: float = FULL) -> None:
         axes.set_title(words, loc="left", color=ink(strength), parse_math=False)
 
 
-def _legend(axes: Axes, columns: int) -> None:
-    found = axes.legend(loc="lower left", bbox_to_anchor=(0, 1), ncols=min(columns, 3), borderaxespad=0.3)
+def _legend(axes: Axes) -> None:
+    names = [str(name) for name in axes.get_legend_handles_labels()[1]]
+    found = axes.legend(loc="lower left", bbox_to_anchor=(0, 1), ncols=_columns(names), borderaxespad=0.3)
     for text in found.get_texts():
         text.set_parse_math(False)
+
+
+def _columns(names: Sequence[str]) -> int:
+    """How many names a figure has room for side by side; a handle takes the place of some letters."""
+    return max(1, min(3, 56 // (max(map(len, names), default=0) + 7)))
+
+
+def _legend_height(runs: Mapping[str, object]) -> float:
+    """Inches that the names of runs take beyond a first line."""
+    return 0.19 * (math.ceil(len(runs) / _columns([_name(name) for name in runs])) - 1)
 
 
 def _cost(row: Operating, cost_fp: float, cost_fn: float) -> float | None:
