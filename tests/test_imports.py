@@ -99,7 +99,14 @@ def test_the_design_knows_estimators_only() -> None:
 def test_endpoints_know_neither_store_nor_run_nor_estimators(name: str) -> None:
     """An endpoint turns requests into replies and knows nothing of who asks."""
     assert not any(
-        within(one, "blindcal.store", "blindcal.run", "blindcal.auditing", "blindcal.estimate")
+        within(
+            one,
+            "blindcal.store",
+            "blindcal.run",
+            "blindcal.batched",
+            "blindcal.auditing",
+            "blindcal.estimate",
+        )
         for one in of_ours(name)
     )
 
@@ -107,7 +114,14 @@ def test_endpoints_know_neither_store_nor_run_nor_estimators(name: str) -> None:
 def test_the_store_does_not_know_endpoints() -> None:
     """The run on disk knows records, not the wire."""
     assert not any(
-        within(one, "blindcal.endpoints", "blindcal.run", "blindcal.auditing", "blindcal.design")
+        within(
+            one,
+            "blindcal.endpoints",
+            "blindcal.run",
+            "blindcal.batched",
+            "blindcal.auditing",
+            "blindcal.design",
+        )
         for one in of_ours("blindcal.store")
     )
 

@@ -1,0 +1,248 @@
+"""An audit through batches, in Python and as a command: what it says, costs, refuses and ends with."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from click.testing import CliRunner, Result
+
+from blindcal.auditing import RUN_FILE, audit
+from blindcal.batched import Polling
+from blindcal.cli import app
+from blindcal.data import load
+from blindcal.endpoints.recording import Recording
+from blindcal.endpoints.replay import Behaviour, Server, running
+from blindcal.endpoints.replay_batches import BatchBehaviour
+from blindcal.errors import ConfigError, EndpointError, FatalError, PendingError
+from blindcal.run import Limits, Prices
+from blindcal.settings import Settings
+from blindcal.store import Store, Usage
+
+N = 120
+SOON = Polling(every=0.002, longest=0.01)
+PRICED = ("--price-in", "1000", "--price-out", "2000")
+
+
+@pytest.fixture
+def items(tmp_path: Path) -> Path:
+    path = tmp_path / "items.jsonl"
+    labels = np.random.default_rng(3).random(N) < 0.5
+    with path.open("w") as file:
+        for k in range(N):
+            file.write(json.dumps({"id": f"i{k}", "prompt": f"number {k}?", "label": int(labels[k])}) + "\n")
+    return path
+
+
+@contextlib.contextmanager
+def serving(items: Path, *, batches: dict[str, Any] | None = None, **behaviour: Any) -> Iterator[Server]:
+    with load(items) as loaded:
+        asked = list(loaded)
+    p = np.random.default_rng(2).beta(0.4, 0.4, N)
+    recording = Recording.from_probabilities([item.id for item in asked], p)
+    with running(recording, asked, Behaviour(**behaviour), batches=BatchBehaviour(**batches or {})) as server:
+        yield server
+
+
+def settings(server: Server, **more: Any) -> Settings:
+    return Settings(**{"model": "replay", "base_url": server.base_url, "resamples": 20, **more})
+
+
+def blindcal(*arguments: object) -> Result:
+    return CliRunner().invoke(app, [str(argument) for argument in arguments])
+
+
+def asking(items: Path, server: Server, out: Path, *more: object) -> tuple[object, ...]:
+    base = ("audit", items, "--model", "replay", "--base-url", server.base_url, "--out", out)
+    return (*base, "--resamples", 20, "--poll", 0.002, *more)
+
+
+@pytest.mark.parametrize("method", ["blind", "sampling"])
+def test_the_result_is_that_of_a_live_audit(method: str, items: Path, tmp_path: Path) -> None:
+    """The same design and seed find the same, live and through batches; only the spend differs."""
+    with serving(items) as server:
+        how = {"method": method, "send_seed": True}
+        live = audit(items, settings(server, **how), out=tmp_path / "live", prices=Prices(1, 2))
+        batched = audit(
+            items,
+            settings(server, **how, batch=True),
+            out=tmp_path / "batched",
+            prices=Prices(1, 2),
+            polling=SOON,
+        )
+    same = ("ece", "bins", "curve", "confidence", "operating", "accuracy", "auroc", "brier", "leaning")
+    assert [getattr(batched, name) for name in same] == [getattr(live, name) for name in same]
+    assert (batched.counts, batched.example) == (live.counts, live.example)
+    assert (batched.spend.queries, batched.spend.batches, live.spend.batches) == (live.spend.queries, 1, 0)
+    probe = Prices(1, 2).cost(probed(tmp_path / "live"))
+    assert live.spend.cost is not None
+    assert batched.spend.cost == pytest.approx(probe + (live.spend.cost - probe) / 2)
+
+
+def probed(folder: Path) -> Usage:
+    """What the probe of a run took."""
+    with Store.read(folder / RUN_FILE) as store:
+        return Usage(**store.note("ready")["spent"])
+
+
+def test_one_query_an_item_is_one_batch(items: Path, tmp_path: Path) -> None:
+    """latent, which goes in two rounds when asked live, is one round and one batch here."""
+    with serving(items) as server:
+        audit(items, settings(server, batch=True), out=tmp_path / "run", polling=SOON)
+        assert len(server.desk.batches) == 1
+        twice = settings(server, batch=True, queries=2)
+        found = audit(items, twice, out=tmp_path / "twice", polling=SOON)
+        assert found.spend.batches == len(server.desk.batches) - 1 == 3
+
+
+def test_submit_look_and_collect(items: Path, tmp_path: Path) -> None:
+    """The command submits and returns with 5; again it looks; when the batch is done it ends as any audit."""
+    out = tmp_path / "run"
+    with serving(items, batches={"looks": None}) as server:
+        command = asking(items, server, out, "--batch", *PRICED)
+        first = blindcal(*command)
+        assert first.exit_code == 5, first.output
+        assert f"batches    {N} queries are with the provider in 1 batch: batch_" in first.stdout
+        assert "the same command collects it" in first.stdout
+        server.desk.step()
+        again = blindcal(*command, "--json")
+        assert again.exit_code == 5
+        (batch,) = json.loads(again.stdout)["batches"]
+        assert (batch["status"], batch["queries"], batch["collected"]) == ("in_progress", N, False)
+        status = blindcal("status", out)
+        assert "state      1 batch with the provider; its audit command collects" in status.output
+        assert f"batch 1    {batch['id']}: in_progress, {N} queries" in status.output
+        server.desk.step()
+        server.desk.step()
+        last = blindcal(*command)
+        assert last.exit_code == 0, last.output
+        assert "to probe, the rest in 1 batch)" in last.stdout
+        assert len(server.desk.batches) == 1
+        status = blindcal("status", out)
+        assert "state      finished" in status.output
+        assert f"batch 1    {batch['id']}: completed, {N} answers to {N} queries" in status.output
+        assert json.loads(blindcal("status", out, "--json").output)["batches"][0]["answers"] == N
+
+
+def test_wait_stays_and_a_plain_audit_of_the_run_collects(items: Path, tmp_path: Path) -> None:
+    """``--wait`` ends with the result; so does the command without ``--batch`` on a run begun with it."""
+    with serving(items, batches={"fates": ("expired",)}) as server:
+        waited = blindcal(*asking(items, server, tmp_path / "a", "--batch", "--wait"))
+        assert waited.exit_code == 0, waited.output
+        assert f"{N // 2} of {N} answers from batch batch_" in waited.stderr
+        assert "This request was not executed: expired" in waited.stderr
+        begun = blindcal(*asking(items, server, tmp_path / "b", "--batch", "--quiet"))
+        assert (begun.exit_code, begun.output) == (5, "")
+        ended = blindcal(*asking(items, server, tmp_path / "b"))
+        assert ended.exit_code == 0, ended.output
+        assert len(server.desk.batches) == 3
+        assert set(server.desk.billed.values()) == {2}  # the two runs
+    alone = blindcal(*asking(items, server, tmp_path / "c", "--wait"))
+    assert alone.exit_code == 2
+    assert "--wait goes with --batch" in alone.output
+
+
+def test_an_endpoint_without_batches_is_told_before_anything_is_asked(items: Path, tmp_path: Path) -> None:
+    """Neither a probe nor a file goes to a service that has no batches, or to Azure's form."""
+    with serving(items, batches={"offered": False}) as server:
+        with pytest.raises(FatalError, match=r"no batches \(404 at /files\): leave --batch out"):
+            audit(items, settings(server, batch=True), out=tmp_path / "run")
+        azure = settings(server, batch=True, api_version="2024-10-21")
+        with pytest.raises(ConfigError, match="Azure"):
+            audit(items, azure, out=tmp_path / "azure")
+        assert server.requests == 0
+
+
+def test_a_live_run_does_not_turn_into_batches(items: Path, tmp_path: Path) -> None:
+    """A folder that holds a live audit is not gone on with through batches."""
+    with serving(items) as server:
+        audit(items, settings(server, method="blind"), out=tmp_path / "run")
+        with pytest.raises(ConfigError, match="batch: null then, true now"):
+            audit(items, settings(server, method="blind", batch=True), out=tmp_path / "run")
+
+
+def test_a_dry_run_shows_the_batch_price_and_the_probe(items: Path) -> None:
+    """``--dry-run`` counts the probe, which is live, and the rest at the batch price."""
+    base = ("audit", items, "--model", "m", "--base-url", "http://x/v1", *PRICED, "--dry-run")
+    live, half, third = (
+        json.loads(blindcal(*base, "--json", *more).output)
+        for more in ((), ("--batch",), ("--batch", "--batch-price", "0.25"))
+    )
+    assert live["queries"] == half["queries"] == N
+    assert live["probe_queries"] == half["probe_queries"] == 90
+    assert live["completion_tokens"] == N + 90
+    probe = live["cost"] * 90 / (N + 90)
+    assert half["cost"] == pytest.approx(probe + (live["cost"] - probe) / 2, rel=0.02)
+    assert third["cost"] == pytest.approx(probe + (live["cost"] - probe) / 4, rel=0.02)
+    shown = blindcal(*base, "--batch").output
+    assert f"queries    {N} by latent, through batches, and about 90 for the probe, always live" in shown
+
+
+def test_limits_end_in_a_partial_result(items: Path, tmp_path: Path) -> None:
+    """A limit on queries bounds the batch; the result says so, and a higher one goes on."""
+    with serving(items) as server:
+        some = audit(
+            items,
+            settings(server, batch=True, method="blind"),
+            out=tmp_path / "run",
+            polling=SOON,
+        )
+        command = asking(items, server, tmp_path / "part", "--method", "blind", "--batch", "--wait")
+        part = blindcal(*command, "--max-queries", some.spend.probe_queries + 10)
+        assert part.exit_code == 3, part.output
+        assert "max_queries" in part.stdout
+        assert blindcal(*command).exit_code == 0
+        assert set(server.desk.submitted.values()) == {2}  # the two runs
+
+
+def test_what_the_probe_learns_of_the_endpoint_is_remembered_for_the_batch(
+    items: Path, tmp_path: Path
+) -> None:
+    """A model that takes only max_completion_tokens gets it in a batch too, also when probed earlier."""
+    with serving(items, limit_name="max_completion_tokens", batches={"looks": None}) as server:
+        how = settings(server, method="blind", batch=True)
+        server.desk.trouble = lambda name: "refused" if name == "upload" else None
+        with pytest.raises(EndpointError, match="no success in"):
+            audit(items, how, out=tmp_path / "run", limits=Limits(patience=0.01))
+        server.desk.trouble = lambda _: None
+        probed = server.answered
+        with pytest.raises(PendingError):
+            audit(items, how, out=tmp_path / "run", polling=Polling(wait=False))
+        for _ in range(3):
+            server.desk.step()
+        found = audit(items, how, out=tmp_path / "run", polling=SOON)
+        assert found.complete
+        assert server.answered - probed == found.spend.queries - found.spend.probe_queries
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="needs SIGINT")
+def test_ctrl_c_while_waiting_loses_nothing(items: Path, tmp_path: Path) -> None:
+    """Interrupted while it waits, the command exits with 130, and the next one collects the same batch."""
+    with serving(items, batches={"looks": None}) as server:
+        arguments = [str(one) for one in asking(items, server, tmp_path / "run", "--batch", "--wait")]
+        command = [sys.executable, "-c", "from blindcal.cli import main; main()", *arguments]
+        process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env={**os.environ})
+        assert process.stderr is not None
+        for line in process.stderr:
+            if line.startswith("submitting"):
+                break
+        process.send_signal(signal.SIGINT)
+        _, said = process.communicate(timeout=60)
+        assert process.returncode == 130, said
+        assert "the same command goes on" in said
+        for _ in range(3):
+            server.desk.step()
+        assert blindcal(*asking(items, server, tmp_path / "run", "--batch", "--quiet")).exit_code in (0, 5)
+        for _ in range(3):
+            server.desk.step()
+        assert blindcal(*asking(items, server, tmp_path / "run", "--batch", "--quiet")).exit_code == 0
+        assert len(server.desk.batches) == 1

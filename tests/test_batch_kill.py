@@ -1,0 +1,162 @@
+"""``blindcal audit --batch`` killed at any moment: nothing is lost, and nothing is submitted twice."""
+
+from __future__ import annotations
+
+import contextlib
+import csv
+import json
+import multiprocessing
+import os
+import random
+import signal
+import sys
+from collections.abc import Iterator
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from blindcal.auditing import ANSWERS_FILE, RESULT_FILE
+from blindcal.data import load
+from blindcal.endpoints.recording import Recording
+from blindcal.endpoints.replay import Server, running
+from blindcal.endpoints.replay_batches import BatchBehaviour, Trouble
+from blindcal.records import Item
+from blindcal.result import AuditResult
+
+pytestmark = pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="needs kill -9")
+
+ITEMS = 60
+ASKED = ITEMS // 2  # blind with two bins asks half of them
+KILLS = 25
+CONTEXT = multiprocessing.get_context("forkserver")
+CONTEXT.set_forkserver_preload(["blindcal.cli.audit"])
+
+
+def command(*arguments: str) -> None:
+    """What a process does: the real command, which ends it."""
+    from blindcal.cli import main
+
+    sys.argv = ["blindcal", *arguments]
+    main()
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    rng = np.random.default_rng(11)
+    path = tmp_path / "items.jsonl"
+    with path.open("w") as out:
+        for k in range(ITEMS):
+            record = {"id": f"q{k}", "prompt": f"question {k}?", "label": int(rng.random() < 0.5)}
+            out.write(json.dumps(record) + "\n")
+    return path
+
+
+@pytest.fixture
+def items(file: Path) -> list[Item]:
+    with load(file) as loaded:
+        return list(loaded)
+
+
+@contextlib.contextmanager
+def serving(items: list[Item], looks: int = 2) -> Iterator[Server]:
+    """A server whose first batch expires with half of it answered."""
+    p = np.random.default_rng(12).beta(0.5, 0.5, ITEMS)
+    recording = Recording.from_probabilities([item.id for item in items], p)
+    batches = BatchBehaviour(fates=("expired",), looks=looks)
+    with running(recording, items, batches=batches) as server:
+        yield server
+
+
+def begun(file: Path, server: Server, folder: Path) -> BaseProcess:
+    process = CONTEXT.Process(
+        target=command,
+        args=(
+            *("audit", str(file), "--model", "replay", "--base-url", server.base_url, "--out", str(folder)),
+            *("--method", "blind", "--bins", "2", "--batch", "--wait", "--poll", "0.005", "--quiet"),
+        ),
+    )
+    process.start()
+    return process
+
+
+def finish(file: Path, server: Server, folder: Path) -> AuditResult:
+    process = begun(file, server, folder)
+    process.join()
+    assert process.exitcode == 0
+    return AuditResult.load(folder / RESULT_FILE)
+
+
+def answers(folder: Path) -> list[tuple[str, ...]]:
+    with (folder / ANSWERS_FILE).open(newline="") as table:
+        return [tuple(row[name] for name in ("id", "threshold", "answer")) for row in csv.DictReader(table)]
+
+
+def check(server: Server, found: AuditResult, expected: AuditResult) -> None:
+    """Each query answered and billed once; submitted once, and once more if it was left unanswered."""
+    assert found.complete
+    assert (found.ece, found.bins, found.counts) == (expected.ece, expected.bins, expected.counts)
+    assert found.spend.queries == expected.spend.queries
+    assert set(server.desk.billed.values()) == {1}
+    assert len(server.desk.billed) == ASKED
+    assert sum(server.desk.submitted.values()) == ASKED + ASKED // 2
+    assert len(server.desk.batches) == 2
+
+
+@pytest.fixture
+def expected(file: Path, items: list[Item], tmp_path: Path) -> AuditResult:
+    """The result of an audit that is left alone."""
+    with serving(items) as server:
+        found = finish(file, server, tmp_path / "expected")
+        check(server, found, found)
+        return found
+
+
+def test_killed_at_each_request(file: Path, items: list[Item], expected: AuditResult, tmp_path: Path) -> None:
+    """Killed while the n-th request about files or batches is carried out, for every n, an audit goes on."""
+    number = 0
+    while True:
+        number += 1
+        folder = tmp_path / f"run{number}"
+        with serving(items) as server:
+            process = begun(file, server, folder)
+
+            def kill(_: str, server: Server = server, process: BaseProcess = process) -> Trouble | None:
+                if len(server.desk.operations) == number:  # noqa: B023 - the loop waits for the process
+                    assert process.pid is not None
+                    os.kill(process.pid, signal.SIGKILL)
+                return None
+
+            server.desk.trouble = kill
+            process.join()
+            killed = process.exitcode == -signal.SIGKILL
+            server.desk.trouble = lambda _: None
+            check(server, finish(file, server, folder), expected)
+            assert answers(folder) == answers(tmp_path / "expected")
+        if not killed:
+            break
+    assert number > 8  # two checks, two uploads, two batches, looks and contents
+
+
+def test_killed_at_random_moments(
+    file: Path, items: list[Item], expected: AuditResult, tmp_path: Path
+) -> None:
+    """After 25 kills at seeded random moments every audit has ended as one that was left alone."""
+    moments = random.Random(7)
+    kills = runs = 0
+    while kills < KILLS:
+        folder = tmp_path / f"run{runs}"
+        with serving(items, looks=6) as server:
+            while kills < KILLS:
+                process = begun(file, server, folder)
+                process.join(moments.uniform(0.02, 0.35))
+                if not process.is_alive():
+                    break
+                assert process.pid is not None
+                os.kill(process.pid, signal.SIGKILL)
+                process.join()
+                kills += 1
+            check(server, finish(file, server, folder), expected)
+            assert answers(folder) == answers(tmp_path / "expected")
+        runs += 1
