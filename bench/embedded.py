@@ -83,6 +83,7 @@ def main() -> None:
     parser.add_argument("--boolq", type=Path)
     parser.add_argument("--n", type=int, default=1000, help="built-in questions")
     parser.add_argument("--n-boolq", type=int, default=600)
+    parser.add_argument("--only", choices=["builtin", "boolq"], help="one of the two sets")
     parser.add_argument("--threads", type=int, default=0)
     parser.add_argument(
         "--port", type=int, default=18431, help="fixed: a run is taken up at the same address"
@@ -90,8 +91,9 @@ def main() -> None:
     options = parser.parse_args()
     options.out.mkdir(parents=True, exist_ok=True)
     settings = Settings(port=options.port, threads=options.threads)
-    measure("builtin", builtin(options.out, options.n), [], options.out, settings)
-    if options.boolq is not None:
+    if options.only != "boolq":
+        measure("builtin", builtin(options.out, options.n), [], options.out, settings)
+    if options.boolq is not None and options.only != "builtin":
         items = boolq(options.out, options.boolq, options.n_boolq)
         words = ["--template", PAPER, "--positive", "True", "--negative", "False"]
         measure("boolq", items, words, options.out, settings)

@@ -16,8 +16,9 @@ from click.testing import CliRunner
 from blindcal import data
 from blindcal.cli.items import command
 from blindcal.errors import InputError
-from blindcal.questions import BY_SIZE, FAMILIES, INSTRUCTIONS, KINDS, generate
+from blindcal.questions import FAMILIES, INSTRUCTIONS, generate
 from blindcal.records import Item
+from blindcal.vocabulary import BY_SIZE, KINDS, NAMES
 
 DAYS = ["Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday"]
 MONTHS = (
@@ -27,9 +28,11 @@ DATE = r"([A-Z][a-z]+ \d+, \d{4})"
 
 
 def question(item: Item) -> str:
+    before, after = INSTRUCTIONS[str(item.group)].split("{}")
     text = item.messages[0].content
-    framed = (re.fullmatch(re.escape(frame).replace(r"\{\}", "(.+)"), text) for frame in INSTRUCTIONS)
-    return next(match[1] for match in framed if match)
+    assert text.startswith(before)
+    assert text.endswith(after)
+    return text.removeprefix(before).removesuffix(after)
 
 
 def found(pattern: str, text: str) -> tuple[str, ...]:
@@ -44,6 +47,10 @@ def numbers(text: str) -> list[int]:
 
 def date(text: str) -> dt.date:
     return dt.datetime.strptime(text, "%B %d, %Y").replace(tzinfo=dt.UTC).date()
+
+
+def numbers_asked(text: str) -> bool:
+    return comparison(text) if " than " in text else arithmetic(text)
 
 
 def comparison(text: str) -> bool:
@@ -84,6 +91,10 @@ def letters(text: str) -> bool:
 
 
 def dates(text: str) -> bool:
+    if text.startswith("The "):
+        place, state, when = found(r"The (\w+) is (open|closed) ([io]n \w+)\.", text)
+        assert text.count(place) == text.count(when) == 2
+        return state == "open"
     if "the month" in text:
         said, relation, given = found(r"(\w+) the month (\w+) (\w+)\?", text)
         return (MONTHS.index(said) - MONTHS.index(given)) % 12 == (1 if relation == "after" else 11)
@@ -99,6 +110,12 @@ def dates(text: str) -> bool:
 
 
 def lists(text: str) -> bool:
+    if text.startswith(("There is", "We have")) or " has " in text:
+        told, asked = text.split(". ")
+        what, where = found(r"(\w+) ((?:in|on|at) .+)\?", asked)
+        assert told.endswith(f"{what} {where}") or told.endswith(f"{what} left {where}")
+        assert told.split()[0] in ("There", "We") or told.split()[0] == asked.split()[1]
+        return not re.search(r"\bno\b|run out", told)
     if match := re.fullmatch(r"Is (\w+) in this list: (.+)\?|Does the list (.+) contain (\w+)\?", text):
         word, listed = (match[1], match[2]) if match[1] else (match[4], match[3])
         return word in listed.split(", ")
@@ -111,12 +128,21 @@ def lists(text: str) -> bool:
     return all(step > 0 for step in steps) if rising else all(step < 0 for step in steps)
 
 
+YES = ("agreed", "accepted", "passed", "remembered", "on time", "won", "truth", "Everyone", "works", "awake")
+NO = ("refused", "declined", "failed", "forgot", "too late", "lost", "a lie", "Nobody", "broken", "asleep")
+
+
 def logic(text: str) -> bool:
     *facts, asked = re.split(r"(?<=\.) ", text)
-    if "has" in facts[0]:
-        has = [found(r"(\w+) has (.+)\.", fact) for fact in facts]
-        who, what = found(r"Does (\w+) have (.+)\?", asked)
-        return (who, what) in has
+    if " than " not in text:
+        (told,) = facts
+        (who,) = set(re.findall(r"\w+", told)) & set(NAMES)
+        assert who in re.findall(r"\w+", asked)
+        outcome = [sign for signs, sign in ((YES, True), (NO, False)) for word in signs if word in told]
+        if outcome and not re.search(r"\b(not|never|often|always)\b", told):
+            (result,) = outcome
+            return result
+        return not re.search(r"\b(not|never)\b", told)
     smaller = {"shorter", "younger", "slower", "poorer"}
     above: dict[str, set[str]] = {}
     for fact in facts:
@@ -133,13 +159,17 @@ def logic(text: str) -> bool:
     return reaches(a, b)
 
 
+def kinds_and_sizes(text: str) -> bool:
+    return sizes(text) if re.search(r" than |^Of |smallest", text) else kinds(text)
+
+
 def kinds(text: str) -> bool:
     kind = next(kind for kind in KINDS if re.search(rf"\ban? {kind}\b", text))
     listed = re.split(r"In the list |, do exactly|of these .+: |the words (?!name)| name |\?", text)
     words = (
         next(part for part in listed if ", " in part)
         if ", " in text
-        else found(r'"(\w+)"|Is an? (\w+)', text)
+        else found(r"(?:Is|that) an? (\w+)", text)
     )
     if isinstance(words, tuple):
         return next(word for word in words if word) in KINDS[kind]
@@ -163,7 +193,20 @@ def sizes(text: str) -> bool:
     return ranks == sorted(ranks, reverse="biggest to smallest" in text)
 
 
+FLIES = "eagle butterfly bee moth sparrow owl pigeon seagull mosquito parrot swan crow dragonfly"
+EATEN = "bread cheese rice soup apples bananas carrots pasta cake chocolate potatoes cookies oranges"
+WISE = "vegetables well every water wash fruit exercise brush fresh stop early"
+
+
 def facts(text: str) -> bool:
+    words = text.rstrip("?").split()
+    if not re.search(r"\d", text):
+        if re.match("(Can|Do) (people|you) eat", text):
+            return words[-1] in EATEN.split()
+        if "fly" in words or "wings" in words:
+            return any(word in FLIES.split() for word in words)
+        assert re.search("good idea|healthy|Should", text)
+        return any(word in WISE.split() for word in words)
     number, *other = (int(part) for part in re.findall(r"\d+", text))
     if "even" in text or "odd" in text:
         return str(number)[-1] in ("02468" if "even" in text else "13579")
@@ -171,15 +214,54 @@ def facts(text: str) -> bool:
         return number % other[0] == 0
     if "leap" in text or "366 days" in text:
         return (dt.date(number, 3, 1) - dt.date(number, 2, 1)).days == 29
-    if "square" in text:
-        return any(root * root == number for root in range(1, 1000))
     assert "prime" in text
     return sum(number % divisor == 0 for divisor in range(1, number + 1)) == 2
 
 
+def events(text: str) -> bool:
+    *told, asked = re.split(r"(?<=\.) ", text)
+    if "table" in asked:
+        return found(r"There is (.+)\.", told[0]) == found(r"Is there (.+)\?", asked)
+    who, what = found(r"Did (\w+) \w+ (.+)\?", asked)
+    what = re.sub(r" on \w+day$", "", what)
+    (mine,) = (fact for fact in told if re.search(rf"\b{who}\b", fact))
+    return re.search(rf" {what}( in the garden| on \w+day)?\.$", mine) is not None
+
+
+GOOD = "wonderful excellent great amazing fantastic perfect lovely superb sunny bright mild beautiful"
+BAD = "terrible awful horrible dreadful bad poor disappointing unpleasant cold stormy foggy grey"
+
+
+def verdict(told: str) -> bool:
+    (said,) = {
+        word in GOOD.split() for word in re.findall(r"\w+", told) if word in (GOOD + " " + BAD).split()
+    }
+    return said
+
+
+def reviews(text: str) -> bool:
+    told = re.sub(r"I (loved|hated|enjoyed|was very|will).*", "", text)
+    if "complain" in text:
+        who, what = found(r"Does (\w+) complain about the (\w+)\?", text)
+        mine = next(part for part in told.split(", and ") if part.startswith(who) or f" {who} says" in part)
+        assert what in text.split(",")[0]
+        return not verdict(mine.split(".")[0])
+    if " but " in text:
+        what = found(r"like the (\w+)\?", text)[0]
+        return verdict(next(part for part in told.split(". ")[0].split(" but ") if what in part))
+    return verdict(told.split("? ")[0])
+
+
 SOLVERS = {
-    solve.__name__: solve
-    for solve in (comparison, arithmetic, letters, dates, lists, logic, kinds, sizes, facts)
+    "numbers": numbers_asked,
+    "letters": letters,
+    "dates": dates,
+    "lists": lists,
+    "logic": logic,
+    "kinds": kinds_and_sizes,
+    "facts": facts,
+    "events": events,
+    "reviews": reviews,
 }
 
 
