@@ -63,6 +63,7 @@ _SQUARE = (4.5, 4.6)  # inches that leave a square between the words
 _SMALL = 8.5  # points
 _TICKS = (0, 0.2, 0.4, 0.6, 0.8, 1)
 _MOST_PARTS = 60
+_LETTERS, _HANDLE = 60, 7  # in a line of a legend, and as many as a handle takes the place of
 _NAME = 28  # characters of a part's or a run's name that a figure has room for
 
 
@@ -414,7 +415,11 @@ def _legend(axes: Axes) -> None:
 
 def _columns(names: Sequence[str]) -> int:
     """How many names a figure has room for side by side; a handle takes the place of some letters."""
-    return max(1, min(3, 56 // (max(map(len, names), default=0) + 7)))
+    for columns in (3, 2):
+        longest = [max(map(len, some)) + _HANDLE for some in np.array_split(names, columns) if some.size]
+        if sum(longest) <= _LETTERS:
+            return columns
+    return 1
 
 
 def _legend_height(runs: Mapping[str, object]) -> float:
