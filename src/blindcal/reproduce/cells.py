@@ -47,12 +47,12 @@ class Way:
     fitted: bool
     budgets: tuple[int, ...]
 
-    def semantics(self, source: Source) -> Semantics:
-        """What its answers measure of a source (METHOD 1)."""
-        if self.method == "temperature":  # no bias: any spelling may be said
-            return "sum"
-        asked = source.targets.semantics
-        return "sum" if self.method == "sampling" and asked == "max" else asked
+    def semantics(self, asked: Semantics) -> Semantics:
+        """What its answers measure where the tokens are chosen under ``asked`` (METHOD 1)."""
+        if self.method == "verbalized":  # whatever it states stands beside what was asked
+            return asked
+        found = design.method_of(self.method).semantics(asked)
+        return "sum" if found == "sum" else asked
 
 
 #: Every way by its name, in the order of the table.
@@ -155,7 +155,8 @@ def ask(plan: design.Design, source: Source, method: str, seed: int) -> Answered
     answered = Answered.empty()
     while (asked := plan.next_round(answered)) is not None:
         draws = luck(query_seeds(seed, len(answered), len(asked)))
-        answers = source.recording.answers(asked, source.targets, draws, biased=method != "temperature")
+        biased = design.method_of(method).biased
+        answers = source.recording.answers(asked, source.targets, draws, biased=biased)
         answered = answered.with_round(asked, answers)
     return answered
 

@@ -1,0 +1,289 @@
+"""The published table, with our methods in it: what each way estimates, and how far it is from the oracle.
+
+A column is a model on a data set, a row a way at a budget. The same comparison is written as Markdown, as
+LaTeX (booktabs), and as CSV: one line a cell, and one line an estimate.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from blindcal.estimate.truth import BinnedCalibration
+from blindcal.records import FloatArray, Semantics
+from blindcal.reproduce.cells import WAYS, Found, Measured
+from blindcal.reproduce.sources import Source
+from blindcal.text import csv_cell, printable
+
+DASH = "–"
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A way at a budget."""
+
+    way: str
+    queries: int
+
+    @property
+    def name(self) -> str:
+        """As the table calls it."""
+        return f"{self.way}, K={self.queries}"
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """What a way said of a column, once for each seed, and the oracle it is held against, if one is known."""
+
+    estimates: tuple[float, ...]
+    oracle: float | None
+    gaps: tuple[float, ...]
+    asked: float
+    invalid: float
+
+    @property
+    def mean(self) -> float:
+        """Mean estimate."""
+        return float(np.mean(self.estimates))
+
+    @property
+    def sd(self) -> float | None:
+        """Standard deviation over the seeds; one seed has none."""
+        return float(np.std(self.estimates, ddof=1)) if len(self.estimates) > 1 else None
+
+    @property
+    def errors(self) -> FloatArray | None:
+        """Absolute errors against the oracle."""
+        return None if self.oracle is None else np.abs(np.array(self.estimates) - self.oracle)
+
+    @property
+    def error(self) -> float | None:
+        """Mean absolute error against the oracle."""
+        return None if self.errors is None else float(self.errors.mean())
+
+    @property
+    def error_sd(self) -> float | None:
+        """Standard deviation of the absolute error over the seeds."""
+        errors = self.errors
+        return None if errors is None or errors.size < 2 else float(errors.std(ddof=1))
+
+
+@dataclass(frozen=True)
+class Column:
+    """A model on a data set: what is known of it, and everything that was estimated."""
+
+    model: str
+    data: str
+    n: int
+    semantics: Semantics
+    oracles: dict[Semantics, BinnedCalibration]
+    found: Found
+
+    @property
+    def name(self) -> str:
+        """The model and the data set."""
+        return f"{self.model} {self.data}"
+
+    @property
+    def oracle(self) -> BinnedCalibration | None:
+        """Of what is asked; ``None`` if the probabilities are not known."""
+        return self.oracles.get(self.semantics)
+
+    @cached_property
+    def entries(self) -> dict[Row, Entry]:
+        """Every row that has a value here."""
+        rows: dict[Row, list[Measured]] = {}
+        for cell in sorted(self.found, key=lambda cell: cell.seed):
+            rows.setdefault(Row(cell.way, cell.queries), []).append(self.found[cell])
+        return {row: self._entry(row, measured) for row, measured in rows.items()}
+
+    def _entry(self, row: Row, measured: Sequence[Measured]) -> Entry:
+        oracle = self.oracles.get(WAYS[row.way].semantics(self.semantics))
+        asked = sum(one.queries for one in measured)
+        return Entry(
+            tuple(one.ece for one in measured),
+            None if oracle is None else oracle.ece,
+            tuple(float(gap) for gap in np.mean([one.gaps for one in measured], axis=0)),
+            asked / len(measured) / self.n,
+            sum(one.invalid for one in measured) / max(1, asked),
+        )
+
+
+def column_of(source: Source, found: Found, bins: int) -> Column:
+    """The column of a source whose probabilities are known."""
+    asked = source.targets.semantics
+    wanted: set[Semantics] = {asked} | {WAYS[cell.way].semantics(asked) for cell in found}
+    oracles = {semantics: source.oracle(bins, semantics) for semantics in wanted}
+    return Column(source.model, source.data, source.n, asked, oracles, found)
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """All columns over the same bins and seeds."""
+
+    columns: tuple[Column, ...]
+    bins: int
+    seeds: tuple[int, ...]
+
+    @cached_property
+    def rows(self) -> tuple[Row, ...]:
+        """Every row that any column has, in the order of the ways."""
+        there = {row for column in self.columns for row in column.entries}
+        order = list(WAYS)
+        return tuple(sorted(there, key=lambda row: (order.index(row.way), row.queries)))
+
+    def mean_error(self, row: Row) -> float | None:
+        """Mean absolute error of a row over the columns, if each of them has one."""
+        errors = [column.entries[row].error if row in column.entries else None for column in self.columns]
+        known = [error for error in errors if error is not None]
+        return float(np.mean(known)) if known and len(known) == len(errors) else None
+
+    @property
+    def known(self) -> bool:
+        """Whether any oracle is."""
+        return any(column.oracle is not None for column in self.columns)
+
+
+def estimates_table(comparison: Comparison) -> list[list[str]]:
+    """The paper's table: mean estimates and their spread over the seeds."""
+    head = ["", *(column.name for column in comparison.columns)]
+    oracle = ["oracle", *(_number(c.oracle.ece) if c.oracle else DASH for c in comparison.columns)]
+    return [head, oracle, *(_estimates(comparison, row) for row in comparison.rows)]
+
+
+def _estimates(comparison: Comparison, row: Row) -> list[str]:
+    entries = [column.entries.get(row) for column in comparison.columns]
+    return [row.name, *(DASH if one is None else _spread(one.mean, one.sd) for one in entries)]
+
+
+def errors_table(comparison: Comparison) -> list[list[str]]:
+    """Mean absolute errors against the oracle and their spread, with their mean over the columns."""
+    lines = [["", *(column.name for column in comparison.columns), "mean"]]
+    for row in comparison.rows:
+        entries = [column.entries.get(row) for column in comparison.columns]
+        said = [DASH if e is None or e.error is None else _spread(e.error, e.error_sd) for e in entries]
+        mean = comparison.mean_error(row)
+        lines.append([row.name, *said, DASH if mean is None else _number(mean)])
+    return lines
+
+
+def _number(value: float) -> str:
+    return f"{value:.4f}"
+
+
+def _spread(value: float, sd: float | None) -> str:
+    return _number(value) if sd is None else f"{value:.4f} ± {sd:.4f}"
+
+
+def markdown(comparison: Comparison) -> str:
+    """Both tables with what they are."""
+    text = f"{_estimates_title(comparison)}\n\n{markdown_table(estimates_table(comparison))}\n"
+    if comparison.known:
+        text += f"\n{_errors_title(comparison)}\n\n{markdown_table(errors_table(comparison))}\n"
+    return text
+
+
+def markdown_table(lines: Sequence[Sequence[str]]) -> str:
+    """Lines of cells as a Markdown table; the first is the head."""
+    rows = [
+        "| " + " | ".join(printable(cell, 120).replace("|", "\\|") for cell in line) + " |" for line in lines
+    ]
+    return "\n".join([rows[0], "|---" * len(lines[0]) + "|", *rows[1:]])
+
+
+def _estimates_title(comparison: Comparison) -> str:
+    return f"ECE, {comparison.bins} bins, {_repeats(comparison)}."
+
+
+def _errors_title(comparison: Comparison) -> str:
+    return (
+        f"Absolute error against the oracle of what each method measures, {comparison.bins} bins, "
+        f"{_repeats(comparison)}; last, the mean over the columns."
+    )
+
+
+def _repeats(comparison: Comparison) -> str:
+    count = len(comparison.seeds)
+    return f"mean ± standard deviation over {count} seeds" if count > 1 else f"seed {comparison.seeds[0]}"
+
+
+def latex(comparison: Comparison) -> str:
+    """Both tables for a paper; they need the package booktabs."""
+    tables = [(_estimates_title(comparison), estimates_table(comparison))]
+    if comparison.known:
+        tables.append((_errors_title(comparison), errors_table(comparison)))
+    return "% \\usepackage{booktabs}\n" + "\n".join(_latex(title, lines) for title, lines in tables)
+
+
+def _latex(title: str, lines: Sequence[Sequence[str]]) -> str:
+    rows = [" & ".join(map(_escaped, line)) + r" \\" for line in lines]
+    body = "\n".join([rows[0], r"\midrule", *rows[1:]])
+    columns = "l" + "r" * (len(lines[0]) - 1)
+    return (
+        f"\\begin{{table}}\n\\centering\n\\caption{{{_escaped(title)}}}\n\\begin{{tabular}}{{{columns}}}\n"
+        f"\\toprule\n{body}\n\\bottomrule\n\\end{{tabular}}\n\\end{{table}}\n"
+    )
+
+
+_LATEX = {
+    "\\": r"\textbackslash{}",
+    **{character: "\\" + character for character in "&%$#_{}"},
+    "~": r"\textasciitilde{}",
+    "^": r"\textasciicircum{}",
+    "±": r"$\pm$",
+    "–": "--",
+}
+
+
+def _escaped(text: str) -> str:
+    return "".join(_LATEX.get(character, character) for character in printable(text, 200))
+
+
+def cells_csv(comparison: Comparison) -> str:
+    """One line a cell of the table."""
+    head = (
+        *("model", "data", "items", "method", "K", "seeds", "semantics", "oracle", "ece", "ece_sd"),
+        *("error", "error_sd", "queries_per_item", "invalid_share"),
+    )
+    return _csv(
+        head, (line for column in comparison.columns for line in _cell_lines(column, comparison.rows))
+    )
+
+
+def _cell_lines(column: Column, rows: Iterable[Row]) -> Iterable[tuple[object, ...]]:
+    where = (csv_cell(column.model), csv_cell(column.data), column.n)
+    for row in rows:
+        if row in column.entries:
+            one = column.entries[row]
+            semantics = WAYS[row.way].semantics(column.semantics)
+            yield (
+                *(*where, row.way, row.queries, len(one.estimates), semantics, one.oracle, one.mean, one.sd),
+                *(one.error, one.error_sd, one.asked, one.invalid),
+            )
+
+
+def estimates_csv(comparison: Comparison) -> str:
+    """One line an estimate, with its gaps."""
+    gaps = [f"gap_{m + 1}" for m in range(comparison.bins)]
+    head = ("model", "data", "method", "K", "seed", "ece", *gaps)
+    lines = (
+        (csv_cell(column.model), csv_cell(column.data), cell.way, cell.queries, cell.seed, one.ece, *one.gaps)
+        for column in comparison.columns
+        for cell, one in sorted(
+            column.found.items(), key=lambda each: (each[0].way, each[0].queries, each[0].seed)
+        )
+    )
+    return _csv(head, lines)
+
+
+def _csv(head: Sequence[str], lines: Iterable[Sequence[object]]) -> str:
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(head)
+    writer.writerows(["" if value is None else value for value in line] for line in lines)
+    return text.getvalue()
