@@ -128,7 +128,7 @@ def test_the_store_does_not_know_endpoints() -> None:
 
 def test_cells_need_numbers_alone() -> None:
     """The cells of a table can be computed where nothing but numpy and scipy is installed."""
-    script = "import blindcal.reproduce.cells, sys; print(*sys.modules)"
+    script = "import blindcal.reproduce.table, sys; print(*sys.modules)"
     run = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     loaded = {one.split(".")[0] for one in run.stdout.split()}
     assert not loaded & {"msgspec", "click", "aiohttp", "tqdm", "matplotlib", "jinja2"}

@@ -26,6 +26,7 @@ COMMANDS = {
     "pull": "Fetch the default model for 'serve'.",
     "serve": "Serve a GGUF model, or a recording of one, on this machine.",
     "score": "Read the hidden probabilities where they can be seen, to check an audit against.",
+    "reproduce": "Make the published table and figures for any models, with our methods in them.",
 }
 
 

@@ -162,9 +162,18 @@ def ask(plan: design.Design, source: Source, method: str, seed: int) -> Answered
 
 
 def read(
-    way: Way, plan: design.Design, labels: IntArray, answered: Answered, queries: int, bins: int
+    way: Way,
+    plan: design.Design,
+    labels: IntArray,
+    answered: Answered,
+    queries: int,
+    bins: int,
+    jitter: float = 0.0,
 ) -> Measured:
-    """What a way makes of the first answers of a run, ``queries`` an item."""
+    """What a way makes of the first answers of a run, ``queries`` an item.
+
+    ``jitter`` is the endpoint's own noise on the log-odds, as a probe found it.
+    """
     rows = len(answered) if way.method == "blind" else min(len(answered), queries * labels.size)
     part = Answered(
         answered.items[:rows], answered.shifts[:rows], answered.temperatures[:rows], answered.answers[:rows]
@@ -173,7 +182,8 @@ def read(
     if isinstance(plan, design.BlindDesign):
         gaps = blind_result(plan, labels, part).gaps
     elif way.fitted:
-        fit = latent(labels[part.items], part.shifts, part.answers, part.temperatures, part.items)
+        asked = (labels[part.items], part.shifts, part.answers, part.temperatures, part.items)
+        fit = latent(*asked, jitter=jitter)
         gaps = fit.gaps(bins)
     else:
         p = face_value(way.method, labels.size, part)

@@ -19,7 +19,6 @@ from scipy.special import expit, logsumexp
 
 from blindcal.endpoints.recording import Recording
 from blindcal.errors import InputError
-from blindcal.estimate.truth import BinnedCalibration, binned_ece
 from blindcal.estimate.verbalized import parse_verbalized
 from blindcal.records import FloatArray, IntArray, Semantics, Targets, Token
 from blindcal.scores import read_scores
@@ -93,10 +92,6 @@ class Source:
         if semantics == "sum":
             return np.asarray(expit(logsumexp(positive, axis=1) - logsumexp(negative, axis=1)))
         return np.asarray(expit(positive.max(axis=1) - negative.max(axis=1)))
-
-    def oracle(self, bins: int, semantics: Semantics) -> BinnedCalibration:
-        """The binned ECE of the hidden probabilities: what the methods estimate."""
-        return binned_ece(self.labels, self.probabilities(semantics), bins)
 
     def spelled(self, semantics: Semantics) -> Source:
         """The same with every recorded spelling of its two words as a target."""

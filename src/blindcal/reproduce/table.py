@@ -8,19 +8,20 @@ from __future__ import annotations
 
 import csv
 import io
+import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
 
-from blindcal.estimate.truth import BinnedCalibration
+from blindcal.estimate.truth import bin_index, binned_ece
 from blindcal.records import FloatArray, Semantics
 from blindcal.reproduce.cells import WAYS, Found, Measured
 from blindcal.reproduce.sources import Source
 from blindcal.text import csv_cell, printable
 
-DASH = "–"
+DASH = "\N{EN DASH}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +44,7 @@ class Entry:
     estimates: tuple[float, ...]
     oracle: float | None
     gaps: tuple[float, ...]
+    gap_sds: tuple[float, ...]
     asked: float
     invalid: float
 
@@ -73,6 +75,32 @@ class Entry:
         return None if errors is None or errors.size < 2 else float(errors.std(ddof=1))
 
 
+@dataclass(frozen=True, slots=True)
+class Known:
+    """What the hidden probabilities hold in each bin: gaps, shares of items, mean confidence and outcome."""
+
+    gaps: FloatArray
+    share: FloatArray
+    predicted: FloatArray
+    observed: FloatArray
+
+    @property
+    def ece(self) -> float:
+        """The oracle: the sum of absolute gaps."""
+        return float(np.abs(self.gaps).sum())
+
+
+def known(source: Source, bins: int, semantics: Semantics) -> Known:
+    """The oracle of a source (METHOD 1) and its reliability diagram; a bin without items has NaN."""
+    p, y = source.probabilities(semantics), source.labels
+    found = binned_ece(y, p, bins)
+    where = bin_index(p, bins)
+    with np.errstate(invalid="ignore"):
+        predicted = np.bincount(where, p, minlength=bins) / found.counts
+        observed = np.bincount(where, y, minlength=bins) / found.counts
+    return Known(found.gaps, found.counts / y.size, predicted, observed)
+
+
 @dataclass(frozen=True)
 class Column:
     """A model on a data set: what is known of it, and everything that was estimated."""
@@ -81,7 +109,7 @@ class Column:
     data: str
     n: int
     semantics: Semantics
-    oracles: dict[Semantics, BinnedCalibration]
+    oracles: dict[Semantics, Known]
     found: Found
 
     @property
@@ -90,7 +118,7 @@ class Column:
         return f"{self.model} {self.data}"
 
     @property
-    def oracle(self) -> BinnedCalibration | None:
+    def oracle(self) -> Known | None:
         """Of what is asked; ``None`` if the probabilities are not known."""
         return self.oracles.get(self.semantics)
 
@@ -105,10 +133,12 @@ class Column:
     def _entry(self, row: Row, measured: Sequence[Measured]) -> Entry:
         oracle = self.oracles.get(WAYS[row.way].semantics(self.semantics))
         asked = sum(one.queries for one in measured)
+        gaps = np.array([one.gaps for one in measured])
         return Entry(
             tuple(one.ece for one in measured),
             None if oracle is None else oracle.ece,
-            tuple(float(gap) for gap in np.mean([one.gaps for one in measured], axis=0)),
+            tuple(gaps.mean(axis=0).tolist()),
+            tuple(gaps.std(axis=0).tolist()),
             asked / len(measured) / self.n,
             sum(one.invalid for one in measured) / max(1, asked),
         )
@@ -118,7 +148,7 @@ def column_of(source: Source, found: Found, bins: int) -> Column:
     """The column of a source whose probabilities are known."""
     asked = source.targets.semantics
     wanted: set[Semantics] = {asked} | {WAYS[cell.way].semantics(asked) for cell in found}
-    oracles = {semantics: source.oracle(bins, semantics) for semantics in wanted}
+    oracles = {semantics: known(source, bins, semantics) for semantics in wanted}
     return Column(source.model, source.data, source.n, asked, oracles, found)
 
 
@@ -140,12 +170,12 @@ class Comparison:
     def mean_error(self, row: Row) -> float | None:
         """Mean absolute error of a row over the columns, if each of them has one."""
         errors = [column.entries[row].error if row in column.entries else None for column in self.columns]
-        known = [error for error in errors if error is not None]
-        return float(np.mean(known)) if known and len(known) == len(errors) else None
+        there = [error for error in errors if error is not None]
+        return float(np.mean(there)) if there and len(there) == len(errors) else None
 
     @property
-    def known(self) -> bool:
-        """Whether any oracle is."""
+    def has_oracle(self) -> bool:
+        """Whether any probabilities are known."""
         return any(column.oracle is not None for column in self.columns)
 
 
@@ -180,12 +210,17 @@ def _spread(value: float, sd: float | None) -> str:
     return _number(value) if sd is None else f"{value:.4f} ± {sd:.4f}"
 
 
+def titled(comparison: Comparison) -> list[tuple[str, list[list[str]]]]:
+    """Both tables, each after what it is; without an oracle the first alone."""
+    tables = [(_estimates_title(comparison), estimates_table(comparison))]
+    if comparison.has_oracle:
+        tables.append((_errors_title(comparison), errors_table(comparison)))
+    return tables
+
+
 def markdown(comparison: Comparison) -> str:
-    """Both tables with what they are."""
-    text = f"{_estimates_title(comparison)}\n\n{markdown_table(estimates_table(comparison))}\n"
-    if comparison.known:
-        text += f"\n{_errors_title(comparison)}\n\n{markdown_table(errors_table(comparison))}\n"
-    return text
+    """The tables, each after what it is."""
+    return "\n".join(f"{title}\n\n{markdown_table(lines)}\n" for title, lines in titled(comparison))
 
 
 def markdown_table(lines: Sequence[Sequence[str]]) -> str:
@@ -213,11 +248,9 @@ def _repeats(comparison: Comparison) -> str:
 
 
 def latex(comparison: Comparison) -> str:
-    """Both tables for a paper; they need the package booktabs."""
-    tables = [(_estimates_title(comparison), estimates_table(comparison))]
-    if comparison.known:
-        tables.append((_errors_title(comparison), errors_table(comparison)))
-    return "% \\usepackage{booktabs}\n" + "\n".join(_latex(title, lines) for title, lines in tables)
+    """The tables for a paper; they need the package booktabs."""
+    tables = (_latex(title, lines) for title, lines in titled(comparison))
+    return "% \\usepackage{booktabs}\n" + "\n".join(tables)
 
 
 def _latex(title: str, lines: Sequence[Sequence[str]]) -> str:
@@ -236,7 +269,7 @@ _LATEX = {
     "~": r"\textasciitilde{}",
     "^": r"\textasciicircum{}",
     "±": r"$\pm$",
-    "–": "--",
+    DASH: "--",
 }
 
 
@@ -244,27 +277,43 @@ def _escaped(text: str) -> str:
     return "".join(_LATEX.get(character, character) for character in printable(text, 200))
 
 
+_CELL = (
+    *("model", "data", "items", "method", "K", "seeds", "semantics", "oracle", "ece", "ece_sd"),
+    *("error", "error_sd", "queries_per_item", "invalid_share"),
+)
+
+
 def cells_csv(comparison: Comparison) -> str:
     """One line a cell of the table."""
-    head = (
-        *("model", "data", "items", "method", "K", "seeds", "semantics", "oracle", "ece", "ece_sd"),
-        *("error", "error_sd", "queries_per_item", "invalid_share"),
-    )
-    return _csv(
-        head, (line for column in comparison.columns for line in _cell_lines(column, comparison.rows))
-    )
+    lines = _cell_lines(comparison)
+    return _csv(_CELL, ((csv_cell(str(model)), csv_cell(str(data)), *rest) for model, data, *rest in lines))
 
 
-def _cell_lines(column: Column, rows: Iterable[Row]) -> Iterable[tuple[object, ...]]:
-    where = (csv_cell(column.model), csv_cell(column.data), column.n)
-    for row in rows:
-        if row in column.entries:
-            one = column.entries[row]
-            semantics = WAYS[row.way].semantics(column.semantics)
-            yield (
-                *(*where, row.way, row.queries, len(one.estimates), semantics, one.oracle, one.mean, one.sd),
-                *(one.error, one.error_sd, one.asked, one.invalid),
-            )
+def cells_json(comparison: Comparison) -> str:
+    """One JSON object a line for each cell of the table."""
+    lines = (dict(zip(_CELL, line, strict=True)) for line in _cell_lines(comparison))
+    return "".join(json.dumps(line) + "\n" for line in lines)
+
+
+def _cell_lines(comparison: Comparison) -> Iterable[tuple[object, ...]]:
+    for column in comparison.columns:
+        for row in comparison.rows:
+            if row in column.entries:
+                one = column.entries[row]
+                semantics = WAYS[row.way].semantics(column.semantics)
+                yield (
+                    *(column.model, column.data, column.n, row.way, row.queries, len(one.estimates)),
+                    *(
+                        semantics,
+                        one.oracle,
+                        one.mean,
+                        one.sd,
+                        one.error,
+                        one.error_sd,
+                        one.asked,
+                        one.invalid,
+                    ),
+                )
 
 
 def estimates_csv(comparison: Comparison) -> str:

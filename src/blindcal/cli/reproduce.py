@@ -1,0 +1,273 @@
+"""``blindcal reproduce``: the published table and figures for any models, with our methods in them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import click
+from tqdm import tqdm
+
+from blindcal import catalogue
+from blindcal.bar import Bar
+from blindcal.cli import options
+from blindcal.endpoints.http import Api
+from blindcal.errors import ConfigError
+from blindcal.records import Semantics
+from blindcal.reproduce import audited, folder, sources, table
+from blindcal.reproduce.cells import WAYS, Cache, Wanted, compute
+from blindcal.reproduce.names import file_name
+from blindcal.reproduce.sources import Source
+from blindcal.reproduce.table import Column, Comparison
+from blindcal.run import Limits
+from blindcal.settings import Settings
+from blindcal.text import printable
+
+FILE_SEEDS, ENDPOINT_SEEDS = 20, 1
+MOST = 8
+
+
+class Budgets(click.ParamType[tuple[int, ...]]):
+    """Numbers of queries an item: 1-8, or 1,2,4."""
+
+    name = "K-K|K,K"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> tuple[int, ...]:
+        """Parse the text of the option."""
+        if isinstance(value, tuple):
+            return value
+        try:
+            low, dash, high = value.partition("-")
+            found = tuple(range(int(low), int(high) + 1)) if dash else tuple(map(int, value.split(",")))
+        except ValueError:
+            found = ()
+        if not found or not all(1 <= k <= MOST for k in found):
+            self.fail(
+                f"{printable(value, 40)!r} is not a range 1-8 or a list 1,2,4 within 1 to {MOST}", param, ctx
+            )
+        return tuple(sorted(set(found)))
+
+
+@click.command("reproduce", short_help="The published table and figures, for any models.")
+@click.argument("files", nargs=-1, type=click.Path(path_type=Path))
+@click.option("--model", "models", multiple=True, help="A model behind --base-url; repeat for more.")
+@click.option(
+    "--transformers",
+    multiple=True,
+    metavar="NAME",
+    help="A model to load here (folder, Hugging Face name, GGUF) and score first; repeat for more.",
+)
+@click.option(
+    "--data",
+    multiple=True,
+    metavar="SET",
+    help=f"{', '.join(catalogue.NAMES)}, hf:NAME with --template, or a file of items; repeat for more.",
+)
+@click.option("--base-url", default=options.OPENAI, envvar="OPENAI_BASE_URL", show_default=True)
+@click.option("--api", type=click.Choice(["chat", "completions"]), default="chat", show_default=True)
+@click.option(
+    "--api-key-env", default="OPENAI_API_KEY", show_default=True, help="The variable that holds the key."
+)
+@click.option("--extra-body", type=options.JsonObject(), default="{}", help="Fields added to every request.")
+@click.option("--send-seed", is_flag=True, help="Send a seed with each sampled query.")
+@click.option("--concurrency", type=click.IntRange(1), default=32, show_default=True)
+@options.word_options
+@options.reading_options
+@click.option(
+    "--semantics",
+    type=click.Choice(["pair", "max"]),
+    default="pair",
+    show_default=True,
+    help="One spelling a side, or all that are recorded.",
+)
+@click.option(
+    "--method",
+    "methods",
+    multiple=True,
+    type=click.Choice(list(WAYS)),
+    help="Only these rows; repeat for more.  [default: all]",
+)
+@click.option("--budgets", type=Budgets(), default="1-8", show_default=True, help="Queries an item.")
+@click.option(
+    "--seeds",
+    type=click.IntRange(1),
+    help=f"Repeats: seeds 0 and up.  [default: {FILE_SEEDS} from files, {ENDPOINT_SEEDS} from endpoints]",
+)
+@click.option("--bins", type=click.IntRange(1), default=5, show_default=True, help="Bins of the ECE.")
+@click.option(
+    "--jobs", type=click.IntRange(1), help="Processes that compute.  [default: one for each core, at most 8]"
+)
+@click.option(
+    "--out",
+    type=click.Path(file_okay=False, path_type=Path),
+    default=Path("reproduced"),
+    show_default=True,
+    help="The folder for everything; the same command again goes on with what is there.",
+)
+@click.option(
+    "--cache",
+    type=click.Path(file_okay=False, path_type=Path),
+    help="Where computed cells are kept; may be shared.  [default: OUT/cache]",
+)
+@click.option("--dry-run", is_flag=True, help="Only say how many queries an endpoint would be asked.")
+@click.option("--json", "as_json", is_flag=True, help="Print the cells as JSON lines instead of the table.")
+@click.option("--quiet", is_flag=True, help="No progress and no table; errors only (and --json).")
+def command(
+    files: tuple[Path, ...],
+    models: tuple[str, ...],
+    transformers: tuple[str, ...],
+    data: tuple[str, ...],
+    base_url: str,
+    api: Api,
+    api_key_env: str,
+    extra_body: Mapping[str, Any],
+    send_seed: bool,
+    concurrency: int,
+    semantics: Semantics,
+    methods: tuple[str, ...],
+    budgets: tuple[int, ...],
+    seeds: int | None,
+    bins: int,
+    jobs: int | None,
+    out: Path,
+    cache: Path | None,
+    dry_run: bool,
+    as_json: bool,
+    quiet: bool,
+    **chosen: Any,
+) -> None:
+    """Make the published table (Plaud et al. 2026) and its figures for any models and data sets.
+
+    Every method of the paper and ours, at every budget, beside the oracle: how far each is from it, over
+    several seeds. Into --out go index.html with everything, table.md, table.tex, cells.csv, estimates.csv
+    and the figures: cost against error, and each model's calibration curves beside its white-box
+    reliability. What was computed or asked is kept: the same command again is free, and an interrupted
+    one goes on.
+
+    FILES are scores (id,label,p) or logits (id,label,'text|token id',...,lse,argmax), or folders of them,
+    named MODEL__DATASET.csv. Beside an endpoint of the same MODEL and DATASET they are its oracle.
+
+    \b
+    Examples:
+      blindcal reproduce logits/ scores/                              files alone
+      blindcal reproduce --model gpt-4o-mini --data boolq --data mmlu  an endpoint
+      blindcal reproduce --transformers Qwen/Qwen2.5-7B-Instruct --data boolq
+      blindcal reproduce --model llama --base-url http://127.0.0.1:8080/v1 --data mine.jsonl \\
+        --template "{claim}\\nIs this true? Answer Yes or No."
+    """
+    if not files and not models and not transformers:
+        raise click.UsageError("give score or logit files, --model NAME or --transformers NAME")
+    if (models or transformers) and not data:
+        raise click.UsageError(f"--data says what is asked: {', '.join(catalogue.NAMES)}, hf:NAME or a file")
+    seeds = seeds or (ENDPOINT_SEEDS if models else FILE_SEEDS)
+    wanted = Wanted(methods or tuple(WAYS), budgets, tuple(range(seeds)), bins)
+    asks = [(model, one) for model in models for one in data]
+    settings = {
+        (model, one): Settings(
+            model=model,
+            base_url=base_url,
+            api=api,
+            api_key_env=api_key_env,
+            extra_body=extra_body,
+            send_seed=send_seed,
+            semantics=semantics,
+            **chosen,
+        )
+        for model, one in asks
+    }
+    if dry_run:
+        _say_plan(settings, wanted)
+        return
+    say = (lambda _: None) if quiet else _say
+    paths = sources.find(list(files)) if files else []
+    paths += [_score(model, one, out, chosen, say) for model in transformers for one in data]
+    words = {"positive": chosen["positive"], "negative": chosen["negative"]}
+    known = [sources.read(path, **words) for path in tqdm(paths, unit="file", delay=2, disable=quiet or None)]
+    known = [one.spelled("max") if semantics == "max" else one for one in known]
+    names = {(file_name(one.model), file_name(one.data)): one for one in known}
+    if len(names) < len(known):
+        raise ConfigError("two files are of the same model and data set: name them MODEL__DATASET.csv")
+    columns, notes = [], []
+    for (model, one), each in settings.items():
+        where = file_name(model, _short(one))
+        oracle = names.pop((file_name(model), file_name(_short(one))), None)
+        say(f"{model} on {one}")
+        with Bar(disable=quiet or None) as bar:
+            column, said = audited.measure(
+                one,
+                each,
+                wanted,
+                out / "runs" / where,
+                data=_short(one),
+                oracle=oracle,
+                limits=Limits(concurrency),
+                progress=bar,
+                stage=say,
+            )
+        columns.append(column)
+        notes += said
+    columns = _from_files(list(names.values()), wanted, Cache(cache or out / "cache"), jobs, quiet) + columns
+    comparison = Comparison(tuple(columns), bins, wanted.seeds)
+    page = folder.write(comparison, out, notes)
+    for note in notes:
+        click.echo(f"warning: {printable(note, 400)}", err=True)
+    if as_json:
+        click.echo(table.cells_json(comparison), nl=False)
+    elif not quiet:
+        click.echo(table.markdown(comparison))
+        click.echo(f"everything is in {page}", err=True)
+
+
+def _from_files(
+    known: list[Source], wanted: Wanted, cache: Cache, jobs: int | None, quiet: bool
+) -> list[Column]:
+    work = [(one, wanted) for one in known]
+    with tqdm(unit="cell", delay=2, disable=quiet or None, leave=False) as bar:
+
+        def show(done: int, total: int) -> None:
+            bar.total = total
+            bar.update(done - bar.n)
+
+        count = jobs or min(8, len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1)
+        found = compute(work, cache, jobs=count, progress=show)
+    return [table.column_of(one, cells, wanted.bins) for one, cells in zip(known, found, strict=True)]
+
+
+def _say_plan(settings: Mapping[tuple[str, str], Settings], wanted: Wanted) -> None:
+    for (model, one), each in settings.items():
+        with catalogue.open_items(one, each.reading, data_dir=each.data_dir) as items:
+            count = audited.planned(wanted, len(items))
+            runs = sum(1 for _ in audited.runs(wanted))
+            click.echo(
+                f"{printable(model)} {printable(one)}: {len(items):,} items, {count:,} queries in {runs} "
+                "audits, and a few dozen to probe before each"
+            )
+
+
+def _score(model: str, one: str, out: Path, chosen: Mapping[str, Any], say: Any) -> Path:
+    """The score file of a transformers model on a set, made first if it is not there."""
+    from blindcal.cli import score
+
+    path = out / "scores" / f"{file_name(model, _short(one))}.csv"
+    if not path.exists():
+        say(f"scoring {model} on {one}")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        draft = path.with_suffix(".csv.part")
+        click.get_current_context().invoke(
+            score.command, items=Path(one), out=draft, model=model, transformers=True, **chosen
+        )
+        draft.replace(path)
+    return path
+
+
+def _short(one: str) -> str:
+    """A data set's name in the table: that of its file, or its own."""
+    return one.rpartition("/")[2].split(".")[0] if not catalogue.is_name(one) else one
+
+
+def _say(stage: str) -> None:
+    click.echo(f"{printable(stage)} ...", err=True)

@@ -1,0 +1,163 @@
+"""Cells from an endpoint: each method is one audit to its largest budget, in a run folder of its own.
+
+The folder is what is kept: a finished run is read back without asking or waiting for anybody, an interrupted
+one is taken up again, and nothing is paid for twice. Smaller budgets are the beginning of the same run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from blindcal import catalogue, design
+from blindcal.auditing import RESULT_FILE, audit
+from blindcal.data import Items
+from blindcal.errors import ConfigError, InputError, StoreError, UnfitError
+from blindcal.finished import Finished, open_run
+from blindcal.records import INVALID
+from blindcal.reproduce.cells import WAYS, Cell, Found, Measured, Wanted, read
+from blindcal.reproduce.sources import Source
+from blindcal.reproduce.table import Column, known
+from blindcal.run import Limits, Progress
+from blindcal.settings import Settings
+from blindcal.text import printable
+
+_RESAMPLES = 20  # the table needs no intervals: as few refits as an audit takes
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One audit: the method, how far it goes, and with which seed."""
+
+    method: str
+    queries: int
+    seed: int
+    cells: tuple[Cell, ...]
+
+    @property
+    def name(self) -> str:
+        """Of its folder."""
+        return f"{self.method}-{self.queries}-seed{self.seed}"
+
+
+def runs(wanted: Wanted) -> Iterator[Run]:
+    """The audits that hold every wanted cell, of methods that an endpoint can be asked by."""
+    for seed in wanted.seeds:
+        by_method: dict[str, list[Cell]] = {}
+        for way in wanted.ways:
+            for queries in WAYS[way].budgets:
+                if queries in wanted.budgets and WAYS[way].method in design.METHODS:
+                    cell = Cell(way, queries, seed, wanted.bins)
+                    by_method.setdefault(WAYS[way].method, []).append(cell)
+        for method, cells in by_method.items():
+            yield Run(method, max(cell.queries for cell in cells), seed, tuple(cells))
+
+
+def planned(wanted: Wanted, n: int) -> int:
+    """How many queries all that takes, without the probes."""
+    share = {"blind": 1 - 1 / wanted.bins}
+    return round(sum(share.get(run.method, run.queries) * n for run in runs(wanted)))
+
+
+def measure(
+    items: Path | str,
+    settings: Settings,
+    wanted: Wanted,
+    folder: Path,
+    *,
+    data: str,
+    oracle: Source | None = None,
+    limits: Limits | None = None,
+    progress: Callable[[Progress], None] | None = None,
+    stage: Callable[[str], None] | None = None,
+) -> tuple[Column, list[str]]:
+    """The column of a model behind an endpoint, and notes on what could not be measured.
+
+    ``settings`` say who is asked and how; method, budget and seed are filled in. ``oracle`` are the
+    model's known probabilities on the same items, if there are any.
+    """
+    found: Found = {}
+    notes: list[str] = []
+    with catalogue.open_items(items, settings.reading, data_dir=settings.data_dir) as opened:
+        labels = opened.labels
+        if oracle is not None:
+            _check_same(oracle, opened)
+        for one in runs(wanted):
+            chosen = replace(
+                settings,
+                method=one.method,
+                queries=None if one.method == "blind" else float(one.queries),
+                seed=one.seed,
+                bins=wanted.bins,
+                resamples=_RESAMPLES,
+            )
+            try:
+                done = _finished(items, chosen, opened, folder / one.name, limits, progress, stage)
+            except UnfitError as error:
+                notes.append(f"{settings.model} {data}, {one.method}: {error}")
+                continue
+            found |= _read(done, one)
+    asked = settings.semantics
+    semantics = {asked} | {WAYS[cell.way].semantics(asked) for cell in found}
+    oracles = {} if oracle is None else {one: known(oracle, wanted.bins, one) for one in semantics}
+    return Column(settings.model, data, int(labels.size), asked, oracles, found), notes
+
+
+def _finished(
+    items: Path | str,
+    settings: Settings,
+    opened: Items,
+    folder: Path,
+    limits: Limits | None,
+    progress: Callable[[Progress], None] | None,
+    stage: Callable[[str], None] | None,
+) -> Finished:
+    """A whole run: read back if it is there, else asked for."""
+    if (folder / RESULT_FILE).exists():
+        try:
+            done = open_run(folder)
+        except (StoreError, InputError):
+            done = None  # it went on after its result was written, or an older version wrote it
+        wanted = settings.resolved(len(opened)).fixed(opened)
+        if done is not None and done.result.complete and done.settings == wanted:
+            return done
+    result = audit(items, settings, out=folder, limits=limits, progress=progress, stage=stage)
+    if not result.complete:
+        raise ConfigError(
+            f"{folder}: stopped early ({printable(str(result.stopped), 200)}); the same command goes on"
+        )
+    return open_run(folder)
+
+
+def _read(done: Finished, run: Run) -> Found:
+    if run.method == "verbalized":
+        gaps = tuple(float("nan") if one.gap.value is None else one.gap.value for one in done.result.bins)
+        value = done.result.ece.value
+        counts = done.result.counts
+        if value is None:
+            return {}
+        return {cell: Measured(value, gaps, len(done.answered), counts.invalid) for cell in run.cells}
+    queries = 1 if run.method == "blind" else run.queries
+    bins = run.cells[0].bins
+    plan = design.make(run.method, done.labels, queries=queries, bins=bins, seed=run.seed)
+    if not (done.answered.answers != INVALID).any():
+        return {}
+    return {
+        cell: read(WAYS[cell.way], plan, done.labels, done.answered, cell.queries, bins, done.jitter)
+        for cell in run.cells
+    }
+
+
+def _check_same(oracle: Source, items: Items) -> None:
+    known = dict(zip(oracle.recording.ids, oracle.labels.tolist(), strict=True))
+    for item in items:
+        if known.get(item.id) != item.label:
+            raise InputError(
+                f"{oracle.name}: item {printable(item.id, 60)!r} with label {item.label} is not in the file "
+                "of known probabilities: were they recorded on other questions?"
+            )
+    if len(known) != len(items):
+        raise InputError(
+            f"{oracle.name}: {len(known):,} items have known probabilities, {len(items):,} are asked"
+        )

@@ -1,0 +1,39 @@
+"""What is written: tables in three formats, figures, and one page with all of it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from blindcal.reproduce import table
+from blindcal.reproduce.names import file_name
+from blindcal.reproduce.table import Comparison
+
+INDEX, FIGURES = "index.html", "figures"
+
+
+def write(comparison: Comparison, out: Path, notes: Sequence[str] = ()) -> Path:
+    """Write everything about a comparison into a folder, and return its page: same numbers, same bytes."""
+    from blindcal.report import compared  # draws: slow to import
+
+    out.mkdir(parents=True, exist_ok=True)
+    texts = {
+        "table.md": table.markdown(comparison),
+        "table.tex": table.latex(comparison),
+        "cells.csv": table.cells_csv(comparison),
+        "estimates.csv": table.estimates_csv(comparison),
+    }
+    for name, text in texts.items():
+        _replace(out / name, text)
+    drawn = compared.draw(comparison, [file_name(one.model, one.data) for one in comparison.columns])
+    compared.save(drawn, out / FIGURES)
+    page = compared.page(comparison, drawn, table.titled(comparison), notes, list(texts))
+    _replace(out / INDEX, page)
+    return out / INDEX
+
+
+def _replace(path: Path, text: str) -> None:
+    """A reader sees the old file or the new one, never half of one."""
+    draft = path.with_name(path.name + ".part")
+    draft.write_text(text, encoding="utf-8")
+    draft.replace(path)

@@ -1,0 +1,235 @@
+"""`blindcal reproduce`: from files, over HTTP, again, and with wrong names."""
+
+from __future__ import annotations
+
+import csv
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from click.testing import CliRunner, Result
+
+from blindcal import data
+from blindcal.cli import app
+from blindcal.endpoints import replay
+from blindcal.endpoints.recording import Recording
+from blindcal.endpoints.replay import Behaviour, Server
+from blindcal.reproduce import sources, table
+from blindcal.reproduce.cells import Cell, Measured
+from blindcal.reproduce.table import Column, Comparison, Row
+from serving import SHARED
+
+
+def reproduce(*arguments: object) -> Result:
+    return CliRunner().invoke(app, ["reproduce", *map(str, arguments)])
+
+
+def ok(*arguments: object) -> Result:
+    result = reproduce(*arguments)
+    assert result.exit_code == 0, result.output
+    return result
+
+
+def write_recording(folder: Path, n: int = 90) -> Path:
+    """Logits of a made-up model: two spellings a side, other words likelier than both now and then."""
+    rng = np.random.default_rng(0)
+    side = 2.5 * rng.standard_normal(n)
+    rows = ["id,label,Yes|11, yes|12,No|13, no|14,lse,argmax"]
+    for k in range(n):
+        said = [10 + side[k] / 2, 8 + side[k] / 2 + rng.normal(), 10 - side[k] / 2, 8.5 - side[k] / 2]
+        other = 10 + rng.normal()
+        lse = np.logaddexp.reduce([*said, other])
+        best = int(np.argmax([*said, other]))
+        label = int(rng.random() < 1 / (1 + np.exp(-0.6 * side[k])))
+        rows.append(
+            f"q{k},{label}," + ",".join(f"{z:.4f}" for z in [*said, lse]) + f",{[11, 12, 13, 14, 99][best]}"
+        )
+    path = folder / "model__set__logits.csv"
+    path.write_text("\n".join(rows) + "\n")
+    return path
+
+
+def write_items(path: Path, ids: list[str], labels: list[int]) -> None:
+    lines = [
+        json.dumps(
+            {"id": one, "label": label, "prompt": f"Is {one} so? Yes or No.", "answer_words": "Yes/No"}
+        )
+        for one, label in zip(ids, labels, strict=True)
+    ]
+    path.write_text("\n".join(lines) + "\n")
+
+
+def estimates(folder: Path) -> list[dict[str, str]]:
+    with (folder / "estimates.csv").open(newline="") as file:
+        return [
+            {name: value for name, value in row.items() if name != "model"} for row in csv.DictReader(file)
+        ]
+
+
+def test_over_http_and_from_files_it_is_the_same_table(tmp_path: Path) -> None:
+    """Every row at every budget, sampled ones too, is equal to the last digit for the same seed."""
+    path = write_recording(tmp_path)
+    known = sources.read(path)
+    items = tmp_path / "set.jsonl"
+    write_items(items, list(known.recording.ids), known.labels.tolist())
+    common = ("--budgets", "1-3", "--seeds", 1, "--bins", 4, "--jobs", 1)
+    ok(path, *common, "--out", tmp_path / "files")
+    recording = Recording.load(path)
+    with data.load(items) as questions, replay.running(recording, questions) as server:
+        endpoint = ("--model", recording.name, "--base-url", server.base_url, "--data", items, "--send-seed")
+        ok(*endpoint, *common, "--out", tmp_path / "http")
+        asked = server.requests
+        first = (tmp_path / "http" / "index.html").read_bytes()
+        ok(*endpoint, *common, "--out", tmp_path / "http")
+        assert server.requests == asked  # a second time nothing is asked
+    assert estimates(tmp_path / "http") == estimates(tmp_path / "files")
+    ways = {(row["method"], row["K"]) for row in estimates(tmp_path / "http")}
+    assert {("temperature", "3"), ("sampling+latent", "1"), ("blind", "1"), ("latent", "2")} <= ways
+    ok(*endpoint, *common, "--out", tmp_path / "http")  # nor is anybody needed
+    assert (tmp_path / "http" / "index.html").read_bytes() == first
+
+
+def test_a_recorded_model_over_http_and_from_its_file(tmp_path: Path) -> None:
+    """The same for 120 items of a real model, with its logits as the oracle of the endpoint's column."""
+    path = SHARED / "logits" / "smollm2__boolq__logits.csv.gz"
+    if not path.exists():
+        pytest.skip("no recorded logits beside the project")
+    import gzip
+
+    with gzip.open(path, "rt") as file:
+        head = [next(file) for _ in range(121)]
+    few = tmp_path / "smollm2__few__logits.csv"
+    few.write_text("".join(head))
+    known = sources.read(few)
+    items = tmp_path / "few.jsonl"
+    write_items(items, list(known.recording.ids), known.labels.tolist())
+    words = ("--positive", "True", "--negative", "False")
+    ids = ("--positive-ids", known.targets.positive[0].id, "--negative-ids", known.targets.negative[0].id)
+    common = (*words, "--budgets", "1,2", "--seeds", 1, "--jobs", 1)
+    ok(few, *common, "--out", tmp_path / "files")
+    loaded = Recording.load(few)
+    recording = Recording("smollm2", *(getattr(loaded, name) for name in loaded.__slots__[1:]))
+    with data.load(items) as questions, replay.running(recording, questions) as server:
+        endpoint = ("--model", "smollm2", "--base-url", server.base_url, "--data", items, "--send-seed", *ids)
+        ok(few, *endpoint, *common, "--out", tmp_path / "http")
+    for name in ("estimates.csv", "cells.csv", "table.md", "table.tex"):
+        assert (tmp_path / "http" / name).read_text() == (tmp_path / "files" / name).read_text(), name
+
+
+def test_again_it_is_free_and_bit_identical(tmp_path: Path) -> None:
+    """The same command reads its cells and writes the same bytes."""
+    path = write_recording(tmp_path)
+    arguments = (
+        path,
+        "--budgets",
+        "1-2",
+        "--seeds",
+        2,
+        "--jobs",
+        1,
+        "--method",
+        "blind",
+        "--method",
+        "sampling",
+    )
+    ok(*arguments, "--out", tmp_path / "one")
+    made = {
+        one.relative_to(tmp_path / "one"): (one.read_bytes(), one.stat().st_mtime_ns)
+        for one in (tmp_path / "one").rglob("*")
+        if one.is_file()
+    }
+    ok(*arguments, "--out", tmp_path / "one")
+    for name, (content, changed) in made.items():
+        assert (tmp_path / "one" / name).read_bytes() == content, name
+        if name.parts[0] == "cache":
+            assert (tmp_path / "one" / name).stat().st_mtime_ns == changed
+    assert {"index.html", "table.md", "table.tex", "cells.csv", "estimates.csv", "cache", "figures"} == {
+        name.parts[0] for name in made
+    }
+
+
+def test_an_endpoint_that_ignores_the_bias_fills_the_rows_it_can(tmp_path: Path) -> None:
+    """Methods that the probe refuses are dashes with a reason; temperature needs no bias and is there."""
+    known = sources.read(write_recording(tmp_path))
+    items = tmp_path / "set.jsonl"
+    write_items(items, list(known.recording.ids), known.labels.tolist())
+    with (
+        data.load(items) as questions,
+        replay.running(known.recording, questions, Behaviour(bias="ignored")) as server,
+    ):
+        run = _asked(server, items, tmp_path / "out")
+    methods = {json.loads(line)["method"] for line in run.stdout.splitlines()}
+    assert methods == {"temperature"}
+    assert "latent: this endpoint cannot be audited by latent" in run.stderr
+
+
+def _asked(server: Server, items: Path, out: Path) -> Result:
+    name = server.recording.name
+    endpoint = ("--model", name, "--base-url", server.base_url, "--data", items)
+    methods = ("--method", "latent", "--method", "temperature")
+    return ok(*endpoint, *methods, "--budgets", "2", "--out", out, "--json", "--quiet")
+
+
+def test_a_dry_run_says_what_would_be_asked(tmp_path: Path) -> None:
+    """Eight queries an item by four methods and one in five less by blind: one run holds all its budgets."""
+    items = tmp_path / "set.jsonl"
+    write_items(items, [f"q{k}" for k in range(10)], [k % 2 for k in range(10)])
+    said = ok("--model", "m", "--base-url", "http://127.0.0.1:9/v1", "--data", items, "--dry-run")
+    assert (
+        "10 items, 328 queries in 5 audits" in said.output
+        or "10 items, 338 queries in 6 audits" in said.output
+    )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ([], "give score or logit files"),
+        (["--model", "m"], "--data says what is asked: boolq, mmlu"),
+        (["--model", "m", "--data", "boolqq"], "no set of this name"),
+        (["nowhere.csv"], "no such file or folder"),
+        (["x.csv", "--method", "psychic"], "'latent'"),
+        (["x.csv", "--budgets", "9"], "within 1 to 8"),
+    ],
+)
+def test_wrong_names_are_answered_with_the_right_ones(arguments: list[str], said: str) -> None:
+    """An unknown set, method, budget or file gets one line that lists what there is."""
+    result = reproduce(*arguments)
+    assert result.exit_code != 0
+    assert said in result.output or said in str(result.exception)
+
+
+def test_the_tables_say_what_was_found() -> None:
+    """Means, spreads, errors and dashes in Markdown, LaTeX and CSV, names escaped in each."""
+    oracle = table.Known(
+        np.array([0.1, 0.0]), np.array([1.0, 0.0]), np.array([0.5, np.nan]), np.array([0.4, np.nan])
+    )
+    found = {
+        Cell("latent", 1, seed, 2): Measured(ece, (ece, 0.0), 10, 1) for seed, ece in enumerate((0.12, 0.10))
+    }
+    one = Column("a|b_c", "=x", 10, "pair", {"pair": oracle}, found)
+    other = Column("d", "y", 10, "pair", {}, {Cell("blind", 1, 0, 2): Measured(0.3, (0.3, 0.0), 5, 0)})
+    both = Comparison((one, other), 2, (0, 1))
+    assert one.entries[Row("latent", 1)].error == pytest.approx(0.01)
+    text = table.markdown(both)
+    assert "| oracle | 0.1000 | \N{EN DASH} |" in text
+    assert "| latent, K=1 | 0.1100 ± 0.0141 | \N{EN DASH} |" in text
+    assert "a\\|b_c =x" in text
+    assert r"a|b\_c =x & d y \\" in table.latex(both)
+    assert r"0.1100 $\pm$ 0.0141" in table.latex(both)
+    assert "a|b_c,'=x,10,latent,1,2,pair,0.1,0.11" in table.cells_csv(both)
+    assert json.loads(table.cells_json(both).splitlines()[-1])["oracle"] is None
+
+
+def test_the_page_shows_names_as_text(tmp_path: Path) -> None:
+    """Whatever a model is called, it is text on the page; nothing is fetched from anywhere."""
+    from blindcal.reproduce import folder
+
+    found = {Cell("blind", 1, 0, 2): Measured(0.3, (0.3, 0.0), 5, 0)}
+    column = Column("<script>alert(1)</script>", "y", 10, "pair", {}, found)
+    page = folder.write(Comparison((column,), 2, (0,)), tmp_path, ["<b>unfit</b>"]).read_text()
+    assert "<script" not in page
+    assert "&lt;b&gt;unfit" in page
+    assert "http://" not in page.replace("http://www.w3.org/", "")
+    assert "https://" not in page
