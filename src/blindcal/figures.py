@@ -351,5 +351,5 @@ def _decisions(negative: FloatArray, positive: FloatArray) -> list[_Decision]:
         with np.errstate(invalid="ignore", divide="ignore"):
             precision = np.where(fp + tp > 1e-12, tp / (fp + tp), np.nan)
             recall = np.where(share > 1e-12, tp / share, np.nan)
-        found.append(_Decision(t, -float(logit(t)), (precision, recall, tp + (1 - share) - fp, fp + tp)))
+        found.append(_Decision(t, 0.0 - float(logit(t)), (precision, recall, tp + (1 - share) - fp, fp + tp)))
     return found

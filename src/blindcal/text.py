@@ -18,6 +18,12 @@ def printable(text: str, limit: int = 200) -> str:
     return shown + "…" if len(text) > limit else shown
 
 
+def visible(text: str, lines: bool = False) -> str:
+    """``text`` in full with what could hide or reorder written as an escape; ``lines`` keeps line breaks."""
+    kept = "\t\n" if lines else ""
+    return _UNSAFE.sub(lambda match: match[0] if match[0] in kept else _escape(match), text)
+
+
 def encodable(text: str) -> str:
     """``text`` with lone surrogates, which no UTF-8 can carry, replaced by U+FFFD."""
     return text if text.isascii() else _SURROGATE.sub("\ufffd", text)

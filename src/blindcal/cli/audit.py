@@ -25,6 +25,7 @@ from blindcal.cli.status import described
 from blindcal.design import METHODS
 from blindcal.errors import PendingError, UnfitError
 from blindcal.methods import FITTED
+from blindcal.report.page import PAGE_FILE, write
 from blindcal.result import FEW, AuditResult, Estimate
 from blindcal.run import Limits, Prices
 from blindcal.settings import Settings, known_prices
@@ -242,6 +243,8 @@ def command(
     except KeyboardInterrupt:
         click.echo("interrupted; everything answered is kept: the same command goes on with it", err=True)
         context.exit(INTERRUPTED)
+    say("drawing the report")
+    write(result, folder / PAGE_FILE)
     if as_json:
         click.echo(result.to_json(), nl=False)
     elif not quiet:
@@ -340,6 +343,8 @@ def show(result: AuditResult, folder: Path) -> None:
         click.echo(f"stopped    {printable(result.stopped, 400)}; the same command goes on")
     written = [name for name in (RESULT_FILE, ANSWERS_FILE, RUN_FILE) if (folder / name).exists()]
     click.echo(f"files      {folder}: {', '.join(written)}")
+    if (folder / PAGE_FILE).exists():
+        click.echo(f"report     {folder / PAGE_FILE}")
 
 
 def _number(estimate: Estimate, level: str) -> str:

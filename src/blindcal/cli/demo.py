@@ -13,6 +13,7 @@ from blindcal.cli.audit import show
 from blindcal.cli.pull import pull_with_progress
 from blindcal.endpoints import local
 from blindcal.lines import as_line
+from blindcal.report.page import PAGE_FILE, write
 from blindcal.settings import Settings
 
 
@@ -48,6 +49,7 @@ def command(n: int, seed: int, out: Path, port: int) -> None:
             result = audit(
                 items, settings, out=out, progress=bar, stage=lambda what: click.echo(f"{what} ...", err=True)
             )
+    write(result, out / PAGE_FILE)
     show(result, out)
     click.echo(
         "\nYour own model:\n"

@@ -11,6 +11,7 @@ from blindcal.cli.audit import show
 from blindcal.errors import ConfigError
 from blindcal.finished import open_run
 from blindcal.merging import merge
+from blindcal.report.page import PAGE_FILE, write
 
 
 @click.command("merge", short_help="Put runs on different items of one model together.")
@@ -50,6 +51,7 @@ def command(runs: tuple[Path, ...], out: Path, resamples: int, counts: Path | No
     result = merge(opened, resamples=resamples)
     out.mkdir(parents=True, exist_ok=True)
     result.save(out / RESULT_FILE)
+    write(result, out / PAGE_FILE)
     if counts is not None:
         from blindcal.counting import of_run, write_counts
         from blindcal.estimate.counts import Counts

@@ -1,0 +1,127 @@
+"""Numbers on a page, each tied to the place in result.json that it comes from.
+
+A number is named by a *path* such as ``bins.3.gap.low``; ``1-path``, ``path+path`` and ``cost.ROW.FP.FN`` (the
+expected cost of an operating point) say the little arithmetic that words need. It is written as a ``<data>`` element which carries the path and the full value,
+so that what a reader sees can be checked against the file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+from markupsafe import Markup
+
+from blindcal.result import AuditResult
+
+UNKNOWN = "–"  # an en dash: what a method cannot tell
+MINUS = "−"
+
+
+@dataclass(frozen=True, slots=True)
+class Number:
+    """A number to be shown: where it is, and in which form."""
+
+    path: str
+    form: str = "percent"
+
+
+def percent(value: float) -> str:
+    """A share in per cent: one decimal, two below one per cent."""
+    digits = 1 if abs(value) >= 0.00995 or value == 0 else 2
+    if 0 < abs(value) < 0.00005:
+        return "below 0.01%"
+    return f"{abs(value):.{digits}%}"
+
+
+def signed(value: float) -> str:
+    """A difference in percentage points, with its sign."""
+    return f"{MINUS if round(value, 4) < 0 else '+'}{abs(value) * 100:.1f}"
+
+
+def pvalue(value: float) -> str:
+    """A p-value; how very small one is says nothing."""
+    return "below 0.001" if value < 0.001 else f"{value:.3f}" if value < 0.1 else f"{value:.2f}"
+
+
+def duration(value: float) -> str:
+    """Seconds in the unit that a person would use."""
+    if value < 120:
+        return f"{value:.1f} s"
+    return f"{value / 60:.1f} min" if value < 7200 else f"{value / 3600:.1f} h"
+
+
+def decimal(value: float, digits: int) -> str:
+    """A plain number with a true minus, and no minus before a zero."""
+    return f"{round(value, digits) + 0.0:.{digits}f}".replace("-", MINUS)
+
+
+FORMS: dict[str, Callable[[Any], str]] = {
+    "percent": percent,
+    "whole": lambda value: f"{value:.0%}",
+    "signed": signed,
+    "pvalue": pvalue,
+    "count": lambda value: f"{value:,}",
+    "dollars": lambda value: f"${value:,.4f}",
+    "seconds": duration,
+    "two": lambda value: decimal(value, 2),
+    "three": lambda value: decimal(value, 3),
+    "four": lambda value: decimal(value, 4),
+    "short": lambda value: f"{value:g}".replace("-", MINUS),
+}
+
+
+class Numbers:
+    """The numbers of one result, by path."""
+
+    def __init__(self, result: AuditResult) -> None:
+        self._tree = msgspec.to_builtins(result)
+
+    def value(self, path: str) -> Any:
+        """What is at a path; ``None`` where the result has nothing there."""
+        if "+" in path:
+            return sum(self.value(one) for one in path.split("+"))
+        if path.startswith("1-"):
+            found = self.value(path[2:])
+            return None if found is None else 1 - found
+        if path.startswith("cost."):
+            return self._cost(*map(int, path.split(".")[1:]))
+        here = self._tree
+        for step in path.split("."):
+            if here is None:
+                return None
+            here = here[int(step)] if isinstance(here, list | tuple) else here.get(step)
+        return here
+
+    def _cost(self, row: int, false_positive: int, false_negative: int) -> float | None:
+        rate, precision, accuracy = (
+            self.value(f"operating.{row}.{name}.value") for name in ("positive_rate", "precision", "accuracy")
+        )
+        wrong = 0.0 if precision is None else rate * (1 - precision)  # without a positive decision none is wrong
+        return float(false_positive * wrong + false_negative * max(0.0, 1 - accuracy - wrong))
+
+    def show(self, path: str, form: str = "percent") -> Markup:
+        """One number as an element; a dash where there is none."""
+        value = self.value(path)
+        if value is None:
+            return Markup('<span class="none" title="not known">{}</span>').format(UNKNOWN)
+        return Markup('<data value="{}" data-path="{}" data-form="{}">{}</data>').format(
+            repr(value), path, form, FORMS[form](value)
+        )
+
+    def between(self, path: str, form: str = "percent", *, flipped: bool = False) -> Markup:
+        """The interval of an estimate, in brackets; empty where it has none. ``flipped`` reads 1 - x."""
+        low, high = (f"1-{path}.high", f"1-{path}.low") if flipped else (f"{path}.low", f"{path}.high")
+        if self.value(low) is None or self.value(high) is None:
+            return Markup("")
+        return Markup('<span class="between">({} to {})</span>').format(
+            self.show(low, form), self.show(high, form)
+        )
+
+    def estimate(self, path: str, form: str = "percent") -> Markup:
+        """An estimate with its interval."""
+        shown = self.show(f"{path}.value", form)
+        between = self.between(path, form)
+        return shown + Markup(" ") + between if between else shown

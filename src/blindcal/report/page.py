@@ -1,0 +1,79 @@
+"""A result as one HTML page that needs nothing else: no network, no script, no other file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from blindcal.report import words
+from blindcal.report.numbers import Number, Numbers
+from blindcal.result import AuditResult
+from blindcal.text import visible
+
+PAGE_FILE = "report.html"
+COSTS = ((1, 1), (5, 1), (1, 5))
+"""What a wrong positive and a missed one cost, in the examples."""
+
+ROWS = (2, *range(4, 37, 4), 38)
+"""Which of the operating points are in the table: 0.05, 0.1, 0.2, ..., 0.9, 0.95."""
+
+
+def render(result: AuditResult) -> str:
+    """The page of a result.
+
+    Everything in a result that others wrote (model, file names, prompts, what the endpoint said) is shown as
+    text: escaped, and with characters that hide or reorder written out.
+    """
+    import jinja2  # slow to import, as is what draws
+
+    from blindcal.report.plots import draw
+    from blindcal.report.style import theme_css
+
+    environment = jinja2.Environment(
+        loader=jinja2.PackageLoader("blindcal.report", "."),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    numbers = Numbers(result)
+    environment.globals.update(
+        show=numbers.show, estimate=numbers.estimate, between=numbers.between, value=numbers.value
+    )
+    environment.filters.update(visible=visible)
+    environment.tests["number"] = lambda piece: isinstance(piece, Number)
+    return environment.get_template("page.html").render(
+        result=result,
+        css=(theme_css() + _beside("page.css")),
+        figures={one.name: one.svg() for one in draw(result)},
+        yes=words.word(result, "positive"),
+        no=words.word(result, "negative"),
+        headline=words.headline(result),
+        notes=words.notes(result),
+        metrics=words.metrics(result),
+        limits=words.limits(result),
+        alpha=words.ALPHA,
+        shown_rows=ROWS,
+        cheapest=[(costs, _cheapest(numbers, len(result.operating), costs)) for costs in COSTS],
+        settings=_settings(result.settings),
+    )
+
+
+def write(result: AuditResult, path: Path) -> None:
+    """Write the page; a reader sees the old one or the new one, never half of one."""
+    draft = path.with_name(path.name + ".part")
+    draft.write_text(render(result), encoding="utf-8")
+    draft.replace(path)
+
+
+def _cheapest(numbers: Numbers, rows: int, costs: tuple[int, int]) -> int | None:
+    """The operating point with the least expected cost."""
+    return min(range(rows), key=lambda row: numbers.value(f"cost.{row}.{costs[0]}.{costs[1]}"), default=None)
+
+
+def _settings(settings: dict[str, Any]) -> list[tuple[str, str]]:
+    return [(name, str(value)) for name, value in settings.items() if value not in (None, {}, [], "")]
+
+
+def _beside(name: str) -> str:
+    return Path(__file__).with_name(name).read_text(encoding="utf-8")

@@ -1,0 +1,385 @@
+"""What a result means, in sentences: the headline and what must be known before it is believed.
+
+A sentence is a list of pieces: plain text, and numbers that are looked up in the result when it is shown.
+Nothing is said that the figures do not bear: where an interval holds both signs there is no direction, where a
+method has no interval that is said, and where nothing was measured nothing is claimed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from typing import Literal, TypeAlias
+
+from blindcal.methods import FITTED
+from blindcal.report.numbers import Number
+from blindcal.result import FEW, AuditResult, Curve, Estimate
+
+Piece: TypeAlias = str | Number
+Sentence: TypeAlias = tuple[Piece, ...]
+
+ALPHA = 0.05
+QUOTED = 0.9  # the confidence a reader thinks in
+ENOUGH = 0.05  # share of the items that must be as confident as that to quote it
+LEAST_RUN = 5  # hundredths of confidence over which the curve must be off to be spoken of
+TOP = 97  # a run that reaches this many hundredths reaches "above"
+
+
+@dataclass(frozen=True, slots=True)
+class Note:
+    """Something to know before the figures are believed."""
+
+    kind: Literal["bad", "caution"]
+    words: Sentence
+
+
+def word(result: AuditResult, side: str) -> str:
+    """The answer word of a side, as it was asked for."""
+    tokens = result.targets.positive if side == "positive" else result.targets.negative
+    return str(result.settings.get(side) or (tokens[0].text.strip() if tokens else side))
+
+
+def headline(result: AuditResult) -> tuple[Sentence, ...]:
+    """The audit in one to three sentences."""
+    if result.ece.value is None:
+        return (_nothing(result),)
+    return tuple(filter(None, (_quote(result), _error(result), _verdict(result))))
+
+
+def _nothing(result: AuditResult) -> Sentence:
+    counts = result.counts
+    if counts.positive + counts.negative == 0:
+        return (
+            "Nothing can be said about its calibration: not one of ",
+            Number("counts.invalid", "count"),
+            f" answers was “{word(result, 'positive')}” or “{word(result, 'negative')}”.",
+        )
+    return (
+        "Its calibration error could not be estimated: too few of the answers were valid. Only ",
+        Number("counts.positive+counts.negative", "count"),
+        " were “",
+        f"{word(result, 'positive')}” or “{word(result, 'negative')}”.",
+    )
+
+
+def _error(result: AuditResult) -> Sentence:
+    words: Sentence = ("Its calibration error is ", Number("ece.value"))
+    if _has_interval(result.ece):
+        return (*words, " (", Number("level", "whole"), " sure: ", *_range("ece"), ").")
+    return (*words, "; this method cannot say how far chance alone may move that figure.")
+
+
+def _range(path: str, form: str = "percent") -> Sentence:
+    return Number(f"{path}.low", form), " to ", Number(f"{path}.high", form)
+
+
+# "When it says Yes with 90% confidence it is right 78% of the time"
+
+
+def _quote(result: AuditResult) -> Sentence | None:
+    return _quote_curve(result) if result.curve is not None else _quote_bin(result)
+
+
+def _quote_curve(result: AuditResult) -> Sentence | None:
+    at = _quoted_point(result)
+    if at is None:
+        return None
+    place = at - 1  # the curve's points are 0.01, 0.02, ...
+    yes = at > 50
+    flip = "" if yes else "1-"
+    low, high = (f"{flip}curve.{end}.{place}" for end in (("low", "high") if yes else ("high", "low")))
+    return (
+        f"When it says “{word(result, 'positive' if yes else 'negative')}” with ",
+        Number(f"{flip}curve.f.{place}", "whole"),
+        " confidence, it is right ",
+        Number(f"{flip}curve.value.{place}", "whole"),
+        " of the time (",
+        Number(low, "whole"),
+        " to ",
+        Number(high, "whole"),
+        ").",
+    )
+
+
+def _quoted_point(result: AuditResult) -> int | None:
+    """The hundredth of P(positive) to quote: 0.90 or 0.10 if enough items are there, else where most are."""
+    if result.confidence is None or result.curve is None or result.curve.low is None:
+        return None
+    shares = _shares(result)
+    near = {at: sum(shares[k] for k in (at // 5 - 1, at // 5)) for at in (10, 90)}
+    best = max(near, key=lambda at: near[at])
+    if near[best] >= ENOUGH:
+        return best
+    fullest = max(range(len(shares)), key=lambda k: shares[k])
+    if fullest in (0, len(shares) - 1):  # crowded at an end: half a bin is far from where they are
+        return 1 if fullest == 0 else 99
+    at = round(100 * (result.confidence.edges[fullest] + result.confidence.edges[fullest + 1]) / 2)
+    return at + (at == 50)
+
+
+def _shares(result: AuditResult) -> list[float]:
+    """Share of all items in each bin of the confidence."""
+    assert result.confidence is not None
+    positive = result.counts.positive_labels / max(result.counts.items, 1)
+    return [
+        (1 - positive) * n + positive * p
+        for n, p in zip(result.confidence.negatives, result.confidence.positives, strict=True)
+    ]
+
+
+def _quote_bin(result: AuditResult) -> Sentence | None:
+    """For methods without a curve: the fullest bin that lies on one side."""
+    sided = [
+        k
+        for k, one in enumerate(result.bins)
+        if one.share and one.predicted is not None and (one.low >= 0.5 or one.high <= 0.5)
+    ]
+    if not sided:
+        return None
+    k = max(sided, key=lambda k: result.bins[k].share or 0.0)
+    yes = result.bins[k].low >= 0.5
+    flip = "" if yes else "1-"
+    return (
+        f"Where it says “{word(result, 'positive' if yes else 'negative')}” with ",
+        Number(f"{flip}bins.{k}.predicted", "whole"),
+        " confidence on average, it is right ",
+        Number(f"{flip}bins.{k}.observed", "whole"),
+        " of the time.",
+    )
+
+
+# The verdict
+
+
+def _verdict(result: AuditResult) -> Sentence | None:
+    over, p = result.overconfidence, result.calibrated_pvalue
+    if not _has_interval(over):
+        return None
+    if result.direction != "undecided":
+        where = _where(result, over=result.direction == "overconfident")
+        return (f"It is {result.direction}", *(where or (" overall",)), ".")
+    if p is not None and p < ALPHA:
+        lean = result.leaning
+        if lean.value is not None and lean.low is not None and lean.high is not None:
+            if lean.low > 0:
+                return (f"It leans towards “{word(result, 'positive')}” more than the labels do.",)
+            if lean.high < 0:
+                return (f"It leans towards “{word(result, 'negative')}” more than the labels do.",)
+        return ("It is not calibrated, but neither over- nor underconfident on the whole.",)
+    if result.ece.high is None:
+        return None
+    return (
+        "That is no more than chance could make of a perfectly calibrated model; it may still be as large as ",
+        Number("ece.high"),
+        ".",
+    )
+
+
+def _where(result: AuditResult, *, over: bool) -> Sentence:
+    """On which answers, from which confidence on, the curve is clearly off."""
+    if result.curve is None or result.curve.low is None or result.curve.high is None:
+        return ()
+    found = [
+        (f"“{word(result, side)}” ", *_extent(run, flipped=side == "negative"))
+        for side in ("positive", "negative")
+        if (run := _clear_run(result.curve, side, over)) is not None
+    ]
+    if not found:
+        return ()
+    return (" when it says ", *(found[0] if len(found) == 1 else (*found[0], ", and ", *found[1])))
+
+
+def _clear_run(curve: Curve, side: str, over: bool) -> tuple[int, int] | None:
+    """First and last place, by rising confidence, of the longest stretch where the band is off the diagonal."""
+    assert curve.low is not None
+    assert curve.high is not None
+    places = range(50, 99) if side == "positive" else range(48, -1, -1)
+    below = over == (side == "positive")  # an overconfident Yes happens less often than it is predicted
+
+    def off(place: int) -> bool:
+        assert curve.low is not None
+        assert curve.high is not None
+        f = curve.f[place]
+        return curve.high[place] < f if below else curve.low[place] > f
+
+    runs = [list(run) for clear, run in groupby(places, off) if clear]
+    longest = max(runs, key=len, default=[])
+    return (longest[0], longest[-1]) if len(longest) >= LEAST_RUN else None
+
+
+def _extent(run: tuple[int, int], *, flipped: bool) -> Sentence:
+    first, last = run
+    flip = "1-" if flipped else ""
+    reached = 99 - last if flipped else last + 1
+    begin, end = Number(f"{flip}curve.f.{first}", "whole"), Number(f"{flip}curve.f.{last}", "whole")
+    if reached >= TOP:
+        return ("with over ", begin, " confidence") if first not in (50, 48) else ("at any confidence",)
+    return ("with ", begin, " to ", end, " confidence")
+
+
+# What to know before it is believed
+
+
+def notes(result: AuditResult) -> tuple[Note, ...]:
+    """What limits this very result, the gravest first."""
+    found: list[Note] = []
+    counts = result.counts
+    if result.probe is not None and result.probe.get("forced"):
+        why = str(result.probe.get("objection") or result.probe.get("reason"))
+        found.append(
+            Note(
+                "bad", (f"This audit was forced although the probe objected: {why}. It may measure nothing.",)
+            )
+        )
+    if not result.complete:
+        found.append(
+            Note(
+                "caution",
+                (
+                    f"The run was stopped early ({result.stopped}). ",
+                    Number("counts.unanswered", "count"),
+                    " of ",
+                    Number("counts.items", "count"),
+                    " items have no answer; the figures cover the others, which are a random part.",
+                ),
+            )
+        )
+    if counts.positive_labels in (0, counts.items):
+        only = "negative" if counts.positive_labels == 0 else "positive"
+        found.append(
+            Note(
+                "caution",
+                (
+                    f"Every item has the {only} label. How the model treats the other kind is not known, and "
+                    "what needs both kinds is left out.",
+                ),
+            )
+        )
+    if counts.items < FEW:
+        advice = (
+            "read the intervals, not the figures." if _has_interval(result.ece) else "the figures say little."
+        )
+        found.append(Note("caution", ("There are only ", Number("counts.items", "count"), f" items: {advice}")))
+    if counts.invalid and result.ece.value is not None:
+        found.append(
+            Note(
+                "caution",
+                (
+                    Number("counts.invalid", "count"),
+                    " of ",
+                    Number("counts.positive+counts.negative+counts.invalid", "count"),
+                    " answers were neither answer word. Whatever they would have been, the calibration error of "
+                    "these items is between ",
+                    Number("ece_if_invalid.0"),
+                    " and ",
+                    Number("ece_if_invalid.1"),
+                    ".",
+                ),
+            )
+        )
+    return tuple(found)
+
+
+@dataclass(frozen=True, slots=True)
+class Metric:
+    """One row of the table of metrics."""
+
+    path: str
+    form: str
+    name: str
+    meaning: str
+
+
+def metrics(result: AuditResult) -> Sequence[Metric]:
+    """Every metric and what it means in one line."""
+    yes = word(result, "positive")
+    return (
+        Metric(
+            "ece",
+            "percent",
+            "Calibration error (ECE)",
+            "How far confidence is from the share of right answers, on average over the bins. Zero is perfect.",
+        ),
+        Metric(
+            "tce",
+            "percent",
+            "True calibration error",
+            "The same at every single confidence instead of in bins: errors that cancel within a bin count.",
+        ),
+        Metric(
+            "overconfidence",
+            "signed",
+            "Overconfidence, points",
+            "Mean confidence in the answer given, minus the share of right answers. Above zero: too sure.",
+        ),
+        Metric(
+            "leaning",
+            "signed",
+            f"Leaning towards “{yes}”, points",
+            f"Mean probability of “{yes}”, minus the share of items for which it is right.",
+        ),
+        Metric("accuracy", "percent", "Accuracy", "How often the plain answer, without any bias, is right."),
+        Metric(
+            "auroc",
+            "three",
+            "AUROC",
+            "The chance that a positive item gets more confidence than a negative one; a coin gets one half.",
+        ),
+        Metric(
+            "brier",
+            "four",
+            "Brier score",
+            "Mean squared distance between confidence and label: calibration and sharpness in one. Lower is better.",
+        ),
+        Metric(
+            "log_loss",
+            "four",
+            "Log loss",
+            "Mean surprise at the labels, in nats. One sure and wrong answer costs a lot. Lower is better.",
+        ),
+    )
+
+
+def limits(result: AuditResult) -> tuple[str, ...]:
+    """What the method cannot do, in plain words."""
+    own = {
+        "blind": (
+            "The published estimator reads each threshold from a small part of the items and lets the middle of a "
+            "bin stand for its confidence: with few items, or a model that is nearly always very sure, it is off by "
+            "several points, and it has no interval."
+        ),
+        "sampling": (
+            "The share of an item's sampled answers is taken for its probability. With few samples that alone "
+            "looks like miscalibration."
+        ),
+        "extraction": (
+            "Each item's probability is the middle of what a few bisections left open, not the probability itself."
+        ),
+    }.get(result.method)
+    told = {
+        "pair": (
+            "One token stands for each answer. If the model spreads an answer over several spellings, the "
+            "others are not seen."
+        ),
+        "max": "Of several spellings of an answer the likeliest counts, as greedy decoding does; not their sum.",
+        "sum": "All spellings of an answer count together, as a sampled answer does.",
+    }[result.semantics]
+    general = (
+        "Calibration belongs to a model, a prompt and a set of questions together. With another prompt, or other "
+        "questions, it is another number.",
+        "Only the two answer words are compared: what the model would say without the bias, in free text, is "
+        "not audited.",
+        "The labels are taken for the truth. Wrong labels look like miscalibration.",
+    )
+    smooth = (
+        "The hidden confidence is estimated as a smooth distribution. A spike or a step narrower than the answers "
+        "can resolve is drawn as a gentle one; the intervals allow for that, the curve itself does not show it.",
+        "The intervals are for other questions like these. They do not cover an endpoint that changes its model "
+        "or its settings meanwhile.",
+    )
+    return tuple(filter(None, (*general, told, own, *(smooth if result.method in FITTED else ()))))
+
+
+def _has_interval(estimate: Estimate) -> bool:
+    return estimate.low is not None and estimate.high is not None
