@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV   ?= .venv
 BIN    := $(VENV)/bin
 
-.PHONY: demo test lint unit study bench clean
+.PHONY: demo test lint unit browser study bench clean
 
 # what a user installs to audit the model in the box
 $(VENV)/.local: pyproject.toml
@@ -28,7 +28,13 @@ lint: $(VENV)/.dev
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-unit: $(VENV)/.dev
+# a real browser to look at the report with; where it cannot be had its tests are skipped, and say so
+browser:
+	@command -v chromium >/dev/null || { [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null && \
+	  apt-get -qq update && apt-get -qq install -y --no-install-recommends chromium >/dev/null; } || \
+	  echo "no chromium, and no right to install it: the tests of the report in a browser are skipped"
+
+unit: $(VENV)/.dev browser
 	$(BIN)/pytest
 
 # the slow statistical study behind docs/coverage.md: about an hour on two cores

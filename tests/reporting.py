@@ -19,7 +19,11 @@ PROBE = {
     "verdict": "thresholds",
     "reason": "logit_bias acts as it should",
     "findings": [
-        {"question": "logit_bias acts", "outcome": "good", "answer": "6 of 6 answers could be forced both ways"},
+        {
+            "question": "logit_bias acts",
+            "outcome": "good",
+            "answer": "6 of 6 forced both ways",
+        },
         {"question": "repeatable under concurrency", "outcome": "caution", "answer": "jitter 0.04"},
         {"question": "logprobs", "outcome": "unknown", "answer": "not exposed"},
     ],

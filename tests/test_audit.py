@@ -431,7 +431,17 @@ def test_the_command_prints_the_headline(items: Path, scores: Path, server: Serv
         "--price-in", 1, "--price-out", 1, "--resamples", 50,
     )  # fmt: skip
     assert done.exit_code == 0, done.output
-    for word in ("ECE ", "direction ", "AUROC ", "accuracy ", "queries ", "$", "oracle ", "files ", "report "):
+    for word in (
+        "ECE ",
+        "direction ",
+        "AUROC ",
+        "accuracy ",
+        "queries ",
+        "$",
+        "oracle ",
+        "files ",
+        "report ",
+    ):
         assert word in done.output
     status = blindcal("status", out)
     assert status.exit_code == 0

@@ -157,7 +157,7 @@ def _direct(labels: IntArray, p: FloatArray, groups: IntArray | None, bins: int)
         brier=Estimate(float(((f - y) ** 2).mean())),
         log_loss=Estimate(number(loss)),
         confidence=_confidence_at_face_value(y, f),
-        operating=_operating_at_face_value(y, f),
+        operating=_operating_at_face_value(y, f) if np.unique(y).size > 1 else (),
         halves=halves,
         halves_covariance=covariance,
     )
@@ -252,6 +252,7 @@ def _latent(fit: LatentFit, bins: int, level: float, brief: bool) -> Figures:
     )
     if brief:
         return some
+    one_label = np.unique(fit.patterns.labels).size < 2
     return replace(
         some,
         auroc=estimate("auroc", fit.auroc),
@@ -259,9 +260,10 @@ def _latent(fit: LatentFit, bins: int, level: float, brief: bool) -> Figures:
         log_loss=estimate("log_loss", fit.log_loss),
         tce=estimate("tce", fit.tce),
         calibrated_pvalue=number(fit.calibrated_pvalue()),
-        curve=curve_of(fit, level),
         confidence=confidence_of(fit),
-        operating=operating_of(fit, level),
+        # of one label alone a curve is flat, and sure of it, whatever the model does
+        curve=None if one_label else curve_of(fit, level),
+        operating=() if one_label else operating_of(fit, level),
     )
 
 

@@ -1,8 +1,9 @@
 """Numbers on a page, each tied to the place in result.json that it comes from.
 
-A number is named by a *path* such as ``bins.3.gap.low``; ``1-path``, ``path+path`` and ``cost.ROW.FP.FN`` (the
-expected cost of an operating point) say the little arithmetic that words need. It is written as a ``<data>`` element which carries the path and the full value,
-so that what a reader sees can be checked against the file.
+A number is named by a *path* such as ``bins.3.gap.low``; ``1-path``, ``path+path`` and ``cost.ROW.FP.FN``
+(the expected cost of an operating point) say the little arithmetic that words need. It is written as a
+``<data>`` element which carries the path and the full value, so that what a reader sees can be checked
+against the file.
 """
 
 from __future__ import annotations
@@ -16,8 +17,8 @@ from markupsafe import Markup
 
 from blindcal.result import AuditResult
 
-UNKNOWN = "–"  # an en dash: what a method cannot tell
-MINUS = "−"
+UNKNOWN = "\N{EN DASH}"  # what a method cannot tell
+MINUS = "\N{MINUS SIGN}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +100,8 @@ class Numbers:
         rate, precision, accuracy = (
             self.value(f"operating.{row}.{name}.value") for name in ("positive_rate", "precision", "accuracy")
         )
-        wrong = 0.0 if precision is None else rate * (1 - precision)  # without a positive decision none is wrong
+        # without a single positive decision there is no precision, and none is wrong
+        wrong = 0.0 if precision is None else rate * (1 - precision)
         return float(false_positive * wrong + false_negative * max(0.0, 1 - accuracy - wrong))
 
     def show(self, path: str, form: str = "percent") -> Markup:

@@ -42,6 +42,7 @@ def render(result: AuditResult) -> str:
     )
     environment.filters.update(visible=visible)
     environment.tests["number"] = lambda piece: isinstance(piece, Number)
+    environment.tests["quoted"] = lambda piece: isinstance(piece, words.Quoted)
     return environment.get_template("page.html").render(
         result=result,
         css=(theme_css() + _beside("page.css")),

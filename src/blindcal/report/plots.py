@@ -446,7 +446,7 @@ def _value(estimate: Estimate) -> float:
 
 def _said(estimate: Estimate, level: float) -> str:
     if estimate.value is None:
-        return "not told by this method"
+        return "not known"
     if estimate.low is None or estimate.high is None:
         return f"{estimate.value:.3f}"
     return f"{estimate.value:.3f}  ({level:.0%}: {estimate.low:.3f} to {estimate.high:.3f})"

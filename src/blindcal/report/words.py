@@ -1,8 +1,8 @@
 """What a result means, in sentences: the headline and what must be known before it is believed.
 
 A sentence is a list of pieces: plain text, and numbers that are looked up in the result when it is shown.
-Nothing is said that the figures do not bear: where an interval holds both signs there is no direction, where a
-method has no interval that is said, and where nothing was measured nothing is claimed.
+Nothing is said that the figures do not bear: where an interval holds both signs there is no direction, where
+a method has no interval that is said, and where nothing was measured nothing is claimed.
 """
 
 from __future__ import annotations
@@ -16,12 +16,21 @@ from blindcal.methods import FITTED
 from blindcal.report.numbers import Number
 from blindcal.result import FEW, AuditResult, Curve, Estimate
 
-Piece: TypeAlias = str | Number
+
+@dataclass(frozen=True, slots=True)
+class Quoted:
+    """What somebody else said, in their own words."""
+
+    text: str
+
+
+Piece: TypeAlias = str | Number | Quoted
 Sentence: TypeAlias = tuple[Piece, ...]
 
 ALPHA = 0.05
 QUOTED = 0.9  # the confidence a reader thinks in
 ENOUGH = 0.05  # share of the items that must be as confident as that to quote it
+WIDEST = 0.4  # an interval wider than that makes no sentence
 LEAST_RUN = 5  # hundredths of confidence over which the curve must be off to be spoken of
 TOP = 97  # a run that reaches this many hundredths reaches "above"
 
@@ -78,14 +87,28 @@ def _range(path: str, form: str = "percent") -> Sentence:
 
 
 def _quote(result: AuditResult) -> Sentence | None:
-    return _quote_curve(result) if result.curve is not None else _quote_bin(result)
+    if _one_label(result) is not None:
+        return _quote_label(result)
+    return _quote_bin(result) if result.curve is None else _quote_curve(result, result.curve)
 
 
-def _quote_curve(result: AuditResult) -> Sentence | None:
+def _quote_label(result: AuditResult) -> Sentence | None:
+    """With one label only there is nothing to say about the other: how often it says the right word."""
+    side = _one_label(result)
+    if side is None or result.accuracy.value is None:
+        return None
+    right: Sentence = (f"Of these questions, all to be answered “{word(result, side)}”, it gets ",)
+    right = (*right, Number("accuracy.value"), " right")
+    return (*right, " (", *_range("accuracy"), ").") if _has_interval(result.accuracy) else (*right, ".")
+
+
+def _quote_curve(result: AuditResult, curve: Curve) -> Sentence | None:
     at = _quoted_point(result)
-    if at is None:
+    if at is None or curve.low is None or curve.high is None:
         return None
     place = at - 1  # the curve's points are 0.01, 0.02, ...
+    if curve.high[place] - curve.low[place] > WIDEST:
+        return None
     yes = at > 50
     flip = "" if yes else "1-"
     low, high = (f"{flip}curve.{end}.{place}" for end in (("low", "high") if yes else ("high", "low")))
@@ -104,7 +127,7 @@ def _quote_curve(result: AuditResult) -> Sentence | None:
 
 def _quoted_point(result: AuditResult) -> int | None:
     """The hundredth of P(positive) to quote: 0.90 or 0.10 if enough items are there, else where most are."""
-    if result.confidence is None or result.curve is None or result.curve.low is None:
+    if result.confidence is None:
         return None
     shares = _shares(result)
     near = {at: sum(shares[k] for k in (at // 5 - 1, at // 5)) for at in (10, 90)}
@@ -158,7 +181,7 @@ def _verdict(result: AuditResult) -> Sentence | None:
         return None
     if result.direction != "undecided":
         where = _where(result, over=result.direction == "overconfident")
-        return (f"It is {result.direction}", *(where or (" overall",)), ".")
+        return (f"It is {result.direction}", *(where or (" on the whole",)), ".")
     if p is not None and p < ALPHA:
         lean = result.leaning
         if lean.value is not None and lean.low is not None and lean.high is not None:
@@ -170,7 +193,7 @@ def _verdict(result: AuditResult) -> Sentence | None:
     if result.ece.high is None:
         return None
     return (
-        "That is no more than chance could make of a perfectly calibrated model; it may still be as large as ",
+        "That is no more than chance makes of a perfectly calibrated model; it may still be as large as ",
         Number("ece.high"),
         ".",
     )
@@ -191,7 +214,7 @@ def _where(result: AuditResult, *, over: bool) -> Sentence:
 
 
 def _clear_run(curve: Curve, side: str, over: bool) -> tuple[int, int] | None:
-    """First and last place, by rising confidence, of the longest stretch where the band is off the diagonal."""
+    """First and last place, by rising confidence, of the longest stretch with the band off the diagonal."""
     assert curve.low is not None
     assert curve.high is not None
     places = range(50, 99) if side == "positive" else range(48, -1, -1)
@@ -226,10 +249,15 @@ def notes(result: AuditResult) -> tuple[Note, ...]:
     found: list[Note] = []
     counts = result.counts
     if result.probe is not None and result.probe.get("forced"):
-        why = str(result.probe.get("objection") or result.probe.get("reason"))
+        why = Quoted(str(result.probe.get("objection") or result.probe.get("reason")))
         found.append(
             Note(
-                "bad", (f"This audit was forced although the probe objected: {why}. It may measure nothing.",)
+                "bad",
+                (
+                    "This audit was forced although the probe objected: ",
+                    Quoted(why),
+                    ". It may measure nothing.",
+                ),
             )
         )
     if not result.complete:
@@ -237,7 +265,9 @@ def notes(result: AuditResult) -> tuple[Note, ...]:
             Note(
                 "caution",
                 (
-                    f"The run was stopped early ({result.stopped}). ",
+                    "The run was stopped early (",
+                    Quoted(result.stopped or "interrupted"),
+                    "). ",
                     Number("counts.unanswered", "count"),
                     " of ",
                     Number("counts.items", "count"),
@@ -245,8 +275,7 @@ def notes(result: AuditResult) -> tuple[Note, ...]:
                 ),
             )
         )
-    if counts.positive_labels in (0, counts.items):
-        only = "negative" if counts.positive_labels == 0 else "positive"
+    if (only := _one_label(result)) is not None:
         found.append(
             Note(
                 "caution",
@@ -260,7 +289,9 @@ def notes(result: AuditResult) -> tuple[Note, ...]:
         advice = (
             "read the intervals, not the figures." if _has_interval(result.ece) else "the figures say little."
         )
-        found.append(Note("caution", ("There are only ", Number("counts.items", "count"), f" items: {advice}")))
+        found.append(
+            Note("caution", ("There are only ", Number("counts.items", "count"), f" items: {advice}"))
+        )
     if counts.invalid and result.ece.value is not None:
         found.append(
             Note(
@@ -269,8 +300,8 @@ def notes(result: AuditResult) -> tuple[Note, ...]:
                     Number("counts.invalid", "count"),
                     " of ",
                     Number("counts.positive+counts.negative+counts.invalid", "count"),
-                    " answers were neither answer word. Whatever they would have been, the calibration error of "
-                    "these items is between ",
+                    " answers were neither answer word. Whatever they would have been, the calibration error "
+                    "of these items is between ",
                     Number("ece_if_invalid.0"),
                     " and ",
                     Number("ece_if_invalid.1"),
@@ -299,7 +330,8 @@ def metrics(result: AuditResult) -> Sequence[Metric]:
             "ece",
             "percent",
             "Calibration error (ECE)",
-            "How far confidence is from the share of right answers, on average over the bins. Zero is perfect.",
+            "How far confidence is from the share of right answers, on average over the bins. Zero is "
+            "perfect.",
         ),
         Metric(
             "tce",
@@ -330,7 +362,8 @@ def metrics(result: AuditResult) -> Sequence[Metric]:
             "brier",
             "four",
             "Brier score",
-            "Mean squared distance between confidence and label: calibration and sharpness in one. Lower is better.",
+            "Mean squared distance between confidence and label: calibration and sharpness in one. Lower is "
+            "better.",
         ),
         Metric(
             "log_loss",
@@ -345,16 +378,17 @@ def limits(result: AuditResult) -> tuple[str, ...]:
     """What the method cannot do, in plain words."""
     own = {
         "blind": (
-            "The published estimator reads each threshold from a small part of the items and lets the middle of a "
-            "bin stand for its confidence: with few items, or a model that is nearly always very sure, it is off by "
-            "several points, and it has no interval."
+            "The published estimator reads each threshold from a small part of the items and lets the middle "
+            "of a bin stand for its confidence: with few items, or a model that is nearly always very sure, "
+            "it is off by several points, and it has no interval."
         ),
         "sampling": (
-            "The share of an item's sampled answers is taken for its probability. With few samples that alone "
-            "looks like miscalibration."
+            "The share of an item's sampled answers is taken for its probability. With few samples that "
+            "alone looks like miscalibration."
         ),
         "extraction": (
-            "Each item's probability is the middle of what a few bisections left open, not the probability itself."
+            "Each item's probability is the middle of what a few bisections left open, not the probability "
+            "itself."
         ),
     }.get(result.method)
     told = {
@@ -362,23 +396,29 @@ def limits(result: AuditResult) -> tuple[str, ...]:
             "One token stands for each answer. If the model spreads an answer over several spellings, the "
             "others are not seen."
         ),
-        "max": "Of several spellings of an answer the likeliest counts, as greedy decoding does; not their sum.",
+        "max": "Of the spellings of an answer the likeliest counts, as in greedy decoding; not their sum.",
         "sum": "All spellings of an answer count together, as a sampled answer does.",
     }[result.semantics]
     general = (
-        "Calibration belongs to a model, a prompt and a set of questions together. With another prompt, or other "
-        "questions, it is another number.",
+        "Calibration belongs to a model, a prompt and a set of questions together. With another prompt, or "
+        "other questions, it is another number.",
         "Only the two answer words are compared: what the model would say without the bias, in free text, is "
         "not audited.",
         "The labels are taken for the truth. Wrong labels look like miscalibration.",
     )
     smooth = (
-        "The hidden confidence is estimated as a smooth distribution. A spike or a step narrower than the answers "
-        "can resolve is drawn as a gentle one; the intervals allow for that, the curve itself does not show it.",
-        "The intervals are for other questions like these. They do not cover an endpoint that changes its model "
-        "or its settings meanwhile.",
+        "The hidden confidence is estimated as a smooth distribution. A spike or a step narrower than the "
+        "answers can resolve is drawn as a gentle one; the intervals allow for that, the curve itself does "
+        "not show it.",
+        "The intervals are for other questions like these. They do not cover an endpoint that changes its "
+        "model or its settings meanwhile.",
     )
     return tuple(filter(None, (*general, told, own, *(smooth if result.method in FITTED else ()))))
+
+
+def _one_label(result: AuditResult) -> str | None:
+    """The label of all items, if they have but one."""
+    return {0: "negative", result.counts.items: "positive"}.get(result.counts.positive_labels)
 
 
 def _has_interval(estimate: Estimate) -> bool:

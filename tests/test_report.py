@@ -1,0 +1,473 @@
+"""The page of a run, looked at in a real browser: what it says, shows, hides and leaves alone."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+from blindcal.cli import app
+from blindcal.records import Message, Targets, Token
+from blindcal.report.numbers import Number, Numbers
+from blindcal.report.page import render, write
+from blindcal.report.words import headline
+from blindcal.result import AuditResult, Curve, Estimate
+from reporting import audited, population
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser, Page
+
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+HOSTILE = "</style></title><script>alert(1)</script>'\"><img src=x onerror=alert(2)>{{7*7}}\u202eevil"
+#: What the page says of itself in digits, apart from the numbers of a result.
+OWN_WORDS = ("plaud2026single", "{2026}", "0.1.0")
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    """A real Chromium; where there is none the tests say so and are skipped."""
+    if CHROMIUM is None:
+        pytest.skip("no chromium on this machine: apt-get install chromium (make test does, as root)")
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as playwright:
+        # a process of root's needs no sandbox of its own to look at a file that we wrote
+        root = hasattr(os, "geteuid") and os.geteuid() == 0
+        one = playwright.chromium.launch(
+            executable_path=CHROMIUM, args=["--no-sandbox"] if root else [], chromium_sandbox=not root
+        )
+        yield one
+        one.close()
+
+
+class Seen:
+    """A page in the browser, and everything that it asked for or complained about."""
+
+    def __init__(self, browser: Browser, path: Path, **context: Any) -> None:
+        self.context = browser.new_context(viewport={"width": 1280, "height": 900}, **context)
+        self.page: Page = self.context.new_page()
+        self.trouble: list[str] = []
+        self.requests: list[str] = []
+        self.page.on("console", lambda message: self.trouble.append(message.text))
+        self.page.on("pageerror", lambda error: self.trouble.append(str(error)))
+        self.page.on("dialog", lambda dialog: self.trouble.append(dialog.message))
+        self.page.on("request", lambda request: self.requests.append(request.url))
+        self.url = path.resolve().as_uri()
+        self.page.goto(self.url)
+
+    def __enter__(self) -> Seen:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.context.close()
+
+    def text(self, selector: str = "body") -> str:
+        return self.page.locator(selector).first.inner_text()
+
+    def is_quiet(self) -> bool:
+        """Nothing was complained of, and nothing left the file."""
+        return self.trouble == [] and [url for url in self.requests if not url.startswith("data:")] == [
+            self.url
+        ]
+
+
+@pytest.fixture(scope="module")
+def full() -> AuditResult:
+    """A result with everything in it."""
+    labels, p = population()
+    topics = np.random.default_rng(0).choice(["law", "physics", "rare"], labels.size, p=[0.6, 0.38, 0.02])
+    return audited(labels, p, parts=topics.tolist(), truth=True, invalid=0.01)
+
+
+@pytest.fixture(scope="module")
+def page(full: AuditResult, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("page") / "report.html"
+    write(full, path)
+    return path
+
+
+# What it looks like
+
+
+@pytest.mark.parametrize(
+    ("name", "context"),
+    [
+        ("desktop", {}),
+        ("dark", {"color_scheme": "dark"}),
+        ("phone", {"viewport": {"width": 390, "height": 844}, "is_mobile": True}),
+        ("narrow", {"viewport": {"width": 320, "height": 568}, "is_mobile": True}),
+    ],
+)
+def test_it_opens_on_every_screen(
+    name: str, context: dict[str, Any], browser: Browser, page: Path, tmp_path: Path
+) -> None:
+    """Light, dark and small: no complaint, no request, nothing wider than the screen, and a picture of it."""
+    width = context.pop("viewport", {"width": 1280})["width"]
+    with Seen(browser, page, **context) as seen:
+        seen.page.set_viewport_size({"width": width, "height": 900})
+        assert seen.is_quiet(), (seen.trouble, seen.requests)
+        assert seen.page.evaluate("document.documentElement.scrollWidth") <= width
+        picture = seen.page.screenshot(path=tmp_path / f"{name}.png", full_page=True)
+        assert len(picture) > 50_000
+        background = seen.page.evaluate("getComputedStyle(document.body).backgroundColor")
+        assert background == ("rgb(21, 24, 28)" if name == "dark" else "rgb(255, 255, 255)")
+        for svg in seen.page.locator("svg").all():
+            assert svg.get_attribute("role") == "img"
+            assert svg.get_attribute("aria-label")
+            box = svg.bounding_box()
+            assert box is not None
+            assert box["width"] > 200
+
+
+CONTRAST = """
+() => {
+  const shade = text => text.match(/[\\d.]+/g).map(Number);
+  const light = ([r, g, b]) => { const [x, y, z] = [r, g, b].map(v => (v /= 255) <= .04045 ? v / 12.92
+    : ((v + .055) / 1.055) ** 2.4); return .2126 * x + .7152 * y + .0722 * z; };
+  const over = (top, under) => { const a = top.length > 3 ? top[3] : 1;
+    return [0, 1, 2].map(k => a * top[k] + (1 - a) * under[k]); };
+  const behind = element => { for (let e = element; e; e = e.parentElement) {
+    const c = shade(getComputedStyle(e).backgroundColor); if (c.length == 3 || c[3] == 1) return c; }
+    return [255, 255, 255]; };
+  const found = [];
+  const walker = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
+  while (walker.nextNode()) {
+    const element = walker.currentNode.parentElement;
+    if (!walker.currentNode.data.trim() || element.closest('style') || !element.checkVisibility()) continue;
+    const style = getComputedStyle(element), paper = behind(element);
+    const drawn = element.closest('svg');
+    const faded = (drawn ? style.fill : style.color);
+    const ink = over([...shade(faded).slice(0, 3), Number(drawn ? style.opacity : 1)], paper);
+    const [a, b] = [light(ink), light(paper)].sort((x, y) => y - x);
+    found.push([(a + .05) / (b + .05), walker.currentNode.data.trim().slice(0, 40)]);
+  }
+  return found.sort((x, y) => x[0] - y[0]);
+}
+"""
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_every_word_can_be_read(scheme: Any, browser: Browser, page: Path) -> None:
+    """Each piece of text, in figures too, has a contrast of at least 4.5 to what is behind it."""
+    with Seen(browser, page, color_scheme=scheme) as seen:
+        found = seen.page.evaluate(CONTRAST)
+    assert len(found) > 400
+    assert found[0][0] >= 4.5, found[:5]
+
+
+def test_it_prints(browser: Browser, page: Path) -> None:
+    """As a PDF it is a few light pages with every table open, the closed ones too."""
+    with Seen(browser, page, color_scheme="dark") as seen:
+        printed = seen.page.pdf(format="A4")
+        assert printed.startswith(b"%PDF")
+        assert 4 <= len(re.findall(rb"/Type\s*/Page\b(?!s)", printed)) <= 20
+        seen.page.emulate_media(media="print", color_scheme="dark")
+        assert seen.page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
+        hidden = "[...document.querySelectorAll('details table')].filter(e => !e.getClientRects()[0]?.height)"
+        assert seen.page.evaluate(f"{hidden}.length") == 0
+
+
+def test_it_works_from_the_keyboard(browser: Browser, page: Path) -> None:
+    """The first key leads past the top; links lead where they say; details open; headings are in order."""
+    with Seen(browser, page) as seen:
+        seen.page.keyboard.press("Tab")
+        assert seen.page.evaluate("document.activeElement.className") == "skip"
+        seen.page.keyboard.press("Enter")
+        assert seen.page.evaluate("document.activeElement.id") == "main"
+        for link in seen.page.locator("a[href^='#']").all():
+            target = link.get_attribute("href")
+            assert seen.page.locator(str(target)).count() == 1
+        summary = seen.page.locator("summary").first
+        summary.focus()
+        seen.page.keyboard.press("Enter")
+        assert seen.page.locator("details[open] table").first.is_visible()
+        levels = seen.page.evaluate("[...document.querySelectorAll('h1,h2,h3')].map(e => e.tagName)")
+        assert levels == ["H1", *["H2"] * (len(levels) - 1)]
+        ids = seen.page.evaluate("[...document.querySelectorAll('[id]')].map(e => e.id)")
+        assert len(ids) == len(set(ids))
+        for table in seen.page.locator("table").all():
+            assert table.locator("thead th[scope=col]").count() > 1
+            assert table.locator("tbody th[scope=row]").count() == table.locator("tbody tr").count()
+
+
+def test_it_is_in_the_promised_order(browser: Browser, page: Path) -> None:
+    """Headline first; then figures, metrics, decisions, parts, and last what it rests on."""
+    with Seen(browser, page) as seen:
+        headings = [each.inner_text() for each in seen.page.locator("h2").all()]
+    assert headings == [
+        "Blind Calibration Curve",
+        "Reliability diagram",
+        "How sure it is",
+        "All metrics",
+        "Operating points",
+        "By topic",
+        "Against the truth",
+        "Can this endpoint be audited?",
+        "What was asked",
+        "What it cost",
+        "Invalid answers",
+        "What this audit cannot tell",
+        "How to cite",
+    ]
+
+
+# What it says
+
+
+def at(tree: Any, path: str) -> Any:
+    """A number by its path, found another way than the page does."""
+    if "+" in path:
+        return sum(at(tree, each) for each in path.split("+"))
+    if path.startswith("1-"):
+        return 1 - at(tree, path[2:])
+    if path.startswith("cost."):
+        row, positive, negative = (int(each) for each in path.split(".")[1:])
+        rates = tree["operating"][row]
+        wrong = rates["positive_rate"]["value"] * (1 - rates["precision"]["value"])
+        return positive * wrong + negative * (1 - rates["accuracy"]["value"] - wrong)
+    for step in path.split("."):
+        tree = tree[int(step)] if isinstance(tree, list) else tree[step]
+    return tree
+
+
+def near(shown: str, value: float) -> bool:
+    """Whether a text says this number, to as many digits as it shows."""
+    text = shown.replace("\N{MINUS SIGN}", "-").replace(",", "").replace("$", "").strip()
+    if text.startswith("below "):
+        return 0 <= abs(value) < float(text[6:].rstrip("%")) / (100 if text.endswith("%") else 1)
+    unit = {"s": 1, "min": 60, "h": 3600}.get(text.split(" ")[-1])
+    digits = text.split(" ")[0].rstrip("%")
+    scale = 0.01 if text.endswith("%") else float(unit or 1)
+    half: float = 0.5 / 10 ** len(digits.partition(".")[2]) * scale
+    return abs(float(digits) * scale - value) <= half * 1.000001
+
+
+def check_numbers(seen: Seen, tree: Any) -> int:
+    """Every number on the page says what result.json has at its path; and there is no other number."""
+    shown = seen.page.evaluate(
+        "[...document.querySelectorAll('data')].map(e => [e.dataset.path, e.dataset.form, e.value, "
+        "e.textContent])"
+    )
+    for path, form, value, text in shown:
+        held = at(tree, path)
+        assert float(value) == pytest.approx(held, rel=1e-12, abs=1e-15), path
+        points = held * 100 if form == "signed" else held
+        assert near(text, points), (path, held, text)
+    rest = seen.page.evaluate(
+        "(() => { const copy = document.body.cloneNode(true); copy.querySelectorAll("
+        "'data, svg, .verbatim, .given, time, style').forEach(e => e.remove()); return copy.textContent; })()"
+    )
+    for word in OWN_WORDS:
+        rest = rest.replace(word, "")
+    assert not re.search(r"\d", rest), re.findall(r".{30}\d.{10}", rest)
+    return len(shown)
+
+
+def test_every_number_is_the_one_in_the_result(full: AuditResult, browser: Browser, page: Path) -> None:
+    """Read back from the page, each number equals result.json's to the digits shown, and none is without."""
+    with Seen(browser, page) as seen:
+        for summary in seen.page.locator("summary").all():
+            summary.click()
+        assert check_numbers(seen, json.loads(full.to_json())) > 400
+        said = seen.text(".lead")
+        ece = full.ece
+        assert ece.value is not None
+        assert f"calibration error is {ece.value:.1%}" in said
+        figure = seen.page.locator("#curve svg").first.text_content() or ""
+        assert f"{ece.value:.3f}" in figure
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("twenty items", r"^Its calibration error is .* \(95% sure: .*\)\. .*Note: There are only 20 items"),
+        (
+            "one label",
+            r"all to be answered “Yes”, it gets .* right .*Note: Every item has the positive label",
+        ),
+        (
+            "all invalid",
+            "^Nothing can be said about its calibration: not one of 300 answers was “Yes” or “No”",
+        ),
+        (
+            "perfect",
+            r"it is right (99|100)% of the time .* no more than chance makes of a perfectly calibrated",
+        ),
+        ("constant", r"^When it says “Yes” with 62% confidence, it is right 5\d% .* It is overconfident"),
+        (
+            "calibrated",
+            "no more than chance makes of a perfectly calibrated model; it may still be as large as",
+        ),
+        ("underconfident", r"It is underconfident when it says “Yes” with .* confidence, and “No” with"),
+        ("blind", "this method cannot say how far chance alone may move that figure"),
+        ("sampling", r"^Where it says “(Yes|No)” with .*% confidence on average, it is right"),
+        ("forced", "^Warning: This audit was forced although the probe objected: ignored. It may measure"),
+        ("stopped", r"Note: The run was stopped early \(max_queries = 9\)\. 7 of 300 items have no answer"),
+    ],
+)
+def test_it_tells_the_truth_of_odd_runs(name: str, said: str, browser: Browser, tmp_path: Path) -> None:
+    """Little data, one label, nothing valid, nothing wrong: the headline claims what the figures bear."""
+    labels, p = population(300)
+    rng = np.random.default_rng(1)
+    wide = np.clip(rng.beta(0.5, 0.5, 3000), 1e-6, 1 - 1e-6)
+    made = {
+        "twenty items": lambda: audited(labels[:20], p[:20]),
+        "one label": lambda: audited(np.ones(300, np.int64), p),
+        "all invalid": lambda: audited(labels, p, invalid=1.1),
+        "perfect": lambda: audited(labels, np.where(labels == 1, 0.9999, 0.0001)),
+        "constant": lambda: audited(labels, np.full(300, 0.62)),
+        "calibrated": lambda: audited((rng.random(3000) < wide).astype(np.int64), wide),
+        "underconfident": lambda: audited(
+            (rng.random(3000) < 1 / (1 + (1 / wide - 1) ** 2.2)).astype(np.int64), wide
+        ),
+        "blind": lambda: audited(labels, p, "blind"),
+        "sampling": lambda: audited(labels, p, "sampling"),
+        "forced": lambda: audited(labels, p, probe={"forced": True, "objection": "ignored"}),
+        "stopped": lambda: _stopped(audited(labels, p, complete=False, stopped="max_queries = 9")),
+    }
+    result = made[name]()
+    write(result, tmp_path / "report.html")
+    with Seen(browser, tmp_path / "report.html") as seen:
+        assert seen.is_quiet(), seen.trouble
+        shown = " ".join(seen.text("section.headline").split())
+        for summary in seen.page.locator("summary").all():
+            summary.click()
+        check_numbers(seen, json.loads(result.to_json()))
+        assert "nan" not in seen.text().lower().split()
+        assert "None" not in seen.text()
+    assert re.search(said, shown), shown
+
+
+def _stopped(result: AuditResult) -> AuditResult:
+    return replace(result, counts=replace(result.counts, unanswered=7))
+
+
+def test_a_headline_names_the_stretch_that_is_off(full: AuditResult) -> None:
+    """Over- and underconfidence is claimed where the band is off the diagonal, and only there."""
+    f = tuple(k / 100 for k in range(1, 100))
+    low = tuple(x - 0.2 if x > 0.7 else x - 0.01 for x in f)
+    high = tuple(x - 0.1 if x > 0.7 else x + 0.01 for x in f)
+    curve = Curve(f, tuple((a + b) / 2 for a, b in zip(low, high, strict=True)), low, high)
+    lead = _lead(replace(full, curve=curve))
+    assert lead.endswith("It is overconfident when it says “Yes” with over 71% confidence.")
+    assert "When it says “Yes” with 90% confidence, it is right 75% of the time (70% to 80%)." in lead
+    lead = _lead(replace(full, overconfidence=Estimate(0.01, -0.01, 0.02), leaning=Estimate(0.1, 0.05, 0.2)))
+    assert lead.endswith("It leans towards “Yes” more than the labels do.")
+    unsure = replace(full, overconfidence=Estimate(0.01, -0.01, 0.02), leaning=Estimate(0.0, -0.1, 0.1))
+    assert _lead(unsure).endswith("It is not calibrated, but neither over- nor underconfident on the whole.")
+
+
+def _lead(result: AuditResult) -> str:
+    numbers = Numbers(result)
+    said = [
+        numbers.show(piece.path, piece.form).striptags() if isinstance(piece, Number) else str(piece)
+        for sentence in headline(result)
+        for piece in (*sentence, " ")
+    ]
+    return "".join(said).strip()
+
+
+# What it must not do
+
+
+def test_hostile_texts_are_shown_as_texts(full: AuditResult, browser: Browser, tmp_path: Path) -> None:
+    """Mark-up, quotes and marks that turn text around are seen, not run, wherever they come from."""
+    assert full.example is not None
+    assert full.oracle is not None
+    result = replace(
+        full,
+        model=HOSTILE,
+        items=f"/tmp/{HOSTILE}.jsonl",
+        by=HOSTILE,
+        parts=tuple(replace(part, name=f"{HOSTILE}{k}") for k, part in enumerate(full.parts)),
+        stopped=HOSTILE,
+        complete=False,
+        blindcal=HOSTILE,
+        oracle=replace(full.oracle, path=HOSTILE, column=HOSTILE),
+        example=replace(
+            full.example, messages=(Message(HOSTILE, HOSTILE + "\n" + "x" * 100_000),), left_out=80_000
+        ),
+        targets=Targets((Token(1, HOSTILE),), (Token(2, HOSTILE),)),
+        probe={
+            "verdict": HOSTILE,
+            "reason": HOSTILE,
+            "findings": [{"question": HOSTILE, "outcome": HOSTILE, "answer": HOSTILE}],
+            "forced": True,
+            "objection": HOSTILE,
+        },
+        settings={**full.settings, "positive": HOSTILE, "negative": HOSTILE, "template": HOSTILE},
+    )
+    path = tmp_path / "a <b>&'\".html"
+    write(result, path)
+    assert path.stat().st_size < 1_000_000
+    with Seen(browser, path) as seen:
+        assert seen.is_quiet(), (seen.trouble, seen.requests)
+        assert seen.page.locator("script, img, iframe, object, form").count() == 0
+        assert seen.page.evaluate("document.querySelectorAll('style').length") == 1
+        shown = HOSTILE.replace("\u202e", "\\u202e")
+        assert seen.text("h1") == shown
+        assert seen.text("#asked pre").startswith(shown + "\nxxx")
+        for section in ("header", "#parts", "#oracle", "#probe", "#asked", ".note.bad"):
+            assert shown in seen.text(section), section
+        assert "\u202e" not in seen.page.content()
+        assert seen.page.evaluate("document.documentElement.scrollWidth") <= 1280
+
+
+def test_the_page_forbids_itself_everything(browser: Browser, page: Path) -> None:
+    """Whatever got into the page could neither run nor call home: its own policy forbids it."""
+    text = page.read_text()
+    assert "default-src 'none'" in text
+    assert not re.search(r"""(src|href|action)=["'](?!#|data:)""", text.replace('xlink:href="#', 'href="#'))
+    assert "@import" not in text
+    assert "url(http" not in text
+    with Seen(browser, page) as seen:
+        seen.page.evaluate(
+            "() => { const e = document.createElement('img'); e.src = 'http://127.0.0.1:9/x'; "
+            "document.body.append(e); const s = document.createElement('script'); "
+            "s.textContent = 'window.ran = 1'; document.body.append(s); }"
+        )
+        assert seen.page.evaluate("window.ran") is None
+        assert any("Content Security Policy" in each for each in seen.trouble)
+
+
+def test_a_large_run_is_a_small_page(tmp_path: Path) -> None:
+    """56,168 items in 57 parts: under a megabyte, made in a few seconds."""
+    labels, p = population(56_168)
+    result = audited(labels, p)
+    one = audited(labels[:500], p[:500], parts=["a"] * 500).parts[0]
+    result = replace(result, by="subject", parts=tuple(replace(one, name=f"subject {k}") for k in range(57)))
+    begin = time.process_time()
+    write(result, tmp_path / "report.html")
+    spent = time.process_time() - begin
+    assert (tmp_path / "report.html").stat().st_size < 1_000_000
+    assert spent < 8  # seconds of this process; about 1.5 on a quiet machine
+
+
+# The command line
+
+
+def test_the_command_writes_the_page_figures_and_tables(full: AuditResult, tmp_path: Path) -> None:
+    """``blindcal report`` takes a folder or a result, says where all is, and repeats itself."""
+    full.save(tmp_path / "result.json")
+    done = CliRunner().invoke(app, ["report", str(tmp_path)], catch_exceptions=False)
+    assert done.exit_code == 0
+    assert (tmp_path / "report.html").read_text() == render(full)
+    assert str(tmp_path / "report.html") in done.output
+    arguments = ["report", str(tmp_path / "result.json"), "--out", str(tmp_path / "deep" / "page.html")]
+    arguments += ["--figures", str(tmp_path / "figures"), "--csv", str(tmp_path / "tables")]
+    done = CliRunner().invoke(app, arguments, catch_exceptions=False)
+    assert (tmp_path / "deep" / "page.html").exists()
+    assert {path.suffix for path in (tmp_path / "figures").iterdir()} == {".png", ".svg"}
+    assert (tmp_path / "tables" / "reliability.csv").exists()
+    missing = CliRunner().invoke(app, ["report", str(tmp_path / "none")])
+    assert "not a result of blindcal" in str(missing.exception)
