@@ -255,7 +255,7 @@ def notes(result: AuditResult) -> tuple[Note, ...]:
                 "bad",
                 (
                     "This audit was forced although the probe objected: ",
-                    Quoted(why),
+                    why,
                     ". It may measure nothing.",
                 ),
             )
