@@ -39,7 +39,8 @@ def percent(value: float) -> str:
 
 def signed(value: float) -> str:
     """A difference in percentage points, with its sign."""
-    return f"{MINUS if round(value, 4) < 0 else '+'}{abs(value) * 100:.1f}"
+    points = round(value * 100, 1)
+    return f"{MINUS if points < 0 else '+' if points > 0 else ''}{abs(points):.1f}"
 
 
 def pvalue(value: float) -> str:

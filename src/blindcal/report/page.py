@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -55,6 +56,7 @@ def render(result: AuditResult) -> str:
         limits=words.limits(result),
         alpha=words.ALPHA,
         shown_rows=ROWS,
+        curve_rows=[] if result.curve is None else _every_twentieth(result.curve.f),
         cheapest=[(costs, _cheapest(numbers, len(result.operating), costs)) for costs in COSTS],
         settings=_settings(result.settings),
     )
@@ -70,6 +72,11 @@ def write(result: AuditResult, path: Path) -> None:
 def _cheapest(numbers: Numbers, rows: int, costs: tuple[int, int]) -> int | None:
     """The operating point with the least expected cost."""
     return min(range(rows), key=lambda row: numbers.value(f"cost.{row}.{costs[0]}.{costs[1]}"), default=None)
+
+
+def _every_twentieth(f: Sequence[float]) -> list[int]:
+    """Which points of the reliability curve are in its table: 0.05, 0.1, ..., 0.95."""
+    return [place for place, at in enumerate(f) if abs(20 * at - round(20 * at)) < 1e-6]
 
 
 def _settings(settings: dict[str, Any]) -> list[tuple[str, str]]:

@@ -31,8 +31,9 @@ ALPHA = 0.05
 QUOTED = 0.9  # the confidence a reader thinks in
 ENOUGH = 0.05  # share of the items that must be as confident as that to quote it
 WIDEST = 0.4  # an interval wider than that makes no sentence
-LEAST_RUN = 5  # hundredths of confidence over which the curve must be off to be spoken of
-TOP = 97  # a run that reaches this many hundredths reaches "above"
+LEAST_RUN = 0.05  # of confidence over which the curve must be off to be spoken of
+TOP = 0.97  # a run that reaches this confidence reaches "above"
+BOTTOM = 0.515  # one that begins below this one begins at one half
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,13 +104,13 @@ def _quote_label(result: AuditResult) -> Sentence | None:
 
 
 def _quote_curve(result: AuditResult, curve: Curve) -> Sentence | None:
-    at = _quoted_point(result)
+    at = _quoted_confidence(result)
     if at is None or curve.low is None or curve.high is None:
         return None
-    place = at - 1  # the curve's points are 0.01, 0.02, ...
+    place = min(range(len(curve.f)), key=lambda k: abs(curve.f[k] - at))
     if curve.high[place] - curve.low[place] > WIDEST:
         return None
-    yes = at > 50
+    yes = at > 0.5
     flip = "" if yes else "1-"
     low, high = (f"{flip}curve.{end}.{place}" for end in (("low", "high") if yes else ("high", "low")))
     return (
@@ -125,20 +126,21 @@ def _quote_curve(result: AuditResult, curve: Curve) -> Sentence | None:
     )
 
 
-def _quoted_point(result: AuditResult) -> int | None:
-    """The hundredth of P(positive) to quote: 0.90 or 0.10 if enough items are there, else where most are."""
+def _quoted_confidence(result: AuditResult) -> float | None:
+    """The P(positive) to quote: 0.9 or 0.1 if enough items are there, else where most are."""
     if result.confidence is None:
         return None
     shares = _shares(result)
-    near = {at: sum(shares[k] for k in (at // 5 - 1, at // 5)) for at in (10, 90)}
+    there = round(QUOTED * len(shares))  # the bins on both sides of it
+    near = {QUOTED: sum(shares[there - 1 : there + 1]), 1 - QUOTED: sum(shares[-there - 1 :][:2])}
     best = max(near, key=lambda at: near[at])
     if near[best] >= ENOUGH:
         return best
     fullest = max(range(len(shares)), key=lambda k: shares[k])
     if fullest in (0, len(shares) - 1):  # crowded at an end: half a bin is far from where they are
-        return 1 if fullest == 0 else 99
-    at = round(100 * (result.confidence.edges[fullest] + result.confidence.edges[fullest + 1]) / 2)
-    return at + (at == 50)
+        return 0.01 if fullest == 0 else 0.99
+    at = round((result.confidence.edges[fullest] + result.confidence.edges[fullest + 1]) / 2, 2)
+    return 0.51 if at == 0.5 else at
 
 
 def _shares(result: AuditResult) -> list[float]:
@@ -204,7 +206,7 @@ def _where(result: AuditResult, *, over: bool) -> Sentence:
     if result.curve is None or result.curve.low is None or result.curve.high is None:
         return ()
     found = [
-        (f"“{word(result, side)}” ", *_extent(run, flipped=side == "negative"))
+        (f"“{word(result, side)}” ", *_extent(result.curve, run, flipped=side == "negative"))
         for side in ("positive", "negative")
         if (run := _clear_run(result.curve, side, over)) is not None
     ]
@@ -217,7 +219,9 @@ def _clear_run(curve: Curve, side: str, over: bool) -> tuple[int, int] | None:
     """First and last place, by rising confidence, of the longest stretch with the band off the diagonal."""
     assert curve.low is not None
     assert curve.high is not None
-    places = range(50, 99) if side == "positive" else range(48, -1, -1)
+    places = [k for k, f in enumerate(curve.f) if (f > 0.5 if side == "positive" else f < 0.5)]
+    if side == "negative":
+        places.reverse()
     below = over == (side == "positive")  # an overconfident Yes happens less often than it is predicted
 
     def off(place: int) -> bool:
@@ -227,17 +231,18 @@ def _clear_run(curve: Curve, side: str, over: bool) -> tuple[int, int] | None:
         return curve.high[place] < f if below else curve.low[place] > f
 
     runs = [list(run) for clear, run in groupby(places, off) if clear]
-    longest = max(runs, key=len, default=[])
-    return (longest[0], longest[-1]) if len(longest) >= LEAST_RUN else None
+    longest = max(runs, key=lambda run: abs(curve.f[run[-1]] - curve.f[run[0]]), default=[0])
+    long = abs(curve.f[longest[-1]] - curve.f[longest[0]]) >= LEAST_RUN - 1e-9
+    return (longest[0], longest[-1]) if long else None
 
 
-def _extent(run: tuple[int, int], *, flipped: bool) -> Sentence:
+def _extent(curve: Curve, run: tuple[int, int], *, flipped: bool) -> Sentence:
     first, last = run
     flip = "1-" if flipped else ""
-    reached = 99 - last if flipped else last + 1
+    lowest, highest = (abs(flipped - curve.f[place]) for place in run)
     begin, end = Number(f"{flip}curve.f.{first}", "whole"), Number(f"{flip}curve.f.{last}", "whole")
-    if reached >= TOP:
-        return ("with over ", begin, " confidence") if first not in (50, 48) else ("at any confidence",)
+    if highest >= TOP:
+        return ("with over ", begin, " confidence") if lowest > BOTTOM else ("at any confidence",)
     return ("with ", begin, " to ", end, " confidence")
 
 
