@@ -76,7 +76,7 @@ def drawn(seed: int) -> Population:
     The log-odds are a mixture of one to three normals. The curve is a line in the log-odds with a wave on
     it, and a share of labels that nothing explains.
     """
-    rng = np.random.default_rng([seed, 20261115])
+    rng = np.random.default_rng([seed, 20261116])
     humps = int(rng.integers(1, 4))
     share = rng.dirichlet(np.ones(humps))
     centre, spread = 2.5 * rng.standard_normal(humps), rng.uniform(0.4, 2.5, humps)

@@ -53,9 +53,9 @@ def absolute_sum_interval(estimate: FloatArray, draws: FloatArray, level: float)
     The observed sum is compared with its distribution under candidate truths. Downwards the candidates
     shrink every component by the same number of its standard errors, to zero at the most: components
     within noise vanish first, so that their noise is seen as such. Upwards every component grows by
-    the same number of standard errors. That leaves noise the least room to add to the sum, and so may
-    end too low; the draws' own upper quantile, to which noise has added in full, ends too high. The upper
-    end is half-way between the two.
+    the same number of standard errors. That leaves noise the least room to add to the sum, and a smooth
+    fit errs towards too small a sum, so this may end too low; the interval goes up to the draws' own upper
+    quantile, to which noise has added in full, where that is higher.
     """
     from scipy.optimize import brentq  # slow to import, and not needed to estimate
 
@@ -84,12 +84,12 @@ def absolute_sum_interval(estimate: FloatArray, draws: FloatArray, level: float)
     low = 0.0 if down(vanish) >= 0 else float(candidate(-brentq(down, 0.0, vanish, xtol=1e-4)).sum())
     above = float(np.quantile(np.abs(draws).sum(axis=1), 1 - tail))
     if up(0.0) <= 0:
-        return Interval(low, (observed + max(observed, above)) / 2, level)
+        return Interval(low, max(observed, above), level)
     far = 4.0
     while up(far) > 0:
         far *= 2
     high = float(candidate(brentq(up, 0.0, far, xtol=1e-4)).sum())
-    return Interval(low, (high + max(high, above)) / 2, level)
+    return Interval(low, max(high, above), level)
 
 
 def quadratic_pvalue(statistic: float, weights: FloatArray) -> float:
