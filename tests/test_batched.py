@@ -435,6 +435,60 @@ def test_a_refused_batch_leaves_no_trace(tmp_path: Path) -> None:
     asyncio.run(talk())
 
 
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [(None, "has no file file-"), (b'{"custom_id": "other"}\n{}\n', "answered 24 queries, but none of them")],
+)
+def test_answers_that_cannot_be_read_are_not_paid_again(
+    content: bytes | None, says: str, tmp_path: Path
+) -> None:
+    """An output that is gone or foreign is an error each time, and never a reason to submit again."""
+
+    async def talk() -> None:
+        async with world(looks=1) as (server, endpoint):
+
+            def spoil(name: str) -> Trouble | None:
+                if name == "content":
+                    for file in server.desk.contents:
+                        server.desk.contents[file] = content or b""
+                    if content is None:
+                        server.desk.contents.clear()
+                return None
+
+            server.desk.trouble = spoil
+            for _ in range(2):
+                with pytest.raises(EndpointError, match=says):
+                    await go(endpoint, tmp_path / "run")
+            assert len(server.desk.batches) == 1
+
+    asyncio.run(talk())
+
+
+def test_a_batch_is_done_when_its_output_is_written(tmp_path: Path) -> None:
+    """A batch that is completed before its output file has a name is looked at again."""
+
+    async def talk() -> None:
+        async with world(looks=None) as (server, endpoint):
+            names: list[str] = []
+
+            def hide(__: Progress) -> None:
+                (held,) = server.desk.batches.values()
+                if len(names) == 2:  # seen without its name
+                    held.shown["output_file_id"] = names[0]
+                for _ in range(3):
+                    server.desk.step()
+                if len(names) < 2:
+                    names.append(held.shown["output_file_id"])
+                    held.shown["output_file_id"] = None
+
+            outcome = await go(endpoint, tmp_path / "run", progress=hide)
+            assert outcome.usage.queries == N
+            assert len(names) == 2
+            assert len(server.desk.batches) == 1
+
+    asyncio.run(talk())
+
+
 # Waiting, limits and progress
 
 

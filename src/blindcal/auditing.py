@@ -25,6 +25,7 @@ import numpy as np
 
 from blindcal import design
 from blindcal.batched import Polling, run_batched
+from blindcal.canaries import Canaries
 from blindcal.catalogue import open_items
 from blindcal.data import Items
 from blindcal.endpoints import tokens
@@ -213,8 +214,18 @@ async def audit_async(
             if batches is None:
                 outcome = await run(asking, loaded, asked, question, store, **how)
             else:
+                sure = question.biased and not ready.probe["forced"]
+                canaries = Canaries.among(len(loaded), ready.max_shift) if sure else None
                 outcome = await run_batched(
-                    asking, loaded, batches, question, store, polling=polling, stage=tell, **how
+                    asking,
+                    loaded,
+                    batches,
+                    question,
+                    store,
+                    canaries=canaries,
+                    polling=polling,
+                    stage=tell,
+                    **how,
                 )
         if outcome.stopped is not None and not len(outcome.answered.answers):
             raise NotIdentifiedError(
@@ -342,7 +353,7 @@ def _conclude(
         ((), None) if named is None else break_down(how, labels, items.groups, named, answered)
     )
     answers = np.bincount(answered.answers + 1, minlength=3)
-    paid = ready.spent + outcome.usage
+    paid = ready.spent + outcome.usage + outcome.beside
     return AuditResult(
         schema_version=SCHEMA_VERSION,
         blindcal=version("blindcal"),
@@ -381,12 +392,12 @@ def _conclude(
         ),
         spend=Spend(
             paid.queries,
-            ready.spent.queries,
+            ready.spent.queries + outcome.beside.queries,
             paid.attempts,
             paid.prompt_tokens,
             paid.completion_tokens,
             paid.cached_tokens,
-            None if prices is None else _cost(prices, ready.spent, outcome.usage, settings),
+            None if prices is None else _cost(prices, ready.spent, outcome.usage + outcome.beside, settings),
             batches,
         ),
         seconds=seconds,

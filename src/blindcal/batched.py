@@ -11,18 +11,20 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import math
 import random
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
-from typing import TypeVar
+from dataclasses import asdict, dataclass, replace
+from typing import Any, TypeVar
 
 import numpy as np
 
+from blindcal.canaries import Canaries
 from blindcal.design import Design
-from blindcal.endpoints.batches import MOST_BYTES, MOST_REQUESTS, Batches, Counts, Remote
+from blindcal.endpoints.batches import MOST_BYTES, MOST_REQUESTS, Batches, Remote
 from blindcal.errors import EndpointError, FatalError, PendingError, ReplyError, RetryableError
 from blindcal.records import IntArray, Item, Reply, Round
 from blindcal.run import (
@@ -77,6 +79,7 @@ async def run_batched(
     planned: int = 0,
     spent: Usage | None = None,
     max_shift: float = np.inf,
+    canaries: Canaries | None = None,
     polling: Polling | None = None,
     progress: Callable[[Progress], None] | None = None,
     stage: Callable[[str], None] | None = None,
@@ -85,7 +88,8 @@ async def run_batched(
     """Have everything answered through batches that the design wants and the store does not answer.
 
     The parameters are those of :func:`blindcal.run.run`; of the limits only those on queries and cost
-    apply, and the patience. Setting ``stop`` returns after the step under way.
+    apply, and the patience. Setting ``stop`` returns after the step under way. ``canaries`` go along until
+    it is known that the bias acts in batches too.
 
     Raises
     ------
@@ -94,10 +98,10 @@ async def run_batched(
     EndpointError
         When going on is useless. Everything answered until then is kept.
     """
-    asker = _Batcher(items, batches, question, store, limits or Limits(), prices, spent or Usage())
+    asker = _Batcher(items, batches, question, store, limits or Limits(), prices, spent or Usage(), canaries)
     asker.polling, asker.stop = polling or Polling(), stop or asyncio.Event()
     asker.progress, asker.stage, asker.total = progress, stage or (lambda _: None), planned
-    return await rounds(design, asker, store, max_shift)
+    return replace(await rounds(design, asker, store, max_shift), beside=asker.beside)
 
 
 class _StoppedError(Exception):
@@ -116,11 +120,14 @@ class _Batcher:
         limits: Limits,
         prices: Prices | None,
         spent: Usage,
+        canaries: Canaries | None,
     ) -> None:
         self._items, self._client, self._question, self._store = items, client, question, store
         self._limits, self._prices, self._spent = limits, prices, spent
         self._batches = store.batches()
-        self._most = MOST_REQUESTS
+        self._canaries = canaries
+        self._sung: dict[str, Any] = store.note("canaries") or {}  # by batch: whether they act, their cost
+        self._most = MOST_REQUESTS - (len(canaries) if canaries else 0)
         self._careful = self._held = False
         self._fruitless = 0
         self._last = ""
@@ -132,6 +139,11 @@ class _Batcher:
         self.total = 0
         self.progress: Callable[[Progress], None] | None = None
         self.stage: Callable[[str], None] = lambda _: None
+
+    @property
+    def beside(self) -> Usage:
+        """What the canaries cost."""
+        return sum((Usage(**one["usage"]) for one in self._sung.values()), Usage())
 
     async def ask(self, asked: Round, first: int, answers: AnswerArray) -> AnswerArray:
         """Have a round answered; returns its answers, `UNASKED` where the run stopped before."""
@@ -191,10 +203,11 @@ class _Batcher:
 
     def _pieces(self, queries: IntArray) -> Iterator[IntArray]:
         """The queries in as few files as the provider's limits allow."""
+        room = MOST_BYTES - sum(map(len, self._canary_lines()))
         begin, size = 0, 0
         for place, query in enumerate(queries):
             length = len(self._line(int(query)))
-            if place > begin and (place - begin == self._most or size + length > MOST_BYTES):
+            if place > begin and (place - begin == self._most or size + length > room):
                 yield queries[begin:place]
                 begin, size = place, 0
             size += length
@@ -210,10 +223,21 @@ class _Batcher:
         )
         return self._client.line(f"q{query}", request)
 
+    def _canary_lines(self) -> list[bytes]:
+        if self._canaries is None or any(one["act"] for one in self._sung.values()):
+            return []
+        return [
+            self._client.line(
+                one.name, self._question.request(self._items[one.item].messages, one.shift, 0.0)
+            )
+            for one in self._canaries
+        ]
+
     async def _upload(self, number: int) -> None:
         if self._batches[number].file_id is not None:
             return
-        content = b"".join(self._line(int(query)) for query in self._batches[number].queries)
+        lines = (self._line(int(query)) for query in self._batches[number].queries)
+        content = b"".join([*lines, *self._canary_lines()])
 
         async def upload() -> None:
             batch = self._batches[number]
@@ -261,13 +285,18 @@ class _Batcher:
                 continue
             batch_id = batch.batch_id
             remote = await self._patiently(lambda: self._client.look(batch_id), OUTAGE)  # noqa: B023
-            if remote.ended:
+            if remote.ended and not remote.unwritten:
                 fruit += await self._collect(batch, remote)
                 ended += not (QUEUE_FULL in remote.codes and self._made_room(batch))
             else:
-                counts = remote.request_counts
-                completed, failed = (counts.completed, counts.failed) if counts else (0, 0)
-                self._keep(replace(batch, status=remote.status.lower(), completed=completed, failed=failed))
+                self._keep(
+                    replace(
+                        batch,
+                        status=remote.status.lower(),
+                        completed=remote.completed,
+                        failed=remote.failed,
+                    )
+                )
         if ended:
             self._fruitless = 0 if fruit else self._fruitless + 1
         if self._fruitless >= FRUITLESS and not self.usage.queries:
@@ -275,7 +304,13 @@ class _Batcher:
 
     async def _collect(self, batch: Batch, remote: Remote) -> int:
         """Keep what a finished batch brought; returns how many answers that is."""
-        replies, errors = await self._patiently(lambda: self._results(batch, remote), OUTAGE)
+        replies, errors, sung = await self._patiently(lambda: self._results(batch, remote), OUTAGE)
+        if not replies and not errors and remote.completed:
+            raise EndpointError(
+                f"batch {batch.batch_id} has answered {remote.completed:,} queries, but none of them is in "
+                "its output: nothing is submitted again, as it would be paid again; look at the batch's files"
+            )
+        self._listen(batch, sung)
         tries = self._tries(batch)
         saved = [saved_answer(self._question, query, replies[query], tries[query], 0.0) for query in replies]
         useless = {query: error for query, error in errors.items() if isinstance(error, ReplyError)}
@@ -302,31 +337,52 @@ class _Batcher:
 
     async def _results(
         self, batch: Batch, remote: Remote
-    ) -> tuple[dict[int, Reply], dict[int, EndpointError]]:
-        """The first usable reply to each query, and what came instead for the others."""
+    ) -> tuple[dict[int, Reply], dict[int, EndpointError], dict[str, Reply]]:
+        """The first usable reply to each query, what came instead for the others, and the canaries'."""
         names = {f"q{query}": int(query) for query in batch.queries}
         replies: dict[int, Reply] = {}
         errors: dict[int, EndpointError] = {}
+        sung: dict[str, Reply] = {}
         for file_id in (remote.output_file_id, remote.error_file_id):
             if file_id is None:
                 continue
             async for line in self._client.lines(file_id):
                 query = names.get(line.custom_id)
                 if query is None:
-                    continue
-                if line.reply is not None:
+                    if line.reply is not None:
+                        sung.setdefault(line.custom_id, line.reply)
+                elif line.reply is not None:
                     replies.setdefault(query, line.reply)
                 elif line.error is not None:
                     errors.setdefault(query, line.error)
-        return replies, {query: error for query, error in errors.items() if query not in replies}
+        for query in replies:
+            errors.pop(query, None)
+        return replies, errors, sung
+
+    def _listen(self, batch: Batch, sung: dict[str, Reply]) -> None:
+        """Note what the canaries say; raise, and leave the batch as it is, if the bias does nothing."""
+        if self._canaries is None:
+            return
+        heard = {one.name: sung[one.name] for one in self._canaries if one.name in sung}
+        usage = sum(
+            (saved_answer(self._question, 0, reply, 1, 0.0).usage for reply in heard.values()), Usage()
+        )
+        act = self._canaries.act(heard, self._question)
+        if usage.queries:
+            self._sung[str(batch.number)] = {"act": act, "usage": asdict(usage)}
+            self._store.set_note("canaries", self._sung)
+        if act is False:
+            raise EndpointError(
+                "logit_bias acts live but not in this endpoint's batches, so their answers measure nothing: "
+                "leave --batch out, and choose another folder with --out"
+            )
 
     def _keep_results(self, batch: Batch, remote: Remote, saved: list[Saved], said: str) -> None:
-        counts = remote.request_counts or Counts()
         ended = replace(
             batch,
             status=remote.status.lower(),
-            completed=counts.completed,
-            failed=counts.failed,
+            completed=remote.completed,
+            failed=remote.failed,
             ended=True,
             answered=len(saved),
             said=printable(said),
@@ -360,7 +416,10 @@ class _Batcher:
 
     def _allowed(self, wanted: int, under_way: int) -> int:
         """How many of the wanted queries the limits allow; if not all, the reason is noted."""
-        asked = self._spent.queries + self.usage.queries + under_way
+        if self._canary_lines() and self._canaries is not None:
+            files = len(self._under_way()) + math.ceil(wanted / self._most)
+            under_way += files * len(self._canaries)
+        asked = self._spent.queries + self.usage.queries + self.beside.queries + under_way
         allowed, limits = wanted, self._limits
         if limits.max_queries is not None and limits.max_queries - asked < allowed:
             allowed = max(0, limits.max_queries - asked)
@@ -375,7 +434,7 @@ class _Batcher:
         return allowed
 
     def _cost(self, prices: Prices) -> float:
-        return prices.cost(self._spent) + prices.batched.cost(self.usage)
+        return prices.cost(self._spent) + prices.batched.cost(self.usage + self.beside)
 
     async def _patiently(self, action: Callable[[], Awaitable[T]], patience: float) -> T:
         """Do something again while it may succeed, for so many seconds at most."""
@@ -422,5 +481,5 @@ class _Batcher:
             under_way = self._under_way()
             done = self.usage.queries + sum(batch.completed for batch in under_way)
             cost = self._cost(self._prices) if self._prices else None
-            paid = self._spent + self.usage
+            paid = self._spent + self.usage + self.beside
             self.progress(Progress(done, self.total, paid, cost, len(under_way)))

@@ -140,11 +140,15 @@ class Progress:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """Every answer there is, and why there are no more: ``stopped`` is ``None`` for a finished run."""
+    """Every answer there is, and why there are no more: ``stopped`` is ``None`` for a finished run.
+
+    ``beside`` is what was asked on the way that is no answer of the design.
+    """
 
     answered: Answered
     usage: Usage
     stopped: str | None = None
+    beside: Usage = field(default_factory=Usage)
 
 
 class Items(Protocol):

@@ -76,6 +76,21 @@ class Remote:
         return self.status.lower() in ENDED
 
     @property
+    def completed(self) -> int:
+        """How many of its requests are answered."""
+        return self.request_counts.completed if self.request_counts else 0
+
+    @property
+    def failed(self) -> int:
+        """How many of its requests were refused."""
+        return self.request_counts.failed if self.request_counts else 0
+
+    @property
+    def unwritten(self) -> bool:
+        """Whether answers are there that are in no file yet."""
+        return self.completed > 0 and self.output_file_id is None
+
+    @property
     def codes(self) -> set[str]:
         """The codes of what is wrong with it as a whole."""
         return {problem.code or "" for problem in (self.errors and self.errors.data) or ()}
@@ -182,13 +197,18 @@ class Batches:
             )
         if status != 200:
             raise self._endpoint.refusal(status, headers, raw)
-        return _convert(_decoded(raw), Remote)
+        return _convert(self._decoded(raw), Remote)
 
     async def lines(self, file_id: str) -> AsyncIterator[Line]:
         """What a file of output or errors says, line by line; lines that are none are left out."""
         async with self._endpoint.opened(
             "GET", f"/files/{file_id}/content", timeout=self._transfer
         ) as response:
+            if response.status in (404, 410):
+                raise FatalError(
+                    f"the endpoint has no file {printable(file_id, 80)} ({response.status}): providers keep "
+                    "a batch's files for some weeks; what it held has to be asked again, in a new run"
+                )
             if response.status != 200:
                 raise self._endpoint.refusal(response.status, response.headers, await read(response))
             rest = b""
@@ -228,7 +248,16 @@ class Batches:
         status, headers, raw = await self._call(method, path, query, **options)
         if status not in (200, 201):
             raise self._endpoint.refusal(status, headers, raw)
-        return _decoded(raw)
+        return self._decoded(raw)
+
+    def _decoded(self, raw: bytes) -> dict[str, Any]:
+        text = self._endpoint.redact(raw.decode("utf-8", "replace"))
+        try:
+            return msgspec.json.decode(text, type=dict[str, Any])
+        except msgspec.DecodeError:
+            raise RetryableError(
+                "the endpoint's word on a file or batch is not the JSON it should be"
+            ) from None
 
     async def _call(
         self, method: str, path: str, query: Mapping[str, str] | None = None, **options: Any
@@ -253,13 +282,6 @@ class _Output(msgspec.Struct):
 
 
 _OUTPUT = msgspec.json.Decoder(_Output)
-
-
-def _decoded(raw: bytes) -> dict[str, Any]:
-    try:
-        return msgspec.json.decode(raw, type=dict[str, Any])
-    except (msgspec.DecodeError, UnicodeDecodeError):
-        raise RetryableError("the endpoint's word on a file or batch is not the JSON it should be") from None
 
 
 def _convert(found: Any, kind: type[T]) -> T:

@@ -149,7 +149,7 @@ class HttpEndpoint:
 
     def refusal(self, status: int, headers: Mapping[str, str], raw: bytes) -> EndpointError:
         """The error of ours for a response that is not the wanted one."""
-        return failures.from_status(status, headers, self._redact(failures.said(raw)), self.address)
+        return failures.from_status(status, headers, self.redact(failures.said(raw)), self.address)
 
     async def _post(self, url: URL, body: bytes) -> tuple[int, Mapping[str, str], bytes]:
         session = self._session or self._open()
@@ -207,7 +207,8 @@ class HttpEndpoint:
         body |= self.address.extra_body
         return _encode({key: value for key, value in body.items() if value is not None})[:-1] + b","
 
-    def _redact(self, text: str) -> str:
+    def redact(self, text: str) -> str:
+        """A text in which the key, if it is there, is not."""
         return text.replace(self._key, "[key]") if self._key else text
 
 

@@ -87,7 +87,7 @@ class Desk:
         self.operations: list[str] = []
         self.trouble: Callable[[str], Trouble | None] = lambda _: None
         self.answer = answer
-        self._contents: dict[str, bytes] = {}
+        self.contents: dict[str, bytes] = {}
         self._rng = np.random.default_rng(self.behaviour.seed)
         self._made = 0
 
@@ -167,16 +167,16 @@ class Desk:
             "status": "processed",
         }
         self.files[f"file-{number:08d}"] = shown
-        self._contents[f"file-{number:08d}"] = content
+        self.contents[f"file-{number:08d}"] = content
         return shown
 
     def _file(self, name: str) -> HttpResponse:
         return _json(self.files[name]) if name in self.files else _error(404, f"No such File object: {name}")
 
     def _content(self, name: str) -> HttpResponse:
-        if name not in self._contents:
+        if name not in self.contents:
             return _error(404, f"No such File object: {name}")
-        return HttpResponse(self._contents[name], content_type="application/octet-stream")
+        return HttpResponse(self.contents[name], content_type="application/octet-stream")
 
     # Batches
 
@@ -190,7 +190,7 @@ class Desk:
             return _error(400, "input_file_id: no such file of purpose 'batch'")
         if wanted.get("completion_window") != "24h" or wanted.get("endpoint") not in _ENDPOINTS:
             return _error(400, "completion_window must be '24h' and endpoint one that batches serve")
-        lines, problems = self._validated(self._contents[file["id"]], wanted["endpoint"])
+        lines, problems = self._validated(self.contents[file["id"]], wanted["endpoint"])
         return _json(self._admit(wanted, lines, problems).shown)
 
     def _validated(self, content: bytes, endpoint: str) -> tuple[list[_Asked], list[dict[str, Any]]]:
