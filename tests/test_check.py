@@ -1,0 +1,195 @@
+"""`blindcal check`: an exit code that CI can rely on, and reports that its machines read."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+from click.testing import CliRunner, Result
+
+import results
+from blindcal.cli import app
+from blindcal.endpoints.replay import Server
+from blindcal.finished import open_run
+from blindcal.gate import Checked, Limit, check
+from blindcal.report.verdicts import junit, summary
+from blindcal.result import AuditResult, Estimate
+from deciding import audited, invoke, model, serving, write_items
+
+LABELS, P = model(500, 7)
+REFITS = 100
+
+
+@pytest.fixture(scope="module")
+def items(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_items(tmp_path_factory.mktemp("check") / "items.jsonl", LABELS)
+
+
+@pytest.fixture(scope="module")
+def server(items: Path) -> Iterator[Server]:
+    with serving(items, P) as one:
+        yield one
+
+
+@pytest.fixture(scope="module")
+def run(items: Path, server: Server) -> Path:
+    return audited(items, server, items.parent / "run")
+
+
+def bound(run: Path, quantity: str, confidence: float) -> tuple[float, float]:
+    """The estimate, and the upper end of its interval that is passed with probability 1 - confidence."""
+    read = open_run(run)
+    between = read.fit(REFITS).interval(quantity, 2 * confidence - 1, bins=len(read.result.bins))
+    value = getattr(read.result, quantity).value
+    return value, between.high
+
+
+def held(run: Path, *limits: object) -> Result:
+    return invoke("check", run, *limits, "--resamples", REFITS)
+
+
+def test_the_bound_decides(run: Path) -> None:
+    """Below the estimate a limit fails, up to the bound it is undecided, beyond the bound it holds."""
+    value, high = bound(run, "ece", 0.95)
+    assert value < high
+    for limit, status, word in (
+        (value - 0.001, 3, "failed"),
+        ((value + high) / 2, 4, "undecided"),
+        (high + 0.001, 0, "passed"),
+    ):
+        found = held(run, "--max-ece", limit)
+        assert (found.exit_code, word in found.output) == (status, True), found.output
+
+
+def test_more_confidence_asks_for_more(run: Path) -> None:
+    """A limit that holds 80% surely need not hold 99% surely."""
+    low, high = bound(run, "ece", 0.8)[1], bound(run, "ece", 0.99)[1]
+    limit = (low + high) / 2
+    assert held(run, "--max-ece", limit, "--confidence", 0.8).exit_code == 0
+    assert held(run, "--max-ece", limit, "--confidence", 0.99).exit_code == 4
+
+
+def test_the_estimate_may_decide_alone(run: Path) -> None:
+    """--estimate holds a limit just beside the figure, and says that it did."""
+    value, _ = bound(run, "ece", 0.95)
+    found = held(run, "--max-ece", value + 1e-6, "--estimate")
+    assert found.exit_code == 0
+    assert "by the estimate alone" in found.output
+
+
+def test_all_limits_must_hold(run: Path) -> None:
+    """Limits from below are held from below, and one that fails decides."""
+    accuracy = AuditResult.load(run / "result.json").accuracy.value
+    assert accuracy is not None
+    generous = ("--max-ece", 0.9, "--min-accuracy", 0.5, "--min-auroc", 0.5, "--max-brier", 0.5)
+    assert held(run, *generous, "--max-invalid", 0).exit_code == 0
+    assert held(run, "--max-ece", 0.9, "--min-accuracy", accuracy + 0.01).exit_code == 3
+
+
+def test_json_says_what_was_compared(run: Path) -> None:
+    """One object a run, with the estimate and its bound as the fit has them."""
+    found = held(run, "--max-ece", 0.5, "--json")
+    record = json.loads(found.stdout)
+    value, high = bound(run, "ece", 0.95)
+    (limit,) = record["limits"]
+    assert record["outcome"] == limit["outcome"] == "passed"
+    assert limit["estimate"] == value
+    assert limit["bound"] == pytest.approx(high)
+
+
+def test_a_result_alone_is_bounded_by_its_own_interval(run: Path, tmp_path: Path) -> None:
+    """result.json without its run: its 95% interval serves 95% confidence, but not 99%."""
+    alone = tmp_path / "result.json"
+    alone.write_bytes((run / "result.json").read_bytes())
+    high = AuditResult.load(alone).ece.high
+    assert high is not None
+    assert held(alone, "--max-ece", high + 0.001).exit_code == 0
+    assert held(alone, "--max-ece", high + 0.2, "--confidence", 0.99).exit_code == 4
+
+
+def test_a_method_without_intervals_needs_the_estimate(items: Path, server: Server, tmp_path: Path) -> None:
+    """blind has no interval: nothing is sure, and the way out is named."""
+    folder = audited(items, server, tmp_path / "blind", method="blind")
+    found = held(folder, "--max-ece", 0.9)
+    assert found.exit_code == 4
+    assert "--estimate" in found.output
+    assert held(folder, "--max-ece", 0.9, "--estimate").exit_code == 0
+
+
+def test_without_a_limit_or_a_run_it_says_so(run: Path, tmp_path: Path) -> None:
+    """No limit is a wrong command line, no run an error: neither passes."""
+    assert held(run).exit_code == 2
+    assert held(tmp_path / "nothing", "--max-ece", 0.1).exit_code == 1
+
+
+def stored(tmp_path: Path, name: str = "result.json", **changes: object) -> Path:
+    path = tmp_path / name
+    results.result(**changes).save(path)
+    return path
+
+
+def test_a_forced_audit_passes_nothing(tmp_path: Path) -> None:
+    """Figures of an endpoint that the probe found unfit may mean nothing, however good they look."""
+    found = check(stored(tmp_path, probe={"forced": True}), [Limit("ece", 0.5)])
+    assert found.outcome == "undecided"
+
+
+def test_what_could_not_be_told_is_undecided(tmp_path: Path) -> None:
+    """A figure that is null holds no limit."""
+    assert check(stored(tmp_path, ece=Estimate(None)), [Limit("ece", 0.5)]).outcome == "undecided"
+
+
+def test_invalid_answers_are_counted(tmp_path: Path) -> None:
+    """Their share is held to a limit of its own, and what they could do to the ECE is noted."""
+    counts = replace(results.result().counts, invalid=100)
+    path = stored(tmp_path, counts=counts)
+    found = invoke("check", path, "--max-invalid", 0.05)
+    assert found.exit_code == 3
+    assert "whatever the invalid answers were" in found.output
+
+
+HOSTILE = "<b>|`x`|\x1b[31m\u202e\uffff [a](http://b) @team ::error::"
+
+
+def several(tmp_path: Path) -> list[Checked]:
+    limits = [Limit("ece", 0.2), Limit("accuracy", 0.74), Limit("auroc", 0.9)]
+    paths = [stored(tmp_path, "a.json"), stored(tmp_path, "b.json", model=HOSTILE)]
+    return [check(path, limits) for path in paths]
+
+
+def test_junit_reads_the_report(tmp_path: Path) -> None:
+    """A suite a run, a case a limit; what failed and what is undecided are failures with a reason."""
+    root = ElementTree.fromstring(junit(several(tmp_path)))
+    assert (root.tag, root.get("tests"), root.get("failures")) == ("testsuites", "6", "4")
+    suite = root[0]
+    assert (suite.get("name"), suite.get("tests")) == ("gpt-4o-mini on questions.csv", "3")
+    kinds = [[one.get("type") for one in case.iter("failure")] for case in suite]
+    assert kinds == [[], ["undecided"], ["failed"]]
+    assert "\x1b" not in str(root[1].get("name"))
+
+
+def test_github_shows_the_summary(tmp_path: Path) -> None:
+    """A Markdown table goes where GitHub Actions wants it, after what is there; names are text in it."""
+    target = tmp_path / "summary.md"
+    target.write_text("before\n")
+    path = stored(tmp_path, model=HOSTILE)
+    runner = CliRunner(env={"GITHUB_STEP_SUMMARY": str(target)})
+    assert runner.invoke(app, ["check", str(path), "--max-ece", "0.2"]).exit_code == 0
+    text = target.read_text()
+    assert text.startswith("before\n### Calibration\n")
+    (row,) = [line for line in text.splitlines() if "0.1250" in line]
+    assert row.count("|") == 7
+    assert "passed" in row
+    for written in ("<b>", "`", "@team", "](", "\u202e"):
+        assert written not in row
+
+
+def test_the_summary_names_every_run(tmp_path: Path) -> None:
+    """Two runs of three limits are six rows, and the confidence is said once."""
+    text = summary(several(tmp_path))
+    assert text.count("\n| ") == 1 + 6
+    assert "95% confidence" in text
