@@ -1,11 +1,11 @@
-"""Does a deployed threshold keep the precision that was promised? Audit one part, deploy on another, 100 times.
+"""Does a deployed threshold keep the precision that was promised? Audit one part, deploy on another.
 
     python bench/deployed.py [--data ../shared] [--repeats 100] [--only boolq] [--raw runs/deployed.jsonl]
 
-Repeat r splits a real model's items at random (seed r). One part is audited over HTTP, one query an item, against
-a server that answers from the model's recorded logits; `blindcal threshold --precision` chooses the threshold; the
-request it prints is sent for every item of the other part, which the audit never saw, and the answers are
-counted against the labels. Interrupted, the same command goes on: repeats are kept in the raw file.
+Repeat r splits a real model's items at random (seed r). One part is audited over HTTP, one query an item,
+against a server that answers from the model's recorded logits; `blindcal threshold --precision` chooses the
+threshold; the request it prints is sent for every item of the other part, which the audit never saw, and the
+answers are counted against the labels. Interrupted, the same command goes on: the raw file keeps repeats.
 """
 
 from __future__ import annotations
@@ -38,7 +38,6 @@ from blindcal.run import Question
 from replayed import _ids, boolq, mmlu
 
 AT_ONCE = 32
-BAR = 93  # of 100
 
 
 @dataclass(frozen=True)
@@ -207,7 +206,8 @@ def row(cell: Cell, outcomes: list[Outcome], confidence: float | None) -> str:
     beyond = sum(one.beyond >= cell.precision for one in made)
     wish = "the estimate" if confidence is None else f"{confidence:.0%} sure"
     return (
-        f"| {cell.name.replace('__', ' ')} | {cell.audited:,} | {cell.precision:g}, {wish} | {len(made)} of {len(mine)} | "
+        f"| {cell.name.replace('__', ' ')} | {cell.audited:,} | {cell.precision:g}, {wish} | "
+        f"{len(made)} of {len(mine)} | "
         f"{np.mean([one.threshold for one in made]):.3f} | {np.mean([one.decisions for one in made]):.0f} | "
         f"{shares.mean():.3f} | {np.mean([one.recall for one in made]):.3f} | {inside} | {least} | {beyond} |"
     )
@@ -226,7 +226,8 @@ def main() -> None:
     options.raw.parent.mkdir(parents=True, exist_ok=True)
     print(
         "| model and set | audited | precision asked for | promises | threshold | positive decisions "
-        "| precision deployed | recall deployed | within the interval | at least as asked | over all not audited |"
+        "| precision deployed | recall deployed | within the interval | at least as asked "
+        "| over all not audited |"
     )
     print("|---|---|---|---|---|---|---|---|---|---|---|")
     for cell in CELLS:

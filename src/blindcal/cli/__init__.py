@@ -23,6 +23,7 @@ COMMANDS = {
     "threshold": "Choose the threshold to deploy, and print the request that decides by it.",
     "report": "Make the page of a run, its figures and its tables.",
     "check": "Hold finished audits to limits: an exit code for CI, JUnit and GitHub summaries.",
+    "compare": "Show how two runs differ, paired where they asked about the same items.",
     "merge": "Put runs on different items of one model together.",
     "items": "Write questions that blindcal can make by itself, with sure labels.",
     "pull": "Fetch the default model for 'serve'.",

@@ -30,7 +30,7 @@ from blindcal.estimate.checks import (
 )
 from blindcal.estimate.drawn import DrawnFit
 from blindcal.estimate.grid import CELLS, EDGES_P, MID_P, MID_S, edge_of_threshold, memberships
-from blindcal.estimate.model import Ensemble, fit_ensemble, link_scores, refit
+from blindcal.estimate.model import Ensemble, fit_ensemble, link_scores
 from blindcal.estimate.operating import (
     Decisions,
     OperatingCurve,
@@ -39,6 +39,7 @@ from blindcal.estimate.operating import (
     operating_curve,
 )
 from blindcal.estimate.patterns import Patterns, count_patterns
+from blindcal.estimate.resampling import incidence, of_items, of_units, resampled_tables
 from blindcal.estimate.uncertainty import (
     Interval,
     absolute_sum_interval,
@@ -50,7 +51,6 @@ from blindcal.records import INVALID, FloatArray, IntArray
 _JITTERS = (0.0, 0.05, 0.1, 0.2, 0.4, 0.8)
 _CLEARLY = 3.0  # units of log-evidence by which more jitter must do better than less
 _WIDE = 0.25  # of probability: a smooth density may be trusted to bridge less, and not more
-_CHUNK = 2_000_000  # resamples are refitted so many (resample, pattern) pairs at a time
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +126,9 @@ class LatentFit(DrawnFit):
     @cached_property
     def draws(self) -> FloatArray:
         """Joint tables of the population, refitted to resampled items and resampled priors."""
-        return _resampled_tables(self)
+        resample = of_items(self.patterns) if self.groups is None else of_units(self._incidence)
+        rng = np.random.default_rng(self.seed)
+        return resampled_tables(self.patterns, self.ensemble, self.resamples, rng, resample)
 
     # -- calibration ---------------------------------------------------------------------------
 
@@ -384,9 +386,7 @@ class LatentFit(DrawnFit):
     def _incidence(self) -> csr_array:
         """Items of each group (rows) that show each pattern (columns)."""
         assert self.groups is not None
-        shape = (int(self.groups.max()) + 1, len(self.patterns))
-        ones = np.ones(self.groups.size)
-        return csr_array((ones, (self.groups, self.patterns.of_item)), shape=shape)
+        return incidence(self.groups, int(self.groups.max()) + 1, self.patterns)
 
 
 _SCALARS: dict[str, Callable[[FloatArray], FloatArray]] = {
@@ -510,33 +510,3 @@ def _check_jitter(jitter: float | str) -> float | None:
     if isinstance(jitter, str) or not (np.isfinite(jitter) and jitter >= 0):
         raise InputError(f'jitter: must be a number of at least 0 or "estimate", got {jitter!r}')
     return float(jitter)
-
-
-def _resampled_tables(fit: LatentFit) -> FloatArray:
-    """Weighted-likelihood bootstrap with randomised priors.
-
-    Each draw resamples the items (or groups) and moves the prior's centre by a draw from the prior, so
-    that in the Gaussian limit the draws have exactly the posterior's spread: sampling noise where the
-    answers decide, the prior's width where they do not. Smoothness is drawn by its evidence.
-    """
-    rng = np.random.default_rng(fit.seed)
-    patterns, ensemble = fit.patterns, fit.ensemble
-    tables = np.empty((fit.resamples, 2 * CELLS))
-    which = rng.choice(ensemble.weights.size, size=fit.resamples, p=ensemble.weights)
-    scale = 1 / np.sqrt([mode.precision for mode in ensemble.modes])
-    step = max(1, _CHUNK // len(patterns))
-    for begin in range(0, fit.resamples, step):
-        part = which[begin : begin + step]
-        centres = rng.standard_normal((part.size, scale.shape[1])) * scale[part]
-        counts = _resampled_counts(fit, part.size, rng)
-        tables[begin : begin + part.size] = refit(patterns, ensemble.modes, part, counts, centres)
-    return tables
-
-
-def _resampled_counts(fit: LatentFit, size: int, rng: np.random.Generator) -> FloatArray:
-    counts = fit.patterns.counts
-    if fit.groups is None:
-        return rng.multinomial(int(fit.patterns.n), counts / counts.sum(), size=size).astype(np.float64)
-    clusters = fit._incidence.shape[0]
-    picked = rng.multinomial(clusters, np.full(clusters, 1 / clusters), size=size)
-    return np.asarray((fit._incidence.T @ picked.T).T, dtype=np.float64)
