@@ -19,7 +19,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from blindcal import result as result_module
-from blindcal.auditing import RUN_FILE, audit, audit_async, default_folder, plan
+from blindcal.auditing import RUN_FILE, audit, audit_async, default_folder
 from blindcal.bar import Bar
 from blindcal.cli import app
 from blindcal.cli.audit import show
@@ -28,6 +28,7 @@ from blindcal.endpoints.recording import Recording
 from blindcal.endpoints.replay import Behaviour, Server, running
 from blindcal.errors import BlindcalError, ConfigError, InputError, NotIdentifiedError, UnfitError
 from blindcal.estimate.truth import binned_ece
+from blindcal.planning import plan
 from blindcal.result import AuditResult, Estimate, ece_if_invalid
 from blindcal.run import Limits, Prices, Progress
 from blindcal.settings import Settings

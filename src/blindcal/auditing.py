@@ -15,7 +15,7 @@ import threading
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine
 from concurrent.futures import Future
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
@@ -28,15 +28,15 @@ from blindcal.batched import Polling, run_batched
 from blindcal.canaries import Canaries
 from blindcal.catalogue import open_items
 from blindcal.data import Items
-from blindcal.endpoints import tokens
 from blindcal.endpoints.base import Endpoint
 from blindcal.endpoints.batches import Batches
 from blindcal.endpoints.http import HttpEndpoint
-from blindcal.errors import ConfigError, MissingExtraError, NotIdentifiedError
+from blindcal.errors import ConfigError, NotIdentifiedError
 from blindcal.figures import Estimation, figures
 from blindcal.oracle import Truth, read_truth
 from blindcal.parts import break_down
-from blindcal.prepare import ABOUT, Ready, prepare
+from blindcal.planning import total_cost
+from blindcal.prepare import Ready, prepare
 from blindcal.records import (
     INVALID,
     NEGATIVE,
@@ -46,32 +46,15 @@ from blindcal.records import (
     Targets,
 )
 from blindcal.result import SCHEMA_VERSION, AuditResult, Example, Spend, Tally, write_answers
-from blindcal.run import CHARACTERS_A_TOKEN, Limits, Outcome, Prices, Progress, Question, run
+from blindcal.run import Limits, Outcome, Prices, Progress, Question, run
 from blindcal.settings import Settings
-from blindcal.store import Store, Usage
+from blindcal.store import Store
 from blindcal.text import printable
 
 RUN_FILE, RESULT_FILE, ANSWERS_FILE = "run.sqlite", "result.json", "answers.csv"
 EXAMPLE_CHARACTERS = 20_000
 """A longer message is cut in the result's example."""
 T = TypeVar("T")
-
-
-@dataclass(frozen=True, slots=True)
-class Plan:
-    """What an audit would ask and cost; ``counted`` says whether the tokens are, or are guessed.
-
-    ``queries`` are the design's, ``probe_queries`` about what the probe takes on top; tokens and cost are of
-    both.
-    """
-
-    items: int
-    queries: int
-    probe_queries: int
-    prompt_tokens: int
-    completion_tokens: int
-    counted: bool
-    cost: float | None
 
 
 def audit(
@@ -205,7 +188,7 @@ async def audit_async(
             how: dict[str, Any] = {
                 "limits": limits,
                 "prices": prices,
-                "planned": _planned(asking, loaded, settings),
+                "planned": _planned(len(loaded), settings),
                 "spent": ready.spent,
                 "max_shift": ready.max_shift,
                 "progress": progress,
@@ -257,40 +240,6 @@ async def audit_async(
     return result
 
 
-async def plan(
-    items: str | Path, settings: Settings, *, prices: Prices | None = None, scratch: Path | None = None
-) -> Plan:
-    """What an audit would ask and cost, found without asking anything.
-
-    Tokens are counted where the model's vocabulary is at hand (a named tokenizer, OpenAI's models, the
-    extra ``tokenizers`` installed), and guessed from the number of characters otherwise.
-    """
-    loaded = await asyncio.to_thread(
-        open_items, items, settings.reading, data_dir=settings.data_dir, scratch=scratch
-    )
-    with loaded:
-        settings = settings.resolved(len(loaded), loaded.words)
-        queries = _planned(_design(loaded, settings), loaded, settings)
-        encode = None
-        if settings.tokenizer is not None or tokens.openai_encoding(settings.model) is not None:
-            with contextlib.suppress(MissingExtraError):
-                encode = tokens.find(HttpEndpoint(settings.address), settings.model, settings.tokenizer)
-        total = 0.0
-        for item in loaded if encode is not None else ():
-            assert encode is not None
-            # What a chat wraps around each message and the reply, as OpenAI documents it.
-            total += 3 + sum([4 + len(await encode(message.content)) for message in item.messages])
-        if encode is None:
-            total = loaded.characters / CHARACTERS_A_TOKEN
-    each = total / len(loaded)
-    asked, probed = (Usage(n, n, round(each * n), n) for n in (queries, ABOUT))
-    cost = None if prices is None else _cost(prices, probed, asked, settings)
-    both = asked + probed
-    return Plan(
-        len(loaded), queries, ABOUT, both.prompt_tokens, both.completion_tokens, encode is not None, cost
-    )
-
-
 def default_folder(items: str | Path, model: str) -> Path:
     """Where a run goes if nothing is said: the same for the same items and model."""
     stem = Path(items).name.split(".")[0]
@@ -310,16 +259,10 @@ def _design(items: Items, settings: Settings) -> design.Design:
     )
 
 
-def _planned(asking: design.Design, items: Items, settings: Settings) -> int:
+def _planned(n: int, settings: Settings) -> int:
     assert settings.queries is not None
-    if settings.method == "blind":  # one subset needs no query
-        return len(asking.next_round(Answered.empty()) or ())
-    return math.ceil(settings.queries * len(items))
-
-
-def _cost(prices: Prices, probed: Usage, asked: Usage, settings: Settings) -> float:
-    """What the probe, which is always live, and the rest cost."""
-    return prices.cost(probed) + (prices.batched if settings.batch else prices).cost(asked)
+    assert settings.bins is not None
+    return design.count(settings.method, n, settings.queries, settings.bins)
 
 
 async def _batches(endpoint: Endpoint, store: Store) -> Batches:
@@ -397,7 +340,9 @@ def _conclude(
             paid.prompt_tokens,
             paid.completion_tokens,
             paid.cached_tokens,
-            None if prices is None else _cost(prices, ready.spent, outcome.usage + outcome.beside, settings),
+            None
+            if prices is None
+            else total_cost(prices, ready.spent, outcome.usage + outcome.beside, settings.batch),
             batches,
         ),
         seconds=seconds,

@@ -27,7 +27,8 @@ from blindcal.records import Answered, FloatArray, IntArray, Round, Semantics
 #: Temperatures that together tell weak from strong preferences (METHOD 6); no API takes more than 2.
 TEMPERATURES = (0.3, 0.6, 1.0, 2.0)
 
-_PILOT = 0.25  # share of a one-query design asked evenly, before the rest is asked where it tells more
+PILOT = 0.25  # share of a one-query design asked evenly, before the rest is asked where it tells more
+LEAST_PILOT = 40  # first queries, below which there is none
 _EVEN = 0.2  # share of the later thresholds that stay evenly spread, against a misleading pilot
 _NEAR_BEST = 0.75  # a follow-up is drawn from thresholds that tell at least this much of what the best would
 
@@ -136,7 +137,7 @@ class LatentDesign:
         n = self.labels.size
         total = max(1, round(self.queries * n))
         first = min(n, total)
-        pilot = round(_PILOT * first) if self.adaptive and first >= 40 else first
+        pilot = round(PILOT * first) if self.adaptive and first >= LEAST_PILOT else first
         sizes = [pilot, first - pilot]
         left = total - first
         while left > 0:
@@ -186,15 +187,7 @@ class LatentDesign:
         patterns = count_patterns(
             self.labels[asked], answered.shifts, answered.temperatures, answered.answers, place
         )
-        table = working_table(patterns)
-        width = np.diff(EDGES_P)
-        densities = []
-        for y in (0, 1):
-            cells = table[y * CELLS : (y + 1) * CELLS]
-            below = (np.cumsum(cells) - cells / 2) / max(cells.sum(), 1e-300)
-            spread = np.sqrt(np.clip(below * (1 - below), 0, None)) * width
-            densities.append((1 - _EVEN) * spread / spread.sum() + _EVEN * width)
-        return densities
+        return threshold_densities(working_table(patterns))
 
     def _follow_up(self, answered: Answered, size: int, rng: np.random.Generator) -> Round:
         patterns = self._patterns(answered)
@@ -205,6 +198,21 @@ class LatentDesign:
         low, high = split.low[pattern], split.high[pattern]
         edge = low + np.floor(rng.uniform(size=size) * (high - low + 1)).astype(np.int64)
         return _round(chosen, -EDGES_S[edge])
+
+
+def threshold_densities(table: FloatArray) -> list[FloatArray]:
+    """Where first queries tell most of a joint table: a density of thresholds over the cells for each label.
+
+    Proportional to the standard deviation of the answer (Neyman's allocation), and a part of it even.
+    """
+    width = np.diff(EDGES_P)
+    densities = []
+    for y in (0, 1):
+        cells = table[y * CELLS : (y + 1) * CELLS]
+        below = (np.cumsum(cells) - cells / 2) / max(cells.sum(), 1e-300)
+        spread = np.sqrt(np.clip(below * (1 - below), 0, None)) * width
+        densities.append((1 - _EVEN) * spread / spread.sum() + _EVEN * width)
+    return densities
 
 
 def _quantiles(density: FloatArray, u: FloatArray) -> FloatArray:
@@ -376,6 +384,13 @@ def make(
     if not (np.isfinite(queries) and queries > 0):
         raise InputError(f"queries: must be a positive number, got {queries!r}")
     return method_of(method).design(Terms(y, queries, bins, seed, adaptive))
+
+
+def count(method: str, n: int, queries: float, bins: int) -> int:
+    """How many queries the design of a method asks of ``n`` items, if nothing stops it."""
+    if method == "blind":  # one subset needs no query
+        return n - len(range(0, n, bins))
+    return max(1, round(queries * n))
 
 
 def _whole_queries(queries: float) -> int:

@@ -18,6 +18,7 @@ COMMANDS = {
     "demo": "Audit a small real model on this machine: no key, no cost.",
     "simulate": "Run a method against known probabilities, as an opaque endpoint would answer.",
     "probe": "Find out whether and how an endpoint can be audited.",
+    "plan": "Say what an audit would find out and cost, before paying.",
     "audit": "Audit how well calibrated a model is.",
     "status": "Show where a run is.",
     "threshold": "Choose the threshold to deploy, and print the request that decides by it.",

@@ -13,10 +13,8 @@ from blindcal.auditing import (
     ANSWERS_FILE,
     RESULT_FILE,
     RUN_FILE,
-    Plan,
     audit,
     default_folder,
-    plan,
 )
 from blindcal.bar import Bar
 from blindcal.batched import Polling
@@ -25,10 +23,11 @@ from blindcal.cli.status import described
 from blindcal.design import METHODS
 from blindcal.errors import PendingError, UnfitError
 from blindcal.methods import FITTED
+from blindcal.planning import Plan, plan
 from blindcal.report.page import PAGE_FILE, write
 from blindcal.result import FEW, AuditResult, Estimate
-from blindcal.run import Limits, Prices
-from blindcal.settings import Settings, known_prices
+from blindcal.run import Limits
+from blindcal.settings import Settings
 from blindcal.store import Store
 from blindcal.text import printable
 
@@ -128,8 +127,7 @@ LONGEST_POLL = 60.0  # seconds between looks at a batch
     metavar="DOLLARS",
     help="Stop before it costs more; needs prices.",
 )
-@click.option("--price-in", type=click.FloatRange(0), metavar="DOLLARS", help="Per million tokens in.")
-@click.option("--price-out", type=click.FloatRange(0), metavar="DOLLARS", help="Per million tokens out.")
+@options.price_options
 @click.option(
     "--batch",
     is_flag=True,
@@ -144,14 +142,6 @@ LONGEST_POLL = 60.0  # seconds between looks at a batch
     show_default=True,
     metavar="SECONDS",
     help="How soon to look at a batch again while waiting; less and less often later.",
-)
-@click.option(
-    "--batch-price",
-    type=click.FloatRange(0, 1),
-    default=0.5,
-    show_default=True,
-    metavar="FACTOR",
-    help="What a batch costs, as a share of the live price.",
 )
 @click.option(
     "--dry-run", is_flag=True, help="Only say how many queries and tokens it takes and what they cost."
@@ -209,7 +199,7 @@ def command(
     settings = Settings(keep_prompts=not no_prompts, **chosen)
     if wait and not settings.batch:
         raise click.UsageError("--wait goes with --batch")
-    prices = _prices(price_in, price_out, batch_price, settings)
+    prices = options.prices(price_in, price_out, batch_price, settings)
     if max_cost is not None and prices is None:
         raise click.UsageError("--max-cost needs --price-in and --price-out")
     if dry_run:
@@ -257,17 +247,6 @@ def command(
 
 def _say(stage: str) -> None:
     click.echo(f"{stage} ...", err=True)
-
-
-def _prices(
-    price_in: float | None, price_out: float | None, batch_price: float, settings: Settings
-) -> Prices | None:
-    if (price_in is None) != (price_out is None):
-        raise click.UsageError("--price-in and --price-out go together")
-    if price_in is None or price_out is None:
-        known = known_prices(settings)
-        return None if known is None else Prices(known.input, known.output, batch_price)
-    return Prices(price_in, price_out, batch_price)
 
 
 def _show_pending(pending: PendingError, folder: Path, as_json: bool, quiet: bool) -> None:

@@ -16,7 +16,8 @@ from blindcal.endpoints import tokens
 from blindcal.endpoints.base import Endpoint
 from blindcal.endpoints.http import Address, HttpEndpoint, PlainHttpKeyWarning
 from blindcal.records import Item
-from blindcal.settings import DEFAULT_WORDS
+from blindcal.run import Prices
+from blindcal.settings import DEFAULT_WORDS, Settings, known_prices
 from blindcal.text import printable
 
 Command = TypeVar("Command", bound=Callable[..., Any])
@@ -172,6 +173,39 @@ def reading_options(command: Command) -> Command:
         record_options,
         click.option("--system", help="A system message put before every question."),
     )
+
+
+def price_options(command: Command) -> Command:
+    """Add the options that say what tokens cost."""
+    return _all(
+        command,
+        click.option(
+            "--price-in", type=click.FloatRange(0), metavar="DOLLARS", help="Per million tokens in."
+        ),
+        click.option(
+            "--price-out", type=click.FloatRange(0), metavar="DOLLARS", help="Per million tokens out."
+        ),
+        click.option(
+            "--batch-price",
+            type=click.FloatRange(0, 1),
+            default=0.5,
+            show_default=True,
+            metavar="FACTOR",
+            help="What a batch costs, as a share of the live price.",
+        ),
+    )
+
+
+def prices(
+    price_in: float | None, price_out: float | None, batch_price: float, settings: Settings
+) -> Prices | None:
+    """The prices given, or the model's list prices where these are known."""
+    if (price_in is None) != (price_out is None):
+        raise click.UsageError("--price-in and --price-out go together")
+    if price_in is None or price_out is None:
+        known = known_prices(settings)
+        return None if known is None else Prices(known.input, known.output, batch_price)
+    return Prices(price_in, price_out, batch_price)
 
 
 def with_line_breaks(_: click.Context, __: click.Parameter, template: str | None) -> str | None:

@@ -45,6 +45,7 @@ from blindcal.estimate.uncertainty import (
     absolute_sum_interval,
     percentile_interval,
     quadratic_pvalue,
+    unseen_share,
 )
 from blindcal.records import INVALID, FloatArray, IntArray
 
@@ -340,7 +341,7 @@ class LatentFit(DrawnFit):
     def unseen(self, level: float) -> float:
         """The largest share of the population that may well (by ``level``) have stayed out of the sample."""
         units = self.items - self.unanswered if self.groups is None else np.unique(self.groups).size
-        return float(1 - ((1 - level) / 2) ** (1 / units))
+        return unseen_share(units, level)
 
     @cached_property
     def _unasked(self) -> float:

@@ -392,3 +392,15 @@ def link_scores(patterns: Patterns, roughness: float = 0.1) -> LinkScores:
         variance=(mine * weights[0][:, None]).T @ mine + (theirs * weights[1][:, None]).T @ theirs,
         precision=_splines().precision(1.0, roughness)[k:],
     )
+
+
+def tangents(mode: Mode) -> FloatArray:
+    """Derivative of a mode's joint table by its coefficients, shape (2 * CELLS, p)."""
+    x = _splines()
+    at = _tables(mode.theta)
+    seen = at.share[:, None] * (x.density - at.smooth @ x.density)
+    up = at.up[:, None]
+    slopes = np.concatenate(
+        [np.column_stack([seen, -up * x.link]), np.column_stack([seen, (1 - up) * x.link])]
+    )
+    return np.asarray(at.joint[:, None] * slopes)

@@ -92,6 +92,11 @@ def absolute_sum_interval(estimate: FloatArray, draws: FloatArray, level: float)
     return Interval(low, max(high, above), level)
 
 
+def unseen_share(units: float, level: float) -> float:
+    """The largest share of a population that may well (by ``level``) have no unit among ``units`` drawn."""
+    return float(1 - ((1 - level) / 2) ** (1 / units))
+
+
 def quadratic_pvalue(statistic: float, weights: FloatArray) -> float:
     """P(sum of weights * chi-square_1 > statistic), by Kuonen's saddlepoint approximation."""
     from scipy.optimize import brentq  # slow to import, and not needed to estimate

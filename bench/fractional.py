@@ -1,0 +1,99 @@
+"""What a fractional budget buys: error at K = 1, 1.25, 1.5, 1.75 and 2 on the twelve score sets.
+
+    python bench/fractional.py [--data ../shared] [--repeats 100] [--first 0] [--markdown docs/fractional.md]
+
+Repeat r uses seed r at every K, so that budgets are compared on the same first queries. ``--raw FILE`` adds
+the errors to a file (and takes those already there into the tables): a long study in several sittings.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+from concurrent.futures import ProcessPoolExecutor
+from pathlib import Path
+
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+
+import numpy as np
+from tqdm import tqdm
+
+from blindcal.records import FloatArray
+from blindcal.scores import read_scores
+from blindcal.simulate import simulate
+
+BUDGETS = (1.0, 1.25, 1.5, 1.75, 2.0)
+
+
+def measure(job: tuple[Path, int]) -> list[float]:
+    """Absolute errors of one seed on one file, a budget each."""
+    path, seed = job
+    scores = read_scores(path)
+    return [simulate("latent", scores.labels, scores.p, queries=k, repeats=1, seed=seed).mae for k in BUDGETS]
+
+
+def main() -> None:
+    """Measure and print the table."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--data", type=Path, default=Path(__file__).parents[2] / "shared")
+    parser.add_argument("--repeats", type=int, default=100)
+    parser.add_argument("--first", type=int, default=0, help="first seed")
+    parser.add_argument("--processes", type=int, default=2)
+    parser.add_argument("--raw", type=Path)
+    parser.add_argument("--markdown", type=Path)
+    arguments = parser.parse_args()
+    paths = sorted((arguments.data / "scores").glob("*.csv.gz"))
+    if not paths:
+        raise SystemExit(f"no score files under {arguments.data}: give their folder with --data")
+    seeds = range(arguments.first, arguments.first + arguments.repeats)
+    errors: dict[tuple[str, int], list[float]] = {}
+    if arguments.raw and arguments.raw.exists():
+        errors = {(name, seed): row for name, seed, row in map(json.loads, arguments.raw.open())}
+    jobs = [(path, seed) for seed in seeds for path in paths if (path.name, seed) not in errors]
+    with ProcessPoolExecutor(arguments.processes) as pool:
+        found = pool.map(measure, jobs, chunksize=4)
+        for (path, seed), row in zip(jobs, tqdm(found, total=len(jobs), disable=None), strict=True):
+            errors[path.name, seed] = row
+    if arguments.raw:
+        arguments.raw.write_text("".join(json.dumps([*key, row]) + "\n" for key, row in errors.items()))
+    lines = table(errors)
+    print("\n".join(lines))
+    if arguments.markdown:
+        title = "# Fractional budgets\n\nMade by `python bench/fractional.py`.\n\n"
+        arguments.markdown.write_text(title + "\n".join(lines) + "\n")
+
+
+def table(errors: dict[tuple[str, int], list[float]]) -> list[str]:
+    """A line a set, then the mean of the sets; the last column is K = 1.5 less the middle of K = 1 and 2."""
+    names = sorted({name for name, _ in errors})
+    seeds = sorted({seed for _, seed in errors})
+    by_set = [np.array([errors[name, seed] for seed in seeds if (name, seed) in errors]) for name in names]
+    rows = [
+        (name.removesuffix(".csv.gz").replace("__", ", "), own)
+        for name, own in zip(names, by_set, strict=True)
+    ]
+    least = min(own.shape[0] for own in by_set)
+    rows.append(("**mean of the sets**", np.mean([own[:least] for own in by_set], axis=0)))
+    return [
+        f"Mean absolute error to the oracle, 5 bins, {least} repeats, seeds {seeds[0]} to {seeds[-1]}. "
+        "The last column is the",
+        "error at K = 1.5 less the straight line between K = 1 and K = 2, with its standard error.",
+        "",
+        "| set | " + " | ".join(f"K={k:g}" for k in BUDGETS) + " | below the line |",
+        "|---" * (len(BUDGETS) + 2) + "|",
+        *(
+            f"| {name} | " + " | ".join(f"{e:.5f}" for e in own.mean(axis=0)) + f" | {_bend(own)} |"
+            for name, own in rows
+        ),
+    ]
+
+
+def _bend(errors: FloatArray) -> str:
+    line = (errors[:, 0] + errors[:, -1]) / 2
+    off = errors[:, BUDGETS.index(1.5)] - line
+    return f"{off.mean():+.5f} ± {off.std(ddof=1) / np.sqrt(off.size) if off.size > 1 else np.nan:.5f}"
+
+
+if __name__ == "__main__":
+    main()

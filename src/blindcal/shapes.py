@@ -1,0 +1,136 @@
+"""What is assumed of a model before it is asked: a joint table of label and confidence.
+
+A *shape* says how a model's confidences are spread and how often it is right at each. Planning needs one:
+from a name, from a score file, or from the fit of a finished run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import numpy as np
+from scipy.special import betainc, expit, logit, ndtr
+
+from blindcal.errors import InputError
+from blindcal.estimate import functionals as of
+from blindcal.estimate.grid import CELLS, EDGES_P, EDGES_S, MID_P, positions
+from blindcal.estimate.model import fit_ensemble
+from blindcal.estimate.patterns import Patterns
+from blindcal.records import FloatArray, IntArray
+
+
+@dataclass(frozen=True)
+class Shape:
+    """A joint table over (label, cell), label 0 first, that sums to one."""
+
+    name: str
+    table: FloatArray
+
+    def ece(self, bins: int = 5) -> float:
+        """The population's binned ECE."""
+        return float(of.ece(self.table, bins))
+
+    def sample(self, n: int, rng: np.random.Generator) -> tuple[IntArray, FloatArray]:
+        """Labels and probabilities of n items drawn from it."""
+        return self._at(rng.random(n), rng.random(n))
+
+    def spread(self, n: int, rng: np.random.Generator) -> tuple[IntArray, FloatArray]:
+        """Labels and probabilities of n items that lie evenly over it: a sample with hardly any noise."""
+        return self._at((np.arange(n) + rng.random()) / n, rng.random(n))
+
+    def _at(self, quantile: FloatArray, within: FloatArray) -> tuple[IntArray, FloatArray]:
+        total = np.cumsum(self.table)
+        cell = np.minimum(np.searchsorted(total / total[-1], quantile, side="right"), 2 * CELLS - 1)
+        label, cell = np.divmod(cell, CELLS)
+        return label.astype(np.int64), EDGES_P[cell] + within * (EDGES_P[cell + 1] - EDGES_P[cell])
+
+    def with_ece(self, ece: float, bins: int = 5) -> Shape:
+        """The same confidences, with departures from calibration scaled so that the ECE is ``ece``.
+
+        A calibrated shape has no departure to scale; it is made overconfident, every log-odds too large by
+        the same factor.
+        """
+        from scipy.optimize import brentq  # slow to import, and rarely needed
+
+        density = self.table[:CELLS] + self.table[CELLS:]
+        s = logit(MID_P)
+        departure = logit(np.clip(of.curve(self.table), 1e-9, 1 - 1e-9)) - s
+        if self.ece(bins) < 1e-6:
+            departure = -s / 2
+
+        def scaled(by: float) -> Shape:
+            return _joint(self.name, density, expit(s + by * departure))
+
+        most = 1.0
+        while scaled(most).ece(bins) < ece and most < 64:
+            most *= 2
+        if not 0 <= ece <= scaled(most).ece(bins):
+            raise InputError(
+                f"ece: a model of the shape {self.name!r} can have an ECE from 0 to "
+                f"{scaled(most).ece(bins):.2f}, got {ece!r}"
+            )
+        by = brentq(lambda by: scaled(by).ece(bins) - ece, 0.0, most, xtol=1e-6) if ece > 0 else 0.0
+        return replace(scaled(by), name=f"{self.name} at ECE {ece:g}")
+
+
+def _joint(name: str, density: FloatArray, curve: FloatArray) -> Shape:
+    table = np.concatenate([density * (1 - curve), density * curve])
+    return Shape(name, table / table.sum())
+
+
+def _normal(*parts: tuple[float, float, float]) -> FloatArray:
+    """A mixture of normal log-odds: (share, mean, standard deviation) each."""
+    return np.asarray(sum(share * np.diff(ndtr((EDGES_S - mean) / sd)) for share, mean, sd in parts))
+
+
+def _beta(a: float, b: float) -> FloatArray:
+    return np.asarray(np.diff(betainc(a, b, EDGES_P)))
+
+
+_S = logit(MID_P)
+_PRESETS: dict[str, tuple[str, Callable[[], tuple[FloatArray, FloatArray]]]] = {
+    "overconfident": (
+        "sure in both directions, and wrong more often than it says",
+        lambda: (_normal((0.5, -2.0, 1.8), (0.5, 2.5, 1.8)), expit(0.5 * _S - 0.2)),
+    ),
+    "underconfident": (
+        "hesitant, and right more often than it says",
+        lambda: (_normal((1.0, 0.2, 1.0)), expit(2.2 * _S)),
+    ),
+    "calibrated": ("says what it is worth", lambda: (_beta(0.8, 0.6), MID_P)),
+    "confident": (
+        "crowded at 0 and 1, as many large models are",
+        lambda: (_beta(0.15, 0.2), 0.12 + 0.7 * MID_P),
+    ),
+    "rare": (
+        "few positives, and says Yes too often",
+        lambda: (_normal((1.0, -3.0, 1.5)), expit(0.7 * _S - 1.5)),
+    ),
+}
+#: The named shapes, and what each is like.
+PRESETS = {name: words for name, (words, _) in _PRESETS.items()}
+DEFAULT = "overconfident"
+
+
+def preset(name: str) -> Shape:
+    """A shape by name."""
+    if name not in _PRESETS:
+        raise InputError(f"shape: must be one of {', '.join(_PRESETS)}, got {name!r}")
+    return _joint(name, *_PRESETS[name][1]())
+
+
+def of_scores(name: str, labels: IntArray, p: FloatArray) -> Shape:
+    """The shape behind a file of scores: their histogram, smoothed as a fit would be."""
+    cell = np.minimum(positions(p).astype(np.int64), CELLS - 1) + CELLS * labels
+    seen, counts = np.unique(cell, return_counts=True)
+    patterns = Patterns(
+        start=seen,
+        stop=seen + 1,
+        curve_labels=np.empty(0, np.int64),
+        curves=np.empty((0, CELLS)),
+        counts=counts.astype(np.float64),
+        of_item=np.empty(0, np.int64),
+        contradictions=0,
+    )
+    return Shape(name, fit_ensemble(patterns).table)

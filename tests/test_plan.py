@@ -1,0 +1,214 @@
+"""``blindcal plan`` and the plans behind it."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import resource
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from click.testing import CliRunner, Result
+
+from blindcal import shapes
+from blindcal.auditing import audit
+from blindcal.cli import app
+from blindcal.data import load
+from blindcal.endpoints.recording import Recording
+from blindcal.endpoints.replay import running
+from blindcal.errors import InputError
+from blindcal.planning import Means, Pace, Tokens, Wanted, choices, front, price_of, reach_of
+from blindcal.run import Prices
+from blindcal.settings import Settings
+
+MEANS = Means(shapes.preset("overconfident"), tokens=Tokens(200), prices=Prices(1.0, 2.0))
+
+
+def blindcal(*arguments: object) -> Result:
+    return CliRunner().invoke(app, ["plan", *map(str, arguments)])
+
+
+def planned(*arguments: object) -> Any:
+    found = blindcal(*arguments, "--json")
+    assert found.exit_code == 0, found.output
+    return json.loads(found.output)
+
+
+@pytest.fixture
+def items(tmp_path: Path) -> Path:
+    path = tmp_path / "items.jsonl"
+    rng = np.random.default_rng(0)
+    with path.open("w") as file:
+        for k in range(300):
+            file.write(json.dumps({"prompt": "x" * 400, "label": int(rng.random() < 0.5), "id": k}) + "\n")
+    return path
+
+
+def test_a_plan_says_what_it_asks_costs_and_finds_out() -> None:
+    """Queries, tokens, cost and time are what the numbers given come to."""
+    plan = MEANS.plan("latent", 1000, 1.5)
+    asked = 1500 + plan.probe_queries
+    assert (plan.queries, plan.prompt_tokens, plan.completion_tokens) == (1500, 200 * asked, asked)
+    assert plan.cost == pytest.approx((200 * 1.0 + 2.0) * asked / 1e6)
+    assert replace(MEANS, batch=True).plan("latent", 1000, 1.5).cost == pytest.approx(
+        202 * (plan.probe_queries + 750) / 1e6
+    )
+    assert plan.seconds == pytest.approx(1500 * 0.6 / 32)
+    assert plan.promise is not None
+    assert plan.promise.half_width is not None
+
+
+def test_the_slowest_limit_decides_the_time() -> None:
+    """Latency, requests a minute and tokens a minute: whichever lets the least through."""
+    assert Pace(1.0, 10).seconds(100, 5000) == pytest.approx(10)
+    assert Pace(1.0, 10, rpm=60).seconds(100, 5000) == pytest.approx(100)
+    assert Pace(1.0, 10, rpm=60, tpm=1000).seconds(100, 5000) == pytest.approx(300)
+
+
+@pytest.mark.parametrize("wanted", [Wanted(half_width=0.03), Wanted(power=0.8)])
+def test_choices_meet_what_is_wanted_and_hardly_more(wanted: Wanted) -> None:
+    """Every choice meets it, and five per cent fewer items would not."""
+    means = Means(shapes.preset("overconfident").with_ece(0.05))
+    found = choices(means, wanted, ["latent"], [1.0, 2.0])
+    assert [one.queries for one in found] == sorted(one.queries for one in found)
+    assert len(found) == 2
+    for one in found:
+        assert one.promise is not None
+        assert wanted.met(one.promise)
+        fewer = means.plan("latent", round(0.9 * one.items), one.promise.queries).promise
+        assert fewer is not None
+        assert not wanted.met(fewer)
+
+
+def test_what_the_items_do_not_reach_is_left_out() -> None:
+    """Where there are too few items for any number of queries nothing is offered."""
+    assert choices(MEANS, Wanted(half_width=0.01), ["latent"], most=300) == ()
+
+
+@pytest.mark.parametrize(
+    ("wanted", "words"),
+    [
+        ({}, "one of them"),
+        ({"half_width": 0.1, "power": 0.5}, "one of them"),
+        ({"half_width": 0.0}, "half-width: must be between 0 and 1, got 0.0"),
+        ({"power": 1.0}, "power: must be between 0 and 1, got 1.0"),
+    ],
+)
+def test_wants_out_of_range_are_refused(wanted: dict[str, float], words: str) -> None:
+    """A wish that means nothing is refused by name."""
+    with pytest.raises(InputError, match=words):
+        Wanted(**wanted)
+
+
+def test_methods_without_intervals_cannot_be_chosen_for_a_width() -> None:
+    """Blind, sampling and extraction promise no width, and say so."""
+    with pytest.raises(InputError, match="blind gives neither an interval nor a test"):
+        choices(MEANS, Wanted(half_width=0.03), ["blind"])
+
+
+def test_nothing_beats_the_front() -> None:
+    """No plan is both cheaper and narrower than one on the front, and every other is beaten by one."""
+    plans = [
+        MEANS.plan(m, n, k, tested=False)
+        for m, k in (("latent", 1), ("latent", 2), ("blind", 1))
+        for n in (200, 800)
+    ]
+    best = front(plans)
+    for one in plans:
+        beaten = any(
+            price_of(b) <= price_of(one) and reach_of(b) <= reach_of(one) and b is not one for b in best
+        )
+        assert beaten != (one in best)
+
+
+def test_the_command_plans_for_a_number_of_items() -> None:
+    """Items, queries, interval and power; what is not known is said to be so, with what would tell."""
+    found = blindcal("--items", 800)
+    assert found.exit_code == 0
+    assert "queries     800 by latent" in found.output
+    assert "tokens      unknown: give a file of items, or --tokens" in found.output
+    assert "cost        unknown: give --price-in and --price-out" in found.output
+    assert "interval    +- 0.0" in found.output
+
+
+def test_the_command_counts_a_file(items: Path) -> None:
+    """A file brings its own number of items and tokens."""
+    found = planned(items, "--price-in", 1, "--price-out", 1, "--queries", 1.5)
+    asked = 450 + found["probe_queries"]
+    assert (found["items"], found["queries"], found["prompt_tokens"]) == (300, 450, 100 * asked)
+    assert found["cost"] == pytest.approx(101 * asked / 1e6)
+    assert planned(items, "--items", 100)["items"] == 100
+    assert "the file holds 300" in blindcal(items, "--items", 301).output
+
+
+def test_the_command_works_the_other_way_round() -> None:
+    """A wanted half-width or power gives numbers of items and queries, the cheapest first."""
+    found = planned("--half-width", 0.04, "--tokens", 100, "--price-in", 1, "--price-out", 1)["choices"]
+    assert all(one["promise"]["half_width"] <= 0.04 for one in found)
+    assert [one["cost"] for one in found] == sorted(one["cost"] for one in found)
+    power = planned("--power", 0.9, "--ece", 0.08, "--queries", 1)["choices"]
+    assert power[0]["promise"]["power"] >= 0.9
+    short = blindcal("--items", 200, "--half-width", 0.01)
+    assert short.exit_code == 1
+    assert "200 items do not suffice" in short.output
+
+
+def test_wrong_wishes_are_refused_in_one_line() -> None:
+    """Each names the option and the cure."""
+    assert "give --ece" in blindcal("--power", 0.9, "--shape", "calibrated").output
+    assert "is none of overconfident" in blindcal("--shape", "nowhere").output
+    assert "--price-in and --price-out go together" in blindcal("--price-in", 1).output
+
+
+def test_the_figure_is_drawn(tmp_path: Path) -> None:
+    """Half-width against cost, as a picture; other endings are refused."""
+    path = tmp_path / "plan.svg"
+    found = blindcal("--items", 200, "--figure", path)
+    assert found.exit_code == 0, found.output
+    assert "latent" in path.read_text()
+    refused = CliRunner().invoke(app, ["plan", "--items", "200", "--figure", str(tmp_path / "plan.bmp")])
+    assert isinstance(refused.exception, InputError)
+
+
+def test_scores_and_runs_serve_as_shapes(tmp_path: Path) -> None:
+    """A score file gives its shape; a finished run also its method, tokens and number of items."""
+    shape = shapes.preset("underconfident")
+    labels, p = shape.sample(300, np.random.default_rng(3))
+    scores = tmp_path / "scores.csv"
+    with scores.open("w", newline="") as file:
+        csv.writer(file).writerows([("id", "label", "p"), *zip(range(300), labels, p, strict=True)])
+    questions = tmp_path / "items.jsonl"
+    with questions.open("w") as file:
+        for k, label in enumerate(labels):
+            file.write(json.dumps({"id": f"q{k}", "prompt": f"question {k}?", "label": int(label)}) + "\n")
+    with load(questions) as loaded:
+        asked = list(loaded)
+    with running(Recording.from_probabilities([item.id for item in asked], p), asked) as server:
+        settings = Settings(model="replay", base_url=server.base_url, resamples=50)
+        result = audit(questions, settings, out=tmp_path / "run")
+    by_scores = planned("--shape", scores, "--items", 1000)
+    by_run = planned("--shape", tmp_path / "run", "--price-in", 1, "--price-out", 1)
+    assert by_scores["promise"]["ece"] == pytest.approx(shape.ece(), abs=0.06)
+    assert by_run["promise"]["ece"] == pytest.approx(result.ece.value, abs=0.02)
+    assert (by_run["items"], by_run["counted"]) == (300, True)
+    assert by_run["cost"] > 0
+
+
+def test_a_plan_takes_less_than_two_seconds() -> None:
+    """The whole command, Python's start included, in seconds of processor time: others do not count."""
+    for arguments in (["--items", "3000", "--queries", "1.5"], ["--half-width", "0.02", "--queries", "1"]):
+        before = resource.getrusage(resource.RUSAGE_CHILDREN)
+        subprocess.run(
+            [sys.executable, "-c", "from blindcal.cli import main; main()", "plan", *arguments],
+            check=True,
+            capture_output=True,
+            env={**os.environ, "OPENBLAS_NUM_THREADS": "1"},
+        )
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)
+        assert after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime < 2.0

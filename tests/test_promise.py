@@ -1,0 +1,125 @@
+"""Promises against outcomes: what is said before an audit is what is seen after it."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import blindcal
+from blindcal import design, shapes
+from blindcal.errors import InputError
+from blindcal.promise import METHODS, Promise, promise, worth
+from blindcal.simulate import ask, simulate
+
+AUDITS = 12
+
+
+@pytest.mark.parametrize(
+    ("name", "method", "n", "queries"),
+    [
+        ("overconfident", "latent", 1500, 1.0),
+        ("rare", "latent", 1500, 1.0),
+        ("underconfident", "latent", 800, 2.0),
+        ("confident", "latent", 800, 0.5),
+        ("overconfident", "temperature", 1000, 3.0),
+    ],
+)
+def test_promised_widths_are_seen(name: str, method: str, n: int, queries: float) -> None:
+    """The mean width of a dozen seeded audits is within 15% of the promise, and its own chance error."""
+    shape = shapes.preset(name)
+    widths = []
+    for seed in range(AUDITS):
+        labels, p = shape.sample(n, np.random.default_rng([seed, 9]))
+        asked = ask(design.make(method, labels, queries=queries, seed=seed), labels, p, seed=seed)
+        fit = blindcal.latent(
+            labels[asked.items], asked.shifts, asked.answers, asked.temperatures, asked.items, resamples=200
+        )
+        between = fit.interval("ece")
+        widths.append(between.high - between.low)
+    promised = promise(shape, method, n, queries)
+    assert promised.half_width is not None
+    chance = 2 * float(np.std(widths)) / np.sqrt(AUDITS) / np.mean(widths)
+    assert 2 * promised.half_width / np.mean(widths) == pytest.approx(1, abs=0.15 + chance)
+
+
+def test_promised_power_is_seen() -> None:
+    """The test rejects as often as promised, within three binomial standard errors of 60 seeded audits."""
+    shape = shapes.preset("overconfident").with_ece(0.06)
+    promised = promise(shape, "latent", 500, 1.0).power
+    assert promised is not None
+    assert 0.3 < promised < 0.9  # a case that tells
+    rejected = 0
+    for seed in range(60):
+        labels, p = shape.sample(500, np.random.default_rng([seed, 10]))
+        asked = ask(design.make("latent", labels, seed=seed), labels, p)
+        fit = blindcal.latent(labels[asked.items], asked.shifts, asked.answers, items=asked.items)
+        rejected += fit.calibrated_pvalue() < 0.05
+    assert rejected / 60 == pytest.approx(promised, abs=3 * np.sqrt(promised * (1 - promised) / 60))
+
+
+@pytest.mark.parametrize(("method", "queries"), [("blind", 1.0), ("sampling", 4.0), ("extraction", 6.0)])
+def test_promised_errors_of_face_value_methods_are_seen(method: str, queries: float) -> None:
+    """The mean error of methods without intervals is as promised, within a fifth and its chance error."""
+    shape = shapes.preset("overconfident")
+    off = []
+    for seed in range(40):
+        labels, p = shape.sample(1000, np.random.default_rng([seed, 11]))
+        found = simulate(method, labels, p, queries=queries, repeats=1, seed=seed)
+        off.append(abs(found.estimates[0] - shape.ece()))
+    promised = promise(shape, method, 1000, queries)
+    assert promised.half_width is None
+    chance = 2 * np.std(off) / np.sqrt(len(off))
+    assert promised.error == pytest.approx(np.mean(off), abs=0.2 * np.mean(off) + chance)
+
+
+def test_a_calibrated_model_is_rejected_as_often_as_the_test_allows() -> None:
+    """There the power is the size of the test: at most 5%."""
+    power = promise(shapes.preset("calibrated"), "latent", 3000, 1.0).power
+    assert power is not None
+    assert power < 0.06
+
+
+@pytest.mark.parametrize("method", ["latent", "temperature"])
+def test_more_of_anything_narrows_the_interval(method: str) -> None:
+    """Widths fall with items and with queries."""
+    shape = shapes.preset("overconfident")
+
+    def width(n: int, queries: float) -> float:
+        found = promise(shape, method, n, queries, tested=False).half_width
+        assert found is not None
+        return found
+
+    by_items = [width(n, 2.0) for n in (300, 1000, 3000, 10_000)]
+    by_queries = [width(1000, k) for k in (1.0, 1.5, 2.0, 3.0)]
+    assert by_items == sorted(by_items, reverse=True)
+    assert by_queries == sorted(by_queries, reverse=True)
+
+
+def test_half_the_items_asked_is_half_the_items() -> None:
+    """Half a query an item promises what one query of half the items does."""
+    shape = shapes.preset("underconfident")
+    half, fewer = promise(shape, "latent", 2000, 0.5), promise(shape, "latent", 1000, 1.0)
+    assert (half.half_width, half.power) == (fewer.half_width, fewer.power)
+
+
+def test_a_second_query_is_worth_less_than_a_second_item() -> None:
+    """An item asked K times is worth more than one asked once, ever more with K, and at most about K."""
+    for name in ("calibrated", "confident"):
+        worths = [worth(shapes.preset(name), k) for k in (1.0, 1.25, 1.5, 2.0, 3.0, 4.0, 9.0)]
+        assert worths[0] == 1
+        assert worths == sorted(worths)
+        assert worths[-1] < 4.5
+
+
+def test_a_promise_repeats_itself() -> None:
+    """The same question gets the same answer: nothing is drawn at random."""
+    first, second = (promise(shapes.preset("rare"), "latent", 700, 1.5) for _ in range(2))
+    assert isinstance(first, Promise)
+    assert first == second
+
+
+def test_what_cannot_be_promised_is_refused() -> None:
+    """A method whose outcome does not follow from the shape is refused by name."""
+    with pytest.raises(InputError, match=r"method: can be promised for latent, .*, got 'oracle'"):
+        promise(shapes.preset("rare"), "oracle", 700, 1.0)
+    assert "latent" in METHODS
