@@ -293,8 +293,8 @@ def test_an_unheard_batch_is_given_time_to_show(tmp_path: Path) -> None:
         async with world() as (server, endpoint):
             server.desk.trouble = lambda name: "lost" if name == "create" else None
             begin = asyncio.get_running_loop().time()
-            await go(endpoint, tmp_path / "run", polling=Polling(every=0.05, longest=0.05))
-            assert asyncio.get_running_loop().time() - begin >= 0.1
+            await go(endpoint, tmp_path / "run", polling=Polling(every=0.02, longest=0.02))
+            assert asyncio.get_running_loop().time() - begin >= 0.12
             assert len(server.desk.batches) == 1
 
     asyncio.run(talk())

@@ -64,7 +64,7 @@ class Polling:
     @property
     def settle(self) -> float:
         """Seconds after which a batch that was asked for shows in the provider's list, if there is one."""
-        return 2 * self.every
+        return 6 * self.every
 
 
 async def run_batched(
