@@ -8,8 +8,6 @@
 from __future__ import annotations
 
 import argparse
-import csv
-import gzip
 import os
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
@@ -17,11 +15,10 @@ from pathlib import Path
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 import numpy as np
-from scipy.special import expit
 from tqdm import tqdm
 
 from blindcal.records import FloatArray, IntArray
-from blindcal.scores import read_scores
+from blindcal.reproduce import sources
 from blindcal.simulate import simulate
 
 BUDGETS = (1, 2, 3, 4, 6, 8)
@@ -37,24 +34,10 @@ METHODS: dict[str, tuple[float, ...]] = {
 }
 
 
-def read_pair(path: Path) -> tuple[IntArray, FloatArray]:
-    """Labels and pair-semantics probabilities of a recorded-logit file: the two variants without a space."""
-    with gzip.open(path, "rt", newline="") as file:
-        rows = csv.reader(file)
-        names = next(rows)
-        words = ("True", "False") if "boolq" in path.name else ("Yes", "No")
-        a, b = (next(i for i, name in enumerate(names) if name.split("|")[0] == word) for word in words)
-        label = names.index("label")
-        table = np.array([(row[label], row[a], row[b]) for row in rows], dtype=np.float64)
-    return table[:, 0].astype(np.int64), np.asarray(expit(table[:, 1] - table[:, 2]))
-
-
 def load(path: Path) -> tuple[IntArray, FloatArray]:
-    """Either kind of file."""
-    if path.name.endswith("__logits.csv.gz"):
-        return read_pair(path)
-    scores = read_scores(path)
-    return scores.labels, scores.p
+    """Labels and probabilities of a score file, or of recorded logits under pair semantics."""
+    found = sources.read(path)
+    return found.labels, found.probabilities("pair")
 
 
 def measure(job: tuple[Path, str, float, int]) -> float:

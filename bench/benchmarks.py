@@ -18,24 +18,30 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 import numpy as np
 
+import pages
 import paper
 from blindcal.reproduce import sources
 from blindcal.reproduce.cells import Cache, Found, Wanted, compute
 from blindcal.reproduce.sources import Source
 
-SEEDS = tuple(range(20))
+SEEDS = 20
 SIZES = (250, 500, 1000, 2000, 4000, 8000, 16000, 32000)
 BINS = (2, 3, 5, 8, 10, 15, 20)
 
 
+HEAD = """Made by `python bench/benchmarks.py --write docs/benchmarks.md` from recorded models; every
+figure on this page comes from that command. `blindcal reproduce` makes the same tables for
+models of your own ([how](reproduce.md)). The oracle is the binned ECE of the hidden
+probabilities, 5 equal bins on the positive class unless said otherwise; errors are |estimate -
+oracle|. The over-HTTP counterpart is at the end of [reproduce](reproduce.md)."""
 Work = list[tuple[Source, Wanted]]
 
 
-def studies(data: Path, cache: Path) -> dict[str, Work]:
+def studies(data: Path, cache: Path, seeds: tuple[int, ...]) -> dict[str, Work]:
     """Everything that is computed, by the name of its section."""
     recorded = [sources.read(path) for path in sources.find([data / "logits"])]
     scores = [sources.read(path) for path in sources.find([data / "scores"])]
-    whole, once = Wanted(seeds=SEEDS), Wanted(ways=("blind", "latent"), budgets=(1,), seeds=SEEDS)
+    whole, once = Wanted(seeds=seeds), Wanted(ways=("blind", "latent"), budgets=(1,), seeds=seeds)
     spelled = replace(once, ways=("blind", "latent", "sampling+latent"))
     found: dict[str, Work] = {
         "recorded": [(source, whole) for source in recorded],
@@ -47,7 +53,7 @@ def studies(data: Path, cache: Path) -> dict[str, Work]:
         "seen": [],
     }
     populations = {name: paper.fitted(cache, seen_blind=name == "seen") for name in ("unseen", "seen")}
-    for seed in SEEDS:
+    for seed in seeds:
         wanted = replace(once, seeds=(seed,))
         for source in recorded:
             order = np.random.default_rng([seed, 8]).permutation(source.n)
@@ -72,17 +78,42 @@ def computed(work: dict[str, Work], cache: Path, jobs: int) -> dict[str, list[Fo
     return {name: [next(found) for _ in each] for name, each in work.items()}
 
 
+def page(work: dict[str, Work], found: dict[str, list[Found]], cache: Path) -> str:
+    """The whole page."""
+    whole = pages.comparison(work["recorded"], found["recorded"])
+    fits = {name: paper.fitted(cache, seen_blind=name == "seen") for name in ("unseen", "seen")}
+    moved = pages.moved(
+        pages.sizes(work["size"], found["size"], whole),
+        pages.binned(work["bins"], found["bins"]),
+        pages.by_budget(whole),
+    )
+    return pages.joined(
+        [
+            f"# Benchmarks\n\n{pages.prose(HEAD)}",
+            pages.recorded(work["recorded"], found["recorded"]),
+            pages.scored(work["scores"], found["scores"]),
+            pages.predicted(work, found, fits),
+            moved,
+            pages.spelled(work["spelled"], found["spelled"]),
+            pages.bounded(whole),
+        ]
+    )
+
+
 def main() -> None:
     """Compute what is missing, and write the page."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--data", type=Path, default=Path(__file__).parents[2] / "shared")
     parser.add_argument("--cache", type=Path, default=Path(".bench"))
     parser.add_argument("--jobs", type=int, default=2)
+    parser.add_argument("--seeds", type=int, default=SEEDS)
     parser.add_argument("--compute", action="store_true", help="fill the cache and write no page")
     parser.add_argument("--write", type=Path, default=Path("docs/benchmarks.md"))
     arguments = parser.parse_args()
-    work = studies(arguments.data, arguments.cache)
-    computed(work, arguments.cache, arguments.jobs)
+    work = studies(arguments.data, arguments.cache, tuple(range(arguments.seeds)))
+    found = computed(work, arguments.cache, arguments.jobs)
+    if not arguments.compute:
+        arguments.write.write_text(page(work, found, arguments.cache), encoding="utf-8")
 
 
 if __name__ == "__main__":

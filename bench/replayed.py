@@ -1,111 +1,105 @@
-"""Full BoolQ and full binarised MMLU, audited over real HTTP from recorded logits, beside `simulate`.
+"""Full BoolQ and full binarised MMLU, audited over HTTP from recorded logits, beside the same from files.
 
-    python bench/replayed.py [--data ../shared] [--only boolq]
+    python bench/replayed.py [--only boolq]                          `latent`, one query an item, its interval
+    python bench/replayed.py --table [--budgets 8] [--only boolq]    every row of the table, every budget
 
-The server answers from a real model's recorded logits as an opaque API would; `blindcal.audit` asks it one
-query an item. The same seed in `simulate`, which asks no server, must give the same ECE to the last digit.
+The server answers from a real model's recorded logits as an opaque API would. The same seed from files, which
+asks no server, must give the same ECE to the last digit.
 """
 
 from __future__ import annotations
 
 import argparse
-import gzip
-import json
 import os
 import tempfile
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 import blindcal
-from accuracy import read_pair
-from blindcal import data
+from blindcal import catalogue
 from blindcal.endpoints import replay
-from blindcal.endpoints.recording import Recording
+from blindcal.reproduce import audited, sources, table
+from blindcal.reproduce.cells import Cache, Wanted, compute
+from blindcal.reproduce.sources import Source
 from blindcal.simulate import simulate
 
-BOOLQ = "Passage: {passage}\nQuestion: {question}?\nAnswer True or False."
-MMLU = (
-    "Question: {question}\nProposed answer: {choice}\n"
-    "Is the proposed answer correct? Reply only with Yes or No."
-)
 
-
-def boolq(folder: Path) -> Iterator[dict[str, object]]:
-    """The paper's BoolQ prompts."""
-    with gzip.open(folder / "boolq_validation.jsonl.gz", "rt") as file:
-        for row in map(json.loads, file):
-            prompt = BOOLQ.format(passage=row["passage"], question=row["question"])
-            yield {"id": row["id"], "label": int(row["label"]), "prompt": prompt}
-
-
-def mmlu(folder: Path) -> Iterator[dict[str, object]]:
-    """Each question as four Yes/No questions, grouped."""
-    with gzip.open(folder / "mmlu_test.jsonl.gz", "rt") as file:
-        for row in map(json.loads, file):
-            for place, choice in enumerate(row["choices"]):
-                prompt = MMLU.format(question=row["question"], choice=choice)
-                name = f"{row['id']}/{'ABCD'[place]}"
-                yield {"id": name, "label": int(row["answer"] == place), "prompt": prompt, "group": row["id"]}
-
-
-def audited(items: Path, logits: Path, words: tuple[str, str], out: Path, seed: int) -> blindcal.AuditResult:
-    """One audit over HTTP of a recorded model."""
-    recording = Recording.load(logits, positive=words[0], negative=words[1])
-    with data.load(items, data.Reading()) as questions, replay.running(recording, questions) as server:
-        settings = blindcal.Settings(
-            model=recording.name,
+@contextmanager
+def served(source: Source, data: Path) -> Iterator[blindcal.Settings]:
+    """A recorded model behind HTTP, and how to ask it."""
+    with (
+        catalogue.open_items(source.data, data_dir=data) as questions,
+        replay.running(source.recording, questions) as server,
+    ):
+        yield blindcal.Settings(
+            model=source.recording.name,
             base_url=server.base_url,
-            positive=words[0],
-            negative=words[1],
-            positive_ids=_ids(logits, words[0]),
-            negative_ids=_ids(logits, words[1]),
-            seed=seed,
+            data_dir=str(data),
+            positive_ids=(source.targets.positive[0].id,),
+            negative_ids=(source.targets.negative[0].id,),
+            send_seed=True,
         )
-        with blindcal.Bar(disable=None) as bar:
-            return blindcal.audit(items, settings, out=out, progress=bar)
 
 
-def _ids(logits: Path, word: str) -> tuple[int, ...]:
-    """The id of the variant without a space."""
-    with gzip.open(logits, "rt") as file:
-        names = next(file).strip().split(",")
-    return tuple(int(name.split("|")[1]) for name in names if name.split("|")[0] == word)
+def one_query(source: Source, data: Path) -> None:
+    """`latent` with one query an item: the estimate, its interval, and whether `simulate` agrees."""
+    begin = time.perf_counter()
+    with served(source, data) as settings, tempfile.TemporaryDirectory() as out:
+        ece = blindcal.audit(source.data, settings, out=out).ece
+    took = time.perf_counter() - begin
+    direct = simulate("latent", source.labels, source.probabilities("pair"), repeats=1)
+    same = "yes" if ece.value == direct.estimates[0] else "NO"
+    print(
+        f"| {source.name} | {source.n:,} | {direct.oracle:.4f} | {ece.value:.6f} | "
+        f"{direct.estimates[0]:.6f} | {same} | {ece.low:.4f} to {ece.high:.4f} | {took:.0f} |",
+        flush=True,
+    )
+
+
+def whole_table(source: Source, data: Path, wanted: Wanted, cache: Cache) -> None:
+    """Every row at every budget: how many cells there are, and how many agree to the last digit."""
+    begin = time.perf_counter()
+    with served(source, data) as settings, tempfile.TemporaryDirectory() as out:
+        column, _ = audited.measure(source.data, settings, wanted, Path(out), data=source.data)
+    took = time.perf_counter() - begin
+    (direct,) = compute([(source, wanted)], cache)
+    same = [column.found.get(cell) == value for cell, value in direct.items() if cell in column.found]
+    worst = max(abs(column.found[cell].ece - direct[cell].ece) for cell in column.found)
+    asked = audited.planned(wanted, source.n)
+    print(
+        f"| {source.name} | {source.n:,} | {max(wanted.budgets)} | {asked:,} | {len(same)} | {sum(same)} | "
+        f"{worst:.1g} | {table.known(source, wanted.bins, 'pair').ece:.4f} | {took:.0f} |",
+        flush=True,
+    )
 
 
 def main() -> None:
     """Print a row for each recorded cell."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--data", type=Path, default=Path(__file__).parents[2] / "shared")
     parser.add_argument("--only", default="")
-    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--table", action="store_true", help="every row, not latent alone")
+    parser.add_argument("--budgets", type=int, default=8, help="with --table: up to so many queries an item")
+    parser.add_argument("--cache", type=Path, default=Path(".bench"))
     arguments = parser.parse_args()
-    print("| cell | items | oracle | over HTTP | `simulate` | equal | 95% interval | seconds |")
-    print("|---|---|---|---|---|---|---|---|")
-    for name, make, words in (("boolq", boolq, ("True", "False")), ("mmlu", mmlu, ("Yes", "No"))):
-        for logits in sorted((arguments.data / "logits").glob(f"*__{name}__logits.csv.gz")):
-            if arguments.only not in logits.name:
-                continue
-            with tempfile.TemporaryDirectory() as folder:
-                items = Path(folder) / "items.jsonl"
-                rows = make(arguments.data / "data")
-                items.write_text("".join(json.dumps(row) + "\n" for row in rows))
-                begin = time.perf_counter()
-                result = audited(items, logits, words, Path(folder) / "run", arguments.seed)
-                took = time.perf_counter() - begin
-            labels, p = read_pair(logits)
-            direct = simulate("latent", labels, p, repeats=1, seed=arguments.seed)
-            ece = result.ece
-            assert ece.value is not None
-            print(
-                f"| {logits.name.split('__logits')[0]} | {labels.size:,} | {direct.oracle:.4f} | "
-                f"{ece.value:.6f} | "
-                f"{direct.estimates[0]:.6f} | {'yes' if ece.value == direct.estimates[0] else 'NO'} | "
-                f"{ece.low:.4f} to {ece.high:.4f} | {took:.0f} |",
-                flush=True,
-            )
+    if arguments.table:
+        print("| cell | items | K up to | queries | cells | equal | largest difference | oracle | seconds |")
+    else:
+        print("| cell | items | oracle | over HTTP | `simulate` | equal | 95% interval | seconds |")
+    print("|---" * (9 if arguments.table else 8) + "|")
+    ways = ("blind", "sampling", "extraction", "latent", "sampling+latent", "temperature")
+    wanted = Wanted(ways, tuple(range(1, arguments.budgets + 1)), (0,))
+    for path in sources.find([arguments.data / "logits"]):
+        if arguments.only in path.name:
+            source, folder = sources.read(path), arguments.data / "data"
+            if arguments.table:
+                whole_table(source, folder, wanted, Cache(arguments.cache))
+            else:
+                one_query(source, folder)
 
 
 if __name__ == "__main__":

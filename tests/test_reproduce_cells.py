@@ -143,6 +143,15 @@ def test_files_are_found_and_named(tmp_path: Path) -> None:
     assert scored.p is not None
     assert logits.probabilities("pair") == pytest.approx(1 / (1 + np.exp([-1.5, 0.4])))
     assert len(logits.spelled("max").targets.positive) == 2
+    (tmp_path / "e__f.csv").write_text(
+        "id,label,p,p_max,p_sum,mass,Yes|1,No|2, Yes|3\nx,1,0.5,0.6,0.7,0.8,-1.0,-2.0,-1.5\n"
+    )
+    scored = sources.read(
+        tmp_path / "e__f.csv"
+    )  # as `blindcal score` writes it: all three semantics are there
+    assert scored.probabilities("pair") == pytest.approx([1 / (1 + np.exp(-1))])
+    assert scored.probabilities("sum") == pytest.approx([1 / (1 + np.exp(-np.logaddexp(-1, -1.5) - 2))])
+    assert np.exp(scored.recording.rest) == pytest.approx([0.2])
     with pytest.raises(InputError, match=r"no columns for Maybe and Never.*'Yes', ' Yes', 'No'"):
         sources.read(tmp_path / "c__d__logits.csv", positive="Maybe", negative="Never")
     with pytest.raises(InputError, match="no such file"):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +27,7 @@ from blindcal.text import printable
 
 FILE_SEEDS, ENDPOINT_SEEDS = 20, 1
 MOST = 8
+INTERRUPTED = 130
 
 
 class Budgets(click.ParamType[tuple[int, ...]]):
@@ -183,34 +184,15 @@ def command(
         _say_plan(settings, wanted)
         return
     say = (lambda _: None) if quiet else _say
-    paths = sources.find(list(files)) if files else []
-    paths += [_score(model, one, out, chosen, say) for model in transformers for one in data]
-    words = {"positive": chosen["positive"], "negative": chosen["negative"]}
-    known = [sources.read(path, **words) for path in tqdm(paths, unit="file", delay=2, disable=quiet or None)]
-    known = [one.spelled("max") if semantics == "max" else one for one in known]
-    names = {(file_name(one.model), file_name(one.data)): one for one in known}
-    if len(names) < len(known):
-        raise ConfigError("two files are of the same model and data set: name them MODEL__DATASET.csv")
-    columns, notes = [], []
-    for (model, one), each in settings.items():
-        where = file_name(model, _short(one))
-        oracle = names.pop((file_name(model), file_name(_short(one))), None)
-        say(f"{model} on {one}")
-        with Bar(disable=quiet or None) as bar:
-            column, said = audited.measure(
-                one,
-                each,
-                wanted,
-                out / "runs" / where,
-                data=_short(one),
-                oracle=oracle,
-                limits=Limits(concurrency),
-                progress=bar,
-                stage=say,
-            )
-        columns.append(column)
-        notes += said
-    columns = _from_files(list(names.values()), wanted, Cache(cache or out / "cache"), jobs, quiet) + columns
+    try:
+        paths = sources.find(list(files)) if files else []
+        paths += [_score(model, one, out, chosen, say) for model in transformers for one in data]
+        known = _known(paths, chosen, semantics, quiet)
+        columns, notes = _from_endpoints(settings, known, wanted, out, concurrency, quiet, say)
+        columns = _from_files(known, wanted, Cache(cache or out / "cache"), jobs, quiet) + columns
+    except KeyboardInterrupt:
+        click.echo("interrupted; what was computed or asked is kept: the same command goes on", err=True)
+        click.get_current_context().exit(INTERRUPTED)
     comparison = Comparison(tuple(columns), bins, wanted.seeds)
     page = folder.write(comparison, out, notes)
     for note in notes:
@@ -222,19 +204,67 @@ def command(
         click.echo(f"everything is in {page}", err=True)
 
 
+Key = tuple[str, str]
+
+
+def _known(
+    paths: list[Path], chosen: Mapping[str, Any], semantics: Semantics, quiet: bool
+) -> dict[Key, Source]:
+    """The files by model and data set, as these are written in names of files."""
+    words = {"positive": chosen["positive"], "negative": chosen["negative"]}
+    found: dict[Key, Source] = {}
+    for path in tqdm(paths, unit="file", leave=False, delay=2, disable=quiet or None):
+        one = sources.read(path, **words)
+        key = (file_name(one.model), file_name(one.data))
+        if key in found:
+            raise ConfigError(f"{path}: a second file of {one.name}; files are named MODEL__DATASET.csv")
+        found[key] = one.spelled("max") if semantics == "max" else one
+    return found
+
+
+def _from_endpoints(
+    settings: Mapping[Key, Settings],
+    known: dict[Key, Source],
+    wanted: Wanted,
+    out: Path,
+    concurrency: int,
+    quiet: bool,
+    say: Callable[[str], None],
+) -> tuple[list[Column], list[str]]:
+    """The columns of endpoints, and what they could not be asked; their files are taken out of ``known``."""
+    columns, notes = [], []
+    for (model, one), each in settings.items():
+        say(f"{model} on {one}")
+        short = _short(one)
+        with Bar(disable=quiet or None) as bar:
+            column, said = audited.measure(
+                one,
+                each,
+                wanted,
+                out / "runs" / file_name(model, short),
+                data=short,
+                oracle=known.pop((file_name(model), file_name(short)), None),
+                limits=Limits(concurrency),
+                progress=bar,
+                stage=say,
+            )
+        columns.append(column)
+        notes += said
+    return columns, notes
+
+
 def _from_files(
-    known: list[Source], wanted: Wanted, cache: Cache, jobs: int | None, quiet: bool
+    known: Mapping[Key, Source], wanted: Wanted, cache: Cache, jobs: int | None, quiet: bool
 ) -> list[Column]:
-    work = [(one, wanted) for one in known]
+    work = [(one, wanted) for one in known.values()]
     with tqdm(unit="cell", delay=2, disable=quiet or None, leave=False) as bar:
 
         def show(done: int, total: int) -> None:
             bar.total = total
             bar.update(done - bar.n)
 
-        count = jobs or min(8, len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1)
-        found = compute(work, cache, jobs=count, progress=show)
-    return [table.column_of(one, cells, wanted.bins) for one, cells in zip(known, found, strict=True)]
+        found = compute(work, cache, jobs=jobs or min(8, os.cpu_count() or 1), progress=show)
+    return [table.column_of(one, cells, wanted.bins) for (one, _), cells in zip(work, found, strict=True)]
 
 
 def _say_plan(settings: Mapping[tuple[str, str], Settings], wanted: Wanted) -> None:
@@ -248,11 +278,12 @@ def _say_plan(settings: Mapping[tuple[str, str], Settings], wanted: Wanted) -> N
             )
 
 
-def _score(model: str, one: str, out: Path, chosen: Mapping[str, Any], say: Any) -> Path:
+def _score(model: str, one: str, out: Path, chosen: Mapping[str, Any], say: Callable[[str], None]) -> Path:
     """The score file of a transformers model on a set, made first if it is not there."""
     from blindcal.cli import score
 
-    path = out / "scores" / f"{file_name(model, _short(one))}.csv"
+    name = Path(model).stem if Path(model).exists() else model
+    path = out / "scores" / f"{file_name(name, _short(one))}.csv"
     if not path.exists():
         say(f"scoring {model} on {one}")
         path.parent.mkdir(parents=True, exist_ok=True)

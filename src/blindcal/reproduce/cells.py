@@ -15,6 +15,7 @@ import hashlib
 import json
 import multiprocessing
 import os
+import signal
 import tempfile
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -300,7 +301,8 @@ def _work(task: _Task, cache: Cache) -> Found:
 
 
 def _follow_parent() -> None:
-    """End this worker when its parent ends, however that comes about."""
+    """End this worker when its parent ends, however that comes about; Ctrl-C is for the parent alone."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     parent = multiprocessing.parent_process()
     assert parent is not None
 

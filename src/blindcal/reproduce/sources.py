@@ -150,6 +150,10 @@ def read(path: Path, *, positive: str | None = None, negative: str | None = None
     model, data = names(path)
     header = _header(path)
     stated = _read_stated(path)
+    if "mass" in header and any("|" in name for name in header):
+        recording = _scored(path, header)
+        targets = Targets(recording.tokens[:1], recording.tokens[1:2])
+        return Source(model, data, _labels(path, header), recording, targets, stated=stated)
     if "p" in header or ".parquet" in path.suffixes:
         scores = read_scores(path)
         return replace(from_probabilities(model, data, scores.labels, scores.p), stated=stated)
@@ -191,12 +195,37 @@ def _exactly(recording: Recording, word: str) -> Token | None:
     return next((token for token in recording.tokens if token.text == word), None)
 
 
-def _labels(path: Path, header: list[str]) -> IntArray:
-    place = header.index("label")
+def _scored(path: Path, header: list[str]) -> Recording:
+    """What `blindcal score` wrote: logprobs of every spelling, the pair first, and the mass they hold."""
+    names = [name for name in header if "|" in name]
+    columns = _columns(path, header, ["id", "mass", *names])
+    try:
+        tokens = [Token(int(name.rpartition("|")[2]), name.rpartition("|")[0]) for name in names]
+        values = np.array(columns[1:], dtype=np.float64)
+    except ValueError as error:
+        raise InputError(f"{path}: not what 'blindcal score' writes ({error})") from None
+    rest = np.log(np.maximum(1 - values[0], 1e-12))
+    unseen = np.zeros(rest.size, np.int64)  # whether another token comes first is not recorded
+    return Recording(
+        path.name.split(".")[0], tuple(columns[0]), tuple(tokens), values[1:].T.copy(), rest, unseen
+    )
+
+
+def _columns(path: Path, header: list[str], names: list[str]) -> list[list[str]]:
+    missing = [name for name in names if name not in header]
+    if missing:
+        raise InputError(f"{path}: lacks the column {printable(missing[0], 40)!r}")
+    places = [header.index(name) for name in names]
     with gzip.open(path, "rt", newline="") if path.suffix == ".gz" else path.open(newline="") as file:
-        rows = csv.reader(file)
-        next(rows)
-        found = [row[place] for row in rows if row]
+        rows = [row for row in csv.reader(file) if row][1:]
+    short = next((number for number, row in enumerate(rows, 1) if len(row) != len(header)), None)
+    if short is not None:
+        raise InputError(f"{path}, row {short}: has not as many fields as the header")
+    return [[row[place] for row in rows] for place in places]
+
+
+def _labels(path: Path, header: list[str]) -> IntArray:
+    (found,) = _columns(path, header, ["label"])
     wrong = next((value for value in found if value not in ("0", "1")), None)
     if wrong is not None:
         raise InputError(f"{path}: label must be 0 or 1, got {printable(wrong, 30)!r}")

@@ -223,10 +223,11 @@ def markdown(comparison: Comparison) -> str:
     return "\n".join(f"{title}\n\n{markdown_table(lines)}\n" for title, lines in titled(comparison))
 
 
-def markdown_table(lines: Sequence[Sequence[str]]) -> str:
-    """Lines of cells as a Markdown table; the first is the head."""
+def markdown_table(lines: Sequence[Sequence[str]], limit: int = 120) -> str:
+    """Lines of cells, cut at ``limit`` characters, as a Markdown table; the first is the head."""
     rows = [
-        "| " + " | ".join(printable(cell, 120).replace("|", "\\|") for cell in line) + " |" for line in lines
+        "| " + " | ".join(printable(cell, limit).replace("|", "\\|") for cell in line) + " |"
+        for line in lines
     ]
     return "\n".join([rows[0], "|---" * len(lines[0]) + "|", *rows[1:]])
 
