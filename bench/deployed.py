@@ -25,17 +25,15 @@ import numpy as np
 from tqdm import tqdm
 
 import blindcal
-from accuracy import read_pair
-from blindcal import data
+from blindcal import catalogue
 from blindcal.deploy import deployment
 from blindcal.endpoints import replay
 from blindcal.endpoints.http import Address, HttpEndpoint
-from blindcal.endpoints.recording import Recording
 from blindcal.errors import NotIdentifiedError
 from blindcal.finished import Finished, open_run
 from blindcal.records import POSITIVE, FloatArray, IntArray, Item, Request
+from blindcal.reproduce import sources
 from blindcal.run import Question
-from replayed import _ids, boolq, mmlu
 
 AT_ONCE = 32
 
@@ -171,17 +169,13 @@ def study(cell: Cell, folder: Path, repeats: int, raw: Path) -> list[Outcome]:
     if not seeds:
         return done
     logits = folder / "logits" / f"{cell.name}__logits.csv.gz"
-    recording = Recording.load(logits, positive=cell.words[0], negative=cell.words[1])
-    rows = (boolq if "boolq" in cell.name else mmlu)(folder / "data")
-    truth = read_pair(logits)
-    with tempfile.TemporaryDirectory() as scratch:
-        path = Path(scratch) / "all.jsonl"
-        path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-        with data.load(path) as loaded:
-            everything = list(loaded)
+    source = sources.read(logits)
+    truth = (source.labels, source.probabilities("pair"))
+    with catalogue.open_items(source.data, data_dir=folder / "data") as loaded:
+        everything = list(loaded)
     assert [item.label for item in everything] == truth[0].tolist()
-    ids = (_ids(logits, cell.words[0]), _ids(logits, cell.words[1]))
-    with replay.running(recording, everything) as server, raw.open("a") as file:
+    ids = ((source.targets.positive[0].id,), (source.targets.negative[0].id,))
+    with replay.running(source.recording, everything) as server, raw.open("a") as file:
         for seed in tqdm(seeds, desc=cell.name, leave=False):
             found = list(repeat(cell, seed, everything, truth, server, ids))
             file.write("".join(json.dumps(asdict(one)) + "\n" for one in found))
