@@ -43,7 +43,7 @@ def whiskers(axes: Axes) -> list[tuple[float, float]]:
 
 
 def texts(axes: Axes) -> str:
-    words = [axes.get_title(loc="left"), *(one.get_text() for one in axes.texts)]
+    words = [axes.get_title(loc="left"), axes.get_title(loc="right"), *(one.get_text() for one in axes.texts)]
     if (legend := axes.get_legend()) is not None:
         words += [one.get_text() for one in legend.get_texts()]
     return "\n".join(words)
@@ -90,7 +90,7 @@ def test_an_unknown_gap_is_a_question_mark() -> None:
     axes = plots.plot_calibration_curve(some)
     assert len(bars(axes)) == 4
     assert "?" in texts(axes)
-    assert "ECE not told" in texts(axes)
+    assert "ECE not known" in texts(axes)
 
 
 def test_reliability_shows_curve_band_and_bins() -> None:
@@ -168,8 +168,8 @@ def test_of_very_many_parts_the_largest_are_drawn() -> None:
     many = [results.part(f"part {k}", around(0.1), 100 + k) for k in range(300)]
     axes = plots.plot_parts(many)
     assert len(axes.get_yticklabels()) == 60
-    assert "largest of 300" in texts(axes)
-    assert figure_of(axes).get_figheight() < 16
+    assert "the 60 largest of 300 parts" in texts(axes)
+    assert figure_of(axes).get_figheight() < 17
 
 
 def test_several_runs_are_laid_over_each_other() -> None:
@@ -264,6 +264,27 @@ def test_degenerate_results_are_drawn(which: str, tmp_path: Path) -> None:
     drawn(plots.plot_cost(found.operating, 1, 5))
     drawn(plots.plot_operating(found.operating))
     drawn(plots.plot_reliability(found.curve))
+
+
+def test_nothing_is_cut_off() -> None:
+    """Every word of every figure is inside it, with numbers as long as they come and names as well."""
+    wide = results.result(
+        level=0.999, parts=[results.part("W" * 99, around(0.1, 0.2), 5_000_000 + k) for k in range(70)]
+    )
+    all_axes = [
+        *(one.figure.axes[0] for one in plots.draw(wide)),
+        plots.plot_cost(results.operating(), 12345, 0.012345),
+        plots.plot_parts([results.part("x", around(0.1), 3)], overall=around(0.1)),
+        plots.plot_reliabilities(dict.fromkeys("ab", results.curve())),
+    ]
+    for axes in all_axes:
+        figure = figure_of(axes)
+        figure.draw_without_rendering()
+        inside = figure.get_tightbbox()
+        width, height = figure.get_size_inches()
+        assert min(inside.x0, inside.y0) >= 0, axes
+        assert inside.x1 <= width, axes
+        assert inside.y1 <= height, axes
 
 
 def test_an_absent_class_is_said_to_be_absent() -> None:

@@ -8,6 +8,7 @@ What a method could not tell is left out, or said in words.
 from __future__ import annotations
 
 import math
+import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -33,6 +34,7 @@ from blindcal.report.style import (
     root_figure,
     series,
     svg,
+    text_width,
     theme_css,
 )
 from blindcal.result import AuditResult, Bin, Confidence, Curve, Estimate, Operating, Part
@@ -60,11 +62,11 @@ Get: TypeAlias = Callable[[Operating], Estimate]
 
 _BAND = 0.18
 _SQUARE = (4.5, 4.6)  # inches that leave a square between the words
-_SMALL = 8.5  # points
+_SMALL = 9.5  # points
 _TICKS = (0, 0.2, 0.4, 0.6, 0.8, 1)
 _MOST_PARTS = 60
-_LETTERS, _HANDLE = 60, 7  # in a line of a legend, and as many as a handle takes the place of
-_NAME = 28  # characters of a part's or a run's name that a figure has room for
+_LINE, _HANDLE = 295.0, 35.0  # points that a legend has beside the axis, and that each of its handles takes
+_NAME = 150.0  # points that a figure has room for in the name of a part or a run
 
 
 def plot_calibration_curve(
@@ -228,8 +230,8 @@ def plot_cost(operating: Sequence[Operating], cost_fp: float, cost_fn: float, ax
             axes.set_ylim(0, 1.12 * max(cost for _, cost in known) or 1)
             _title(
                 axes,
-                f"least: {best[1]:.3g} at threshold {best[0]:.2f} "
-                f"(false positive {cost_fp:g}, false negative {cost_fn:g})",
+                f"least: {best[1]:.3g} at threshold {best[0]:.2f}\n"
+                f"if a false positive costs {cost_fp:.3g}, a negative {cost_fn:.3g}",
             )
         else:
             _not_told(axes)
@@ -242,7 +244,7 @@ def plot_parts(parts: Sequence[Part], ax: Axes | None = None, *, overall: Estima
     Of very many parts the largest are shown. ``overall`` is the ECE of all items, a line to compare with.
     """
     shown = sorted(parts, key=lambda part: -part.items)[:_MOST_PARTS] if len(parts) > _MOST_PARTS else parts
-    with drawing(ax, WIDTH, max(1.7, 0.95 + 0.23 * len(shown))) as axes:
+    with drawing(ax, WIDTH, max(1.7, 1.0 + 0.25 * len(shown))) as axes:
         if overall is not None and overall.value is not None:
             axes.axvline(overall.value, color=ink(SOFT), linewidth=1.0, linestyle=DASHES[1])
             if overall.low is not None and overall.high is not None:
@@ -271,7 +273,8 @@ def plot_parts(parts: Sequence[Part], ax: Axes | None = None, *, overall: Estima
             "hollow: few items" if any(part.few for part in shown) else "",
             "dashed: all items" if overall is not None and overall.value is not None else "",
         ]
-        _title(axes, "; ".join(filter(None, said)), strength=FIRM)
+        words = textwrap.fill("; ".join(filter(None, said)), 40)
+        axes.set_title(words, loc="right", color=ink(FIRM), fontsize=_SMALL)
     return axes
 
 
@@ -401,9 +404,8 @@ def _not_told(axes: Axes) -> None:
     _words(axes, 0.5, 0.5, "not told by this method", ha="center")
 
 
-def _title(axes: Axes, words: str, strength: float = FULL) -> None:
-    if words:
-        axes.set_title(words, loc="left", color=ink(strength), parse_math=False)
+def _title(axes: Axes, words: str) -> None:
+    axes.set_title(words, loc="left", color=ink(FULL), parse_math=False)
 
 
 def _legend(axes: Axes) -> None:
@@ -414,17 +416,17 @@ def _legend(axes: Axes) -> None:
 
 
 def _columns(names: Sequence[str]) -> int:
-    """How many names a figure has room for side by side; a handle takes the place of some letters."""
+    """How many names a figure has room for side by side."""
+    widths = np.array([text_width(name, _SMALL) + _HANDLE for name in names])
     for columns in (3, 2):
-        longest = [max(map(len, some)) + _HANDLE for some in np.array_split(names, columns) if some.size]
-        if sum(longest) <= _LETTERS:
+        if sum(some.max() for some in np.array_split(widths, columns) if some.size) <= _LINE:
             return columns
     return 1
 
 
 def _legend_height(runs: Mapping[str, object]) -> float:
     """Inches that the names of runs take beyond a first line."""
-    return 0.19 * (math.ceil(len(runs) / _columns([_name(name) for name in runs])) - 1)
+    return 0.21 * (math.ceil(len(runs) / _columns([_name(name) for name in runs])) - 1)
 
 
 def _cost(row: Operating, cost_fp: float, cost_fn: float) -> float | None:
@@ -453,4 +455,8 @@ def _said(estimate: Estimate, level: float) -> str:
 
 
 def _name(name: str) -> str:
-    return printable(name, _NAME)
+    """A name that a figure has room for, cut if it must be."""
+    shown = printable(name, 60)
+    while text_width(shown, _SMALL) > _NAME:
+        shown = shown.removesuffix("…")[:-1] + "…"
+    return shown

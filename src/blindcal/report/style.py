@@ -20,7 +20,9 @@ from xml.etree import ElementTree
 import matplotlib as mpl
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.font_manager import FontProperties
 from matplotlib.rcsetup import cycler
+from matplotlib.textpath import text_to_path
 
 INK, INK_DARK = "#1c1f23", "#e6e6e6"
 PAPER, PAPER_DARK = "#ffffff", "#15181c"
@@ -30,7 +32,10 @@ SERIES_DARK = ("#56b4e9", "#f0853d", "#2fc79d", "#e3a0c6", "#f2b631", "#9fd3f4")
 #: A second way to tell series apart, for print without colour.
 DASHES: tuple[Any, ...] = ("-", (0, (5, 1.6)), (0, (1.2, 1.4)), (0, (6, 1.4, 1.2, 1.4)), (0, (3, 3)), "-")
 WIDTH, HEIGHT = 4.8, 3.3  # inches: a phone's width at about the size of its own text
+DOTS = 300  # an inch, in a file of dots
 FULL, FIRM, SOFT, FAINT = 1.0, 0.72, 0.35, 0.14  # how strongly the ink is used
+
+_NO_GLYPH = "Glyph .* missing from"
 
 _active: ContextVar[bool] = ContextVar("figure_style", default=False)
 
@@ -57,10 +62,9 @@ def figure_style(*, dark: bool = False) -> Iterator[None]:
                 "figure.dpi": 150,
                 "figure.constrained_layout.w_pad": 0.08,
                 "figure.constrained_layout.h_pad": 0.08,
-                "savefig.dpi": 300,
                 "savefig.facecolor": "auto",
                 "font.family": ["DejaVu Sans"],  # shipped with matplotlib: the same picture on every machine
-                "font.size": 9,
+                "font.size": 10,
                 "text.color": ink,
                 "text.parse_math": False,  # names of models and parts are text, dollar signs and all
                 "axes.prop_cycle": cycler(color=series),
@@ -68,8 +72,8 @@ def figure_style(*, dark: bool = False) -> Iterator[None]:
                 "axes.edgecolor": soft,
                 "axes.linewidth": 0.8,
                 "axes.labelcolor": firm,
-                "axes.labelsize": 9,
-                "axes.titlesize": 9,
+                "axes.labelsize": 10,
+                "axes.titlesize": 10,
                 "axes.titlelocation": "left",
                 "axes.titlecolor": ink,
                 "axes.titlepad": 7,
@@ -84,8 +88,8 @@ def figure_style(*, dark: bool = False) -> Iterator[None]:
                 "ytick.color": soft,
                 "xtick.labelcolor": firm,
                 "ytick.labelcolor": firm,
-                "xtick.labelsize": 8.5,
-                "ytick.labelsize": 8.5,
+                "xtick.labelsize": 9.5,
+                "ytick.labelsize": 9.5,
                 "xtick.major.size": 3,
                 "ytick.major.size": 3,
                 "xtick.major.width": 0.8,
@@ -93,7 +97,7 @@ def figure_style(*, dark: bool = False) -> Iterator[None]:
                 "lines.linewidth": 1.8,
                 "lines.solid_capstyle": "round",
                 "legend.frameon": False,
-                "legend.fontsize": 8.5,
+                "legend.fontsize": 9.5,
                 "legend.handlelength": 1.9,
                 "legend.columnspacing": 1.4,
                 "legend.borderaxespad": 0.2,
@@ -129,6 +133,14 @@ def series(which: int) -> str:
     """The colour of a series in the style in force; after the last comes the first again."""
     colors = mpl.rcParams["axes.prop_cycle"].by_key()["color"] if _active.get() else SERIES
     return str(colors[which % len(colors)])
+
+
+def text_width(text: str, size: float) -> float:
+    """Points that a line of text takes."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message=_NO_GLYPH)
+        font = FontProperties(family="DejaVu Sans", size=size)
+        return float(text_to_path.get_text_width_height_descent(text, font, ismath=False)[0])
 
 
 def svg(figure: Figure, title: str = "") -> str:
@@ -196,8 +208,8 @@ def _written(figure: Figure, kind: str, *, transparent: bool) -> bytes:
         warnings.catch_warnings(),
     ):
         # A name in a script that the font lacks is drawn as boxes; that is no reason to warn of it.
-        warnings.filterwarnings("ignore", message="Glyph .* missing from")
-        figure.savefig(into, format=kind, metadata=said, transparent=transparent)
+        warnings.filterwarnings("ignore", message=_NO_GLYPH)
+        figure.savefig(into, format=kind, metadata=said, transparent=transparent, dpi=DOTS)
     return into.getvalue()
 
 
