@@ -8,6 +8,7 @@ ended, and costs nothing once it has finished. :func:`audit` is for scripts and 
 from __future__ import annotations
 
 import asyncio
+import base64
 import contextlib
 import math
 import re
@@ -22,6 +23,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
+import numpy.typing as npt
 
 from blindcal import design
 from blindcal.batched import Polling, run_batched
@@ -42,6 +44,7 @@ from blindcal.records import (
     NEGATIVE,
     POSITIVE,
     Answered,
+    IntArray,
     Message,
     Targets,
 )
@@ -49,6 +52,7 @@ from blindcal.result import SCHEMA_VERSION, AuditResult, Example, Spend, Tally, 
 from blindcal.run import Limits, Outcome, Prices, Progress, Question, run
 from blindcal.settings import Settings
 from blindcal.store import Store
+from blindcal.subsets import grown
 from blindcal.text import printable
 
 RUN_FILE, RESULT_FILE, ANSWERS_FILE = "run.sqlite", "result.json", "answers.csv"
@@ -168,6 +172,7 @@ async def audit_async(
             store.begin, settings.fixed(loaded), loaded, keep_prompts=settings.keep_prompts
         )
         await asyncio.to_thread(store.set_parts, settings.by_field, loaded.parts)
+        stages = await asyncio.to_thread(_stages, loaded, settings, store)
         truth = (
             None
             if oracle is None
@@ -178,7 +183,7 @@ async def audit_async(
             batches = await _batches(asked, store) if settings.batch else None
             ready = await prepare(asked, loaded, settings, store, targets, limits, prices, force, tell)
             tell("asking")
-            asking = _design(loaded, settings)
+            asking = _design(loaded, settings, stages)
             question = Question(
                 ready.targets,
                 settings.offset,
@@ -188,7 +193,7 @@ async def audit_async(
             how: dict[str, Any] = {
                 "limits": limits,
                 "prices": prices,
-                "planned": _planned(len(loaded), settings),
+                "planned": _planned(len(loaded), settings, stages),
                 "spent": ready.spent,
                 "max_shift": ready.max_shift,
                 "progress": progress,
@@ -226,6 +231,7 @@ async def audit_async(
             loaded,
             settings,
             asking,
+            stages,
             outcome,
             ready,
             prices,
@@ -246,7 +252,35 @@ def default_folder(items: str | Path, model: str) -> Path:
     return Path("runs") / "-".join(re.sub(r"[^\w.]+", "-", part).strip("-.") for part in (stem, model))
 
 
-def _design(items: Items, settings: Settings) -> design.Design:
+def _stages(items: Items, settings: Settings, store: Store) -> list[IntArray] | None:
+    """The items that take part, as they came in; ``None`` for all at once. Noted before they are asked."""
+    n = len(items)
+    noted = store.note("stages")
+    if noted is None and (settings.subset is None or settings.subset >= n):
+        return None
+    taken = [np.flatnonzero(_unpacked(one, n)) for one in noted or ()]
+    if noted is None and store.rounds():
+        taken = [np.arange(n)]  # begun with all of them
+    stages = grown(taken, settings.subset or n, items.labels, items.groups, items.parts, seed=settings.seed)
+    if len(stages) > len(taken):
+        if settings.method == "blind" and taken:
+            raise ConfigError(
+                f"items: this run asks {taken[0].size:,} by blind, which splits all its items at once and "
+                "cannot grow: choose another folder"
+            )
+        store.set_note("stages", [_packed(stage, n) for stage in stages])
+    return list(stages)
+
+
+def _packed(members: IntArray, n: int) -> str:
+    return base64.b64encode(np.packbits(np.isin(np.arange(n), members)).tobytes()).decode()
+
+
+def _unpacked(packed: str, n: int) -> npt.NDArray[np.bool_]:
+    return np.unpackbits(np.frombuffer(base64.b64decode(packed), np.uint8), count=n).astype(bool)
+
+
+def _design(items: Items, settings: Settings, stages: list[IntArray] | None) -> design.Design:
     assert settings.queries is not None
     assert settings.bins is not None
     return design.make(
@@ -256,13 +290,15 @@ def _design(items: Items, settings: Settings) -> design.Design:
         bins=settings.bins,
         seed=settings.seed,
         adaptive=not settings.batch,
+        stages=stages,
     )
 
 
-def _planned(n: int, settings: Settings) -> int:
+def _planned(n: int, settings: Settings, stages: list[IntArray] | None) -> int:
     assert settings.queries is not None
     assert settings.bins is not None
-    return design.count(settings.method, n, settings.queries, settings.bins)
+    sizes = [n] if stages is None else [stage.size for stage in stages]
+    return sum(design.count(settings.method, size, settings.queries, settings.bins) for size in sizes)
 
 
 async def _batches(endpoint: Endpoint, store: Store) -> Batches:
@@ -279,6 +315,7 @@ def _conclude(
     items: Items,
     settings: Settings,
     asking: design.Design,
+    stages: list[IntArray] | None,
     outcome: Outcome,
     ready: Ready,
     prices: Prices | None,
@@ -291,9 +328,10 @@ def _conclude(
     answered, labels = outcome.answered, items.labels
     how = Estimation(settings.method, asking, settings.bins, settings.level, ready.jitter, settings.resamples)
     found = figures(how, labels, items.groups, answered)
+    members = np.arange(len(items)) if stages is None else np.concatenate(stages)
     named = items.parts
     parts, parts_pvalue = (
-        ((), None) if named is None else break_down(how, labels, items.groups, named, answered)
+        ((), None) if named is None else break_down(how, labels, items.groups, named, answered, members)
     )
     answers = np.bincount(answered.answers + 1, minlength=3)
     paid = ready.spent + outcome.usage + outcome.beside
@@ -326,12 +364,12 @@ def _conclude(
         parts_pvalue=parts_pvalue,
         ece_if_invalid=found.ece_if_invalid,
         counts=Tally(
-            items=len(items),
-            positive_labels=int(labels.sum()),
+            items=members.size,
+            positive_labels=int(labels[members].sum()),
             positive=int(answers[POSITIVE + 1]),
             negative=int(answers[NEGATIVE + 1]),
             invalid=int(answers[INVALID + 1]),
-            unanswered=len(items) - np.unique(answered.items).size if outcome.stopped else 0,
+            unanswered=members.size - np.unique(answered.items).size if outcome.stopped else 0,
         ),
         spend=Spend(
             paid.queries,

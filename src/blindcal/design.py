@@ -7,7 +7,7 @@ run can be taken up again from its answers alone.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
@@ -82,15 +82,23 @@ class SampledDesign:
 
 @dataclass(frozen=True)
 class BlindDesign:
-    """The paper's design: M random subsets, subset m asked threshold t_m; t_1 = 0 is not asked (METHOD 3)."""
+    """The paper's design: M random subsets, subset m asked threshold t_m; t_1 = 0 is not asked (METHOD 3).
+
+    With ``members`` only these of the ``n`` items are split.
+    """
 
     n: int
     bins: int
     seed: int
+    members: IntArray | None = None
 
     def thresholds(self) -> FloatArray:
-        """The threshold of each item, 0 for the subset that is not asked."""
-        return bin_edges(self.bins)[blind_subsets(self.n, self.bins, np.random.default_rng([self.seed, 2]))]
+        """The threshold of each item, 0 for the subset that is not asked; NaN for items that are left out."""
+        members = np.arange(self.n) if self.members is None else self.members
+        thresholds = np.full(self.n, np.nan)
+        subsets = blind_subsets(members.size, self.bins, np.random.default_rng([self.seed, 2]))
+        thresholds[members] = bin_edges(self.bins)[subsets]
+        return thresholds
 
     def next_round(self, answered: Answered) -> Round | None:
         """All queries at once."""
@@ -198,6 +206,32 @@ class LatentDesign:
         low, high = split.low[pattern], split.high[pattern]
         edge = low + np.floor(rng.uniform(size=size) * (high - low + 1)).astype(np.int64)
         return _round(chosen, -EDGES_S[edge])
+
+
+@dataclass(frozen=True)
+class StagedDesign:
+    """A part of the items after another, each with a design of its own; a later part waits for the earlier.
+
+    ``members`` are the item numbers of each part, in order; its design counts them from 0.
+    """
+
+    members: tuple[IntArray, ...]
+    designs: tuple[Design, ...]
+
+    def next_round(self, answered: Answered) -> Round | None:
+        """The next round of the first part that has one."""
+        for members, own in zip(self.members, self.designs, strict=True):
+            mine = np.isin(answered.items, members)
+            local = Answered(
+                np.searchsorted(members, answered.items[mine]),
+                answered.shifts[mine],
+                answered.temperatures[mine],
+                answered.answers[mine],
+            )
+            asked = own.next_round(local)
+            if asked is not None:
+                return Round(members[asked.items], asked.shifts, asked.temperatures)
+        return None
 
 
 def threshold_densities(table: FloatArray) -> list[FloatArray]:
@@ -364,6 +398,7 @@ def make(
     bins: int = 5,
     seed: int = 0,
     adaptive: bool = True,
+    stages: Sequence[IntArray] | None = None,
 ) -> Design:
     """The design of a method by name.
 
@@ -379,11 +414,25 @@ def make(
     seed : int
     adaptive : bool
         Let later rounds of ``latent`` depend on earlier answers; off, one query an item is one round.
+    stages : sequence of arrays, optional
+        Only these items, sorted, one stage after the other, each as if it were alone.
     """
     y = labels_array(labels)
     if not (np.isfinite(queries) and queries > 0):
         raise InputError(f"queries: must be a positive number, got {queries!r}")
-    return method_of(method).design(Terms(y, queries, bins, seed, adaptive))
+    if stages is None:
+        return method_of(method).design(Terms(y, queries, bins, seed, adaptive))
+    if method == "blind":
+        if len(stages) > 1:
+            raise InputError(
+                "items: blind splits all its items at once and cannot grow; choose another folder"
+            )
+        return BlindDesign(y.size, whole(bins, "bins"), seed, stages[0])
+    designs = [
+        method_of(method).design(Terms(y[members], queries, bins, seed + k * 2**32, adaptive))
+        for k, members in enumerate(stages)
+    ]
+    return StagedDesign(tuple(stages), tuple(designs))
 
 
 def count(method: str, n: int, queries: float, bins: int) -> int:

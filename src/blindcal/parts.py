@@ -25,16 +25,19 @@ def break_down(
     groups: IntArray | None,
     parts: Sequence[str | None],
     answered: Answered,
+    members: IntArray | None = None,
 ) -> tuple[tuple[Part, ...], float | None]:
     """The figures of every part, and the p-value of "all parts are miscalibrated alike".
 
     Each part is estimated from its own answers alone. The test compares the signed gaps below and above 1/2
     between the parts that are not few (Cochran's Q); it is ``None`` with fewer than two of these, and where
-    the method does not know its own noise.
+    the method does not know its own noise. With ``members`` only these items count.
     """
     names = sorted({UNNAMED if part is None else part for part in parts})
     number = {name: k for k, name in enumerate(names)}
     of_item = np.array([number[UNNAMED if part is None else part] for part in parts])
+    if members is not None:
+        of_item[np.isin(np.arange(of_item.size), members, invert=True)] = -1
     how = replace(how, resamples=min(how.resamples, _RESAMPLES))
     found, compared = [], []
     for k, name in enumerate(names):

@@ -146,7 +146,7 @@ async def plan(
         open_items, items, settings.reading, data_dir=settings.data_dir, scratch=scratch
     )
     with loaded:
-        n = len(loaded)
+        n = min(len(loaded), settings.subset or len(loaded))
         each = await count_tokens(loaded, settings)
         settings = settings.resolved(n, loaded.words)
     assert settings.queries is not None

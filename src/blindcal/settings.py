@@ -41,7 +41,8 @@ class Settings:
     behind the intervals. ``by_field`` names the field that the result is broken down by.
     ``keep_prompts=False`` keeps only hashes of the questions in the run file.
     ``send_seed`` sends a seed with each sampled query, for endpoints that heed it. ``batch`` asks through
-    the provider's batches, all first queries in one round.
+    the provider's batches, all first queries in one round. ``subset`` asks so many of the items, a random
+    part with the file's shares of labels and parts; a run may be continued with more.
     """
 
     model: str
@@ -76,6 +77,7 @@ class Settings:
     keep_prompts: bool = True
     send_seed: bool = False
     batch: bool = False
+    subset: int | None = None
 
     def __post_init__(self) -> None:
         if self.method not in METHODS:
@@ -84,6 +86,9 @@ class Settings:
         _check("seed", self.seed, _whole(self.seed, 0), "a whole number from 0 up")
         _check("bins", self.bins, self.bins is None or _whole(self.bins, 1), "a whole number from 1 up")
         _check("queries", self.queries, self.queries is None or _positive(self.queries), "a number above 0")
+        _check(
+            "items", self.subset, self.subset is None or _whole(self.subset, 1), "a whole number from 1 up"
+        )
         _check("timeout", self.timeout, _positive(self.timeout), "a number of seconds above 0")
         _check("offset", self.offset, _finite(self.offset), "a finite number")
         _check("limit", self.limit, _positive(self.limit), "a number above 0")
@@ -134,7 +139,7 @@ class Settings:
     def resolved(self, n: int, words: tuple[str, str] | None = None) -> Settings:
         """With the defaults filled in that depend on the method, the number of items and their own words."""
         positive, negative = words or DEFAULT_WORDS
-        bins = bins_blind(n) if self.method == "blind" else DEFAULT_BINS
+        bins = bins_blind(min(n, self.subset or n)) if self.method == "blind" else DEFAULT_BINS
         return replace(
             self,
             queries=METHODS[self.method].queries if self.queries is None else self.queries,
@@ -152,6 +157,7 @@ class Settings:
             "resamples",
             "by_field",
             "data_dir",
+            "subset",
             *(() if self.method == "blind" else ("bins",)),
             *(() if self.batch else ("batch",)),  # runs begun before there were batches go on
         }

@@ -62,6 +62,14 @@ LONGEST_POLL = 60.0  # seconds between looks at a batch
     help="How to ask and estimate; temperature needs no logit_bias.",
 )
 @click.option(
+    "--items",
+    "subset",
+    type=click.IntRange(1),
+    metavar="N",
+    help="Ask so many of the items: a random part with the file's shares of labels and parts, groups whole. "
+    "The same command with more goes on from there.  [default: all]",
+)
+@click.option(
     "--queries",
     type=click.FloatRange(0, min_open=True),
     metavar="K",
