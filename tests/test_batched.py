@@ -396,6 +396,19 @@ def test_a_refused_item_is_an_invalid_answer(tmp_path: Path) -> None:
             answering(400, filtered)(server)
             with pytest.raises(EndpointError, match="content filter"):
                 await go(endpoint, tmp_path / "all")
+        async with world(fates=("expired",), answered=1 / N) as (server, endpoint):
+            plain = server.desk.answer
+
+            def first(body: bytes, chat: bool) -> HttpResponse:
+                server.desk.answer = refuse
+                return plain(body, chat)
+
+            def refuse(_: bytes, __: bool) -> HttpResponse:
+                return HttpResponse(msgspec.json.encode(filtered), 400)
+
+            server.desk.answer = first  # one answer, and then nothing but refusals
+            with pytest.raises(EndpointError, match="content filter"):
+                await go(endpoint, tmp_path / "nearly all")
 
     asyncio.run(talk())
 

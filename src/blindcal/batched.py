@@ -314,8 +314,8 @@ class _Batcher:
         tries = self._tries(batch)
         saved = [saved_answer(self._question, query, replies[query], tries[query], 0.0) for query in replies]
         useless = {query: error for query, error in errors.items() if isinstance(error, ReplyError)}
-        hopeless = len(useless) >= max(HOPELESS, batch.queries.size / 2)
-        hopeless |= bool(useless) and not replies and not self.usage.queries
+        answered = self.usage.queries + len(replies)
+        hopeless = bool(useless) and (not answered or len(useless) >= max(HOPELESS, answered))
         if not hopeless:
             saved += [
                 saved_answer(self._question, query, Reply(f"({error})"), tries[query], 0.0)
