@@ -138,6 +138,19 @@ def test_a_forced_audit_passes_nothing(tmp_path: Path) -> None:
     assert found.outcome == "undecided"
 
 
+def test_an_unfinished_audit_passes_only_if_allowed(tmp_path: Path) -> None:
+    """Part of an audit holds no limit, unless part of it is to count; what it breaks is broken."""
+    path = stored(tmp_path, complete=False, stopped="max-queries reached")
+    limits = [Limit("ece", 0.9), Limit("invalid", 0.5)]
+    found = check(path, limits)
+    assert {one.outcome for one in found.verdicts} == {"undecided"}
+    assert all("stopped early" in one.why for one in found.verdicts)
+    assert check(path, limits, partial=True).outcome == "passed"
+    assert check(path, [Limit("ece", 0.0)]).outcome == "failed"
+    assert invoke("check", path, "--max-ece", 0.9).exit_code == 4
+    assert invoke("check", path, "--max-ece", 0.9, "--partial").exit_code == 0
+
+
 def test_what_could_not_be_told_is_undecided(tmp_path: Path) -> None:
     """A figure that is null holds no limit."""
     assert check(stored(tmp_path, ece=Estimate(None)), [Limit("ece", 0.5)]).outcome == "undecided"

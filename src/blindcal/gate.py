@@ -26,6 +26,7 @@ NAMES: dict[Quantity, str] = {
     "auroc": "AUROC",
     "invalid": "share of invalid answers",
 }
+UNFINISHED = "the audit was stopped early: finish it, or let part of it count (--partial)"
 AT_MOST: tuple[Quantity, ...] = ("ece", "brier", "invalid")
 
 
@@ -88,6 +89,7 @@ def check(
     *,
     confidence: float | None = 0.95,
     resamples: int | None = None,
+    partial: bool = False,
 ) -> Checked:
     """Hold a finished audit to limits.
 
@@ -100,13 +102,17 @@ def check(
         How sure it must be that a limit holds; ``None``: the estimate alone decides.
     resamples : int, optional
         Refits behind the bounds.
+    partial : bool
+        Let an audit pass that was stopped early; otherwise it is undecided at best.
     """
     result = open_result(path)
     needed = [limit.quantity for limit in limits if limit.quantity != "invalid"]
     bounds: dict[Quantity, Estimate] = {}
     if confidence is not None and needed:
         bounds = _bounds(Path(path), result, needed, confidence, resamples)
-    verdicts = tuple(_verdict(result, limit, bounds.get(limit.quantity), confidence) for limit in limits)
+    verdicts = tuple(
+        _verdict(result, limit, bounds.get(limit.quantity), confidence, partial) for limit in limits
+    )
     return Checked(str(path), result, confidence, verdicts)
 
 
@@ -143,12 +149,14 @@ def _bounds(
 
 
 def _verdict(
-    result: AuditResult, limit: Limit, between: Estimate | None, confidence: float | None
+    result: AuditResult, limit: Limit, between: Estimate | None, confidence: float | None, partial: bool
 ) -> Verdict:
     if limit.quantity == "invalid":
         counts = result.counts
         share = counts.invalid / max(1, counts.positive + counts.negative + counts.invalid)
         outcome: Outcome = "passed" if limit.holds(share) else "failed"
+        if outcome == "passed" and not (result.complete or partial):
+            return Verdict(limit, "undecided", share, None, UNFINISHED)
         return Verdict(limit, outcome, share, None, f"{counts.invalid:,} answers were neither word")
     value = getattr(result, limit.quantity).value
     if value is None:
@@ -158,6 +166,8 @@ def _verdict(
     if (result.probe or {}).get("forced"):
         why = "the probe found the endpoint unfit and the audit was forced: its figures may mean nothing"
         return Verdict(limit, "undecided", value, None, why)
+    if not (result.complete or partial):
+        return Verdict(limit, "undecided", value, None, UNFINISHED)
     if confidence is None:
         return Verdict(limit, "passed", value, None, "by the estimate alone")
     bound = _end(limit, between)

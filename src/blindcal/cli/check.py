@@ -44,6 +44,7 @@ OPTIONS: dict[str, Quantity] = {
     is_flag=True,
     help="Be content if the estimate holds it: chance then decides near the limit.",
 )
+@click.option("--partial", is_flag=True, help="Let an audit pass that was stopped early.")
 @click.option(
     "--resamples",
     type=click.IntRange(20),
@@ -69,6 +70,7 @@ def command(
     runs: tuple[Path, ...],
     confidence: float,
     estimate: bool,
+    partial: bool,
     resamples: int,
     junit_file: Path | None,
     summary_file: Path | None,
@@ -104,7 +106,7 @@ def command(
     for run in runs:
         if sure is not None and sys.stderr.isatty():
             click.echo(f"{run}: refitting {resamples:,} times ...", err=True)
-        checked.append(check(run, wanted, confidence=sure, resamples=resamples))
+        checked.append(check(run, wanted, confidence=sure, resamples=resamples, partial=partial))
         _show(checked[-1], as_json)
     if junit_file is not None:
         junit_file.write_bytes(junit(checked))
