@@ -1,0 +1,104 @@
+"""A threshold chosen on the embedded model and deployed on it: is the precision what was promised?
+
+    python bench/worked.py [--out runs/worked] [--n 300] [--precision 0.8]
+
+Serves SmolLM2-135M with llama.cpp on this machine and asks it whether the writer of a sentence liked a thing.
+Left to itself it answers No to all of them. One part of the questions is audited with `blindcal audit`,
+`blindcal threshold` chooses, and the printed request is sent for every question of the other part.
+Interrupted, the same command goes on with the audit. A few minutes on two cores.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+import urllib.request
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from tqdm import tqdm
+
+from blindcal.endpoints.local import Settings, serve
+from blindcal.finished import open_run
+
+QUESTION = '"The {thing} was {word}." Did they like the {thing}? Answer Yes or No.'
+THINGS = (
+    "soup film hotel phone concert book coffee waiter museum lamp jacket flight game pizza keyboard cake "
+    "train lecture garden camera sofa song beach radio bakery pillow teacher bicycle market play"
+)
+GOOD = (
+    "delightful wonderful excellent charming perfect superb lovely brilliant terrific fantastic pleasant "
+    "great marvellous splendid impressive"
+)
+BAD = (
+    "disgusting terrible awful broken useless horrible disappointing dreadful boring nasty filthy unbearable "
+    "poor faulty overpriced"
+)
+
+
+def blindcal(*arguments: str) -> str:
+    """Run a command as a user would; its standard output."""
+    command = [sys.executable, "-c", "from blindcal.cli import main; main()", *arguments]
+    return subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
+
+
+def questions(n: int) -> list[dict[str, Any]]:
+    """So many of the 900 sentences, in random order; the label is whether the word is a good one."""
+    rows = [
+        {"id": f"{thing} {word}", "thing": thing, "word": word, "label": label}
+        for thing in THINGS.split()
+        for label, words in ((1, GOOD), (0, BAD))
+        for word in words.split()
+    ]
+    return [rows[int(k)] for k in np.random.default_rng(0).permutation(len(rows))[:n]]
+
+
+def ask(body: dict[str, Any], url: str, row: dict[str, Any]) -> bool:
+    """Whether the deployed model says Yes, asked with the printed request."""
+    text = body["messages"][0]["content"].format_map(row)
+    sent = json.dumps({**body, "messages": [{"role": "user", "content": text}]}).encode()
+    request = urllib.request.Request(url, sent, {"Content-Type": "application/json"})
+    with urllib.request.urlopen(request) as reply:
+        said: str = json.load(reply)["choices"][0]["message"]["content"]
+    return said.strip().casefold() == "yes"
+
+
+def main() -> None:
+    """Audit, choose, deploy, count."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--out", type=Path, default=Path("runs/worked"))
+    parser.add_argument("--n", type=int, default=300, help="questions audited, and as many deployed on")
+    parser.add_argument("--precision", type=float, default=0.8)
+    parser.add_argument(
+        "--port", type=int, default=18437, help="fixed: a run is taken up at the same address"
+    )
+    options = parser.parse_args()
+    options.out.mkdir(parents=True, exist_ok=True)
+    rows = questions(2 * options.n)
+    items, run = options.out / "audited.jsonl", options.out / "run"
+    items.write_text("".join(json.dumps(row) + "\n" for row in rows[: options.n]))
+    wish = ["threshold", str(run), "--precision", str(options.precision)]
+    with serve(settings=Settings(port=options.port)) as served:
+        where = ["--base-url", served.base_url, "--model", served.model, "--timeout", "300"]
+        print(blindcal("audit", str(items), *where, "--template", QUESTION, "--out", str(run)))
+        print(blindcal(*wish))
+        chosen = json.loads(blindcal(*wish, "--json"))
+        deployed = rows[options.n :]
+        said = [ask(chosen["request"], chosen["url"], row) for row in tqdm(deployed, leave=False)]
+    right = [row["label"] for row, yes in zip(deployed, said, strict=True) if yes]
+    found = sum(right) / max(1, sum(row["label"] for row in deployed))
+    expected = open_run(run).fit().next_right(chosen["threshold"], max(1, len(right)))
+    print(
+        f"deployed on {len(deployed)} other questions: {len(right)} times Yes, {sum(right)} of them right: "
+        f"precision {sum(right) / max(1, len(right)):.4f}, recall {found:.4f}\n"
+        f"expected of {len(right)} such decisions (95%): {expected.low:.4f} to {expected.high:.4f}"
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,84 @@
+"""A threshold chosen on audited items and deployed on others: the precision is what was promised."""
+
+from __future__ import annotations
+
+import asyncio
+import csv
+import gzip
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import blindcal as bc
+from blindcal import design
+from blindcal.deploy import deployment
+from blindcal.endpoints.http import Address, HttpEndpoint
+from blindcal.finished import open_run
+from blindcal.records import FloatArray, IntArray, Message, Request
+from blindcal.simulate import ask
+from deciding import TEMPLATE, audited, model, serving, write_items
+from serving import SHARED
+
+LOGITS = SHARED / "logits" / "qwen__boolq__logits.csv.gz"
+
+
+def test_the_deployed_endpoint_keeps_the_promise_over_http(tmp_path: Path) -> None:
+    """Audited on 700 items over HTTP and deployed on 700 others with the printed bias."""
+    labels, p = model(1400, 21)
+    everything = write_items(tmp_path / "all.jsonl", labels)
+    lines = everything.read_text().splitlines(keepends=True)
+    (tmp_path / "audited.jsonl").write_text("".join(lines[:700]))
+    with serving(everything, p) as server:
+        run = open_run(audited(tmp_path / "audited.jsonl", server, tmp_path / "run"))
+        fit = run.fit(300)
+        point = fit.operating_point(precision=0.9, max_shift=run.max_shift)
+        bias = {int(token): value for token, value in deployment(run, point.shift).logit_bias.items()}
+
+        async def decide() -> list[bool]:
+            async with HttpEndpoint(Address(server.base_url, "replay"), environ={}) as endpoint:
+                texts = [TEMPLATE.replace("{n}", str(k)) for k in range(700, 1400)]
+                asked = [endpoint.ask(Request((Message("user", text),), bias)) for text in texts]
+                return [reply.text == "Yes" for reply in await asyncio.gather(*asked)]
+
+        said = np.array(asyncio.run(decide()))
+    assert (said == (p[700:] >= point.threshold)).mean() > 0.998  # the bias has four digits
+    right = labels[700:][said]
+    assert right.mean() in fit.next_right(point.threshold, right.size)
+    assert said[labels[700:] == 1].mean() == pytest.approx(point.recall, abs=0.1)
+
+
+def recorded() -> tuple[IntArray, FloatArray]:
+    """A real model's labels and probabilities."""
+    with gzip.open(LOGITS, "rt", newline="") as file:
+        rows = csv.reader(file)
+        names = next(rows)
+        yes, no = (
+            next(k for k, name in enumerate(names) if name.split("|")[0] == w) for w in ("True", "False")
+        )
+        table = np.array([(row[names.index("label")], row[yes], row[no]) for row in rows], dtype=np.float64)
+    return table[:, 0].astype(np.int64), np.asarray(1 / (1 + np.exp(table[:, 2] - table[:, 1])))
+
+
+@pytest.mark.skipif(not LOGITS.is_file(), reason="needs the recorded logits beside the project")
+def test_promises_about_a_real_model_are_kept_on_the_other_half() -> None:
+    """Of 8 random halves of BoolQ (seeds 0-7) at most 2 leave the interval: more do once in 170 times.
+
+    An interval for the share of right ones among as many decisions as were made takes in that the other
+    half is a sample too. bench/deployed.py does it a hundred times, and over HTTP.
+    """
+    labels, p = recorded()
+    missed = short = 0
+    for seed in range(8):
+        order = np.random.default_rng([seed, 6]).permutation(labels.size)
+        ours, theirs = order[:1635], order[1635:]
+        asked = ask(design.make("latent", labels[ours], seed=seed), labels[ours], p[ours])
+        fit = bc.latent(
+            labels[ours][asked.items], asked.shifts, asked.answers, 0.0, asked.items, resamples=200
+        )
+        point = fit.operating_point(precision=0.85)
+        right = labels[theirs][p[theirs] >= point.threshold]
+        missed += right.mean() not in fit.next_right(point.threshold, right.size)
+        short += right.mean() < 0.85 - 2 * np.sqrt(0.85 * 0.15 / right.size)  # its own two standard errors
+    assert missed <= 2
+    assert short <= 1
