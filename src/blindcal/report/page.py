@@ -27,7 +27,6 @@ def render(result: AuditResult) -> str:
     """
     import jinja2  # slow to import, as is what draws
 
-    from blindcal.report.plots import draw
     from blindcal.report.style import theme_css
 
     environment = jinja2.Environment(
@@ -47,7 +46,7 @@ def render(result: AuditResult) -> str:
     return environment.get_template("page.html").render(
         result=result,
         css=(theme_css() + _beside("page.css")),
-        figures={one.name: one.svg() for one in draw(result)},
+        figures=_figures(result),
         yes=words.word(result, "positive"),
         no=words.word(result, "negative"),
         headline=words.headline(result),
@@ -67,6 +66,20 @@ def write(result: AuditResult, path: Path) -> None:
     draft = path.with_name(path.name + ".part")
     draft.write_text(render(result), encoding="utf-8")
     draft.replace(path)
+
+
+def _figures(result: AuditResult) -> dict[str, str]:
+    """Every figure as an element of the page, by name."""
+    from blindcal.report import plots
+
+    drawn = {one.name: one.svg() for one in plots.draw(result)}
+    # equal costs are 1 - accuracy, which is drawn already
+    for wrong, missed in COSTS[1:] if result.operating else ():
+        title = f"Expected cost of a decision if a wrong positive costs {wrong} and a missed one {missed}"
+        figure = plots.plot_cost(result.operating, wrong, missed).get_figure(root=True)
+        assert figure is not None
+        drawn[f"cost-{wrong}-{missed}"] = plots.svg(figure, title)
+    return drawn
 
 
 def _cheapest(numbers: Numbers, rows: int, costs: tuple[int, int]) -> int | None:

@@ -230,7 +230,7 @@ def plot_cost(operating: Sequence[Operating], cost_fp: float, cost_fn: float, ax
             axes.set_ylim(0, 1.12 * max(cost for _, cost in known) or 1)
             _title(
                 axes,
-                f"least: {best[1]:.3g} at threshold {best[0]:.2f}\n"
+                f"least: {best[1]:.3g} at threshold {best[0]:g}\n"
                 f"if a false positive costs {cost_fp:.3g}, a negative {cost_fn:.3g}",
             )
         else:

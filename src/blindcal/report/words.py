@@ -243,6 +243,8 @@ def _extent(curve: Curve, run: tuple[int, int], *, flipped: bool) -> Sentence:
     begin, end = Number(f"{flip}curve.f.{first}", "whole"), Number(f"{flip}curve.f.{last}", "whole")
     if highest >= TOP:
         return ("with over ", begin, " confidence") if lowest > BOTTOM else ("at any confidence",)
+    if lowest <= BOTTOM:
+        return ("with up to ", end, " confidence")
     return ("with ", begin, " to ", end, " confidence")
 
 
@@ -403,7 +405,8 @@ def limits(result: AuditResult) -> tuple[str, ...]:
         ),
         "max": "Of the spellings of an answer the likeliest counts, as in greedy decoding; not their sum.",
         "sum": "All spellings of an answer count together, as a sampled answer does.",
-    }[result.semantics]
+        "stated": "The confidence is the one that the model states in words, not the one it acts by.",
+    }.get(result.semantics)
     general = (
         "Calibration belongs to a model, a prompt and a set of questions together. With another prompt, or "
         "other questions, it is another number.",
