@@ -8,31 +8,31 @@ Prints how long asking, the estimate with its breakdown and the page take, and h
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import tempfile
 import time
+from dataclasses import replace
 from pathlib import Path
 
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
+import blindcal
 from blindcal.report.page import PAGE_FILE, write
-from replayed import audited, mmlu
+from blindcal.reproduce import sources
+from replayed import served
 
 
 def main() -> None:
     """Audit, make the page, and print a table."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--data", type=Path, default=Path(__file__).parents[2] / "shared")
-    parser.add_argument("--out", type=Path)
+    parser.add_argument("--out", type=Path, help="keep the run here")
     arguments = parser.parse_args()
-    with tempfile.TemporaryDirectory() as scratch:
-        out = arguments.out or Path(scratch) / "run"
-        items = Path(scratch) / "mmlu.jsonl"
-        items.write_text("".join(json.dumps(row) + "\n" for row in mmlu(arguments.data / "data")))
-        logits = arguments.data / "logits" / "qwen__mmlu__logits.csv.gz"
-        begin = time.perf_counter()
-        result = audited(items, logits, ("Yes", "No"), out, 0, "subject")
+    source = sources.read(arguments.data / "logits" / "qwen__mmlu__logits.csv.gz")
+    begin = time.perf_counter()
+    with tempfile.TemporaryDirectory() as scratch, served(source, arguments.data / "data") as settings:
+        out = arguments.out or Path(scratch)
+        result = blindcal.audit(source.data, replace(settings, by_field="subject"), out=out)
         estimated = time.perf_counter()
         write(result, out / PAGE_FILE)
         written = time.perf_counter()
@@ -41,8 +41,7 @@ def main() -> None:
     print("|---|---|---|---|---|---|")
     print(
         f"| {result.counts.items:,} | {len(result.parts)} | {result.seconds:.0f} s | "
-        f"{estimated - begin - result.seconds:.0f} s | "
-        f"{written - estimated:.1f} s | {size / 1000:,.0f} kB |"
+        f"{estimated - begin - result.seconds:.0f} s | {written - estimated:.1f} s | {size / 1000:,.0f} kB |"
     )
 
 
