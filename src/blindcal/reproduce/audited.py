@@ -13,7 +13,7 @@ from pathlib import Path
 from blindcal import catalogue, design
 from blindcal.auditing import RESULT_FILE, audit
 from blindcal.data import Items
-from blindcal.errors import ConfigError, InputError, StoreError, UnfitError
+from blindcal.errors import ConfigError, EndpointError, InputError, StoreError, UnfitError
 from blindcal.finished import Finished, open_run
 from blindcal.records import INVALID
 from blindcal.reproduce.cells import WAYS, Cell, Found, Measured, Wanted, read
@@ -76,6 +76,11 @@ def measure(
 
     ``settings`` say who is asked and how; method, budget and seed are filled in. ``oracle`` are the
     model's known probabilities on the same items, if there are any.
+
+    Raises
+    ------
+    UnfitError
+        If not a single method can be used.
     """
     found: Found = {}
     notes: list[str] = []
@@ -94,10 +99,15 @@ def measure(
             )
             try:
                 done = _finished(items, chosen, opened, folder / one.name, limits, progress, stage)
-            except UnfitError as error:
+            except EndpointError as error:
+                # A wrong key or address is everybody's; what one method asks may be refused to it alone.
+                if not isinstance(error, UnfitError) and one.method != "verbalized":
+                    raise
                 notes.append(f"{settings.model} {data}, {one.method}: {error}")
                 continue
             found |= _read(done, one)
+    if not found:
+        raise UnfitError("; ".join(notes) or f"{settings.model} {data}: no method to measure it by")
     asked = settings.semantics
     semantics = {asked} | {WAYS[cell.way].semantics(asked) for cell in found}
     oracles = {} if oracle is None else {one: known(oracle, wanted.bins, one) for one in semantics}
