@@ -40,8 +40,8 @@ from blindcal.endpoints.wire import HttpRequest, HttpResponse, Listener
 from blindcal.errors import PendingError
 from blindcal.estimate.truth import binned_ece
 from blindcal.methods import estimate_ece
+from blindcal.question import Question
 from blindcal.records import Targets, Token
-from blindcal.run import Question
 from blindcal.simulate import ask
 from blindcal.store import Store
 

@@ -31,9 +31,9 @@ from blindcal.endpoints import replay
 from blindcal.endpoints.http import Address, HttpEndpoint
 from blindcal.errors import NotIdentifiedError
 from blindcal.finished import Finished, open_run
+from blindcal.question import Question
 from blindcal.records import POSITIVE, FloatArray, IntArray, Item, Request
 from blindcal.reproduce import sources
-from blindcal.run import Question
 
 AT_ONCE = 32
 

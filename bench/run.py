@@ -31,8 +31,9 @@ import numpy as np
 import client
 from blindcal.data import Items, load
 from blindcal.endpoints.http import Address, HttpEndpoint
+from blindcal.question import Question
 from blindcal.records import Answered, Reply, Request, Round, Targets, Token
-from blindcal.run import Limits, Question, run
+from blindcal.run import Limits, run
 from blindcal.store import Store
 
 # As many biased tokens as the other clients send.

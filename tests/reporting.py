@@ -53,7 +53,7 @@ def answers(
         drawn = rng.random(len(asked)) < 1 / (1 + np.exp(-np.clip(shifted / heat, -500, 500)))
         said = np.where(asked.temperatures > 0, drawn, shifted >= 0)
         answered = answered.with_round(asked, said.astype(np.int64))
-    return Estimation(method, asking, bins, 0.95, resamples=100), answered
+    return Estimation(design.read_by(method), asking, bins, 0.95, resamples=100), answered
 
 
 def audited(
@@ -93,6 +93,8 @@ def audited(
         items="boolq.jsonl",
         model="org/model-7b-instruct",
         method=method,
+        estimator=design.read_by(method),
+        measures="a probability",
         semantics="sum" if method == "temperature" else "pair",
         level=0.95,
         ece=ece,
@@ -112,6 +114,7 @@ def audited(
         parts=by_part,
         parts_pvalue=pvalue,
         ece_if_invalid=found.ece_if_invalid,
+        invalid_reasons={},
         counts=Tally(
             labels.size, int(labels.sum()), int(counts[2]), int(counts[1]), int(counts[0]), unanswered=0
         ),

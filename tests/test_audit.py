@@ -404,6 +404,7 @@ def test_the_headline_says_what_its_figures_are_worth(
     little = replace(
         found,
         method="latent",
+        estimator="latent",
         ece=Estimate(0.1, 0.05, 0.2),
         calibrated_pvalue=0.0001,
         counts=replace(found.counts, items=99, positive_labels=99),

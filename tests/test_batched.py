@@ -20,8 +20,9 @@ from blindcal.endpoints.replay import Server
 from blindcal.endpoints.replay_batches import BatchBehaviour, Fate, Trouble
 from blindcal.endpoints.wire import HttpResponse
 from blindcal.errors import EndpointError, FatalError, PendingError
+from blindcal.question import Question
 from blindcal.records import IntArray, Round
-from blindcal.run import Limits, Outcome, Prices, Progress, Question, run
+from blindcal.run import Limits, Outcome, Prices, Progress, run
 from blindcal.store import Batch, Saved, Store, Usage
 from serving import PAIR, items, recording
 

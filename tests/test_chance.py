@@ -7,8 +7,8 @@ import numpy as np
 from blindcal import design
 from blindcal.chance import luck, query_seeds
 from blindcal.endpoints.recording import Recording
+from blindcal.question import Question
 from blindcal.records import Answered, Request, Targets, Token
-from blindcal.run import Question
 from blindcal.simulate import ask, generate
 from serving import PAIR, items
 

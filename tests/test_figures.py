@@ -50,7 +50,7 @@ def answers(
         drawn = rng.random(len(asked)) < 1 / (1 + np.exp(-np.clip(shifted / heat, -500, 500)))
         said = np.where(asked.temperatures > 0, drawn, shifted >= 0)
         answered = answered.with_round(asked, said.astype(np.int64))
-    return Estimation(method, asking, 5, 0.95, resamples=100), answered
+    return Estimation(design.read_by(method), asking, 5, 0.95, resamples=100), answered
 
 
 def found(method: str, queries: float = 1.0) -> tuple[Figures, IntArray, FloatArray]:

@@ -90,7 +90,7 @@ def test_runs_that_do_not_belong_together_are_refused(runs: list[Finished]) -> N
     other = replace(runs[1], settings={**runs[1].settings, "model": "another"})
     with pytest.raises(ConfigError, match=r"model is 'another' there and 'replay' here"):
         merge([runs[0], other])
-    blind = replace(runs[0], result=replace(runs[0].result, method="blind"))
+    blind = replace(runs[0], result=replace(runs[0].result, method="blind", estimator="blind"))
     with pytest.raises(ConfigError, match="runs of method 'blind' cannot be put together"):
         merge([blind, runs[1]])
 

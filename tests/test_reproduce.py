@@ -13,7 +13,7 @@ from click.testing import CliRunner, Result
 from blindcal import data
 from blindcal.cli import app
 from blindcal.endpoints import replay
-from blindcal.endpoints.recording import Recording
+from blindcal.endpoints.recording import Recording, Spoken
 from blindcal.endpoints.replay import Behaviour, Server
 from blindcal.reproduce import sources, table
 from blindcal.reproduce.cells import Cell, Measured
@@ -50,6 +50,20 @@ def write_recording(folder: Path, n: int = 90) -> Path:
     return path
 
 
+def write_texts(folder: Path, labels: list[int]) -> Path:
+    """What the made-up model says of its confidence; every seventh answer states none."""
+    rng = np.random.default_rng(1)
+    path = folder / "model__set__verbalized.csv"
+    with path.open("w", newline="") as file:
+        table = csv.writer(file)
+        table.writerow(["id", "label", "text"])
+        for k, label in enumerate(labels):
+            word = ("Yes", "No")[int(rng.integers(2))]
+            stated = "I am sure" if k % 7 == 0 else f"{rng.integers(50, 101)}%"
+            table.writerow([f"q{k}", label, f"{word}, {stated}"])
+    return path
+
+
 def write_items(path: Path, ids: list[str], labels: list[int]) -> None:
     lines = [
         json.dumps(
@@ -74,9 +88,10 @@ def test_over_http_and_from_files_it_is_the_same_table(tmp_path: Path) -> None:
     items = tmp_path / "set.jsonl"
     write_items(items, list(known.recording.ids), known.labels.tolist())
     common = ("--budgets", "1-3", "--seeds", 1, "--bins", 4, "--jobs", 1)
-    ok(path, *common, "--out", tmp_path / "files")
     recording = Recording.load(path)
-    with data.load(items) as questions, replay.running(recording, questions) as server:
+    spoken = Spoken.load(write_texts(tmp_path, known.labels.tolist()), ("Yes", "No"))
+    ok(path, *common, "--out", tmp_path / "files")
+    with data.load(items) as questions, replay.running(recording, questions, spoken=spoken) as server:
         endpoint = ("--model", recording.name, "--base-url", server.base_url, "--data", items, "--send-seed")
         ok(*endpoint, *common, "--out", tmp_path / "http")
         asked = server.requests
@@ -85,7 +100,13 @@ def test_over_http_and_from_files_it_is_the_same_table(tmp_path: Path) -> None:
         assert server.requests == asked  # a second time nothing is asked
     assert estimates(tmp_path / "http") == estimates(tmp_path / "files")
     ways = {(row["method"], row["K"]) for row in estimates(tmp_path / "http")}
-    assert {("temperature", "3"), ("sampling+latent", "1"), ("blind", "1"), ("latent", "2")} <= ways
+    assert {
+        ("temperature", "3"),
+        ("sampling+latent", "1"),
+        ("blind", "1"),
+        ("latent", "2"),
+        ("verbalized", "1"),
+    } <= ways
     ok(*endpoint, *common, "--out", tmp_path / "http")  # nor is anybody needed
     assert (tmp_path / "http" / "index.html").read_bytes() == first
 
@@ -106,7 +127,8 @@ def test_a_recorded_model_over_http_and_from_its_file(tmp_path: Path) -> None:
     write_items(items, list(known.recording.ids), known.labels.tolist())
     words = ("--positive", "True", "--negative", "False")
     ids = ("--positive-ids", known.targets.positive[0].id, "--negative-ids", known.targets.negative[0].id)
-    common = (*words, "--budgets", "1,2", "--seeds", 1, "--jobs", 1)
+    ways = ("blind", "sampling", "sampling+latent", "extraction", "latent", "temperature")  # all but words
+    common = (*words, "--budgets", "1,2", "--seeds", 1, "--jobs", 1, *(f"--method={way}" for way in ways))
     ok(few, *common, "--out", tmp_path / "files")
     loaded = Recording.load(few)
     recording = Recording("smollm2", *(getattr(loaded, name) for name in loaded.__slots__[1:]))

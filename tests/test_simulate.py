@@ -15,12 +15,11 @@ from click.testing import CliRunner, Result
 from scipy.special import expit
 
 from blindcal.cli import app
-from blindcal.design import METHODS
 from blindcal.errors import BlindcalError
 from blindcal.estimate.truth import binned_ece
 from blindcal.records import Round
 from blindcal.scores import read_scores
-from blindcal.simulate import generate, log_odds, respond, simulate
+from blindcal.simulate import SIMULATED, generate, log_odds, respond, simulate
 
 SCORES = Path(__file__).parents[2] / "shared" / "scores"
 
@@ -59,7 +58,7 @@ def test_certain_probabilities_are_infinite_log_odds() -> None:
     assert log_odds(np.array([0.0, 0.5, 1.0])).tolist() == [-np.inf, 0.0, np.inf]
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", SIMULATED)
 def test_every_method_runs_and_says_what_it_asked(method: str) -> None:
     """Each method has as many estimates as repeats, the oracle, the queries asked, and can be repeated."""
     labels, p = generate(400, 1)
@@ -267,7 +266,7 @@ def test_tiny_files_do_not_break_any_method(tmp_path: Path) -> None:
     """One item is enough for a result or a clear error, whatever the method."""
     path = tmp_path / "one.csv"
     path.write_text("id,label,p\na,1,0.8\n")
-    for method in METHODS:
+    for method in SIMULATED:
         result = call(str(path), "--method", method, "--repeats", "1", "--json")
         if result.exit_code == 0:
             assert all(np.isfinite(objects(result)[0]["estimates"]))

@@ -58,6 +58,7 @@ REFUSED = [
     ("No, the proposed answer is incorrect. A standard piano has 88 keys, not 20.", "no confidence"),
     ("Yes, the proposed answer is correct. The developer will most likely have to pay $51", "no confidence"),
     ("No, the proposed answer is wrong. The energy of the system is not 0.75 mJ", "no confidence"),
+    ("No, the answer is not 100%.", "no confidence"),
     ("Yes, 30%", "confidence out of range"),
     ("No, 250%", "confidence out of range"),
 ]

@@ -35,10 +35,12 @@ from blindcal.endpoints.batches import Batches
 from blindcal.endpoints.http import HttpEndpoint
 from blindcal.errors import ConfigError, NotIdentifiedError
 from blindcal.figures import Estimation, figures
+from blindcal.methods import measures
 from blindcal.oracle import Truth, read_truth
 from blindcal.parts import break_down
 from blindcal.planning import total_cost
 from blindcal.prepare import Ready, prepare
+from blindcal.question import Asking, Question, StatedQuestion
 from blindcal.records import (
     INVALID,
     NEGATIVE,
@@ -49,11 +51,12 @@ from blindcal.records import (
     Targets,
 )
 from blindcal.result import SCHEMA_VERSION, AuditResult, Example, Spend, Tally, write_answers
-from blindcal.run import Limits, Outcome, Prices, Progress, Question, run
+from blindcal.run import Limits, Outcome, Prices, Progress, run
 from blindcal.settings import Settings
 from blindcal.store import Store
 from blindcal.subsets import grown
 from blindcal.text import printable
+from blindcal.wording import INSTRUCTION
 
 RUN_FILE, RESULT_FILE, ANSWERS_FILE = "run.sqlite", "result.json", "answers.csv"
 EXAMPLE_CHARACTERS = 20_000
@@ -184,12 +187,7 @@ async def audit_async(
             ready = await prepare(asked, loaded, settings, store, targets, limits, prices, force, tell)
             tell("asking")
             asking = _design(loaded, settings, stages)
-            question = Question(
-                ready.targets,
-                settings.offset,
-                design.METHODS[settings.method].biased,
-                settings.seed if settings.send_seed else None,
-            )
+            question = _question(settings, ready.targets)
             how: dict[str, Any] = {
                 "limits": limits,
                 "prices": prices,
@@ -202,7 +200,8 @@ async def audit_async(
             if batches is None:
                 outcome = await run(asking, loaded, asked, question, store, **how)
             else:
-                sure = question.biased and not ready.probe["forced"]
+                biased = design.METHODS[settings.method].biased
+                sure = biased and ready.probe is not None and not ready.probe["forced"]
                 canaries = Canaries.among(len(loaded), ready.max_shift) if sure else None
                 outcome = await run_batched(
                     asking,
@@ -226,6 +225,11 @@ async def audit_async(
         tell("estimating")
         example = _example(loaded, question, outcome.answered, settings.keep_prompts)
         seconds = round(store.note("seconds") or 0.0, 3)
+        reasons: dict[str, int] = {}
+        if isinstance(question, StatedQuestion):
+            stated = question.stated(text for _, _, text, _ in store.texts())
+            reasons = stated.reasons
+            outcome = replace(outcome, answered=replace(outcome.answered, stated=stated.p))
         result = await asyncio.to_thread(
             _conclude,
             loaded,
@@ -239,6 +243,7 @@ async def audit_async(
             example,
             seconds,
             len(store.batches()),
+            reasons,
         )
         tell("writing")
         await asyncio.to_thread(write_answers, store, folder / ANSWERS_FILE)
@@ -323,10 +328,12 @@ def _conclude(
     example: Example,
     seconds: float,
     batches: int,
+    reasons: dict[str, int],
 ) -> AuditResult:
     assert settings.bins is not None
     answered, labels = outcome.answered, items.labels
-    how = Estimation(settings.method, asking, settings.bins, settings.level, ready.jitter, settings.resamples)
+    how = Estimation(settings.reads, asking, settings.bins, settings.level, ready.jitter, settings.resamples)
+    semantics = design.METHODS[settings.method].semantics(ready.targets.semantics)
     found = figures(how, labels, items.groups, answered)
     members = np.arange(len(items)) if stages is None else np.concatenate(stages)
     named = items.parts
@@ -344,7 +351,9 @@ def _conclude(
         items=str(items.path),
         model=settings.model,
         method=settings.method,
-        semantics=design.METHODS[settings.method].semantics(ready.targets.semantics),
+        estimator=settings.reads,
+        semantics=semantics,
+        measures=measures(settings.method, semantics, settings.reads),
         level=settings.level,
         ece=found.ece,
         overconfidence=found.overconfidence,
@@ -363,6 +372,7 @@ def _conclude(
         parts=parts,
         parts_pvalue=parts_pvalue,
         ece_if_invalid=found.ece_if_invalid,
+        invalid_reasons=reasons,
         counts=Tally(
             items=members.size,
             positive_labels=int(labels[members].sum()),
@@ -392,7 +402,14 @@ def _conclude(
     )
 
 
-def _example(items: Items, question: Question, answered: Answered, keep_prompts: bool) -> Example:
+def _question(settings: Settings, targets: Targets) -> Question | StatedQuestion:
+    if settings.reads == "stated":
+        return StatedQuestion(settings.words, settings.instruction or INSTRUCTION)
+    biased = design.METHODS[settings.method].biased
+    return Question(targets, settings.offset, biased, settings.seed if settings.send_seed else None)
+
+
+def _example(items: Items, question: Asking, answered: Answered, keep_prompts: bool) -> Example:
     """The first query that was answered, as it was sent."""
     shift, temperature = float(answered.shifts[0]), float(answered.temperatures[0])
     asked = question.request(items[int(answered.items[0])].messages, shift, temperature)

@@ -26,6 +26,7 @@ from blindcal.canaries import Canaries
 from blindcal.design import Design
 from blindcal.endpoints.batches import MOST_BYTES, MOST_REQUESTS, Batches, Remote
 from blindcal.errors import EndpointError, FatalError, PendingError, ReplyError, RetryableError
+from blindcal.question import Asking
 from blindcal.records import IntArray, Item, Reply, Round
 from blindcal.run import (
     HOPELESS,
@@ -34,7 +35,6 @@ from blindcal.run import (
     Outcome,
     Prices,
     Progress,
-    Question,
     check_answers,
     rounds,
     saved_answer,
@@ -71,7 +71,7 @@ async def run_batched(
     design: Design,
     items: Items | Sequence[Item],
     batches: Batches,
-    question: Question,
+    question: Asking,
     store: Store,
     *,
     limits: Limits | None = None,
@@ -115,7 +115,7 @@ class _Batcher:
         self,
         items: Items | Sequence[Item],
         client: Batches,
-        question: Question,
+        question: Asking,
         store: Store,
         limits: Limits,
         prices: Prices | None,
@@ -394,7 +394,7 @@ class _Batcher:
             self.usage += one.usage
         self.tell()
         if saved:
-            check_answers(self.usage, saved[-1].text)
+            check_answers(self._question, self.usage, saved[-1].text)
 
     def _tries(self, batch: Batch) -> dict[int, int]:
         """How often each query has been submitted, this batch included."""

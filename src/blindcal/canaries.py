@@ -14,8 +14,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from blindcal.question import Asking
 from blindcal.records import NEGATIVE, POSITIVE, Reply
-from blindcal.run import Question
 
 ITEMS = 6
 
@@ -49,7 +49,7 @@ class Canaries:
     def __len__(self) -> int:
         return 2 * len(self.items)
 
-    def act(self, replies: Mapping[str, Reply], question: Question) -> bool | None:
+    def act(self, replies: Mapping[str, Reply], question: Asking) -> bool | None:
         """Whether the bias decided at least half of the items; ``None`` if none has both replies."""
         pairs = [
             (question.answer(replies[f"canary{item}+"].text), question.answer(replies[f"canary{item}-"].text))

@@ -14,8 +14,8 @@ from typing import Any
 from blindcal.endpoints.http import Address, HttpEndpoint
 from blindcal.errors import NotIdentifiedError
 from blindcal.finished import Finished
+from blindcal.question import Question
 from blindcal.records import Message
-from blindcal.run import Question
 
 QUESTION = "YOUR QUESTION, WORDED AS IN THE AUDIT"
 _DIGITS = 4  # of a bias: far finer than the cells of the fit, and short enough to read

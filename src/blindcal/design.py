@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal, Protocol
+from typing import Protocol
 
 import numpy as np
 from scipy.special import logit
@@ -22,7 +22,7 @@ from blindcal.estimate.grid import CELLS, EDGES_P, EDGES_S, MID_P, edge_of_thres
 from blindcal.estimate.model import working_table
 from blindcal.estimate.patterns import Patterns, count_patterns
 from blindcal.estimate.truth import bin_edges
-from blindcal.records import Answered, FloatArray, IntArray, Round, Semantics
+from blindcal.records import Answered, Estimator, FloatArray, IntArray, Round, Semantics
 
 #: Temperatures that together tell weak from strong preferences (METHOD 6); no API takes more than 2.
 TEMPERATURES = (0.3, 0.6, 1.0, 2.0)
@@ -299,17 +299,16 @@ class Terms:
 
 @dataclass(frozen=True, slots=True)
 class Method:
-    """One way to audit: what it asks for, whose answers it reads how, and what the outcome is worth.
+    """One way to audit: what is asked, and which estimator reads the answers.
 
-    ``queries`` is the usual mean number an item. ``reads`` names the estimator that makes figures of the
-    answers. ``biased`` says whether ``logit_bias`` is sent, ``sampled`` whether answers are drawn at T > 0.
-    ``measures`` says in one sentence what the figures are about, and what they cannot tell.
+    ``queries`` is the usual mean number an item. ``answers`` says in words what is asked for. ``biased``
+    says whether ``logit_bias`` is sent, ``sampled`` whether answers are drawn at T > 0.
     """
 
     queries: float
     design: Callable[[Terms], Design]
-    reads: Literal["latent", "blind", "shares", "flips", "stated"]
-    measures: str
+    reads: Estimator
+    answers: str
     biased: bool = True
     sampled: bool = False
 
@@ -327,39 +326,41 @@ METHODS: Mapping[str, Method] = {
         1.0,
         lambda t: LatentDesign(t.labels, t.queries, t.seed, t.adaptive),
         "latent",
-        "the hidden probability of the positive answer, from threshold answers (logit_bias, T = 0) read "
-        "by maximum likelihood; every figure has an interval",
+        "K threshold answers an item (logit_bias, T = 0), asked where they tell most",
     ),
     "blind": Method(
         1.0,
         lambda t: BlindDesign(t.labels.size, whole(t.bins, "bins"), t.seed),
         "blind",
-        "the gap between the hidden probability and the labels in each bin, as published; bin midpoints "
-        "stand for the confidence, and it tells neither accuracy nor intervals",
+        "one threshold answer an item (logit_bias, T = 0), none for one subset: 1 - 1/bins queries",
     ),
     "sampling": Method(
         4.0,
         lambda t: SampledDesign(t.labels.size, t.queries, (1.0,), t.seed),
         "shares",
-        "how often the answer is positive among K drawn at T = 1; the noise of few draws passes for "
-        "overconfidence, and it tells no intervals",
+        "K answers an item drawn at T = 1 (logit_bias)",
         sampled=True,
     ),
     "extraction": Method(
         6.0,
         lambda t: ExtractionDesign(t.labels.size, _whole_queries(t.queries)),
         "flips",
-        "the hidden probability of each item, bisected by K threshold answers; coarse below five, and it "
-        "tells no intervals",
+        "K threshold answers an item (logit_bias, T = 0) that bisect its log-odds on [-15, 15]",
     ),
     "temperature": Method(
         3.0,
         lambda t: SampledDesign(t.labels.size, t.queries, TEMPERATURES, t.seed),
         "latent",
-        "the hidden probability summed over all spellings of an answer, from answers drawn at several "
-        "temperatures; needs no logit_bias, and says nothing of words that are no answer",
+        "K answers an item drawn at temperatures 0.3 to 2, without logit_bias",
         biased=False,
         sampled=True,
+    ),
+    "verbalized": Method(
+        1.0,
+        lambda t: SampledDesign(t.labels.size, _once(t.queries), (0.0,), t.seed),
+        "stated",
+        "one answer an item in free text with a confidence in it (T = 0), without logit_bias",
+        biased=False,
     ),
 }
 
@@ -374,7 +375,7 @@ def method_of(name: str) -> Method:
     return METHODS[name]
 
 
-def read_by(method: str, estimator: str = "own") -> str:
+def read_by(method: str, estimator: str = "own") -> Estimator:
     """Which estimator reads a method's answers; ``latent`` can be asked to read those of most others.
 
     Threshold and sampled answers are all readings of the hidden log-odds (METHOD 2), so one likelihood
@@ -408,7 +409,8 @@ def make(
         One of `METHODS`.
     labels : array_like of 0/1
     queries : float
-        Mean queries an item. ``blind`` always asks 1 - 1/bins, ``extraction`` a whole number.
+        Mean queries an item. ``blind`` always asks 1 - 1/bins, ``extraction`` a whole number,
+        ``verbalized`` one.
     bins : int
         Subsets of ``blind``; the other designs do not depend on it.
     seed : int
@@ -446,3 +448,9 @@ def _whole_queries(queries: float) -> int:
     if queries != int(queries):
         raise InputError(f"queries: extraction asks a whole number of queries an item, got {queries!r}")
     return int(queries)
+
+
+def _once(queries: float) -> float:
+    if queries != 1:
+        raise InputError(f"queries: verbalized asks each item once, got {queries!r}")
+    return queries

@@ -8,7 +8,7 @@ BlindcalError
 │   ├── RetryableError    may succeed if asked again later: 429, 5xx, a reset, a time-out
 │   ├── FatalError        will fail for every item: wrong key, model or address
 │   ├── ReplyError        one reply that is not what the protocol promises
-│   └── UnfitError        the probe found that the wanted method would not measure anything
+│   └── UnfitError        the wanted method would not measure anything here, as its probe or answers show
 ├── PendingError          nothing is wrong: a provider's batches are not finished yet
 ├── StoreError            a run file that is missing, foreign, of another version, or in use
 └── MissingExtraError     a feature whose optional dependency is not installed
@@ -55,7 +55,7 @@ class ReplyError(EndpointError):
 
 
 class UnfitError(EndpointError):
-    """The probe found that the endpoint does not do what the wanted method rests on."""
+    """The endpoint does not do what the wanted method rests on, as its probe or its answers show."""
 
 
 class PendingError(BlindcalError):

@@ -19,7 +19,7 @@ from blindcal.estimate.grid import MID_P, memberships
 from blindcal.estimate.latent import LatentFit, latent
 from blindcal.estimate.truth import bin_edges, bin_index, binned_ece
 from blindcal.methods import blind_result, face_value
-from blindcal.records import INVALID, POSITIVE, Answered, FloatArray, IntArray
+from blindcal.records import INVALID, POSITIVE, Answered, Estimator, FloatArray, IntArray
 from blindcal.result import Bin, Confidence, Curve, Estimate, Operating, ece_if_invalid, number
 
 NOTHING = Estimate(None)
@@ -59,9 +59,9 @@ class Figures:
 
 @dataclass(frozen=True, slots=True)
 class Estimation:
-    """How answers are read: the method and its design, the bins, and how sure is sure."""
+    """How answers are read: by which estimator, of which design, in which bins, and how sure is sure."""
 
-    method: str
+    reads: Estimator
     design: Design
     bins: int
     level: float
@@ -93,19 +93,19 @@ def figures(
     Without a single valid answer there is nothing to rest on, and every figure is ``None``.
     """
     if chosen is not None:
-        keep = np.isin(answered.items, chosen)
-        answered = Answered(
-            answered.items[keep], answered.shifts[keep], answered.temperatures[keep], answered.answers[keep]
-        )
+        answered = answered.of(chosen)
     if not (answered.answers != INVALID).any():
         nowhere = _bins(np.full(how.bins, np.nan))
         return Figures(NOTHING, nowhere, (0.0, 1.0))
-    if isinstance(how.design, BlindDesign):
+    if how.reads == "blind":
+        assert isinstance(how.design, BlindDesign)
         return _blind(how.design, labels, answered, chosen)
-    p = face_value(how.method, labels.size, answered)
+    p = face_value(how.reads, labels.size, answered)
     if p is not None:
         asked = np.unique(answered.items)
-        return _direct(labels[asked], p[asked], None if groups is None else groups[asked], how.bins)
+        found = _direct(labels[asked], p[asked], None if groups is None else groups[asked], how.bins)
+        # No shift moves a confidence that is stated in words.
+        return replace(found, operating=()) if how.reads == "stated" else found
     fit = latent(
         labels[answered.items],
         answered.shifts,

@@ -53,10 +53,11 @@ class Finished:
         NotIdentifiedError
             If the run's method has no fit.
         """
-        if self.result.method not in FITTED:
+        if self.result.estimator != "latent":
+            anew = "" if self.result.estimator == "stated" else ", or --estimator latent (asks nothing more)"
             raise NotIdentifiedError(
                 f"{self.folder}: a run of method {self.result.method!r} has no fit, and so no curve and no "
-                f"thresholds; audit with --method {' or '.join(FITTED)}"
+                f"thresholds; audit with --method {' or '.join(FITTED)}{anew}"
             )
         asked = self.answered
         return latent(

@@ -44,7 +44,7 @@ def merge(runs: Sequence[Finished], *, resamples: int = 1000) -> AuditResult:
     answered = _joined(runs)
     result = first.result
     how = Estimation(
-        result.method,
+        result.estimator,
         design.make(result.method, labels),
         len(result.bins),
         result.level,
@@ -77,10 +77,10 @@ def merge(runs: Sequence[Finished], *, resamples: int = 1000) -> AuditResult:
 
 def _check_alike(runs: Sequence[Finished]) -> None:
     first = runs[0]
-    if first.result.method not in FITTED:
+    if first.result.estimator != "latent":
         raise ConfigError(
             f"{first.folder}: runs of method {first.result.method!r} cannot be put together; only those read "
-            f"by a fit can ({', '.join(FITTED)})"
+            f"by a fit can ({', '.join(FITTED)}, or --estimator latent)"
         )
     for run in runs[1:]:
         for name in sorted({*first.settings, *run.settings} - _FREE):

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import numpy as np
 
-from blindcal.design import METHODS, BlindDesign, Design, method_of, read_by
+from blindcal.design import METHODS, BlindDesign, Design, read_by
 from blindcal.estimate.baselines import extracted, sampled_shares
 from blindcal.estimate.blind import BlindResult, blind
 from blindcal.estimate.latent import latent
 from blindcal.estimate.truth import binned_ece
-from blindcal.records import INVALID, Answered, FloatArray, IntArray
+from blindcal.records import INVALID, Answered, Estimator, FloatArray, IntArray
 
-#: Methods whose answers are read by `latent`: these have a fit, with a curve, operating points and draws.
+#: Methods that are read by `latent` unasked: these have a fit, with a curve, operating points and draws.
 FITTED = tuple(name for name, method in METHODS.items() if method.reads == "latent")
 
 
@@ -29,13 +31,17 @@ def blind_result(
     return blind(labels[reached], thresholds[reached], answers[reached], plan.bins)
 
 
-def face_value(method: str, n: int, answered: Answered) -> FloatArray | None:
-    """Each item's probability where the method takes its own answers for it; NaN where it has none."""
-    reads = method_of(method).reads
+def face_value(reads: Estimator, n: int, answered: Answered) -> FloatArray | None:
+    """Each item's probability for an estimator that takes its answers for it; NaN where it has none."""
     if reads == "shares":
         return sampled_shares(n, answered.items, answered.answers)
     if reads == "flips":
         return extracted(n, answered.items, answered.shifts, answered.answers)
+    if reads == "stated":
+        assert answered.stated is not None
+        p = np.full(n, np.nan)
+        p[answered.items] = answered.stated
+        return p
     return None
 
 
@@ -43,14 +49,36 @@ def estimate_ece(
     method: str, plan: Design, labels: IntArray, answered: Answered, bins: int, estimator: str = "own"
 ) -> float:
     """The ECE from a method's answers, by its own estimator or by `latent`."""
-    if read_by(method, estimator) != "latent":
-        if isinstance(plan, BlindDesign):
-            return blind_result(plan, labels, answered).ece
-        p = face_value(method, labels.size, answered)
-        assert p is not None
+    reads = read_by(method, estimator)
+    if reads == "blind":
+        assert isinstance(plan, BlindDesign)
+        return blind_result(plan, labels, answered).ece
+    p = face_value(reads, labels.size, answered)
+    if p is not None:
         known = np.isfinite(p)
         return binned_ece(labels[known], p[known], bins).ece
     fit = latent(
         labels[answered.items], answered.shifts, answered.answers, answered.temperatures, answered.items
     )
     return fit.ece(bins)
+
+
+_QUANTITIES = {
+    "pair": "the probability of one spelling of the positive answer against one of the negative",
+    "max": "the probability of the likeliest spelling of the positive answer against that of the negative",
+    "sum": "the probability of all spellings of the positive answer against all of the negative",
+    "stated": "the confidence that the model states in words, which need not be its probability",
+}
+_READINGS: Mapping[Estimator, str] = {
+    "latent": "read by maximum likelihood, with intervals",
+    "blind": "read as published: the gap of each bin, whose midpoint stands for the confidence in it; no "
+    "intervals, no accuracy",
+    "shares": "read as the share of positive ones: the noise of few draws adds to the error; no intervals",
+    "flips": "read as the middle of what bisection leaves, coarse below five queries; no intervals",
+    "stated": "taken at its word; no intervals, and no shift deploys a threshold on it",
+}
+
+
+def measures(method: str, semantics: str, reads: Estimator) -> str:
+    """What the figures of an audit are about, what they rest on, and what they cannot tell."""
+    return f"{_QUANTITIES[semantics]}, from {METHODS[method].answers}, {_READINGS[reads]}"

@@ -15,7 +15,8 @@ from blindcal.result import Estimate, Oracle
 from blindcal.scores import read_scores
 from blindcal.text import printable
 
-_COLUMNS = {"pair": "p", "max": "p_max", "sum": "p_sum"}
+# What a model states has no truth of its own: it is held against the probability of its answer.
+_COLUMNS = {"pair": "p", "max": "p_max", "sum": "p_sum", "stated": "p"}
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,10 +22,12 @@ from blindcal.estimate.truth import bins_blind
 from blindcal.methods import FITTED
 from blindcal.prepare import ABOUT
 from blindcal.promise import Promise, promise, worth
+from blindcal.question import STATED_TOKENS
 from blindcal.run import CHARACTERS_A_TOKEN, Prices
 from blindcal.settings import DEFAULT_BINS, Settings
 from blindcal.shapes import DEFAULT, Shape, preset
 from blindcal.store import Usage
+from blindcal.wording import INSTRUCTION, ask_confidence
 
 LATENCY = 0.6  # seconds a reply that are assumed where none is known
 #: Mean queries an item that are weighed against each other.
@@ -105,19 +107,19 @@ class Means:
         promised = promise(self.shape, method, n, queries, bins=bins, level=self.level, tested=tested)
         return self.priced(n, design.count(method, n, queries, bins), promised)
 
-    def priced(self, n: int, queries: int, promised: Promise | None = None) -> Plan:
+    def priced(self, n: int, queries: int, promised: Promise | None = None, probes: int = ABOUT) -> Plan:
         """What so many queries cost, and the probe before them."""
         if self.tokens is None:
-            return Plan(n, queries, ABOUT, None, None, False, None, self.pace.seconds(queries, 0), promised)
+            return Plan(n, queries, probes, None, None, False, None, self.pace.seconds(queries, 0), promised)
         asked, probed = (
             Usage(k, k, round(self.tokens.prompt * k), round(self.tokens.completion * k))
-            for k in (queries, ABOUT)
+            for k in (queries, probes)
         )
         both = asked + probed
         return Plan(
             n,
             queries,
-            ABOUT,
+            probes,
             both.prompt_tokens,
             both.completion_tokens,
             self.tokens.counted,
@@ -156,7 +158,9 @@ async def plan(
     )
     if shape is not None:
         return means.plan(settings.method, n, settings.queries)
-    return means.priced(n, design.count(settings.method, n, settings.queries, settings.bins))
+    probes = 0 if settings.reads == "stated" else ABOUT
+    count = design.count(settings.method, n, settings.queries, settings.bins)
+    return means.priced(n, count, probes=probes)
 
 
 async def count_tokens(items: Items, settings: Settings) -> Tokens:
@@ -169,13 +173,17 @@ async def count_tokens(items: Items, settings: Settings) -> Tokens:
     if settings.tokenizer is not None or tokens.openai_encoding(settings.model) is not None:
         with contextlib.suppress(MissingExtraError):
             encode = tokens.find(HttpEndpoint(settings.address), settings.model, settings.tokenizer)
+    stated, instruction = settings.reads == "stated", settings.instruction or INSTRUCTION
+    longest = float(STATED_TOKENS) if stated else 1.0
     if encode is None:
-        return Tokens(items.characters / CHARACTERS_A_TOKEN / len(items))
+        each = items.characters / len(items) + len(instruction) * stated
+        return Tokens(each / CHARACTERS_A_TOKEN, longest)
     total = 0
     for item in items:
+        asked = ask_confidence(item.messages, settings.words, instruction) if stated else item.messages
         # What a chat wraps around each message and the reply, as OpenAI documents it.
-        total += 3 + sum([4 + len(await encode(message.content)) for message in item.messages])
-    return Tokens(total / len(items), counted=True)
+        total += 3 + sum([4 + len(await encode(message.content)) for message in asked])
+    return Tokens(total / len(items), longest, counted=True)
 
 
 # -- the other way round -----------------------------------------------------------------------

@@ -36,7 +36,7 @@ class Ready:
     spent: Usage
     max_shift: float
     jitter: float
-    probe: dict[str, Any]
+    probe: dict[str, Any] | None
 
 
 async def prepare(
@@ -55,6 +55,11 @@ async def prepare(
         endpoint.limit_name = store.note("limit_name") or endpoint.limit_name
     if noted is not None:
         return msgspec.convert(noted, Ready)
+    if settings.reads == "stated":
+        # Nothing of the endpoint is relied on but that it answers, which the run itself finds out.
+        ready = Ready(targets or _words(settings), Usage(), settings.limit - settings.offset, 0.0, None)
+        store.set_note("ready", msgspec.to_builtins(ready))
+        return ready
     order = np.random.default_rng(settings.seed).permutation(len(items))[: PROBED + PILOTS]
     sample = [items[int(k)] for k in order]
     patient = Patient(_Remembered(endpoint, store, limits, prices))
@@ -188,8 +193,12 @@ async def _choose(
         if METHODS[settings.method].biased:
             raise
         # Without a bias only the words matter, and no vocabulary is needed.
-        words = Targets((Token(0, settings.words[0]),), (Token(1, settings.words[1]),), "sum")
-        return tokens.Choice(words, {}, 0)
+        return tokens.Choice(replace(_words(settings), semantics="sum"), {}, 0)
+
+
+def _words(settings: Settings) -> Targets:
+    """The answer words, where no token of the vocabulary is needed: the ids say nothing."""
+    return Targets((Token(0, settings.words[0]),), (Token(1, settings.words[1]),))
 
 
 def _objection(found: Probe, method: Method) -> str | None:

@@ -18,6 +18,7 @@ FloatArray: TypeAlias = npt.NDArray[np.float64]
 IntArray: TypeAlias = npt.NDArray[np.int64]
 
 Semantics: TypeAlias = Literal["pair", "max", "sum"]
+Estimator: TypeAlias = Literal["latent", "blind", "shares", "flips", "stated"]
 
 POSITIVE = 1
 NEGATIVE = 0
@@ -107,12 +108,17 @@ class Round:
 
 @dataclass(frozen=True, slots=True)
 class Answered:
-    """Queries with their answers (``POSITIVE``, ``NEGATIVE`` or ``INVALID``), in columns."""
+    """Queries with their answers (``POSITIVE``, ``NEGATIVE`` or ``INVALID``), in columns.
+
+    ``stated`` is the probability of the positive answer that each says in words, NaN where it says none;
+    ``None`` where answers are one word.
+    """
 
     items: IntArray
     shifts: FloatArray
     temperatures: FloatArray
     answers: IntArray
+    stated: FloatArray | None = None
 
     def __len__(self) -> int:
         return int(self.items.size)
@@ -122,6 +128,17 @@ class Answered:
         """Nothing asked yet."""
         none, ints = np.empty(0), np.empty(0, np.int64)
         return cls(ints, none, none, ints)
+
+    def of(self, items: IntArray) -> Answered:
+        """The answers to these items alone."""
+        keep = np.isin(self.items, items)
+        return Answered(
+            self.items[keep],
+            self.shifts[keep],
+            self.temperatures[keep],
+            self.answers[keep],
+            None if self.stated is None else self.stated[keep],
+        )
 
     def with_round(self, asked: Round, answers: IntArray) -> Answered:
         """These answers followed by those of one more round."""

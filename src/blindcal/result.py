@@ -17,7 +17,7 @@ import msgspec
 import numpy as np
 
 from blindcal.errors import InputError
-from blindcal.records import INVALID, NEGATIVE, POSITIVE, Message, Targets
+from blindcal.records import INVALID, NEGATIVE, POSITIVE, Estimator, Message, Targets
 from blindcal.store import Store
 from blindcal.text import csv_cell, printable
 
@@ -166,7 +166,9 @@ class AuditResult:
 
     ``overconfidence`` is the mean confidence in the predicted answer minus the share of right answers;
     ``leaning`` is the mean probability of the positive answer minus the share of positive labels.
-    ``ece_if_invalid`` bounds the ECE whatever the invalid answers would have been. ``parts`` are the values
+    ``estimator`` read the answers that ``method`` asked for, and ``measures`` says what that is worth.
+    ``ece_if_invalid`` bounds the ECE whatever the invalid answers would have been, and
+    ``invalid_reasons`` counts why stated ones cannot be read. ``parts`` are the values
     of the field ``by``, and ``parts_pvalue`` is the p-value of "all parts are miscalibrated alike".
     ``seconds`` were spent asking, in all calls together.
     """
@@ -179,7 +181,9 @@ class AuditResult:
     items: str
     model: str
     method: str
+    estimator: Estimator
     semantics: str
+    measures: str
     level: float
     ece: Estimate
     overconfidence: Estimate
@@ -198,6 +202,7 @@ class AuditResult:
     parts: tuple[Part, ...]
     parts_pvalue: float | None
     ece_if_invalid: tuple[float, float]
+    invalid_reasons: dict[str, int]
     counts: Tally
     spend: Spend
     seconds: float

@@ -23,71 +23,26 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
-from blindcal.chance import query_seeds
 from blindcal.design import Design
 from blindcal.endpoints.base import Endpoint
-from blindcal.errors import EndpointError, InputError, ReplyError, RetryableError
+from blindcal.errors import EndpointError, ReplyError, RetryableError
 from blindcal.pace import Climb, Meter
+from blindcal.question import Asking
 from blindcal.records import (
-    INVALID,
-    NEGATIVE,
-    POSITIVE,
     Answered,
     Item,
     Message,
     Reply,
     Request,
     Round,
-    Targets,
 )
 from blindcal.store import UNASKED, AnswerArray, Saved, Store, Usage
-from blindcal.text import printable, spoken
 
 CHARACTERS_A_TOKEN = 4.0  # a guess that serves until the endpoint has told a real count
 REPLY_TRIES = 3
 ALL_INVALID = 50
 HOPELESS = 20  # so many unusable replies in a row are no accident
 HOPELESS_AT_FIRST = 5
-
-
-@dataclass(frozen=True, slots=True)
-class Question:
-    """How a query is put and its answer read: which tokens are biased, and what counts as which answer.
-
-    ``biased=False`` sends no ``logit_bias`` at all (METHOD 6). With a ``seed`` every sampled query carries
-    one of its own that follows from it: an endpoint that heeds seeds then repeats itself.
-    """
-
-    targets: Targets
-    offset: float = 50.0
-    biased: bool = True
-    seed: int | None = None
-    _meaning: dict[str, int] = field(init=False, repr=False, default_factory=dict)
-
-    def __post_init__(self) -> None:
-        for tokens, meaning in ((self.targets.positive, POSITIVE), (self.targets.negative, NEGATIVE)):
-            for token in tokens:
-                if self._meaning.setdefault(spoken(token.text), meaning) != meaning:
-                    raise InputError(
-                        f"the answer {printable(token.text)!r} cannot mean both positive and negative"
-                    )
-
-    def request(
-        self, messages: tuple[Message, ...], shift: float, temperature: float, number: int = 0
-    ) -> Request:
-        """The request of one query (METHOD 2); ``number`` is which of the run it is."""
-        seed = None
-        if self.seed is not None and temperature > 0:
-            seed = int(query_seeds(self.seed, number, 1)[0])
-        if not self.biased:
-            return Request(messages, temperature=temperature, seed=seed)
-        bias = {token.id: self.offset + shift for token in self.targets.positive}
-        bias |= {token.id: self.offset for token in self.targets.negative}
-        return Request(messages, bias, temperature, seed=seed)
-
-    def answer(self, text: str) -> int:
-        """Which answer a reply's text is; its case and the white space around it do not matter."""
-        return self._meaning.get(spoken(text), INVALID)
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,7 +128,7 @@ async def run(
     design: Design,
     items: Items | Sequence[Item],
     endpoint: Endpoint,
-    question: Question,
+    question: Asking,
     store: Store,
     *,
     limits: Limits | None = None,
@@ -239,7 +194,7 @@ class _Runner:
         self,
         items: Items | Sequence[Item],
         endpoint: Endpoint,
-        question: Question,
+        question: Asking,
         store: Store,
         limits: Limits,
         prices: Prices | None,
@@ -382,7 +337,7 @@ class _Runner:
             float(self._asked.temperatures[position]),
             self._first + position,
         )
-        tokens = self._guess(messages)
+        tokens = self._guess(request)
         attempt, useless = 1, 0
         while True:
             await self._wait(self._meter.book(time.monotonic(), tokens))
@@ -409,7 +364,7 @@ class _Runner:
                 self._useless_in_a_row = 0
                 self._climb.answered(self._heard)
                 self._meter.correct(reply.prompt_tokens + reply.completion_tokens - tokens)
-                self._characters += _length(messages)
+                self._characters += _length(request.messages)
                 return saved_answer(
                     self._question, self._first + position, reply, attempt, self._heard - started
                 )
@@ -423,7 +378,7 @@ class _Runner:
             self._fresh += saved.usage
         if time.monotonic() - self._told > 0.1:
             self.tell()
-        check_answers(self.usage, group[-1].text)
+        check_answers(self._question, self.usage, group[-1].text)
 
     def _refusal(self, error: RetryableError, attempt: int) -> float:
         now = time.monotonic()
@@ -463,11 +418,11 @@ class _Runner:
                 return f"max_cost = {self._limits.max_cost:g} reached"
         return None
 
-    def _guess(self, messages: tuple[Message, ...]) -> float:
+    def _guess(self, request: Request) -> float:
         a_token = (
             self._characters / self._fresh.prompt_tokens if self._fresh.prompt_tokens else CHARACTERS_A_TOKEN
         )
-        return _length(messages) / a_token + 1
+        return _length(request.messages) / a_token + request.max_tokens
 
     def _backoff(self, attempt: int) -> float:
         # Jitter keeps workers that failed together from coming back together.
@@ -488,12 +443,12 @@ class _Runner:
             self.progress(Progress(self.usage.queries, self.total, paid, cost, self._climb.limit))
 
 
-def saved_answer(question: Question, query: int, reply: Reply, attempts: int, seconds: float) -> Saved:
+def saved_answer(question: Asking, query: int, reply: Reply, attempts: int, seconds: float) -> Saved:
     """A reply as it is kept, read as the question says."""
     return Saved(
         query,
         question.answer(reply.text),
-        printable(reply.text),
+        question.kept(reply.text),
         reply.prompt_tokens,
         reply.completion_tokens,
         reply.cached_tokens,
@@ -502,13 +457,10 @@ def saved_answer(question: Question, query: int, reply: Reply, attempts: int, se
     )
 
 
-def check_answers(usage: Usage, last: str) -> None:
-    """Raise if there are many answers and none of them is one of the answer words."""
+def check_answers(question: Asking, usage: Usage, last: str) -> None:
+    """Raise if there are many answers and none of them is valid."""
     if usage.queries >= ALL_INVALID and usage.invalid == usage.queries:
-        raise EndpointError(
-            f"none of {usage.queries} answers is one of the answer words (the last one: "
-            f"{last[:40]!r}): check the words and tokens, and that logit_bias acts"
-        )
+        raise question.complaint(usage.queries, last)
 
 
 def _rows(asked: Round, chosen: npt.NDArray[np.bool_]) -> Round:

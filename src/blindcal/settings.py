@@ -10,11 +10,11 @@ from typing import Any
 import msgspec
 
 from blindcal.data import Items, Reading
-from blindcal.design import METHODS
+from blindcal.design import METHODS, read_by
 from blindcal.endpoints.http import Address, Api
 from blindcal.errors import ConfigError
 from blindcal.estimate.truth import bins_blind
-from blindcal.records import Semantics
+from blindcal.records import Estimator, Semantics
 from blindcal.run import Prices
 
 OPENAI = "https://api.openai.com/v1"
@@ -36,9 +36,11 @@ class Settings:
     """What defines an audit: who is asked, what, and how it is estimated.
 
     ``positive`` and ``negative`` are the answer words, by default the items' own, else Yes and No.
-    ``queries`` is the mean number an item (by default 1 for ``latent`` and ``blind``). ``offset`` is the
-    common bias C of METHOD 2 and ``limit`` the largest bias the service takes. ``resamples`` refits stand
-    behind the intervals. ``by_field`` names the field that the result is broken down by.
+    ``queries`` is the mean number an item (by default 1 for ``latent`` and ``blind``). ``estimator`` reads
+    the answers as the method does (``own``) or by the likelihood of ``latent``; ``instruction`` replaces the
+    wording in which ``verbalized`` asks for a confidence. ``offset`` is the common bias C of METHOD 2 and
+    ``limit`` the largest bias the service takes. ``resamples`` refits stand behind the intervals.
+    ``by_field`` names the field that the result is broken down by.
     ``keep_prompts=False`` keeps only hashes of the questions in the run file.
     ``send_seed`` sends a seed with each sampled query, for endpoints that heed it. ``batch`` asks through
     the provider's batches, all first queries in one round. ``subset`` asks so many of the items, a random
@@ -59,6 +61,8 @@ class Settings:
     tokenizer: str | None = None
     semantics: Semantics = "pair"
     method: str = "latent"
+    estimator: str = "own"
+    instruction: str | None = None
     queries: float | None = None
     bins: int | None = None
     level: float = 0.95
@@ -82,6 +86,7 @@ class Settings:
     def __post_init__(self) -> None:
         if self.method not in METHODS:
             raise ConfigError(f"method must be one of {', '.join(METHODS)}, not {self.method!r}")
+        read_by(self.method, self.estimator)
         _check("level", self.level, 0 < self.level < 1, "between 0 and 1")
         _check("seed", self.seed, _whole(self.seed, 0), "a whole number from 0 up")
         _check("bins", self.bins, self.bins is None or _whole(self.bins, 1), "a whole number from 1 up")
@@ -97,6 +102,10 @@ class Settings:
                 f"queries: blind always asks 1 - 1/bins an item, not {self.queries:g}; "
                 "leave it out, or choose a method that can ask more, such as latent"
             )
+        if self.method == "verbalized" and self.queries not in (None, 1):
+            raise ConfigError(f"queries: verbalized asks each item once, not {self.queries:g} times")
+        if self.instruction is not None and self.method != "verbalized":
+            raise ConfigError(f"instruction: only verbalized asks in words of its own, not {self.method}")
 
     @property
     def reading(self) -> Reading:
@@ -132,8 +141,13 @@ class Settings:
         return self.positive or DEFAULT_WORDS[0], self.negative or DEFAULT_WORDS[1]
 
     @property
+    def reads(self) -> Estimator:
+        """The estimator that makes figures of the answers."""
+        return read_by(self.method, self.estimator)
+
+    @property
     def measured(self) -> str:
-        """What is measured: pair, max or sum (METHOD 1)."""
+        """What is measured: pair, max or sum (METHOD 1), or what is stated in words."""
         return METHODS[self.method].semantics(self.semantics)
 
     def resolved(self, n: int, words: tuple[str, str] | None = None) -> Settings:
@@ -156,6 +170,7 @@ class Settings:
             "level",
             "resamples",
             "by_field",
+            "estimator",
             "data_dir",
             "subset",
             *(() if self.method == "blind" else ("bins",)),

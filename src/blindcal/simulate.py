@@ -10,10 +10,14 @@ from scipy.special import expit
 
 from blindcal import design
 from blindcal.chance import luck, query_seeds
+from blindcal.errors import InputError
 from blindcal.estimate.checks import ArrayLike, labels_array, probabilities, whole
 from blindcal.estimate.truth import binned_ece
 from blindcal.methods import estimate_ece
 from blindcal.records import Answered, FloatArray, IntArray, Round
+
+#: Methods whose answers follow from probabilities; what a model would say in words does not.
+SIMULATED = tuple(name for name, method in design.METHODS.items() if method.reads != "stated")
 
 
 def log_odds(p: FloatArray) -> FloatArray:
@@ -91,6 +95,8 @@ def simulate(
     ``jitter`` is the standard deviation of noise that the endpoint adds to the log-odds of every answer;
     the estimators are not told.
     """
+    if method == "verbalized":
+        raise InputError("method: known probabilities do not tell what a model would say in words")
     y = labels_array(labels)
     asked, estimates = 0, []
     for repeat in range(repeats):

@@ -20,9 +20,8 @@ from blindcal.bar import Bar
 from blindcal.batched import Polling
 from blindcal.cli import options
 from blindcal.cli.status import described
-from blindcal.design import METHODS
+from blindcal.design import ESTIMATORS, METHODS
 from blindcal.errors import PendingError, UnfitError
-from blindcal.methods import FITTED
 from blindcal.planning import Plan, plan
 from blindcal.report.page import PAGE_FILE, write
 from blindcal.result import FEW, AuditResult, Estimate
@@ -59,7 +58,20 @@ LONGEST_POLL = 60.0  # seconds between looks at a batch
     type=click.Choice(list(METHODS)),
     default="latent",
     show_default=True,
-    help="How to ask and estimate; temperature needs no logit_bias.",
+    help="What to ask, and how to estimate from it: see below.",
+)
+@click.option(
+    "--estimator",
+    type=click.Choice(ESTIMATORS),
+    default="own",
+    show_default=True,
+    help="Read the answers as the method does, or by the likelihood of latent; a finished run may be read "
+    "anew.",
+)
+@click.option(
+    "--instruction",
+    callback=options.with_line_breaks,
+    help="verbalized: how the confidence is asked for, with {positive} and {negative} for the words.",
 )
 @click.option(
     "--items",
@@ -73,7 +85,7 @@ LONGEST_POLL = 60.0  # seconds between looks at a batch
     "--queries",
     type=click.FloatRange(0, min_open=True),
     metavar="K",
-    help="Mean queries an item.  [default: 1; sampling 4, extraction 6, temperature 3; blind has its own]",
+    help="Mean queries K an item.  [default: as its method has it, below]",
 )
 @click.option(
     "--bins", type=click.IntRange(1), help="Bins of the ECE.  [default: 5; for blind round(N^(1/5))]"
@@ -195,6 +207,10 @@ def command(
         --template "Passage: {passage}\\nQuestion: {question}?\\nAnswer Yes or No."
 
     \b
+    Methods, and K by default:
+    {methods}
+
+    \b
     Exit status:
       0    finished
       1    an error: wrong key, model, address or file, another run in the folder, no valid answer at all
@@ -253,6 +269,12 @@ def command(
     context.exit(DONE if result.complete else STOPPED)
 
 
+command.help = (command.help or "").replace(
+    "{methods}",
+    "\n".join(f"  {name:11}  K={method.queries:g}  {method.answers}" for name, method in METHODS.items()),
+)
+
+
 def _say(stage: str) -> None:
     click.echo(f"{stage} ...", err=True)
 
@@ -306,6 +328,7 @@ def show(result: AuditResult, folder: Path) -> None:
     if counts.items < FEW:
         read = "read the interval, not the figure"
         click.echo(f"note       few items: {'the figure says little' if result.ece.low is None else read}")
+    click.echo(f"measures   {result.measures}")
     if counts.invalid:
         total = counts.positive + counts.negative + counts.invalid
         low, high = result.ece_if_invalid
@@ -313,6 +336,9 @@ def show(result: AuditResult, folder: Path) -> None:
             f"invalid    {counts.invalid:,} of {total:,} answers; whatever they would have been, "
             f"the ECE is between {low:.4f} and {high:.4f}"
         )
+    if result.invalid_reasons:
+        reasons = ", ".join(f"{reason} {count:,}" for reason, count in result.invalid_reasons.items())
+        click.echo(f"unread     {reasons}")
     cost = "" if spend.cost is None else f", ${spend.cost:,.4f}"
     through = f", the rest in {spend.batches} batch{'es' * (spend.batches > 1)}" if spend.batches else ""
     click.echo(
@@ -344,7 +370,7 @@ def _number(estimate: Estimate, level: str) -> str:
 
 def _auroc(result: AuditResult, level: str) -> str:
     one_class = result.counts.positive_labels in (0, result.counts.items)
-    if one_class and result.auroc.value is None and result.method in FITTED:
+    if one_class and result.auroc.value is None and result.estimator == "latent":
         return "needs items of both labels"
     return _number(result.auroc, level)
 

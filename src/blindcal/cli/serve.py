@@ -15,7 +15,7 @@ import click
 from blindcal import catalogue, data
 from blindcal.cli import options
 from blindcal.endpoints import local, replay
-from blindcal.endpoints.recording import Recording
+from blindcal.endpoints.recording import Recording, Spoken
 from blindcal.errors import ConfigError
 from blindcal.text import printable
 
@@ -55,6 +55,9 @@ FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 @click.option(
     "--negative", help="Replay: the negative answer, for a file of p.  [default: the items' own, else No]"
 )
+@click.option(
+    "--texts", type=FILE, help="Replay: what the model says when asked for its confidence (id, text)."
+)
 @click.option("--logprobs", is_flag=True, help="Replay: show logprobs to clients that ask, as few APIs do.")
 @click.option(
     "--jitter", type=click.FloatRange(0), default=0.0, help="Replay: noise on each logit, its deviation."
@@ -82,6 +85,7 @@ def command(
     template: str | None,
     positive: str | None,
     negative: str | None,
+    texts: Path | None,
     logprobs: bool,
     jitter: float,
     clamp: float | None,
@@ -116,7 +120,8 @@ def command(
     with catalogue.open_items(items, data.Reading(template=template), data_dir=data_dir) as questions:
         yes, no = options.answer_words(questions, positive, negative)
         recording = Recording.load(scores, positive=yes, negative=no)
-        with replay.running(recording, questions, behaviour, port=port) as server:
+        spoken = None if texts is None else Spoken.load(texts, (yes, no))
+        with replay.running(recording, questions, behaviour, port=port, spoken=spoken) as server:
             _announce(server.base_url, recording.name, lambda: True)
 
 

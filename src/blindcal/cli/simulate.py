@@ -10,18 +10,18 @@ import click
 import numpy as np
 from tqdm import tqdm
 
-from blindcal.design import ESTIMATORS, METHODS
+from blindcal.design import ESTIMATORS
 from blindcal.errors import InputError
 from blindcal.records import FloatArray, IntArray
 from blindcal.scores import read_scores
-from blindcal.simulate import Simulation, generate, simulate
+from blindcal.simulate import SIMULATED, Simulation, generate, simulate
 from blindcal.text import printable
 
 
 @click.command("simulate")
 @click.argument("scores", nargs=-1, type=click.Path(path_type=Path))
 @click.option(
-    "--method", "methods", multiple=True, type=click.Choice(list(METHODS)), help="Repeat to compare. [latent]"
+    "--method", "methods", multiple=True, type=click.Choice(SIMULATED), help="Repeat to compare. [latent]"
 )
 @click.option(
     "--estimator",

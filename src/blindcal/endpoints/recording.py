@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import csv
 import gzip
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,6 +16,7 @@ import numpy as np
 from blindcal.errors import InputError
 from blindcal.records import INVALID, NEGATIVE, POSITIVE, FloatArray, IntArray, Round, Targets, Token
 from blindcal.text import spoken
+from blindcal.wording import INSTRUCTION
 
 # Tokens that were not recorded but that a client may name all the same are far below the recorded ones.
 UNRECORDED_GAP = 12.0
@@ -106,6 +107,25 @@ class Recording:
         words |= {spoken(token.text): POSITIVE for token in targets.positive}
         meaning = [words.get(spoken(token.text), INVALID) for token in self.tokens]
         return np.array([*meaning, INVALID])[said]
+
+
+@dataclass(frozen=True, slots=True)
+class Spoken:
+    """What a model said when it was asked to state its confidence (`wording`), by item id."""
+
+    texts: Mapping[str, str]
+    words: tuple[str, str]
+    instruction: str = INSTRUCTION
+
+    @classmethod
+    def load(cls, path: Path, words: tuple[str, str], instruction: str = INSTRUCTION) -> Spoken:
+        """Read a CSV (or .csv.gz) of ``id,text``."""
+        header, rows = _read_csv(path)
+        missing = [name for name in ("id", "text") if name not in header]
+        if missing:
+            raise InputError(f"{path}: no column {missing[0]!r}, only {', '.join(header)}")
+        one, other = header.index("id"), header.index("text")
+        return cls({row[one]: row[other] for row in rows if len(row) == len(header)}, words, instruction)
 
 
 def drawn(candidates: FloatArray, temperatures: FloatArray, luck: FloatArray) -> IntArray:

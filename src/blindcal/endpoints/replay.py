@@ -7,7 +7,8 @@ this with the default behaviour, and the tests' hostile endpoints are this with 
 
 At temperature zero the token with the highest biased logit is said, and a tie goes to the token that
 the recording names first. Above zero one is drawn from the softmax, by the request's seed if it has one; the
-tokens that were not recorded weigh what they did at temperature one.
+tokens that were not recorded weigh what they did at temperature one. Where a confidence is asked for in
+words, the recorded text is said (:class:`Spoken`).
 """
 
 from __future__ import annotations
@@ -26,11 +27,12 @@ import msgspec
 import numpy as np
 
 from blindcal.chance import luck
-from blindcal.endpoints.recording import UNRECORDED_GAP, Recording, drawn
+from blindcal.endpoints.recording import UNRECORDED_GAP, Recording, Spoken, drawn
 from blindcal.endpoints.replay_batches import BatchBehaviour, Desk
 from blindcal.endpoints.wire import HttpRequest, HttpResponse, Listener, Manner
 from blindcal.errors import ConfigError, InputError
-from blindcal.records import Item
+from blindcal.records import Item, Message
+from blindcal.wording import ask_confidence
 
 HOST = "127.0.0.1"
 
@@ -87,6 +89,7 @@ class Server:
         host: str = HOST,
         port: int = 0,
         batches: BatchBehaviour | None = None,
+        spoken: Spoken | None = None,
     ) -> None:
         self.recording = recording
         self.behaviour = behaviour or Behaviour()
@@ -97,7 +100,7 @@ class Server:
         self.in_flight = 0
         self.most_in_flight = 0
         self._host, self._port = host, port
-        self._rows = _rows_by_text(recording, items)
+        self._rows, self._spoken = _by_text(recording, items, spoken)
         self._columns = {token.id: k for k, token in enumerate(recording.tokens)}
         self._rng = np.random.default_rng(self.behaviour.seed)
         self._listener = Listener(self._handle)
@@ -223,12 +226,13 @@ class Server:
                 400, "this prompt was not recorded: is this the recording's items file?", "unknown_prompt"
             )
         self.asked[self.recording.ids[row]] += 1
-        said, logprobs = self._say(row, asked)
+        free_text = self._spoken.get(text)
+        said, logprobs = self._say(row, asked) if free_text is None else (free_text, {})
         self.answered += 1
         self.paid[self.recording.ids[row]] += 1
         if fault == "schema":
             return _json({"result": said, "choices": said})
-        usage = {"prompt_tokens": 1 + len(text) // 4, "completion_tokens": 1}
+        usage = {"prompt_tokens": 1 + len(text) // 4, "completion_tokens": 1 + len(free_text or "") // 4}
         choice = _choice(
             said, logprobs if asked.logprobs else None, chat=chat, reasoning=fault == "reasoning"
         )
@@ -305,9 +309,10 @@ def running(
     *,
     port: int = 0,
     batches: BatchBehaviour | None = None,
+    spoken: Spoken | None = None,
 ) -> Iterator[Server]:
     """A server in a thread of its own, for callers that are not asynchronous."""
-    server = Server(recording, items, behaviour, port=port, batches=batches)
+    server = Server(recording, items, behaviour, port=port, batches=batches, spoken=spoken)
     loop = asyncio.new_event_loop()
     thread = threading.Thread(target=loop.run_forever, name="blindcal-replay", daemon=True)
     thread.start()
@@ -378,15 +383,29 @@ def _choice(
     return choice
 
 
-def _rows_by_text(recording: Recording, items: Iterable[Item]) -> dict[str, int]:
-    """Which row answers which prompt; items that were not recorded are an error, not a surprise later."""
+def _by_text(
+    recording: Recording, items: Iterable[Item], spoken: Spoken | None
+) -> tuple[dict[str, int], dict[str, str]]:
+    """Which row answers which prompt, and with which free text where a confidence is asked for.
+
+    Items that were not recorded are an error, not a surprise later.
+    """
     rows = {name: row for row, name in enumerate(recording.ids)}
     found: dict[str, int] = {}
+    texts: dict[str, str] = {}
     for item in items:
         if item.id not in rows:
             raise InputError(
                 f"item {item.id!r} is not in the recording {recording.name!r}: wrong items file?"
             )
         # Items of the same text get the first one's answer: over HTTP nothing tells them apart.
-        found.setdefault("\n".join(message.content for message in item.messages), rows[item.id])
-    return found
+        found.setdefault(_joined(item.messages), rows[item.id])
+        if spoken is not None and item.id in spoken.texts:
+            asked = _joined(ask_confidence(item.messages, spoken.words, spoken.instruction))
+            found.setdefault(asked, rows[item.id])
+            texts.setdefault(asked, spoken.texts[item.id])
+    return found, texts
+
+
+def _joined(messages: Iterable[Message]) -> str:
+    return "\n".join(message.content for message in messages)

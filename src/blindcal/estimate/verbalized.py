@@ -20,7 +20,9 @@ _REFUSAL = re.compile(
     r"unable to (?:answer|determine))",
     re.IGNORECASE,
 )
-_PERCENT = re.compile(r"(?<![\d.,])(\d{1,3}(?:[.,]\d+)?)\s*(?:%|per\s?cent\b|percent\b|pct\b)", re.IGNORECASE)
+_PERCENT = re.compile(
+    r"(?<![\d.,])(?<!\bnot )(\d{1,3}(?:[.,]\d+)?)\s*(?:%|per\s?cent\b|percent\b|pct\b)", re.IGNORECASE
+)
 _NAMED = re.compile(
     r"\b(?:confiden\w*|certain\w*|probability|sure|likelihood)\b[^\d\n]{0,25}?(\d{1,3}(?:[.,]\d+)?)(?!\s*[%\d/])",
     re.IGNORECASE,

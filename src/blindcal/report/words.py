@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import Literal, TypeAlias
 
-from blindcal.methods import FITTED
 from blindcal.report.numbers import Number
 from blindcal.result import FEW, AuditResult, Curve, Estimate
 
@@ -389,15 +388,19 @@ def limits(result: AuditResult) -> tuple[str, ...]:
             "of a bin stand for its confidence: with few items, or a model that is nearly always very sure, "
             "it is off by several points, and it has no interval."
         ),
-        "sampling": (
+        "shares": (
             "The share of an item's sampled answers is taken for its probability. With few samples that "
             "alone looks like miscalibration."
         ),
-        "extraction": (
+        "flips": (
             "Each item's probability is the middle of what a few bisections left open, not the probability "
             "itself."
         ),
-    }.get(result.method)
+        "stated": (
+            "What a model says about its confidence is text like any other. It is often a round number, and "
+            "it is not the probability with which the model gives its answer."
+        ),
+    }.get(result.estimator)
     told = {
         "pair": (
             "One token stands for each answer. If the model spreads an answer over several spellings, the "
@@ -405,13 +408,15 @@ def limits(result: AuditResult) -> tuple[str, ...]:
         ),
         "max": "Of the spellings of an answer the likeliest counts, as in greedy decoding; not their sum.",
         "sum": "All spellings of an answer count together, as a sampled answer does.",
-        "stated": "The confidence is the one that the model states in words, not the one it acts by.",
+        "stated": "Answers that state no confidence from 50 to 100 per cent are left out of the figures.",
     }.get(result.semantics)
     general = (
         "Calibration belongs to a model, a prompt and a set of questions together. With another prompt, or "
         "other questions, it is another number.",
-        "Only the two answer words are compared: what the model would say without the bias, in free text, is "
-        "not audited.",
+        ""
+        if result.estimator == "stated"
+        else "Only the two answer words are compared: what the model would say without the bias, in free "
+        "text, is not audited.",
         "The labels are taken for the truth. Wrong labels look like miscalibration.",
     )
     smooth = (
@@ -421,7 +426,7 @@ def limits(result: AuditResult) -> tuple[str, ...]:
         "The intervals are for other questions like these. They do not cover an endpoint that changes its "
         "model or its settings meanwhile.",
     )
-    return tuple(filter(None, (*general, told, own, *(smooth if result.method in FITTED else ()))))
+    return tuple(filter(None, (*general, told, own, *(smooth if result.estimator == "latent" else ()))))
 
 
 def _one_label(result: AuditResult) -> str | None:

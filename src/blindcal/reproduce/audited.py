@@ -46,9 +46,12 @@ def runs(wanted: Wanted) -> Iterator[Run]:
     for seed in wanted.seeds:
         by_method: dict[str, list[Cell]] = {}
         for way in wanted.ways:
+            if WAYS[way].method == "verbalized" and seed != wanted.seeds[0]:
+                continue  # nothing in it depends on the seed
             for queries in WAYS[way].budgets:
-                if queries in wanted.budgets and WAYS[way].method in design.METHODS:
-                    cell = Cell(way, queries, seed, wanted.bins)
+                if queries in wanted.budgets:
+                    mine = 0 if WAYS[way].method == "verbalized" else seed
+                    cell = Cell(way, queries, mine, wanted.bins)
                     by_method.setdefault(WAYS[way].method, []).append(cell)
         for method, cells in by_method.items():
             yield Run(method, max(cell.queries for cell in cells), seed, tuple(cells))
@@ -129,7 +132,7 @@ def _finished(
             done = open_run(folder)
         except (StoreError, InputError):
             done = None  # it went on after its result was written, or an older version wrote it
-        wanted = settings.resolved(len(opened)).fixed(opened)
+        wanted = settings.resolved(len(opened), opened.words).fixed(opened)
         if done is not None and done.result.complete and done.settings == wanted:
             return done
     result = audit(items, settings, out=folder, limits=limits, progress=progress, stage=stage)

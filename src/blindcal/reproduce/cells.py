@@ -187,7 +187,7 @@ def read(
         fit = latent(*asked, jitter=jitter)
         gaps = fit.gaps(bins)
     else:
-        p = face_value(way.method, labels.size, part)
+        p = face_value(design.method_of(way.method).reads, labels.size, part)
         assert p is not None
         known = np.isfinite(p)
         gaps = binned_ece(labels[known], p[known], bins).gaps

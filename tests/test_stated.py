@@ -1,0 +1,300 @@
+"""Verbalized confidence through an endpoint, and answers read by another estimator than their method's."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import itertools
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from click.testing import CliRunner, Result
+
+from blindcal.auditing import audit
+from blindcal.catalogue import SETS
+from blindcal.cli import app
+from blindcal.data import load
+from blindcal.design import METHODS
+from blindcal.endpoints.recording import Recording, Spoken
+from blindcal.endpoints.replay import Behaviour, running
+from blindcal.errors import BlindcalError, FatalError, UnfitError
+from blindcal.estimate.truth import binned_ece
+from blindcal.finished import open_run
+from blindcal.question import STATED_TOKENS, StatedQuestion
+from blindcal.records import INVALID, NEGATIVE, POSITIVE, Message
+from blindcal.result import AuditResult
+from blindcal.run import Limits
+from blindcal.settings import Settings
+from blindcal.wording import INSTRUCTION, ask_confidence
+
+SHARED = Path(__file__).parents[2] / "shared"
+N = 120
+SAID = INSTRUCTION.replace("{positive}", "Yes").replace("{negative}", "No")
+
+
+# The wording
+
+
+@pytest.mark.parametrize(
+    ("prompt", "kept"),
+    [
+        ("Passage: it is.\nQuestion: is it?\nAnswer Yes or No.", "Passage: it is.\nQuestion: is it?"),
+        ("Is the answer correct? Reply only with Yes or No.", "Is the answer correct?"),
+        ("Is it? Please respond with 'yes' or 'no'", "Is it?"),
+        ("Is it odd?\n\nAnswer with Yes or No only!\n", "Is it odd?"),
+        ("Is it odd? Yes or No?", "Is it odd? Yes or No?"),  # a question, which the instruction answers
+        ("Answer Yes or No: is it odd?", "Answer Yes or No: is it odd?"),  # not at the end
+        ("Is it odd? Answer Yes or Nothing.", "Is it odd? Answer Yes or Nothing."),
+        ("Answer Yes or No.", ""),
+    ],
+)
+def test_a_plea_for_one_word_makes_room_for_the_instruction(prompt: str, kept: str) -> None:
+    """A last sentence that wants the word alone is replaced; any other prompt is only added to."""
+    system = Message("system", "Answer Yes or No.")
+    asked = ask_confidence((system, Message("user", prompt)), ("Yes", "No"))
+    assert asked == (system, Message("user", f"{kept}\n{SAID}"))
+
+
+def test_every_known_set_is_asked_for_a_confidence_without_contradiction() -> None:
+    """The templates of the known sets lose the sentence that asks for the word alone."""
+    for one in SETS.values():
+        (asked,) = ask_confidence((Message("user", one.template),), one.words)
+        before, _, said = asked.content.rpartition("\n")
+        assert one.template.startswith(before)
+        assert "Reply only" not in asked.content
+        assert said.startswith(f"Answer {one.words[0]} or {one.words[1]}, and say how confident you are")
+
+
+def test_a_stated_question_is_free_text_at_temperature_zero() -> None:
+    """No bias, no draw, room for an answer; what it says counts where a confidence goes with it."""
+    question = StatedQuestion(("True", "False"), "{positive}/{negative} and %?")
+    request = question.request((Message("user", "Is it? Answer True or False."),), 3.0, 0.0, 7)
+    assert request.messages[0].content == "Is it?\nTrue/False and %?"
+    assert (request.logit_bias, request.temperature, request.max_tokens) == ({}, 0.0, STATED_TOKENS)
+    texts = ["True, 80%", "False\nConfidence: 90%", "True", "It depends"]
+    assert [question.answer(text) for text in texts] == [POSITIVE, NEGATIVE, INVALID, INVALID]
+    found = question.stated(question.kept(text) for text in texts)
+    np.testing.assert_allclose(found.p, [0.8, 0.1, np.nan, np.nan])
+    assert found.reasons == {"no confidence": 1, "no answer": 1}
+    assert question.kept("a\x1b[2J\nb") == "a\\x1b[2J\nb"
+
+
+# Over HTTP
+
+
+@pytest.fixture
+def items(tmp_path: Path) -> Path:
+    path = tmp_path / "items.jsonl"
+    labels = np.random.default_rng(1).integers(0, 2, N)
+    path.write_text(
+        "".join(
+            json.dumps({"id": f"q{k}", "prompt": f"Is {k} so? Answer Yes or No.", "label": int(y)}) + "\n"
+            for k, y in enumerate(labels)
+        )
+    )
+    return path
+
+
+def texts() -> dict[str, str]:
+    """What the model says: confidences in several spellings, and every tenth item none."""
+    rng = np.random.default_rng(2)
+    forms = itertools.cycle(["{}, {}%", "{}\nConfidence: {}%", "**{}** ({} percent)"])
+    said = {f"q{k}": next(forms).format(rng.choice(["Yes", "No"]), rng.integers(50, 101)) for k in range(N)}
+    return said | {f"q{k}": "Yes, surely." for k in range(0, N, 10)} | {"q5": "I cannot answer that."}
+
+
+def serving(items: Path, said: dict[str, str] | None = None, **behaviour: Any) -> Any:
+    with load(items) as loaded:
+        asked = list(loaded)
+    p = np.random.default_rng(3).random(len(asked))
+    spoken = Spoken(texts() if said is None else said, ("Yes", "No"))
+    recording = Recording.from_probabilities([item.id for item in asked], p)
+    return running(recording, asked, Behaviour(**behaviour), spoken=spoken)
+
+
+def settings(server: Any, **more: Any) -> Settings:
+    base = {"model": "replay", "base_url": server.base_url, "method": "verbalized", "resamples": 40}
+    return Settings(**{**base, **more})
+
+
+def test_a_verbalized_audit_reads_what_was_said(items: Path, tmp_path: Path) -> None:
+    """Its figures are those of the stated confidences; what states none is counted, bounded and explained."""
+    with serving(items, bias="rejected") as server:
+        found = audit(items, settings(server), out=tmp_path / "run")
+        assert server.requests == N  # no probe, and no bias that this endpoint would reject
+        again = audit(items, settings(server), out=tmp_path / "run")
+        assert server.requests == N
+    with load(items) as loaded:
+        labels = loaded.labels
+    p = StatedQuestion(("Yes", "No")).stated([texts()[f"q{k}"] for k in range(N)]).p
+    known = np.isfinite(p)
+    assert found.ece.value == pytest.approx(binned_ece(labels[known], p[known], 5).ece, abs=1e-12)
+    assert found.counts.invalid == N // 10 + 1
+    assert found.invalid_reasons == {"no confidence": N // 10, "refusal": 1}
+    low, high = found.ece_if_invalid
+    assert found.ece.value is not None
+    assert low < found.ece.value < high
+    assert (found.method, found.estimator, found.semantics, found.probe) == (
+        "verbalized",
+        "stated",
+        "stated",
+        None,
+    )
+    assert found.measures.startswith("the confidence that the model states in words")
+    assert found.example is not None
+    assert found.example.messages[0].content.endswith(SAID)
+    assert found.example.logit_bias == {}
+    assert again.ece == found.ece
+    assert AuditResult.load(tmp_path / "run" / "result.json") == again
+    with pytest.raises(BlindcalError, match="has no fit"):
+        open_run(tmp_path / "run").fit()
+    with (tmp_path / "run" / "answers.csv").open() as file:
+        rows = {row["id"]: row for row in csv.DictReader(file)}
+    assert rows["q5"]["answer"] == "invalid"
+    assert "\\nConfidence: " in rows["q1"]["text"]
+
+
+def test_a_verbalized_audit_stops_and_goes_on(items: Path, tmp_path: Path) -> None:
+    """Limits, faults and resuming are those of every run: nothing is asked twice."""
+    with serving(items, fault="500", fault_share=0.05) as server:
+        part = audit(
+            items, settings(server), out=tmp_path / "run", limits=Limits(max_queries=50, backoff=0.01)
+        )
+        assert not part.complete
+        assert part.counts.unanswered == N - 50
+        whole = audit(items, settings(server), out=tmp_path / "run", limits=Limits(backoff=0.01))
+        assert server.answered == N
+    with serving(items) as server:
+        at_once = audit(items, settings(server), out=tmp_path / "other")
+    assert whole.ece == at_once.ece
+
+
+def test_a_model_that_never_states_a_confidence_ends_the_run(items: Path, tmp_path: Path) -> None:
+    """After fifty answers without one the run says so, what the model said, and what can be done."""
+    with (
+        serving(items, {f"q{k}": "No, it is not." for k in range(N)}) as server,
+        pytest.raises(UnfitError, match=r"'No, it is not\.'.*try another --instruction"),
+    ):
+        audit(items, settings(server), out=tmp_path / "run")
+
+
+def test_an_endpoint_that_is_not_there_is_named(items: Path, tmp_path: Path) -> None:
+    """Without a probe the first query finds out that the model does not exist."""
+    with serving(items) as server, pytest.raises(FatalError, match="no model 'other'"):
+        audit(items, settings(server, model="other"), out=tmp_path / "run")
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        ({"queries": 2}, "verbalized asks each item once, not 2 times"),
+        ({"estimator": "latent"}, "latent reads answers of one word"),
+        ({"method": "blind", "instruction": "x"}, "only verbalized asks in words of its own, not blind"),
+        ({"estimator": "mle"}, "estimator: must be one of own, latent"),
+    ],
+)
+def test_settings_that_make_no_sense_are_refused(more: dict[str, Any], message: str) -> None:
+    """What a method cannot do is refused before anything is asked."""
+    with pytest.raises(BlindcalError, match=message):
+        Settings(**{"model": "m", "method": "verbalized", **more})
+
+
+def test_recorded_texts_of_a_real_model_go_through_http(tmp_path: Path) -> None:
+    """A real model's recorded answers, asked for over HTTP, give the ECE that reading the file gives."""
+    recorded = SHARED / "logits" / "qwen__boolq__verbalized.csv.gz"
+    if not recorded.exists():
+        pytest.skip("recorded answers are not here (../shared/logits)")
+    words = SETS["boolq"].words
+    path = tmp_path / "boolq.jsonl"
+    with path.open("w") as file:
+        for record in itertools.islice(SETS["boolq"].records(SHARED / "data"), 300):
+            file.write(json.dumps(record) + "\n")
+    with gzip.open(recorded, "rt", newline="") as rows:
+        said = {row["id"]: row["text"] for row in csv.DictReader(rows)}
+    with load(path, Settings(model="m", template=SETS["boolq"].template).reading) as loaded:
+        asked, labels = list(loaded), loaded.labels
+    recording = Recording.from_probabilities([item.id for item in asked], np.full(300, 0.5))
+    with running(recording, asked, spoken=Spoken.load(recorded, words)) as server:
+        found = audit(path, settings(server, template=SETS["boolq"].template), out=tmp_path / "run")
+    p = StatedQuestion(words).stated([said[item.id] for item in asked]).p
+    known = np.isfinite(p)
+    assert found.counts.invalid == int((~known).sum())
+    assert known.mean() > 0.6
+    assert found.ece.value == pytest.approx(binned_ece(labels[known], p[known], 5).ece, abs=1e-12)
+
+
+# Another estimator for the same answers
+
+
+def test_answers_are_read_anew_without_asking(items: Path, tmp_path: Path) -> None:
+    """A finished run of sampling, read by latent, has intervals and a curve, and costs nothing more."""
+    with serving(items) as server:
+        one = settings(server, method="sampling", queries=2)
+        own = audit(items, one, out=tmp_path / "run")
+        asked = server.requests
+        other = settings(server, method="sampling", queries=2, estimator="latent")
+        fitted = audit(items, other, out=tmp_path / "run")
+        assert server.requests == asked
+    assert (own.estimator, own.ece.low, own.curve) == ("shares", None, None)
+    assert fitted.estimator == "latent"
+    assert fitted.ece.low is not None
+    assert fitted.curve is not None
+    assert fitted.spend == own.spend
+    assert "read by maximum likelihood" in fitted.measures
+    assert open_run(tmp_path / "run").fit(resamples=20).ece(5) == pytest.approx(fitted.ece.value)
+
+
+def test_what_is_measured_follows_from_the_method() -> None:
+    """Drawn answers among several spellings follow their sum; thresholds follow the likeliest one."""
+    kinds = {name: (method.semantics("pair"), method.semantics("max")) for name, method in METHODS.items()}
+    assert kinds == {
+        "latent": ("pair", "max"),
+        "blind": ("pair", "max"),
+        "sampling": ("pair", "sum"),
+        "extraction": ("pair", "max"),
+        "temperature": ("sum", "sum"),
+        "verbalized": ("stated", "stated"),
+    }
+
+
+# The command line
+
+
+def blindcal(*arguments: object) -> Result:
+    return CliRunner().invoke(app, [str(argument) for argument in arguments])
+
+
+def test_the_headline_says_what_was_measured_and_not_read(items: Path, tmp_path: Path) -> None:
+    """The command prints the share of answers that could not be read, why, and what the figures are."""
+    with serving(items) as server:
+        shown = blindcal(
+            "audit", items, "--model", "replay", "--base-url", server.base_url, "--out", tmp_path / "run",
+            "--method", "verbalized",
+        )  # fmt: skip
+    assert shown.exit_code == 0, shown.output
+    assert f"invalid    {N // 10 + 1} of {N} answers; whatever they would have been" in shown.output
+    assert f"unread     no confidence {N // 10}, refusal 1" in shown.output
+    assert "measures   the confidence that the model states in words" in shown.output
+
+
+def test_the_help_says_what_each_method_asks() -> None:
+    """Every method is listed with its usual number of queries and what it asks for."""
+    shown = blindcal("audit", "--help").output
+    for name, method in METHODS.items():
+        assert f"{name:11}  K={method.queries:g}" in shown
+    assert "without logit_bias" in shown
+
+
+def test_a_dry_run_counts_long_answers(items: Path) -> None:
+    """Free text costs more tokens in and out than a word does, and the plan says so."""
+    plans = {
+        method: json.loads(
+            blindcal("audit", items, "--model", "m", "--method", method, "--dry-run", "--json").output
+        )
+        for method in ("latent", "verbalized")
+    }
+    assert plans["verbalized"]["completion_tokens"] == STATED_TOKENS * N
+    assert plans["verbalized"]["prompt_tokens"] > plans["latent"]["prompt_tokens"] + N * len(SAID) / 5
