@@ -302,35 +302,19 @@ def confidence_of(fit: LatentFit) -> Confidence:
 
 
 def operating_of(fit: LatentFit, level: float) -> tuple[Operating, ...]:
-    """What every threshold would do to the population, with intervals."""
-    within = memberships(STEPS)
-    rows = _decisions(*(half @ within for half in functionals.by_label(fit.population)))
-    drawn = _decisions(*(half @ within for half in functionals.by_label(fit.draws)))
-    positives = float(functionals.prevalence(fit.population))
-    unseen = fit.unseen(level)
-
-    def estimate(value: FloatArray, draws: FloatArray, of: float) -> Estimate:
-        """With an interval no narrower than a share of the population that was not seen allows."""
-        if not np.isfinite(value):
-            return NOTHING
-        draws = draws[np.isfinite(draws)]
-        low, high = np.quantile(draws, [(1 - level) / 2, (1 + level) / 2])
-        away = unseen / (of + unseen)
-        seen = (1 - away) * float(value)
-        return Estimate(float(value), float(min(low, seen)), float(max(high, seen + away)))
-
+    """What every threshold would do to the population, with intervals; nothing where all labels are alike."""
+    try:
+        found = fit.operating_curve(np.arange(1, STEPS) / STEPS, level=level)
+    except NotIdentifiedError:
+        return ()
+    bands = (found.precision, found.recall, found.accuracy, found.positive_rate)
     return tuple(
         Operating(
-            row.threshold,
-            row.shift,
-            *(
-                estimate(value, draws, of)
-                for value, draws, of in zip(
-                    row.values, some.values, (float(row.values[3]), positives, 1.0, 1.0), strict=True
-                )
-            ),
+            float(threshold),
+            float(shift),
+            *(Estimate(number(b.value[k]), number(b.low[k]), number(b.high[k])) for b in bands),
         )
-        for row, some in zip(rows, drawn, strict=True)
+        for k, (threshold, shift) in enumerate(zip(found.thresholds, found.shifts, strict=True))
     )
 
 
