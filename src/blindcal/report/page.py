@@ -54,6 +54,8 @@ def render(result: AuditResult) -> str:
         metrics=words.metrics(result),
         limits=words.limits(result),
         alpha=words.ALPHA,
+        # a shift decides by single tokens: by no sum of spellings, and by nothing that is stated in words
+        shifted=result.semantics in ("pair", "max"),
         shown_rows=ROWS,
         curve_rows=[] if result.curve is None else _every_twentieth(result.curve.f),
         cheapest=[(costs, _cheapest(numbers, len(result.operating), costs)) for costs in COSTS],

@@ -408,7 +408,7 @@ def limits(result: AuditResult) -> tuple[str, ...]:
         ),
         "max": "Of the spellings of an answer the likeliest counts, as in greedy decoding; not their sum.",
         "sum": "All spellings of an answer count together, as a sampled answer does.",
-        "stated": "Answers that state no confidence from 50 to 100 per cent are left out of the figures.",
+        "stated": "Answers that state no confidence from one half to certainty are left out of the figures.",
     }.get(result.semantics)
     general = (
         "Calibration belongs to a model, a prompt and a set of questions together. With another prompt, or "
