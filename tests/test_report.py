@@ -7,7 +7,7 @@ import os
 import re
 import shutil
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,10 +17,13 @@ import pytest
 from click.testing import CliRunner
 
 from blindcal.cli import app
+from blindcal.data import load
+from blindcal.endpoints.recording import Recording
+from blindcal.endpoints.replay import running
 from blindcal.records import Message, Targets, Token
 from blindcal.report.numbers import Number, Numbers
 from blindcal.report.page import render, write
-from blindcal.report.words import headline
+from blindcal.report.words import Sentence, headline, notes
 from blindcal.result import AuditResult, Curve, Estimate
 from reporting import audited, population
 
@@ -304,36 +307,23 @@ def test_every_number_is_the_one_in_the_result(full: AuditResult, browser: Brows
             r"it is right (99|100)% of the time .* no more than chance makes of a perfectly calibrated",
         ),
         ("constant", r"^When it says “Yes” with 62% confidence, it is right 5\d% .* It is overconfident"),
-        (
-            "calibrated",
-            "no more than chance makes of a perfectly calibrated model; it may still be as large as",
-        ),
-        ("underconfident", r"It is underconfident when it says “Yes” with .* confidence, and “No” with"),
         ("blind", "this method cannot say how far chance alone may move that figure"),
         ("sampling", r"^Where it says “(Yes|No)” with .*% confidence on average, it is right"),
         ("forced", "^Warning: This audit was forced although the probe objected: ignored. It may measure"),
-        ("stopped", r"Note: The run was stopped early \(max_queries = 9\)\. 7 of 300 items have no answer"),
     ],
 )
 def test_it_tells_the_truth_of_odd_runs(name: str, said: str, browser: Browser, tmp_path: Path) -> None:
     """Little data, one label, nothing valid, nothing wrong: the headline claims what the figures bear."""
     labels, p = population(300)
-    rng = np.random.default_rng(1)
-    wide = np.clip(rng.beta(0.5, 0.5, 3000), 1e-6, 1 - 1e-6)
     made = {
         "twenty items": lambda: audited(labels[:20], p[:20]),
         "one label": lambda: audited(np.ones(300, np.int64), p),
         "all invalid": lambda: audited(labels, p, invalid=1.1),
         "perfect": lambda: audited(labels, np.where(labels == 1, 0.9999, 0.0001)),
         "constant": lambda: audited(labels, np.full(300, 0.62)),
-        "calibrated": lambda: audited((rng.random(3000) < wide).astype(np.int64), wide),
-        "underconfident": lambda: audited(
-            (rng.random(3000) < 1 / (1 + (1 / wide - 1) ** 2.2)).astype(np.int64), wide
-        ),
         "blind": lambda: audited(labels, p, "blind"),
         "sampling": lambda: audited(labels, p, "sampling"),
         "forced": lambda: audited(labels, p, probe={"forced": True, "objection": "ignored"}),
-        "stopped": lambda: _stopped(audited(labels, p, complete=False, stopped="max_queries = 9")),
     }
     result = made[name]()
     write(result, tmp_path / "report.html")
@@ -346,10 +336,6 @@ def test_it_tells_the_truth_of_odd_runs(name: str, said: str, browser: Browser, 
         assert "nan" not in seen.text().lower().split()
         assert "None" not in seen.text()
     assert re.search(said, shown), shown
-
-
-def _stopped(result: AuditResult) -> AuditResult:
-    return replace(result, counts=replace(result.counts, unanswered=7))
 
 
 def test_a_headline_names_the_stretch_that_is_off(full: AuditResult) -> None:
@@ -367,14 +353,38 @@ def test_a_headline_names_the_stretch_that_is_off(full: AuditResult) -> None:
     assert _lead(unsure).endswith("It is not calibrated, but neither over- nor underconfident on the whole.")
 
 
+def test_the_headline_follows_the_model() -> None:
+    """A calibrated model is not blamed, an underconfident one is told where, a stopped run says so."""
+    rng = np.random.default_rng(1)
+    p = np.clip(rng.beta(0.5, 0.5, 3000), 1e-6, 1 - 1e-6)
+    calibrated = audited((rng.random(3000) < p).astype(np.int64), p)
+    chance = "no more than chance makes of a perfectly calibrated model; it may still be as large as"
+    assert chance in _lead(calibrated)
+    timid = audited((rng.random(3000) < 1 / (1 + (1 / p - 1) ** 2.2)).astype(np.int64), p)
+    where = r"It is underconfident when it says “Yes” with .* confidence, and “No” with"
+    assert re.search(where, _lead(timid)), _lead(timid)
+    stopped = replace(
+        calibrated, complete=False, stopped="limit", counts=replace(calibrated.counts, unanswered=7)
+    )
+    (note,) = notes(stopped)
+    assert _said(stopped, [note.words]).startswith("The run was stopped early (limit). 7 of 3,000 items have")
+
+
 def _lead(result: AuditResult) -> str:
+    return _said(result, headline(result))
+
+
+def _said(result: AuditResult, sentences: Sequence[Sentence]) -> str:
     numbers = Numbers(result)
-    said = [
-        numbers.show(piece.path, piece.form).striptags() if isinstance(piece, Number) else str(piece)
-        for sentence in headline(result)
-        for piece in (*sentence, " ")
-    ]
-    return "".join(said).strip()
+    return " ".join(
+        "".join(
+            numbers.show(piece.path, piece.form).striptags()
+            if isinstance(piece, Number)
+            else (piece if isinstance(piece, str) else piece.text)
+            for piece in sentence
+        )
+        for sentence in sentences
+    )
 
 
 # What it must not do
@@ -421,6 +431,35 @@ def test_hostile_texts_are_shown_as_texts(full: AuditResult, browser: Browser, t
             assert shown in seen.text(section), section
         assert "\u202e" not in seen.page.content()
         assert seen.page.evaluate("document.documentElement.scrollWidth") <= 1280
+
+
+def test_a_hostile_file_gives_a_tame_page(browser: Browser, tmp_path: Path) -> None:
+    """From a file of hostile questions over HTTP to the page: all is text, numbers are the result's."""
+    labels, p = population(60)
+    path = tmp_path / "<b>'items'\u202e<script>.jsonl"
+    prompt = f"{HOSTILE} {'long ' * 20_000}"
+    with path.open("w") as file:
+        for k, label in enumerate(labels):
+            record = {"id": f"{HOSTILE}{k}", "prompt": f"{prompt}{k}?", "label": int(label), "at": HOSTILE}
+            file.write(json.dumps(record) + "\n")
+    with load(path) as loaded:
+        questions = list(loaded)
+    recording = Recording.from_probabilities([item.id for item in questions], p)
+    with running(recording, questions) as server:
+        command = ["audit", str(path), "--model", "replay", "--base-url", server.base_url, "--by", "at"]
+        command += ["--out", str(tmp_path / "run"), "--resamples", "50", "--quiet"]
+        done = CliRunner().invoke(app, command, catch_exceptions=False)
+    assert done.exit_code == 0, done.output
+    page = tmp_path / "run" / "report.html"
+    assert page.stat().st_size < 1_000_000
+    with Seen(browser, page) as seen:
+        assert seen.is_quiet(), (seen.trouble, seen.requests)
+        assert seen.page.locator("script, img").count() == 0
+        shown = HOSTILE.replace("\u202e", "\\u202e")
+        assert shown in seen.text("#parts tbody")
+        assert seen.text("#asked pre").startswith(f"{shown} long long")
+        assert "further characters are not shown" in seen.text("#asked")
+        check_numbers(seen, json.loads((page.parent / "result.json").read_text()))
 
 
 def test_the_page_forbids_itself_everything(browser: Browser, page: Path) -> None:
