@@ -571,8 +571,9 @@ def test_progress_counts_what_the_provider_has_answered(tmp_path: Path) -> None:
     seen: list[Progress] = []
 
     async def talk() -> None:
-        async with world() as (_, endpoint):
+        async with world(looks=4) as (_, endpoint):
             outcome = await go(endpoint, tmp_path / "run", progress=seen.append, prices=Prices(1e6, 0))
+            assert sorted({one.done for one in seen}) == [0, N // 4, N // 3, N // 2, N]
             assert seen[-1].done == seen[-1].total == N
             assert seen[-1].cost == pytest.approx(outcome.usage.prompt_tokens / 2)
 

@@ -34,6 +34,8 @@ class Bar:
             shown["cost"] = f"${progress.cost:.4f}"
         bar.total = progress.total
         bar.set_postfix(shown, refresh=False)
+        if progress.done == bar.n:  # waiting: the clock goes on at least
+            bar.refresh()
         bar.update(progress.done - bar.n)
 
     def close(self) -> None:

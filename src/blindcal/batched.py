@@ -155,7 +155,8 @@ class _Batcher:
                 await self._look()
                 if UNASKED not in answers:
                     break
-                await self._submit_open()
+                if await self._submit_open():
+                    delay = self.polling.every
                 if not self._under_way():
                     self.stopped = self._limit or (
                         f"{int((answers == UNASKED).sum())} queries were in {FRUITLESS} submissions in a row "
@@ -182,8 +183,8 @@ class _Batcher:
 
     # Submitting
 
-    async def _submit_open(self) -> None:
-        """Put every open query that is in no batch into one, and see that each batch is with the provider."""
+    async def _submit_open(self) -> bool:
+        """Put every open query that is in no batch into one, and each batch with the provider, if not yet."""
         covered = np.concatenate([np.empty(0, np.int64), *(batch.queries for batch in self._under_way())])
         # In random order, so that a run stopped half-way has asked a fair sample.
         order = np.random.default_rng(self._first).permutation(np.flatnonzero(self._answers == UNASKED))
@@ -195,11 +196,12 @@ class _Batcher:
                 # Once the provider's queue was full, one at a time, until it is full again.
                 self._store.add_batches(itertools.islice(self._pieces(todo), 1 if self._careful else None))
                 self._batches = self._store.batches()
-        for batch in self._under_way():
-            if batch.batch_id is None:
-                self.stage(f"submitting a batch of {batch.queries.size:,} queries")
-                await self._upload(batch.number)
-                await self._create(batch.number)
+        unsubmitted = [batch for batch in self._under_way() if batch.batch_id is None]
+        for batch in unsubmitted:
+            self.stage(f"submitting a batch of {batch.queries.size:,} queries")
+            await self._upload(batch.number)
+            await self._create(batch.number)
+        return bool(unsubmitted)
 
     def _pieces(self, queries: IntArray) -> Iterator[IntArray]:
         """The queries in as few files as the provider's limits allow."""

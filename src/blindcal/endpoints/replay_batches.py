@@ -277,6 +277,7 @@ class Desk:
             return
         counts = held.shown["request_counts"]
         counts["total"] = len(held.lines)
+        counts["completed"] = len(held.lines) // (1 + len(held.life))
         if not held.life:
             self._finish(held, status)
 
