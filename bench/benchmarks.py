@@ -103,7 +103,7 @@ def page(work: dict[str, Work], found: dict[str, list[Found]], cache: Path) -> s
 def main() -> None:
     """Compute what is missing, and write the page."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--data", type=Path, default=Path(__file__).parents[2] / "shared")
+    parser.add_argument("--data", type=Path, default=Path(__file__).resolve().parents[2] / "shared")
     parser.add_argument("--cache", type=Path, default=Path(".bench"))
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--seeds", type=int, default=SEEDS)

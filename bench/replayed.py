@@ -80,7 +80,7 @@ def whole_table(source: Source, data: Path, wanted: Wanted, cache: Cache) -> Non
 def main() -> None:
     """Print a row for each recorded cell."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--data", type=Path, default=Path(__file__).parents[2] / "shared")
+    parser.add_argument("--data", type=Path, default=Path(__file__).resolve().parents[2] / "shared")
     parser.add_argument("--only", default="")
     parser.add_argument("--table", action="store_true", help="every row, not latent alone")
     parser.add_argument("--budgets", type=int, default=8, help="with --table: up to so many queries an item")
