@@ -43,10 +43,11 @@ unit: $(VENV)/.dev browser
 study: $(VENV)/.dev
 	$(BIN)/python bench/coverage.py
 
-# the figures in docs/accuracy.md and docs/speed.md
+# the figures in docs/accuracy.md, docs/benchmarks.md and docs/speed.md
 bench: $(VENV)/.dev
 	$(BIN)/pip install --quiet --group bench
 	$(BIN)/python bench/accuracy.py
+	$(BIN)/python bench/benchmarks.py
 	$(BIN)/python bench/speed.py
 
 clean:
