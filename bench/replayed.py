@@ -15,6 +15,7 @@ import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
@@ -22,6 +23,7 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 import blindcal
 from blindcal import catalogue
 from blindcal.endpoints import replay
+from blindcal.endpoints.recording import Spoken
 from blindcal.reproduce import audited, sources, table
 from blindcal.reproduce.cells import Cache, Wanted, compute
 from blindcal.reproduce.sources import Source
@@ -29,11 +31,16 @@ from blindcal.simulate import simulate
 
 
 @contextmanager
-def served(source: Source, data: Path) -> Iterator[blindcal.Settings]:
+def served(source: Source, shared: Path) -> Iterator[blindcal.Settings]:
     """A recorded model behind HTTP, and how to ask it."""
+    data, spoken = shared / "data", None
+    if _spoke(source):
+        words = (source.targets.positive[0].text, source.targets.negative[0].text)
+        texts = shared / "logits" / f"{source.model}__{source.data}__verbalized.csv.gz"
+        spoken = Spoken.load(texts, words)
     with (
         catalogue.open_items(source.data, data_dir=data) as questions,
-        replay.running(source.recording, questions) as server,
+        replay.running(source.recording, questions, spoken=spoken) as server,
     ):
         yield blindcal.Settings(
             model=source.recording.name,
@@ -45,10 +52,15 @@ def served(source: Source, data: Path) -> Iterator[blindcal.Settings]:
         )
 
 
-def one_query(source: Source, data: Path) -> None:
+def _spoke(source: Source) -> bool:
+    """Whether it was recorded of every item what the model says of its confidence."""
+    return source.stated is not None and source.stated.p.size == source.n
+
+
+def one_query(source: Source, shared: Path) -> None:
     """`latent` with one query an item: the estimate, its interval, and whether `simulate` agrees."""
     begin = time.perf_counter()
-    with served(source, data) as settings, tempfile.TemporaryDirectory() as out:
+    with served(source, shared) as settings, tempfile.TemporaryDirectory() as out:
         ece = blindcal.audit(source.data, settings, out=out).ece
     took = time.perf_counter() - begin
     direct = simulate("latent", source.labels, source.probabilities("pair"), repeats=1)
@@ -60,10 +72,12 @@ def one_query(source: Source, data: Path) -> None:
     )
 
 
-def whole_table(source: Source, data: Path, wanted: Wanted, cache: Cache) -> None:
+def whole_table(source: Source, shared: Path, wanted: Wanted, cache: Cache) -> None:
     """Every row at every budget: how many cells there are, and how many agree to the last digit."""
     begin = time.perf_counter()
-    with served(source, data) as settings, tempfile.TemporaryDirectory() as out:
+    if not _spoke(source):
+        wanted = replace(wanted, ways=tuple(way for way in wanted.ways if way != "verbalized"))
+    with served(source, shared) as settings, tempfile.TemporaryDirectory() as out:
         column, _ = audited.measure(source.data, settings, wanted, Path(out), data=source.data)
     took = time.perf_counter() - begin
     (direct,) = compute([(source, wanted)], cache)
@@ -91,11 +105,10 @@ def main() -> None:
     else:
         print("| cell | items | oracle | over HTTP | `simulate` | equal | 95% interval | seconds |")
     print("|---" * (9 if arguments.table else 8) + "|")
-    ways = ("blind", "sampling", "extraction", "latent", "sampling+latent", "temperature")
-    wanted = Wanted(ways, tuple(range(1, arguments.budgets + 1)), (0,))
+    wanted = Wanted(budgets=tuple(range(1, arguments.budgets + 1)), seeds=(0,))
     for path in sources.find([arguments.data / "logits"]):
         if arguments.only in path.name:
-            source, folder = sources.read(path), arguments.data / "data"
+            source, folder = sources.read(path), arguments.data
             if arguments.table:
                 whole_table(source, folder, wanted, Cache(arguments.cache))
             else:
