@@ -1,21 +1,26 @@
 """Do the intervals of a difference between two models hold it 95 times in 100, paired and not?
 
-    python bench/compared.py [--repeats 200] [--sizes 500 2000] [--processes 2]
+    python bench/compared.py [--repeats 200] [--sizes 500 2000] [--only different] [--raw runs/compared.jsonl]
 
 Two models answer questions of one population with known ECE, accuracy, AUROC, Brier score and log loss; their
 errors go together, because the same questions are hard for both. Repeat r draws n items (seed r), asks each
-model one query an item, and compares: on the same items, and on items of their own.
+model one query an item, and compares: on the same items, and on items of their own. Interrupted, the same
+command goes on: the raw file keeps repeats.
 """
 
 from __future__ import annotations
 
 import argparse
 import os
+from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
 from functools import cache, partial
+from pathlib import Path
 
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
+import msgspec
 import numpy as np
 from scipy.special import expit
 from tqdm import tqdm
@@ -71,15 +76,54 @@ def fitted(labels: IntArray, f: FloatArray, seed: int) -> LatentFit:
     )
 
 
-def repeat(seed: int, n: int, alike: bool) -> tuple[tuple[Difference, ...], tuple[Difference, ...]]:
+@dataclass(frozen=True)
+class Repeat:
     """The differences on the same items, and on two sets of items."""
+
+    seed: int
+    items: int
+    alike: bool
+    paired: tuple[Difference, ...]
+    apart: tuple[Difference, ...]
+
+
+def repeat(seed: int, n: int, alike: bool) -> Repeat:
+    """Draw, ask, fit, compare."""
     rng = np.random.default_rng([seed, n])
     labels, one, two = draw(n, rng, alike)
     others, _, elsewhere = draw(n, rng, alike)
     first, second = fitted(labels, one, seed), fitted(labels, two, seed + 10_000)
     apart = fitted(others, elsewhere, seed + 20_000)
     same = np.arange(n)
-    return differences(first, second, (same, same), seed=seed), differences(first, apart)
+    paired = differences(first, second, (same, same), seed=seed)
+    return Repeat(seed, n, alike, paired, differences(first, apart))
+
+
+def study(n: int, alike: bool, repeats: int, raw: Path, pool: ProcessPoolExecutor) -> list[Repeat]:
+    """All repeats of one population and size; those in the raw file are not run again."""
+    kept = [msgspec.json.decode(line, type=Repeat) for line in raw.read_bytes().splitlines()]
+    done = [one for one in kept if one.items == n and one.alike == alike and one.seed < repeats]
+    seeds = sorted(set(range(repeats)) - {one.seed for one in done})
+    with raw.open("ab") as file:
+        runs = pool.map(partial(repeat, n=n, alike=alike), seeds)
+        for one in tqdm(runs, total=len(seeds), leave=False):
+            file.write(msgspec.json.encode(one) + b"\n")
+            file.flush()
+            done.append(one)
+    return done
+
+
+def rows(n: int, alike: bool, found: list[Repeat]) -> Iterator[str]:
+    """A line of the table for each quantity."""
+    for k, name in enumerate(one.quantity for one in found[0].paired):
+        true = truth(alike)[name]
+        cells = []
+        for mine in ([one.paired[k] for one in found], [one.apart[k] for one in found]):
+            covered = np.mean([one.low <= true <= one.high for one in mine])
+            cells.append(f"{covered:.1%} | {np.mean([one.high - one.low for one in mine]):.4f}")
+        together = np.mean([one.paired[k].correlation for one in found])
+        words = "alike" if alike else "different"
+        yield f"| {words} | {n:,} | {name} | {true:+.4f} | {cells[0]} | {together:.2f} | {cells[1]} |"
 
 
 def main() -> None:
@@ -90,7 +134,11 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=200)
     parser.add_argument("--sizes", type=int, nargs="*", default=[500, 2000])
     parser.add_argument("--processes", type=int, default=2)
+    parser.add_argument("--only", default="")
+    parser.add_argument("--raw", type=Path, default=Path("runs/compared.jsonl"))
     options = parser.parse_args()
+    options.raw.parent.mkdir(parents=True, exist_ok=True)
+    options.raw.touch()
     print(
         "| models | items | | difference | paired: covered | mean width | correlation "
         "| apart: covered | mean width |"
@@ -98,24 +146,11 @@ def main() -> None:
     print("|---|---|---|---|---|---|---|---|---|")
     with ProcessPoolExecutor(options.processes) as pool:
         for alike in (False, True):
+            if options.only not in ("alike" if alike else "different"):
+                continue
             for n in options.sizes:
-                runs = pool.map(partial(repeat, n=n, alike=alike), range(options.repeats))
-                found = list(tqdm(runs, total=options.repeats, leave=False))
-                for k, name in enumerate(one.quantity for one in found[0][0]):
-                    true = truth(alike)[name]
-                    cells = []
-                    for which in (0, 1):
-                        mine = [pair[which][k] for pair in found]
-                        covered = np.mean([one.low <= true <= one.high for one in mine])
-                        width = np.mean([one.high - one.low for one in mine])
-                        cells.append(f"{covered:.1%} | {width:.4f}")
-                    together = np.mean([pair[0][k].correlation for pair in found])
-                    words = "alike" if alike else "different"
-                    print(
-                        f"| {words} | {n:,} | {name} | {true:+.4f} | {cells[0]} | {together:.2f} "
-                        f"| {cells[1]} |",
-                        flush=True,
-                    )
+                found = study(n, alike, options.repeats, options.raw, pool)
+                print("\n".join(rows(n, alike, found)), flush=True)
 
 
 if __name__ == "__main__":

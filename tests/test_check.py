@@ -120,6 +120,16 @@ def test_a_method_without_intervals_needs_the_estimate(items: Path, server: Serv
     assert held(folder, "--max-ece", 0.9, "--estimate").exit_code == 0
 
 
+def test_answers_of_another_method_read_by_latent_have_bounds(
+    items: Path, server: Server, tmp_path: Path
+) -> None:
+    """What counts is who read the answers, not who asked for them."""
+    out = audited(items, server, tmp_path / "run", method="extraction", queries=2, estimator="latent")
+    found = check(out, [Limit("ece", 0.9)], resamples=REFITS)
+    assert found.outcome == "passed"
+    assert found.verdicts[0].bound is not None
+
+
 def test_without_a_limit_or_a_run_it_says_so(run: Path, tmp_path: Path) -> None:
     """No limit is a wrong command line, no run an error: neither passes."""
     assert held(run).exit_code == 2

@@ -13,7 +13,6 @@ from typing import Literal, TypeAlias
 
 from blindcal.errors import NotIdentifiedError, StoreError
 from blindcal.finished import open_result, open_run
-from blindcal.methods import FITTED
 from blindcal.result import AuditResult, Estimate
 
 Quantity: TypeAlias = Literal["ece", "brier", "accuracy", "auroc", "invalid"]
@@ -131,7 +130,7 @@ def _bounds(
     """Intervals whose ends are each passed with probability 1 - confidence."""
     level = 2 * confidence - 1
     stored: dict[Quantity, Estimate] = {name: getattr(result, name) for name in quantities}
-    if result.method not in FITTED or all(one.low is None for one in stored.values()):
+    if result.estimator != "latent" or all(one.low is None for one in stored.values()):
         return {}
     try:
         fit = open_run(path).fit(resamples)
@@ -174,7 +173,7 @@ def _verdict(
     if bound is None:
         why = (
             f"no interval for it by method {result.method}: the estimate alone can decide (--estimate)"
-            if result.method not in FITTED
+            if result.estimator != "latent"
             else f"no bound that is {percent(confidence)} sure: the run is needed, not its result alone"
         )
         return Verdict(limit, "undecided", value, None, why)

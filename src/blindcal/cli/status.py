@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -31,9 +32,12 @@ def command(run: Path, as_json: bool) -> None:
     if as_json:
         click.echo(msgspec.json.encode(found))
         return
-    for name, value in _in_words(found).items():
+    batches = found.pop("batches", [])
+    for name, value in found.items():
+        if isinstance(value, dict):
+            value = ", ".join(f"{k} {v:,}" for k, v in value.items())
         click.echo(f"{name:<10} {printable(str(value), 400)}")
-    for number, batch in enumerate(found["batches"], 1):
+    for number, batch in enumerate(batches, 1):
         click.echo(f"{f'batch {number}':<10} {_line(batch)}")
 
 
@@ -49,39 +53,22 @@ def _status(path: Path) -> dict[str, Any]:
     found: dict[str, Any] = {
         "run": str(path),
         "state": _state(path, asked, usage.queries, finished, sum(not batch.ended for batch in batches)),
-        **{name: settings.get(name) for name in ("model", "base_url", "method", "queries", "seed")},
+        "model": f"{settings.get('model')} at {settings.get('base_url')}",
+        "method": "{method}, {queries} queries an item, seed {seed}".format_map(defaultdict(str, settings)),
         "items": settings.get("items", 0),
-        "verdict": (ready.get("probe") or {}).get("verdict"),
+        "verdict": (ready.get("probe") or {}).get("verdict", "not probed yet"),
         "rounds": len(rounds),
-        "asked": asked,
+        "answers": f"{usage.queries:,} of {asked:,} asked for so far, {usage.invalid:,} invalid",
         "usage": asdict(usage),
-        "result": None,
-        "batches": [described(batch) for batch in batches],
     }
     if finished.is_file():
         result = AuditResult.load(finished)
-        found["result"] = {"ece": result.ece.value, "created": result.created, "complete": result.complete}
+        found["result"] = (
+            f"ECE {result.ece.value}, {result.created}, {'complete' if result.complete else 'partial'}"
+        )
+    if batches:
+        found["batches"] = [described(batch) for batch in batches]
     return found
-
-
-def _in_words(found: dict[str, Any]) -> dict[str, Any]:
-    usage, result = found["usage"], found["result"]
-    answered = f"{usage['queries']:,} of {found['asked']:,} asked for so far"
-    told = {
-        "run": found["run"],
-        "state": found["state"],
-        "model": f"{found['model']} at {found['base_url']}",
-        "method": f"{found['method']}, {found['queries']} queries an item, seed {found['seed']}",
-        "items": found["items"],
-        "verdict": found["verdict"] or "not probed yet",
-        "rounds": found["rounds"],
-        "answers": f"{answered}, {usage['invalid']:,} invalid",
-        "usage": ", ".join(f"{name} {value:,}" for name, value in usage.items()),
-    }
-    if result is not None:
-        state = "complete" if result["complete"] else "partial"
-        told["result"] = f"ECE {result['ece']}, {result['created']}, {state}"
-    return told
 
 
 def described(batch: Batch) -> dict[str, Any]:
