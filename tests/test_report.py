@@ -387,6 +387,30 @@ def _said(result: AuditResult, sentences: Sequence[Sentence]) -> str:
     )
 
 
+def test_stated_confidence_is_not_called_a_logit() -> None:
+    """Where the confidence is said in words there is no token, no threshold that was asked and no shift."""
+    labels, p = population(300)
+    found = audited(labels, p, "sampling", invalid=0.02)
+    assert found.example is not None
+    page = render(
+        replace(
+            found,
+            method="verbalized",
+            estimator="stated",
+            semantics="stated",
+            measures="the confidence that the model states in words",
+            targets=Targets((), ()),
+            example=replace(found.example, logit_bias={}),
+            invalid_reasons={"no confidence": 3},
+            settings={"positive": "True", "negative": "False"},
+        )
+    )
+    assert "no confidence</bdi> (<data" in page
+    assert "What a model says about its confidence is text like any other" in page
+    assert "none was sent" in page
+    assert not re.search(r"[sS]hift|threshold <data", page)
+
+
 # What it must not do
 
 
