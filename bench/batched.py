@@ -1,7 +1,7 @@
 """What an audit through batches gives up and takes: accuracy of one round, time and memory of many queries.
 
-    python bench/batched.py accuracy [--data ../shared] [--repeats 20]   # minutes
-    python bench/batched.py size [--queries 120000]                      # about a minute
+    python bench/batched.py accuracy [--data ../shared] [--repeats 20] [--budgets 1 2]   # minutes
+    python bench/batched.py size [--queries 120000]                                      # about a minute
 
 One query an item is one round through batches, thresholds spread evenly; asked live it is two, and the second
 puts its thresholds where the first found them to tell most. `accuracy` compares the two designs on the twelve
@@ -60,7 +60,7 @@ def error(job: tuple[Path, float, bool, int]) -> tuple[float, float]:
     return float(np.mean(found)), rounds
 
 
-def compare(data: Path, repeats: int, processes: int) -> None:
+def compare(data: Path, repeats: int, budgets: list[float], processes: int) -> None:
     """Print the error of both designs."""
     paths = sorted((data / "scores").glob("*.csv.gz"))
     if not paths:
@@ -69,7 +69,7 @@ def compare(data: Path, repeats: int, processes: int) -> None:
         f"| queries an item | live: rounds, error | batches: rounds, error | {repeats} repeats, seeds from 0"
     )
     with ProcessPoolExecutor(processes) as pool:
-        for queries in (1.0, 1.5, 2.0):
+        for queries in budgets:
             cells = []
             for adaptive in (True, False):
                 jobs = [(path, queries, adaptive, repeats) for path in paths]
@@ -130,11 +130,12 @@ def main() -> None:
     parser.add_argument("what", choices=("accuracy", "size"))
     parser.add_argument("--data", type=Path, default=Path(__file__).parents[2] / "shared")
     parser.add_argument("--repeats", type=int, default=20)
+    parser.add_argument("--budgets", type=float, nargs="*", default=[1.0, 1.5, 2.0])
     parser.add_argument("--processes", type=int, default=2)
     parser.add_argument("--queries", type=int, default=120_000)
     arguments = parser.parse_args()
     if arguments.what == "accuracy":
-        compare(arguments.data, arguments.repeats, arguments.processes)
+        compare(arguments.data, arguments.repeats, arguments.budgets, arguments.processes)
         return
     ours, theirs = multiprocessing.Pipe()
     process = multiprocessing.get_context("spawn").Process(target=serve, args=(theirs,), daemon=True)
