@@ -103,6 +103,7 @@ def test_the_command_writes_a_result_and_counts(folders: list[Path], tmp_path: P
     assert done.exit_code == 0, done.output
     assert "ECE" in done.output
     assert "run.sqlite" not in done.output
+    assert "part0.jsonl" in (out / "report.html").read_text()
     assert json.loads((out / "result.json").read_text())["counts"]["items"] == N
     assert read_counts(table).items == N
     again = CliRunner().invoke(app, ["merge", *named, "--out", named[0]])
