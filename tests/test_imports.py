@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -208,6 +209,17 @@ def test_importing_is_quick_and_light() -> None:
     spent, *loaded = run.stdout.split()
     assert loaded == []
     assert float(spent) < 1.0  # seconds of the process's own time: a busy machine does not matter much
+
+
+def test_the_command_line_starts_without_numpy() -> None:
+    """`blindcal --help` loads no numpy, so that its choice of threads holds; the user's own wins."""
+    script = "import blindcal.cli, os, sys; print(os.environ['OPENBLAS_NUM_THREADS'], 'numpy' in sys.modules)"
+    for environ, threads in (({}, "1"), ({"OPENBLAS_NUM_THREADS": "2"}, "2")):
+        clean = {name: value for name, value in os.environ.items() if name != "OPENBLAS_NUM_THREADS"}
+        run = subprocess.run(
+            [sys.executable, "-c", script], capture_output=True, text=True, check=True, env=clean | environ
+        )
+        assert run.stdout.split() == [threads, "False"]
 
 
 def test_public_names_are_there() -> None:

@@ -6,14 +6,14 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 from blindcal.errors import BlindcalError
-from blindcal.estimate.blind import BlindResult, blind
-from blindcal.estimate.counts import Counts
-from blindcal.estimate.latent import LatentFit, latent
-from blindcal.estimate.truth import BinnedCalibration, binned_ece
 
 if TYPE_CHECKING:
     from blindcal.auditing import audit, audit_async
     from blindcal.bar import Bar
+    from blindcal.estimate.blind import BlindResult, blind
+    from blindcal.estimate.counts import Counts
+    from blindcal.estimate.latent import LatentFit, latent
+    from blindcal.estimate.truth import BinnedCalibration, binned_ece
     from blindcal.result import AuditResult
     from blindcal.settings import Settings
 
@@ -33,13 +33,21 @@ __all__ = [
     "latent",
 ]
 
-# Estimating needs no HTTP client: what audits endpoints is imported when it is first asked for.
+# Everything is imported when it is first asked for: estimating needs no HTTP client, and the command line
+# starts without numpy.
 _LATER = {
     "AuditResult": "result",
     "Bar": "bar",
+    "BinnedCalibration": "estimate.truth",
+    "BlindResult": "estimate.blind",
+    "Counts": "estimate.counts",
+    "LatentFit": "estimate.latent",
     "Settings": "settings",
     "audit": "auditing",
     "audit_async": "auditing",
+    "binned_ece": "estimate.truth",
+    "blind": "estimate.blind",
+    "latent": "estimate.latent",
 }
 
 
