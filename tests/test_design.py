@@ -280,7 +280,7 @@ def test_fractional_samples_go_to_a_random_part() -> None:
 BAD = [
     (
         {"method": "guess"},
-        "method: must be one of latent, blind, sampling, extraction, temperature, got 'guess'",
+        "method: must be one of latent, blind, sampling, extraction, temperature, verbalized, got 'guess'",
     ),
     ({"queries": 0}, "queries: must be a positive number, got 0"),
     ({"queries": float("nan")}, "queries: must be a positive number, got nan"),

@@ -8,13 +8,12 @@ ended, and costs nothing once it has finished. :func:`audit` is for scripts and 
 from __future__ import annotations
 
 import asyncio
-import base64
 import contextlib
 import math
 import re
 import threading
 import time
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from concurrent.futures import Future
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -23,9 +22,8 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
-import numpy.typing as npt
 
-from blindcal import design
+from blindcal import budget, design
 from blindcal.batched import Polling, run_batched
 from blindcal.canaries import Canaries
 from blindcal.catalogue import open_items
@@ -53,8 +51,8 @@ from blindcal.records import (
 from blindcal.result import SCHEMA_VERSION, AuditResult, Example, Spend, Tally, write_answers
 from blindcal.run import Limits, Outcome, Prices, Progress, run
 from blindcal.settings import Settings
+from blindcal.stages import taken
 from blindcal.store import Store
-from blindcal.subsets import grown
 from blindcal.text import printable
 from blindcal.wording import INSTRUCTION
 
@@ -168,14 +166,17 @@ async def audit_async(
         open_items, items, settings.reading, data_dir=settings.data_dir, scratch=folder
     )
     with loaded, Store.open(folder / RUN_FILE) as store:
-        settings = settings.resolved(len(loaded), loaded.words)
+        budgeted = _budgeted(settings, limits, store)
+        settings = settings.resolved(len(loaded), loaded.words, budgeted=budgeted)
         if (store.note("config") or {}).get("batch"):  # begun through batches, it goes on through them
             settings = replace(settings, batch=True)
         await asyncio.to_thread(
             store.begin, settings.fixed(loaded), loaded, keep_prompts=settings.keep_prompts
         )
         await asyncio.to_thread(store.set_parts, settings.by_field, loaded.parts)
-        stages = await asyncio.to_thread(_stages, loaded, settings, store)
+        if limits.max_cost is not None and prices is not None and store.note("ready") is None:
+            budget.check(limits.max_cost, prices, loaded.characters / len(loaded))
+        stages = await asyncio.to_thread(taken, loaded, settings, store)
         truth = (
             None
             if oracle is None
@@ -186,34 +187,44 @@ async def audit_async(
             batches = await _batches(asked, store) if settings.batch else None
             ready = await prepare(asked, loaded, settings, store, targets, limits, prices, force, tell)
             tell("asking")
-            asking = _design(loaded, settings, stages)
             question = _question(settings, ready.targets)
             how: dict[str, Any] = {
                 "limits": limits,
                 "prices": prices,
-                "planned": _planned(len(loaded), settings, stages),
                 "spent": ready.spent,
                 "max_shift": ready.max_shift,
                 "progress": progress,
                 "stop": stop,
             }
-            if batches is None:
-                outcome = await run(asking, loaded, asked, question, store, **how)
-            else:
+
+            async def ask(asking: design.Design, planned: int) -> Outcome:
+                if batches is None:
+                    return await run(asking, loaded, asked, question, store, planned=planned, **how)
                 biased = design.METHODS[settings.method].biased
                 sure = biased and ready.probe is not None and not ready.probe["forced"]
-                canaries = Canaries.among(len(loaded), ready.max_shift) if sure else None
-                outcome = await run_batched(
+                return await run_batched(
                     asking,
                     loaded,
                     batches,
                     question,
                     store,
-                    canaries=canaries,
+                    canaries=Canaries.among(len(loaded), ready.max_shift) if sure else None,
                     polling=polling,
                     stage=tell,
+                    planned=planned,
                     **how,
                 )
+
+            if budgeted:
+                n = len(loaded) if stages is None else sum(stage.size for stage in stages)
+                length = loaded.characters / len(loaded)
+                purse = budget.Purse(store, prices, settings.batch, limits.max_cost, ready.spent, n, length)
+                outcome, settings, asking = await _within(purse, loaded, settings, stages, ask)
+            else:
+                asking = _design(loaded, settings, stages)
+                outcome = await ask(asking, _planned(len(loaded), settings, stages))
+            if budgeted and (outcome.stopped or "").startswith("max_cost"):
+                outcome = replace(outcome, stopped=None)  # the money is spent, as it was meant to be
         if outcome.stopped is not None and not len(outcome.answered.answers):
             raise NotIdentifiedError(
                 f"{printable(outcome.stopped)} before the first answer: the probe alone took "
@@ -244,6 +255,7 @@ async def audit_async(
             seconds,
             len(store.batches()),
             reasons,
+            limits.max_cost is not None,
         )
         tell("writing")
         await asyncio.to_thread(write_answers, store, folder / ANSWERS_FILE)
@@ -257,35 +269,36 @@ def default_folder(items: str | Path, model: str) -> Path:
     return Path("runs") / "-".join(re.sub(r"[^\w.]+", "-", part).strip("-.") for part in (stem, model))
 
 
-def _stages(items: Items, settings: Settings, store: Store) -> list[IntArray] | None:
-    """The items that take part, as they came in; ``None`` for all at once. Noted before they are asked."""
-    n = len(items)
-    noted = store.note("stages")
-    if noted is None and (settings.subset is None or settings.subset >= n):
-        return None
-    taken = [np.flatnonzero(_unpacked(one, n)) for one in noted or ()]
-    if noted is None and store.rounds():
-        taken = [np.arange(n)]  # begun with all of them
-    stages = grown(taken, settings.subset or n, items.labels, items.groups, items.parts, seed=settings.seed)
-    if len(stages) > len(taken):
-        if settings.method == "blind" and taken:
-            raise ConfigError(
-                f"items: this run asks {taken[0].size:,} by blind, which splits all its items at once and "
-                "cannot grow: choose another folder"
-            )
-        store.set_note("stages", [_packed(stage, n) for stage in stages])
-    return list(stages)
+def _budgeted(settings: Settings, limits: Limits, store: Store) -> bool:
+    """Whether the money decides how much is asked: it was so when the run began, or is now if it begins."""
+    begun = store.note("config")
+    if settings.method != "latent" or settings.queries is not None:
+        return False
+    return limits.max_cost is not None if begun is None else begun.get("queries") is None
 
 
-def _packed(members: IntArray, n: int) -> str:
-    return base64.b64encode(np.packbits(np.isin(np.arange(n), members)).tobytes()).decode()
+async def _within(
+    purse: budget.Purse,
+    items: Items,
+    settings: Settings,
+    stages: list[IntArray] | None,
+    ask: Callable[[design.Design, int], Awaitable[Outcome]],
+) -> tuple[Outcome, Settings, design.Design]:
+    """Ask as much as a budget pays for: a pilot, what it shows can be paid for, and what is left over."""
+    pilot = purse.decided().pilot
+    outcome = await budget.pilot(purse, _design(items, replace(settings, queries=1.0), stages, pilot), ask)
+    while True:
+        settings = replace(settings, queries=purse.decided().mean(purse.n))
+        asking = _design(items, settings, stages, pilot)
+        if outcome is None or outcome.stopped is None:
+            outcome = await ask(asking, _planned(len(items), settings, stages))
+        if outcome.stopped is not None or not purse.top_up():
+            return outcome, settings, asking
 
 
-def _unpacked(packed: str, n: int) -> npt.NDArray[np.bool_]:
-    return np.unpackbits(np.frombuffer(base64.b64decode(packed), np.uint8), count=n).astype(bool)
-
-
-def _design(items: Items, settings: Settings, stages: list[IntArray] | None) -> design.Design:
+def _design(
+    items: Items, settings: Settings, stages: list[IntArray] | None, pilot: int | None = None
+) -> design.Design:
     assert settings.queries is not None
     assert settings.bins is not None
     return design.make(
@@ -296,6 +309,7 @@ def _design(items: Items, settings: Settings, stages: list[IntArray] | None) -> 
         seed=settings.seed,
         adaptive=not settings.batch,
         stages=stages,
+        pilot=None if settings.batch else pilot,
     )
 
 
@@ -329,6 +343,7 @@ def _conclude(
     seconds: float,
     batches: int,
     reasons: dict[str, int],
+    limited: bool,
 ) -> AuditResult:
     assert settings.bins is not None
     answered, labels = outcome.answered, items.labels
@@ -399,6 +414,11 @@ def _conclude(
         probe=ready.probe,
         oracle=None if truth is None else truth.compare(labels, found.ece, settings.bins),
         settings=settings.fixed(items),
+        next_dollar=None
+        if prices is None or not limited or settings.method != "latent"
+        else budget.next_dollar(
+            found.ece, how, labels, members.size, outcome, prices.batched if settings.batch else prices
+        ),
     )
 
 

@@ -132,13 +132,15 @@ class LatentDesign:
     with density proportional to the standard deviation of the answer, as Neyman's allocation has it. With
     ``adaptive`` off all first queries are even and one round holds them: what a batch endpoint needs.
     Further queries go to the items whose probability is least certain, at thresholds that split what is
-    left (METHOD 5), two rounds for each query an item.
+    left (METHOD 5), two rounds for each query an item, and end where no answer could tell anything more.
+    ``pilot`` sets the size of the first round, where it was decided before ``queries`` was.
     """
 
     labels: IntArray
     queries: float
     seed: int
     adaptive: bool = True
+    pilot: int | None = None
     sizes: tuple[int, ...] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -146,6 +148,7 @@ class LatentDesign:
         total = max(1, round(self.queries * n))
         first = min(n, total)
         pilot = round(PILOT * first) if self.adaptive and first >= LEAST_PILOT else first
+        pilot = pilot if self.pilot is None else min(self.pilot, first)
         sizes = [pilot, first - pilot]
         left = total - first
         while left > 0:
@@ -162,7 +165,7 @@ class LatentDesign:
         rng = np.random.default_rng([self.seed, 3, index])
         n = self.labels.size
         if ends[index] > min(n, int(ends[-1])):
-            return self._follow_up(answered, self.sizes[index], rng)
+            return self._follow_up(answered, int(ends[index]) - len(answered), rng)
         order = self._order()[len(answered) : int(ends[index])]
         density = np.diff(EDGES_P)
         by_label = [density, density]
@@ -197,14 +200,16 @@ class LatentDesign:
         )
         return threshold_densities(working_table(patterns))
 
-    def _follow_up(self, answered: Answered, size: int, rng: np.random.Generator) -> Round:
+    def _follow_up(self, answered: Answered, size: int, rng: np.random.Generator) -> Round | None:
         patterns = self._patterns(answered)
         split = best_splits(patterns, working_table(patterns))
+        if not (split.gain > 0).any():
+            return None
         gain = split.gain[patterns.of_item] * rng.uniform(0.999, 1.0, self.labels.size)  # ties fall at random
         chosen = np.argsort(-gain, kind="stable")[:size]
         pattern = patterns.of_item[chosen]
         low, high = split.low[pattern], split.high[pattern]
-        edge = low + np.floor(rng.uniform(size=size) * (high - low + 1)).astype(np.int64)
+        edge = low + np.floor(rng.uniform(size=chosen.size) * (high - low + 1)).astype(np.int64)
         return _round(chosen, -EDGES_S[edge])
 
 
@@ -295,6 +300,7 @@ class Terms:
     bins: int
     seed: int
     adaptive: bool
+    pilot: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -324,7 +330,7 @@ class Method:
 METHODS: Mapping[str, Method] = {
     "latent": Method(
         1.0,
-        lambda t: LatentDesign(t.labels, t.queries, t.seed, t.adaptive),
+        lambda t: LatentDesign(t.labels, t.queries, t.seed, t.adaptive, t.pilot),
         "latent",
         "K threshold answers an item (logit_bias, T = 0), asked where they tell most",
     ),
@@ -400,6 +406,7 @@ def make(
     seed: int = 0,
     adaptive: bool = True,
     stages: Sequence[IntArray] | None = None,
+    pilot: int | None = None,
 ) -> Design:
     """The design of a method by name.
 
@@ -418,12 +425,14 @@ def make(
         Let later rounds of ``latent`` depend on earlier answers; off, one query an item is one round.
     stages : sequence of arrays, optional
         Only these items, sorted, one stage after the other, each as if it were alone.
+    pilot : int, optional
+        Items of the first round of ``latent``.
     """
     y = labels_array(labels)
     if not (np.isfinite(queries) and queries > 0):
         raise InputError(f"queries: must be a positive number, got {queries!r}")
     if stages is None:
-        return method_of(method).design(Terms(y, queries, bins, seed, adaptive))
+        return method_of(method).design(Terms(y, queries, bins, seed, adaptive, pilot))
     if method == "blind":
         if len(stages) > 1:
             raise InputError(
@@ -431,7 +440,7 @@ def make(
             )
         return BlindDesign(y.size, whole(bins, "bins"), seed, stages[0])
     designs = [
-        method_of(method).design(Terms(y[members], queries, bins, seed + k * 2**32, adaptive))
+        method_of(method).design(Terms(y[members], queries, bins, seed + k * 2**32, adaptive, pilot))
         for k, members in enumerate(stages)
     ]
     return StagedDesign(tuple(stages), tuple(designs))

@@ -297,7 +297,8 @@ def _mean_width(found: _Scatter, n: float, level: float) -> float:
     """Mean width of the intervals around a few imagined estimates, from the smallest to the largest."""
     step = found.gaps.shape[0] // _AUDITS
     imagined = np.argsort(found.estimates)[step // 2 :: step]
-    return float(np.mean([_width(found.gaps[k], found.gaps, n, level) for k in imagined]))
+    off = found.gaps - found.gaps.mean(axis=0)
+    return float(np.mean([_width(found.gaps[k], found.gaps[k] + off, n, level) for k in imagined]))
 
 
 def _width(gaps: FloatArray, draws: FloatArray, n: float, level: float) -> float:

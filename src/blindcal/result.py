@@ -161,6 +161,14 @@ class Oracle:
 
 
 @dataclass(frozen=True, slots=True)
+class NextDollar:
+    """What one more dollar would buy: so many queries, and about this half-width of the ECE's interval."""
+
+    queries: int
+    half_width: float
+
+
+@dataclass(frozen=True, slots=True)
 class AuditResult:
     """Everything an audit says.
 
@@ -211,6 +219,7 @@ class AuditResult:
     probe: dict[str, Any] | None
     oracle: Oracle | None
     settings: dict[str, Any]
+    next_dollar: NextDollar | None = None
 
     @property
     def direction(self) -> Direction:

@@ -25,7 +25,7 @@ import numpy.typing as npt
 
 from blindcal.design import Design
 from blindcal.endpoints.base import Endpoint
-from blindcal.errors import EndpointError, ReplyError, RetryableError
+from blindcal.errors import EndpointError, InputError, ReplyError, RetryableError
 from blindcal.pace import Climb, Meter
 from blindcal.question import Asking
 from blindcal.records import (
@@ -41,6 +41,7 @@ from blindcal.store import UNASKED, AnswerArray, Saved, Store, Usage
 CHARACTERS_A_TOKEN = 4.0  # a guess that serves until the endpoint has told a real count
 REPLY_TRIES = 3
 ALL_INVALID = 50
+_WARY = 1.05  # times what a query under way is expected to cost, where costs are limited
 HOPELESS = 20  # so many unusable replies in a row are no accident
 HOPELESS_AT_FIRST = 5
 
@@ -80,6 +81,10 @@ class Limits:
     attempts: int = 8
     patience: float = 300.0
     backoff: float = 0.5
+
+    def __post_init__(self) -> None:
+        if self.max_cost is not None and not (np.isfinite(self.max_cost) and self.max_cost > 0):
+            raise InputError(f"max-cost: must be a number of dollars above 0, got {self.max_cost!r}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,6 +213,7 @@ class _Runner:
         self._meter = Meter(limits.rpm, limits.tpm)
         self._on_the_wire = 0
         self._under_way = 0
+        self._expected: dict[int, float] = {}  # what queries under way may cost, where that is limited
         self._useless: list[tuple[int, str]] = []
         self._useless_in_a_row = 0
         self._heard = time.monotonic()
@@ -283,7 +289,7 @@ class _Runner:
         position = None if self._stop.is_set() else next(self._queries, None)
         if position is None:
             return None
-        if (why := self._spent_up()) is not None:
+        if (why := self._spent_up(int(position))) is not None:
             self.stopped, self._queries = why, iter(())
             return None
         self._under_way += 1
@@ -302,6 +308,8 @@ class _Runner:
                 self._fail(error)
             self._on_the_wire -= 1
             self._under_way -= not handed_over
+            if not handed_over:
+                self._expected.pop(position, None)
             position = self._take()
         self._fill()
 
@@ -330,13 +338,7 @@ class _Runner:
 
     async def _ask(self, position: int) -> Saved | None:
         """Ask until there is an answer, or no hope of one for this query."""
-        messages = self._items[int(self._asked.items[position])].messages
-        request = self._question.request(
-            messages,
-            float(self._asked.shifts[position]),
-            float(self._asked.temperatures[position]),
-            self._first + position,
-        )
+        request = self._request(position)
         tokens = self._guess(request)
         attempt, useless = 1, 0
         while True:
@@ -369,12 +371,21 @@ class _Runner:
                     self._question, self._first + position, reply, attempt, self._heard - started
                 )
 
+    def _request(self, position: int) -> Request:
+        return self._question.request(
+            self._items[int(self._asked.items[position])].messages,
+            float(self._asked.shifts[position]),
+            float(self._asked.temperatures[position]),
+            self._first + position,
+        )
+
     # What came back
 
     def _count(self, group: list[Saved]) -> None:
         """Count answers that are on disk."""
         for saved in group:
             self._answers[saved.query - self._first] = saved.answer
+            self._expected.pop(saved.query - self._first, None)
             self._fresh += saved.usage
         if time.monotonic() - self._told > 0.1:
             self.tell()
@@ -406,7 +417,8 @@ class _Runner:
 
     # Limits
 
-    def _spent_up(self) -> str | None:
+    def _spent_up(self, position: int) -> str | None:
+        """Why the next query would be one too many, if it would."""
         if self._limits.max_queries is not None:
             asked = self._spent.queries + self.usage.queries + self._under_way
             if asked >= self._limits.max_queries:
@@ -414,8 +426,14 @@ class _Runner:
         if self._limits.max_cost is not None and self._prices is not None:
             paid = self._prices.cost(self._spent + self.usage)
             each = paid / max(1, self._spent.queries + self.usage.queries)
-            if paid + each * (self._under_way + 1) > self._limits.max_cost:
+            request = self._request(position)
+            out = request.max_tokens
+            longest = Usage(1, 1, round(self._guess(request)) - out, out)
+            # a long question costs more than the mean one, and its tokens are a guess until it is answered
+            own = _WARY * max(each, self._prices.cost(longest))
+            if paid + sum(self._expected.values()) + own > self._limits.max_cost:
                 return f"max_cost = {self._limits.max_cost:g} reached"
+            self._expected[position] = own
         return None
 
     def _guess(self, request: Request) -> float:

@@ -28,6 +28,7 @@ LIST_PRICES = {
     "gpt-3.5-turbo": (0.5, 1.5),
 }
 DEFAULT_BINS = 5
+MOST_QUERIES = 100
 DEFAULT_WORDS = ("Yes", "No")
 
 
@@ -91,6 +92,8 @@ class Settings:
         _check("seed", self.seed, _whole(self.seed, 0), "a whole number from 0 up")
         _check("bins", self.bins, self.bins is None or _whole(self.bins, 1), "a whole number from 1 up")
         _check("queries", self.queries, self.queries is None or _positive(self.queries), "a number above 0")
+        few = self.queries is None or self.queries <= MOST_QUERIES
+        _check("queries", self.queries, few, f"at most {MOST_QUERIES} an item: more would tell nothing more")
         _check(
             "items", self.subset, self.subset is None or _whole(self.subset, 1), "a whole number from 1 up"
         )
@@ -150,13 +153,16 @@ class Settings:
         """What is measured: pair, max or sum (METHOD 1), or what is stated in words."""
         return METHODS[self.method].semantics(self.semantics)
 
-    def resolved(self, n: int, words: tuple[str, str] | None = None) -> Settings:
-        """With the defaults filled in that depend on the method, the number of items and their own words."""
+    def resolved(self, n: int, words: tuple[str, str] | None = None, *, budgeted: bool = False) -> Settings:
+        """With the defaults filled in that depend on the method, the number of items and their own words.
+
+        If ``budgeted``, a budget decides the number of queries later.
+        """
         positive, negative = words or DEFAULT_WORDS
         bins = bins_blind(min(n, self.subset or n)) if self.method == "blind" else DEFAULT_BINS
         return replace(
             self,
-            queries=METHODS[self.method].queries if self.queries is None else self.queries,
+            queries=METHODS[self.method].queries if self.queries is None and not budgeted else self.queries,
             bins=bins if self.bins is None else self.bins,
             positive=self.positive or positive,
             negative=self.negative or negative,

@@ -145,7 +145,7 @@ LONGEST_POLL = 60.0  # seconds between looks at a batch
     "--max-cost",
     type=click.FloatRange(0, min_open=True),
     metavar="DOLLARS",
-    help="Stop before it costs more; needs prices.",
+    help="Spend no more; needs prices. Without --queries, latent asks as much as this pays for.",
 )
 @options.price_options
 @click.option(
@@ -225,7 +225,8 @@ def command(
         raise click.UsageError("--wait goes with --batch")
     prices = options.prices(price_in, price_out, batch_price, settings)
     if max_cost is not None and prices is None:
-        raise click.UsageError("--max-cost needs --price-in and --price-out")
+        named = printable(settings.model, 60)
+        raise click.UsageError(f"--max-cost needs --price-in and --price-out: none are known for {named!r}")
     if dry_run:
         _show_plan(asyncio.run(plan(items, settings, prices=prices)), settings, as_json)
         return
@@ -345,6 +346,12 @@ def show(result: AuditResult, folder: Path) -> None:
         f"queries    {spend.queries:,} ({spend.probe_queries} to probe{through}), "
         f"{spend.prompt_tokens:,} tokens in, {spend.completion_tokens:,} out{cost}"
     )
+    if result.next_dollar is not None and result.ece.low is not None and result.ece.high is not None:
+        half = (result.ece.high - result.ece.low) / 2
+        click.echo(
+            f"next $1    {result.next_dollar.queries:,} more queries: the ECE to about "
+            f"+- {result.next_dollar.half_width:.4f} (now +- {half:.4f})"
+        )
     if result.oracle is not None:
         off = result.oracle.difference
         inside = {True: ", inside the interval", False: ", OUTSIDE the interval", None: ""}
