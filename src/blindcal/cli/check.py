@@ -80,8 +80,8 @@ def command(
     """Hold RUNS, the folders of finished audits, to limits.
 
     A limit holds if the figure's bound is within it: at --confidence 0.95 a model that is just beyond the
-    limit passes one time in twenty. An estimate within its limit whose bound is not is undecided: audit more
-    items. RUNS may also be result.json files, whose own intervals then bound them.
+    limit passes at most one time in twenty. An estimate within its limit whose bound is not is undecided:
+    audit more items. RUNS may also be result.json files, whose own intervals then bound them.
 
     \b
     Examples:
