@@ -82,20 +82,22 @@ def test_sampled_answer_follows_the_curve(temperature: float) -> None:
 
 
 def test_certain_probabilities() -> None:
-    """Probabilities of exactly zero and one are answered, and no bias in range overrules them."""
+    """Probabilities of exactly zero and one are beyond any other's threshold, and in reach of the bias."""
 
-    async def talk() -> list[str]:
+    async def talk(shift: float) -> list[str]:
         found = Recording.from_probabilities(["item-0", "item-1"], np.array([0.0, 1.0]))
         async with (
             Server(found, items(2)) as server,
             HttpEndpoint(Address(server.base_url, "replay"), environ={}) as endpoint,
         ):
-            bias: list[dict[int, float]] = [{1: 100.0, 2: 50.0}, {1: 0.0, 2: 50.0}]
+            bias: list[dict[int, float]] = [{1: 50 + shift, 2: 50.0}, {1: 50 - shift, 2: 50.0}]
             return [
                 (await endpoint.ask(Request(i.messages, b))).text for i, b in zip(items(2), bias, strict=True)
             ]
 
-    assert asyncio.run(talk()) == ["No", "Yes"]
+    nearest = 1 - np.finfo(float).epsneg  # the last double below one
+    assert asyncio.run(talk(math.log(nearest / (1 - nearest)))) == ["No", "Yes"]
+    assert asyncio.run(talk(50.0)) == ["Yes", "No"]
 
 
 def test_token_variants(tmp_path: Path) -> None:

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import json
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from blindcal.endpoints import tokens
+from blindcal.endpoints import openai_ids, tokens
 from blindcal.endpoints.http import Address, HttpEndpoint
 from blindcal.endpoints.recording import Recording
 from blindcal.endpoints.replay import Behaviour, Server
-from blindcal.errors import FatalError, InputError
+from blindcal.errors import FatalError, InputError, MissingExtraError
 from blindcal.records import INVALID, NEGATIVE, POSITIVE, Targets, Token
 from serving import items, replayed
 
@@ -161,6 +162,23 @@ def test_openai_vocabularies(model: str, ids: dict[str, int]) -> None:
     source = tokens.openai(model)
     for text, number in ids.items():
         assert asyncio.run(_encoded(source, text)) == [number]
+
+
+@pytest.mark.parametrize("encoding", openai_ids.ENCODINGS)
+def test_ids_known_by_heart(encoding: str) -> None:
+    """The table of usual answer words is what OpenAI's published vocabulary says."""
+    assert openai_ids.table(tokens.vocabulary(encoding).encode) == openai_ids.IDS[encoding]
+
+
+def test_usual_answer_words_need_no_vocabulary(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without the extra, Yes and No have all their spellings; for another word the error names the extra."""
+    monkeypatch.setitem(sys.modules, "bpe_openai", None)
+    source = tokens.openai("gpt-4o-mini")
+    found = asyncio.run(tokens.candidates("Yes", source))
+    assert {token.text: token.id for token in found}["Yes"] == 13022
+    assert {token.text for token in found} == {"Yes", " Yes", "yes", " yes", "YES", " YES"}
+    with pytest.raises(MissingExtraError, match=r"other words than Yes, No.*blindcal\[tokenizers\]"):
+        asyncio.run(tokens.candidates("Maybe", source))
 
 
 async def _encoded(source: tokens.Encoder, text: str) -> list[int]:

@@ -52,7 +52,13 @@ def test_a_fit_draws_its_curves(fit: bc.LatentFit) -> None:
     axes = fit.plot_confidence()
     assert fit.plot_operating(axes, threshold=0.5) is axes
     rows = figures.operating_of(fit, 0.95)
-    assert fit.plot_cost(1, 1).lines[0].get_xdata() == pytest.approx([row.threshold for row in rows])
+    assert axes.lines[-1].get_xdata() == pytest.approx([0.5, 0.5])
+    line = fit.plot_cost(1, 5).lines[0]
+    assert line.get_xdata() == pytest.approx([row.threshold for row in rows])
+    cost = fit.operating_curve([row.threshold for row in rows], cost_fp=1, cost_fn=5).expected_cost
+    assert cost is not None
+    assert line.get_ydata() == pytest.approx(cost.value)
+    assert results.result(operating=rows).plot_cost(1, 5).lines[0].get_ydata() == pytest.approx(cost.value)
 
 
 def test_the_published_estimate_draws_its_gaps() -> None:

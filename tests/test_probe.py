@@ -19,7 +19,8 @@ from blindcal.endpoints.base import Patient
 from blindcal.endpoints.flips import Asker, Reading, bisect, fit
 from blindcal.endpoints.http import Address, HttpEndpoint
 from blindcal.endpoints.probe import Probe, probe
-from blindcal.endpoints.replay import Behaviour, running
+from blindcal.endpoints.recording import Recording
+from blindcal.endpoints.replay import Behaviour, Server, running
 from blindcal.errors import FatalError, InputError, MissingExtraError
 from blindcal.models import ModelError
 from blindcal.questions import generate
@@ -64,6 +65,21 @@ def test_good_endpoint() -> None:
 def test_good_endpoint_for_every_seed(seed: int) -> None:
     """Which items are asked does not matter."""
     assert probed(Behaviour(), seed=seed).verdict == "thresholds"
+
+
+def test_certain_probabilities_are_no_clamp() -> None:
+    """A recording rounded to probabilities of exactly 0 and 1 is audited like any other."""
+    sure = Recording.from_probabilities([item.id for item in items(12)], np.tile([0.0, 1.0], 6))
+
+    async def talk() -> Probe:
+        async with (
+            Server(sure, items(12)) as server,
+            HttpEndpoint(Address(server.base_url, "replay"), environ={}) as endpoint,
+        ):
+            return await probe(Patient(endpoint), items(12), PAIR)
+
+    found = asyncio.run(talk())
+    assert (found.verdict, found.clamp) == ("thresholds", None)
 
 
 def test_exposed_logprobs() -> None:
@@ -350,6 +366,17 @@ def test_command_by_hand_and_by_name(tmp_path: Path) -> None:
     assert by_hand.exit_code == 0
     assert isinstance(by_name.exception, FatalError)
     assert garbled.exit_code == 2
+
+
+def test_command_reads_other_fields(tmp_path: Path) -> None:
+    """Records that call their label and id something else are read as an audit reads them."""
+    path = tmp_path / "items.jsonl"
+    rows = ({"name": q.id, "truth": q.label, "prompt": q.messages[0].content} for q in items(len(ODDS)))
+    path.write_text("\n".join(json.dumps(row) for row in rows))
+    with running(recording(ODDS), items(len(ODDS)), Behaviour()) as server:
+        line = [str(path), "--model", "replay", "--base-url", server.base_url]
+        found = CliRunner().invoke(command, [*line, "--label-field", "truth", "--id-field", "name"])
+    assert found.exit_code == 0, found.output
 
 
 def test_command_shows_nothing_raw(tmp_path: Path) -> None:

@@ -169,21 +169,21 @@ async def count_tokens(items: Items, settings: Settings) -> Tokens:
     Counted where the model's vocabulary is at hand (a named tokenizer, OpenAI's models, the extra
     ``tokenizers`` installed), and guessed from the number of characters otherwise.
     """
-    encode = None
+    stated, instruction = settings.reads == "stated", settings.instruction or INSTRUCTION
+    longest = float(STATED_TOKENS) if stated else 1.0
     if settings.tokenizer is not None or tokens.openai_encoding(settings.model) is not None:
         with contextlib.suppress(MissingExtraError):
             encode = tokens.find(HttpEndpoint(settings.address), settings.model, settings.tokenizer)
-    stated, instruction = settings.reads == "stated", settings.instruction or INSTRUCTION
-    longest = float(STATED_TOKENS) if stated else 1.0
-    if encode is None:
-        each = items.characters / len(items) + len(instruction) * stated
-        return Tokens(each / CHARACTERS_A_TOKEN, longest)
-    total = 0
-    for item in items:
-        asked = ask_confidence(item.messages, settings.words, instruction) if stated else item.messages
-        # What a chat wraps around each message and the reply, as OpenAI documents it.
-        total += 3 + sum([4 + len(await encode(message.content)) for message in asked])
-    return Tokens(total / len(items), longest, counted=True)
+            total = 0
+            for item in items:
+                asked = (
+                    ask_confidence(item.messages, settings.words, instruction) if stated else item.messages
+                )
+                # What a chat wraps around each message and the reply, as OpenAI documents it.
+                total += 3 + sum([4 + len(await encode(message.content)) for message in asked])
+            return Tokens(total / len(items), longest, counted=True)
+    each = items.characters / len(items) + len(instruction) * stated
+    return Tokens(each / CHARACTERS_A_TOKEN, longest)
 
 
 # -- the other way round -----------------------------------------------------------------------

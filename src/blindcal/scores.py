@@ -30,7 +30,7 @@ def read_scores(path: Path, column: str = "p") -> Scores:
 
     ``column`` falls back to ``p`` in files that hold only that. A missing id is the row's number.
     """
-    names, columns = _parquet(path) if ".parquet" in path.suffixes else _csv(path)
+    names, columns = read_table(path)
     column = column if column in names else "p"
     missing = [name for name in ("label", column) if name not in names]
     if missing:
@@ -47,6 +47,11 @@ def read_scores(path: Path, column: str = "p") -> Scores:
         p=_numbers(path, column, p, "a number in [0, 1]", None),
         column=column,
     )
+
+
+def read_table(path: Path) -> tuple[list[str], list[list[object]]]:
+    """The names of a file's columns, and their values as they stand."""
+    return _parquet(path) if ".parquet" in path.suffixes else _csv(path)
 
 
 def _numbers(

@@ -18,7 +18,8 @@ from blindcal.records import Estimator, Semantics
 from blindcal.run import Prices
 
 OPENAI = "https://api.openai.com/v1"
-# Dollars per million tokens in and out, as listed in 2025; longer names first.
+# Dollars per million tokens in and out; longer names first. Indicative: OpenAI's list prices as
+# remembered from 2025, not checked since. The command line says so where prices can be given.
 LIST_PRICES = {
     "gpt-4o-mini": (0.15, 0.6),
     "gpt-4o": (2.5, 10.0),

@@ -39,14 +39,7 @@ LONGEST_POLL = 60.0  # seconds between looks at a batch
 @options.endpoint_options
 @options.answer_options
 @options.reading_options
-@click.option("--label-field", default="label", show_default=True, help="The field that holds the label.")
-@click.option("--id-field", default="id", show_default=True, help="The field that names an item.")
-@click.option(
-    "--group-field",
-    default="group",
-    show_default=True,
-    help="The field that says which items belong together (questions about one text, say).",
-)
+@options.field_options
 @click.option(
     "--by",
     "by_field",

@@ -175,15 +175,38 @@ def reading_options(command: Command) -> Command:
     )
 
 
+def field_options(command: Command) -> Command:
+    """Add the options that say which fields of a record mean what."""
+    return _all(
+        command,
+        click.option(
+            "--label-field", default="label", show_default=True, help="The field that holds the label."
+        ),
+        click.option("--id-field", default="id", show_default=True, help="The field that names an item."),
+        click.option(
+            "--group-field",
+            default="group",
+            show_default=True,
+            help="The field that says which items belong together (questions about one text, say).",
+        ),
+    )
+
+
 def price_options(command: Command) -> Command:
     """Add the options that say what tokens cost."""
     return _all(
         command,
         click.option(
-            "--price-in", type=click.FloatRange(0), metavar="DOLLARS", help="Per million tokens in."
+            "--price-in",
+            type=click.FloatRange(0),
+            metavar="DOLLARS",
+            help="Per million tokens in.  [default for OpenAI's own models: indicative prices of 2025]",
         ),
         click.option(
-            "--price-out", type=click.FloatRange(0), metavar="DOLLARS", help="Per million tokens out."
+            "--price-out",
+            type=click.FloatRange(0),
+            metavar="DOLLARS",
+            help="Per million tokens out; goes with --price-in.",
         ),
         click.option(
             "--batch-price",
@@ -213,19 +236,9 @@ def with_line_breaks(_: click.Context, __: click.Parameter, template: str | None
     return None if template is None else template.replace("\\n", "\n").replace("\\t", "\t")
 
 
-def load_items(
-    source: Path,
-    *,
-    template: str | None,
-    system: str | None,
-    label_map: Mapping[str, int] | None,
-    api: str,
-    data_dir: str | None,
-) -> data.Items:
+def load_items(source: Path, settings: Settings) -> data.Items:
     """The items of a file or a named set, read as the options say."""
-    role = "prompt" if api == "completions" else "user"
-    reading = data.Reading(template=template, system=system, labels=label_map, role=role)
-    return catalogue.open_items(source, reading, data_dir=data_dir)
+    return catalogue.open_items(source, settings.reading, data_dir=settings.data_dir)
 
 
 def answer_words(items: data.Items, positive: str | None, negative: str | None) -> tuple[str, str]:
@@ -249,31 +262,23 @@ def open_endpoint(address: Address) -> HttpEndpoint:
 
 
 async def choose_tokens(
-    endpoint: HttpEndpoint,
-    patient: Endpoint,
-    pilots: Sequence[Item],
-    *,
-    positive: str,
-    negative: str,
-    positive_ids: Sequence[int],
-    negative_ids: Sequence[int],
-    tokenizer: str | None,
-    semantics: Any,
+    endpoint: HttpEndpoint, patient: Endpoint, pilots: Sequence[Item], settings: Settings
 ) -> tokens.Choice:
     """The answer tokens that the options ask for; pilot questions go through `patient`."""
-    by_hand = bool(positive_ids) and bool(negative_ids)
+    by_hand = bool(settings.positive_ids) and bool(settings.negative_ids)
     source = tokens.served(endpoint, endpoint.address.model)
     if not by_hand:
-        source = tokens.find(endpoint, endpoint.address.model, tokenizer)
+        source = tokens.find(endpoint, endpoint.address.model, settings.tokenizer)
+    positive, negative = settings.words
     return await tokens.resolve(
         patient,
         source,
         pilots[:PILOTS],
         positive=positive,
         negative=negative,
-        positive_ids=positive_ids,
-        negative_ids=negative_ids,
-        semantics=semantics,
+        positive_ids=settings.positive_ids,
+        negative_ids=settings.negative_ids,
+        semantics=settings.semantics,
     )
 
 

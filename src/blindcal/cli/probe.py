@@ -13,9 +13,9 @@ import numpy as np
 from blindcal.cli import options
 from blindcal.endpoints import tokens
 from blindcal.endpoints.base import Patient
-from blindcal.endpoints.http import Address, HttpEndpoint
 from blindcal.endpoints.probe import ITEMS, Probe, probe
 from blindcal.records import Item, Targets
+from blindcal.settings import Settings
 from blindcal.text import printable
 
 EXIT = {"thresholds": 0, "temperature": 3, "not auditable": 4}
@@ -32,6 +32,7 @@ _ADVICE = {
 @options.endpoint_options
 @options.answer_options
 @options.reading_options
+@options.field_options
 @click.option("--offset", type=float, default=50.0, show_default=True, help="The common bias C of METHOD 2.")
 @click.option(
     "--limit", type=float, default=100.0, show_default=True, help="The largest bias the service takes."
@@ -42,22 +43,8 @@ _ADVICE = {
 @click.option("--json", "as_json", is_flag=True, help="Print the findings as one JSON object.")
 def command(
     items: Path,
-    model: str,
-    base_url: str,
-    api: Any,
-    api_version: str | None,
-    api_key_env: str,
-    extra_body: dict[str, Any],
-    timeout: float,
-    template: str | None,
-    system: str | None,
-    label_map: dict[str, int] | None,
-    data_dir: str | None,
-    offset: float,
-    limit: float,
-    seed: int,
     as_json: bool,
-    **answers: Any,
+    **chosen: Any,
 ) -> None:
     """Find out, in a few dozen queries, whether and how an endpoint can be audited.
 
@@ -71,16 +58,12 @@ def command(
       1  an error: wrong key, model, address or file
       2  a wrong command line
     """
-    address = Address(base_url, model, api, api_version, api_key_env, extra_body, timeout)
-    with options.load_items(
-        items, template=template, system=system, label_map=label_map, api=api, data_dir=data_dir
-    ) as questions:
-        order = np.random.default_rng(seed).permutation(len(questions))[: ITEMS + options.PILOTS]
+    settings = Settings(**chosen)
+    with options.load_items(items, settings) as questions:
+        settings = settings.resolved(len(questions), questions.words)
+        order = np.random.default_rng(settings.seed).permutation(len(questions))[: ITEMS + options.PILOTS]
         sample = [questions[int(k)] for k in order]
-        answers["positive"], answers["negative"] = options.answer_words(
-            questions, answers["positive"], answers["negative"]
-        )
-    choice, found = asyncio.run(_probe(address, sample, offset, limit, seed, answers))
+    choice, found = asyncio.run(_probe(settings, sample))
     if as_json:
         click.echo(msgspec.json.encode({**_fields(found), "votes": choice.votes}))
     else:
@@ -88,20 +71,19 @@ def command(
     click.get_current_context().exit(EXIT[found.verdict])
 
 
-async def _probe(
-    address: Address, sample: list[Item], offset: float, limit: float, seed: int, answers: dict[str, Any]
-) -> tuple[tokens.Choice, Probe]:
-    async with options.open_endpoint(address) as endpoint:
+async def _probe(settings: Settings, sample: list[Item]) -> tuple[tokens.Choice, Probe]:
+    async with options.open_endpoint(settings.address) as endpoint:
         patient = Patient(endpoint)
-        choice = await _targets(endpoint, patient, sample, answers)
-        found = await probe(patient, sample[:ITEMS], choice.targets, offset=offset, limit=limit, seed=seed)
+        choice = await options.choose_tokens(endpoint, patient, sample[-options.PILOTS :], settings)
+        found = await probe(
+            patient,
+            sample[:ITEMS],
+            choice.targets,
+            offset=settings.offset,
+            limit=settings.limit,
+            seed=settings.seed,
+        )
         return choice, found
-
-
-async def _targets(
-    endpoint: HttpEndpoint, patient: Patient, sample: list[Item], answers: dict[str, Any]
-) -> tokens.Choice:
-    return await options.choose_tokens(endpoint, patient, sample[-options.PILOTS :], **answers)
 
 
 def _fields(found: Probe) -> dict[str, Any]:

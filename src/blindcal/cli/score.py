@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -15,11 +15,11 @@ from blindcal import data
 from blindcal.cli import options
 from blindcal.endpoints import tokens
 from blindcal.endpoints.base import Patient
-from blindcal.endpoints.http import Address
 from blindcal.errors import ConfigError
 from blindcal.records import Item, Targets
 from blindcal.score import Reader, ScoreFile, in_order, prefer, read_all
 from blindcal.score_hf import HfModel, HfSettings
+from blindcal.settings import Settings
 from blindcal.text import printable
 
 
@@ -34,6 +34,7 @@ from blindcal.text import printable
 @options.endpoint_options
 @options.word_options
 @options.reading_options
+@options.field_options
 @click.option("--first", type=click.IntRange(1), help="Score only the first so many items.")
 @click.option("--concurrency", type=click.IntRange(1), default=4, show_default=True, help="Queries at once.")
 @click.option(
@@ -53,24 +54,13 @@ from blindcal.text import printable
 def command(
     items: Path,
     out: Path,
-    model: str,
-    base_url: str,
-    api: Any,
-    api_version: str | None,
-    api_key_env: str,
-    extra_body: dict[str, Any],
-    timeout: float,
-    template: str | None,
-    system: str | None,
-    label_map: dict[str, int] | None,
-    data_dir: str | None,
     first: int | None,
     concurrency: int,
     transformers: bool,
     device: str | None,
     dtype: str,
     batch_tokens: int | None,
-    **words: Any,
+    **chosen: Any,
 ) -> None:
     """Write the hidden probability of the positive answer for each of ITEMS.
 
@@ -85,19 +75,15 @@ def command(
       mass       the share of all probability that is on these spellings
       text|id    the logprob of each spelling, the pair first
     """
-    with options.load_items(
-        items, template=template, system=system, label_map=label_map, api=api, data_dir=data_dir
-    ) as questions:
+    settings = Settings(semantics="max", **chosen)
+    with options.load_items(items, settings) as questions:
         wanted = _Wanted(questions, first)
-        words["positive"], words["negative"] = options.answer_words(
-            questions, words["positive"], words["negative"]
-        )
+        settings = settings.resolved(len(questions), questions.words)
         if transformers:
-            loaded = HfModel(model, HfSettings(device, dtype, batch_tokens))
-            file = _from_model(wanted, loaded, out, words)
+            loaded = HfModel(settings.model, HfSettings(device, dtype, batch_tokens))
+            file = _from_model(wanted, loaded, out, settings)
         else:
-            address = Address(base_url, model, api, api_version, api_key_env, extra_body, timeout)
-            file = asyncio.run(_from_endpoint(wanted, address, out, words, concurrency))
+            file = asyncio.run(_from_endpoint(wanted, out, settings, concurrency))
         file.finish([item.id for item in wanted])
     pair = " against ".join(f"{printable(token.text)!r} ({token.id})" for token in in_order(file.targets)[:2])
     click.echo(f"{len(file.done)} items in {out}; p is {pair}", err=True)
@@ -123,13 +109,11 @@ class _Wanted:
         return (item for item in self if item.id not in done)
 
 
-async def _from_endpoint(
-    wanted: _Wanted, address: Address, out: Path, words: Mapping[str, Any], concurrency: int
-) -> ScoreFile:
+async def _from_endpoint(wanted: _Wanted, out: Path, settings: Settings, concurrency: int) -> ScoreFile:
     pilots = wanted.pilots()
-    async with options.open_endpoint(address) as endpoint:
+    async with options.open_endpoint(settings.address) as endpoint:
         patient = Patient(endpoint)
-        choice = await options.choose_tokens(endpoint, patient, pilots, **words, semantics="max")
+        choice = await options.choose_tokens(endpoint, patient, pilots, settings)
         reader = await Reader.open(patient, pilots[0], choice.targets)
         file = ScoreFile.resume(out, choice.targets)
         if file is None:
@@ -143,8 +127,8 @@ async def _from_endpoint(
     return file
 
 
-def _from_model(wanted: _Wanted, model: HfModel, out: Path, words: Mapping[str, Any]) -> ScoreFile:
-    targets = asyncio.run(_targets(model, words))
+def _from_model(wanted: _Wanted, model: HfModel, out: Path, settings: Settings) -> ScoreFile:
+    targets = asyncio.run(_targets(model, settings))
     file = ScoreFile.resume(out, targets)
     if file is None:
         seen = [score for batch in model.scores(wanted.pilots(), targets) for score in batch]
@@ -156,14 +140,14 @@ def _from_model(wanted: _Wanted, model: HfModel, out: Path, words: Mapping[str, 
     return file
 
 
-async def _targets(model: HfModel, words: Mapping[str, Any]) -> Targets:
-    if words["tokenizer"]:
+async def _targets(model: HfModel, settings: Settings) -> Targets:
+    if settings.tokenizer:
         raise ConfigError("--tokenizer is for endpoints: with --transformers the model brings its own")
     sides = [
         tokens.by_hand(word, ids) if ids else await tokens.candidates(word, model.encode)
         for word, ids in (
-            (words["positive"], words["positive_ids"]),
-            (words["negative"], words["negative_ids"]),
+            (settings.words[0], settings.positive_ids),
+            (settings.words[1], settings.negative_ids),
         )
     ]
     return Targets(sides[0], sides[1], "max")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -32,12 +31,9 @@ def command(run: Path, as_json: bool) -> None:
     if as_json:
         click.echo(msgspec.json.encode(found))
         return
-    batches = found.pop("batches", [])
-    for name, value in found.items():
-        if isinstance(value, dict):
-            value = ", ".join(f"{k} {v:,}" for k, v in value.items())
+    for name, value in _in_words(found).items():
         click.echo(f"{name:<10} {printable(str(value), 400)}")
-    for number, batch in enumerate(batches, 1):
+    for number, batch in enumerate(found["batches"], 1):
         click.echo(f"{f'batch {number}':<10} {_line(batch)}")
 
 
@@ -53,22 +49,39 @@ def _status(path: Path) -> dict[str, Any]:
     found: dict[str, Any] = {
         "run": str(path),
         "state": _state(path, asked, usage.queries, finished, sum(not batch.ended for batch in batches)),
-        "model": f"{settings.get('model')} at {settings.get('base_url')}",
-        "method": "{method}, {queries} queries an item, seed {seed}".format_map(defaultdict(str, settings)),
+        **{name: settings.get(name) for name in ("model", "base_url", "method", "queries", "seed")},
         "items": settings.get("items", 0),
-        "verdict": (ready.get("probe") or {}).get("verdict", "not probed yet"),
+        "verdict": (ready.get("probe") or {}).get("verdict"),
         "rounds": len(rounds),
-        "answers": f"{usage.queries:,} of {asked:,} asked for so far, {usage.invalid:,} invalid",
+        "asked": asked,
         "usage": asdict(usage),
+        "result": None,
+        "batches": [described(batch) for batch in batches],
     }
     if finished.is_file():
         result = AuditResult.load(finished)
-        found["result"] = (
-            f"ECE {result.ece.value}, {result.created}, {'complete' if result.complete else 'partial'}"
-        )
-    if batches:
-        found["batches"] = [described(batch) for batch in batches]
+        found["result"] = {"ece": result.ece.value, "created": result.created, "complete": result.complete}
     return found
+
+
+def _in_words(found: dict[str, Any]) -> dict[str, Any]:
+    usage, result = found["usage"], found["result"]
+    answered = f"{usage['queries']:,} of {found['asked']:,} asked for so far"
+    told = {
+        "run": found["run"],
+        "state": found["state"],
+        "model": f"{found['model']} at {found['base_url']}",
+        "method": f"{found['method']}, {found['queries']} queries an item, seed {found['seed']}",
+        "items": found["items"],
+        "verdict": found["verdict"] or "not probed yet",
+        "rounds": found["rounds"],
+        "answers": f"{answered}, {usage['invalid']:,} invalid",
+        "usage": ", ".join(f"{name} {value:,}" for name, value in usage.items()),
+    }
+    if result is not None:
+        state = "complete" if result["complete"] else "partial"
+        told["result"] = f"ECE {result['ece']}, {result['created']}, {state}"
+    return told
 
 
 def described(batch: Batch) -> dict[str, Any]:

@@ -5,8 +5,6 @@ For each item: the logits of a few answer tokens, and what the rest of the vocab
 
 from __future__ import annotations
 
-import csv
-import gzip
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,12 +13,15 @@ import numpy as np
 
 from blindcal.errors import InputError
 from blindcal.records import INVALID, NEGATIVE, POSITIVE, FloatArray, IntArray, Round, Targets, Token
+from blindcal.scores import read_table
 from blindcal.text import spoken
 from blindcal.wording import INSTRUCTION
 
 # Tokens that were not recorded but that a client may name all the same are far below the recorded ones.
 UNRECORDED_GAP = 12.0
-_LARGEST_LOG_ODDS = 700.0
+# A p of exactly 0 or 1 says that no digit was left: the last double below 1 has log-odds of 36.7. What is
+# farther out could not be flipped by any bias in the usual range, and an endpoint like that looks clamped.
+_LARGEST_LOG_ODDS = 40.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,11 +62,11 @@ class Recording:
 
     @classmethod
     def load(cls, path: Path, *, positive: str = "Yes", negative: str = "No") -> Recording:
-        """Read a CSV (or .csv.gz) of ``id,label,p``, or of logits: ``text|token id`` columns, lse, argmax."""
-        header, rows = _read_csv(path)
+        """Read ``id,label,p``, or logits in columns ``text|token id`` beside lse, argmax; CSV or Parquet."""
+        header, table = read_table(path)
         name = path.name.split(".")[0]
         if "p" in header:
-            ids, p = _columns(path, header, rows, ["p"])
+            ids, p = _columns(path, header, table, ["p"])
             return cls.from_probabilities(ids, p[:, 0], name=name, positive=positive, negative=negative)
         columns = [column for column in header if "|" in column]
         if not columns:
@@ -73,7 +74,7 @@ class Recording:
                 f"{path}: expected a column p, or logit columns named 'text|token id' beside lse, argmax"
             )
         tokens = tuple(_token(path, column) for column in columns)
-        ids, values = _columns(path, header, rows, [*columns, "lse", "argmax"])
+        ids, values = _columns(path, header, table, [*columns, "lse", "argmax"])
         logits, lse, argmax = values[:, :-2], values[:, -2], values[:, -1].astype(np.int64)
         others_first = np.where(np.isin(argmax, [token.id for token in tokens]), 0, argmax)
         mass = np.exp(logits - lse[:, None]).sum(axis=1)
@@ -119,13 +120,13 @@ class Spoken:
 
     @classmethod
     def load(cls, path: Path, words: tuple[str, str], instruction: str = INSTRUCTION) -> Spoken:
-        """Read a CSV (or .csv.gz) of ``id,text``."""
-        header, rows = _read_csv(path)
+        """Read a table of ``id,text``."""
+        header, table = read_table(path)
         missing = [name for name in ("id", "text") if name not in header]
         if missing:
             raise InputError(f"{path}: no column {missing[0]!r}, only {', '.join(header)}")
-        one, other = header.index("id"), header.index("text")
-        return cls({row[one]: row[other] for row in rows if len(row) == len(header)}, words, instruction)
+        ids, texts = (map(str, table[header.index(name)]) for name in ("id", "text"))
+        return cls(dict(zip(ids, texts, strict=True)), words, instruction)
 
 
 def drawn(candidates: FloatArray, temperatures: FloatArray, luck: FloatArray) -> IntArray:
@@ -136,31 +137,19 @@ def drawn(candidates: FloatArray, temperatures: FloatArray, luck: FloatArray) ->
     return np.asarray(reached.argmax(axis=1), dtype=np.int64)
 
 
-def _read_csv(path: Path) -> tuple[list[str], list[list[str]]]:
-    try:
-        with gzip.open(path, "rt", newline="") if path.suffix == ".gz" else path.open(newline="") as lines:
-            reader = csv.reader(lines)
-            header = next(reader, [])
-            return header, list(reader)
-    except (OSError, EOFError, UnicodeDecodeError, csv.Error) as error:
-        raise InputError(f"{path}: cannot be read as CSV: {error}") from None
-
-
 def _columns(
-    path: Path, header: list[str], rows: list[list[str]], names: list[str]
+    path: Path, header: list[str], columns: list[list[object]], names: list[str]
 ) -> tuple[list[str], FloatArray]:
     missing = [name for name in ["id", *names] if name not in header]
     if missing:
         raise InputError(f"{path}: no column {missing[0]!r}, only {', '.join(header)}")
-    places = [header.index(name) for name in names]
-    identity = header.index("id")
     try:
-        values = np.array([[float(row[k]) for k in places] for row in rows], float).reshape(-1, len(places))
-        return [row[identity] for row in rows], values
-    except (ValueError, IndexError) as error:
+        values = np.array([columns[header.index(name)] for name in names], float).T
+    except (TypeError, ValueError) as error:
         raise InputError(
             f"{path}: a row does not hold a number in each of {', '.join(names)}: {error}"
         ) from None
+    return [str(one) for one in columns[header.index("id")]], values
 
 
 def _token(path: Path, column: str) -> Token:

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol, TypeAlias
 
+from blindcal.endpoints import openai_ids
 from blindcal.endpoints.base import Endpoint
 from blindcal.errors import FatalError, InputError, MissingExtraError, ReplyError
 from blindcal.records import INVALID, NEGATIVE, POSITIVE, Item, Request, Semantics, Targets, Token
@@ -195,22 +196,36 @@ def hugging_face(source: str) -> Encoder:
 
 
 def openai(name: str) -> Encoder:
-    """OpenAI's published vocabulary for a model or encoding name, without a download."""
+    """OpenAI's published vocabulary for a model or encoding name, without a download.
+
+    The usual answer words are known by heart; other texts need the extra ``tokenizers``.
+    """
+    encoding = openai_encoding(name) or name
+    opened: list[Any] = []  # the vocabulary, once a text asks for it
+
+    async def encode(text: str) -> Sequence[int]:
+        ids = openai_ids.known(encoding, text)
+        if ids is None:
+            opened[:] = opened or [vocabulary(encoding)]
+            ids = list(opened[0].encode(text))
+        return ids
+
+    return encode
+
+
+def vocabulary(encoding: str) -> Any:
+    """One of OpenAI's published vocabularies, whole."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)  # the library's own way to open its data
         try:
             import bpe_openai
         except ImportError:
+            usual = ", ".join(openai_ids.WORDS)
             raise MissingExtraError(
-                "OpenAI's encodings need: pip install 'blindcal[tokenizers]'; or give the ids of the answer "
-                "words (--positive-ids, --negative-ids)"
+                f"OpenAI's encodings need, for other words than {usual}: pip install 'blindcal[tokenizers]'; "
+                "or give the ids of the answer words (--positive-ids, --negative-ids)"
             ) from None
-        encoding = bpe_openai.get_encoding(openai_encoding(name) or name)
-
-    async def encode(text: str) -> Sequence[int]:
-        return list(encoding.encode(text))
-
-    return encode
+        return bpe_openai.get_encoding(encoding)
 
 
 def openai_encoding(name: str) -> str | None:

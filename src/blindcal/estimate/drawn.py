@@ -39,11 +39,13 @@ class DrawnFit:
 
         return fitted.plot_operating(self, ax, threshold, level)
 
-    def plot_cost(self, cost_fp: float, cost_fn: float, ax: Axes | None = None) -> Axes:
-        """The expected cost of a decision against the threshold."""
+    def plot_cost(
+        self, cost_fp: float, cost_fn: float, ax: Axes | None = None, *, level: float = 0.95
+    ) -> Axes:
+        """The expected cost of a decision against the threshold, with its band."""
         from blindcal.report import fitted
 
-        return fitted.plot_cost(self, cost_fp, cost_fn, ax)
+        return fitted.plot_cost(self, cost_fp, cost_fn, ax, level)
 
     def _repr_html_(self) -> str:
         from blindcal.report import notebook

@@ -36,9 +36,17 @@ def plot_operating(fit: DrawnFit, ax: Axes | None, threshold: float | None, leve
     return plots.plot_operating(operating_of(latent_fit(fit), level), ax, threshold=threshold)
 
 
-def plot_cost(fit: DrawnFit, cost_fp: float, cost_fn: float, ax: Axes | None) -> Axes:
+def plot_cost(fit: DrawnFit, cost_fp: float, cost_fn: float, ax: Axes | None, level: float) -> Axes:
     """What every threshold would cost."""
-    return plots.plot_cost(operating_of(latent_fit(fit), 0.95), cost_fp, cost_fn, ax)
+    fit = latent_fit(fit)
+    rows = operating_of(fit, level)
+    curve = fit.operating_curve(
+        [row.threshold for row in rows], cost_fp=cost_fp, cost_fn=cost_fn, level=level
+    )
+    assert curve.expected_cost is not None
+    ends = (curve.expected_cost.value, curve.expected_cost.low, curve.expected_cost.high)
+    costs = [Estimate(*map(number, three)) for three in zip(*ends, strict=True)]
+    return plots.plot_cost(rows, cost_fp, cost_fn, ax, costs=costs)
 
 
 def plot_gaps(found: DrawnGaps, ax: Axes | None) -> Axes:

@@ -216,21 +216,34 @@ def plot_operating(
     return axes
 
 
-def plot_cost(operating: Sequence[Operating], cost_fp: float, cost_fn: float, ax: Axes | None = None) -> Axes:
-    """The expected cost of a decision at each threshold, and where it is least."""
+def plot_cost(
+    operating: Sequence[Operating],
+    cost_fp: float,
+    cost_fn: float,
+    ax: Axes | None = None,
+    *,
+    costs: Sequence[Estimate] | None = None,
+) -> Axes:
+    """The expected cost of a decision at each threshold, and where it is least.
+
+    ``costs`` are those of the rows, for whoever knows their intervals too, which do not follow from the rows.
+    """
+    if costs is None:
+        costs = [Estimate(_cost(row, cost_fp, cost_fn)) for row in operating]
     with drawing(ax) as axes:
-        priced = [(row.threshold, _cost(row, cost_fp, cost_fn)) for row in operating]
-        known = [(threshold, cost) for threshold, cost in priced if cost is not None]
+        at = np.array([row.threshold for row in operating])
+        value, low, high = (_column([getattr(one, end) for one in costs]) for end in ("value", "low", "high"))
         _threshold_axes(axes, None)
         axes.set_ylabel("expected cost of a decision")
-        if known:
-            best = min(known, key=lambda pair: pair[1])
-            axes.plot(*zip(*known, strict=True), color=series(0))
-            axes.plot(*best, "o", color=series(1), markersize=6, zorder=4)
-            axes.set_ylim(0, 1.12 * max(cost for _, cost in known) or 1)
+        if np.isfinite(value).any():
+            best = int(np.nanargmin(value))
+            axes.fill_between(at, low, high, color=(series(0), _BAND), linewidth=0)
+            axes.plot(at, value, color=series(0))
+            axes.plot(at[best], value[best], "o", color=series(1), markersize=6, zorder=4)
+            axes.set_ylim(0, 1.12 * np.nanmax([value, high]) or 1)
             _title(
                 axes,
-                f"least: {best[1]:.3g} at threshold {best[0]:g}\n"
+                f"least: {value[best]:.3g} at threshold {at[best]:g}\n"
                 f"if a false positive costs {cost_fp:.3g}, a negative {cost_fn:.3g}",
             )
         else:
