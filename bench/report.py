@@ -30,7 +30,7 @@ def main() -> None:
     arguments = parser.parse_args()
     source = sources.read(arguments.data / "logits" / "qwen__mmlu__logits.csv.gz")
     begin = time.perf_counter()
-    with tempfile.TemporaryDirectory() as scratch, served(source, arguments.data / "data") as settings:
+    with tempfile.TemporaryDirectory() as scratch, served(source, arguments.data) as settings:
         out = arguments.out or Path(scratch)
         result = blindcal.audit(source.data, replace(settings, by_field="subject"), out=out)
         estimated = time.perf_counter()
