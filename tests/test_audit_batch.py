@@ -23,7 +23,7 @@ from blindcal.auditing import RUN_FILE, audit
 from blindcal.batched import Polling
 from blindcal.cli import app
 from blindcal.data import load
-from blindcal.endpoints.recording import Recording
+from blindcal.endpoints.recording import Recording, Spoken
 from blindcal.endpoints.replay import Behaviour, Server, running
 from blindcal.endpoints.replay_batches import BatchBehaviour
 from blindcal.errors import ConfigError, EndpointError, FatalError, PendingError
@@ -49,12 +49,19 @@ def items(tmp_path: Path) -> Path:
 
 
 @contextlib.contextmanager
-def serving(items: Path, *, batches: dict[str, Any] | None = None, **behaviour: Any) -> Iterator[Server]:
+def serving(
+    items: Path,
+    *,
+    batches: dict[str, Any] | None = None,
+    spoken: Spoken | None = None,
+    **behaviour: Any,
+) -> Iterator[Server]:
     with load(items) as loaded:
         asked = list(loaded)
     p = np.random.default_rng(2).beta(0.4, 0.4, N)
     recording = Recording.from_probabilities([item.id for item in asked], p)
-    with running(recording, asked, Behaviour(**behaviour), batches=BatchBehaviour(**batches or {})) as server:
+    served = BatchBehaviour(**batches or {})
+    with running(recording, asked, Behaviour(**behaviour), batches=served, spoken=spoken) as server:
         yield server
 
 
@@ -293,3 +300,19 @@ def test_canaries_go_along_until_they_are_heard(items: Path, tmp_path: Path) -> 
         assert set(server.desk.billed.values()) == {1}
         assert len(server.desk.billed) == N + CANARIES
         assert found.spend.batches == 2
+
+
+def test_confidence_in_words_goes_through_batches_after_one_live_question(
+    items: Path, tmp_path: Path
+) -> None:
+    """verbalized, which has no probe, is asked once live first: what that tells would come a day late."""
+    said = Spoken({f"i{k}": f"{'Yes' if k % 3 else 'No'}, {50 + k % 50}%" for k in range(N)}, ("Yes", "No"))
+    with serving(items, spoken=said, limit_name="max_completion_tokens") as server:
+        how = {"method": "verbalized"}
+        live = audit(items, settings(server, **how), out=tmp_path / "live")
+        batched = audit(items, settings(server, **how, batch=True), out=tmp_path / "batched", polling=SOON)
+        assert (batched.ece, batched.bins, batched.counts) == (live.ece, live.bins, live.counts)
+        assert (batched.spend.queries, batched.spend.probe_queries) == (N + 1, 1)
+        with pytest.raises(FatalError, match="no model 'other'"):
+            audit(items, settings(server, **how, batch=True, model="other"), out=tmp_path / "other")
+        assert len(server.desk.batches) == 1

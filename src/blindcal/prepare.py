@@ -19,10 +19,12 @@ from blindcal.endpoints.base import Endpoint, Patient
 from blindcal.endpoints.http import HttpEndpoint
 from blindcal.endpoints.probe import LEAST_SHIFT, Probe, probe
 from blindcal.errors import ConfigError, FatalError, UnfitError
+from blindcal.question import StatedQuestion
 from blindcal.records import Item, Reply, Request, Targets, Token
 from blindcal.run import Limits, Prices
 from blindcal.settings import Settings, plain
 from blindcal.store import Store, Usage
+from blindcal.wording import INSTRUCTION
 
 PILOTS, PROBED = 4, 6
 ABOUT = 90  # queries of pilots and probe together; more where an endpoint needs looking into
@@ -56,8 +58,15 @@ async def prepare(
     if noted is not None:
         return msgspec.convert(noted, Ready)
     if settings.reads == "stated":
-        # Nothing of the endpoint is relied on but that it answers, which the run itself finds out.
-        ready = Ready(targets or _words(settings), Usage(), settings.limit - settings.offset, 0.0, None)
+        # Nothing of the endpoint is relied on but that it answers, which the run itself finds out; a batch
+        # would a day late, so there one question is asked live first.
+        spent = Usage()
+        if settings.batch:
+            question = StatedQuestion(settings.words, settings.instruction or INSTRUCTION)
+            asked = question.request(items[0].messages, 0.0, 0.0)
+            reply = await Patient(_Remembered(endpoint, store, limits, prices)).ask(asked)
+            spent = Usage(1, 1, reply.prompt_tokens, reply.completion_tokens)
+        ready = Ready(targets or _words(settings), spent, settings.limit - settings.offset, 0.0, None)
         store.set_note("ready", msgspec.to_builtins(ready))
         return ready
     order = np.random.default_rng(settings.seed).permutation(len(items))[: PROBED + PILOTS]
