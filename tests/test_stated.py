@@ -14,6 +14,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from blindcal.auditing import audit
+from blindcal.batched import Polling
 from blindcal.catalogue import SETS
 from blindcal.cli import app
 from blindcal.data import load
@@ -172,6 +173,20 @@ def test_a_verbalized_audit_stops_and_goes_on(items: Path, tmp_path: Path) -> No
     assert whole.ece == at_once.ece
 
 
+def test_a_verbalized_audit_goes_through_batches(items: Path, tmp_path: Path) -> None:
+    """Free text comes back from a batch as it does live."""
+    with serving(items) as server:
+        live = audit(items, settings(server), out=tmp_path / "live")
+        polling = Polling(every=0.002, longest=0.01)
+        batched = audit(items, settings(server, batch=True), out=tmp_path / "batched", polling=polling)
+    assert (batched.ece, batched.counts, batched.invalid_reasons) == (
+        live.ece,
+        live.counts,
+        live.invalid_reasons,
+    )
+    assert batched.spend.batches == 1
+
+
 def test_a_model_that_never_states_a_confidence_ends_the_run(items: Path, tmp_path: Path) -> None:
     """After fifty answers without one the run says so, what the model said, and what can be done."""
     with (
@@ -284,7 +299,7 @@ def test_the_help_says_what_each_method_asks() -> None:
     """Every method is listed with its usual number of queries and what it asks for."""
     shown = blindcal("audit", "--help").output
     for name, method in METHODS.items():
-        assert f"{name:11}  K={method.queries:g}" in shown
+        assert f"\n    {name:11}  K={method.queries:g}" in shown
     assert "without logit_bias" in shown
 
 

@@ -201,7 +201,7 @@ def command(
 
     \b
     Methods, and K by default:
-    {methods}
+      {methods}
 
     \b
     Exit status:
@@ -265,7 +265,7 @@ def command(
 
 command.help = (command.help or "").replace(
     "{methods}",
-    "\n".join(f"  {name:11}  K={method.queries:g}  {method.answers}" for name, method in METHODS.items()),
+    "\n      ".join(f"{name:11}  K={method.queries:g}  {method.answers}" for name, method in METHODS.items()),
 )
 
 
@@ -295,10 +295,8 @@ def _show_plan(planned: Plan, settings: Settings, as_json: bool) -> None:
     about = "" if planned.counted else "about "
     click.echo(f"items      {planned.items:,}")
     how = ", through batches" if settings.batch else ""
-    click.echo(
-        f"queries    {planned.queries:,} by {settings.method}{how}, "
-        f"and about {planned.probe_queries} for the probe, always live"
-    )
+    probe = f", and about {planned.probe_queries} for the probe, always live" if planned.probe_queries else ""
+    click.echo(f"queries    {planned.queries:,} by {settings.method}{how}{probe}")
     click.echo(f"tokens     {about}{planned.prompt_tokens:,} in, {planned.completion_tokens:,} out")
     cost = (
         "unknown: give --price-in and --price-out" if planned.cost is None else f"{about}${planned.cost:,.4f}"

@@ -16,6 +16,7 @@ from blindcal import catalogue, data
 from blindcal.cli import options
 from blindcal.errors import ConfigError
 from blindcal.questions import FAMILIES
+from blindcal.text import printable
 
 
 @click.command("items", short_help="Write a named set of labelled questions.")
@@ -74,6 +75,8 @@ def command(
         made = catalogue.builtin(n or catalogue.BUILTIN_SIZE, seed or 0)
         opened = data.collect(name, made, reading)
     else:
+        if catalogue.is_name(name) and data_dir is None:
+            click.echo(f"fetching {printable(name)} from the Hugging Face Hub ...", err=True)
         opened = catalogue.open_items(name, reading, data_dir=data_dir)
     with opened as items:
         with _written(out) as file:
