@@ -15,6 +15,7 @@ from blindcal.cli import app
 from blindcal.endpoints import replay
 from blindcal.endpoints.recording import Recording, Spoken
 from blindcal.endpoints.replay import Behaviour, Server
+from blindcal.report.compared import gap_bins
 from blindcal.reproduce import sources, table
 from blindcal.reproduce.cells import Cell, Measured
 from blindcal.reproduce.table import Column, Comparison, Row
@@ -242,6 +243,16 @@ def test_the_tables_say_what_was_found() -> None:
     assert r"0.1100 $\pm$ 0.0141" in table.latex(both)
     assert "a|b_c,'=x,10,latent,1,2,pair,0.1,0.11" in table.cells_csv(both)
     assert json.loads(table.cells_json(both).splitlines()[-1])["oracle"] is None
+
+
+def test_one_repeat_has_no_spread_to_draw() -> None:
+    """A standard deviation takes two seeds: the bars of one have no whiskers, not whiskers of no length."""
+    cells = [Cell("latent", 1, seed, 2) for seed in (0, 1)]
+    once = Column("a", "x", 10, "pair", {}, {cells[0]: Measured(0.1, (0.1, 0.0), 10, 0)})
+    twice = Column("a", "x", 10, "pair", {}, {cell: Measured(0.1, (0.1, 0.0), 10, 0) for cell in cells})
+    for column, low in ((once, None), (twice, 0.1)):
+        (drawn,) = gap_bins(column, [Row("latent", 1)]).values()
+        assert (drawn[0].gap.value, drawn[0].gap.low) == (0.1, low)
 
 
 def test_the_page_shows_names_as_text(tmp_path: Path) -> None:

@@ -97,7 +97,7 @@ def plot_pareto(comparison: Comparison, ax: Axes | None = None) -> Axes:
 
 
 def gap_bins(column: Column, rows: Sequence[Row]) -> dict[str, tuple[Bin, ...]]:
-    """The gaps of the oracle and of some rows: means over the seeds, bars of a standard deviation."""
+    """The gaps of the oracle and of some rows: means over the seeds, and the deviation if there are two."""
     found: dict[str, tuple[Bin, ...]] = {}
     if column.oracle is not None:
         found["oracle"] = known_bins(column.oracle)
@@ -106,7 +106,7 @@ def gap_bins(column: Column, rows: Sequence[Row]) -> dict[str, tuple[Bin, ...]]:
             one = column.entries[row]
             edges = np.linspace(0, 1, len(one.gaps) + 1).tolist()
             found[row.name] = tuple(
-                Bin(low, high, Estimate(gap, gap - sd, gap + sd))
+                Bin(low, high, Estimate(gap, gap - sd, gap + sd) if len(one.estimates) > 1 else Estimate(gap))
                 for low, high, gap, sd in zip(edges[:-1], edges[1:], one.gaps, one.gap_sds, strict=True)
             )
     return found
