@@ -258,7 +258,9 @@ def command(
     elif not quiet:
         show(result, folder)
     if result.ece.value is None:
-        click.echo("error: no valid answer to rest a figure on; result.json says what came back", err=True)
+        valid = result.counts.positive + result.counts.negative
+        what = "too few valid answers" if valid else "no valid answer"
+        click.echo(f"error: {what} to rest a figure on; {PAGE_FILE} says what came back", err=True)
         context.exit(NOTHING)
     context.exit(DONE if result.complete else STOPPED)
 

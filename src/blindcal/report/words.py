@@ -65,10 +65,9 @@ def _nothing(result: AuditResult) -> Sentence:
             f" answers was “{word(result, 'positive')}” or “{word(result, 'negative')}”.",
         )
     return (
-        "Its calibration error could not be estimated: too few of the answers were valid. Only ",
+        "Its calibration error could not be estimated: only ",
         Number("counts.positive+counts.negative", "count"),
-        " were “",
-        f"{word(result, 'positive')}” or “{word(result, 'negative')}”.",
+        f" answers were “{word(result, 'positive')}” or “{word(result, 'negative')}”: too few for it.",
     )
 
 
