@@ -163,6 +163,15 @@ def test_records_are_read_before_they_mean_anything(name: str) -> None:
     assert of_ours(name) <= {"blindcal.errors", "blindcal.text", "blindcal.lines"}
 
 
+@pytest.mark.parametrize("name", named("blindcal.question", "blindcal.wording"))
+def test_a_question_knows_nobody_who_asks_it(name: str) -> None:
+    """How a query is put and read does not depend on who sends, keeps or answers it."""
+    assert not any(
+        within(one, "blindcal.endpoints", "blindcal.store", "blindcal.run", "blindcal.auditing")
+        for one in of_ours(name)
+    )
+
+
 def test_no_module_imports_itself_in_a_circle() -> None:
     """The graph of top-level imports has no cycle."""
     graph = {}
