@@ -29,7 +29,7 @@ SIZES = (250, 500, 1000, 2000, 4000, 8000, 16000, 32000)
 BINS = (2, 3, 5, 8, 10, 15, 20)
 
 
-HEAD = """Made by `python bench/benchmarks.py --write docs/benchmarks.md` from recorded models; every
+HEAD = """Made by `python bench/benchmarks.py{options} --write docs/benchmarks.md` from recorded models; every
 figure on this page comes from that command. `blindcal reproduce` makes the same tables for
 models of your own ([how](reproduce.md)). The oracle is the binned ECE of the hidden
 probabilities, 5 equal bins on the positive class unless said otherwise; errors are |estimate -
@@ -41,7 +41,9 @@ def studies(data: Path, cache: Path, seeds: tuple[int, ...]) -> dict[str, Work]:
     """Everything that is computed, by the name of its section."""
     recorded = [sources.read(path) for path in sources.find([data / "logits"])]
     scores = [sources.read(path) for path in sources.find([data / "scores"])]
-    whole, once = Wanted(seeds=seeds), Wanted(ways=("blind", "latent"), budgets=(1,), seeds=seeds)
+    plain = tuple(range(SEEDS))
+    whole = Wanted(seeds=seeds, plain_seeds=plain)
+    once = replace(whole, ways=("blind", "latent"), budgets=(1,))
     spelled = replace(once, ways=("blind", "latent", "sampling+latent"))
     found: dict[str, Work] = {
         "recorded": [(source, whole) for source in recorded],
@@ -53,8 +55,8 @@ def studies(data: Path, cache: Path, seeds: tuple[int, ...]) -> dict[str, Work]:
         "seen": [],
     }
     populations = {name: paper.fitted(cache, seen_blind=name == "seen") for name in ("unseen", "seen")}
-    for seed in seeds:
-        wanted = replace(once, seeds=(seed,))
+    for seed in dict.fromkeys(seeds + plain):
+        wanted = replace(once, seeds=(seed,) if seed in seeds else (), plain_seeds=(seed,))
         for source in recorded:
             order = np.random.default_rng([seed, 8]).permutation(source.n)
             parts = [source.part(np.sort(order[:size])) for size in SIZES if size < source.n]
@@ -78,7 +80,7 @@ def computed(work: dict[str, Work], cache: Path, jobs: int) -> dict[str, list[Fo
     return {name: [next(found) for _ in each] for name, each in work.items()}
 
 
-def page(work: dict[str, Work], found: dict[str, list[Found]], cache: Path) -> str:
+def page(work: dict[str, Work], found: dict[str, list[Found]], cache: Path, options: str) -> str:
     """The whole page."""
     whole = pages.comparison(work["recorded"], found["recorded"])
     fits = {name: paper.fitted(cache, seen_blind=name == "seen") for name in ("unseen", "seen")}
@@ -87,11 +89,12 @@ def page(work: dict[str, Work], found: dict[str, list[Found]], cache: Path) -> s
         pages.binned(work["bins"], found["bins"]),
         pages.by_budget(whole),
     )
+    scored = [pages.scored(work["scores"], found["scores"])] if "scores" in work else []
     return pages.joined(
         [
-            f"# Benchmarks\n\n{pages.prose(HEAD)}",
+            f"# Benchmarks\n\n{pages.prose(HEAD.format(options=options))}",
             pages.recorded(work["recorded"], found["recorded"]),
-            pages.scored(work["scores"], found["scores"]),
+            *scored,
             pages.predicted(work, found, fits),
             moved,
             pages.spelled(work["spelled"], found["spelled"]),
@@ -109,11 +112,18 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=SEEDS)
     parser.add_argument("--compute", action="store_true", help="fill the cache and write no page")
     parser.add_argument("--write", type=Path, default=Path("docs/benchmarks.md"))
+    parser.add_argument(
+        "--no-scores", action="store_true", help="leave out the twelve sets, two thirds of it"
+    )
     arguments = parser.parse_args()
     work = studies(arguments.data, arguments.cache, tuple(range(arguments.seeds)))
+    if arguments.no_scores:
+        del work["scores"]
     found = computed(work, arguments.cache, arguments.jobs)
     if not arguments.compute:
-        arguments.write.write_text(page(work, found, arguments.cache), encoding="utf-8")
+        options = f" --seeds {arguments.seeds}" if arguments.seeds != SEEDS else ""
+        options += " --no-scores" if arguments.no_scores else ""
+        arguments.write.write_text(page(work, found, arguments.cache, options), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -47,7 +47,7 @@ def recorded(work: Work, found: Sequence[Found]) -> str:
     return _section(
         "Two recorded models, the whole published table",
         f"""Qwen2.5-Coder-1.5B-Instruct (`qwen`) and SmolLM2-135M-Instruct (`smollm2`) on all of BoolQ
-(3,270) and binarised MMLU (56,168), {len(compared.seeds)} seeds, 5 bins; mean ± standard
+(3,270) and binarised MMLU (56,168), {_seeds(work)}, 5 bins; mean ± standard
 deviation over the seeds. `temperature` sends no bias, so it measures all spellings of a word
 together and is held against that oracle; a third or more of SmolLM2's unbiased answers are
 neither word. `extraction` does not depend on the seed. `verbalized` counts only answers in
@@ -70,7 +70,7 @@ def scored(work: Work, found: Sequence[Found]) -> str:
     lines.append(["mean", "", "", *(_four(compared.mean_error(row)) for row in _SHOWN)])
     return _section(
         "Twelve score sets",
-        f"Mean absolute error against the oracle, {len(compared.seeds)} seeds, 5 bins. Mean of the sets:",
+        f"Mean absolute error against the oracle, {_seeds(work)}, 5 bins. Mean of the sets:",
         by_budget(compared),
         "Set by set:",
         markdown_table(lines),
@@ -162,9 +162,11 @@ def predicted(
             )
             if way == "blind":
                 single = errors.mean(axis=1)
+                lucky = int((single <= np.mean(printed)).sum())
                 tables.append(
                     f"{words}, {single.size} such tables have a mean error of `blind` between "
-                    f"{single.min():.4f} and {single.max():.4f}, mean {single.mean():.4f}"
+                    f"{single.min():.4f} and {single.max():.4f}, mean {single.mean():.4f}; {lucky} of them "
+                    "are as good as the printed one"
                 )
     return _section(
         "Populations that print the paper's table",
@@ -182,10 +184,11 @@ twice, without and with the printed `blind` (within its noise).""",
 
 
 def _errors(work: Work, found: Sequence[Found], way: str) -> FloatArray:
-    """Absolute errors, a line a seed and a column a cell of the paper."""
+    """Absolute errors, a line a seed that the way was repeated with and a column a cell of the paper."""
     values = [
         abs(next(one.ece for cell, one in cells.items() if cell.way == way) - known(source, 5, "pair").ece)
         for (source, _), cells in zip(work, found, strict=True)
+        if any(cell.way == way for cell in cells)
     ]
     return np.array(values).reshape(-1, len(paper.CELLS))
 
@@ -306,7 +309,7 @@ def bounded(whole: Comparison) -> str:
                     _four, (bound.statistical, bound.trapezoid, bound.binning, bound.bias, np.sqrt(bound.mse))
                 ),
                 _four(abs(values.mean() - one.oracle)),
-                _four(values.std(ddof=1)),
+                DASH if values.size < 2 else _four(values.std(ddof=1)),
                 _four(np.sqrt(np.mean((values - one.oracle) ** 2))),
             ]
         )
@@ -318,6 +321,14 @@ calibration error, which the measured columns do not contain. The bounds are for
 population: the measured root MSE is {min(shares):.0%} to {max(shares):.0%} of its bound.""",
         markdown_table(lines),
     )
+
+
+def _seeds(work: Work) -> str:
+    """How often each method is repeated."""
+    fitted, plain = len(work[0][1].seeds), len({*work[0][1].seeds, *work[0][1].plain_seeds})
+    if fitted == plain:
+        return f"{plain} seeds"
+    return f"{plain} seeds for the published methods and {fitted} for those that fit"
 
 
 def _section(title: str, *parts: str) -> str:

@@ -166,3 +166,10 @@ def test_the_recorded_models_hold_what_they_are_said_to() -> None:
     here = sources.read(path)
     found = [known(here, 5, semantics).ece for semantics in ("sum", "max", "pair")]
     assert [round(one, 4) for one in found] == [0.0661, 0.0663, 0.0663]
+
+
+def test_what_fits_nothing_can_be_repeated_more_often() -> None:
+    """Further seeds go to the published methods alone: they cost little and scatter most."""
+    wanted = Wanted(ways=("sampling", "latent"), budgets=(1,), seeds=(0, 1), plain_seeds=(1, 2, 3))
+    seeds = {way: [cell.seed for cell in wanted.cells(source(50)) if cell.way == way] for way in wanted.ways}
+    assert seeds == {"sampling": [0, 1, 2, 3], "latent": [0, 1]}

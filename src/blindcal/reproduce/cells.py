@@ -203,12 +203,16 @@ def _stated(source: Source, bins: int) -> Measured:
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """Which cells a table needs."""
+    """Which cells a table needs.
+
+    ``plain_seeds`` are more seeds for ways that fit nothing: these cost little and scatter most.
+    """
 
     ways: tuple[str, ...] = tuple(WAYS)
     budgets: tuple[int, ...] = tuple(range(1, 9))
     seeds: tuple[int, ...] = tuple(range(20))
     bins: int = 5
+    plain_seeds: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         unknown = [way for way in self.ways if way not in WAYS]
@@ -222,9 +226,10 @@ class Wanted:
                 if source.stated is not None:
                     yield Cell(way, 1, 0, self.bins)
                 continue
+            more = () if WAYS[way].fitted else self.plain_seeds
             for queries in WAYS[way].budgets:
                 if queries in self.budgets:
-                    yield from (Cell(way, queries, seed, self.bins) for seed in self.seeds)
+                    yield from (Cell(way, queries, s, self.bins) for s in dict.fromkeys(self.seeds + more))
 
 
 @dataclass(frozen=True, slots=True)
