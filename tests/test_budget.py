@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import multiprocessing
 import os
+import re
 import signal
 from collections.abc import Iterator
 from pathlib import Path
@@ -167,6 +168,8 @@ def test_the_command_names_unknown_prices_and_the_next_dollar(
     given = ["audit", str(items), "--model", "replay", "--base-url", server.base_url, "--resamples", "50"]
     given += ["--out", str(tmp_path / "run"), "--max-cost", str(unit[0] + 0.8 * unit[1])]
     asked = server.requests
+    dry = CliRunner().invoke(app, [*given, "--price-in", "1000", "--price-out", "0", "--dry-run"])
+    assert re.search(r"budget     \$.* pays for about 0\.[5-9]\d queries an item", dry.output)
     refused = CliRunner().invoke(app, given)
     assert refused.exit_code == 2
     assert "none are known for 'replay'" in refused.output

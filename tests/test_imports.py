@@ -96,6 +96,14 @@ def test_the_design_knows_estimators_only() -> None:
     assert all(within(one, *allowed) for one in of_ours("blindcal.design"))
 
 
+@pytest.mark.parametrize("name", named("blindcal.shapes", "blindcal.promise", "blindcal.subsets"))
+def test_promises_know_numbers_only(name: str) -> None:
+    """What is assumed and promised, and which items take part, follows from numbers: no files, no clock."""
+    assert of_others(name) <= {"numpy", "scipy"}
+    pure = ("errors", "records", "estimate", "design", "methods", "simulate", "shapes")
+    assert all(within(one, *(f"blindcal.{each}" for each in pure)) for one in of_ours(name))
+
+
 @pytest.mark.parametrize("name", named("blindcal.endpoints"))
 def test_endpoints_know_neither_store_nor_run_nor_estimators(name: str) -> None:
     """An endpoint turns requests into replies and knows nothing of who asks."""

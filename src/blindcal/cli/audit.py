@@ -221,7 +221,7 @@ def command(
         named = printable(settings.model, 60)
         raise click.UsageError(f"--max-cost needs --price-in and --price-out: none are known for {named!r}")
     if dry_run:
-        _show_plan(asyncio.run(plan(items, settings, prices=prices)), settings, as_json)
+        _show_plan(asyncio.run(plan(items, settings, prices=prices)), settings, max_cost, as_json)
         return
     limits = Limits(concurrency, rpm, tpm, max_queries, max_cost)
     folder = out or default_folder(items, settings.model)
@@ -290,7 +290,7 @@ def _show_pending(pending: PendingError, folder: Path, as_json: bool, quiet: boo
         click.echo(f"files      {folder}: {RUN_FILE}; blindcal status {folder} shows where it is")
 
 
-def _show_plan(planned: Plan, settings: Settings, as_json: bool) -> None:
+def _show_plan(planned: Plan, settings: Settings, max_cost: float | None, as_json: bool) -> None:
     if as_json:
         click.echo(msgspec.json.encode(planned))
         return
@@ -304,6 +304,14 @@ def _show_plan(planned: Plan, settings: Settings, as_json: bool) -> None:
         "unknown: give --price-in and --price-out" if planned.cost is None else f"{about}${planned.cost:,.4f}"
     )
     click.echo(f"cost       {cost}")
+    if max_cost is not None and planned.cost and settings.queries is None and settings.method == "latent":
+        each = planned.cost / (planned.queries + planned.probe_queries)
+        pays = (max_cost / each - planned.probe_queries) / planned.items
+        click.echo(
+            f"budget     ${max_cost:g} pays for about {pays:.2f} queries an item"
+            if pays > 0
+            else f"budget     ${max_cost:g} does not pay for the probe"
+        )
 
 
 def show(result: AuditResult, folder: Path) -> None:
