@@ -1,6 +1,6 @@
 """What a fractional budget buys: error at K = 1, 1.25, 1.5, 1.75 and 2 on the twelve score sets.
 
-    python bench/fractional.py [--data ../shared] [--repeats 100] [--first 0] [--markdown docs/fractional.md]
+    python bench/fractional.py [--data ../shared] [--repeats 100] [--first 0] [--largest N] [--markdown FILE]
 
 Repeat r uses seed r at every K, so that budgets are compared on the same first queries. ``--raw FILE`` adds
 the errors to a file (and takes those already there into the tables): a long study in several sittings.
@@ -40,6 +40,7 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=100)
     parser.add_argument("--first", type=int, default=0, help="first seed")
     parser.add_argument("--processes", type=int, default=2)
+    parser.add_argument("--largest", type=int, default=0, help="leave out sets with more items")
     parser.add_argument("--raw", type=Path)
     parser.add_argument("--markdown", type=Path)
     arguments = parser.parse_args()
@@ -50,6 +51,8 @@ def main() -> None:
     errors: dict[tuple[str, int], list[float]] = {}
     if arguments.raw and arguments.raw.exists():
         errors = {(name, seed): row for name, seed, row in map(json.loads, arguments.raw.open())}
+    if arguments.largest:
+        paths = [path for path in paths if read_scores(path).labels.size <= arguments.largest]
     jobs = [(path, seed) for seed in seeds for path in paths if (path.name, seed) not in errors]
     with ProcessPoolExecutor(arguments.processes) as pool:
         found = pool.map(measure, jobs, chunksize=4)
@@ -67,32 +70,31 @@ def main() -> None:
 def table(errors: dict[tuple[str, int], list[float]]) -> list[str]:
     """A line a set, then the mean of the sets; the last column is K = 1.5 less the middle of K = 1 and 2."""
     names = sorted({name for name, _ in errors})
-    seeds = sorted({seed for _, seed in errors})
-    by_set = [np.array([errors[name, seed] for seed in seeds if (name, seed) in errors]) for name in names]
-    rows = [
-        (name.removesuffix(".csv.gz").replace("__", ", "), own)
-        for name, own in zip(names, by_set, strict=True)
-    ]
-    least = min(own.shape[0] for own in by_set)
-    rows.append(("**mean of the sets**", np.mean([own[:least] for own in by_set], axis=0)))
-    return [
-        f"Mean absolute error to the oracle, 5 bins, {least} repeats, seeds {seeds[0]} to {seeds[-1]}. "
-        "The last column is the",
-        "error at K = 1.5 less the straight line between K = 1 and K = 2, with its standard error.",
+    by_set = [np.array([row for (of, _), row in sorted(errors.items()) if of == name]) for name in names]
+    lines = [
+        "Mean absolute error to the oracle, 5 bins, seeds 0 and up. The last column is the error at K = 1.5",
+        "less the straight line between K = 1 and K = 2, with its standard error.",
         "",
-        "| set | " + " | ".join(f"K={k:g}" for k in BUDGETS) + " | below the line |",
-        "|---" * (len(BUDGETS) + 2) + "|",
-        *(
-            f"| {name} | " + " | ".join(f"{e:.5f}" for e in own.mean(axis=0)) + f" | {_bend(own)} |"
-            for name, own in rows
-        ),
+        "| set | repeats | " + " | ".join(f"K={k:g}" for k in BUDGETS) + " | K=1.5 off the line |",
+        "|---" * (len(BUDGETS) + 3) + "|",
     ]
+    for name, own in zip(names, by_set, strict=True):
+        title = name.removesuffix(".csv.gz").replace("__", ", ")
+        lines.append(_line(title, str(own.shape[0]), own.mean(axis=0), *_bend(own)))
+    bends = np.array([_bend(own) for own in by_set])
+    mean = np.mean([own.mean(axis=0) for own in by_set], axis=0)
+    chance = float(np.sqrt((bends[:, 1] ** 2).sum())) / len(names)
+    return [*lines, _line("**mean of the sets**", "", mean, float(bends[:, 0].mean()), chance)]
 
 
-def _bend(errors: FloatArray) -> str:
-    line = (errors[:, 0] + errors[:, -1]) / 2
-    off = errors[:, BUDGETS.index(1.5)] - line
-    return f"{off.mean():+.5f} ± {off.std(ddof=1) / np.sqrt(off.size) if off.size > 1 else np.nan:.5f}"
+def _line(title: str, repeats: str, errors: FloatArray, bend: float, chance: float) -> str:
+    shown = " | ".join(f"{error:.5f}" for error in errors)
+    return f"| {title} | {repeats} | {shown} | {bend:+.5f} ± {chance:.5f} |"
+
+
+def _bend(errors: FloatArray) -> tuple[float, float]:
+    off = errors[:, BUDGETS.index(1.5)] - (errors[:, 0] + errors[:, -1]) / 2
+    return float(off.mean()), float(off.std(ddof=1) / np.sqrt(off.size)) if off.size > 1 else float("nan")
 
 
 if __name__ == "__main__":

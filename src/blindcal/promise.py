@@ -88,6 +88,8 @@ def promise(
     """
     if method not in METHODS:
         raise InputError(f"method: can be promised for {', '.join(METHODS)}, got {method!r}")
+    if method == "extraction" and queries != int(queries):
+        raise InputError(f"queries: extraction asks a whole number of queries an item, got {queries!r}")
     if method not in FITTED:
         estimates = _face_value(shape, method, n, queries, bins)
         return _promised(shape, method, n, queries, bins, estimates, None, None)
