@@ -27,7 +27,7 @@ Piece: TypeAlias = str | Number | Quoted
 Sentence: TypeAlias = tuple[Piece, ...]
 
 ALPHA = 0.05
-QUOTED = 0.9  # the confidence a reader thinks in
+QUOTED = (0.9, 0.8, 0.7)  # the confidences a reader thinks in, the most telling first
 ENOUGH = 0.05  # share of the items that must be as confident as that to quote it
 WIDEST = 0.4  # an interval wider than that makes no sentence
 LEAST_RUN = 0.05  # of confidence over which the curve must be off to be spoken of
@@ -125,18 +125,21 @@ def _quote_curve(result: AuditResult, curve: Curve) -> Sentence | None:
 
 
 def _quoted_confidence(result: AuditResult) -> float | None:
-    """The P(positive) to quote: 0.9 or 0.1 if enough items are there, else where most are."""
+    """The P(positive) to quote: what a reader thinks in if enough items have it, else where most are."""
     if result.confidence is None:
         return None
     shares = _shares(result)
-    there = round(QUOTED * len(shares))  # the bins on both sides of it
-    near = {QUOTED: sum(shares[there - 1 : there + 1]), 1 - QUOTED: sum(shares[-there - 1 :][:2])}
-    best = max(near, key=lambda at: near[at])
-    if near[best] >= ENOUGH:
-        return best
     fullest = max(range(len(shares)), key=lambda k: shares[k])
-    if fullest in (0, len(shares) - 1):  # crowded at an end: half a bin is far from where they are
-        return 0.01 if fullest == 0 else 0.99
+    for confidence in QUOTED:
+        there = round(confidence * len(shares))  # the bins on both sides of it
+        # of a lower confidence only what is typical of the model is worth a headline
+        enough = ENOUGH if confidence == QUOTED[0] else max(ENOUGH, shares[fullest])
+        if sum(shares[there - 1 : there + 1]) >= enough:
+            return confidence
+        if sum(shares[-there - 1 :][:2]) >= enough:
+            return 1 - confidence
+        if fullest in (0, len(shares) - 1):  # crowded at an end: half a bin is far from where they are
+            return 0.01 if fullest == 0 else 0.99
     at = round((result.confidence.edges[fullest] + result.confidence.edges[fullest + 1]) / 2, 2)
     return 0.51 if at == 0.5 else at
 
