@@ -1,6 +1,6 @@
 """A threshold chosen on the embedded model and deployed on it: is the precision what was promised?
 
-    python bench/worked.py [--out runs/worked] [--n 300] [--precision 0.8]
+    python bench/worked.py [--out runs/worked] [--n 300] [--deployed 160] [--precision 0.5]
 
 Serves SmolLM2-135M with llama.cpp on this machine and asks it whether the writer of a sentence liked a thing.
 Left to itself it answers No to all of them. One part of the questions is audited with `blindcal audit`,
@@ -72,14 +72,15 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--out", type=Path, default=Path("runs/worked"))
-    parser.add_argument("--n", type=int, default=300, help="questions audited, and as many deployed on")
-    parser.add_argument("--precision", type=float, default=0.8)
+    parser.add_argument("--n", type=int, default=300, help="questions audited")
+    parser.add_argument("--deployed", type=int, default=160, help="other questions, deployed on")
+    parser.add_argument("--precision", type=float, default=0.5)
     parser.add_argument(
         "--port", type=int, default=18437, help="fixed: a run is taken up at the same address"
     )
     options = parser.parse_args()
     options.out.mkdir(parents=True, exist_ok=True)
-    rows = questions(2 * options.n)
+    rows = questions(options.n + options.deployed)
     items, run = options.out / "audited.jsonl", options.out / "run"
     items.write_text("".join(json.dumps(row) + "\n" for row in rows[: options.n]))
     wish = ["threshold", str(run), "--precision", str(options.precision)]

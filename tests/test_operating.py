@@ -212,9 +212,33 @@ def test_surer_thresholds_are_more_careful(wanted: dict[str, float]) -> None:
 def test_no_threshold_beyond_what_the_endpoint_takes() -> None:
     """With a small largest shift the choice is made within it."""
     fit, _, _ = fitted(1000, resamples=50)
-    assert fit.operating_point(recall=0.97).shift > 0.5
+    assert fit.operating_point(recall=0.97, confidence=None).shift > 0.5
     with pytest.raises(NotIdentifiedError, match="recall"):
         fit.operating_point(recall=0.97, max_shift=0.5)
     assert abs(fit.operating_point(cost_fp=1, cost_fn=50, max_shift=0.5).shift) <= 0.5
     with pytest.raises(NotIdentifiedError, match="max_shift"):
         fit.operating_point(recall=0.5, max_shift=-1.0)
+
+
+def test_nothing_is_promised_where_hardly_an_answer_lies() -> None:
+    """However good the refits look, a sure threshold has 30 answers beyond it, counted by hand."""
+    labels, p = generate(600, 3)
+    answered = ask(design.make("latent", labels, adaptive=False), labels, p)
+    fit = bc.latent(
+        labels[answered.items], answered.shifts, answered.answers, 0.0, answered.items, resamples=40
+    )
+    tested = fit.patterns.tested_beyond()
+    for k in (5, 100, THRESHOLDS.size // 2 + 20, THRESHOLDS.size - 60):
+        t, asked = THRESHOLDS[k], 1 / (1 + np.exp(answered.shifts))
+        assert tested[k] == ((asked >= t - 1e-9) if t >= 0.5 else (asked <= t + 1e-9)).sum()
+    bare = Decisions.of(fit.population, np.stack([fit.population] * 3), lambda _: 0.0, tested)
+    precision = decision_rates(fit.population).precision
+    highest = float(THRESHOLDS[tested >= 30].max())
+    sure = choose_threshold(bare, precision=float(precision[tested >= 30].max()))
+    assert sure.threshold <= highest < THRESHOLDS[-1]
+    beyond = float(
+        precision[THRESHOLDS.searchsorted(highest) + 10]
+    )  # only thresholds past the highest reach it
+    assert choose_threshold(bare, precision=beyond, confidence=None).threshold > highest
+    with pytest.raises(NotIdentifiedError):
+        choose_threshold(bare, precision=beyond)

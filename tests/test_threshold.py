@@ -139,6 +139,14 @@ def test_what_cannot_be_reached_is_an_error(run: Path) -> None:
     assert "although the estimate does; the highest so sure is 0.9" in str(found.exception)
 
 
+def test_a_threshold_that_hardly_anything_tested_is_named(run: Path) -> None:
+    """Near 0 and 1 few queries were asked, and a promise there rests on the fit's smoothness."""
+    far = invoke("threshold", run, "--recall", 0.9999, "--estimate", "--resamples", 50)
+    near = invoke("threshold", run, "--cost-fp", 1, "--cost-fn", 1, "--resamples", 50)
+    assert "queries tested thresholds below this one" in far.stderr
+    assert "queries tested" not in near.stderr
+
+
 @pytest.mark.parametrize(
     ("wish", "message"),
     [

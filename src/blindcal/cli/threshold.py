@@ -9,11 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import click
+from scipy.special import expit
 
 from blindcal.deploy import Deployment, deployment
 from blindcal.errors import NotIdentifiedError
 from blindcal.estimate.latent import LatentFit
-from blindcal.estimate.operating import OperatingPoint
+from blindcal.estimate.operating import TESTED, OperatingPoint
 from blindcal.estimate.uncertainty import Interval
 from blindcal.finished import Finished, open_run
 from blindcal.text import printable
@@ -116,6 +117,7 @@ def command(
         level=level,
         max_shift=read.max_shift,
     )
+    _caution_thin(read, point.threshold)
     following = None if decisions is None else fit.next_right(point.threshold, decisions, level)
     try:
         request: Deployment | str = deployment(read, point.shift)
@@ -145,6 +147,19 @@ def _caution(run: Finished) -> None:
         click.echo(
             f"warning: {result.counts.invalid:,} of {total:,} answers were neither word; expect such answers "
             "when deployed too, and decide what they mean",
+            err=True,
+        )
+
+
+def _caution_thin(run: Finished, threshold: float) -> None:
+    """Say so where hardly a query tested what lies beyond a threshold, so that smoothness has to speak."""
+    asked = expit(-run.answered.shifts[run.answered.temperatures == 0])
+    beyond = int((asked >= threshold).sum() if threshold > 0.5 else (asked <= threshold).sum())
+    if asked.size and beyond < TESTED:
+        side = "above" if threshold > 0.5 else "below"
+        click.echo(
+            f"warning: only {beyond:,} of {asked.size:,} queries tested thresholds {side} this one; what it "
+            "does rests on the smoothness of the fit there: audit more items, or watch it when deployed",
             err=True,
         )
 

@@ -243,8 +243,9 @@ class LatentFit(DrawnFit):
         cost_fp, cost_fn : float
             What a wrong "positive" and a wrong "negative" cost: the threshold with the least expected cost.
         confidence : float or None
-            How sure it must be that the threshold does what is asked for. With ``None`` the estimate
-            decides, and the deployed model falls short about as often as not. Costs need none.
+            How sure it must be that the threshold does what is asked for; nothing is promised of a threshold
+            beyond which hardly an answer lies. With ``None`` the estimate decides, and the deployed model
+            falls short about as often as not. Costs need none.
         level : float
             Of the intervals.
         max_shift : float
@@ -290,7 +291,12 @@ class LatentFit(DrawnFit):
 
     def _decisions(self, what: str) -> Decisions:
         self._both_classes(what)
-        return Decisions.of(self.population, self.draws, lambda tail: self.unseen(1 - 2 * tail))
+        return Decisions.of(
+            self.population,
+            self.draws,
+            lambda tail: self.unseen(1 - 2 * tail),
+            self.patterns.tested_beyond(),
+        )
 
     # -- uncertainty -----------------------------------------------------------------------------
 

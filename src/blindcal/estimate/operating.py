@@ -23,6 +23,10 @@ from blindcal.records import FloatArray, IntArray
 
 _RARE = 1e-3  # a threshold that finds fewer of the positives than this is not worth deploying
 
+#: So many answers must lie beyond a threshold before anything is promised of it: with fewer, what happens
+#: there is the smoothness of the fit.
+TESTED = 30
+
 #: Thresholds that can be deployed: the inner edges, each with a finite shift.
 THRESHOLDS: FloatArray = EDGES_P[1:-1]
 SHIFTS: FloatArray = -EDGES_S[1:-1]
@@ -148,16 +152,25 @@ class Decisions:
     """The population's rates, those of its refits, and how much of a population may stay unseen.
 
     ``unseen(tail)`` is the largest share of a population from which no item comes with that probability.
+    ``tested`` counts the answers that tell what lies beyond each threshold, on its side of 1/2.
     """
 
     rates: Rates
     drawn: Rates
     unseen: Callable[[float], float]
+    tested: FloatArray
 
     @classmethod
-    def of(cls, population: FloatArray, draws: FloatArray, unseen: Callable[[float], float]) -> Decisions:
-        """From the joint tables of a fit."""
-        return cls(decision_rates(population), decision_rates(draws), unseen)
+    def of(
+        cls,
+        population: FloatArray,
+        draws: FloatArray,
+        unseen: Callable[[float], float],
+        tested: FloatArray | None = None,
+    ) -> Decisions:
+        """From the joint tables of a fit; ``tested`` is left out where the tables are known."""
+        known = np.full(THRESHOLDS.size, np.inf) if tested is None else tested
+        return cls(decision_rates(population), decision_rates(draws), unseen, known)
 
     def lower(self, quantity: Quantity, tail: float) -> FloatArray:
         """A bound at each threshold that the quantity is below with probability ``tail`` at most."""
@@ -198,7 +211,7 @@ class Decisions:
 
     def at(self, places: IntArray) -> Decisions:
         """The same at some of the thresholds."""
-        return Decisions(self.rates.at(places), self.drawn.at(places), self.unseen)
+        return Decisions(self.rates.at(places), self.drawn.at(places), self.unseen, self.tested[places])
 
     def _extremes(self, quantity: Quantity, tail: float) -> FloatArray:
         """The quantity if the unseen share is all of one label and one decision."""
@@ -263,7 +276,9 @@ def choose_threshold(
     quantity = QUANTITIES[name]
     goal = 0.0 if wanted is None else fraction(wanted, name)
     estimated, drawn = quantity(decisions.rates), quantity(decisions.drawn)
-    shown = estimated if tail is None else decisions.lower(quantity, tail)
+    shown = estimated
+    if tail is not None:
+        shown = np.where(decisions.tested >= TESTED, decisions.lower(quantity, tail), 0.0)
     best = int(place(decisions.rates, shown >= goal))
     if best < 0:
         worth = decisions.rates.recall > (_RARE if name == "precision" else -1)

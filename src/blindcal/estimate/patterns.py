@@ -103,6 +103,18 @@ class Patterns:
             out[where] = rows @ values[y * CELLS : (y + 1) * CELLS]
         return out
 
+    def tested_beyond(self) -> FloatArray:
+        """How many answers lie at or beyond each inner edge: above it from 1/2 up, below it under 1/2.
+
+        Noisy answers tell a little everywhere, and count at every edge.
+        """
+        counts = self.counts[: self.start.size]
+        low, high = self.start % CELLS, (self.stop - 1) % CELLS + 1
+        at = np.bincount(low, counts, CELLS + 1) + np.bincount(high, counts, CELLS + 1)
+        inner = at[1:CELLS]
+        above, below = np.cumsum(inner[::-1])[::-1], np.cumsum(inner)
+        return np.asarray(np.where(EDGES_S[1:-1] >= 0, above, below) + self.counts[self.start.size :].sum())
+
     def posterior(self, table: FloatArray, part: slice) -> FloatArray:
         """Distribution over the cells, given each of some patterns: shape (patterns in ``part``, CELLS)."""
         where = np.arange(len(self))[part]
