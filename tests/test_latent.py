@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from scipy.special import expit
 
 import blindcal as bc
 from blindcal.records import Answered, FloatArray, IntArray, Round
@@ -330,3 +331,20 @@ def test_a_known_jitter_is_taken_into_account() -> None:
     oracle = bc.binned_ece(labels, p, 10).gaps
     assert np.abs(known.gaps(10) - oracle).sum() < np.abs(ignored.gaps(10) - oracle).sum()
     assert ignored.contradictions > 0
+
+
+def test_a_narrow_but_telling_confidence_is_followed() -> None:
+    """Where small differences in f tell a lot, the fit follows them: AUROC intervals hold what is true."""
+    held = 0
+    for seed in range(10):
+        rng = np.random.default_rng([seed, 5])
+        s = -0.9 + 0.25 * rng.standard_normal(300)
+        labels = (rng.random(300) < expit(5 * (s + 0.85))).astype(np.int64)
+        fit = fitted(labels, asked(labels, expit(s), seed=seed), resamples=200)
+        wide = -0.9 + 0.25 * np.random.default_rng(0).standard_normal(100_000)
+        order = np.argsort(wide)
+        up = expit(5 * (wide[order] + 0.85))
+        true = float((up * np.cumsum(1 - up)).sum() / (up.sum() * (1 - up).sum()))
+        held += true in fit.interval("auroc")
+    # binomial(10, .95): fewer than 7 happen once in a thousand
+    assert held >= 7

@@ -32,7 +32,8 @@ _ENOUGH = 2e-3  # log-likelihood units that a refit may leave unclaimed
 _MOST_STEPS = 25
 _MEMORY = 5  # steps that a refit mixes
 _LADDER = ((-5, 3), (-1, 2))  # decades searched: the density's roughness, the link's
-_LINE_SD = (1.0, 2.0)  # of the link's intercept, and of its slope in units of s/4
+_LINE_SD = (1.0, 8.0)  # of the link's intercept, and of its slope in units of s/4
+_WIDER = 3.0  # times that, for models whose small differences in confidence tell a lot
 
 
 @dataclass(frozen=True)
@@ -44,12 +45,12 @@ class _Splines:
     vague_density: int
     vague_link: int
 
-    def precision(self, density: float, link: float) -> FloatArray:
-        """Prior precision of every coefficient, from the two prior variances of roughness."""
+    def precision(self, density: float, link: float, line: float = 1.0) -> FloatArray:
+        """Prior precision of every coefficient, from the two variances of roughness and the line's scale."""
         parts = (
             np.full(self.vague_density, _NULL_SD_DENSITY**-2.0),
             np.full(self.density.shape[1] - self.vague_density, 1 / density),
-            np.power(_LINE_SD, -2.0),
+            np.power(np.multiply(_LINE_SD, line), -2.0),
             np.full(self.link.shape[1] - self.vague_link, 1 / link),
         )
         return np.concatenate(parts)
@@ -234,11 +235,13 @@ def fit_ensemble(patterns: Patterns) -> Ensemble:
     """Climb the evidence over a ladder of smoothness from the middle, and keep all that is plausible."""
     found: dict[tuple[int, ...], Mode] = {}
 
-    def visit(place: tuple[int, ...], start: FloatArray | None) -> Mode:
+    def climb(place: tuple[int, ...], start: FloatArray | None, line: float = 1.0) -> Mode:
+        density, link = (_STEP**decade for decade in place)
+        return find_mode(patterns, _splines().precision(density, link, line), start)
+
+    def visit(place: tuple[int, ...], start: FloatArray | None) -> None:
         if place not in found:
-            variances = [_STEP**decade for decade in place]
-            found[place] = find_mode(patterns, _splines().precision(*variances), start)
-        return found[place]
+            found[place] = climb(place, start)
 
     best: tuple[int, ...] = (-1, -1)
     visit(best, None)
@@ -254,13 +257,19 @@ def fit_ensemble(patterns: Patterns) -> Ensemble:
         if found[top].evidence <= found[best].evidence:
             break
         best = top
-    evidence = np.array([mode.evidence for mode in found.values()])
+    plausible = _kept(list(found.items()))
+    wider = [(place, climb(place, mode.theta, _WIDER)) for place, mode in plausible]
+    modes = tuple(mode for _, mode in _kept(plausible + wider))
+    evidence = np.array([mode.evidence for mode in modes])
     weights = np.exp(evidence - evidence.max())
-    keep = weights > 1e-3 * weights.sum()
-    return Ensemble(
-        modes=tuple(mode for mode, kept in zip(found.values(), keep, strict=True) if kept),
-        weights=weights[keep] / weights[keep].sum(),
-    )
+    return Ensemble(modes, weights / weights.sum())
+
+
+def _kept(found: list[tuple[tuple[int, ...], Mode]]) -> list[tuple[tuple[int, ...], Mode]]:
+    """Those that carry more than a thousandth of the evidence."""
+    evidence = np.array([mode.evidence for _, mode in found])
+    weights = np.exp(evidence - evidence.max())
+    return [one for one, kept in zip(found, weights > 1e-3 * weights.sum(), strict=True) if kept]
 
 
 def working_table(patterns: Patterns) -> FloatArray:
