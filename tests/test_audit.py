@@ -568,3 +568,21 @@ def test_ctrl_c_drains_and_the_next_run_finishes(items: Path, tmp_path: Path) ->
         done = subprocess.run(command, capture_output=True, text=True, check=False, env={**os.environ})
         assert done.returncode == 0, done.stderr
         assert server.answered - paid == N * 2 // 3 - kept
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="needs SIGINT")
+def test_ctrl_c_ends_a_slow_probe_at_once(items: Path, tmp_path: Path) -> None:
+    """Interrupted while it probes, the command does not finish the probe first."""
+    command = [sys.executable, "-c", "from blindcal.cli import main; main()", "audit", str(items)]
+    command += ["--model", "replay", "--out", str(tmp_path / "run")]
+    with serving(items, latency=1.0) as server:
+        command += ["--base-url", server.base_url]
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        assert process.stderr is not None
+        for line in process.stderr:
+            if line.startswith("choosing"):
+                break
+        process.send_signal(signal.SIGINT)
+        _, said = process.communicate(timeout=60)
+        assert process.returncode == 130, said
+        assert server.answered < 20  # the whole probe takes some eighty

@@ -119,9 +119,6 @@ def test_a_result_alone_can_be_opened_but_is_no_run(folder: Path, tmp_path: Path
 
 def test_a_run_without_a_result_is_refused(folder: Path, tmp_path: Path) -> None:
     """Before its first result a run says what is missing."""
-    shutil.copy(folder / "run.sqlite", tmp_path)
-    with pytest.raises(InputError, match="not a result"):
-        open_run(tmp_path)
 
 
 def test_an_interrupted_run_holds_what_was_answered(items: Path, server: Server, tmp_path: Path) -> None:
@@ -145,3 +142,11 @@ def test_a_method_without_a_fit_says_which_have_one(items: Path, server: Server,
     assert len(run.answered) == run.result.counts.positive + run.result.counts.negative
     with pytest.raises(NotIdentifiedError, match=r"'blind' has no fit.*--method latent or temperature"):
         run.fit()
+
+
+def test_a_run_that_is_not_there_is_named(tmp_path: Path) -> None:
+    """A folder that is not there is named itself, not the one it would be in."""
+    with pytest.raises(StoreError, match=r"nowhere/run\.sqlite: no such run"):
+        open_run(tmp_path / "nowhere")
+    with pytest.raises(InputError, match="no such result"):
+        open_result(tmp_path / "nowhere")

@@ -16,7 +16,7 @@ from blindcal.counting import read_counts
 from blindcal.data import load
 from blindcal.endpoints.recording import Recording
 from blindcal.endpoints.replay import running
-from blindcal.errors import ConfigError, InputError
+from blindcal.errors import ConfigError, InputError, StoreError
 from blindcal.estimate.latent import latent
 from blindcal.finished import Finished, open_run
 from blindcal.merging import merge
@@ -108,3 +108,6 @@ def test_the_command_writes_a_result_and_counts(folders: list[Path], tmp_path: P
     assert read_counts(table).items == N
     again = CliRunner().invoke(app, ["merge", *named, "--out", named[0]])
     assert isinstance(again.exception, ConfigError)
+    assert "holds a run of its own" in str(again.exception)
+    with pytest.raises(StoreError, match="has a result but no answers, as a merged one has"):
+        open_run(out)

@@ -137,12 +137,25 @@ def test_any_answers_come_back_as_they_went_in(
 
 
 def test_other_settings_are_refused_with_the_difference(path: Path) -> None:
-    """A run begun with other settings says which ones, then and now."""
+    """A run that has answers and was begun with other settings says which ones, then and now."""
     with Store.open(path) as store:
         store.begin({"model": "a", "seed": 1, "same": [1]}, ITEMS)
+        keep(store, saved(0))
         with pytest.raises(ConfigError, match='model: "a" then, "b" now; seed: 1 then, null now') as raised:
             store.begin({"model": "b", "same": [1]}, ITEMS)
         assert "same" not in str(raised.value).replace("same settings", "")
+
+
+def test_other_settings_replace_those_of_a_run_without_answers(path: Path) -> None:
+    """Whoever corrects an address or follows the probe's advice need not choose another folder."""
+    with Store.open(path) as store:
+        store.begin({"model": "a"}, ITEMS)
+        store.set_note("ready", {"probe": "of another endpoint"})
+        store.add_aside(b"request", 0, "reply")
+        assert store.begin({"model": "b"}, ITEMS[:2])
+        assert store.item_count() == 2
+        assert store.note("ready") is None
+        assert store.aside(b"request", 0) is None
 
 
 def test_a_failure_while_items_are_read_leaves_no_half_run(path: Path) -> None:

@@ -185,7 +185,9 @@ async def audit_async(
         begun, known = time.monotonic(), store.usage().queries
         async with _opened(endpoint, settings) as asked:
             batches = await _batches(asked, store) if settings.batch else None
-            ready = await prepare(asked, loaded, settings, store, targets, limits, prices, force, tell)
+            ready = await _unless(
+                stop, prepare(asked, loaded, settings, store, targets, limits, prices, force, tell)
+            )
             tell("asking")
             question = _question(settings, ready.targets)
             how: dict[str, Any] = {
@@ -450,6 +452,20 @@ async def _opened(endpoint: Endpoint | None, settings: Settings) -> AsyncIterato
         yield asked
     finally:
         await asked.close()
+
+
+async def _unless(stop: asyncio.Event | None, preparing: Coroutine[Any, Any, T]) -> T:
+    """What is being prepared, unless it is stopped first; replies that came until then are kept."""
+    task = asyncio.ensure_future(preparing)
+    stopped = asyncio.ensure_future((stop or asyncio.Event()).wait())
+    await asyncio.wait({task, stopped}, return_when=asyncio.FIRST_COMPLETED)
+    stopped.cancel()
+    if not task.done():
+        task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await task
+        raise NotIdentifiedError("stopped while probing; nothing is lost, the same again goes on")
+    return await task
 
 
 def _wait_for(begin: Callable[[asyncio.Event], Coroutine[Any, Any, T]]) -> T:

@@ -73,6 +73,9 @@ class Reading:
 
     def item(self, record: Record, number: int) -> Item:
         """The item of a record; raises `InputError` naming the field."""
+        for field, usual in ((self.id_field, "id"), (self.group_field, "group")):
+            if field != usual and field not in record:  # only the usual names may be missing
+                raise InputError(f"field {printable(field, 40)!r} is missing{_among(record)}")
         given = record.get(self.id_field)
         group = record.get(self.group_field)
         return Item(
@@ -94,7 +97,7 @@ class Reading:
         if mapped is None or isinstance(value, list | dict):
             raise InputError(
                 f"field {self.label_field!r} must be 0/1, true/false or yes/no, not {printable(word, 40)!r}; "
-                "map other words with a label map"
+                "map other words with a label map (--label-map)"
             )
         return mapped
 

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from blindcal.auditing import RESULT_FILE, RUN_FILE
-from blindcal.errors import NotIdentifiedError, StoreError
+from blindcal.errors import InputError, NotIdentifiedError, StoreError
 from blindcal.estimate.latent import LatentFit, latent
 from blindcal.methods import FITTED
 from blindcal.records import Answered, IntArray, Round
@@ -83,6 +83,10 @@ def open_run(path: str | Path) -> Finished:
         If there is no result yet.
     """
     folder = _folder(Path(path))
+    if not (folder / RUN_FILE).is_file() and (folder / RESULT_FILE).is_file():
+        raise StoreError(
+            f"{folder}: has a result but no answers, as a merged one has; name the runs that were merged"
+        )
     with Store.read(folder / RUN_FILE) as store:
         result = open_result(folder)
         items, settings = store.items(), store.note("config") or {}
@@ -119,11 +123,13 @@ def open_run(path: str | Path) -> Finished:
 def open_result(path: str | Path) -> AuditResult:
     """The result of a run: ``path`` is its folder, or the file itself."""
     path = Path(path)
+    if path.is_dir() and (path / RUN_FILE).is_file() and not (path / RESULT_FILE).is_file():
+        raise InputError(f"{path}: not finished yet; the same audit command goes on with it")
     return AuditResult.load(path / RESULT_FILE if path.is_dir() else path)
 
 
 def _folder(path: Path) -> Path:
-    return path if path.is_dir() else path.parent
+    return path.parent if path.is_file() else path
 
 
 def numbered(names: tuple[str | None, ...]) -> IntArray | None:

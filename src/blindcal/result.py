@@ -243,6 +243,8 @@ class AuditResult:
         try:
             content = Path(path).read_bytes()
             found = msgspec.json.decode(content, type=_Version).schema_version
+        except FileNotFoundError:
+            raise InputError(f"{path}: no such result") from None
         except (OSError, msgspec.MsgspecError) as error:
             raise InputError(f"{path}: not a result of blindcal ({printable(str(error))})") from None
         if found != SCHEMA_VERSION:

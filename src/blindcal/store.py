@@ -213,11 +213,15 @@ class Store:
     def begin(self, config: Mapping[str, Any], items: Iterable[Item], *, keep_prompts: bool = True) -> bool:
         """Store settings and items, or check that the run was begun with the same ones.
 
-        Returns whether the run is new. Raises `ConfigError`, showing the difference, if it was begun
-        with other settings.
+        Returns whether the run is new. Other settings replace those of a run that has no answer yet (a wrong
+        address, a method that the probe advises against); otherwise they raise `ConfigError`, which shows the
+        difference.
         """
         wanted = json.loads(json.dumps(config))
         begun = self.note("config")
+        if begun is not None and begun != wanted and self._is_empty():
+            self._clear()
+            begun = None
         if begun is not None:
             if begun != wanted:
                 raise ConfigError(
@@ -232,6 +236,17 @@ class Store:
             )
             self.set_note("config", wanted)
         return True
+
+    def _is_empty(self) -> bool:
+        """Whether nothing was answered, and nothing submitted that may still be."""
+        with _translated(self.path):
+            rows = [self._db.execute(f"SELECT 1 FROM {table} LIMIT 1") for table in ("answers", "batches")]
+        return all(row.fetchone() is None for row in rows)
+
+    def _clear(self) -> None:
+        with _translated(self.path), _transaction(self._db):
+            for table in ("notes", "items", "rounds", "asides"):
+                self._db.execute(f"DELETE FROM {table}")
 
     def item(self, number: int) -> tuple[str, int, str | None]:
         """Id, label and group of an item."""

@@ -99,6 +99,7 @@ def _written(out: Path | None) -> Iterator[BinaryIO]:
         yield sys.stdout.buffer
         sys.stdout.flush()
         return
+    out.parent.mkdir(parents=True, exist_ok=True)
     draft = out.with_name(out.name + ".part")
     with draft.open("wb") as file:
         yield file

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from blindcal.auditing import RESULT_FILE
+from blindcal.auditing import RESULT_FILE, RUN_FILE
 from blindcal.cli.audit import show
 from blindcal.errors import ConfigError
 from blindcal.finished import open_run
@@ -46,8 +46,8 @@ def command(runs: tuple[Path, ...], out: Path, resamples: int, counts: Path | No
       blindcal merge runs/part-1 runs/part-2 runs/part-3 --out runs/all
     """
     opened = [open_run(run) for run in runs]
-    if any(run.folder.resolve() == out.resolve() for run in opened):
-        raise ConfigError(f"--out {out}: is one of the runs; choose a new folder")
+    if (out / RUN_FILE).exists():
+        raise ConfigError(f"--out {out}: holds a run of its own; choose a new folder")
     result = merge(opened, resamples=resamples)
     out.mkdir(parents=True, exist_ok=True)
     result.save(out / RESULT_FILE)

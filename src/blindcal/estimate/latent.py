@@ -364,10 +364,10 @@ class LatentFit(DrawnFit):
     def invalid_bound(self) -> float:
         """The most by which ``ece`` could differ had every invalid answer been valid.
 
-        An item with no valid answer contributes its expectation; its true contribution lies within one
+        An item with an invalid answer contributes its expectation; its true contribution lies within one
         item's weight of it, in the one or two bins it can touch.
         """
-        return min(1.0, 2 * self.unanswered / self.items)
+        return min(1.0, 2 * min(self.invalid, self.items) / self.items)
 
     @property
     def unanswered(self) -> int:
