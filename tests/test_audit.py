@@ -414,7 +414,7 @@ def test_the_headline_says_what_its_figures_are_worth(
     shown = capsys.readouterr().out
     assert shown.startswith("WARNING    forced: ignored\\x1b; these figures may measure nothing\nECE ")
     assert "AUROC      needs items of both labels" in shown
-    assert "p-value    0.0001 if it were perfectly calibrated" in shown
+    assert "p-value    0.0001 for perfect calibration" in shown
     assert "note       few items: read the interval, not the figure" in shown
 
 

@@ -198,7 +198,9 @@ class Wanted:
 
     def __post_init__(self) -> None:
         if (self.half_width is None) == (self.power is None):
-            raise InputError("wanted: give a half-width or a power, one of them")
+            raise InputError(
+                "give a half-width or a power, one of them (--half-width, or --power with --ece)"
+            )
         if self.half_width is not None and not 0 < self.half_width < 1:
             raise InputError(f"half-width: must be between 0 and 1, got {self.half_width!r}")
         if self.power is not None and not 0 < self.power < 1:

@@ -31,7 +31,7 @@ COMMANDS = {
     "check": "Hold finished audits to limits: an exit code for CI, JUnit and GitHub summaries.",
     "compare": "Show how two runs differ, paired where they asked about the same items.",
     "merge": "Put runs on different items of one model together.",
-    "items": "Write questions that blindcal can make by itself, with sure labels.",
+    "items": "Write a set of labelled questions: boolq, mmlu, one of the Hub's, or made by code.",
     "pull": "Fetch the default model for 'serve'.",
     "serve": "Serve a GGUF model, or a recording of one, on this machine.",
     "score": "Read the hidden probabilities where they can be seen, to check an audit against.",

@@ -109,7 +109,13 @@ LONGEST_POLL = 60.0  # seconds between looks at a batch
     is_flag=True,
     help="Send a seed with each sampled query, so that an endpoint that heeds it repeats itself.",
 )
-@click.option("--offset", type=float, default=50.0, show_default=True, help="The common bias C of METHOD 2.")
+@click.option(
+    "--offset",
+    type=float,
+    default=50.0,
+    show_default=True,
+    help="The bias added to both answers, so that nothing else is said.",
+)
 @click.option(
     "--limit", type=float, default=100.0, show_default=True, help="The largest bias the service takes."
 )
@@ -320,13 +326,15 @@ def show(result: AuditResult, folder: Path) -> None:
     if result.probe is not None and result.probe.get("forced"):
         why = printable(str(result.probe.get("objection") or result.probe.get("reason")), 400)
         click.echo(f"WARNING    forced: {why}; these figures may measure nothing")
-    click.echo(f"ECE        {_number(result.ece, level)}  in {len(result.bins)} bins")
+    counts, spend = result.counts, result.spend
+    click.echo(
+        f"ECE        {_number(result.ece, level)}  in {len(result.bins)} bins, of {counts.items:,} items"
+    )
     click.echo(f"direction  {_direction(result, level)}")
     click.echo(f"AUROC      {_auroc(result, level)}")
     click.echo(f"accuracy   {_number(result.accuracy, level)}")
     if result.calibrated_pvalue is not None:
-        click.echo(f"p-value    {result.calibrated_pvalue:.3g} if it were perfectly calibrated")
-    counts, spend = result.counts, result.spend
+        click.echo(f"p-value    {result.calibrated_pvalue:.3g} for perfect calibration")
     if counts.items < FEW:
         read = "read the interval, not the figure"
         click.echo(f"note       few items: {'the figure says little' if result.ece.low is None else read}")

@@ -248,7 +248,7 @@ def _out_of_reach(best: Plan, half_width: float | None) -> str:
     )
     return (
         f"{best.items:,} items do not suffice: with {best.promise.queries:g} queries each "
-        f"they reach {reached}; take more"
+        f"they reach {reached}; take more (--items)"
     )
 
 

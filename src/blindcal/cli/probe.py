@@ -33,7 +33,13 @@ _ADVICE = {
 @options.answer_options
 @options.reading_options
 @options.field_options
-@click.option("--offset", type=float, default=50.0, show_default=True, help="The common bias C of METHOD 2.")
+@click.option(
+    "--offset",
+    type=float,
+    default=50.0,
+    show_default=True,
+    help="The bias added to both answers, so that nothing else is said.",
+)
 @click.option(
     "--limit", type=float, default=100.0, show_default=True, help="The largest bias the service takes."
 )

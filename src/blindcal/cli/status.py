@@ -80,7 +80,8 @@ def _in_words(found: dict[str, Any]) -> dict[str, Any]:
     }
     if result is not None:
         state = "complete" if result["complete"] else "partial"
-        told["result"] = f"ECE {result['ece']}, {result['created']}, {state}"
+        ece = "unknown" if result["ece"] is None else f"{result['ece']:.4f}"
+        told["result"] = f"ECE {ece}, {result['created']}, {state}"
     return told
 
 

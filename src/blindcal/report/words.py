@@ -344,7 +344,7 @@ def metrics(result: AuditResult) -> Sequence[Metric]:
         Metric(
             "tce",
             "percent",
-            "True calibration error",
+            "Unbinned calibration error",
             "The same at every single confidence instead of in bins: errors that cancel within a bin count.",
         ),
         Metric(
