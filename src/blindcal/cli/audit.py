@@ -83,20 +83,8 @@ LONGEST_POLL = 60.0  # seconds between looks at a batch
 @click.option(
     "--bins", type=click.IntRange(1), help="Bins of the ECE.  [default: 5; for blind round(N^(1/5))]"
 )
-@click.option(
-    "--level",
-    type=click.FloatRange(0, 1, min_open=True, max_open=True),
-    default=0.95,
-    show_default=True,
-    help="Of the intervals.",
-)
-@click.option(
-    "--resamples",
-    type=click.IntRange(20),
-    default=1000,
-    show_default=True,
-    help="Refits behind the intervals.",
-)
+@options.level_option
+@options.resamples_option
 @click.option(
     "--seed",
     type=click.IntRange(0),

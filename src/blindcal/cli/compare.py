@@ -9,6 +9,7 @@ from pathlib import Path
 
 import click
 
+from blindcal.cli import options
 from blindcal.comparing import NAMES, Comparison, compare, pairing, verdict
 from blindcal.finished import Finished, open_run
 from blindcal.text import printable
@@ -20,20 +21,8 @@ NARROW = 9
 @click.argument("run_a", type=click.Path(path_type=Path))
 @click.argument("run_b", type=click.Path(path_type=Path))
 @click.option("--bins", type=click.IntRange(1), help="Bins of the ECE.  [default: the runs' own]")
-@click.option(
-    "--level",
-    type=click.FloatRange(0, 1, min_open=True, max_open=True),
-    default=0.95,
-    show_default=True,
-    help="Of the intervals.",
-)
-@click.option(
-    "--resamples",
-    type=click.IntRange(20),
-    default=1000,
-    show_default=True,
-    help="Refits behind the intervals.",
-)
+@options.level_option
+@options.resamples_option
 @click.option(
     "--html", type=click.Path(dir_okay=False, path_type=Path), help="Write a page with table and figures."
 )

@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 
 from blindcal.auditing import RESULT_FILE, RUN_FILE
+from blindcal.cli import options
 from blindcal.cli.audit import show
 from blindcal.errors import ConfigError
 from blindcal.finished import open_run
@@ -22,13 +23,7 @@ from blindcal.report.page import PAGE_FILE, write
     required=True,
     help="The folder for the result of all of them.",
 )
-@click.option(
-    "--resamples",
-    type=click.IntRange(20),
-    default=1000,
-    show_default=True,
-    help="Refits behind the intervals.",
-)
+@options.resamples_option
 @click.option(
     "--counts",
     type=click.Path(dir_okay=False, path_type=Path),

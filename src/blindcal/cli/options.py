@@ -106,6 +106,22 @@ def endpoint_options(command: Command) -> Command:
     )
 
 
+level_option = click.option(
+    "--level",
+    type=click.FloatRange(0, 1, min_open=True, max_open=True),
+    default=0.95,
+    show_default=True,
+    help="Of the intervals.",
+)
+resamples_option = click.option(
+    "--resamples",
+    type=click.IntRange(20),
+    default=1000,
+    show_default=True,
+    help="Refits behind the intervals.",
+)
+
+
 def word_options(command: Command) -> Command:
     """Add the options that say which words or tokens mean positive and negative."""
     return _all(

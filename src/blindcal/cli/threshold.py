@@ -11,6 +11,7 @@ from typing import Any
 import click
 from scipy.special import expit
 
+from blindcal.cli import options
 from blindcal.deploy import Deployment, deployment
 from blindcal.errors import NotIdentifiedError
 from blindcal.estimate.latent import LatentFit
@@ -49,14 +50,8 @@ COST = click.FloatRange(0, min_open=True)
     metavar="M",
     help="Also say how many of the next M positive decisions will be right: what to monitor against.",
 )
-@click.option("--level", type=SHARE, default=0.95, show_default=True, help="Of the intervals.")
-@click.option(
-    "--resamples",
-    type=click.IntRange(20),
-    default=1000,
-    show_default=True,
-    help="Refits behind the intervals.",
-)
+@options.level_option
+@options.resamples_option
 @click.option(
     "--snippet",
     type=click.Choice(["body", "curl", "python"]),
