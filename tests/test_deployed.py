@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import csv
 import gzip
+from collections import Counter
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +15,7 @@ import blindcal as bc
 from blindcal import design
 from blindcal.deploy import deployment
 from blindcal.endpoints.http import Address, HttpEndpoint
+from blindcal.errors import NotIdentifiedError
 from blindcal.finished import open_run
 from blindcal.records import FloatArray, IntArray, Message, Request
 from blindcal.simulate import ask
@@ -64,11 +66,14 @@ def recorded() -> tuple[IntArray, FloatArray]:
 def test_promises_about_a_real_model_are_kept_on_the_other_half() -> None:
     """Of 8 random halves of BoolQ (seeds 0-7) at most 2 leave the interval: more do once in 170 times.
 
+    All promise a precision of 0.8. Of 0.85, near what the model can reach, an audit may say that it cannot be
+    promised (15 of 100 do in bench/deployed.py; more than 4 of 8 do once in 350 times); promises are kept.
+
     An interval for the share of right ones among as many decisions as were made takes in that the other
     half is a sample too. bench/deployed.py does it a hundred times, and over HTTP.
     """
     labels, p = recorded()
-    missed = short = 0
+    missed, short, silent = Counter[float](), Counter[float](), Counter[float]()
     for seed in range(8):
         order = np.random.default_rng([seed, 6]).permutation(labels.size)
         ours, theirs = order[:1635], order[1635:]
@@ -76,9 +81,18 @@ def test_promises_about_a_real_model_are_kept_on_the_other_half() -> None:
         fit = bc.latent(
             labels[ours][asked.items], asked.shifts, asked.answers, 0.0, asked.items, resamples=200
         )
-        point = fit.operating_point(precision=0.8)
-        right = labels[theirs][p[theirs] >= point.threshold]
-        missed += right.mean() not in fit.next_right(point.threshold, right.size)
-        short += right.mean() < 0.8 - 2 * np.sqrt(0.8 * 0.2 / right.size)  # its own two standard errors
-    assert missed <= 2
-    assert short <= 1
+        for goal in (0.8, 0.85):
+            try:
+                point = fit.operating_point(precision=goal)
+            except NotIdentifiedError:
+                silent[goal] += 1
+                continue
+            right = labels[theirs][p[theirs] >= point.threshold]
+            missed[goal] += right.mean() not in fit.next_right(point.threshold, right.size)
+            # its own two standard errors
+            short[goal] += right.mean() < goal - 2 * np.sqrt(goal * (1 - goal) / right.size)
+    assert silent[0.8] == 0
+    assert silent[0.85] <= 4
+    for goal in (0.8, 0.85):
+        assert missed[goal] <= 2
+        assert short[goal] <= 1
