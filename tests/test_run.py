@@ -19,7 +19,7 @@ from blindcal.errors import EndpointError, FatalError, InputError, ReplyError, R
 from blindcal.question import Question
 from blindcal.records import INVALID, Answered, Item, Message, Reply, Request, Round, Targets, Token
 from blindcal.run import Limits, Outcome, Prices, Progress, run
-from blindcal.store import Store
+from blindcal.store import Store, Usage
 
 YES_NO = Targets((Token(1, "Yes"),), (Token(2, "No"),))
 QUESTION = Question(YES_NO)
@@ -55,6 +55,7 @@ class Fake:
 
     n: int
     before: Callable[[int, Request], Awaitable[None]] | None = None
+    tokens: tuple[int, ...] = (100,) * 7
     asked: Counter[str] = field(default_factory=Counter)
     calls: int = 0
     now: int = 0
@@ -73,9 +74,10 @@ class Fake:
                 await self.before(call, request)
         finally:
             self.now -= 1
-        p = truth(self.n)[int(text.split()[-1])]
+        item = int(text.split()[-1])
+        p = truth(self.n)[item]
         s = np.log(p / (1 - p)) + request.logit_bias[1] - request.logit_bias[2]
-        return Reply("Yes" if s >= 0 else "No", prompt_tokens=100, completion_tokens=1)
+        return Reply("Yes" if s >= 0 else "No", prompt_tokens=self.tokens[item % 7], completion_tokens=1)
 
     async def close(self) -> None:
         pass
@@ -350,6 +352,18 @@ def test_max_cost_is_not_passed(tmp_path: Path) -> None:
     outcome, _ = asyncio.run(ask_all(Fake(1000), tmp_path, limits=Limits(max_cost=0.1), prices=prices))
     assert outcome.stopped == "max_cost = 0.1 reached"
     assert 0.09 < prices.cost(outcome.usage) <= 0.1
+
+
+@pytest.mark.parametrize("concurrency", [1, 8, 256])
+@pytest.mark.parametrize("money", [0.01, 0.05, 0.3])
+def test_what_a_query_costs_need_not_be_known_before(money: float, concurrency: int, tmp_path: Path) -> None:
+    """Questions of one length cost what they like, and the money is spent to a few of them, not more."""
+    prices = Prices(input=10, output=20)
+    fake = Fake(1000, tokens=(60, 130, 70, 150, 60, 140, 80))
+    limits = Limits(concurrency=concurrency, max_cost=money)
+    outcome, _ = asyncio.run(ask_all(fake, tmp_path, limits=limits, prices=prices))
+    assert outcome.stopped == f"max_cost = {money:g} reached"
+    assert money - 3 * prices.cost(Usage(1, 1, 150, 1)) < prices.cost(outcome.usage) <= money
 
 
 def test_a_request_limit_is_kept(tmp_path: Path) -> None:

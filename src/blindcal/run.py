@@ -41,7 +41,7 @@ from blindcal.store import UNASKED, AnswerArray, Saved, Store, Usage
 CHARACTERS_A_TOKEN = 4.0  # a guess that serves until the endpoint has told a real count
 REPLY_TRIES = 3
 ALL_INVALID = 50
-_WARY = 1.05  # times what a query under way is expected to cost, where costs are limited
+_WARY = 2.0  # times what a query under way is expected to cost, where costs are limited: tokens are guessed
 HOPELESS = 20  # so many unusable replies in a row are no accident
 HOPELESS_AT_FIRST = 5
 
@@ -218,7 +218,7 @@ class _Runner:
         self._useless_in_a_row = 0
         self._heard = time.monotonic()
         self._fresh = Usage()
-        self._characters = 0
+        self._characters = self._tokens = 0  # of the prompts answered here
         self._skipped = 0
         self._last: Exception | None = None
         self._error: Exception | None = None
@@ -240,7 +240,7 @@ class _Runner:
         """Ask what a round leaves open; returns its answers, `UNASKED` where the run stopped before."""
         open_ones = np.flatnonzero(answers == UNASKED)
         # In random order, so that a run stopped half-way has asked a fair sample.
-        self._queries = iter(np.random.default_rng(first).permutation(open_ones))
+        self._queries, self._taken = np.random.default_rng(first).permutation(open_ones), 0
         self._asked, self._first, self._answers = asked, first, answers
         self._heard = time.monotonic()
         self.total = max(self.total, first + len(asked))
@@ -284,17 +284,19 @@ class _Runner:
         """The next query, if there is room for it on the wire and in what a crash may lose."""
         if self._on_the_wire >= self._climb.limit or self._under_way >= self._limits.concurrency:
             return None
-        if self._under_way and self._limits.max_cost is not None and not (self._spent + self.usage).queries:
+        if self._under_way and self._limits.max_cost is not None and not self._characters:
             return None  # one first, to learn what one costs
-        position = None if self._stop.is_set() else next(self._queries, None)
-        if position is None:
+        if self._stop.is_set() or self.stopped or self._taken == self._queries.size:
             return None
-        if (why := self._spent_up(int(position))) is not None:
-            self.stopped, self._queries = why, iter(())
+        position = int(self._queries[self._taken])
+        if (why := self._spent_up(position)) is not None:
+            if not self._under_way:  # until then, those may turn out cheaper than feared and leave room
+                self.stopped = why
             return None
+        self._taken += 1
         self._under_way += 1
         self._on_the_wire += 1
-        return int(position)
+        return position
 
     async def _work(self, position: int | None) -> None:
         while position is not None:
@@ -367,6 +369,7 @@ class _Runner:
                 self._climb.answered(self._heard)
                 self._meter.correct(reply.prompt_tokens + reply.completion_tokens - tokens)
                 self._characters += _length(request.messages)
+                self._tokens += reply.prompt_tokens
                 return saved_answer(
                     self._question, self._first + position, reply, attempt, self._heard - started
                 )
@@ -429,7 +432,7 @@ class _Runner:
             request = self._request(position)
             out = request.max_tokens
             longest = Usage(1, 1, round(self._guess(request)) - out, out)
-            # a long question costs more than the mean one, and its tokens are a guess until it is answered
+            # a long question costs more than the mean one
             own = _WARY * max(each, self._prices.cost(longest))
             if paid + sum(self._expected.values()) + own > self._limits.max_cost:
                 return f"max_cost = {self._limits.max_cost:g} reached"
@@ -437,9 +440,7 @@ class _Runner:
         return None
 
     def _guess(self, request: Request) -> float:
-        a_token = (
-            self._characters / self._fresh.prompt_tokens if self._fresh.prompt_tokens else CHARACTERS_A_TOKEN
-        )
+        a_token = self._characters / self._tokens if self._tokens else CHARACTERS_A_TOKEN
         return _length(request.messages) / a_token + request.max_tokens
 
     def _backoff(self, attempt: int) -> float:
