@@ -31,16 +31,16 @@ from tqdm import tqdm
 import accuracy
 import client
 from blindcal import design
-from blindcal.batched import Polling, run_batched
-from blindcal.data import load
+from blindcal.asking.batched import Polling, run_batched
+from blindcal.asking.question import Question
 from blindcal.endpoints.batches import Batches
 from blindcal.endpoints.http import Address, HttpEndpoint
 from blindcal.endpoints.replay_batches import BatchBehaviour, Desk
 from blindcal.endpoints.wire import HttpRequest, HttpResponse, Listener
 from blindcal.errors import PendingError
 from blindcal.estimate.truth import binned_ece
+from blindcal.items.files import load
 from blindcal.methods import estimate_ece
-from blindcal.question import Question
 from blindcal.records import Targets, Token
 from blindcal.simulate import ask
 from blindcal.store import Store

@@ -16,8 +16,8 @@ import numpy as np
 from scipy.stats import rankdata
 
 from blindcal.estimate.truth import binned_ece
+from blindcal.items.scores import read_scores
 from blindcal.records import FloatArray, IntArray
-from blindcal.scores import read_scores
 
 
 def row(name: str, p: FloatArray, labels: IntArray) -> str:

@@ -25,15 +25,15 @@ import numpy as np
 from tqdm import tqdm
 
 import blindcal
-from blindcal import catalogue
-from blindcal.deploy import deployment
+from blindcal.asking.question import Question
 from blindcal.endpoints import replay
 from blindcal.endpoints.http import Address, HttpEndpoint
 from blindcal.errors import NotIdentifiedError
-from blindcal.finished import Finished, open_run
-from blindcal.question import Question
+from blindcal.items import catalogue
 from blindcal.records import POSITIVE, FloatArray, IntArray, Item, Request
 from blindcal.reproduce import sources
+from blindcal.results.deploy import deployment
+from blindcal.results.finished import Finished, open_run
 
 AT_ONCE = 32
 

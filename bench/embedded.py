@@ -19,7 +19,7 @@ from itertools import islice
 from pathlib import Path
 
 from blindcal.endpoints.local import Settings, serve
-from blindcal.questions import generate
+from blindcal.items.generated import generate
 
 PAPER = "Passage: {passage}\nQuestion: {question}?\nAnswer True or False."
 

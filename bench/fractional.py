@@ -19,8 +19,8 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 import numpy as np
 from tqdm import tqdm
 
+from blindcal.items.scores import read_scores
 from blindcal.records import FloatArray
-from blindcal.scores import read_scores
 from blindcal.simulate import simulate
 
 BUDGETS = (1.0, 1.25, 1.5, 1.75, 2.0)

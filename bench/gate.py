@@ -31,7 +31,7 @@ RESAMPLES = 300
 
 
 def replicate(place: tuple[Path | None, int, int]) -> list[float]:
-    """The true ECE, its estimate, and the bound at each confidence, as `blindcal.gate` has it."""
+    """The true ECE, its estimate, and the bound at each confidence, as `blindcal.results.gate` has it."""
     path, n, seed = place
     population = drawn(seed) if path is None else Recorded(path)
     truth = population.ece(5, 1_000_000) if isinstance(population, Population) else population.ece(5)

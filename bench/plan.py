@@ -21,9 +21,10 @@ import numpy as np
 from tqdm import tqdm
 
 import blindcal
-from blindcal import design, shapes
-from blindcal.promise import promise
-from blindcal.scores import read_scores
+from blindcal import design
+from blindcal.items.scores import read_scores
+from blindcal.planning import shapes
+from blindcal.planning.promise import promise
 from blindcal.simulate import ask
 
 RESAMPLES = 300

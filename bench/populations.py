@@ -14,8 +14,8 @@ import numpy as np
 from scipy.special import expit, logit
 
 from blindcal.estimate.truth import binned_ece
+from blindcal.items.scores import read_scores
 from blindcal.records import FloatArray, IntArray
-from blindcal.scores import read_scores
 
 
 @dataclass(frozen=True)

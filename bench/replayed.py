@@ -21,9 +21,9 @@ from pathlib import Path
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 import blindcal
-from blindcal import catalogue
 from blindcal.endpoints import replay
 from blindcal.endpoints.recording import Spoken
+from blindcal.items import catalogue
 from blindcal.reproduce import audited, sources, table
 from blindcal.reproduce.cells import Cache, Wanted, compute
 from blindcal.reproduce.sources import Source

@@ -29,11 +29,11 @@ from pathlib import Path
 import numpy as np
 
 import client
-from blindcal.data import Items, load
+from blindcal.asking.question import Question
+from blindcal.asking.run import Limits, run
 from blindcal.endpoints.http import Address, HttpEndpoint
-from blindcal.question import Question
+from blindcal.items.files import Items, load
 from blindcal.records import Answered, Reply, Request, Round, Targets, Token
-from blindcal.run import Limits, run
 from blindcal.store import Store
 
 # As many biased tokens as the other clients send.

@@ -26,8 +26,9 @@ import pyarrow.parquet  # type: ignore[import-untyped]
 import ray
 
 import blindcal as bc
-from blindcal import counting, design
+from blindcal import design
 from blindcal.records import Answered, IntArray
+from blindcal.results import counting
 from blindcal.simulate import ask, generate
 
 T = TypeVar("T")

@@ -18,12 +18,12 @@ from pathlib import Path
 
 import numpy as np
 
+from blindcal.asking.question import StatedQuestion
 from blindcal.auditing import RUN_FILE, audit
-from blindcal.catalogue import SETS, builtin
 from blindcal.endpoints.local import serve
 from blindcal.estimate.truth import binned_ece
-from blindcal.lines import as_line
-from blindcal.question import StatedQuestion
+from blindcal.items.catalogue import SETS, builtin
+from blindcal.items.lines import as_line
 from blindcal.records import IntArray
 from blindcal.settings import Settings
 from blindcal.store import Store

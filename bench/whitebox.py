@@ -19,11 +19,11 @@ from typing import Any
 
 import numpy as np
 
-from blindcal import data
 from blindcal.endpoints import tokens
+from blindcal.items import files
 from blindcal.records import FloatArray, Item, Targets
-from blindcal.score import in_order
-from blindcal.score_hf import HfModel, HfSettings
+from blindcal.scoring.hf import HfModel, HfSettings
+from blindcal.scoring.logprobs import in_order
 
 torch: Any = importlib.import_module("torch")
 transformers: Any = importlib.import_module("transformers")
@@ -127,7 +127,7 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--random-qwen", action="store_true", help="also a Qwen2-1.5B of random weights")
     options = parser.parse_args()
-    with data.load(options.items, data.Reading(template=options.template)) as loaded:
+    with files.load(options.items, files.Reading(template=options.template)) as loaded:
         items = list(itertools.islice(loaded, options.first))
     for dtype in options.dtype:
         model = HfModel(options.model, HfSettings(dtype=dtype))

@@ -22,7 +22,7 @@ import numpy as np
 from tqdm import tqdm
 
 from blindcal.endpoints.local import Settings, serve
-from blindcal.finished import open_run
+from blindcal.results.finished import open_run
 
 QUESTION = '"The {thing} was {word}." Did they like the {thing}? Answer Yes or No.'
 THINGS = (

@@ -11,13 +11,13 @@ from typing import Any
 import numpy as np
 from click.testing import CliRunner, Result
 
+from blindcal.asking.run import Limits
 from blindcal.auditing import audit
 from blindcal.cli import app
-from blindcal.data import load
 from blindcal.endpoints.recording import Recording
 from blindcal.endpoints.replay import Behaviour, Server, running
+from blindcal.items.files import load
 from blindcal.records import FloatArray, IntArray
-from blindcal.run import Limits
 from blindcal.settings import Settings
 
 

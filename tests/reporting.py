@@ -10,10 +10,10 @@ import numpy as np
 
 from blindcal import design
 from blindcal.estimate.truth import binned_ece
-from blindcal.figures import Estimation, figures
-from blindcal.parts import break_down
 from blindcal.records import INVALID, Answered, FloatArray, IntArray, Message, Targets, Token
-from blindcal.result import SCHEMA_VERSION, AuditResult, Example, Oracle, Spend, Tally
+from blindcal.results.figures import Estimation, figures
+from blindcal.results.parts import break_down
+from blindcal.results.result import SCHEMA_VERSION, AuditResult, Example, Oracle, Spend, Tally
 
 PROBE = {
     "verdict": "thresholds",

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from blindcal.records import Targets, Token
-from blindcal.result import (
+from blindcal.results.result import (
     SCHEMA_VERSION,
     AuditResult,
     Bin,

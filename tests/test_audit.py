@@ -18,19 +18,19 @@ import numpy as np
 import pytest
 from click.testing import CliRunner, Result
 
-from blindcal import result as result_module
+from blindcal.asking.run import Limits, Prices, Progress
 from blindcal.auditing import RUN_FILE, audit, audit_async, default_folder
 from blindcal.bar import Bar
 from blindcal.cli import app
 from blindcal.cli.audit import show
-from blindcal.data import load
 from blindcal.endpoints.recording import Recording
 from blindcal.endpoints.replay import Behaviour, Server, running
 from blindcal.errors import BlindcalError, ConfigError, InputError, NotIdentifiedError, UnfitError
 from blindcal.estimate.truth import binned_ece
-from blindcal.planning import plan
-from blindcal.result import AuditResult, Estimate, ece_if_invalid
-from blindcal.run import Limits, Prices, Progress
+from blindcal.items.files import load
+from blindcal.planning.plan import plan
+from blindcal.results import result as result_module
+from blindcal.results.result import AuditResult, Estimate, ece_if_invalid
 from blindcal.settings import Settings
 from blindcal.store import Store, Usage
 

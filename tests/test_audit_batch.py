@@ -18,16 +18,16 @@ import numpy as np
 import pytest
 from click.testing import CliRunner, Result
 
-from blindcal import canaries
+from blindcal.asking import canaries
+from blindcal.asking.batched import Polling
+from blindcal.asking.run import Limits, Prices
 from blindcal.auditing import RUN_FILE, audit
-from blindcal.batched import Polling
 from blindcal.cli import app
-from blindcal.data import load
 from blindcal.endpoints.recording import Recording, Spoken
 from blindcal.endpoints.replay import Behaviour, Server, running
 from blindcal.endpoints.replay_batches import BatchBehaviour
 from blindcal.errors import ConfigError, EndpointError, FatalError, PendingError
-from blindcal.run import Limits, Prices
+from blindcal.items.files import load
 from blindcal.settings import Settings
 from blindcal.store import Store, Usage
 

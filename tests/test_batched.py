@@ -12,17 +12,18 @@ import msgspec
 import numpy as np
 import pytest
 
-from blindcal import batched, design
-from blindcal.batched import Polling, run_batched
+from blindcal import design
+from blindcal.asking import batched
+from blindcal.asking.batched import Polling, run_batched
+from blindcal.asking.question import Question
+from blindcal.asking.run import Limits, Outcome, Prices, Progress, run
 from blindcal.endpoints.batches import Batches
 from blindcal.endpoints.http import Address, HttpEndpoint
 from blindcal.endpoints.replay import Server
 from blindcal.endpoints.replay_batches import BatchBehaviour, Fate, Trouble
 from blindcal.endpoints.wire import HttpResponse
 from blindcal.errors import EndpointError, FatalError, PendingError
-from blindcal.question import Question
 from blindcal.records import IntArray, Round
-from blindcal.run import Limits, Outcome, Prices, Progress, run
 from blindcal.store import Batch, Saved, Store, Usage
 from serving import PAIR, items, recording
 

@@ -15,15 +15,16 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from blindcal import design, shapes
+from blindcal import design
+from blindcal.asking.run import Limits, Prices
 from blindcal.auditing import RUN_FILE, audit
 from blindcal.cli import app
-from blindcal.data import load
 from blindcal.endpoints.recording import Recording
 from blindcal.endpoints.replay import Behaviour, Server, running
 from blindcal.errors import ConfigError, InputError
-from blindcal.result import AuditResult
-from blindcal.run import Limits, Prices
+from blindcal.items.files import load
+from blindcal.planning import shapes
+from blindcal.results.result import AuditResult
 from blindcal.settings import Settings
 from blindcal.simulate import ask
 from blindcal.store import Store

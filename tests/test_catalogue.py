@@ -16,15 +16,15 @@ import numpy as np
 import pytest
 from click.testing import CliRunner, Result
 
-from blindcal import catalogue, hub
 from blindcal.auditing import audit
-from blindcal.catalogue import SETS, DataSet, open_items
 from blindcal.cli import app
-from blindcal.data import Reading, load
 from blindcal.endpoints.recording import Recording
 from blindcal.endpoints.replay import running
 from blindcal.errors import BlindcalError, InputError, MissingExtraError
-from blindcal.hub import Hosted
+from blindcal.items import catalogue, hub
+from blindcal.items.catalogue import SETS, DataSet, open_items
+from blindcal.items.files import Reading, load
+from blindcal.items.hub import Hosted
 from blindcal.settings import Settings
 
 SHARED = Path(__file__).parents[2] / "shared"

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 
 from blindcal import design
+from blindcal.asking.question import Question
 from blindcal.chance import luck, query_seeds
 from blindcal.endpoints.recording import Recording
-from blindcal.question import Question
 from blindcal.records import Answered, Request, Targets, Token
 from blindcal.simulate import ask, generate
 from serving import PAIR, items

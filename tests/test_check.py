@@ -14,10 +14,10 @@ from click.testing import CliRunner, Result
 import results
 from blindcal.cli import app
 from blindcal.endpoints.replay import Server
-from blindcal.finished import open_run
-from blindcal.gate import Checked, Limit, check
 from blindcal.report.verdicts import junit, summary
-from blindcal.result import AuditResult, Estimate
+from blindcal.results.finished import open_run
+from blindcal.results.gate import Checked, Limit, check
+from blindcal.results.result import AuditResult, Estimate
 from deciding import audited, invoke, model, serving, write_items
 
 LABELS, P = model(500, 7)

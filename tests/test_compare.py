@@ -12,11 +12,11 @@ import pytest
 
 import blindcal as bc
 from blindcal import design
-from blindcal.comparing import compare, pairing
 from blindcal.estimate.latent import LatentFit
 from blindcal.estimate.paired import Difference, differences
-from blindcal.finished import open_run
 from blindcal.records import FloatArray, IntArray
+from blindcal.results.comparing import compare, pairing
+from blindcal.results.finished import open_run
 from blindcal.simulate import ask
 from deciding import TEMPLATE, audited, invoke, model, serving, write_items
 

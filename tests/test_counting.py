@@ -14,8 +14,8 @@ import pyarrow.parquet  # type: ignore[import-untyped]
 import pytest
 
 import blindcal as bc
-from blindcal import counting
 from blindcal.errors import InputError
+from blindcal.results import counting
 from blindcal.simulate import generate
 from fitting import asked
 

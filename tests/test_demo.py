@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from blindcal import models
 from blindcal.cli.demo import command
+from blindcal.endpoints import models
 
 pytestmark = pytest.mark.skipif(
     importlib.util.find_spec("xllamacpp") is None

@@ -13,11 +13,11 @@ import pytest
 
 import blindcal as bc
 from blindcal import design
-from blindcal.deploy import deployment
 from blindcal.endpoints.http import Address, HttpEndpoint
 from blindcal.errors import NotIdentifiedError
-from blindcal.finished import open_run
 from blindcal.records import FloatArray, IntArray, Message, Request
+from blindcal.results.deploy import deployment
+from blindcal.results.finished import open_run
 from blindcal.simulate import ask
 from deciding import TEMPLATE, audited, model, serving, write_items
 from serving import SHARED

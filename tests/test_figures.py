@@ -11,18 +11,19 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from blindcal import design, result
+from blindcal import design
 from blindcal.auditing import audit
 from blindcal.cli import app
-from blindcal.data import MOST_PARTS, Reading, load
 from blindcal.endpoints.recording import Recording
 from blindcal.endpoints.replay import Behaviour, running
 from blindcal.errors import InputError
 from blindcal.estimate.truth import binned_ece
-from blindcal.figures import Estimation, Figures, figures
-from blindcal.parts import UNNAMED, break_down
+from blindcal.items.files import MOST_PARTS, Reading, load
 from blindcal.records import INVALID, Answered, FloatArray, IntArray
-from blindcal.result import AuditResult
+from blindcal.results import result
+from blindcal.results.figures import Estimation, Figures, figures
+from blindcal.results.parts import UNNAMED, break_down
+from blindcal.results.result import AuditResult
 from blindcal.settings import Settings
 
 N = 3000

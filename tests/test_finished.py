@@ -11,15 +11,15 @@ from typing import Any
 import numpy as np
 import pytest
 
+from blindcal.asking.run import Limits
 from blindcal.auditing import audit
-from blindcal.data import load
 from blindcal.endpoints.recording import Recording
 from blindcal.endpoints.replay import Server, running
 from blindcal.errors import InputError, NotIdentifiedError, StoreError
-from blindcal.finished import open_result, open_run
+from blindcal.items.files import load
 from blindcal.records import INVALID
-from blindcal.result import AuditResult
-from blindcal.run import Limits
+from blindcal.results.finished import open_result, open_run
+from blindcal.results.result import AuditResult
 from blindcal.settings import Settings
 from blindcal.store import in_use
 

@@ -96,43 +96,33 @@ def test_the_design_knows_estimators_only() -> None:
     assert all(within(one, *allowed) for one in of_ours("blindcal.design"))
 
 
-@pytest.mark.parametrize("name", named("blindcal.shapes", "blindcal.promise", "blindcal.subsets"))
+@pytest.mark.parametrize(
+    "name", named("blindcal.planning.shapes", "blindcal.planning.promise", "blindcal.planning.subsets")
+)
 def test_promises_know_numbers_only(name: str) -> None:
     """What is assumed and promised, and which items take part, follows from numbers: no files, no clock."""
     assert of_others(name) <= {"numpy", "scipy"}
-    pure = ("errors", "records", "estimate", "design", "methods", "simulate", "shapes")
+    pure = ("errors", "records", "estimate", "design", "methods", "simulate", "planning.shapes")
     assert all(within(one, *(f"blindcal.{each}" for each in pure)) for one in of_ours(name))
 
 
+@pytest.mark.parametrize("name", named("blindcal.items"))
+def test_items_know_nobody_who_is_asked(name: str) -> None:
+    """Questions and their labels are read without a thought of what is done with them."""
+    allowed = ("blindcal.errors", "blindcal.records", "blindcal.text", "blindcal.items")
+    assert all(within(one, *allowed) for one in of_ours(name))
+
+
 @pytest.mark.parametrize("name", named("blindcal.endpoints"))
-def test_endpoints_know_neither_store_nor_run_nor_estimators(name: str) -> None:
-    """An endpoint turns requests into replies and knows nothing of who asks."""
-    assert not any(
-        within(
-            one,
-            "blindcal.store",
-            "blindcal.run",
-            "blindcal.batched",
-            "blindcal.auditing",
-            "blindcal.estimate",
-        )
-        for one in of_ours(name)
-    )
+def test_endpoints_know_nobody_who_asks(name: str) -> None:
+    """An endpoint turns requests into replies: it may know items (a replay does), but no store and no run."""
+    allowed = ("errors", "records", "text", "chance", "wording", "items", "endpoints")
+    assert all(within(one, *(f"blindcal.{each}" for each in allowed)) for one in of_ours(name))
 
 
-def test_the_store_does_not_know_endpoints() -> None:
-    """The run on disk knows records, not the wire."""
-    assert not any(
-        within(
-            one,
-            "blindcal.endpoints",
-            "blindcal.run",
-            "blindcal.batched",
-            "blindcal.auditing",
-            "blindcal.design",
-        )
-        for one in of_ours("blindcal.store")
-    )
+def test_the_store_knows_records_only() -> None:
+    """The run on disk knows neither the wire nor the design, nor who fills it."""
+    assert of_ours("blindcal.store") <= {"blindcal.errors", "blindcal.records", "blindcal.text"}
 
 
 def test_cells_need_numbers_alone() -> None:
@@ -159,23 +149,23 @@ def test_drawing_lives_in_the_report(name: str) -> None:
     assert "matplotlib" not in of_others(name)
 
 
-@pytest.mark.parametrize("name", [name for name in MODULES if name != "blindcal.hub"])
+@pytest.mark.parametrize("name", [name for name in MODULES if name != "blindcal.items.hub"])
 def test_the_hub_has_one_door(name: str) -> None:
     """Hugging Face's datasets are loaded in one place."""
     assert "datasets" not in of_others(name)
 
 
-@pytest.mark.parametrize("name", named("blindcal.lines", "blindcal.hub"))
+@pytest.mark.parametrize("name", named("blindcal.items.lines", "blindcal.items.hub"))
 def test_records_are_read_before_they_mean_anything(name: str) -> None:
     """What reads records knows neither items nor audits."""
-    assert of_ours(name) <= {"blindcal.errors", "blindcal.text", "blindcal.lines"}
+    assert of_ours(name) <= {"blindcal.errors", "blindcal.text", "blindcal.items.lines"}
 
 
-@pytest.mark.parametrize("name", named("blindcal.question", "blindcal.wording"))
+@pytest.mark.parametrize("name", named("blindcal.asking.question", "blindcal.wording"))
 def test_a_question_knows_nobody_who_asks_it(name: str) -> None:
     """How a query is put and read does not depend on who sends, keeps or answers it."""
     assert not any(
-        within(one, "blindcal.endpoints", "blindcal.store", "blindcal.run", "blindcal.auditing")
+        within(one, "blindcal.endpoints", "blindcal.store", "blindcal.asking", "blindcal.auditing")
         for one in of_ours(name)
     )
 

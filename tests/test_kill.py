@@ -13,12 +13,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from blindcal.asking.run import Limits
 from blindcal.auditing import ANSWERS_FILE, RESULT_FILE, RUN_FILE, audit
-from blindcal.data import load
 from blindcal.endpoints.recording import Recording
 from blindcal.endpoints.replay import Behaviour, running
-from blindcal.result import AuditResult
-from blindcal.run import Limits
+from blindcal.items.files import load
+from blindcal.results.result import AuditResult
 from blindcal.settings import Settings
 from blindcal.store import Store
 

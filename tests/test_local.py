@@ -19,15 +19,14 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from blindcal import models
 from blindcal.cli.score import command as score_command
 from blindcal.cli.serve import command as serve_command
-from blindcal.endpoints import tokens
+from blindcal.endpoints import models, tokens
 from blindcal.endpoints.http import Address, HttpEndpoint
 from blindcal.endpoints.local import Served, ServerError, Settings, serve
 from blindcal.errors import ConfigError, InputError, MissingExtraError
 from blindcal.records import Item, Message, Request, Targets
-from blindcal.score import Reader, Score, in_order, log_odds
+from blindcal.scoring.logprobs import Reader, Score, in_order, log_odds
 
 SMALL = Settings(context=256, threads=1)
 PROMPTS = ("Is fire hot? Answer:", "Fire is hot. Yes or no?\n")

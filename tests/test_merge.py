@@ -12,14 +12,14 @@ from click.testing import CliRunner
 
 from blindcal.auditing import audit
 from blindcal.cli import app
-from blindcal.counting import read_counts
-from blindcal.data import load
 from blindcal.endpoints.recording import Recording
 from blindcal.endpoints.replay import running
 from blindcal.errors import ConfigError, InputError, StoreError
 from blindcal.estimate.latent import latent
-from blindcal.finished import Finished, open_run
-from blindcal.merging import merge
+from blindcal.items.files import load
+from blindcal.results.counting import read_counts
+from blindcal.results.finished import Finished, open_run
+from blindcal.results.merging import merge
 from blindcal.settings import Settings
 
 N = 240

@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from blindcal import models
 from blindcal.cli.pull import command
+from blindcal.endpoints import models
 from blindcal.errors import InputError
 
 PAYLOAD = b"GGUF" + bytes(range(256)) * 2000

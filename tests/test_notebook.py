@@ -12,11 +12,12 @@ import pytest
 
 import blindcal as bc
 import results
-from blindcal import design, figures, simulate
+from blindcal import design, simulate
 from blindcal.errors import NotIdentifiedError
 from blindcal.report import notebook
 from blindcal.report.style import in_notebook
-from blindcal.result import Estimate
+from blindcal.results import figures
+from blindcal.results.result import Estimate
 from test_plots import bars, texts, whiskers
 
 
@@ -142,7 +143,7 @@ def test_a_notebook_without_widgets_has_a_bar_and_no_warning() -> None:
         "kernel = types.ModuleType('IPython'); kernel.get_ipython = lambda: object()\n"
         "sys.modules['IPython'] = kernel\n"
         "from blindcal.bar import Bar\n"
-        "from blindcal.run import Progress\n"
+        "from blindcal.asking.run import Progress\n"
         "from blindcal.store import Usage\n"
         "with Bar() as bar: bar(Progress(3, 10, Usage(3, 3, 3, 3), None, 1))\n"
     )

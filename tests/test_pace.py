@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from blindcal.pace import COOLING, START, Climb, Meter
+from blindcal.asking.pace import COOLING, START, Climb, Meter
 
 
 def serve(climb: Climb, seconds: float, rate: Callable[[int], float], now: float = 0.0) -> float:

@@ -16,15 +16,15 @@ import numpy as np
 import pytest
 from click.testing import CliRunner, Result
 
-from blindcal import shapes
+from blindcal.asking.run import Prices
 from blindcal.auditing import audit
 from blindcal.cli import app
-from blindcal.data import load
 from blindcal.endpoints.recording import Recording
 from blindcal.endpoints.replay import running
 from blindcal.errors import InputError
-from blindcal.planning import Means, Pace, Tokens, Wanted, choices, front, price_of, reach_of
-from blindcal.run import Prices
+from blindcal.items.files import load
+from blindcal.planning import shapes
+from blindcal.planning.plan import Means, Pace, Tokens, Wanted, choices, front, price_of, reach_of
 from blindcal.settings import Settings
 
 MEANS = Means(shapes.preset("overconfident"), tokens=Tokens(200), prices=Prices(1.0, 2.0))

@@ -22,7 +22,7 @@ from matplotlib.patches import Rectangle, StepPatch
 import results
 from blindcal.report import plots, style
 from blindcal.report.curves import write_curves
-from blindcal.result import AuditResult, Bin, Confidence, Curve, Estimate
+from blindcal.results.result import AuditResult, Bin, Confidence, Curve, Estimate
 from results import NOTHING, around
 
 HOSTILE = '$\\frac{1}{0}$ <script>alert(\'1\')</script> ]]> --> \u202egnp.\x1b[31m & " id="x" 東京'

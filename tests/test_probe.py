@@ -18,12 +18,12 @@ from blindcal.endpoints import local, tokens
 from blindcal.endpoints.base import Patient
 from blindcal.endpoints.flips import Asker, Reading, bisect, fit
 from blindcal.endpoints.http import Address, HttpEndpoint
+from blindcal.endpoints.models import ModelError
 from blindcal.endpoints.probe import Probe, probe
 from blindcal.endpoints.recording import Recording
 from blindcal.endpoints.replay import Behaviour, Server, running
 from blindcal.errors import FatalError, InputError, MissingExtraError
-from blindcal.models import ModelError
-from blindcal.questions import generate
+from blindcal.items.generated import generate
 from blindcal.records import NEGATIVE, POSITIVE, Item, Reply, Request
 from serving import PAIR, items, recording, replayed
 

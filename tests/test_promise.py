@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 
 import blindcal
-from blindcal import design, shapes
+from blindcal import design
 from blindcal.errors import InputError
-from blindcal.promise import METHODS, Promise, promise, worth
+from blindcal.planning import shapes
+from blindcal.planning.promise import METHODS, Promise, promise, worth
 from blindcal.simulate import ask, simulate
 
 AUDITS = 12

@@ -16,14 +16,14 @@ import pytest
 from click.testing import CliRunner
 
 from blindcal.cli import app
-from blindcal.data import load
 from blindcal.endpoints.recording import Recording
 from blindcal.endpoints.replay import running
+from blindcal.items.files import load
 from blindcal.records import Message, Targets, Token
 from blindcal.report.numbers import Number, Numbers
 from blindcal.report.page import render, write
 from blindcal.report.words import Sentence, headline, notes
-from blindcal.result import AuditResult, Curve, Estimate
+from blindcal.results.result import AuditResult, Curve, Estimate
 from reporting import audited, population
 
 if TYPE_CHECKING:

@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 from click.testing import CliRunner, Result
 
-from blindcal import data
 from blindcal.cli import app
 from blindcal.endpoints import replay
 from blindcal.endpoints.recording import Recording, Spoken
 from blindcal.endpoints.replay import Behaviour, Server
+from blindcal.items import files
 from blindcal.report.compared import gap_bins
 from blindcal.reproduce import sources, table
 from blindcal.reproduce.cells import Cell, Measured
@@ -92,7 +92,7 @@ def test_over_http_and_from_files_it_is_the_same_table(tmp_path: Path) -> None:
     recording = Recording.load(path)
     spoken = Spoken.load(write_texts(tmp_path, known.labels.tolist()), ("Yes", "No"))
     ok(path, *common, "--out", tmp_path / "files")
-    with data.load(items) as questions, replay.running(recording, questions, spoken=spoken) as server:
+    with files.load(items) as questions, replay.running(recording, questions, spoken=spoken) as server:
         endpoint = ("--model", recording.name, "--base-url", server.base_url, "--data", items, "--send-seed")
         ok(*endpoint, *common, "--out", tmp_path / "http")
         asked = server.requests
@@ -133,7 +133,7 @@ def test_a_recorded_model_over_http_and_from_its_file(tmp_path: Path) -> None:
     ok(few, *common, "--out", tmp_path / "files")
     loaded = Recording.load(few)
     recording = Recording("smollm2", *(getattr(loaded, name) for name in loaded.__slots__[1:]))
-    with data.load(items) as questions, replay.running(recording, questions) as server:
+    with files.load(items) as questions, replay.running(recording, questions) as server:
         endpoint = ("--model", "smollm2", "--base-url", server.base_url, "--data", items, "--send-seed", *ids)
         ok(few, *endpoint, *common, "--out", tmp_path / "http")
     for name in ("estimates.csv", "cells.csv", "table.md", "table.tex"):
@@ -178,7 +178,7 @@ def test_an_endpoint_that_ignores_the_bias_fills_the_rows_it_can(tmp_path: Path)
     items = tmp_path / "set.jsonl"
     write_items(items, list(known.recording.ids), known.labels.tolist())
     with (
-        data.load(items) as questions,
+        files.load(items) as questions,
         replay.running(known.recording, questions, Behaviour(bias="ignored")) as server,
     ):
         run = _asked(server, items, tmp_path / "out")

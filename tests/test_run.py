@@ -12,13 +12,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from blindcal.asking.question import Question
+from blindcal.asking.run import Limits, Outcome, Prices, Progress, run
 from blindcal.endpoints.http import Address, HttpEndpoint
 from blindcal.endpoints.recording import Recording
 from blindcal.endpoints.replay import Behaviour, Fault, Server
 from blindcal.errors import EndpointError, FatalError, InputError, ReplyError, RetryableError
-from blindcal.question import Question
 from blindcal.records import INVALID, Answered, Item, Message, Reply, Request, Round, Targets, Token
-from blindcal.run import Limits, Outcome, Prices, Progress, run
 from blindcal.store import Store, Usage
 
 YES_NO = Targets((Token(1, "Yes"),), (Token(2, "No"),))

@@ -13,7 +13,7 @@ import pytest
 
 from blindcal.errors import FatalError, InputError
 from blindcal.records import FloatArray, Item, Message, Reply, Request, Targets, Token
-from blindcal.score import Reader, Score, ScoreFile, in_order, log_odds, prefer, read_all
+from blindcal.scoring.logprobs import Reader, Score, ScoreFile, in_order, log_odds, prefer, read_all
 
 TEXTS = ("Yes", " Yes", "yes", "No", " No", "The", "A", "I")
 YES, SPACE_YES, LOWER_YES, NO, SPACE_NO = (Token(k, text) for k, text in enumerate(TEXTS[:5]))

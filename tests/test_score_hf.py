@@ -16,12 +16,12 @@ from blindcal.cli.score import command
 from blindcal.endpoints import tokens
 from blindcal.endpoints.http import Address, HttpEndpoint
 from blindcal.endpoints.local import serve
+from blindcal.endpoints.models import installed_model
 from blindcal.errors import InputError, MissingExtraError
-from blindcal.models import installed_model
-from blindcal.questions import generate
+from blindcal.items.generated import generate
 from blindcal.records import Item, Message, Targets
-from blindcal.score import Reader, Score, in_order, log_odds
-from blindcal.score_hf import HfModel, HfSettings
+from blindcal.scoring.hf import HfModel, HfSettings
+from blindcal.scoring.logprobs import Reader, Score, in_order, log_odds
 
 CORPUS = "Yes No yes no YES answer : " * 20 + " ".join("abcdefghij") * 5
 

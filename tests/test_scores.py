@@ -10,7 +10,7 @@ import pyarrow.parquet  # type: ignore[import-untyped]
 import pytest
 
 from blindcal.errors import InputError
-from blindcal.scores import read_scores
+from blindcal.items.scores import read_scores
 
 TEXT = "id,label,p\na,0,0.25\nb,1,1.0\nc,1,1e-7\n"
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from blindcal import shapes
 from blindcal.errors import InputError
 from blindcal.estimate.truth import binned_ece
+from blindcal.planning import shapes
 
 
 @pytest.mark.parametrize("name", shapes.PRESETS)

@@ -13,21 +13,21 @@ import numpy as np
 import pytest
 from click.testing import CliRunner, Result
 
+from blindcal.asking.batched import Polling
+from blindcal.asking.question import STATED_TOKENS, StatedQuestion
+from blindcal.asking.run import Limits
 from blindcal.auditing import audit
-from blindcal.batched import Polling
-from blindcal.catalogue import SETS
 from blindcal.cli import app
-from blindcal.data import load
 from blindcal.design import METHODS
 from blindcal.endpoints.recording import Recording, Spoken
 from blindcal.endpoints.replay import Behaviour, running
 from blindcal.errors import BlindcalError, FatalError, UnfitError
 from blindcal.estimate.truth import binned_ece
-from blindcal.finished import open_run
-from blindcal.question import STATED_TOKENS, StatedQuestion
+from blindcal.items.catalogue import SETS
+from blindcal.items.files import load
 from blindcal.records import INVALID, NEGATIVE, POSITIVE, Message
-from blindcal.result import AuditResult
-from blindcal.run import Limits
+from blindcal.results.finished import open_run
+from blindcal.results.result import AuditResult
 from blindcal.settings import Settings
 from blindcal.wording import INSTRUCTION, ask_confidence
 

@@ -15,19 +15,20 @@ import pytest
 from click.testing import CliRunner
 
 import blindcal
-from blindcal import design, shapes
+from blindcal import design
+from blindcal.asking.run import Limits
 from blindcal.auditing import RUN_FILE, audit
 from blindcal.cli import app
-from blindcal.data import load
 from blindcal.endpoints.recording import Recording
 from blindcal.endpoints.replay import Behaviour, Server, running
 from blindcal.errors import ConfigError, InputError
+from blindcal.items.files import load
+from blindcal.planning import shapes
+from blindcal.planning.subsets import grown
 from blindcal.records import IntArray
-from blindcal.run import Limits
 from blindcal.settings import Settings
 from blindcal.simulate import ask
 from blindcal.store import Store
-from blindcal.subsets import grown
 
 N = 240
 

@@ -14,11 +14,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from blindcal.deploy import deployment
+from blindcal.asking.run import Limits
 from blindcal.endpoints.replay import Server
 from blindcal.errors import NotIdentifiedError
-from blindcal.finished import open_run
-from blindcal.run import Limits
+from blindcal.results.deploy import deployment
+from blindcal.results.finished import open_run
 from deciding import TEMPLATE, audited, invoke, model, serving, write_items
 
 N, SYSTEM = 900, "Be brief."

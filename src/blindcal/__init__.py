@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from blindcal.estimate.counts import Counts
     from blindcal.estimate.latent import LatentFit, latent
     from blindcal.estimate.truth import BinnedCalibration, binned_ece
-    from blindcal.result import AuditResult
+    from blindcal.results.result import AuditResult
     from blindcal.settings import Settings
 
 __all__ = [
@@ -36,7 +36,7 @@ __all__ = [
 # Everything is imported when it is first asked for: estimating needs no HTTP client, and the command line
 # starts without numpy.
 _LATER = {
-    "AuditResult": "result",
+    "AuditResult": "results.result",
     "Bar": "bar",
     "BinnedCalibration": "estimate.truth",
     "BlindResult": "estimate.blind",

@@ -23,22 +23,22 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from blindcal import budget, design
-from blindcal.batched import Polling, run_batched
-from blindcal.canaries import Canaries
-from blindcal.catalogue import open_items
-from blindcal.data import Items
+from blindcal import design
+from blindcal.asking.batched import Polling, run_batched
+from blindcal.asking.canaries import Canaries
+from blindcal.asking.prepare import Ready, prepare
+from blindcal.asking.question import Asking, Question, StatedQuestion
+from blindcal.asking.run import Limits, Outcome, Prices, Progress, run
 from blindcal.endpoints.base import Endpoint
 from blindcal.endpoints.batches import Batches
 from blindcal.endpoints.http import HttpEndpoint
 from blindcal.errors import ConfigError, NotIdentifiedError
-from blindcal.figures import Estimation, figures
+from blindcal.items.catalogue import open_items
+from blindcal.items.files import Items
 from blindcal.methods import measures
-from blindcal.oracle import Truth, read_truth
-from blindcal.parts import break_down
-from blindcal.planning import total_cost
-from blindcal.prepare import Ready, prepare
-from blindcal.question import Asking, Question, StatedQuestion
+from blindcal.planning import budget
+from blindcal.planning.plan import total_cost
+from blindcal.planning.stages import taken
 from blindcal.records import (
     INVALID,
     NEGATIVE,
@@ -48,10 +48,11 @@ from blindcal.records import (
     Message,
     Targets,
 )
-from blindcal.result import SCHEMA_VERSION, AuditResult, Example, Spend, Tally, write_answers
-from blindcal.run import Limits, Outcome, Prices, Progress, run
+from blindcal.results.figures import Estimation, figures
+from blindcal.results.oracle import Truth, read_truth
+from blindcal.results.parts import break_down
+from blindcal.results.result import SCHEMA_VERSION, AuditResult, Example, Spend, Tally, write_answers
 from blindcal.settings import Settings
-from blindcal.stages import taken
 from blindcal.store import Store
 from blindcal.text import printable
 from blindcal.wording import INSTRUCTION
@@ -122,7 +123,7 @@ async def audit_async(
     Parameters
     ----------
     items : path
-        A file of labelled questions or the name of a set; see :func:`blindcal.catalogue.open_items`.
+        A file of labelled questions or the name of a set; see :func:`blindcal.items.catalogue.open_items`.
     settings : Settings
         Who is asked what, and how.
     out : path, optional

@@ -7,7 +7,7 @@ from typing import Any, Self
 
 from tqdm import TqdmWarning
 
-from blindcal.run import Progress
+from blindcal.asking.run import Progress
 
 
 class Bar:

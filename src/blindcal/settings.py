@@ -9,13 +9,13 @@ from typing import Any
 
 import msgspec
 
-from blindcal.data import Items, Reading
+from blindcal.asking.run import Prices
 from blindcal.design import METHODS, read_by
 from blindcal.endpoints.http import Address, Api
 from blindcal.errors import ConfigError
 from blindcal.estimate.truth import bins_blind
+from blindcal.items.files import Items, Reading
 from blindcal.records import Estimator, Semantics
-from blindcal.run import Prices
 
 OPENAI = "https://api.openai.com/v1"
 # Dollars per million tokens in and out; longer names first. Indicative: OpenAI's list prices as

@@ -9,6 +9,8 @@ from typing import Any
 import click
 import msgspec
 
+from blindcal.asking.batched import Polling
+from blindcal.asking.run import Limits
 from blindcal.auditing import (
     ANSWERS_FILE,
     RESULT_FILE,
@@ -17,15 +19,13 @@ from blindcal.auditing import (
     default_folder,
 )
 from blindcal.bar import Bar
-from blindcal.batched import Polling
 from blindcal.cli import options
 from blindcal.cli.status import described
 from blindcal.design import ESTIMATORS, METHODS
 from blindcal.errors import PendingError, UnfitError
-from blindcal.planning import Plan, plan
+from blindcal.planning.plan import Plan, plan
 from blindcal.report.page import PAGE_FILE, write
-from blindcal.result import FEW, AuditResult, Estimate
-from blindcal.run import Limits
+from blindcal.results.result import FEW, AuditResult, Estimate
 from blindcal.settings import Settings
 from blindcal.store import Store
 from blindcal.text import printable

@@ -10,8 +10,8 @@ from typing import Any
 
 import click
 
-from blindcal.gate import Checked, Limit, Quantity, check
 from blindcal.report.verdicts import junit, said, summary
+from blindcal.results.gate import Checked, Limit, Quantity, check
 from blindcal.text import printable
 
 PASSED, FAILED, UNDECIDED = 0, 3, 4

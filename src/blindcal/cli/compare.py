@@ -10,8 +10,8 @@ from pathlib import Path
 import click
 
 from blindcal.cli import options
-from blindcal.comparing import NAMES, Comparison, compare, pairing, verdict
-from blindcal.finished import Finished, open_run
+from blindcal.results.comparing import NAMES, Comparison, compare, pairing, verdict
+from blindcal.results.finished import Finished, open_run
 from blindcal.text import printable
 
 NARROW = 9

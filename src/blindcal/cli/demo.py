@@ -6,13 +6,13 @@ from pathlib import Path
 
 import click
 
-from blindcal import catalogue, models
 from blindcal.auditing import audit
 from blindcal.bar import Bar
 from blindcal.cli.audit import show
 from blindcal.cli.pull import pull_with_progress
-from blindcal.endpoints import local
-from blindcal.lines import as_line
+from blindcal.endpoints import local, models
+from blindcal.items import catalogue
+from blindcal.items.lines import as_line
 from blindcal.report.page import PAGE_FILE, write
 from blindcal.settings import Settings
 

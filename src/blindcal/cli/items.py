@@ -12,10 +12,10 @@ from typing import Any, BinaryIO
 import click
 from tqdm import tqdm
 
-from blindcal import catalogue, data
 from blindcal.cli import options
 from blindcal.errors import ConfigError
-from blindcal.questions import FAMILIES
+from blindcal.items import catalogue, files
+from blindcal.items.generated import FAMILIES
 from blindcal.text import printable
 
 
@@ -70,10 +70,10 @@ def command(
         return
     if name != catalogue.BUILTIN and (n is not None or seed is not None):
         raise ConfigError(f"--n and --seed are for {catalogue.BUILTIN}: {name} is written whole")
-    reading = data.Reading(template=template, labels=label_map, label_field=label_field)
+    reading = files.Reading(template=template, labels=label_map, label_field=label_field)
     if name == catalogue.BUILTIN:
         made = catalogue.builtin(n or catalogue.BUILTIN_SIZE, seed or 0)
-        opened = data.collect(name, made, reading)
+        opened = files.collect(name, made, reading)
     else:
         if catalogue.is_name(name) and data_dir is None:
             click.echo(f"fetching {printable(name)} from the Hugging Face Hub ...", err=True)

@@ -10,9 +10,9 @@ from blindcal.auditing import RESULT_FILE, RUN_FILE
 from blindcal.cli import options
 from blindcal.cli.audit import show
 from blindcal.errors import ConfigError
-from blindcal.finished import open_run
-from blindcal.merging import merge
 from blindcal.report.page import PAGE_FILE, write
+from blindcal.results.finished import open_run
+from blindcal.results.merging import merge
 
 
 @click.command("merge", short_help="Put runs on different items of one model together.")
@@ -27,7 +27,7 @@ from blindcal.report.page import PAGE_FILE, write
 @click.option(
     "--counts",
     type=click.Path(dir_okay=False, path_type=Path),
-    help="Also write the counted answers, as a Parquet table for blindcal.counting.read_counts.",
+    help="Also write the counted answers, as a Parquet table for blindcal.results.counting.read_counts.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 def command(runs: tuple[Path, ...], out: Path, resamples: int, counts: Path | None, as_json: bool) -> None:
@@ -48,8 +48,8 @@ def command(runs: tuple[Path, ...], out: Path, resamples: int, counts: Path | No
     result.save(out / RESULT_FILE)
     write(result, out / PAGE_FILE)
     if counts is not None:
-        from blindcal.counting import of_run, write_counts
         from blindcal.estimate.counts import Counts
+        from blindcal.results.counting import of_run, write_counts
 
         write_counts(Counts.total(of_run(run) for run in opened), counts)
     if as_json:

@@ -11,12 +11,12 @@ from typing import Any, TypeVar
 import click
 import msgspec
 
-from blindcal import catalogue, data
+from blindcal.asking.run import Prices
 from blindcal.endpoints import tokens
 from blindcal.endpoints.base import Endpoint
 from blindcal.endpoints.http import Address, HttpEndpoint, PlainHttpKeyWarning
+from blindcal.items import catalogue, files
 from blindcal.records import Item
-from blindcal.run import Prices
 from blindcal.settings import DEFAULT_WORDS, Settings, known_prices
 from blindcal.text import printable
 
@@ -252,12 +252,12 @@ def with_line_breaks(_: click.Context, __: click.Parameter, template: str | None
     return None if template is None else template.replace("\\n", "\n").replace("\\t", "\t")
 
 
-def load_items(source: Path, settings: Settings) -> data.Items:
+def load_items(source: Path, settings: Settings) -> files.Items:
     """The items of a file or a named set, read as the options say."""
     return catalogue.open_items(source, settings.reading, data_dir=settings.data_dir)
 
 
-def answer_words(items: data.Items, positive: str | None, negative: str | None) -> tuple[str, str]:
+def answer_words(items: files.Items, positive: str | None, negative: str | None) -> tuple[str, str]:
     """The words that mean positive and negative: as chosen, else the items' own, else Yes and No."""
     own = items.words or DEFAULT_WORDS
     return positive or own[0], negative or own[1]

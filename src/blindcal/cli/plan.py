@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any
 import click
 import msgspec
 
-from blindcal import shapes
-from blindcal.catalogue import open_items
 from blindcal.cli import options
 from blindcal.design import METHODS as ALL
+from blindcal.items.catalogue import open_items
 from blindcal.methods import FITTED
-from blindcal.planning import (
+from blindcal.planning import shapes
+from blindcal.planning.plan import (
     LADDER,
     Means,
     Pace,
@@ -27,12 +27,12 @@ from blindcal.planning import (
     front,
     reach_of,
 )
-from blindcal.promise import METHODS
+from blindcal.planning.promise import METHODS
 from blindcal.settings import Settings
 from blindcal.text import printable
 
 if TYPE_CHECKING:
-    from blindcal.finished import Finished
+    from blindcal.results.finished import Finished
 
 USUAL = 1000  # items, if neither a number nor a file says how many
 
@@ -202,7 +202,7 @@ def _assumed(name: str) -> _Assumed:
     if name in shapes.PRESETS:
         return _Assumed(shapes.preset(name))
     if path.is_dir():
-        from blindcal.finished import open_run
+        from blindcal.results.finished import open_run
 
         return _of_run(open_run(path))
     if not path.is_file():
@@ -210,7 +210,7 @@ def _assumed(name: str) -> _Assumed:
         raise click.UsageError(
             f"--shape {printable(name, 80)!r} is none of {known}, and no run or file either"
         )
-    from blindcal.scores import read_scores
+    from blindcal.items.scores import read_scores
 
     scores = read_scores(path)
     return _Assumed(

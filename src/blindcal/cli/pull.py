@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 from tqdm import tqdm
 
-from blindcal import models
+from blindcal.endpoints import models
 
 
 @click.command("pull")

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import click
 
-from blindcal.finished import open_result
 from blindcal.report.page import PAGE_FILE, write
+from blindcal.results.finished import open_result
 
 
 @click.command("report", short_help="Make the page of a run, its figures and its tables.")

@@ -10,18 +10,18 @@ from typing import Any
 import click
 from tqdm import tqdm
 
-from blindcal import catalogue
+from blindcal.asking.run import Limits
 from blindcal.bar import Bar
 from blindcal.cli import options
 from blindcal.endpoints.http import Api
 from blindcal.errors import ConfigError
+from blindcal.items import catalogue
 from blindcal.records import Semantics
 from blindcal.reproduce import audited, folder, sources, table
 from blindcal.reproduce.cells import WAYS, Cache, Wanted, compute
 from blindcal.reproduce.names import file_name
 from blindcal.reproduce.sources import Source
 from blindcal.reproduce.table import Column, Comparison
-from blindcal.run import Limits
 from blindcal.settings import Settings
 from blindcal.text import printable
 

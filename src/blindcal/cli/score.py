@@ -11,14 +11,14 @@ from typing import Any
 import click
 from tqdm import tqdm
 
-from blindcal import data
 from blindcal.cli import options
 from blindcal.endpoints import tokens
 from blindcal.endpoints.base import Patient
 from blindcal.errors import ConfigError
+from blindcal.items import files
 from blindcal.records import Item, Targets
-from blindcal.score import Reader, ScoreFile, in_order, prefer, read_all
-from blindcal.score_hf import HfModel, HfSettings
+from blindcal.scoring.hf import HfModel, HfSettings
+from blindcal.scoring.logprobs import Reader, ScoreFile, in_order, prefer, read_all
 from blindcal.settings import Settings
 from blindcal.text import printable
 
@@ -92,7 +92,7 @@ def command(
 class _Wanted:
     """The items to score; they are read from disk each time they are walked through."""
 
-    def __init__(self, items: data.Items, first: int | None) -> None:
+    def __init__(self, items: files.Items, first: int | None) -> None:
         self._items = items
         self._count = min(len(items), first or len(items))
 

@@ -12,11 +12,11 @@ from typing import get_args
 
 import click
 
-from blindcal import catalogue, data
 from blindcal.cli import options
 from blindcal.endpoints import local, replay
 from blindcal.endpoints.recording import Recording, Spoken
 from blindcal.errors import ConfigError
+from blindcal.items import catalogue, files
 from blindcal.text import printable
 
 FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
@@ -117,7 +117,7 @@ def command(
         fault_share=fault_share,
         seed=seed,
     )
-    with catalogue.open_items(items, data.Reading(template=template), data_dir=data_dir) as questions:
+    with catalogue.open_items(items, files.Reading(template=template), data_dir=data_dir) as questions:
         yes, no = options.answer_words(questions, positive, negative)
         recording = Recording.load(scores, positive=yes, negative=no)
         spoken = None if texts is None else Spoken.load(texts, (yes, no))

@@ -10,7 +10,7 @@ import click
 import msgspec
 
 from blindcal.auditing import RESULT_FILE, RUN_FILE
-from blindcal.result import AuditResult
+from blindcal.results.result import AuditResult
 from blindcal.store import Batch, Store, in_use
 from blindcal.text import printable
 

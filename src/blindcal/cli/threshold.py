@@ -12,12 +12,12 @@ import click
 from scipy.special import expit
 
 from blindcal.cli import options
-from blindcal.deploy import Deployment, deployment
 from blindcal.errors import NotIdentifiedError
 from blindcal.estimate.latent import LatentFit
 from blindcal.estimate.operating import TESTED, OperatingPoint
 from blindcal.estimate.uncertainty import Interval
-from blindcal.finished import Finished, open_run
+from blindcal.results.deploy import Deployment, deployment
+from blindcal.results.finished import Finished, open_run
 from blindcal.text import printable
 
 SHARE = click.FloatRange(0, 1, min_open=True, max_open=True)

@@ -25,8 +25,8 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
+from blindcal.endpoints.models import check_gguf, default_model
 from blindcal.errors import EndpointError, MissingExtraError
-from blindcal.models import check_gguf, default_model
 
 HOST = "127.0.0.1"
 _STOP_SECONDS = 10.0
@@ -61,7 +61,7 @@ class Served:
 
 @contextlib.contextmanager
 def serve(model: Path | None = None, settings: Settings | None = None) -> Iterator[Served]:
-    """Serve `model` (by default the one :func:`blindcal.models.default_model` finds) on loopback.
+    """Serve `model` (by default the one :func:`blindcal.endpoints.models.default_model` finds) on loopback.
 
     Raises
     ------

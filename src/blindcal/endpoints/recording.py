@@ -12,8 +12,8 @@ from pathlib import Path
 import numpy as np
 
 from blindcal.errors import InputError
+from blindcal.items.scores import read_table
 from blindcal.records import INVALID, NEGATIVE, POSITIVE, FloatArray, IntArray, Round, Targets, Token
-from blindcal.scores import read_table
 from blindcal.text import spoken
 from blindcal.wording import INSTRUCTION
 

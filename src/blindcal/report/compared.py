@@ -24,7 +24,7 @@ from blindcal.report.style import (
     svg,
 )
 from blindcal.reproduce.table import Column, Comparison, Known, Row
-from blindcal.result import Bin, Estimate
+from blindcal.results.result import Bin, Estimate
 from blindcal.text import printable
 
 _WIDE, _TALL = 6.4, 4.2  # inches

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from html import escape
 from pathlib import Path
 
-from blindcal.comparing import NAMES, Comparison, pairing, verdict
 from blindcal.report.plots import Drawing, plot_calibration_curves, plot_reliabilities
 from blindcal.report.style import file_bytes, root_figure, theme_css
-from blindcal.result import AuditResult
+from blindcal.results.comparing import NAMES, Comparison, pairing, verdict
+from blindcal.results.result import AuditResult
 from blindcal.text import printable
 
 _CSS = """\

@@ -8,7 +8,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
-from blindcal.result import AuditResult, Estimate
+from blindcal.results.result import AuditResult, Estimate
 from blindcal.text import csv_cell
 
 Cell = str | float | int | None

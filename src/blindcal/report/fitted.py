@@ -6,10 +6,10 @@ from blindcal.errors import NotIdentifiedError
 from blindcal.estimate.blind import BlindResult
 from blindcal.estimate.drawn import DrawnFit, DrawnGaps
 from blindcal.estimate.latent import LatentFit
-from blindcal.figures import bins_of, confidence_of, curve_of, operating_of
 from blindcal.report import plots
 from blindcal.report.plots import Axes
-from blindcal.result import Bin, Estimate, number
+from blindcal.results.figures import bins_of, confidence_of, curve_of, operating_of
+from blindcal.results.result import Bin, Estimate, number
 
 
 def plot_curve(fit: DrawnFit, ax: Axes | None, bins: int, level: float) -> Axes:

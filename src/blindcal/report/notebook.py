@@ -10,7 +10,7 @@ from blindcal.estimate.drawn import DrawnFit, DrawnGaps
 from blindcal.report import fitted
 from blindcal.report.plots import Axes, plot_calibration_curve
 from blindcal.report.style import in_notebook, root_figure, svg
-from blindcal.result import AuditResult, Estimate
+from blindcal.results.result import AuditResult, Estimate
 from blindcal.text import printable
 
 Row = tuple[str, str]

@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 from markupsafe import Markup
 
-from blindcal.result import AuditResult
+from blindcal.results.result import AuditResult
 
 UNKNOWN = "\N{EN DASH}"  # what a method cannot tell
 MINUS = "\N{MINUS SIGN}"

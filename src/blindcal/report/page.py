@@ -8,7 +8,7 @@ from typing import Any
 
 from blindcal.report import words
 from blindcal.report.numbers import Number, Numbers
-from blindcal.result import AuditResult
+from blindcal.results.result import AuditResult
 from blindcal.text import visible
 
 PAGE_FILE = "report.html"

@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
 from blindcal.errors import InputError
-from blindcal.planning import Plan, price_of, reach_of
+from blindcal.planning.plan import Plan, price_of, reach_of
 from blindcal.report.style import FIRM, drawing, file_bytes, ink, series
 
 KINDS = ("svg", "png")

@@ -1,4 +1,4 @@
-"""The figures of a result: one function each, from the numbers of `blindcal.result` to matplotlib axes.
+"""The figures of a result: one function each, from the numbers in `blindcal.results` to matplotlib axes.
 
 Nothing is computed here that result.json does not hold. Every function draws on the axes it is given, or on
 those of a new figure that pyplot does not know, and returns them: ``plot_reliability(result.curve).figure``.
@@ -37,7 +37,7 @@ from blindcal.report.style import (
     text_width,
     theme_css,
 )
-from blindcal.result import AuditResult, Bin, Confidence, Curve, Estimate, Operating, Part
+from blindcal.results.result import AuditResult, Bin, Confidence, Curve, Estimate, Operating, Part
 from blindcal.text import printable
 
 __all__ = [

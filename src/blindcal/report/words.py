@@ -13,7 +13,7 @@ from itertools import groupby
 from typing import Literal, TypeAlias
 
 from blindcal.report.numbers import Number
-from blindcal.result import FEW, AuditResult, Curve, Estimate
+from blindcal.results.result import FEW, AuditResult, Curve, Estimate
 
 
 @dataclass(frozen=True, slots=True)

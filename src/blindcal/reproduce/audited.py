@@ -10,16 +10,17 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from blindcal import catalogue, design
+from blindcal import design
+from blindcal.asking.run import Limits, Progress
 from blindcal.auditing import RESULT_FILE, audit
-from blindcal.data import Items
 from blindcal.errors import ConfigError, EndpointError, InputError, StoreError, UnfitError
-from blindcal.finished import Finished, open_run
+from blindcal.items import catalogue
+from blindcal.items.files import Items
 from blindcal.records import INVALID
 from blindcal.reproduce.cells import WAYS, Cell, Found, Measured, Wanted, read
 from blindcal.reproduce.sources import Source
 from blindcal.reproduce.table import Column, known
-from blindcal.run import Limits, Progress
+from blindcal.results.finished import Finished, open_run
 from blindcal.settings import Settings
 from blindcal.text import printable
 

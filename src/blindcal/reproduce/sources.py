@@ -20,8 +20,8 @@ from scipy.special import expit, logsumexp
 from blindcal.endpoints.recording import Recording
 from blindcal.errors import InputError
 from blindcal.estimate.verbalized import parse_verbalized
+from blindcal.items.scores import read_scores
 from blindcal.records import FloatArray, IntArray, Semantics, Targets, Token
-from blindcal.scores import read_scores
 from blindcal.text import printable, spoken
 
 #: Answer words that are looked for in a logit file if none are named.

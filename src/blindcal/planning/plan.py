@@ -13,19 +13,19 @@ from pathlib import Path
 from scipy.special import ndtri
 
 from blindcal import design
-from blindcal.catalogue import open_items
-from blindcal.data import Items
+from blindcal.asking.prepare import ABOUT
+from blindcal.asking.question import STATED_TOKENS
+from blindcal.asking.run import CHARACTERS_A_TOKEN, Prices
 from blindcal.endpoints import tokens
 from blindcal.endpoints.http import HttpEndpoint
 from blindcal.errors import InputError, MissingExtraError
 from blindcal.estimate.truth import bins_blind
+from blindcal.items.catalogue import open_items
+from blindcal.items.files import Items
 from blindcal.methods import FITTED
-from blindcal.prepare import ABOUT
-from blindcal.promise import Promise, promise, worth
-from blindcal.question import STATED_TOKENS
-from blindcal.run import CHARACTERS_A_TOKEN, Prices
+from blindcal.planning.promise import Promise, promise, worth
+from blindcal.planning.shapes import DEFAULT, Shape, preset
 from blindcal.settings import DEFAULT_BINS, Settings
-from blindcal.shapes import DEFAULT, Shape, preset
 from blindcal.store import Usage
 from blindcal.wording import INSTRUCTION, ask_confidence
 

@@ -13,8 +13,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from blindcal.data import Reading, load
 from blindcal.errors import InputError
+from blindcal.items.files import Reading, load
 from blindcal.records import Item, Message
 
 HOSTILE = [

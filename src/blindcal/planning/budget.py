@@ -11,16 +11,16 @@ from dataclasses import dataclass
 import msgspec
 
 from blindcal import design
+from blindcal.asking.prepare import ABOUT
+from blindcal.asking.run import CHARACTERS_A_TOKEN, Outcome, Prices
 from blindcal.errors import ConfigError
 from blindcal.estimate.latent import latent
-from blindcal.figures import Estimation
-from blindcal.planning import total_cost
-from blindcal.prepare import ABOUT
-from blindcal.promise import promise
+from blindcal.planning.plan import total_cost
+from blindcal.planning.promise import promise
+from blindcal.planning.shapes import Shape
 from blindcal.records import Answered, IntArray, Round
-from blindcal.result import Estimate, NextDollar
-from blindcal.run import CHARACTERS_A_TOKEN, Outcome, Prices
-from blindcal.shapes import Shape
+from blindcal.results.figures import Estimation
+from blindcal.results.result import Estimate, NextDollar
 from blindcal.store import Store, Usage
 
 LEAST = 40  # queries, below which nothing is worth asking

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from blindcal.errors import InputError, MissingExtraError
-from blindcal.lines import Record
+from blindcal.items.lines import Record
 from blindcal.text import printable
 
 PREFIX = "hf:"

@@ -26,8 +26,8 @@ from blindcal.estimate.patterns import Patterns, count_patterns
 from blindcal.estimate.truth import bin_edges
 from blindcal.estimate.uncertainty import absolute_sum_interval, quadratic_pvalue, unseen_share
 from blindcal.methods import FITTED
+from blindcal.planning.shapes import Shape
 from blindcal.records import Answered, FloatArray, IntArray
-from blindcal.shapes import Shape
 from blindcal.simulate import log_odds, respond
 
 #: Methods whose outcome follows from the hidden probabilities; what is stated in words does not.

@@ -22,13 +22,9 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from blindcal.canaries import Canaries
-from blindcal.design import Design
-from blindcal.endpoints.batches import MOST_BYTES, MOST_REQUESTS, Batches, Remote
-from blindcal.errors import EndpointError, FatalError, PendingError, ReplyError, RetryableError
-from blindcal.question import Asking
-from blindcal.records import IntArray, Item, Reply, Round
-from blindcal.run import (
+from blindcal.asking.canaries import Canaries
+from blindcal.asking.question import Asking
+from blindcal.asking.run import (
     HOPELESS,
     Items,
     Limits,
@@ -39,6 +35,10 @@ from blindcal.run import (
     rounds,
     saved_answer,
 )
+from blindcal.design import Design
+from blindcal.endpoints.batches import MOST_BYTES, MOST_REQUESTS, Batches, Remote
+from blindcal.errors import EndpointError, FatalError, PendingError, ReplyError, RetryableError
+from blindcal.records import IntArray, Item, Reply, Round
 from blindcal.store import UNASKED, AnswerArray, Batch, Saved, Store, Usage
 from blindcal.text import printable
 
@@ -87,7 +87,7 @@ async def run_batched(
 ) -> Outcome:
     """Have everything answered through batches that the design wants and the store does not answer.
 
-    The parameters are those of :func:`blindcal.run.run`; of the limits only those on queries and cost
+    The parameters are those of :func:`blindcal.asking.run.run`; of the limits only those on queries and cost
     apply, and the patience. Setting ``stop`` returns after the step under way. ``canaries`` go along until
     it is known that the bias acts in batches too.
 

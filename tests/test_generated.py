@@ -13,12 +13,12 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from blindcal import data
 from blindcal.cli.items import command
 from blindcal.errors import InputError
-from blindcal.questions import FAMILIES, INSTRUCTIONS, generate
+from blindcal.items import files
+from blindcal.items.generated import FAMILIES, INSTRUCTIONS, generate
+from blindcal.items.vocabulary import BY_SIZE, KINDS, NAMES
 from blindcal.records import Item
-from blindcal.vocabulary import BY_SIZE, KINDS, NAMES
 
 DAYS = ["Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday"]
 MONTHS = (
@@ -322,7 +322,7 @@ def test_command_writes_items(tmp_path: Path) -> None:
     path = tmp_path / "questions.jsonl"
     runner = CliRunner()
     assert runner.invoke(command, ["builtin", "--n", "30", "--out", str(path)]).exit_code == 0
-    with data.load(path, data.Reading(group_field="family")) as items:
+    with files.load(path, files.Reading(group_field="family")) as items:
         assert list(items) == generate(30)
     printed = runner.invoke(command, ["builtin", "--n", "30"]).stdout
     assert printed == path.read_text()

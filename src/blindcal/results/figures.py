@@ -20,7 +20,7 @@ from blindcal.estimate.latent import LatentFit, latent
 from blindcal.estimate.truth import bin_edges, bin_index, binned_ece
 from blindcal.methods import blind_result, face_value
 from blindcal.records import INVALID, POSITIVE, Answered, Estimator, FloatArray, IntArray
-from blindcal.result import Bin, Confidence, Curve, Estimate, Operating, ece_if_invalid, number
+from blindcal.results.result import Bin, Confidence, Curve, Estimate, Operating, ece_if_invalid, number
 
 NOTHING = Estimate(None)
 CONFIDENCE_BINS = 20

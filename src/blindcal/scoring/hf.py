@@ -18,7 +18,7 @@ import numpy as np
 
 from blindcal.errors import InputError, MissingExtraError
 from blindcal.records import Item, Message, Targets, Token
-from blindcal.score import Score, in_order
+from blindcal.scoring.logprobs import Score, in_order
 
 WINDOW = 32_768  # prompts sorted together; their token ids are all that is held
 

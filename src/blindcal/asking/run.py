@@ -23,11 +23,11 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
+from blindcal.asking.pace import Climb, Meter
+from blindcal.asking.question import Asking
 from blindcal.design import Design
 from blindcal.endpoints.base import Endpoint
 from blindcal.errors import EndpointError, InputError, ReplyError, RetryableError
-from blindcal.pace import Climb, Meter
-from blindcal.question import Asking
 from blindcal.records import (
     Answered,
     Item,

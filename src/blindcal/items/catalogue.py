@@ -14,11 +14,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from blindcal import hub, questions
-from blindcal.data import WORDS_FIELD, Items, Reading, collect, load
 from blindcal.errors import InputError, MissingExtraError
-from blindcal.hub import Hosted
-from blindcal.lines import READERS, Record, read_records
+from blindcal.items import generated, hub
+from blindcal.items.files import WORDS_FIELD, Items, Reading, collect, load
+from blindcal.items.hub import Hosted
+from blindcal.items.lines import READERS, Record, read_records
 from blindcal.text import printable
 
 LETTERS = "ABCD"
@@ -158,7 +158,7 @@ def open_items(
     Parameters
     ----------
     source : str or Path
-        A file (see :func:`blindcal.data.load`), a name in `NAMES`, or ``hf:NAME[:CONFIG][@SPLIT]``.
+        A file (see :func:`blindcal.items.files.load`), a name in `NAMES`, or ``hf:NAME[:CONFIG][@SPLIT]``.
     reading : Reading, optional
         How records become items. Known sets have a template of their own, which another one replaces.
     data_dir : path, optional
@@ -192,7 +192,7 @@ def records(name: str, *, data_dir: str | Path | None = None) -> Iterator[Record
 
 def builtin(n: int, seed: int = 0) -> Iterator[Record]:
     """Questions made by code."""
-    for item in questions.generate(n, seed=seed):
+    for item in generated.generate(n, seed=seed):
         # Not "group": an audit takes items of a group for repeats of one thing, and families are not that.
         yield {
             "id": item.id,

@@ -15,7 +15,7 @@ import numpy as np
 
 from blindcal.errors import InputError, MissingExtraError
 from blindcal.estimate.counts import Counts
-from blindcal.finished import Finished
+from blindcal.results.finished import Finished
 from blindcal.text import printable
 
 if TYPE_CHECKING:

@@ -24,7 +24,7 @@ import msgspec
 import numpy as np
 
 from blindcal.errors import InputError
-from blindcal.lines import UNREADABLE, Record, as_line, decode, json_lines, reader_of, unreadable
+from blindcal.items.lines import UNREADABLE, Record, as_line, decode, json_lines, reader_of, unreadable
 from blindcal.records import IntArray, Item, Message
 from blindcal.text import encodable, printable
 

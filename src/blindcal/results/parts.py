@@ -8,9 +8,9 @@ from dataclasses import replace
 import numpy as np
 from scipy.special import gammaincc
 
-from blindcal.figures import Estimation, Figures, figures
 from blindcal.records import Answered, FloatArray, IntArray
-from blindcal.result import FEW, Part
+from blindcal.results.figures import Estimation, Figures, figures
+from blindcal.results.result import FEW, Part
 
 UNNAMED = "(none)"
 """What the part of items that name none is called."""

@@ -8,8 +8,8 @@ import numpy as np
 
 from blindcal.errors import ConfigError
 from blindcal.estimate.paired import Difference, differences
-from blindcal.finished import Finished
 from blindcal.records import IntArray
+from blindcal.results.finished import Finished
 
 NAMES = {
     "ece": "ECE",

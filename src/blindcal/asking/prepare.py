@@ -12,16 +12,16 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from blindcal.data import Items
+from blindcal.asking.question import StatedQuestion
+from blindcal.asking.run import Limits, Prices
 from blindcal.design import METHODS, Method
 from blindcal.endpoints import tokens
 from blindcal.endpoints.base import Endpoint, Patient
 from blindcal.endpoints.http import HttpEndpoint
 from blindcal.endpoints.probe import LEAST_SHIFT, Probe, probe
 from blindcal.errors import ConfigError, FatalError, UnfitError
-from blindcal.question import StatedQuestion
+from blindcal.items.files import Items
 from blindcal.records import Item, Reply, Request, Targets, Token
-from blindcal.run import Limits, Prices
 from blindcal.settings import Settings, plain
 from blindcal.store import Store, Usage
 from blindcal.wording import INSTRUCTION

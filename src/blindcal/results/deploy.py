@@ -11,11 +11,11 @@ import shlex
 from dataclasses import dataclass
 from typing import Any
 
+from blindcal.asking.question import Question
 from blindcal.endpoints.http import Address, HttpEndpoint
 from blindcal.errors import NotIdentifiedError
-from blindcal.finished import Finished
-from blindcal.question import Question
 from blindcal.records import Message
+from blindcal.results.finished import Finished
 
 QUESTION = "YOUR QUESTION, WORDED AS IN THE AUDIT"
 _DIGITS = 4  # of a bias: far finer than the cells of the fit, and short enough to read

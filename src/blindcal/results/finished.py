@@ -16,7 +16,7 @@ from blindcal.errors import InputError, NotIdentifiedError, StoreError
 from blindcal.estimate.latent import LatentFit, latent
 from blindcal.methods import FITTED
 from blindcal.records import Answered, IntArray, Round
-from blindcal.result import AuditResult
+from blindcal.results.result import AuditResult
 from blindcal.store import UNASKED, Store
 
 DEFAULT_RESAMPLES = 1000

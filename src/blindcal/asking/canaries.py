@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from blindcal.question import Asking
+from blindcal.asking.question import Asking
 from blindcal.records import NEGATIVE, POSITIVE, Reply
 
 ITEMS = 6

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Literal, TypeAlias
 
 from blindcal.errors import NotIdentifiedError, StoreError
-from blindcal.finished import open_result, open_run
-from blindcal.result import AuditResult, Estimate
+from blindcal.results.finished import open_result, open_run
+from blindcal.results.result import AuditResult, Estimate
 
 Quantity: TypeAlias = Literal["ece", "brier", "accuracy", "auroc", "invalid"]
 Outcome: TypeAlias = Literal["passed", "failed", "undecided"]

@@ -7,12 +7,12 @@ import base64
 import numpy as np
 import numpy.typing as npt
 
-from blindcal.data import Items
 from blindcal.errors import ConfigError
+from blindcal.items.files import Items
+from blindcal.planning.subsets import grown
 from blindcal.records import IntArray
 from blindcal.settings import Settings
 from blindcal.store import Store
-from blindcal.subsets import grown
 
 _NOTE = "stages"
 

@@ -13,12 +13,12 @@ import numpy as np
 
 from blindcal import design
 from blindcal.errors import ConfigError, InputError
-from blindcal.figures import Estimation, Figures, figures
-from blindcal.finished import Finished, numbered
 from blindcal.methods import FITTED
-from blindcal.parts import break_down
 from blindcal.records import Answered
-from blindcal.result import AuditResult, Spend, Tally
+from blindcal.results.figures import Estimation, Figures, figures
+from blindcal.results.finished import Finished, numbered
+from blindcal.results.parts import break_down
+from blindcal.results.result import AuditResult, Spend, Tally
 from blindcal.text import printable
 
 # What may differ between runs that are put together: which items were asked, how many times, where.

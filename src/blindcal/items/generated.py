@@ -16,8 +16,8 @@ from typing import TypeAlias, TypeVar
 
 import numpy as np
 
-from blindcal import vocabulary as voc
 from blindcal.errors import InputError
+from blindcal.items import vocabulary as voc
 from blindcal.records import Item, Message
 
 LEVELS = (1, 2, 3, 4)

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import numpy as np
 
-from blindcal.data import Items
 from blindcal.errors import InputError
 from blindcal.estimate.truth import binned_ece
+from blindcal.items.files import Items
+from blindcal.items.scores import read_scores
 from blindcal.records import FloatArray, IntArray
-from blindcal.result import Estimate, Oracle
-from blindcal.scores import read_scores
+from blindcal.results.result import Estimate, Oracle
 from blindcal.text import printable
 
 # What a model states has no truth of its own: it is held against the probability of its answer.
