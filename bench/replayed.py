@@ -2,6 +2,7 @@
 
     python bench/replayed.py [--only boolq]                          `latent`, one query an item, its interval
     python bench/replayed.py --table [--budgets 8] [--only boolq]    every row of the table, every budget
+    python bench/replayed.py --table --budgets 2 --only mmlu --runs .runs    kept: it goes on
 
 The server answers from a real model's recorded logits as an opaque API would. The same seed from files, which
 asks no server, must give the same ECE to the last digit.
@@ -14,7 +15,7 @@ import os
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -31,8 +32,8 @@ from blindcal.simulate import simulate
 
 
 @contextmanager
-def served(source: Source, shared: Path) -> Iterator[blindcal.Settings]:
-    """A recorded model behind HTTP, and how to ask it."""
+def served(source: Source, shared: Path, port: int = 0) -> Iterator[blindcal.Settings]:
+    """A recorded model behind HTTP, and how to ask it; a run is taken up at the same port alone."""
     data, spoken = shared / "data", None
     if _spoke(source):
         words = (source.targets.positive[0].text, source.targets.negative[0].text)
@@ -40,7 +41,7 @@ def served(source: Source, shared: Path) -> Iterator[blindcal.Settings]:
         spoken = Spoken.load(texts, words)
     with (
         catalogue.open_items(source.data, data_dir=data) as questions,
-        replay.running(source.recording, questions, spoken=spoken) as server,
+        replay.running(source.recording, questions, port=port, spoken=spoken) as server,
     ):
         yield blindcal.Settings(
             model=source.recording.name,
@@ -72,13 +73,17 @@ def one_query(source: Source, shared: Path) -> None:
     )
 
 
-def whole_table(source: Source, shared: Path, wanted: Wanted, cache: Cache) -> None:
+def whole_table(
+    source: Source, shared: Path, wanted: Wanted, cache: Cache, runs: Path | None, port: int
+) -> None:
     """Every row at every budget: how many cells there are, and how many agree to the last digit."""
     begin = time.perf_counter()
     if not _spoke(source):
         wanted = replace(wanted, ways=tuple(way for way in wanted.ways if way != "verbalized"))
-    with served(source, shared) as settings, tempfile.TemporaryDirectory() as out:
-        column, _ = audited.measure(source.data, settings, wanted, Path(out), data=source.data)
+    with ExitStack() as stack:
+        out = runs or Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        settings = stack.enter_context(served(source, shared, port if runs else 0))
+        column, _ = audited.measure(source.data, settings, wanted, out / source.name, data=source.data)
     took = time.perf_counter() - begin
     (direct,) = compute([(source, wanted)], cache)
     same = [column.found.get(cell) == value for cell, value in direct.items() if cell in column.found]
@@ -99,6 +104,8 @@ def main() -> None:
     parser.add_argument("--table", action="store_true", help="every row, not latent alone")
     parser.add_argument("--budgets", type=int, default=8, help="with --table: up to so many queries an item")
     parser.add_argument("--cache", type=Path, default=Path(".bench"))
+    parser.add_argument("--runs", type=Path, help="with --table: keep what was asked here, and go on with it")
+    parser.add_argument("--port", type=int, default=18432, help="with --runs: where the server answers")
     arguments = parser.parse_args()
     if arguments.table:
         print("| cell | items | K up to | queries | cells | equal | largest difference | oracle | seconds |")
@@ -110,7 +117,7 @@ def main() -> None:
         if arguments.only in path.name:
             source, folder = sources.read(path), arguments.data
             if arguments.table:
-                whole_table(source, folder, wanted, Cache(arguments.cache))
+                whole_table(source, folder, wanted, Cache(arguments.cache), arguments.runs, arguments.port)
             else:
                 one_query(source, folder)
 

@@ -254,12 +254,14 @@ def test_without_a_network_the_local_way_is_named(tmp_path: Path) -> None:
 # Names and words, in audits and on the command line
 
 
-def test_unknown_names_list_what_exists() -> None:
-    """A name that is neither a file nor a set is answered with the sets there are."""
-    for command in (("items", "boolk"), ("audit", "boolk", "--model", "m", "--dry-run")):
+def test_unknown_names_list_what_exists(tmp_path: Path) -> None:
+    """A name that is neither a file nor a set is answered with the sets there are, and leaves no run."""
+    run = tmp_path / "run"
+    for command in (("items", "boolk"), ("audit", "boolk", "--model", "m", "--out", str(run))):
         refused = blindcal(*command)
         assert isinstance(refused.exception, BlindcalError)
         assert "the sets are boolq, mmlu, builtin and hf:NAME[:CONFIG][@SPLIT]" in str(refused.exception)
+    assert not run.exists()
     with pytest.raises(InputError, match="--data-dir is for boolq and mmlu, not for builtin"):
         open_items("builtin", data_dir="x")
 

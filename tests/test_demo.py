@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import socket
 from pathlib import Path
 
 import pytest
@@ -11,14 +12,17 @@ from click.testing import CliRunner
 
 from blindcal.cli.demo import command
 from blindcal.endpoints import models
+from blindcal.endpoints.local import ServerError
+from blindcal.errors import MissingExtraError
 
-pytestmark = pytest.mark.skipif(
+real = pytest.mark.skipif(
     importlib.util.find_spec("xllamacpp") is None
     or (models.installed_model() is None and not models.cached_model().is_file()),
     reason="the demo needs: pip install 'blindcal[local]', and the model: blindcal pull",
 )
 
 
+@real
 def test_the_demo_audits_a_real_model_from_end_to_end(tmp_path: Path) -> None:
     """A real llama.cpp server is probed, asked one query a question over HTTP, and estimated from."""
     done = CliRunner().invoke(command, ["--n", "20", "--port", "0", "--out", str(tmp_path)])
@@ -30,3 +34,24 @@ def test_the_demo_audits_a_real_model_from_end_to_end(tmp_path: Path) -> None:
     assert 0 <= result["ece"]["low"] <= result["ece"]["high"] <= 1
     assert len((tmp_path / "answers.csv").read_text().splitlines()) == 21
     assert "Your own model" in done.output
+
+
+def test_what_cannot_work_fetches_and_writes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without the extra, or on a taken port, 98 MB are not fetched first and no folder is made."""
+
+    def fetched() -> Path:
+        raise AssertionError("fetched")
+
+    monkeypatch.setattr("blindcal.cli.demo.pull_with_progress", fetched)
+    monkeypatch.setattr("blindcal.endpoints.models.installed_model", lambda: None)
+    out = ["--out", str(tmp_path / "demo")]
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", 0))
+        other.listen()
+        monkeypatch.setattr("importlib.util.find_spec", lambda name: name)
+        taken = CliRunner().invoke(command, ["--port", str(other.getsockname()[1]), *out])
+    assert isinstance(taken.exception, ServerError)
+    monkeypatch.setattr("importlib.util.find_spec", lambda _name: None)
+    bare = CliRunner().invoke(command, ["--port", "0", *out])
+    assert isinstance(bare.exception, MissingExtraError)
+    assert not list(tmp_path.iterdir())

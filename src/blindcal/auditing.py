@@ -32,7 +32,7 @@ from blindcal.asking.run import Limits, Outcome, Prices, Progress, run
 from blindcal.endpoints.base import Endpoint
 from blindcal.endpoints.batches import Batches
 from blindcal.endpoints.http import HttpEndpoint
-from blindcal.errors import ConfigError, NotIdentifiedError
+from blindcal.errors import BlindcalError, ConfigError, NotIdentifiedError
 from blindcal.items.catalogue import open_items
 from blindcal.items.files import Items
 from blindcal.methods import measures
@@ -161,11 +161,8 @@ async def audit_async(
     tell = stage or (lambda _: None)
     limits = limits or Limits()
     folder = Path(out) if out is not None else default_folder(items, settings.model)
-    folder.mkdir(parents=True, exist_ok=True)
     tell("reading items")
-    loaded = await asyncio.to_thread(
-        open_items, items, settings.reading, data_dir=settings.data_dir, scratch=folder
-    )
+    loaded = await asyncio.to_thread(_read, items, settings, folder)
     with loaded, Store.open(folder / RUN_FILE) as store:
         budgeted = _budgeted(settings, limits, store)
         settings = settings.resolved(len(loaded), loaded.words, budgeted=budgeted)
@@ -270,6 +267,18 @@ def default_folder(items: str | Path, model: str) -> Path:
     """Where a run goes if nothing is said: the same for the same items and model."""
     stem = Path(items).name.split(".")[0]
     return Path("runs") / "-".join(re.sub(r"[^\w.]+", "-", part).strip("-.") for part in (stem, model))
+
+
+def _read(items: Path | str, settings: Settings, folder: Path) -> Items:
+    """The items; what cannot be read leaves no folder behind."""
+    made = not folder.exists()
+    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        return open_items(items, settings.reading, data_dir=settings.data_dir, scratch=folder)
+    except BlindcalError:
+        if made:
+            folder.rmdir()
+        raise
 
 
 def _budgeted(settings: Settings, limits: Limits, store: Store) -> bool:

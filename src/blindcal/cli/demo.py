@@ -39,10 +39,11 @@ def command(n: int, seed: int, out: Path, port: int) -> None:
     questions with sure labels, and audits the model over HTTP, one query a question, exactly as
     'blindcal audit' does with any other endpoint. Needs the extra 'local'.
     """
-    out.mkdir(parents=True, exist_ok=True)
-    items = out / "questions.jsonl"
-    items.write_bytes(b"".join(as_line(record) for record in catalogue.builtin(n, seed)))
+    local.check_ready(port)  # before anything is fetched or written
     with local.serve(models.installed_model() or pull_with_progress(), local.Settings(port=port)) as served:
+        out.mkdir(parents=True, exist_ok=True)
+        items = out / "questions.jsonl"
+        items.write_bytes(b"".join(as_line(record) for record in catalogue.builtin(n, seed)))
         click.echo(f"{served.model} answers at {served.base_url}", err=True)
         settings = Settings(model=served.model, base_url=served.base_url, seed=seed)
         with Bar(disable=None) as bar:

@@ -69,10 +69,8 @@ def serve(model: Path | None = None, settings: Settings | None = None) -> Iterat
         Before anything is left running.
     """
     settings = settings or Settings()
-    if importlib.util.find_spec("xllamacpp") is None:
-        raise MissingExtraError("the embedded model needs xllamacpp: pip install 'blindcal[local]'")
+    check_ready(settings.port)
     path = check_gguf(model) if model is not None else default_model()
-    _check_port(settings.port)
     with tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as log:
         child = subprocess.Popen(
             [sys.executable, "-m", "blindcal.endpoints.local", str(path), json.dumps(asdict(settings))],
@@ -91,6 +89,13 @@ def serve(model: Path | None = None, settings: Settings | None = None) -> Iterat
             yield Served(f"{address}/v1", path.stem, child)
         finally:
             _stop(child)
+
+
+def check_ready(port: int) -> None:
+    """Refuse where no model could be served: without the extra, or on a port that cannot be had."""
+    if importlib.util.find_spec("xllamacpp") is None:
+        raise MissingExtraError("the embedded model needs xllamacpp: pip install 'blindcal[local]'")
+    _check_port(port)
 
 
 def _stop(child: subprocess.Popen[bytes]) -> None:
