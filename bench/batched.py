@@ -32,6 +32,7 @@ import accuracy
 import client
 from blindcal import design
 from blindcal.asking.batched import Polling, run_batched
+from blindcal.asking.job import Job
 from blindcal.asking.question import Question
 from blindcal.endpoints.batches import Batches
 from blindcal.endpoints.http import Address, HttpEndpoint
@@ -103,15 +104,16 @@ async def measure(url: str, folder: Path, n: int) -> None:
     question = Question(Targets((Token(1, "Yes"),), (Token(2, "No"),)))
     with load(path) as items, Store.open(folder / "run.sqlite") as store:
         store.begin({}, items)
+        job = Job(items, question, store)
         plan = design.make("latent", items.labels, adaptive=False)
         async with HttpEndpoint(Address(url, "bench"), environ={}) as endpoint:
             begin = time.perf_counter()
             try:
-                await run_batched(plan, items, Batches(endpoint), question, store, polling=Polling(False))
+                await run_batched(plan, job, Batches(endpoint), polling=Polling(False))
             except PendingError:
                 submitted = time.perf_counter() - begin
             begin = time.perf_counter()
-            outcome = await run_batched(plan, items, Batches(endpoint), question, store)
+            outcome = await run_batched(plan, job, Batches(endpoint))
             collected = time.perf_counter() - begin
         sent = len(store.batches())
     assert len(outcome.answered) == n

@@ -29,8 +29,9 @@ from pathlib import Path
 import numpy as np
 
 import client
+from blindcal.asking.job import Job, Limits
 from blindcal.asking.question import Question
-from blindcal.asking.run import Limits, run
+from blindcal.asking.run import run
 from blindcal.endpoints.http import Address, HttpEndpoint
 from blindcal.items.files import Items, load
 from blindcal.records import Answered, Reply, Request, Round, Targets, Token
@@ -76,9 +77,8 @@ async def whole_run(url: str, items: Items, count: int, concurrency: int) -> Non
     """Ours: design, client, store and all."""
     with tempfile.TemporaryDirectory(dir=".") as folder, Store.open(Path(folder) / "run.sqlite") as store:
         async with HttpEndpoint(Address(url, "bench"), environ={}) as endpoint:
-            outcome = await run(
-                Dithered(count), items, endpoint, QUESTION, store, limits=Limits(concurrency=concurrency)
-            )
+            job = Job(items, QUESTION, store, Limits(concurrency=concurrency))
+            outcome = await run(Dithered(count), job, endpoint)
     assert len(outcome.answered) == count
 
 
@@ -168,9 +168,8 @@ def peak_memory(count: int) -> None:
         with load(folder / "items.jsonl") as items, Store.open(folder / "run.sqlite") as store:
             store.begin({}, items)
             loaded = time.perf_counter()
-            outcome = asyncio.run(
-                run(Dithered(count), items, Instant(), QUESTION, store, limits=Limits(concurrency=256))
-            )
+            job = Job(items, QUESTION, store, Limits(concurrency=256))
+            outcome = asyncio.run(run(Dithered(count), job, Instant()))
         assert len(outcome.answered) == count
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
         took = f"read {loaded - began:.0f} s, run {time.perf_counter() - loaded:.0f} s"

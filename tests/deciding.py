@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from click.testing import CliRunner, Result
 
-from blindcal.asking.run import Limits
+from blindcal.asking.job import Limits
 from blindcal.auditing import audit
 from blindcal.cli import app
 from blindcal.endpoints.recording import Recording

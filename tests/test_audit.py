@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 from click.testing import CliRunner, Result
 
-from blindcal.asking.run import Limits, Prices, Progress
+from blindcal.asking.job import Limits, Progress
 from blindcal.auditing import RUN_FILE, audit, audit_async, default_folder
 from blindcal.bar import Bar
 from blindcal.cli import app
@@ -29,6 +29,7 @@ from blindcal.errors import BlindcalError, ConfigError, InputError, NotIdentifie
 from blindcal.estimate.truth import binned_ece
 from blindcal.items.files import load
 from blindcal.planning.plan import plan
+from blindcal.prices import Prices
 from blindcal.results import result as result_module
 from blindcal.results.result import AuditResult, Estimate, ece_if_invalid
 from blindcal.settings import Settings

@@ -20,7 +20,7 @@ from click.testing import CliRunner, Result
 
 from blindcal.asking import canaries
 from blindcal.asking.batched import Polling
-from blindcal.asking.run import Limits, Prices
+from blindcal.asking.job import Limits
 from blindcal.auditing import RUN_FILE, audit
 from blindcal.cli import app
 from blindcal.endpoints.recording import Recording, Spoken
@@ -28,6 +28,7 @@ from blindcal.endpoints.replay import Behaviour, Server, running
 from blindcal.endpoints.replay_batches import BatchBehaviour
 from blindcal.errors import ConfigError, EndpointError, FatalError, PendingError
 from blindcal.items.files import load
+from blindcal.prices import Prices
 from blindcal.settings import Settings
 from blindcal.store import Store, Usage
 

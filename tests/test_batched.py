@@ -15,14 +15,16 @@ import pytest
 from blindcal import design
 from blindcal.asking import batched
 from blindcal.asking.batched import Polling, run_batched
+from blindcal.asking.job import Job, Limits, Outcome, Progress
 from blindcal.asking.question import Question
-from blindcal.asking.run import Limits, Outcome, Prices, Progress, run
+from blindcal.asking.run import run
 from blindcal.endpoints.batches import Batches
 from blindcal.endpoints.http import Address, HttpEndpoint
 from blindcal.endpoints.replay import Server
 from blindcal.endpoints.replay_batches import BatchBehaviour, Fate, Trouble
 from blindcal.endpoints.wire import HttpResponse
 from blindcal.errors import EndpointError, FatalError, PendingError
+from blindcal.prices import Prices
 from blindcal.records import IntArray, Round
 from blindcal.store import Batch, Saved, Store, Usage
 from serving import PAIR, items, recording
@@ -63,16 +65,24 @@ def opened(kind: type[Kept], path: Path) -> Iterator[Kept]:
         yield store
 
 
-async def go(endpoint: HttpEndpoint, path: Path, asking: design.Design | None = None, **more: Any) -> Outcome:
-    question = Question(PAIR, seed=3)
+async def go(
+    endpoint: HttpEndpoint,
+    path: Path,
+    asking: design.Design | None = None,
+    *,
+    polling: Polling = QUICK,
+    limits: Limits = SOON,
+    **more: Any,
+) -> Outcome:
     with opened(Store, path) as store:
-        how = {"limits": SOON, "polling": QUICK, **more}
-        return await run_batched(asking or one_round(), items(N), Batches(endpoint), question, store, **how)
+        job = Job(items(N), Question(PAIR, seed=3), store, limits, **more)
+        return await run_batched(asking or one_round(), job, Batches(endpoint), polling=polling)
 
 
 async def live(endpoint: HttpEndpoint, path: Path, asking: design.Design | None = None) -> Outcome:
     with opened(Store, path) as store:
-        return await run(asking or one_round(), items(N), endpoint, Question(PAIR, seed=3), store)
+        job = Job(items(N), Question(PAIR, seed=3), store)
+        return await run(asking or one_round(), job, endpoint)
 
 
 def same(one: Outcome, other: Outcome) -> bool:
@@ -208,15 +218,8 @@ async def crash(endpoint: HttpEndpoint, path: Path, moment: Moments) -> bool:
     with opened(CrashingStore, path) as store:
         store.moment = moment
         try:
-            await run_batched(
-                two_rounds(),
-                items(N),
-                client,
-                Question(PAIR, seed=3),
-                store,
-                limits=SOON,
-                polling=QUICK,
-            )
+            job = Job(items(N), Question(PAIR, seed=3), store, SOON)
+            await run_batched(two_rounds(), job, client, polling=QUICK)
         except CrashError:
             return True
     return False

@@ -16,7 +16,7 @@ import pytest
 from click.testing import CliRunner
 
 from blindcal import design
-from blindcal.asking.run import Limits, Prices
+from blindcal.asking.job import Limits
 from blindcal.auditing import RUN_FILE, audit
 from blindcal.cli import app
 from blindcal.endpoints.recording import Recording
@@ -24,6 +24,7 @@ from blindcal.endpoints.replay import Behaviour, Server, running
 from blindcal.errors import ConfigError, InputError
 from blindcal.items.files import load
 from blindcal.planning import shapes
+from blindcal.prices import Prices
 from blindcal.results.result import AuditResult
 from blindcal.settings import Settings
 from blindcal.simulate import ask

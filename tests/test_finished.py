@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from blindcal.asking.run import Limits
+from blindcal.asking.job import Limits
 from blindcal.auditing import audit
 from blindcal.endpoints.recording import Recording
 from blindcal.endpoints.replay import Server, running

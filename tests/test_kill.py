@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from blindcal.asking.run import Limits
+from blindcal.asking.job import Limits
 from blindcal.auditing import ANSWERS_FILE, RESULT_FILE, RUN_FILE, audit
 from blindcal.endpoints.recording import Recording
 from blindcal.endpoints.replay import Behaviour, running

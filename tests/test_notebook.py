@@ -143,7 +143,7 @@ def test_a_notebook_without_widgets_has_a_bar_and_no_warning() -> None:
         "kernel = types.ModuleType('IPython'); kernel.get_ipython = lambda: object()\n"
         "sys.modules['IPython'] = kernel\n"
         "from blindcal.bar import Bar\n"
-        "from blindcal.asking.run import Progress\n"
+        "from blindcal.asking.job import Progress\n"
         "from blindcal.store import Usage\n"
         "with Bar() as bar: bar(Progress(3, 10, Usage(3, 3, 3, 3), None, 1))\n"
     )

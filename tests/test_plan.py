@@ -16,7 +16,6 @@ import numpy as np
 import pytest
 from click.testing import CliRunner, Result
 
-from blindcal.asking.run import Prices
 from blindcal.auditing import audit
 from blindcal.cli import app
 from blindcal.endpoints.recording import Recording
@@ -25,6 +24,7 @@ from blindcal.errors import InputError
 from blindcal.items.files import load
 from blindcal.planning import shapes
 from blindcal.planning.plan import Means, Pace, Tokens, Wanted, choices, front, price_of, reach_of
+from blindcal.prices import Prices
 from blindcal.settings import Settings
 
 MEANS = Means(shapes.preset("overconfident"), tokens=Tokens(200), prices=Prices(1.0, 2.0))

@@ -8,16 +8,19 @@ from collections import Counter
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
+from blindcal.asking.job import Job, Limits, Outcome, Progress
 from blindcal.asking.question import Question
-from blindcal.asking.run import Limits, Outcome, Prices, Progress, run
+from blindcal.asking.run import run
 from blindcal.endpoints.http import Address, HttpEndpoint
 from blindcal.endpoints.recording import Recording
 from blindcal.endpoints.replay import Behaviour, Fault, Server
 from blindcal.errors import EndpointError, FatalError, InputError, ReplyError, RetryableError
+from blindcal.prices import Prices
 from blindcal.records import INVALID, Answered, Item, Message, Reply, Request, Round, Targets, Token
 from blindcal.store import Store, Usage
 
@@ -84,21 +87,13 @@ class Fake:
 
 
 async def ask_all(
-    fake: Fake, path: Path, *, rounds: int = 1, limits: Limits = QUICK, **more: object
+    fake: Fake, path: Path, *, rounds: int = 1, limits: Limits = QUICK, **more: Any
 ) -> tuple[Outcome, Store]:
     store = Store.open(path / "run.sqlite")
     try:
         store.begin({}, make_items(fake.n))
-        outcome = await run(
-            Dithered(fake.n, rounds),
-            make_items(fake.n),
-            fake,
-            QUESTION,
-            store,
-            limits=limits,
-            **more,  # type: ignore[arg-type]  # each test names real parameters
-        )
-        return outcome, store
+        job = Job(make_items(fake.n), QUESTION, store, limits, **more)
+        return await run(Dithered(fake.n, rounds), job, fake), store
     finally:
         store.close()
 
@@ -426,7 +421,7 @@ async def over_http(
             HttpEndpoint(Address(server.base_url, model, timeout=timeout), environ={}) as endpoint,
         ):
             limits = Limits(concurrency=8, backoff=0.01)
-            return await run(Dithered(n), items, endpoint, QUESTION, store, limits=limits), server
+            return await run(Dithered(n), Job(items, QUESTION, store, limits), endpoint), server
     finally:
         store.close()
 

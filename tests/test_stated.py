@@ -14,8 +14,8 @@ import pytest
 from click.testing import CliRunner, Result
 
 from blindcal.asking.batched import Polling
+from blindcal.asking.job import Limits
 from blindcal.asking.question import STATED_TOKENS, StatedQuestion
-from blindcal.asking.run import Limits
 from blindcal.auditing import audit
 from blindcal.cli import app
 from blindcal.design import METHODS

@@ -16,7 +16,7 @@ from click.testing import CliRunner
 
 import blindcal
 from blindcal import design
-from blindcal.asking.run import Limits
+from blindcal.asking.job import Limits
 from blindcal.auditing import RUN_FILE, audit
 from blindcal.cli import app
 from blindcal.endpoints.recording import Recording

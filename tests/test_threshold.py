@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from blindcal.asking.run import Limits
+from blindcal.asking.job import Limits
 from blindcal.endpoints.replay import Server
 from blindcal.errors import NotIdentifiedError
 from blindcal.results.deploy import deployment

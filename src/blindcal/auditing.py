@@ -26,9 +26,10 @@ import numpy as np
 from blindcal import design
 from blindcal.asking.batched import Polling, run_batched
 from blindcal.asking.canaries import Canaries
+from blindcal.asking.job import Job, Limits, Outcome, Progress
 from blindcal.asking.prepare import Ready, prepare
 from blindcal.asking.question import Asking, Question, StatedQuestion
-from blindcal.asking.run import Limits, Outcome, Prices, Progress, run
+from blindcal.asking.run import run
 from blindcal.endpoints.base import Endpoint
 from blindcal.endpoints.batches import Batches
 from blindcal.endpoints.http import HttpEndpoint
@@ -37,8 +38,8 @@ from blindcal.items.catalogue import open_items
 from blindcal.items.files import Items
 from blindcal.methods import measures
 from blindcal.planning import budget
-from blindcal.planning.plan import total_cost
 from blindcal.planning.stages import taken
+from blindcal.prices import Prices, total_cost
 from blindcal.records import (
     INVALID,
     NEGATIVE,
@@ -188,31 +189,31 @@ async def audit_async(
             )
             tell("asking")
             question = _question(settings, ready.targets)
-            how: dict[str, Any] = {
-                "limits": limits,
-                "prices": prices,
-                "spent": ready.spent,
-                "max_shift": ready.max_shift,
-                "progress": progress,
-                "stop": stop,
-            }
+            job = Job(
+                loaded,
+                question,
+                store,
+                limits,
+                prices,
+                ready.spent,
+                ready.max_shift,
+                progress,
+                stop or asyncio.Event(),
+            )
 
             async def ask(asking: design.Design, planned: int) -> Outcome:
                 if batches is None:
-                    return await run(asking, loaded, asked, question, store, planned=planned, **how)
+                    return await run(asking, job, asked, planned=planned)
                 biased = design.METHODS[settings.method].biased
                 sure = biased and ready.probe is not None and not ready.probe["forced"]
                 return await run_batched(
                     asking,
-                    loaded,
+                    job,
                     batches,
-                    question,
-                    store,
+                    planned=planned,
                     canaries=Canaries.among(len(loaded), ready.max_shift) if sure else None,
                     polling=polling,
                     stage=tell,
-                    planned=planned,
-                    **how,
                 )
 
             if budgeted:

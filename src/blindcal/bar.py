@@ -7,7 +7,7 @@ from typing import Any, Self
 
 from tqdm import TqdmWarning
 
-from blindcal.asking.run import Progress
+from blindcal.asking.job import Progress
 
 
 class Bar:

@@ -9,12 +9,12 @@ from typing import Any
 
 import msgspec
 
-from blindcal.asking.run import Prices
 from blindcal.design import METHODS, read_by
 from blindcal.endpoints.http import Address, Api
 from blindcal.errors import ConfigError
 from blindcal.estimate.truth import bins_blind
 from blindcal.items.files import Items, Reading
+from blindcal.prices import Prices
 from blindcal.records import Estimator, Semantics
 
 OPENAI = "https://api.openai.com/v1"

@@ -15,7 +15,7 @@ import math
 import random
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from typing import Any, TypeVar
@@ -23,23 +23,13 @@ from typing import Any, TypeVar
 import numpy as np
 
 from blindcal.asking.canaries import Canaries
-from blindcal.asking.question import Asking
-from blindcal.asking.run import (
-    HOPELESS,
-    Items,
-    Limits,
-    Outcome,
-    Prices,
-    Progress,
-    check_answers,
-    rounds,
-    saved_answer,
-)
+from blindcal.asking.job import HOPELESS, Job, Outcome, Progress, rounds
 from blindcal.design import Design
 from blindcal.endpoints.batches import MOST_BYTES, MOST_REQUESTS, Batches, Remote
 from blindcal.errors import EndpointError, FatalError, PendingError, ReplyError, RetryableError
-from blindcal.records import IntArray, Item, Reply, Round
-from blindcal.store import UNASKED, AnswerArray, Batch, Saved, Store, Usage
+from blindcal.prices import Prices
+from blindcal.records import IntArray, Reply, Round
+from blindcal.store import UNASKED, AnswerArray, Batch, Saved, Usage
 from blindcal.text import printable
 
 FRUITLESS = 3  # so many submissions in a row that bring no answer are no accident
@@ -69,27 +59,19 @@ class Polling:
 
 async def run_batched(
     design: Design,
-    items: Items | Sequence[Item],
+    job: Job,
     batches: Batches,
-    question: Asking,
-    store: Store,
     *,
-    limits: Limits | None = None,
-    prices: Prices | None = None,
     planned: int = 0,
-    spent: Usage | None = None,
-    max_shift: float = np.inf,
     canaries: Canaries | None = None,
     polling: Polling | None = None,
-    progress: Callable[[Progress], None] | None = None,
     stage: Callable[[str], None] | None = None,
-    stop: asyncio.Event | None = None,
 ) -> Outcome:
     """Have everything answered through batches that the design wants and the store does not answer.
 
-    The parameters are those of :func:`blindcal.asking.run.run`; of the limits only those on queries and cost
-    apply, and the patience. Setting ``stop`` returns after the step under way. ``canaries`` go along until
-    it is known that the bias acts in batches too.
+    Of the job's limits only those on queries and cost apply, and the patience. A run that is stopped returns
+    after the step under way. ``planned`` is how many queries the design is expected to ask, for the progress.
+    ``canaries`` go along until it is known that the bias acts in batches too.
 
     Raises
     ------
@@ -98,10 +80,8 @@ async def run_batched(
     EndpointError
         When going on is useless. Everything answered until then is kept.
     """
-    asker = _Batcher(items, batches, question, store, limits or Limits(), prices, spent or Usage(), canaries)
-    asker.polling, asker.stop = polling or Polling(), stop or asyncio.Event()
-    asker.progress, asker.stage, asker.total = progress, stage or (lambda _: None), planned
-    return replace(await rounds(design, asker, store, max_shift), beside=asker.beside)
+    asker = _Batcher(job, batches, canaries, polling or Polling(), stage or (lambda _: None), planned)
+    return replace(await rounds(design, job, asker), beside=asker.beside)
 
 
 class _StoppedError(Exception):
@@ -113,32 +93,28 @@ class _Batcher:
 
     def __init__(
         self,
-        items: Items | Sequence[Item],
+        job: Job,
         client: Batches,
-        question: Asking,
-        store: Store,
-        limits: Limits,
-        prices: Prices | None,
-        spent: Usage,
         canaries: Canaries | None,
+        polling: Polling,
+        stage: Callable[[str], None],
+        planned: int,
     ) -> None:
-        self._items, self._client, self._question, self._store = items, client, question, store
-        self._limits, self._prices, self._spent = limits, prices, spent
-        self._batches = store.batches()
+        self._job, self._client, self._polling = job, client, polling
+        self._stage, self._total = stage, planned
+        self._store, self._limits, self._stop = job.store, job.limits, job.stop
+        self._prices, self._spent = job.prices, job.spent
+        self._batches = job.store.batches()
         self._canaries = canaries
-        self._sung: dict[str, Any] = store.note("canaries") or {}  # by batch: whether they act, their cost
+        # by batch: whether they act, and their cost
+        self._sung: dict[str, Any] = job.store.note("canaries") or {}
         self._most = MOST_REQUESTS - (len(canaries) if canaries else 0)
         self._careful = self._held = False
         self._fruitless = 0
         self._last = ""
         self._limit: str | None = None
-        self.usage = store.usage()
+        self.usage = job.store.usage()
         self.stopped: str | None = None
-        self.polling = Polling()
-        self.stop = asyncio.Event()
-        self.total = 0
-        self.progress: Callable[[Progress], None] | None = None
-        self.stage: Callable[[str], None] = lambda _: None
 
     @property
     def beside(self) -> Usage:
@@ -148,26 +124,26 @@ class _Batcher:
     async def ask(self, asked: Round, first: int, answers: AnswerArray) -> AnswerArray:
         """Have a round answered; returns its answers, `UNASKED` where the run stopped before."""
         self._asked, self._first, self._answers = asked, first, answers
-        self.total = max(self.total, first + len(asked))
-        delay = self.polling.every
+        self._total = max(self._total, first + len(asked))
+        delay = self._polling.every
         try:
             while UNASKED in answers:
                 await self._look()
                 if UNASKED not in answers:
                     break
                 if await self._submit_open():
-                    delay = self.polling.every
+                    delay = self._polling.every
                 if not self._under_way():
                     self.stopped = self._limit or (
                         f"{int((answers == UNASKED).sum())} queries were in {FRUITLESS} submissions in a row "
                         f"that brought no answer: {self._last}"
                     )
                     break
-                if not self.polling.wait:
+                if not self._polling.wait:
                     raise PendingError(self._pending())
                 self.tell()
                 await self._wait(delay)
-                delay = min(1.5 * delay, self.polling.longest)
+                delay = min(1.5 * delay, self._polling.longest)
         except _StoppedError:
             self.stopped = "interrupted"
         return answers
@@ -198,7 +174,7 @@ class _Batcher:
                 self._batches = self._store.batches()
         unsubmitted = [batch for batch in self._under_way() if batch.batch_id is None]
         for batch in unsubmitted:
-            self.stage(f"submitting a batch of {batch.queries.size:,} queries")
+            self._stage(f"submitting a batch of {batch.queries.size:,} queries")
             await self._upload(batch.number)
             await self._create(batch.number)
         return bool(unsubmitted)
@@ -216,13 +192,7 @@ class _Batcher:
         yield queries[begin:]
 
     def _line(self, query: int) -> bytes:
-        place = query - self._first
-        request = self._question.request(
-            self._items[int(self._asked.items[place])].messages,
-            float(self._asked.shifts[place]),
-            float(self._asked.temperatures[place]),
-            query,
-        )
+        request = self._job.request(self._asked, query - self._first, query)
         return self._client.line(f"q{query}", request)
 
     def _canary_lines(self) -> list[bytes]:
@@ -230,7 +200,7 @@ class _Batcher:
             return []
         return [
             self._client.line(
-                one.name, self._question.request(self._items[one.item].messages, one.shift, 0.0)
+                one.name, self._job.question.request(self._job.items[one.item].messages, one.shift, 0.0)
             )
             for one in self._canaries
         ]
@@ -260,7 +230,8 @@ class _Batcher:
             file_id = batch.file_id
             assert file_id is not None
             if batch.creating is not None:
-                await self._wait(min(self.polling.settle, batch.creating + self.polling.settle - time.time()))
+                settle = self._polling.settle
+                await self._wait(min(settle, batch.creating + settle - time.time()))
                 remote = await self._client.find(batch.token, file_id)
             if remote is None:
                 batch = self._keep(replace(batch, creating=time.time()))
@@ -314,13 +285,13 @@ class _Batcher:
             )
         self._listen(batch, sung)
         tries = self._tries(batch)
-        saved = [saved_answer(self._question, query, replies[query], tries[query], 0.0) for query in replies]
+        saved = [self._job.read(query, replies[query], tries[query], 0.0) for query in replies]
         useless = {query: error for query, error in errors.items() if isinstance(error, ReplyError)}
         answered = self.usage.queries + len(replies)
         hopeless = bool(useless) and (not answered or len(useless) >= max(HOPELESS, answered))
         if not hopeless:
             saved += [
-                saved_answer(self._question, query, Reply(f"({error})"), tries[query], 0.0)
+                self._job.read(query, Reply(f"({error})"), tries[query], 0.0)
                 for query, error in useless.items()
             ]
         missing = batch.queries.size - len(saved)
@@ -334,7 +305,7 @@ class _Batcher:
             raise fatal
         if missing:
             self._last = f"batch {batch.batch_id} {remote.status.lower()}: {printable(why, 300)}"
-            self.stage(f"{len(saved):,} of {batch.queries.size:,} answers from {self._last}")
+            self._stage(f"{len(saved):,} of {batch.queries.size:,} answers from {self._last}")
         return len(saved)
 
     async def _results(
@@ -366,10 +337,8 @@ class _Batcher:
         if self._canaries is None:
             return
         heard = {one.name: sung[one.name] for one in self._canaries if one.name in sung}
-        usage = sum(
-            (saved_answer(self._question, 0, reply, 1, 0.0).usage for reply in heard.values()), Usage()
-        )
-        act = self._canaries.act(heard, self._question)
+        usage = sum((self._job.read(0, reply, 1, 0.0).usage for reply in heard.values()), Usage())
+        act = self._canaries.act(heard, self._job.question)
         if usage.queries:
             self._sung[str(batch.number)] = {"act": act, "usage": asdict(usage)}
             self._store.set_note("canaries", self._sung)
@@ -396,7 +365,7 @@ class _Batcher:
             self.usage += one.usage
         self.tell()
         if saved:
-            check_answers(self._question, self.usage, saved[-1].text)
+            self._job.check(self.usage, saved[-1].text)
 
     def _tries(self, batch: Batch) -> dict[int, int]:
         """How often each query has been submitted, this batch included."""
@@ -442,7 +411,7 @@ class _Batcher:
         """Do something again while it may succeed, for so many seconds at most."""
         begin, backoff = time.monotonic(), self._limits.backoff
         while True:
-            if self.stop.is_set():
+            if self._stop.is_set():
                 raise _StoppedError
             try:
                 return await action()
@@ -461,8 +430,8 @@ class _Batcher:
     async def _wait(self, seconds: float) -> None:
         with suppress(TimeoutError):
             async with asyncio.timeout(max(0.0, seconds)):
-                await self.stop.wait()
-        if self.stop.is_set():
+                await self._stop.wait()
+        if self._stop.is_set():
             raise _StoppedError
 
     def _pending(self) -> str:
@@ -479,9 +448,9 @@ class _Batcher:
 
     def tell(self) -> None:
         """Report where the run is; what a batch has completed counts before it is on disk."""
-        if self.progress is not None:
+        if self._job.progress is not None:
             under_way = self._under_way()
             done = self.usage.queries + sum(batch.completed for batch in under_way)
             cost = self._cost(self._prices) if self._prices else None
             paid = self._spent + self.usage + self.beside
-            self.progress(Progress(done, self.total, paid, cost, len(under_way)))
+            self._job.progress(Progress(done, self._total, paid, cost, len(under_way)))

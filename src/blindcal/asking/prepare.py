@@ -12,8 +12,8 @@ from typing import Any
 import msgspec
 import numpy as np
 
+from blindcal.asking.job import Limits
 from blindcal.asking.question import StatedQuestion
-from blindcal.asking.run import Limits, Prices
 from blindcal.design import METHODS, Method
 from blindcal.endpoints import tokens
 from blindcal.endpoints.base import Endpoint, Patient
@@ -21,6 +21,7 @@ from blindcal.endpoints.http import HttpEndpoint
 from blindcal.endpoints.probe import LEAST_SHIFT, Probe, probe
 from blindcal.errors import ConfigError, FatalError, UnfitError
 from blindcal.items.files import Items
+from blindcal.prices import Prices
 from blindcal.records import Item, Reply, Request, Targets, Token
 from blindcal.settings import Settings, plain
 from blindcal.store import Store, Usage

@@ -12,174 +12,40 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import itertools
 import random
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field, replace
-from typing import Protocol
 
 import numpy as np
-import numpy.typing as npt
 
+from blindcal.asking.job import HOPELESS, Job, Outcome, Progress, rounds
 from blindcal.asking.pace import Climb, Meter
-from blindcal.asking.question import Asking
 from blindcal.design import Design
 from blindcal.endpoints.base import Endpoint
-from blindcal.errors import EndpointError, InputError, ReplyError, RetryableError
-from blindcal.records import (
-    Answered,
-    Item,
-    Message,
-    Reply,
-    Request,
-    Round,
-)
-from blindcal.store import UNASKED, AnswerArray, Saved, Store, Usage
+from blindcal.errors import EndpointError, ReplyError, RetryableError
+from blindcal.prices import CHARACTERS_A_TOKEN
+from blindcal.records import Message, Reply, Request, Round
+from blindcal.store import UNASKED, AnswerArray, Saved, Usage
 
-CHARACTERS_A_TOKEN = 4.0  # a guess that serves until the endpoint has told a real count
 REPLY_TRIES = 3
-ALL_INVALID = 50
 _WARY = 2.0  # times what a query under way is expected to cost, where costs are limited: tokens are guessed
-HOPELESS = 20  # so many unusable replies in a row are no accident
 HOPELESS_AT_FIRST = 5
 
 
-@dataclass(frozen=True, slots=True)
-class Prices:
-    """Prices in dollars per million tokens; through batches, ``batch`` times as much."""
-
-    input: float
-    output: float
-    batch: float = 0.5
-
-    @property
-    def batched(self) -> Prices:
-        """What it costs through batches."""
-        return Prices(self.input * self.batch, self.output * self.batch, 1.0)
-
-    def cost(self, usage: Usage) -> float:
-        """What this many tokens cost."""
-        return (usage.prompt_tokens * self.input + usage.completion_tokens * self.output) / 1e6
-
-
-@dataclass(frozen=True, slots=True)
-class Limits:
-    """How hard to ask, and when to stop.
-
-    ``attempts`` bounds the tries of one query; being told to slow down (429) is not a try. After
-    ``patience`` seconds without any answer, or if the server asks to wait longer than that, the run
-    stops. ``backoff`` is the first wait between tries; it doubles.
-    """
-
-    concurrency: int = 32
-    rpm: float | None = None
-    tpm: float | None = None
-    max_queries: int | None = None
-    max_cost: float | None = None
-    attempts: int = 8
-    patience: float = 300.0
-    backoff: float = 0.5
-
-    def __post_init__(self) -> None:
-        if self.max_cost is not None and not (np.isfinite(self.max_cost) and self.max_cost > 0):
-            raise InputError(f"max-cost: must be a number of dollars above 0, got {self.max_cost!r}")
-
-
-@dataclass(frozen=True, slots=True)
-class Progress:
-    """Where a run is; everything counted here is on disk."""
-
-    done: int
-    total: int
-    usage: Usage
-    cost: float | None
-    concurrency: int
-
-
-@dataclass(frozen=True, slots=True)
-class Outcome:
-    """Every answer there is, and why there are no more: ``stopped`` is ``None`` for a finished run.
-
-    ``beside`` is what was asked on the way that is no answer of the design.
-    """
-
-    answered: Answered
-    usage: Usage
-    stopped: str | None = None
-    beside: Usage = field(default_factory=Usage)
-
-
-class Items(Protocol):
-    """What a run needs of its items."""
-
-    def __len__(self) -> int: ...
-    def __getitem__(self, number: int, /) -> Item: ...
-
-
-class Asker(Protocol):
-    """Whoever gets a round answered; ``stopped`` says why a round was left unfinished."""
-
-    stopped: str | None
-
-    @property
-    def usage(self) -> Usage: ...
-    async def ask(self, asked: Round, first: int, answers: AnswerArray) -> AnswerArray: ...
-    def tell(self) -> None: ...
-
-
-async def run(
-    design: Design,
-    items: Items | Sequence[Item],
-    endpoint: Endpoint,
-    question: Asking,
-    store: Store,
-    *,
-    limits: Limits | None = None,
-    prices: Prices | None = None,
-    planned: int = 0,
-    spent: Usage | None = None,
-    max_shift: float = np.inf,
-    progress: Callable[[Progress], None] | None = None,
-    stop: asyncio.Event | None = None,
-) -> Outcome:
+async def run(design: Design, job: Job, endpoint: Endpoint, *, planned: int = 0) -> Outcome:
     """Ask everything the design wants that the store does not already answer.
 
-    ``spent`` is what was paid before (the probe), counted against the limits; ``planned`` is how many
-    queries the design is expected to ask, for the progress. No shift goes beyond ``max_shift``, where
-    the endpoint would cut it. Setting ``stop`` drains and returns.
+    ``planned`` is how many queries the design is expected to ask, for the progress. A run that is stopped
+    waits for what is under way.
 
     Raises
     ------
     EndpointError
         When asking on is useless. Every answer received until then is kept.
     """
-    runner = _Runner(items, endpoint, question, store, limits or Limits(), prices, spent or Usage(), stop)
-    runner.progress, runner.total = progress, planned
     with _undisturbed():
-        return await rounds(design, runner, store, max_shift)
-
-
-async def rounds(design: Design, asker: Asker, store: Store, max_shift: float) -> Outcome:
-    """Have the rounds of a design answered, one after the other, as far as it goes."""
-    answered, first = Answered.empty(), 0
-    stored = store.rounds()
-    for number in itertools.count():
-        asked = stored[number] if number < len(stored) else design.next_round(answered)
-        if asked is None:
-            break
-        if number >= len(stored):
-            asked = replace(asked, shifts=np.clip(asked.shifts, -max_shift, max_shift))
-            store.add_round(asked)
-        answers = await asker.ask(asked, first, store.answers(first, len(asked)))
-        have = answers != UNASKED
-        answered = answered.with_round(_rows(asked, have), answers[have].astype(np.int64))
-        first += len(asked)
-        if not have.all():
-            break
-    asker.tell()
-    return Outcome(answered, asker.usage, asker.stopped)
+        return await rounds(design, job, _Runner(job, endpoint, planned))
 
 
 @contextmanager
@@ -195,22 +61,12 @@ def _undisturbed() -> Iterator[None]:
 class _Runner:
     """The state of one run: who asks, what it cost, why it stopped."""
 
-    def __init__(
-        self,
-        items: Items | Sequence[Item],
-        endpoint: Endpoint,
-        question: Asking,
-        store: Store,
-        limits: Limits,
-        prices: Prices | None,
-        spent: Usage,
-        stop: asyncio.Event | None,
-    ) -> None:
-        self._items, self._endpoint, self._question, self._store = items, endpoint, question, store
-        self._limits, self._prices, self._spent = limits, prices, spent
-        self._stop = stop or asyncio.Event()
-        self._climb = Climb(limits.concurrency)
-        self._meter = Meter(limits.rpm, limits.tpm)
+    def __init__(self, job: Job, endpoint: Endpoint, planned: int) -> None:
+        self._job, self._endpoint, self._total = job, endpoint, planned
+        self._store, self._limits, self._stop = job.store, job.limits, job.stop
+        self._prices, self._spent = job.prices, job.spent
+        self._climb = Climb(job.limits.concurrency)
+        self._meter = Meter(job.limits.rpm, job.limits.tpm)
         self._on_the_wire = 0
         self._under_way = 0
         self._expected: dict[int, float] = {}  # what queries under way may cost, where that is limited
@@ -226,10 +82,8 @@ class _Runner:
         self._handed_over: dict[asyncio.Future[None], list[Saved]] = {}
         self._drained = asyncio.Event()
         self._told = float("-inf")
-        self._before = store.usage()
+        self._before = job.store.usage()
         self.stopped: str | None = None
-        self.total = 0
-        self.progress: Callable[[Progress], None] | None = None
 
     @property
     def usage(self) -> Usage:
@@ -243,7 +97,7 @@ class _Runner:
         self._queries, self._taken = np.random.default_rng(first).permutation(open_ones), 0
         self._asked, self._first, self._answers = asked, first, answers
         self._heard = time.monotonic()
-        self.total = max(self.total, first + len(asked))
+        self._total = max(self._total, first + len(asked))
         self._drained.clear()
         self._fill()
         try:
@@ -259,9 +113,7 @@ class _Runner:
         if self._useless and not self.usage.queries:
             raise EndpointError(self._useless[0][1])
         for position, message in self._useless:
-            saved = saved_answer(
-                self._question, self._first + position, Reply(f"({message})"), REPLY_TRIES, 0.0
-            )
+            saved = self._job.read(self._first + position, Reply(f"({message})"), REPLY_TRIES, 0.0)
             await self._store.save(saved)
             self._count([saved])
         self._useless.clear()
@@ -370,17 +222,10 @@ class _Runner:
                 self._meter.correct(reply.prompt_tokens + reply.completion_tokens - tokens)
                 self._characters += _length(request.messages)
                 self._tokens += reply.prompt_tokens
-                return saved_answer(
-                    self._question, self._first + position, reply, attempt, self._heard - started
-                )
+                return self._job.read(self._first + position, reply, attempt, self._heard - started)
 
     def _request(self, position: int) -> Request:
-        return self._question.request(
-            self._items[int(self._asked.items[position])].messages,
-            float(self._asked.shifts[position]),
-            float(self._asked.temperatures[position]),
-            self._first + position,
-        )
+        return self._job.request(self._asked, position, self._first + position)
 
     # What came back
 
@@ -392,7 +237,7 @@ class _Runner:
             self._fresh += saved.usage
         if time.monotonic() - self._told > 0.1:
             self.tell()
-        check_answers(self._question, self.usage, group[-1].text)
+        self._job.check(self.usage, group[-1].text)
 
     def _refusal(self, error: RetryableError, attempt: int) -> float:
         now = time.monotonic()
@@ -456,34 +301,10 @@ class _Runner:
     def tell(self) -> None:
         """Report where the run is."""
         self._told = time.monotonic()
-        if self.progress is not None:
+        if self._job.progress is not None:
             paid = self._spent + self.usage
             cost = self._prices.cost(paid) if self._prices else None
-            self.progress(Progress(self.usage.queries, self.total, paid, cost, self._climb.limit))
-
-
-def saved_answer(question: Asking, query: int, reply: Reply, attempts: int, seconds: float) -> Saved:
-    """A reply as it is kept, read as the question says."""
-    return Saved(
-        query,
-        question.answer(reply.text),
-        question.kept(reply.text),
-        reply.prompt_tokens,
-        reply.completion_tokens,
-        reply.cached_tokens,
-        attempts,
-        round(seconds, 4),
-    )
-
-
-def check_answers(question: Asking, usage: Usage, last: str) -> None:
-    """Raise if there are many answers and none of them is valid."""
-    if usage.queries >= ALL_INVALID and usage.invalid == usage.queries:
-        raise question.complaint(usage.queries, last)
-
-
-def _rows(asked: Round, chosen: npt.NDArray[np.bool_]) -> Round:
-    return Round(asked.items[chosen], asked.shifts[chosen], asked.temperatures[chosen])
+            self._job.progress(Progress(self.usage.queries, self._total, paid, cost, self._climb.limit))
 
 
 def _length(messages: tuple[Message, ...]) -> int:

@@ -10,7 +10,7 @@ import click
 import msgspec
 
 from blindcal.asking.batched import Polling
-from blindcal.asking.run import Limits
+from blindcal.asking.job import Limits
 from blindcal.auditing import (
     ANSWERS_FILE,
     RESULT_FILE,

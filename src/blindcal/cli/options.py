@@ -11,11 +11,11 @@ from typing import Any, TypeVar
 import click
 import msgspec
 
-from blindcal.asking.run import Prices
 from blindcal.endpoints import tokens
 from blindcal.endpoints.base import Endpoint
 from blindcal.endpoints.http import Address, HttpEndpoint, PlainHttpKeyWarning
 from blindcal.items import catalogue, files
+from blindcal.prices import Prices
 from blindcal.records import Item
 from blindcal.settings import DEFAULT_WORDS, Settings, known_prices
 from blindcal.text import printable

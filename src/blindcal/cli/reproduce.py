@@ -10,7 +10,7 @@ from typing import Any
 import click
 from tqdm import tqdm
 
-from blindcal.asking.run import Limits
+from blindcal.asking.job import Limits
 from blindcal.bar import Bar
 from blindcal.cli import options
 from blindcal.endpoints.http import Api

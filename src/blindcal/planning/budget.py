@@ -11,13 +11,13 @@ from dataclasses import dataclass
 import msgspec
 
 from blindcal import design
+from blindcal.asking.job import Outcome
 from blindcal.asking.prepare import ABOUT
-from blindcal.asking.run import CHARACTERS_A_TOKEN, Outcome, Prices
 from blindcal.errors import ConfigError
 from blindcal.estimate.latent import latent
-from blindcal.planning.plan import total_cost
 from blindcal.planning.promise import promise
 from blindcal.planning.shapes import Shape
+from blindcal.prices import CHARACTERS_A_TOKEN, Prices, total_cost
 from blindcal.records import Answered, IntArray, Round
 from blindcal.results.figures import Estimation
 from blindcal.results.result import Estimate, NextDollar

@@ -15,7 +15,6 @@ from scipy.special import ndtri
 from blindcal import design
 from blindcal.asking.prepare import ABOUT
 from blindcal.asking.question import STATED_TOKENS
-from blindcal.asking.run import CHARACTERS_A_TOKEN, Prices
 from blindcal.endpoints import tokens
 from blindcal.endpoints.http import HttpEndpoint
 from blindcal.errors import InputError, MissingExtraError
@@ -25,6 +24,7 @@ from blindcal.items.files import Items
 from blindcal.methods import FITTED
 from blindcal.planning.promise import Promise, promise, worth
 from blindcal.planning.shapes import DEFAULT, Shape, preset
+from blindcal.prices import CHARACTERS_A_TOKEN, Prices, total_cost
 from blindcal.settings import DEFAULT_BINS, Settings
 from blindcal.store import Usage
 from blindcal.wording import INSTRUCTION, ask_confidence
@@ -127,11 +127,6 @@ class Means:
             self.pace.seconds(queries, asked.prompt_tokens + asked.completion_tokens),
             promised,
         )
-
-
-def total_cost(prices: Prices, probed: Usage, asked: Usage, batch: bool) -> float:
-    """What the probe, which is always live, and the rest cost."""
-    return prices.cost(probed) + (prices.batched if batch else prices).cost(asked)
 
 
 async def plan(

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from blindcal import design
-from blindcal.asking.run import Limits, Progress
+from blindcal.asking.job import Limits, Progress
 from blindcal.auditing import RESULT_FILE, audit
 from blindcal.errors import ConfigError, EndpointError, InputError, StoreError, UnfitError
 from blindcal.items import catalogue
