@@ -28,6 +28,7 @@ from blindcal.records import FloatArray, IntArray
 _NULL_SD_DENSITY = 10.0  # of the Gaussian's two coefficients in units of s/4: vague
 _FLOOR = 1e-6  # share of the density spread evenly over the cells: no answer is ever impossible
 _STEP = 10.0  # prior variances are searched on a ladder of decades
+SETTLED = 1e-12  # log-likelihood units that a fit may leave unclaimed
 _ENOUGH = 2e-3  # log-likelihood units that a refit may leave unclaimed
 _MOST_STEPS = 25
 _MEMORY = 5  # steps that a refit mixes
@@ -80,6 +81,9 @@ def _spline_columns(knots: FloatArray, order: int) -> FloatArray:
 
 @lru_cache(maxsize=1)
 def _splines() -> _Splines:
+    # glibc hands freed memory back at once until a block as large as this was freed; more than half of a
+    # fit would otherwise be spent on getting it again.
+    np.empty(1 << 24, np.uint8)
     x = MID_S / 4
     return _Splines(
         density=np.column_stack([x, x**2, np.log(np.cosh(2 * x)), _spline_columns(_knots(24), 3)]),
@@ -124,6 +128,7 @@ class Mode:
     information: FloatArray
     table: FloatArray
     expected_counts: FloatArray
+    value: float
     evidence: float
 
 
@@ -185,22 +190,24 @@ def _local(patterns: Patterns, theta: FloatArray, precision: FloatArray) -> _Loc
     )
 
 
-def find_mode(patterns: Patterns, precision: FloatArray, start: FloatArray | None = None) -> Mode:
-    """Newton's method on the penalised likelihood, with step halving."""
-    theta = np.zeros(precision.size) if start is None else start
-    if start is None:
-        theta[1] = -0.3  # a broad Gaussian
+def find_mode(
+    patterns: Patterns, precision: FloatArray, start: Mode | None = None, *, enough: float = SETTLED
+) -> Mode:
+    """Newton's method on the penalised likelihood, with step halving, until ``enough`` of it is claimed.
+
+    It may begin at the mode under another prior.
+    """
+    theta = _broad(precision.size) if start is None else _moved(patterns, precision, start)
     here = _local(patterns, theta, precision)
     for _ in range(60):
         step = np.linalg.solve(here.curvature(patterns.counts, precision), here.gradient)
-        decrement = float(here.gradient @ step)
+        if float(here.gradient @ step) < enough:
+            break
         scale = 1.0
         while scale > 1e-8 and _value(patterns, theta + scale * step, precision) < here.value - 1e-9:
             scale /= 2
         theta = theta + scale * step
         here = _local(patterns, theta, precision)
-        if decrement < 1e-6:
-            break
     information = here.curvature(patterns.counts, precision)
     log_determinant = np.linalg.slogdet(information)[1]
     return Mode(
@@ -209,8 +216,26 @@ def find_mode(patterns: Patterns, precision: FloatArray, start: FloatArray | Non
         information=information,
         table=here.table,
         expected_counts=here.expected_counts,
+        value=here.value,
         evidence=here.value + 0.5 * float(np.log(precision).sum()) - 0.5 * float(log_determinant),
     )
+
+
+def _broad(size: int) -> FloatArray:
+    theta = np.zeros(size)
+    theta[1] = -0.3  # a broad Gaussian
+    return theta
+
+
+def _moved(patterns: Patterns, precision: FloatArray, start: Mode) -> FloatArray:
+    """One step from the mode under another prior: there only the prior has a slope, and it is known."""
+    change = precision - start.precision
+    information = start.information + np.diag(change)
+    if np.linalg.eigvalsh(information)[0] > 0:
+        theta = start.theta - np.linalg.solve(information, change * start.theta)
+        if _value(patterns, theta, precision) >= start.value - 0.5 * float((change * start.theta**2).sum()):
+            return np.asarray(theta)
+    return start.theta
 
 
 @dataclass(frozen=True)
@@ -231,15 +256,18 @@ class Ensemble:
         return np.asarray(sum(w * m.expected_counts for w, m in zip(self.weights, self.modes, strict=True)))
 
 
-def fit_ensemble(patterns: Patterns) -> Ensemble:
-    """Climb the evidence over a ladder of smoothness from the middle, and keep all that is plausible."""
+def fit_ensemble(patterns: Patterns, *, enough: float = SETTLED) -> Ensemble:
+    """Climb the evidence over a ladder of smoothness from the middle, and keep all that is plausible.
+
+    ``enough`` as for :func:`find_mode`.
+    """
     found: dict[tuple[int, ...], Mode] = {}
 
-    def climb(place: tuple[int, ...], start: FloatArray | None, line: float = 1.0) -> Mode:
+    def climb(place: tuple[int, ...], start: Mode | None, line: float = 1.0) -> Mode:
         density, link = (_STEP**decade for decade in place)
-        return find_mode(patterns, _splines().precision(density, link, line), start)
+        return find_mode(patterns, _splines().precision(density, link, line), start, enough=enough)
 
-    def visit(place: tuple[int, ...], start: FloatArray | None) -> None:
+    def visit(place: tuple[int, ...], start: Mode | None) -> None:
         if place not in found:
             found[place] = climb(place, start)
 
@@ -252,13 +280,13 @@ def fit_ensemble(patterns: Patterns) -> Ensemble:
             if all(low <= at <= high for at, (low, high) in zip(place, _LADDER, strict=True))
         ]
         for place in around:
-            visit(place, found[best].theta)
+            visit(place, found[best])
         top = max(around, key=lambda place: found[place].evidence)
         if found[top].evidence <= found[best].evidence:
             break
         best = top
     plausible = _kept(list(found.items()))
-    wider = [(place, climb(place, mode.theta, _WIDER)) for place, mode in plausible]
+    wider = [(place, climb(place, mode, _WIDER)) for place, mode in plausible]
     modes = tuple(mode for _, mode in _kept(plausible + wider))
     evidence = np.array([mode.evidence for mode in modes])
     weights = np.exp(evidence - evidence.max())
@@ -358,7 +386,7 @@ def calibrated_mode(patterns: Patterns) -> Mode:
     for decade in range(_LADDER[0][0], _LADDER[0][1] + 1):
         precision = _splines().precision(_STEP**decade, 1.0)
         precision[k:] = rigid
-        mode = find_mode(patterns, precision, None if best is None else best.theta)
+        mode = find_mode(patterns, precision, best)
         if best is not None and mode.evidence < best.evidence - 3:
             break
         best = mode if best is None or mode.evidence > best.evidence else best

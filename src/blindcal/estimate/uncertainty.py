@@ -60,6 +60,7 @@ def absolute_sum_interval(estimate: FloatArray, draws: FloatArray, level: float)
     from scipy.optimize import brentq  # slow to import, and not needed to estimate
 
     noise = draws - draws.mean(axis=0)
+    across = np.ascontiguousarray(noise.T)  # sums over components are many times as fast this way round
     scale = noise.std(axis=0)
     size, sign = np.abs(estimate), np.where(estimate < 0, -1.0, 1.0)
     observed = float(size.sum())
@@ -69,7 +70,7 @@ def absolute_sum_interval(estimate: FloatArray, draws: FloatArray, level: float)
         return np.asarray(np.maximum(size + move * scale, 0.0))
 
     def excess(move: float) -> FloatArray:
-        return np.asarray(np.abs(sign * candidate(move) + noise).sum(axis=1))
+        return np.asarray(np.abs((sign * candidate(move))[:, None] + across).sum(axis=0))
 
     def down(move: float) -> float:
         return float((excess(-move) >= observed).mean()) - tail
