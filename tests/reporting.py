@@ -110,6 +110,7 @@ def audited(
         curve=found.curve,
         confidence=found.confidence,
         operating=found.operating,
+        costs=found.costs,
         by=None if parts is None else "topic",
         parts=by_part,
         parts_pvalue=pvalue,

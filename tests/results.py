@@ -13,6 +13,7 @@ from blindcal.results.result import (
     AuditResult,
     Bin,
     Confidence,
+    CostCurve,
     Curve,
     Estimate,
     Operating,
@@ -61,9 +62,17 @@ def operating() -> tuple[Operating, ...]:
             around(1 - 0.9 * t),
             around(0.6 + t * (1 - t) / 2),
             around(1 - t),
+            around((1 - t) * (0.5 - 0.45 * t)),
+            around(0.4 - t * (1 - t) / 2 - (1 - t) * (0.5 - 0.45 * t)),
         )
         for t in (k / 20 for k in range(1, 20))
     )
+
+
+def cost(cost_fp: float, cost_fn: float) -> CostCurve:
+    """What those decisions cost."""
+    rates = [(row.false_positive.value or 0.0, row.false_negative.value or 0.0) for row in operating()]
+    return CostCurve(cost_fp, cost_fn, tuple(around(cost_fp * fp + cost_fn * fn) for fp, fn in rates))
 
 
 def part(name: str, ece: Estimate, items: int = 400) -> Part:
@@ -112,5 +121,6 @@ def result(**changes: Any) -> AuditResult:
         probe=None,
         oracle=None,
         settings={},
+        costs=(cost(1, 1), cost(5, 1), cost(1, 5)),
     )
     return replace(found, **changes)

@@ -107,6 +107,8 @@ def test_a_latent_result_is_near_the_truth() -> None:
             (row.recall, decided[labels == 1].mean()),
             (row.accuracy, (decided == (labels == 1)).mean()),
             (row.positive_rate, decided.mean()),
+            (row.false_positive, (decided & (labels == 0)).mean()),
+            (row.false_negative, (~decided & (labels == 1)).mean()),
         )
         assert row.shift == pytest.approx(-np.log(row.threshold / (1 - row.threshold)))
         for estimate, true_value in truth:
@@ -116,6 +118,46 @@ def test_a_latent_result_is_near_the_truth() -> None:
             assert 0 <= estimate.low <= estimate.value <= estimate.high <= 1
             right.append(estimate.low <= true_value <= estimate.high)
     assert np.mean(right) > 0.85  # 95% intervals, strongly dependent along the threshold
+
+
+def test_expected_costs_have_intervals_and_are_the_rates_times_the_costs() -> None:
+    """At every threshold the cost of a decision is estimated with an interval that mostly holds the truth."""
+    some, labels, p = found("latent")
+    assert [(one.cost_fp, one.cost_fn) for one in some.costs] == [(1, 1), (5, 1), (1, 5)]
+    held = []
+    for one in some.costs:
+        for row, cost in zip(some.operating, one.expected, strict=True):
+            wrong, missed = row.false_positive.value, row.false_negative.value
+            assert wrong is not None
+            assert missed is not None
+            assert cost.value == pytest.approx(one.cost_fp * wrong + one.cost_fn * missed)
+            decided = p >= row.threshold
+            true = (
+                one.cost_fp * (decided & (labels == 0)).mean()
+                + one.cost_fn * (~decided & (labels == 1)).mean()
+            )
+            assert cost.low is not None
+            assert cost.high is not None
+            held.append(cost.low <= true <= cost.high)
+    assert np.mean(held) > 0.85  # 95% intervals, strongly dependent along the threshold
+    shares, *_ = found("sampling", 2.0)
+    assert len(shares.costs) == 3
+    assert all(one.low is None and one.value is not None for one in shares.costs[1].expected)
+
+
+def test_a_label_that_no_item_has_has_no_distribution() -> None:
+    """Of items with one label only, nothing is drawn for the other, whichever it is."""
+    _, p = population(400)
+    for label in (0, 1):
+        how, answered = answers("latent", np.full(400, label), p, 1.0)
+        some = figures(how, np.full(400, label), None, answered)
+        assert some.confidence is not None
+        here, there = some.confidence.positives, some.confidence.negatives
+        if label == 0:
+            here, there = there, here
+        assert sum(here) == pytest.approx(1)
+        assert not any(there)
+        assert (some.operating, some.costs, some.curve) == ((), (), None)
 
 
 def test_face_value_is_taken_exactly() -> None:

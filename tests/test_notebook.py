@@ -59,7 +59,11 @@ def test_a_fit_draws_its_curves(fit: bc.LatentFit) -> None:
     cost = fit.operating_curve([row.threshold for row in rows], cost_fp=1, cost_fn=5).expected_cost
     assert cost is not None
     assert line.get_ydata() == pytest.approx(cost.value)
-    assert results.result(operating=rows).plot_cost(1, 5).lines[0].get_ydata() == pytest.approx(cost.value)
+    for costs in ((), (figures.cost_of(fit, 0.95, 2, 10),)):  # without, and in the same proportion
+        drawn = results.result(operating=rows, costs=costs).plot_cost(1, 5)
+        assert drawn.lines[0].get_ydata() == pytest.approx(cost.value)
+    band = drawn.collections[0].get_datalim(drawn.transData)
+    assert (band.y0, band.y1) == pytest.approx((cost.low.min(), cost.high.max()))
 
 
 def test_the_published_estimate_draws_its_gaps() -> None:

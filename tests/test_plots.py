@@ -236,6 +236,7 @@ def degenerate() -> dict[str, AuditResult]:
             curve=None,
             confidence=None,
             operating=(),
+            costs=(),
             parts=(results.part("x", NOTHING, 1),),
         ),
         "one bin": results.result(bins=(Bin(0, 1, around(0.1), 1.0, 0.6, 0.5),)),
@@ -245,7 +246,7 @@ def degenerate() -> dict[str, AuditResult]:
         "one class": results.result(confidence=Confidence(edges, none, (0.0,) * 19 + (1.0,))),
         "no class": results.result(confidence=Confidence(edges, none, none)),
         "no precision above": results.result(
-            operating=(*results.operating(), replace(results.operating()[-1], precision=NOTHING))
+            operating=(*results.operating(), replace(results.operating()[-1], precision=NOTHING)), costs=()
         ),
         "an interval beside its value": results.result(
             bins=(Bin(0, 1, Estimate(0.1, 0.2, 0.3), 1.0, 0.6, 0.5),)
@@ -303,7 +304,7 @@ def test_files_are_the_same_bytes_again(tmp_path: Path) -> None:
     command = [sys.executable, "-c", script, str(tmp_path / "other")]
     subprocess.run(command, check=True, cwd=Path(__file__).parent)
     paths = plots.save_figures(results.result(), tmp_path / "mine")
-    assert len(paths) == 10
+    assert len(paths) == 14
     for path in paths:
         assert path.read_bytes() == (tmp_path / "other" / path.name).read_bytes()
     assert "date" not in paths[1].read_text().lower()
@@ -382,6 +383,7 @@ def test_curves_are_written_as_tables(tmp_path: Path) -> None:
     assert names == [
         "calibration-curve.csv",
         "confidence.csv",
+        "cost.csv",
         "operating.csv",
         "parts.csv",
         "reliability.csv",
@@ -401,6 +403,11 @@ def test_curves_are_written_as_tables(tmp_path: Path) -> None:
     assert tuple(float(row["recall_high"]) for row in table("operating.csv")) == tuple(
         row.recall.high for row in found.operating
     )
+    cost = table("cost.csv")
+    assert [float(row["expected_high"]) for row in cost] == [
+        one.high for costs in found.costs for one in costs.expected
+    ]
+    assert float(cost[0]["threshold"]) == found.operating[0].threshold
     first, second = table("parts.csv")
     assert (first["name"], first["ece"]) == ("'=1+1", "")
     assert (second["name"], float(second["ece_high"])) == ("law", 0.1 + 0.02)

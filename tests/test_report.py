@@ -228,11 +228,6 @@ def at(tree: Any, path: str) -> Any:
         return sum(at(tree, each) for each in path.split("+"))
     if path.startswith("1-"):
         return 1 - at(tree, path[2:])
-    if path.startswith("cost."):
-        row, positive, negative = (int(each) for each in path.split(".")[1:])
-        rates = tree["operating"][row]
-        wrong = rates["positive_rate"]["value"] * (1 - rates["precision"]["value"])
-        return positive * wrong + negative * (1 - rates["accuracy"]["value"] - wrong)
     for step in path.split("."):
         tree = tree[int(step)] if isinstance(tree, list) else tree[step]
     return tree

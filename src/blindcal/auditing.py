@@ -396,6 +396,7 @@ def _conclude(
         curve=found.curve,
         confidence=found.confidence,
         operating=found.operating,
+        costs=found.costs,
         by=settings.by_field,
         parts=parts,
         parts_pvalue=parts_pvalue,

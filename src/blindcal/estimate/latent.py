@@ -47,7 +47,7 @@ from blindcal.estimate.uncertainty import (
     quadratic_pvalue,
     unseen_share,
 )
-from blindcal.records import INVALID, FloatArray, IntArray
+from blindcal.records import INVALID, NEGATIVE, POSITIVE, FloatArray, IntArray
 
 _JITTERS = (0.0, 0.05, 0.1, 0.2, 0.4, 0.8)
 _CLEARLY = 3.0  # units of log-evidence by which more jitter must do better than less
@@ -216,7 +216,9 @@ class LatentFit(DrawnFit):
     def confidence(self, bins: int = 20) -> ConfidenceDistribution:
         """Distribution of the confidence f for each label."""
         share = [half @ memberships(whole(bins, "bins")) for half in of.by_label(self.sample)]
-        negatives, positives = (s / s.sum() if s.sum() > 0 else s for s in share)
+        # the link gives the label that no item has a trace of mass, which is no distribution
+        there = [bool((self.patterns.labels == label).any()) for label in (NEGATIVE, POSITIVE)]
+        negatives, positives = (s / s.sum() if has else 0 * s for s, has in zip(share, there, strict=True))
         return ConfidenceDistribution(np.arange(bins + 1) / bins, negatives, positives)
 
     # -- decisions -----------------------------------------------------------------------------

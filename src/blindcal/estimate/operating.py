@@ -103,7 +103,10 @@ class Band:
 
 @dataclass(frozen=True, slots=True)
 class OperatingCurve:
-    """What each threshold does. ``expected_cost`` is there where both costs were given."""
+    """What each threshold does. ``expected_cost`` is there where both costs were given.
+
+    ``false_positive`` and ``false_negative`` are shares of all decisions, as ``positive_rate`` is.
+    """
 
     thresholds: FloatArray
     shifts: FloatArray
@@ -111,6 +114,8 @@ class OperatingCurve:
     recall: Band
     accuracy: Band
     positive_rate: Band
+    false_positive: Band
+    false_negative: Band
     expected_cost: Band | None
     level: float
 
@@ -232,8 +237,15 @@ def operating_curve(
     places = edge_of_threshold(thresholds) - 1
     here = decisions.at(places)
     bands = {name: here.band(quantity, level) for name, quantity in QUANTITIES.items()}
-    cost = None if costs is None else here.band(lambda rates: rates.cost(*costs), level)
-    return OperatingCurve(THRESHOLDS[places], SHIFTS[places], **bands, expected_cost=cost, level=level)
+    return OperatingCurve(
+        THRESHOLDS[places],
+        SHIFTS[places],
+        **bands,
+        false_positive=here.band(lambda rates: rates.false_positive, level),
+        false_negative=here.band(lambda rates: rates.false_negative, level),
+        expected_cost=None if costs is None else here.band(lambda rates: rates.cost(*costs), level),
+        level=level,
+    )
 
 
 def choose_threshold(

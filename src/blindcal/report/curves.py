@@ -26,6 +26,16 @@ def write_curves(result: AuditResult, folder: str | Path) -> list[Path]:
         "operating": _table(result.operating),
         "parts": _table(result.parts),
     }
+    if result.costs:
+        names = ("cost_fp", "cost_fn", "threshold", "expected", "expected_low", "expected_high")
+        tables["cost"] = (
+            names,
+            [
+                (one.cost_fp, one.cost_fn, row.threshold, cost.value, cost.low, cost.high)
+                for one in result.costs
+                for row, cost in zip(result.operating, one.expected, strict=True)
+            ],
+        )
     if (curve := result.curve) is not None:
         nothing = (None,) * len(curve.f)
         columns = (curve.f, curve.value, curve.low or nothing, curve.high or nothing)

@@ -8,7 +8,7 @@ from blindcal.estimate.drawn import DrawnFit, DrawnGaps
 from blindcal.estimate.latent import LatentFit
 from blindcal.report import plots
 from blindcal.report.plots import Axes
-from blindcal.results.figures import bins_of, confidence_of, curve_of, operating_of
+from blindcal.results.figures import bins_of, confidence_of, cost_of, curve_of, operating_of
 from blindcal.results.result import Bin, Estimate, number
 
 
@@ -39,14 +39,8 @@ def plot_operating(fit: DrawnFit, ax: Axes | None, threshold: float | None, leve
 def plot_cost(fit: DrawnFit, cost_fp: float, cost_fn: float, ax: Axes | None, level: float) -> Axes:
     """What every threshold would cost."""
     fit = latent_fit(fit)
-    rows = operating_of(fit, level)
-    curve = fit.operating_curve(
-        [row.threshold for row in rows], cost_fp=cost_fp, cost_fn=cost_fn, level=level
-    )
-    assert curve.expected_cost is not None
-    ends = (curve.expected_cost.value, curve.expected_cost.low, curve.expected_cost.high)
-    costs = [Estimate(*map(number, three)) for three in zip(*ends, strict=True)]
-    return plots.plot_cost(rows, cost_fp, cost_fn, ax, costs=costs)
+    costs = cost_of(fit, level, cost_fp, cost_fn).expected
+    return plots.plot_cost(operating_of(fit, level), cost_fp, cost_fn, ax, costs=costs)
 
 
 def plot_gaps(found: DrawnGaps, ax: Axes | None) -> Axes:

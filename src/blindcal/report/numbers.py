@@ -1,9 +1,8 @@
 """Numbers on a page, each tied to the place in result.json that it comes from.
 
-A number is named by a *path* such as ``bins.3.gap.low``; ``1-path``, ``path+path`` and ``cost.ROW.FP.FN``
-(the expected cost of an operating point) say the little arithmetic that words need. It is written as a
-``<data>`` element which carries the path and the full value, so that what a reader sees can be checked
-against the file.
+A number is named by a *path* such as ``bins.3.gap.low``; ``1-path`` and ``path+path`` say the little
+arithmetic that words need. It is written as a ``<data>`` element which carries the path and the full value,
+so that what a reader sees can be checked against the file.
 """
 
 from __future__ import annotations
@@ -88,22 +87,12 @@ class Numbers:
         if path.startswith("1-"):
             found = self.value(path[2:])
             return None if found is None else 1 - found
-        if path.startswith("cost."):
-            return self._cost(*map(int, path.split(".")[1:]))
         here = self._tree
         for step in path.split("."):
             if here is None:
                 return None
             here = here[int(step)] if isinstance(here, list | tuple) else here.get(step)
         return here
-
-    def _cost(self, row: int, false_positive: int, false_negative: int) -> float | None:
-        rate, precision, accuracy = (
-            self.value(f"operating.{row}.{name}.value") for name in ("positive_rate", "precision", "accuracy")
-        )
-        # without a single positive decision there is no precision, and none is wrong
-        wrong = 0.0 if precision is None else rate * (1 - precision)
-        return float(false_positive * wrong + false_negative * max(0.0, 1 - accuracy - wrong))
 
     def show(self, path: str, form: str = "percent") -> Markup:
         """One number as an element; a dash where there is none."""

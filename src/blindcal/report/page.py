@@ -8,13 +8,10 @@ from typing import Any
 
 from blindcal.report import words
 from blindcal.report.numbers import Number, Numbers
-from blindcal.results.result import AuditResult
+from blindcal.results.result import AuditResult, CostCurve
 from blindcal.text import visible
 
 PAGE_FILE = "report.html"
-COSTS = ((1, 1), (5, 1), (1, 5))
-"""What a wrong positive and a missed one cost, in the examples."""
-
 ROWS = (2, *range(4, 37, 4), 38)
 """Which of the operating points are in the table: 0.05, 0.1, 0.2, ..., 0.9, 0.95."""
 
@@ -58,7 +55,7 @@ def render(result: AuditResult) -> str:
         shifted=result.semantics in ("pair", "max"),
         shown_rows=ROWS,
         curve_rows=[] if result.curve is None else _every_twentieth(result.curve.f),
-        cheapest=[(costs, _cheapest(numbers, len(result.operating), costs)) for costs in COSTS],
+        cheapest=[_cheapest(costs) for costs in result.costs],
         settings=_settings(result.settings),
     )
 
@@ -74,19 +71,12 @@ def _figures(result: AuditResult) -> dict[str, str]:
     """Every figure as an element of the page, by name."""
     from blindcal.report import plots
 
-    drawn = {one.name: one.svg() for one in plots.draw(result)}
-    # equal costs are 1 - accuracy, which is drawn already
-    for wrong, missed in COSTS[1:] if result.operating else ():
-        title = f"Expected cost of a decision if a wrong positive costs {wrong} and a missed one {missed}"
-        figure = plots.plot_cost(result.operating, wrong, missed).get_figure(root=True)
-        assert figure is not None
-        drawn[f"cost-{wrong}-{missed}"] = plots.svg(figure, title)
-    return drawn
+    return {one.name: one.svg() for one in plots.draw(result)}
 
 
-def _cheapest(numbers: Numbers, rows: int, costs: tuple[int, int]) -> int | None:
+def _cheapest(costs: CostCurve) -> int:
     """The operating point with the least expected cost."""
-    return min(range(rows), key=lambda row: numbers.value(f"cost.{row}.{costs[0]}.{costs[1]}"), default=None)
+    return min(range(len(costs.expected)), key=lambda row: costs.expected[row].value or 0.0)
 
 
 def _every_twentieth(f: Sequence[float]) -> list[int]:

@@ -243,7 +243,7 @@ def plot_cost(
             axes.set_ylim(0, 1.12 * np.nanmax([value, high]) or 1)
             _title(
                 axes,
-                f"least: {value[best]:.3g} at threshold {at[best]:g}\n"
+                f"least: {_amount(value[best])} at threshold {at[best]:g}\n"
                 f"if a false positive costs {cost_fp:.3g}, a negative {cost_fn:.3g}",
             )
         else:
@@ -327,6 +327,12 @@ def draw(result: AuditResult) -> tuple[Drawing, ...]:
     if result.operating:
         words = "Precision, recall and accuracy against the threshold of the decision"
         drawn.append(("operating", words, plot_operating(result.operating)))
+    for one in result.costs:
+        if one.cost_fp != one.cost_fn:  # equal costs are 1 - accuracy, which is drawn already
+            costs = f"{one.cost_fp:g} and a missed one {one.cost_fn:g}"
+            words = f"Expected cost of a decision against its threshold, if a wrong positive costs {costs}"
+            name = f"cost-{one.cost_fp:g}-{one.cost_fn:g}"
+            drawn.append((name, words, result.plot_cost(one.cost_fp, one.cost_fn)))
     if result.parts:
         words = f"ECE of each of {len(result.parts)} parts with its interval"
         drawn.append(("parts", words, plot_parts(result.parts, overall=result.ece)))
@@ -448,6 +454,10 @@ def _cost(row: Operating, cost_fp: float, cost_fn: float) -> float | None:
         return None
     false_positive = rate * (1 - (precision or 0.0))
     return cost_fp * false_positive + cost_fn * max(0.0, 1 - accuracy - false_positive)
+
+
+def _amount(cost: float) -> str:
+    return "below 0.0001" if 0 < cost < 0.0001 else f"{cost:.3g}"
 
 
 def _column(values: Sequence[float | None]) -> FloatArray:

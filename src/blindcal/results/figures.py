@@ -17,15 +17,30 @@ from blindcal.errors import NotIdentifiedError
 from blindcal.estimate import functionals
 from blindcal.estimate.grid import MID_P, memberships
 from blindcal.estimate.latent import LatentFit, latent
+from blindcal.estimate.operating import Band
 from blindcal.estimate.truth import bin_edges, bin_index, binned_ece
 from blindcal.methods import blind_result, face_value
 from blindcal.records import INVALID, POSITIVE, Answered, Estimator, FloatArray, IntArray
-from blindcal.results.result import Bin, Confidence, Curve, Estimate, Operating, ece_if_invalid, number
+from blindcal.results.result import (
+    Bin,
+    Confidence,
+    CostCurve,
+    Curve,
+    Estimate,
+    Operating,
+    ece_if_invalid,
+    number,
+)
 
 NOTHING = Estimate(None)
 CONFIDENCE_BINS = 20
 STEPS = 40
 """Operating points lie at every 1/40 between 0 and 1."""
+
+COSTS = ((1.0, 1.0), (5.0, 1.0), (1.0, 5.0))
+"""What a wrong positive and a missed one cost, in a result's examples."""
+
+_THRESHOLDS = np.arange(1, STEPS) / STEPS
 
 # Above 1/2 the predicted answer is the positive one, below it the other (METHOD 1).
 _OVER, _LEAN = np.array([-1.0, 1.0]), np.array([1.0, 1.0])
@@ -53,6 +68,7 @@ class Figures:
     curve: Curve | None = None
     confidence: Confidence | None = None
     operating: tuple[Operating, ...] = ()
+    costs: tuple[CostCurve, ...] = ()
     halves: FloatArray | None = None
     halves_covariance: FloatArray | None = None
 
@@ -105,7 +121,7 @@ def figures(
         asked = np.unique(answered.items)
         found = _direct(labels[asked], p[asked], None if groups is None else groups[asked], how.bins)
         # No shift moves a confidence that is stated in words.
-        return replace(found, operating=()) if how.reads == "stated" else found
+        return replace(found, operating=(), costs=()) if how.reads == "stated" else found
     fit = latent(
         labels[answered.items],
         answered.shifts,
@@ -146,6 +162,7 @@ def _direct(labels: IntArray, p: FloatArray, groups: IntArray | None, bins: int)
     covariance = np.cov(each.T) / y.size if y.size > 1 and groups is None else None
     with np.errstate(divide="ignore"):
         loss = -np.log(np.where(y == POSITIVE, f, 1 - f)).mean()
+    operating = _operating_at_face_value(y, f) if np.unique(y).size > 1 else ()
     return Figures(
         Estimate(found.ece),
         _bins_at_face_value(y, f, found.gaps),
@@ -157,7 +174,8 @@ def _direct(labels: IntArray, p: FloatArray, groups: IntArray | None, bins: int)
         brier=Estimate(float(((f - y) ** 2).mean())),
         log_loss=Estimate(number(loss)),
         confidence=_confidence_at_face_value(y, f),
-        operating=_operating_at_face_value(y, f) if np.unique(y).size > 1 else (),
+        operating=operating,
+        costs=_costs_at_face_value(operating),
         halves=halves,
         halves_covariance=covariance,
     )
@@ -222,6 +240,15 @@ def _operating_at_face_value(y: IntArray, f: FloatArray) -> tuple[Operating, ...
     )
 
 
+def _costs_at_face_value(operating: tuple[Operating, ...]) -> tuple[CostCurve, ...]:
+    def expected(row: Operating, cost_fp: float, cost_fn: float) -> Estimate:
+        assert row.false_positive.value is not None
+        assert row.false_negative.value is not None
+        return Estimate(cost_fp * row.false_positive.value + cost_fn * row.false_negative.value)
+
+    return tuple(CostCurve(*costs, tuple(expected(row, *costs) for row in operating)) for costs in COSTS)
+
+
 # One latent fit
 
 
@@ -264,6 +291,7 @@ def _latent(fit: LatentFit, bins: int, level: float, brief: bool) -> Figures:
         # of one label alone a curve is flat, and sure of it, whatever the model does
         curve=None if one_label else curve_of(fit, level),
         operating=() if one_label else operating_of(fit, level),
+        costs=() if one_label else tuple(cost_of(fit, level, *costs) for costs in COSTS),
     )
 
 
@@ -304,27 +332,43 @@ def confidence_of(fit: LatentFit) -> Confidence:
 def operating_of(fit: LatentFit, level: float) -> tuple[Operating, ...]:
     """What every threshold would do to the population, with intervals; nothing where all labels are alike."""
     try:
-        found = fit.operating_curve(np.arange(1, STEPS) / STEPS, level=level)
+        found = fit.operating_curve(_THRESHOLDS, level=level)
     except NotIdentifiedError:
         return ()
-    bands = (found.precision, found.recall, found.accuracy, found.positive_rate)
-    return tuple(
-        Operating(
-            float(threshold),
-            float(shift),
-            *(Estimate(number(b.value[k]), number(b.low[k]), number(b.high[k])) for b in bands),
-        )
-        for k, (threshold, shift) in enumerate(zip(found.thresholds, found.shifts, strict=True))
+    bands = (
+        found.precision,
+        found.recall,
+        found.accuracy,
+        found.positive_rate,
+        found.false_positive,
+        found.false_negative,
     )
+    return tuple(
+        Operating(float(threshold), float(shift), *estimates)
+        for threshold, shift, *estimates in zip(
+            found.thresholds, found.shifts, *map(_estimates, bands), strict=True
+        )
+    )
+
+
+def cost_of(fit: LatentFit, level: float, cost_fp: float, cost_fn: float) -> CostCurve:
+    """What a decision by each of those thresholds is expected to cost."""
+    found = fit.operating_curve(_THRESHOLDS, level=level, cost_fp=cost_fp, cost_fn=cost_fn)
+    assert found.expected_cost is not None
+    return CostCurve(cost_fp, cost_fn, _estimates(found.expected_cost))
+
+
+def _estimates(band: Band) -> tuple[Estimate, ...]:
+    return tuple(Estimate(*map(number, ends)) for ends in zip(band.value, band.low, band.high, strict=True))
 
 
 @dataclass(frozen=True, slots=True)
 class _Decision:
-    """One threshold, and precision, recall, accuracy and positive rate of one or many tables."""
+    """One threshold, and the six rates of `Operating` of one or many tables."""
 
     threshold: float
     shift: float
-    values: tuple[FloatArray, FloatArray, FloatArray, FloatArray]
+    values: tuple[FloatArray, ...]
 
 
 def _decisions(negative: FloatArray, positive: FloatArray) -> list[_Decision]:
@@ -337,5 +381,6 @@ def _decisions(negative: FloatArray, positive: FloatArray) -> list[_Decision]:
         with np.errstate(invalid="ignore", divide="ignore"):
             precision = np.where(fp + tp > 1e-12, tp / (fp + tp), np.nan)
             recall = np.where(share > 1e-12, tp / share, np.nan)
-        found.append(_Decision(t, 0.0 - float(logit(t)), (precision, recall, tp + (1 - share) - fp, fp + tp)))
+        rates = (precision, recall, tp + (1 - share) - fp, fp + tp, fp, share - tp)
+        found.append(_Decision(t, 0.0 - float(logit(t)), rates))
     return found

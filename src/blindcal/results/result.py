@@ -39,6 +39,10 @@ class Estimate:
     low: float | None = None
     high: float | None = None
 
+    def times(self, factor: float) -> Estimate:
+        """The same in another unit."""
+        return Estimate(*(None if x is None else factor * x for x in (self.value, self.low, self.high)))
+
 
 @dataclass(frozen=True, slots=True)
 class Bin:
@@ -79,8 +83,7 @@ class Confidence:
 class Operating:
     """What deciding "positive iff f >= threshold" does; ``shift`` on the positive answer deploys it.
 
-    The expected cost of any two prices follows: of all decisions, ``positive_rate * (1 - precision)`` are
-    false positives, and ``1 - accuracy`` less that are false negatives.
+    ``positive_rate``, ``false_positive`` and ``false_negative`` are shares of all decisions.
     """
 
     threshold: float
@@ -89,6 +92,17 @@ class Operating:
     recall: Estimate
     accuracy: Estimate
     positive_rate: Estimate
+    false_positive: Estimate = Estimate(None)
+    false_negative: Estimate = Estimate(None)
+
+
+@dataclass(frozen=True, slots=True)
+class CostCurve:
+    """The expected cost of a decision at each operating point, if the two errors cost so much."""
+
+    cost_fp: float
+    cost_fn: float
+    expected: tuple[Estimate, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,6 +192,7 @@ class AuditResult:
     ``ece_if_invalid`` bounds the ECE whatever the invalid answers would have been, and
     ``invalid_reasons`` counts why stated ones cannot be read. ``parts`` are the values
     of the field ``by``, and ``parts_pvalue`` is the p-value of "all parts are miscalibrated alike".
+    ``costs`` are for three pairs of costs, at the thresholds of ``operating``.
     ``seconds`` were spent asking, in all calls together.
     """
 
@@ -220,6 +235,7 @@ class AuditResult:
     oracle: Oracle | None
     settings: dict[str, Any]
     next_dollar: NextDollar | None = None
+    costs: tuple[CostCurve, ...] = ()
 
     @property
     def direction(self) -> Direction:
@@ -282,16 +298,25 @@ class AuditResult:
         return plots.plot_operating(self.operating, ax, threshold=threshold)
 
     def plot_cost(self, cost_fp: float, cost_fn: float, ax: Axes | None = None) -> Axes:
-        """The expected cost of a decision against the threshold."""
+        """The expected cost of a decision against the threshold.
+
+        With its band if ``costs`` has a pair in the same proportion; a fit's own ``plot_cost`` always has it.
+        """
         from blindcal.report import plots
 
-        return plots.plot_cost(self.operating, cost_fp, cost_fn, ax)
+        return plots.plot_cost(self.operating, cost_fp, cost_fn, ax, costs=self._costs(cost_fp, cost_fn))
 
     def plot_parts(self, ax: Axes | None = None) -> Axes:
         """The ECE of each part with its interval."""
         from blindcal.report import plots
 
         return plots.plot_parts(self.parts, ax, overall=self.ece)
+
+    def _costs(self, cost_fp: float, cost_fn: float) -> tuple[Estimate, ...] | None:
+        for one in self.costs:
+            if math.isclose(one.cost_fp * cost_fn, one.cost_fn * cost_fp):
+                return tuple(each.times(cost_fp / one.cost_fp) for each in one.expected)
+        return None
 
     def _repr_html_(self) -> str:
         from blindcal.report import notebook
