@@ -19,14 +19,14 @@ from pathlib import Path
 import numpy as np
 
 from blindcal.asking.question import StatedQuestion
-from blindcal.auditing import RUN_FILE, audit
+from blindcal.auditing import audit
 from blindcal.endpoints.local import serve
 from blindcal.estimate.truth import binned_ece
 from blindcal.items.catalogue import SETS, builtin
 from blindcal.items.lines import as_line
 from blindcal.records import IntArray
 from blindcal.settings import Settings
-from blindcal.store import Store
+from blindcal.store import RUN_FILE, Store
 
 
 def show(name: str, labels: IntArray, texts: Sequence[str], words: tuple[str, str]) -> None:

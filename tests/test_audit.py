@@ -19,7 +19,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from blindcal.asking.job import Limits, Progress
-from blindcal.auditing import RUN_FILE, audit, audit_async, default_folder
+from blindcal.auditing import audit, audit_async, default_folder
 from blindcal.bar import Bar
 from blindcal.cli import app
 from blindcal.cli.audit import show
@@ -30,10 +30,11 @@ from blindcal.estimate.truth import binned_ece
 from blindcal.items.files import load
 from blindcal.planning.plan import plan
 from blindcal.prices import Prices
+from blindcal.records import Usage
 from blindcal.results import result as result_module
 from blindcal.results.result import AuditResult, Estimate, ece_if_invalid
 from blindcal.settings import Settings
-from blindcal.store import Store, Usage
+from blindcal.store import RUN_FILE, Store
 
 N = 400
 HOSTILE = ['=HYPERLINK("http://x")', "\x1b[2Jwiped", "+1", "@x", "a\x00b", "\u202egnp", "{q.__class__}"]

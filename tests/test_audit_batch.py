@@ -21,7 +21,7 @@ from click.testing import CliRunner, Result
 from blindcal.asking import canaries
 from blindcal.asking.batched import Polling
 from blindcal.asking.job import Limits
-from blindcal.auditing import RUN_FILE, audit
+from blindcal.auditing import audit
 from blindcal.cli import app
 from blindcal.endpoints.recording import Recording, Spoken
 from blindcal.endpoints.replay import Behaviour, Server, running
@@ -29,8 +29,9 @@ from blindcal.endpoints.replay_batches import BatchBehaviour
 from blindcal.errors import ConfigError, EndpointError, FatalError, PendingError
 from blindcal.items.files import load
 from blindcal.prices import Prices
+from blindcal.records import Usage
 from blindcal.settings import Settings
-from blindcal.store import Store, Usage
+from blindcal.store import RUN_FILE, Store
 
 N = 120
 ASKED = N * 2 // 3  # by blind, in three bins

@@ -20,13 +20,13 @@ import numpy as np
 import pytest
 
 from blindcal.asking.batched import Polling
-from blindcal.auditing import ANSWERS_FILE, audit
+from blindcal.auditing import audit
 from blindcal.endpoints.recording import Recording
 from blindcal.endpoints.replay import Server, running
 from blindcal.endpoints.replay_batches import BatchBehaviour, Trouble
 from blindcal.items.files import load
 from blindcal.records import Item
-from blindcal.results.result import AuditResult
+from blindcal.results.result import ANSWERS_FILE, AuditResult
 from blindcal.settings import Settings
 
 pytestmark = pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="needs kill -9")

@@ -25,8 +25,8 @@ from blindcal.endpoints.replay_batches import BatchBehaviour, Fate, Trouble
 from blindcal.endpoints.wire import HttpResponse
 from blindcal.errors import EndpointError, FatalError, PendingError
 from blindcal.prices import Prices
-from blindcal.records import IntArray, Round
-from blindcal.store import Batch, Saved, Store, Usage
+from blindcal.records import IntArray, Round, Usage
+from blindcal.store import Batch, Saved, Store
 from serving import PAIR, items, recording
 
 Kept = TypeVar("Kept", bound=Store)

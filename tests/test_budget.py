@@ -17,7 +17,7 @@ from click.testing import CliRunner
 
 from blindcal import design
 from blindcal.asking.job import Limits
-from blindcal.auditing import RUN_FILE, audit
+from blindcal.auditing import audit
 from blindcal.cli import app
 from blindcal.endpoints.recording import Recording
 from blindcal.endpoints.replay import Behaviour, Server, running
@@ -28,7 +28,7 @@ from blindcal.prices import Prices
 from blindcal.results.result import AuditResult
 from blindcal.settings import Settings
 from blindcal.simulate import ask
-from blindcal.store import Store
+from blindcal.store import RUN_FILE, Store
 
 N = 200
 PRICES = Prices(1000.0, 0.0)  # a dollar for a thousand tokens

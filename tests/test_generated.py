@@ -16,7 +16,8 @@ from click.testing import CliRunner
 from blindcal.cli.items import command
 from blindcal.errors import InputError
 from blindcal.items import files
-from blindcal.items.generated import FAMILIES, INSTRUCTIONS, generate
+from blindcal.items.families import FAMILIES, INSTRUCTIONS
+from blindcal.items.generated import generate
 from blindcal.items.vocabulary import BY_SIZE, KINDS, NAMES
 from blindcal.records import Item
 

@@ -14,13 +14,13 @@ import numpy as np
 import pytest
 
 from blindcal.asking.job import Limits
-from blindcal.auditing import ANSWERS_FILE, RESULT_FILE, RUN_FILE, audit
+from blindcal.auditing import audit
 from blindcal.endpoints.recording import Recording
 from blindcal.endpoints.replay import Behaviour, running
 from blindcal.items.files import load
-from blindcal.results.result import AuditResult
+from blindcal.results.result import ANSWERS_FILE, RESULT_FILE, AuditResult
 from blindcal.settings import Settings
-from blindcal.store import Store
+from blindcal.store import RUN_FILE, Store
 
 KILLS = 50
 ITEMS = 150

@@ -148,7 +148,7 @@ def test_a_notebook_without_widgets_has_a_bar_and_no_warning() -> None:
         "sys.modules['IPython'] = kernel\n"
         "from blindcal.bar import Bar\n"
         "from blindcal.asking.job import Progress\n"
-        "from blindcal.store import Usage\n"
+        "from blindcal.records import Usage\n"
         "with Bar() as bar: bar(Progress(3, 10, Usage(3, 3, 3, 3), None, 1))\n"
     )
     done = subprocess.run(

@@ -15,7 +15,7 @@ from blindcal.endpoints import replay
 from blindcal.endpoints.recording import Recording, Spoken
 from blindcal.endpoints.replay import Behaviour, Server
 from blindcal.items import files
-from blindcal.report.compared import gap_bins
+from blindcal.report.reproduced import gap_bins
 from blindcal.reproduce import sources, table
 from blindcal.reproduce.cells import Cell, Measured
 from blindcal.reproduce.table import Column, Comparison, Row

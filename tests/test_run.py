@@ -21,8 +21,8 @@ from blindcal.endpoints.recording import Recording
 from blindcal.endpoints.replay import Behaviour, Fault, Server
 from blindcal.errors import EndpointError, FatalError, InputError, ReplyError, RetryableError
 from blindcal.prices import Prices
-from blindcal.records import INVALID, Answered, Item, Message, Reply, Request, Round, Targets, Token
-from blindcal.store import Store, Usage
+from blindcal.records import INVALID, Answered, Item, Message, Reply, Request, Round, Targets, Token, Usage
+from blindcal.store import Store
 
 YES_NO = Targets((Token(1, "Yes"),), (Token(2, "No"),))
 QUESTION = Question(YES_NO)

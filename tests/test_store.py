@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 
 from blindcal import store as store_module
 from blindcal.errors import ConfigError, InputError, StoreError
-from blindcal.records import Item, Message, Round
-from blindcal.store import UNASKED, Saved, Store, Usage, in_use
+from blindcal.records import Item, Message, Round, Usage
+from blindcal.store import UNASKED, Saved, Store, in_use
 from blindcal.text import printable
 
 ITEMS = [Item(f"i{k}", k % 2, (Message("user", f"question {k}"),), "g") for k in range(3)]

@@ -52,13 +52,21 @@ from blindcal.records import (
 from blindcal.results.figures import Estimation, figures
 from blindcal.results.oracle import Truth, read_truth
 from blindcal.results.parts import break_down
-from blindcal.results.result import SCHEMA_VERSION, AuditResult, Example, Spend, Tally, write_answers
+from blindcal.results.result import (
+    ANSWERS_FILE,
+    RESULT_FILE,
+    SCHEMA_VERSION,
+    AuditResult,
+    Example,
+    Spend,
+    Tally,
+    write_answers,
+)
 from blindcal.settings import Settings
-from blindcal.store import Store
+from blindcal.store import RUN_FILE, Store
 from blindcal.text import printable
 from blindcal.wording import INSTRUCTION
 
-RUN_FILE, RESULT_FILE, ANSWERS_FILE = "run.sqlite", "result.json", "answers.csv"
 EXAMPLE_CHARACTERS = 20_000
 """A longer message is cut in the result's example."""
 T = TypeVar("T")

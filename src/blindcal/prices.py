@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from blindcal.store import Usage
+from blindcal.records import Usage
 
 CHARACTERS_A_TOKEN = 4.0  # a guess that serves until the endpoint has told a real count
 

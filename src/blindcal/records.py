@@ -148,3 +148,25 @@ class Answered:
             np.concatenate([self.temperatures, asked.temperatures]),
             np.concatenate([self.answers, answers]),
         )
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """What answers cost: how many there are, how often was asked for them, and the tokens billed."""
+
+    queries: int = 0
+    attempts: int = 0
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+    cached_tokens: int = 0
+    invalid: int = 0
+
+    def __add__(self, other: Usage) -> Usage:
+        return Usage(
+            self.queries + other.queries,
+            self.attempts + other.attempts,
+            self.prompt_tokens + other.prompt_tokens,
+            self.completion_tokens + other.completion_tokens,
+            self.cached_tokens + other.cached_tokens,
+            self.invalid + other.invalid,
+        )

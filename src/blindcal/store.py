@@ -30,10 +30,13 @@ import numpy as np
 import numpy.typing as npt
 
 from blindcal.errors import ConfigError, StoreError
-from blindcal.records import INVALID, IntArray, Item, Round
+from blindcal.records import INVALID, IntArray, Item, Round, Usage
 from blindcal.text import printable
 
 AnswerArray: TypeAlias = npt.NDArray[np.int8]
+
+RUN_FILE = "run.sqlite"
+"""What it is called in a run's folder."""
 
 UNASKED = -2
 """In a column of answers: not answered yet."""
@@ -111,28 +114,6 @@ class Batch:
     ended: bool = False
     answered: int = 0
     said: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Usage:
-    """What answers cost: how many there are, how often was asked for them, and the tokens billed."""
-
-    queries: int = 0
-    attempts: int = 0
-    prompt_tokens: int = 0
-    completion_tokens: int = 0
-    cached_tokens: int = 0
-    invalid: int = 0
-
-    def __add__(self, other: Usage) -> Usage:
-        return Usage(
-            self.queries + other.queries,
-            self.attempts + other.attempts,
-            self.prompt_tokens + other.prompt_tokens,
-            self.completion_tokens + other.completion_tokens,
-            self.cached_tokens + other.cached_tokens,
-            self.invalid + other.invalid,
-        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,8 +28,8 @@ from blindcal.design import Design
 from blindcal.endpoints.batches import MOST_BYTES, MOST_REQUESTS, Batches, Remote
 from blindcal.errors import EndpointError, FatalError, PendingError, ReplyError, RetryableError
 from blindcal.prices import Prices
-from blindcal.records import IntArray, Reply, Round
-from blindcal.store import UNASKED, AnswerArray, Batch, Saved, Usage
+from blindcal.records import IntArray, Reply, Round, Usage
+from blindcal.store import UNASKED, AnswerArray, Batch, Saved
 from blindcal.text import printable
 
 FRUITLESS = 3  # so many submissions in a row that bring no answer are no accident

@@ -15,8 +15,8 @@ from blindcal.asking.question import Asking
 from blindcal.design import Design
 from blindcal.errors import InputError
 from blindcal.prices import Prices
-from blindcal.records import Answered, Item, Reply, Request, Round
-from blindcal.store import UNASKED, AnswerArray, Saved, Store, Usage
+from blindcal.records import Answered, Item, Reply, Request, Round, Usage
+from blindcal.store import UNASKED, AnswerArray, Saved, Store
 
 ALL_INVALID = 50
 HOPELESS = 20  # so many unusable replies in a row are no accident

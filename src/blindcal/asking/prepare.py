@@ -22,9 +22,9 @@ from blindcal.endpoints.probe import LEAST_SHIFT, Probe, probe
 from blindcal.errors import ConfigError, FatalError, UnfitError
 from blindcal.items.files import Items
 from blindcal.prices import Prices
-from blindcal.records import Item, Reply, Request, Targets, Token
+from blindcal.records import Item, Reply, Request, Targets, Token, Usage
 from blindcal.settings import Settings, plain
-from blindcal.store import Store, Usage
+from blindcal.store import Store
 from blindcal.wording import INSTRUCTION
 
 PILOTS, PROBED = 4, 6

@@ -25,8 +25,8 @@ from blindcal.design import Design
 from blindcal.endpoints.base import Endpoint
 from blindcal.errors import EndpointError, ReplyError, RetryableError
 from blindcal.prices import CHARACTERS_A_TOKEN
-from blindcal.records import Message, Reply, Request, Round
-from blindcal.store import UNASKED, AnswerArray, Saved, Usage
+from blindcal.records import Message, Reply, Request, Round, Usage
+from blindcal.store import UNASKED, AnswerArray, Saved
 
 REPLY_TRIES = 3
 _WARY = 2.0  # times what a query under way is expected to cost, where costs are limited: tokens are guessed

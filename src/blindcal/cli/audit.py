@@ -11,13 +11,7 @@ import msgspec
 
 from blindcal.asking.batched import Polling
 from blindcal.asking.job import Limits
-from blindcal.auditing import (
-    ANSWERS_FILE,
-    RESULT_FILE,
-    RUN_FILE,
-    audit,
-    default_folder,
-)
+from blindcal.auditing import audit, default_folder
 from blindcal.bar import Bar
 from blindcal.cli import options
 from blindcal.cli.status import described
@@ -25,9 +19,9 @@ from blindcal.design import ESTIMATORS, METHODS
 from blindcal.errors import PendingError, UnfitError
 from blindcal.planning.plan import Plan, plan
 from blindcal.report.page import PAGE_FILE, write
-from blindcal.results.result import FEW, AuditResult, Estimate
+from blindcal.results.result import ANSWERS_FILE, FEW, RESULT_FILE, AuditResult, Estimate
 from blindcal.settings import Settings
-from blindcal.store import Store
+from blindcal.store import RUN_FILE, Store
 from blindcal.text import printable
 
 DONE, NOTHING, STOPPED, UNFIT, PENDING, INTERRUPTED = 0, 1, 3, 4, 5, 130

@@ -15,7 +15,7 @@ from tqdm import tqdm
 from blindcal.cli import options
 from blindcal.errors import ConfigError
 from blindcal.items import catalogue, files
-from blindcal.items.generated import FAMILIES
+from blindcal.items.families import FAMILIES
 from blindcal.text import printable
 
 

@@ -6,13 +6,14 @@ from pathlib import Path
 
 import click
 
-from blindcal.auditing import RESULT_FILE, RUN_FILE
 from blindcal.cli import options
 from blindcal.cli.audit import show
 from blindcal.errors import ConfigError
 from blindcal.report.page import PAGE_FILE, write
 from blindcal.results.finished import open_run
 from blindcal.results.merging import merge
+from blindcal.results.result import RESULT_FILE
+from blindcal.store import RUN_FILE
 
 
 @click.command("merge", short_help="Put runs on different items of one model together.")

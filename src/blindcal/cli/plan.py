@@ -219,8 +219,7 @@ def _assumed(name: str) -> _Assumed:
 
 
 def _of_run(run: Finished) -> _Assumed:
-    from blindcal.auditing import RUN_FILE
-    from blindcal.store import Store
+    from blindcal.store import RUN_FILE, Store
 
     spend = run.result.spend
     with Store.read(run.folder / RUN_FILE) as store:

@@ -9,9 +9,8 @@ from typing import Any
 import click
 import msgspec
 
-from blindcal.auditing import RESULT_FILE, RUN_FILE
-from blindcal.results.result import AuditResult
-from blindcal.store import Batch, Store, in_use
+from blindcal.results.result import RESULT_FILE, AuditResult
+from blindcal.store import RUN_FILE, Batch, Store, in_use
 from blindcal.text import printable
 
 

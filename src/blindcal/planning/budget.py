@@ -18,10 +18,10 @@ from blindcal.estimate.latent import latent
 from blindcal.planning.promise import promise
 from blindcal.planning.shapes import Shape
 from blindcal.prices import CHARACTERS_A_TOKEN, Prices, total_cost
-from blindcal.records import Answered, IntArray, Round
+from blindcal.records import Answered, IntArray, Round, Usage
 from blindcal.results.figures import Estimation
 from blindcal.results.result import Estimate, NextDollar
-from blindcal.store import Store, Usage
+from blindcal.store import Store
 
 LEAST = 40  # queries, below which nothing is worth asking
 MOST = 4.0  # queries an item, beyond which what is left is the labels' own noise

@@ -25,8 +25,8 @@ from blindcal.methods import FITTED
 from blindcal.planning.promise import Promise, promise, worth
 from blindcal.planning.shapes import DEFAULT, Shape, preset
 from blindcal.prices import CHARACTERS_A_TOKEN, Prices, total_cost
+from blindcal.records import Usage
 from blindcal.settings import DEFAULT_BINS, Settings
-from blindcal.store import Usage
 from blindcal.wording import INSTRUCTION, ask_confidence
 
 LATENCY = 0.6  # seconds a reply that are assumed where none is known

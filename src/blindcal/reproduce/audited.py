@@ -12,7 +12,7 @@ from pathlib import Path
 
 from blindcal import design
 from blindcal.asking.job import Limits, Progress
-from blindcal.auditing import RESULT_FILE, audit
+from blindcal.auditing import audit
 from blindcal.errors import ConfigError, EndpointError, InputError, StoreError, UnfitError
 from blindcal.items import catalogue
 from blindcal.items.files import Items
@@ -21,6 +21,7 @@ from blindcal.reproduce.cells import WAYS, Cell, Found, Measured, Wanted, read
 from blindcal.reproduce.sources import Source
 from blindcal.reproduce.table import Column, known
 from blindcal.results.finished import Finished, open_run
+from blindcal.results.result import RESULT_FILE
 from blindcal.settings import Settings
 from blindcal.text import printable
 

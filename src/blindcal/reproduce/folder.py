@@ -14,7 +14,7 @@ INDEX, FIGURES = "index.html", "figures"
 
 def write(comparison: Comparison, out: Path, notes: Sequence[str] = ()) -> Path:
     """Write everything about a comparison into a folder, and return its page: same numbers, same bytes."""
-    from blindcal.report import compared  # draws: slow to import
+    from blindcal.report import reproduced  # draws: slow to import
 
     out.mkdir(parents=True, exist_ok=True)
     texts = {
@@ -25,9 +25,9 @@ def write(comparison: Comparison, out: Path, notes: Sequence[str] = ()) -> Path:
     }
     for name, text in texts.items():
         _replace(out / name, text)
-    drawn = compared.draw(comparison, [file_name(one.model, one.data) for one in comparison.columns])
-    compared.save(drawn, out / FIGURES)
-    page = compared.page(comparison, drawn, table.titled(comparison), notes, list(texts))
+    drawn = reproduced.draw(comparison, [file_name(one.model, one.data) for one in comparison.columns])
+    reproduced.save(drawn, out / FIGURES)
+    page = reproduced.page(comparison, drawn, table.titled(comparison), notes, list(texts))
     _replace(out / INDEX, page)
     return out / INDEX
 

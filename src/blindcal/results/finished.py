@@ -11,13 +11,12 @@ from typing import Any
 
 import numpy as np
 
-from blindcal.auditing import RESULT_FILE, RUN_FILE
 from blindcal.errors import InputError, NotIdentifiedError, StoreError
 from blindcal.estimate.latent import LatentFit, latent
 from blindcal.methods import FITTED
 from blindcal.records import Answered, IntArray, Round
-from blindcal.results.result import AuditResult
-from blindcal.store import UNASKED, Store
+from blindcal.results.result import RESULT_FILE, AuditResult
+from blindcal.store import RUN_FILE, UNASKED, Store
 
 DEFAULT_RESAMPLES = 1000
 

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from blindcal.report.plots import Axes
 
 SCHEMA_VERSION = 2
+RESULT_FILE, ANSWERS_FILE = "result.json", "answers.csv"
 FEW = 100
 """Items, below which figures come with a warning."""
 

@@ -193,9 +193,9 @@ def page(
         lstrip_blocks=True,
     )
     environment.filters["shown"] = lambda text: printable(str(text), 400)
-    return environment.get_template("compared.html").render(
+    return environment.get_template("reproduced.html").render(
         comparison=comparison,
-        css=theme_css() + Path(__file__).with_name("compared.css").read_text(encoding="utf-8"),
+        css=theme_css() + Path(__file__).with_name("reproduced.css").read_text(encoding="utf-8"),
         figures=[(one.title, svg(one.figure, one.title)) for one in drawn],
         tables=tables,
         notes=notes,
