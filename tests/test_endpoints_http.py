@@ -239,16 +239,15 @@ def test_redirects_are_not_followed() -> None:
 
 def test_wrong_address_is_fatal_until_it_answered_once() -> None:
     """Nobody listening is a wrong address at first, and an outage once the endpoint has answered."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
 
-    async def talk() -> None:
+    async def talk(port: int) -> None:
         async with HttpEndpoint(Address(f"http://127.0.0.1:{port}/v1", "m"), environ={}) as endpoint:
             await endpoint.ask(asking())
 
-    with pytest.raises(FatalError, match="check the base URL"):
-        asyncio.run(talk())
+    with socket.socket() as deaf:  # bound, so that nobody else listens there either
+        deaf.bind(("127.0.0.1", 0))
+        with pytest.raises(FatalError, match="check the base URL"):
+            asyncio.run(talk(deaf.getsockname()[1]))
 
     async def outage() -> None:
         async with answering(Recorder(CHAT_YES)) as base_url:

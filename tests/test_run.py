@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable
@@ -22,7 +23,7 @@ from blindcal.endpoints.replay import Behaviour, Fault, Server
 from blindcal.errors import EndpointError, FatalError, InputError, ReplyError, RetryableError
 from blindcal.prices import Prices
 from blindcal.records import INVALID, Answered, Item, Message, Reply, Request, Round, Targets, Token, Usage
-from blindcal.store import Store
+from blindcal.store import Saved, Store
 
 YES_NO = Targets((Token(1, "Yes"),), (Token(2, "No"),))
 QUESTION = Question(YES_NO)
@@ -252,6 +253,28 @@ def test_nothing_but_failures_stops_early(tmp_path: Path) -> None:
     assert fake.calls <= 4 * 32
 
 
+def test_an_answer_on_its_way_to_disk_is_an_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a slow disk too: a query that fails four times ends no run in which another was answered."""
+    slow = threading.Event()
+    insert = Store._insert
+
+    def insert_late(store: Store, answers: list[Saved]) -> None:
+        slow.wait()
+        insert(store, answers)
+
+    async def fail(_call: int, request: Request) -> None:
+        if request.messages[0].content == "question 3" and fake.asked["question 3"] <= 4:
+            if fake.asked["question 3"] == 4:
+                slow.set()
+            raise RetryableError("500")
+
+    monkeypatch.setattr(Store, "_insert", insert_late)
+    fake = Fake(5, fail)
+    outcome, _ = asyncio.run(ask_all(fake, tmp_path))
+    assert outcome.stopped is None
+    assert outcome.answered.answers.tolist() == expected(5)
+
+
 def test_silence_ends_with_patience(tmp_path: Path) -> None:
     """An endpoint that throttles for ever is given up when patience is spent."""
 
@@ -362,14 +385,15 @@ def test_what_a_query_costs_need_not_be_known_before(money: float, concurrency: 
 
 
 def test_a_request_limit_is_kept(tmp_path: Path) -> None:
-    """600 requests a minute are one every tenth of a second."""
+    """600 requests a minute are one every tenth of a second: on a busy machine too, none leaves sooner."""
     times: list[float] = []
 
     async def note(_call: int, _request: Request) -> None:
         times.append(time.monotonic())
 
+    begin = time.monotonic()
     asyncio.run(ask_all(Fake(6, note), tmp_path, limits=Limits(rpm=600)))
-    assert times[-1] - times[0] >= 0.49
+    assert all(at - begin > 0.1 * k - 1e-6 for k, at in enumerate(times))  # timers are that exact
 
 
 def test_stopping_drains_and_keeps_everything(tmp_path: Path) -> None:

@@ -74,7 +74,7 @@ class _Runner:
         self._useless_in_a_row = 0
         self._heard = time.monotonic()
         self._fresh = Usage()
-        self._characters = self._tokens = 0  # of the prompts answered here
+        self._replies = self._characters = self._tokens = 0  # answered here, be it on disk or not yet
         self._skipped = 0
         self._last: Exception | None = None
         self._error: Exception | None = None
@@ -136,7 +136,7 @@ class _Runner:
         """The next query, if there is room for it on the wire and in what a crash may lose."""
         if self._on_the_wire >= self._climb.limit or self._under_way >= self._limits.concurrency:
             return None
-        if self._under_way and self._limits.max_cost is not None and not self._characters:
+        if self._under_way and self._limits.max_cost is not None and not self._replies:
             return None  # one first, to learn what one costs
         if self._stop.is_set() or self.stopped or self._taken == self._queries.size:
             return None
@@ -220,6 +220,7 @@ class _Runner:
                 self._useless_in_a_row = 0
                 self._climb.answered(self._heard)
                 self._meter.correct(reply.prompt_tokens + reply.completion_tokens - tokens)
+                self._replies += 1
                 self._characters += _length(request.messages)
                 self._tokens += reply.prompt_tokens
                 return self._job.read(self._first + position, reply, attempt, self._heard - started)
@@ -250,7 +251,7 @@ class _Runner:
         waited = now - self._heard
         if waited > self._limits.patience:
             raise EndpointError(f"no answer for {waited:.0f} s; the last error: {error}")
-        if not self._fresh.queries and attempt >= 4 and not error.throttled:
+        if not self._replies and attempt >= 4 and not error.throttled:
             raise EndpointError(f"nothing but failures so far; the last error: {error}")
         return (
             self._backoff(attempt) if error.retry_after is None else random.uniform(0, self._limits.backoff)
@@ -260,7 +261,7 @@ class _Runner:
         # Kept aside: it becomes an invalid answer only once the rest of the round has gone well.
         self._useless.append((position, str(error)))
         self._useless_in_a_row += 1
-        if self._useless_in_a_row >= (HOPELESS if self._fresh.queries else HOPELESS_AT_FIRST):
+        if self._useless_in_a_row >= (HOPELESS if self._replies else HOPELESS_AT_FIRST):
             raise EndpointError(str(error))
 
     # Limits

@@ -9,12 +9,16 @@ At temperature zero the token with the highest biased logit is said, and a tie g
 the recording names first. Above zero one is drawn from the softmax, by the request's seed if it has one; the
 tokens that were not recorded weigh what they did at temperature one. Where a confidence is asked for in
 words, the recorded text is said (:class:`Spoken`).
+
+Whatever is left to chance (draws, jitter, faults) follows from what is asked and how often it was asked
+before, never from who came first: requests at once come in any order, and the same ones are served the same.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import hashlib
 import math
 import threading
 from collections import Counter
@@ -102,7 +106,7 @@ class Server:
         self._host, self._port = host, port
         self._rows, self._spoken = _by_text(recording, items, spoken)
         self._columns = {token.id: k for k, token in enumerate(recording.tokens)}
-        self._rng = np.random.default_rng(self.behaviour.seed)
+        self._times: Counter[bytes] = Counter()
         self._listener = Listener(self._handle)
         self.desk = Desk(lambda body, chat: self._answer(body, chat=chat, fault=None), batches)
 
@@ -172,7 +176,7 @@ class Server:
         self.requests += 1
         self.in_flight += 1
         self.most_in_flight = max(self.most_in_flight, self.in_flight)
-        latency, how = self.behaviour.latency, self._struck()
+        latency, how = self.behaviour.latency, self._struck(body)
         if how in ("429", "500", "401", "404", "reset", "hang", "html"):
             response = self._fail(how)
         else:
@@ -191,13 +195,19 @@ class Server:
     def _left(self) -> None:
         self.in_flight -= 1
 
-    def _struck(self) -> Fault | None:
+    def _chance(self, body: bytes) -> np.random.Generator:
+        """What decides about a request: its words, and how often they were left to chance before."""
+        words = hashlib.blake2b(body, digest_size=16).digest()
+        self._times[words] += 1
+        return np.random.default_rng([self.behaviour.seed, self._times[words], int.from_bytes(words)])
+
+    def _struck(self, body: bytes) -> Fault | None:
         how = self.behaviour
         if how.fault is None:
             return None
         if how.fault_first is not None:
             return how.fault if self.requests <= how.fault_first else None
-        return how.fault if self._rng.random() < how.fault_share else None
+        return how.fault if self._chance(body).random() < how.fault_share else None
 
     def _fail(self, fault: str) -> HttpResponse:
         if fault == "429":
@@ -227,7 +237,7 @@ class Server:
             )
         self.asked[self.recording.ids[row]] += 1
         free_text = self._spoken.get(text)
-        said, logprobs = self._say(row, asked) if free_text is None else (free_text, {})
+        said, logprobs = self._say(row, asked, body) if free_text is None else (free_text, {})
         self.answered += 1
         self.paid[self.recording.ids[row]] += 1
         if fault == "schema":
@@ -257,7 +267,7 @@ class Server:
             return _error(400, "Unsupported parameter: 'logprobs'", "unsupported_parameter")
         return None
 
-    def _say(self, row: int, asked: ChatAsked | PromptAsked) -> tuple[str, dict[str, float]]:
+    def _say(self, row: int, asked: ChatAsked | PromptAsked, body: bytes) -> tuple[str, dict[str, float]]:
         """The answer to one query, and the unbiased logprobs of the recorded tokens."""
         how, recording = self.behaviour, self.recording
         recorded = recording.logits[row]
@@ -274,8 +284,9 @@ class Server:
                 logits[column] += self._applied(value)
         jitter = math.hypot(how.jitter, how.crowd_jitter if self.in_flight > 1 else 0.0)
         if jitter:
-            logits = [z + e for z, e in zip(logits, self._rng.normal(0, jitter, len(logits)), strict=True)]
-        if how.outside and self._rng.random() < how.outside:
+            noise = self._chance(body).normal(0, jitter, len(logits))
+            logits = [z + e for z, e in zip(logits, noise, strict=True)]
+        if how.outside and self._chance(body).random() < how.outside:
             return _OTHER_TEXT, {}
         temperature = 1.0 if asked.temperature is None else asked.temperature
         if how.temperature == "ignored":
@@ -285,7 +296,7 @@ class Server:
         if temperature == 0:
             chosen = candidates.index(best)
         else:
-            u = self._rng.random() if asked.seed is None else float(luck(np.array([asked.seed]))[0])
+            u = self._chance(body).random() if asked.seed is None else float(luck(np.array([asked.seed]))[0])
             chosen = int(drawn(np.array([candidates]), np.array([temperature]), np.array([u]))[0])
         said = texts[chosen] if chosen < len(texts) else _OTHER_TEXT
         if not asked.logprobs:
