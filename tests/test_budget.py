@@ -178,7 +178,7 @@ def test_the_command_names_unknown_prices_and_the_next_dollar(
     assert server.requests == asked
     done = CliRunner().invoke(app, [*given, "--price-in", "1000", "--price-out", "0"])
     assert done.exit_code == 0, done.output
-    assert "more queries: the ECE to about +- 0." in done.output
+    assert "more queries, and narrow the ECE's interval from +- 0." in done.output
 
 
 def killed(items: Path, base_url: str, out: Path, money: float) -> None:

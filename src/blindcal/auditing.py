@@ -33,7 +33,7 @@ from blindcal.asking.run import run
 from blindcal.endpoints.base import Endpoint
 from blindcal.endpoints.batches import Batches
 from blindcal.endpoints.http import HttpEndpoint
-from blindcal.errors import BlindcalError, ConfigError, NotIdentifiedError
+from blindcal.errors import ConfigError, NotIdentifiedError
 from blindcal.items.catalogue import open_items
 from blindcal.items.files import Items
 from blindcal.methods import measures
@@ -171,7 +171,9 @@ async def audit_async(
     limits = limits or Limits()
     folder = Path(out) if out is not None else default_folder(items, settings.model)
     tell("reading items")
-    loaded = await asyncio.to_thread(_read, items, settings, folder)
+    loaded = await asyncio.to_thread(
+        open_items, items, settings.reading, data_dir=settings.data_dir, scratch=_there(folder)
+    )
     with loaded, Store.open(folder / RUN_FILE) as store:
         budgeted = _budgeted(settings, limits, store)
         settings = settings.resolved(len(loaded), loaded.words, budgeted=budgeted)
@@ -278,16 +280,9 @@ def default_folder(items: str | Path, model: str) -> Path:
     return Path("runs") / "-".join(re.sub(r"[^\w.]+", "-", part).strip("-.") for part in (stem, model))
 
 
-def _read(items: Path | str, settings: Settings, folder: Path) -> Items:
-    """The items; what cannot be read leaves no folder behind."""
-    made = not folder.exists()
-    folder.mkdir(parents=True, exist_ok=True)
-    try:
-        return open_items(items, settings.reading, data_dir=settings.data_dir, scratch=folder)
-    except BlindcalError:
-        if made:
-            folder.rmdir()
-        raise
+def _there(folder: Path) -> Path:
+    """The folder, or as much of it as there is before it is made."""
+    return next(one for one in (folder, *folder.parents) if one.exists())
 
 
 def _budgeted(settings: Settings, limits: Limits, store: Store) -> bool:
@@ -367,6 +362,7 @@ def _conclude(
     limited: bool,
 ) -> AuditResult:
     assert settings.bins is not None
+    assert settings.queries is not None
     answered, labels = outcome.answered, items.labels
     how = Estimation(settings.reads, asking, settings.bins, settings.level, ready.jitter, settings.resamples)
     semantics = design.METHODS[settings.method].semantics(ready.targets.semantics)
@@ -389,7 +385,7 @@ def _conclude(
         method=settings.method,
         estimator=settings.reads,
         semantics=semantics,
-        measures=measures(settings.method, semantics, settings.reads),
+        measures=measures(settings.method, semantics, settings.reads, settings.queries),
         level=settings.level,
         ece=found.ece,
         overconfidence=found.overconfidence,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 
 import numpy as np
@@ -64,9 +65,9 @@ def estimate_ece(
 
 
 _QUANTITIES = {
-    "pair": "the probability of one spelling of the positive answer against one of the negative",
-    "max": "the probability of the likeliest spelling of the positive answer against that of the negative",
-    "sum": "the probability of all spellings of the positive answer against all of the negative",
+    "pair": "one spelling of the positive answer against one of the negative",
+    "max": "the likeliest spelling of the positive answer against that of the negative",
+    "sum": "all spellings of the positive answer against all of the negative",
     "stated": "the confidence that the model states in words, which need not be its probability",
 }
 _READINGS: Mapping[Estimator, str] = {
@@ -79,6 +80,10 @@ _READINGS: Mapping[Estimator, str] = {
 }
 
 
-def measures(method: str, semantics: str, reads: Estimator) -> str:
+def measures(method: str, semantics: str, reads: Estimator, queries: float) -> str:
     """What the figures of an audit are about, what they rest on, and what they cannot tell."""
-    return f"{_QUANTITIES[semantics]}, from {METHODS[method].answers}, {_READINGS[reads]}"
+    answers = METHODS[method].answers
+    # The list of methods says K; of a run it is known.
+    answers = re.sub(r"^K ((?:\w+ )?)answers", r"one \1answer", answers) if queries == 1 else answers
+    answers = re.sub(r"^K ", f"{queries:.3g} ", answers)
+    return f"{_QUANTITIES[semantics]}; from {answers}; {_READINGS[reads]}"

@@ -20,7 +20,7 @@ import sys
 import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import IO, Any, TypeAlias
@@ -130,10 +130,13 @@ class Kept:
 class Store:
     """A run file, held by one process. Use :meth:`open`, or :meth:`read` to look without holding."""
 
-    def __init__(self, path: Path, db: sqlite3.Connection, lock: IO[bytes] | None) -> None:
+    def __init__(
+        self, path: Path, db: sqlite3.Connection, lock: IO[bytes] | None, made: Sequence[Path] = ()
+    ) -> None:
         self.path = path
         self._db = db
         self._lock = lock
+        self._made = made
         self._thread = ThreadPoolExecutor(1, "blindcal-store")
         self._waiting: list[Saved] = []
         self._kept: asyncio.Future[None] | None = None
@@ -141,9 +144,15 @@ class Store:
 
     @classmethod
     def open(cls, path: Path) -> Store:
-        """Take hold of a run file, made or brought up to date as needed."""
+        """Take hold of a run file, made or brought up to date as needed.
+
+        If a ``with`` block fails before anything was asked, the file and the folders made here go again.
+        """
+        made = [one for one in path.parents if not one.exists()]
         path.parent.mkdir(parents=True, exist_ok=True)
         lock = _hold(path)
+        if not path.exists():
+            made = [path, _lock_path(path), *made]
         try:
             with _translated(path):
                 db = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
@@ -158,7 +167,7 @@ class Store:
         except BaseException:
             lock.close()
             raise
-        return cls(path, db, lock)
+        return cls(path, db, lock, made)
 
     @classmethod
     def read(cls, path: Path) -> Store:
@@ -179,14 +188,23 @@ class Store:
     def __enter__(self) -> Store:
         return self
 
-    def __exit__(self, *_: object) -> None:
-        self.close()
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        self._thread.shutdown()
+        unused = False
+        if kind is not None and self._made:
+            with suppress(StoreError):
+                unused = self._is_empty(("answers", "batches", "asides"))
+        self.close(discard=unused)
 
-    def close(self) -> None:
-        """Finish the commit under way and let go of the file."""
+    def close(self, *, discard: bool = False) -> None:
+        """Finish the commit under way and let go of the file; ``discard`` takes away what was made for it."""
         self._thread.shutdown()
         self._db.close()
         if self._lock is not None:
+            # While it is held, so that nobody else's run goes; a folder stays if anything else is in it.
+            for made in self._made if discard else ():
+                with suppress(OSError):
+                    made.rmdir() if made.is_dir() else made.unlink()
             self._lock.close()
 
     # Settings and items
@@ -218,10 +236,10 @@ class Store:
             self.set_note("config", wanted)
         return True
 
-    def _is_empty(self) -> bool:
+    def _is_empty(self, tables: Sequence[str] = ("answers", "batches")) -> bool:
         """Whether nothing was answered, and nothing submitted that may still be."""
         with _translated(self.path):
-            rows = [self._db.execute(f"SELECT 1 FROM {table} LIMIT 1") for table in ("answers", "batches")]
+            rows = [self._db.execute(f"SELECT 1 FROM {table} LIMIT 1") for table in tables]
         return all(row.fetchone() is None for row in rows)
 
     def _clear(self) -> None:
@@ -287,6 +305,16 @@ class Store:
         """Keep a reply, so that it is paid for once."""
         with _translated(self.path):
             self._db.execute("INSERT INTO asides VALUES (?, ?, ?)", (request, nth, reply))
+
+    def asides_usage(self) -> Usage:
+        """What the replies kept so far cost."""
+        with _translated(self.path):
+            row = self._db.execute(
+                "SELECT COUNT(*), COUNT(*), TOTAL(json_extract(reply, '$.prompt_tokens')), "
+                "TOTAL(json_extract(reply, '$.completion_tokens')), "
+                "TOTAL(json_extract(reply, '$.cached_tokens')) FROM asides"
+            ).fetchone()
+        return Usage(*map(int, row))
 
     def forget_asides(self) -> None:
         """Let everything be asked afresh, because the endpoint may be another by then."""
@@ -432,9 +460,13 @@ def _item_row(number: int, item: Item, keep_prompts: bool) -> tuple[object, ...]
     return number, item.id, item.label, item.group, digest, kept, item.part
 
 
+def _lock_path(path: Path) -> Path:
+    return path.with_name(path.name + ".lock")
+
+
 def _hold(path: Path) -> IO[bytes]:
     # A file of its own: closing any other handle on the database would drop SQLite's own locks.
-    file = path.with_name(path.name + ".lock").open("ab")
+    file = _lock_path(path).open("ab")
     try:
         if sys.platform == "win32":
             import msvcrt

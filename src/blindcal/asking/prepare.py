@@ -65,14 +65,16 @@ async def prepare(
         if settings.batch:
             question = StatedQuestion(settings.words, settings.instruction or INSTRUCTION)
             asked = question.request(items[0].messages, 0.0, 0.0)
-            reply = await Patient(_Remembered(endpoint, store, limits, prices)).ask(asked)
-            spent = Usage(1, 1, reply.prompt_tokens, reply.completion_tokens)
+            remembered = _Remembered(endpoint, store, limits, prices)
+            await Patient(remembered).ask(asked)
+            spent = remembered.paid
         ready = Ready(targets or _words(settings), spent, settings.limit - settings.offset, 0.0, None)
         store.set_note("ready", msgspec.to_builtins(ready))
         return ready
     order = np.random.default_rng(settings.seed).permutation(len(items))[: PROBED + PILOTS]
     sample = [items[int(k)] for k in order]
-    patient = Patient(_Remembered(endpoint, store, limits, prices))
+    remembered = _Remembered(endpoint, store, limits, prices)
+    patient = Patient(remembered)
     if targets is None:
         tell("choosing answer tokens")
         choice = await _choose(endpoint, patient, sample[-PILOTS:], settings)
@@ -92,10 +94,9 @@ async def prepare(
     if objection is not None and not force:
         store.forget_asides()
         raise UnfitError(_refusal(found, settings.method, objection))
-    queries = choice.queries + found.queries
     ready = Ready(
         choice.targets if method.biased else replace(choice.targets, semantics="sum"),
-        Usage(queries, queries, found.prompt_tokens, found.completion_tokens),
+        remembered.paid,
         found.max_shift if found.verdict == "thresholds" else settings.limit - settings.offset,
         float(np.nan_to_num(max(found.jitter, found.crowd_jitter))),
         plain(
@@ -124,7 +125,7 @@ class _Remembered:
         self._limits, self._prices = limits, prices
         self._room = asyncio.Semaphore(limits.concurrency)
         self._times: Counter[bytes] = Counter()
-        self._paid = Usage()
+        self.paid = Usage()
         self._under_way: set[asyncio.Task[Reply]] = set()
         self._limit_name = store.note("limit_name") or "max_tokens"
 
@@ -157,14 +158,14 @@ class _Remembered:
         return reply
 
     def _count(self, reply: Reply) -> None:
-        self._paid += Usage(1, 1, reply.prompt_tokens, reply.completion_tokens)
+        self.paid += Usage(1, 1, reply.prompt_tokens, reply.completion_tokens, reply.cached_tokens)
 
     def _limit_reached(self) -> str | None:
-        asked, limits = self._paid.queries, self._limits
+        asked, limits = self.paid.queries, self._limits
         if limits.max_queries is not None and asked + len(self._under_way) >= limits.max_queries:
             return _too_low(f"max-queries {limits.max_queries}", "")
         if limits.max_cost is not None and self._prices is not None and asked:
-            paid = self._prices.cost(self._paid)
+            paid = self._prices.cost(self.paid)
             each = paid / asked
             if paid + each * (len(self._under_way) + 1) > limits.max_cost:
                 return _too_low(f"max-cost {limits.max_cost:g}", f", ${each * ABOUT:.2g}")

@@ -14,6 +14,7 @@ from blindcal.asking.job import Limits
 from blindcal.auditing import audit, default_folder
 from blindcal.bar import Bar
 from blindcal.cli import options
+from blindcal.cli.facts import WIDTH, fact
 from blindcal.cli.status import described
 from blindcal.design import ESTIMATORS, METHODS
 from blindcal.errors import PendingError, UnfitError
@@ -25,6 +26,8 @@ from blindcal.store import RUN_FILE, Store
 from blindcal.text import printable
 
 DONE, NOTHING, STOPPED, UNFIT, PENDING, INTERRUPTED = 0, 1, 3, 4, 5, 130
+MOST_PARTS = 12
+ALPHA = 0.05
 LONGEST_POLL = 60.0  # seconds between looks at a batch
 
 
@@ -215,6 +218,7 @@ def command(
     folder = out or default_folder(items, settings.model)
     say = (lambda _: None) if quiet else _say
     context = click.get_current_context()
+    endpoint = options.open_endpoint(settings.address, begun=(folder / RUN_FILE).exists())
     try:
         with Bar(disable=quiet or None) as bar:
             result = audit(
@@ -225,7 +229,7 @@ def command(
                 prices=prices,
                 oracle=oracle,
                 force=force,
-                endpoint=options.open_endpoint(settings.address),
+                endpoint=endpoint,
                 polling=Polling(wait or not settings.batch, poll, max(poll, LONGEST_POLL)),
                 progress=bar,
                 stage=say,
@@ -307,55 +311,90 @@ def show(result: AuditResult, folder: Path) -> None:
     level = f"{result.level:.0%}"
     if result.probe is not None and result.probe.get("forced"):
         why = printable(str(result.probe.get("objection") or result.probe.get("reason")), 400)
-        click.echo(f"WARNING    forced: {why}; these figures may measure nothing")
+        fact("WARNING", f"forced: {why}; these figures may measure nothing")
     counts, spend = result.counts, result.spend
-    click.echo(
-        f"ECE        {_number(result.ece, level)}  in {len(result.bins)} bins, of {counts.items:,} items"
-    )
-    click.echo(f"direction  {_direction(result, level)}")
-    click.echo(f"AUROC      {_auroc(result, level)}")
-    click.echo(f"accuracy   {_number(result.accuracy, level)}")
+    fact("ECE", f"{_number(result.ece, level)}  in {len(result.bins)} bins, of {counts.items:,} items")
+    fact("direction", _direction(result, level))
+    fact("AUROC", _auroc(result, level))
+    fact("accuracy", _number(result.accuracy, level))
     if result.calibrated_pvalue is not None:
-        click.echo(f"p-value    {result.calibrated_pvalue:.3g} for perfect calibration")
+        fact("p-value", f"{result.calibrated_pvalue:.3g} for perfect calibration")
     if counts.items < FEW:
         read = "read the interval, not the figure"
-        click.echo(f"note       few items: {'the figure says little' if result.ece.low is None else read}")
-    click.echo(f"measures   {result.measures}")
+        fact("note", f"few items: {'the figure says little' if result.ece.low is None else read}")
+    _show_parts(result)
+    fact("measures", result.measures)
     if counts.invalid:
         total = counts.positive + counts.negative + counts.invalid
         low, high = result.ece_if_invalid
-        click.echo(
-            f"invalid    {counts.invalid:,} of {total:,} answers; whatever they would have been, "
-            f"the ECE is between {low:.4f} and {high:.4f}"
+        fact(
+            "invalid",
+            f"{counts.invalid:,} of {total:,} answers; whatever they would have been, "
+            f"the ECE is between {low:.4f} and {high:.4f}",
         )
     if result.invalid_reasons:
-        reasons = ", ".join(f"{reason} {count:,}" for reason, count in result.invalid_reasons.items())
-        click.echo(f"unread     {reasons}")
+        fact("unread", ", ".join(f"{reason} {count:,}" for reason, count in result.invalid_reasons.items()))
     cost = "" if spend.cost is None else f", ${spend.cost:,.4f}"
     through = f", the rest in {spend.batches} batch{'es' * (spend.batches > 1)}" if spend.batches else ""
-    click.echo(
-        f"queries    {spend.queries:,} ({spend.probe_queries} to probe{through}), "
-        f"{spend.prompt_tokens:,} tokens in, {spend.completion_tokens:,} out{cost}"
+    fact(
+        "queries",
+        f"{spend.queries:,} ({spend.probe_queries} to probe{through}), "
+        f"{spend.prompt_tokens:,} tokens in, {spend.completion_tokens:,} out{cost}",
     )
     if result.next_dollar is not None and result.ece.low is not None and result.ece.high is not None:
         half = (result.ece.high - result.ece.low) / 2
-        click.echo(
-            f"next $1    {result.next_dollar.queries:,} more queries: the ECE to about "
-            f"+- {result.next_dollar.half_width:.4f} (now +- {half:.4f})"
+        fact(
+            "next $1",
+            f"would pay for {result.next_dollar.queries:,} more queries, and narrow the ECE's interval from "
+            f"+- {half:.4f} to about +- {result.next_dollar.half_width:.4f}",
         )
     if result.oracle is not None:
         off = result.oracle.difference
         inside = {True: ", inside the interval", False: ", OUTSIDE the interval", None: ""}
-        click.echo(
-            f"oracle     ECE {result.oracle.ece:.4f}{inside[result.oracle.inside_interval]}"
-            + ("" if off is None else f"; the estimate is off by {off:+.4f}")
+        fact(
+            "oracle",
+            f"ECE {result.oracle.ece:.4f}{inside[result.oracle.inside_interval]}"
+            + ("" if off is None else f"; the estimate is off by {off:+.4f}"),
         )
     if result.stopped is not None:
-        click.echo(f"stopped    {printable(result.stopped, 400)}; the same command goes on")
+        fact("stopped", f"{printable(result.stopped, 400)}; the same command goes on")
     written = [name for name in (RESULT_FILE, ANSWERS_FILE, RUN_FILE) if (folder / name).exists()]
-    click.echo(f"files      {folder}: {', '.join(written)}")
+    fact("files", f"{folder}: {', '.join(written)}")
     if (folder / PAGE_FILE).exists():
-        click.echo(f"report     {folder / PAGE_FILE}")
+        fact("report", str(folder / PAGE_FILE))
+
+
+def _show_parts(result: AuditResult) -> None:
+    """A line a part, the largest ones if there are many, and whether they differ by more than chance."""
+    if not result.parts:
+        return
+    most = sorted(result.parts, key=lambda part: part.items, reverse=True)[:MOST_PARTS]
+    shown = [part for part in result.parts if part in most]
+    left = len(result.parts) - len(shown)
+    what = f"by {printable(result.by or '', 40)}"
+    if left:
+        what += f", the {len(shown)} largest of {left + len(shown)}"
+    if result.parts_pvalue is None:
+        verdict = "whether they differ by more than chance cannot be told"
+    elif result.parts_pvalue < ALPHA:
+        verdict = f"they differ by more than chance (p-value {result.parts_pvalue:.3g})"
+    else:
+        verdict = f"they differ no more than by chance (p-value {result.parts_pvalue:.3g})"
+    fact("parts", f"{what}; {verdict}")
+    names = [printable(part.name, 30) for part in shown]
+    width = max(len(name) for name in names)
+    for name, part in zip(names, shown, strict=True):
+        few = "  few items" if part.few else ""
+        right = "" if part.accuracy.value is None else f"  accuracy {part.accuracy.value:.3f}"
+        click.echo(f"{'':{WIDTH}}{name:{width}}  {part.items:>7,} items  ECE {_short(part.ece)}{right}{few}")
+
+
+def _short(estimate: Estimate) -> str:
+    if estimate.value is None:
+        return "unknown"
+    if estimate.low is None or estimate.high is None:
+        return f"{estimate.value:.3f}"
+    return f"{estimate.value:.3f} ({estimate.low:.3f} to {estimate.high:.3f})"
 
 
 def _number(estimate: Estimate, level: str) -> str:

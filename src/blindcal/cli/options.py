@@ -13,7 +13,8 @@ import msgspec
 
 from blindcal.endpoints import tokens
 from blindcal.endpoints.base import Endpoint
-from blindcal.endpoints.http import Address, HttpEndpoint, PlainHttpKeyWarning
+from blindcal.endpoints.http import Address, HttpEndpoint, PlainHttpKeyWarning, keyless
+from blindcal.errors import ConfigError
 from blindcal.items import catalogue, files
 from blindcal.prices import Prices
 from blindcal.records import Item
@@ -263,18 +264,44 @@ def answer_words(items: files.Items, positive: str | None, negative: str | None)
     return positive or own[0], negative or own[1]
 
 
-def open_endpoint(address: Address) -> HttpEndpoint:
-    """The endpoint; what there is to warn about is said on standard error first."""
-    source = click.get_current_context().get_parameter_source("api_key_env")
-    if source is click.core.ParameterSource.COMMANDLINE and not os.environ.get(address.api_key_env):
-        name = printable(address.api_key_env, 80)
-        click.echo(f"warning: {name}, named by --api-key-env, is not set: no key is sent", err=True)
+def open_endpoint(address: Address, *, begun: bool = False) -> HttpEndpoint:
+    """The endpoint; what there is to warn about is said on standard error first.
+
+    If a run is ``begun`` it may need nothing more of the endpoint, and a missing key may not matter.
+    """
+    check_key(address, begun=begun)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", PlainHttpKeyWarning)
         endpoint = HttpEndpoint(address)
     for warning in caught:
         click.echo(f"warning: {warning.message}", err=True)
     return endpoint
+
+
+def check_key(address: Address, *, begun: bool = False) -> None:
+    """Say that there is no API key before anything else is done, if that is likely to matter.
+
+    Raises
+    ------
+    ConfigError
+        If nothing is begun yet and the endpoint is one that answers nothing without a key.
+    """
+    name = printable(address.api_key_env, 80)
+    found = keyless(address)
+    if found is not None and found.needed and not begun:
+        raise ConfigError(
+            f"{printable(found.host, 80)} wants an API key and {name} is not set: export {name}=..., or name "
+            "the variable that holds the key with --api-key-env"
+        )
+    source = click.get_current_context().get_parameter_source("api_key_env")
+    if source is click.core.ParameterSource.COMMANDLINE and not os.environ.get(address.api_key_env):
+        click.echo(f"warning: {name}, named by --api-key-env, is not set: no key is sent", err=True)
+    elif found is not None:
+        click.echo(
+            f"warning: {name} is not set, so no key is sent to {printable(found.host, 80)}; if it wants one, "
+            "set that variable or name another with --api-key-env",
+            err=True,
+        )
 
 
 async def choose_tokens(

@@ -9,12 +9,15 @@ from typing import Any
 import click
 import msgspec
 import numpy as np
+from tqdm import tqdm
 
+from blindcal.asking.prepare import ABOUT
 from blindcal.cli import options
 from blindcal.endpoints import tokens
-from blindcal.endpoints.base import Patient
+from blindcal.endpoints.base import Endpoint, Patient
+from blindcal.endpoints.http import HttpEndpoint
 from blindcal.endpoints.probe import ITEMS, Probe, probe
-from blindcal.records import Item, Targets
+from blindcal.records import Item, Reply, Request, Targets
 from blindcal.settings import Settings
 from blindcal.text import printable
 
@@ -65,11 +68,13 @@ def command(
       2  a wrong command line
     """
     settings = Settings(**chosen)
+    endpoint = options.open_endpoint(settings.address)
     with options.load_items(items, settings) as questions:
         settings = settings.resolved(len(questions), questions.words)
         order = np.random.default_rng(settings.seed).permutation(len(questions))[: ITEMS + options.PILOTS]
         sample = [questions[int(k)] for k in order]
-    choice, found = asyncio.run(_probe(settings, sample))
+    with tqdm(desc="probing", total=ABOUT, unit="query", leave=False, delay=1, disable=None) as bar:
+        choice, found = asyncio.run(_probe(endpoint, settings, sample, bar))
     if as_json:
         click.echo(msgspec.json.encode({**_fields(found), "votes": choice.votes}))
     else:
@@ -77,9 +82,28 @@ def command(
     click.get_current_context().exit(EXIT[found.verdict])
 
 
-async def _probe(settings: Settings, sample: list[Item]) -> tuple[tokens.Choice, Probe]:
-    async with options.open_endpoint(settings.address) as endpoint:
-        patient = Patient(endpoint)
+class _Counted:
+    """An endpoint whose replies move a bar."""
+
+    def __init__(self, endpoint: Endpoint, bar: tqdm[Any]) -> None:
+        self._endpoint, self._bar = endpoint, bar
+
+    async def ask(self, request: Request) -> Reply:
+        reply = await self._endpoint.ask(request)
+        if self._bar.n == self._bar.total:  # some endpoints need looking into
+            self._bar.total += 1
+        self._bar.update()
+        return reply
+
+    async def close(self) -> None:
+        await self._endpoint.close()
+
+
+async def _probe(
+    endpoint: HttpEndpoint, settings: Settings, sample: list[Item], bar: tqdm[Any]
+) -> tuple[tokens.Choice, Probe]:
+    async with endpoint:
+        patient = Patient(_Counted(endpoint, bar))
         choice = await options.choose_tokens(endpoint, patient, sample[-options.PILOTS :], settings)
         found = await probe(
             patient,

@@ -184,6 +184,8 @@ def command(
         _say_plan(settings, wanted)
         return
     say = (lambda _: None) if quiet else _say
+    if settings:
+        options.check_key(next(iter(settings.values())).address, begun=(out / "runs").exists())
     try:
         paths = sources.find(list(files)) if files else []
         paths += [_score(model, one, out, chosen, say) for model in transformers for one in data]

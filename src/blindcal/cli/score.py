@@ -14,6 +14,7 @@ from tqdm import tqdm
 from blindcal.cli import options
 from blindcal.endpoints import tokens
 from blindcal.endpoints.base import Patient
+from blindcal.endpoints.http import HttpEndpoint
 from blindcal.errors import ConfigError
 from blindcal.items import files
 from blindcal.records import Item, Targets
@@ -76,14 +77,15 @@ def command(
       text|id    the logprob of each spelling, the pair first
     """
     settings = Settings(semantics="max", **chosen)
+    endpoint = None if transformers else options.open_endpoint(settings.address)
     with options.load_items(items, settings) as questions:
         wanted = _Wanted(questions, first)
         settings = settings.resolved(len(questions), questions.words)
-        if transformers:
+        if endpoint is None:
             loaded = HfModel(settings.model, HfSettings(device, dtype, batch_tokens))
             file = _from_model(wanted, loaded, out, settings)
         else:
-            file = asyncio.run(_from_endpoint(wanted, out, settings, concurrency))
+            file = asyncio.run(_from_endpoint(endpoint, wanted, out, settings, concurrency))
         file.finish([item.id for item in wanted])
     pair = " against ".join(f"{printable(token.text)!r} ({token.id})" for token in in_order(file.targets)[:2])
     click.echo(f"{len(file.done)} items in {out}; p is {pair}", err=True)
@@ -109,9 +111,11 @@ class _Wanted:
         return (item for item in self if item.id not in done)
 
 
-async def _from_endpoint(wanted: _Wanted, out: Path, settings: Settings, concurrency: int) -> ScoreFile:
+async def _from_endpoint(
+    endpoint: HttpEndpoint, wanted: _Wanted, out: Path, settings: Settings, concurrency: int
+) -> ScoreFile:
     pilots = wanted.pilots()
-    async with options.open_endpoint(settings.address) as endpoint:
+    async with endpoint:
         patient = Patient(endpoint)
         choice = await options.choose_tokens(endpoint, patient, pilots, settings)
         reader = await Reader.open(patient, pilots[0], choice.targets)
@@ -154,4 +158,4 @@ async def _targets(model: HfModel, settings: Settings) -> Targets:
 
 
 def _progress(wanted: _Wanted, file: ScoreFile) -> tqdm[Any]:
-    return tqdm(total=len(wanted), initial=len(file.done), unit="item", leave=False)
+    return tqdm(total=len(wanted), initial=len(file.done), unit="item", leave=False, disable=None)

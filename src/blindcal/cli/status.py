@@ -9,6 +9,7 @@ from typing import Any
 import click
 import msgspec
 
+from blindcal.design import METHODS
 from blindcal.results.result import RESULT_FILE, AuditResult
 from blindcal.store import RUN_FILE, Batch, Store, in_use
 from blindcal.text import printable
@@ -42,6 +43,8 @@ def _status(path: Path) -> dict[str, Any]:
         ready: dict[str, Any] = store.note("ready") or {}
         rounds = store.rounds()
         usage = store.usage()
+        # Once it is over, what it found holds what it cost; until then, what was answered so far does.
+        probed: dict[str, int] = ready.get("spent") or asdict(store.asides_usage())
         batches = store.batches()
     asked = sum(len(one) for one in rounds)
     finished = path.with_name(RESULT_FILE)
@@ -54,6 +57,7 @@ def _status(path: Path) -> dict[str, Any]:
         "rounds": len(rounds),
         "asked": asked,
         "usage": asdict(usage),
+        "probe": probed,
         "result": None,
         "batches": [described(batch) for batch in batches],
     }
@@ -64,24 +68,41 @@ def _status(path: Path) -> dict[str, Any]:
 
 
 def _in_words(found: dict[str, Any]) -> dict[str, Any]:
-    usage, result = found["usage"], found["result"]
+    usage, probed, result = found["usage"], found["probe"], found["result"]
     answered = f"{usage['queries']:,} of {found['asked']:,} asked for so far"
+    queries = (
+        "as many queries as the budget pays for"
+        if found["queries"] is None
+        else f"{found['queries']:g} queries an item"
+    )
     told = {
         "run": found["run"],
         "state": found["state"],
         "model": f"{found['model']} at {found['base_url']}",
-        "method": f"{found['method']}, {found['queries']} queries an item, seed {found['seed']}",
+        "method": f"{found['method']}, {queries}, seed {found['seed']}",
         "items": found["items"],
-        "verdict": found["verdict"] or "not probed yet",
+        "verdict": found["verdict"] or _unprobed(found["method"]),
+        "probe": f"{probed['queries']:,} queries, {_tokens(probed)}",
         "rounds": found["rounds"],
         "answers": f"{answered}, {usage['invalid']:,} invalid",
-        "usage": ", ".join(f"{name} {value:,}" for name, value in usage.items()),
+        "usage": f"{usage['attempts']:,} requests, {_tokens(usage)}; the probe's not counted",
     }
     if result is not None:
         state = "complete" if result["complete"] else "partial"
         ece = "unknown" if result["ece"] is None else f"{result['ece']:.4f}"
         told["result"] = f"ECE {ece}, {result['created']}, {state}"
     return told
+
+
+def _unprobed(method: str | None) -> str:
+    known = METHODS.get(method or "")
+    if known is not None and known.reads == "stated":
+        return "none needed: what is said in words is taken as it is"
+    return "not there yet"
+
+
+def _tokens(usage: dict[str, int]) -> str:
+    return f"{usage['prompt_tokens']:,} tokens in, {usage['completion_tokens']:,} out"
 
 
 def described(batch: Batch) -> dict[str, Any]:

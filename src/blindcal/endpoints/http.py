@@ -35,6 +35,7 @@ Api: TypeAlias = Literal["chat", "completions"]
 
 NOT_OFFERED = frozenset({400, 404, 405, 422, 501})
 MAX_REPLY_BYTES = 4 * 2**20
+_ALWAYS_KEYED = frozenset({"api.openai.com", "openrouter.ai", "api.together.xyz", "api.fireworks.ai"})
 RAW_BODY_BYTES = 2**20  # aiohttp warns about raw bodies above this size
 
 
@@ -54,6 +55,14 @@ class Address:
     api_key_env: str = "OPENAI_API_KEY"
     extra_body: Mapping[str, Any] = field(default_factory=dict)
     timeout: float = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class Keyless:
+    """A host that would be asked without a key, and whether it answers nothing without one."""
+
+    host: str
+    needed: bool
 
 
 class PlainHttpKeyWarning(UserWarning):
@@ -210,6 +219,18 @@ class HttpEndpoint:
     def redact(self, text: str) -> str:
         """A text in which the key, if it is there, is not."""
         return text.replace(self._key, "[key]") if self._key else text
+
+
+def keyless(address: Address, environ: Mapping[str, str] = os.environ) -> Keyless | None:
+    """Whether an endpoint on another machine, over https, would be asked without a key.
+
+    ``needed`` says that it is one of those that answer nothing without.
+    """
+    url = _parse_url(address.base_url)
+    host = url.host or ""
+    if url.scheme != "https" or is_loopback(host) or environ.get(address.api_key_env, "").strip():
+        return None
+    return Keyless(host, needed=address.api_version is not None or host in _ALWAYS_KEYED)
 
 
 def is_loopback(host: str) -> bool:
