@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import os
 import subprocess
@@ -13,6 +14,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from click.testing import CliRunner, Result
+from scipy.special import expit, logsumexp
 
 from blindcal.cli import app
 from blindcal.cli.audit import show
@@ -20,8 +22,10 @@ from blindcal.endpoints.http import Address, keyless
 from blindcal.endpoints.recording import Recording
 from blindcal.endpoints.replay import Server, running
 from blindcal.errors import BlindcalError, ConfigError
+from blindcal.estimate.truth import binned_ece
 from blindcal.items.files import load
 from blindcal.methods import measures
+from blindcal.results.result import AuditResult, Estimate
 from results import around, part
 from results import result as made_up
 
@@ -115,8 +119,8 @@ def test_an_audit_that_asked_nothing_leaves_nothing(items: Path, server: Server,
 
 def test_status_counts_what_the_probe_was_paid(items: Path, server: Server, tmp_path: Path) -> None:
     """Cut short while it probes, a run keeps and counts every reply; the next call asks only the rest."""
-    given = ("audit", items, "--model", "replay", "--base-url", server.base_url, "--quiet")
-    given += ("--method", "blind", "--out", tmp_path / "run")
+    given: tuple[object, ...] = ("audit", items, "--model", "replay", "--base-url", server.base_url)
+    given += ("--quiet", "--method", "blind", "--out", tmp_path / "run")
     assert "does not even pay for the probe" in str(blindcal(*given, "--max-queries", 7).exception)
     assert "probe      7 queries, " in blindcal("status", tmp_path / "run").output
     assert blindcal(*given).exit_code == 0
@@ -126,6 +130,39 @@ def test_status_counts_what_the_probe_was_paid(items: Path, server: Server, tmp_
         found["probe"]["prompt_tokens"] + found["usage"]["prompt_tokens"]
         == (json.loads((tmp_path / "run" / "result.json").read_text())["spend"]["prompt_tokens"])
     )
+
+
+def test_a_logit_file_is_an_oracle_and_can_be_simulated(items: Path, tmp_path: Path) -> None:
+    """What ``serve --scores`` replays, ``audit --oracle`` compares with, of the tokens that were asked."""
+    rng = np.random.default_rng(4)
+    logits = 3 * rng.standard_normal((N, 4)) + (0, 6, 6, 0)  # " True" and "False" are its favourites
+    path = tmp_path / "m__d__logits.csv"
+    with path.open("w", newline="") as file:
+        table = csv.writer(file)
+        table.writerow(["id", "label", "True|1", " True|2", "False|3", " False|4", "lse", "argmax"])
+        for k, row in enumerate(logits):
+            whole = [*row.tolist(), float(logsumexp(row)) + 1e-6, int(row.argmax()) + 1]
+            table.writerow([f"q{k}", k % 2, *whole])
+    with load(items) as loaded:
+        asked = list(loaded)
+    out = tmp_path / "run"
+    with running(Recording.load(path), asked) as server:
+        done = blindcal(
+            "audit", items, "--model", "m__d__logits", "--base-url", server.base_url, "--out", out,
+            "--oracle", path, "--positive", "True", "--negative", "False", "--method", "blind", "--quiet",
+        )  # fmt: skip
+    assert done.exit_code == 0, done.output
+    found = AuditResult.load(out / "result.json")
+    assert found.oracle is not None
+    assert [token.id for token in (*found.targets.positive, *found.targets.negative)] == [2, 3]
+    assert found.oracle.column == " True|2 against False|3"
+    labels = np.arange(N) % 2
+    truth = binned_ece(labels, expit(logits[:, 1] - logits[:, 2]), len(found.bins)).ece
+    assert found.oracle.ece == pytest.approx(truth)
+    shown = blindcal("simulate", path, "--method", "blind", "--repeats", 1, "--json")
+    assert shown.exit_code == 0, shown.output
+    alone = binned_ece(labels, expit(logits[:, 0] - logits[:, 2]), 5).ece
+    assert json.loads(shown.output)["oracle"] == pytest.approx(alone)
 
 
 def test_the_parts_are_on_the_console(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -142,6 +179,17 @@ def test_the_parts_are_on_the_console(tmp_path: Path, capsys: pytest.CaptureFixt
     assert "the 12 largest of 30; they differ by more than chance (p-value 0.001)" in shown
     assert "part 29" in shown
     assert "part 3 " not in shown
+
+
+def test_the_headline_says_what_figures_and_ranges_are_of(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A figure is of the items asked, its interval for all questions like them: said once, where both are."""
+    show(made_up(), tmp_path)
+    said = "ranges     95% intervals, for all questions like these; the figures are of these 1,000"
+    assert said in capsys.readouterr().out
+    show(made_up(ece=Estimate(0.1)), tmp_path)
+    assert "ranges" not in capsys.readouterr().out
 
 
 def test_what_is_measured_names_the_number_of_answers() -> None:

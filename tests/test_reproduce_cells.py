@@ -158,6 +158,20 @@ def test_files_are_found_and_named(tmp_path: Path) -> None:
         sources.find([tmp_path / "nowhere"])
 
 
+@pytest.mark.parametrize(
+    ("name", "model", "data"),
+    [
+        ("meta-llama__Llama-3.1-8B__boolq__logits.csv.gz", "meta-llama__Llama-3.1-8B", "boolq"),
+        ("gpt-4o__mmlu.csv", "gpt-4o", "mmlu"),
+        ("gpt-4o.csv", "gpt-4o", "items"),
+        ("gpt-4o__logits.csv", "gpt-4o", "items"),
+    ],
+)
+def test_the_last_underscores_divide_model_and_set(name: str, model: str, data: str) -> None:
+    """A model's own name may hold two underscores, as ORGANISATION__MODEL does."""
+    assert sources.names(Path(name)) == (model, data)
+
+
 def test_the_recorded_models_hold_what_they_are_said_to() -> None:
     """The oracles of the recorded cells under the three semantics, as their notes print them."""
     path = SHARED / "logits" / "smollm2__boolq__logits.csv.gz"

@@ -5,12 +5,15 @@ from __future__ import annotations
 import gzip
 from pathlib import Path
 
+import numpy as np
 import pyarrow  # type: ignore[import-untyped]
 import pyarrow.parquet  # type: ignore[import-untyped]
 import pytest
+from scipy.special import expit
 
 from blindcal.errors import InputError
-from blindcal.items.scores import read_scores
+from blindcal.items.scores import read_scores, stem
+from blindcal.records import Targets, Token
 
 TEXT = "id,label,p\na,0,0.25\nb,1,1.0\nc,1,1e-7\n"
 
@@ -55,6 +58,42 @@ def test_another_column_can_be_asked_for(tmp_path: Path) -> None:
     path = write(tmp_path / "s.csv", "id,label,p,p_max\na,0,0.1,0.9\n")
     assert read_scores(path, "p_max").p.tolist() == [0.9]
     assert (read_scores(path, "p_sum").p.tolist(), read_scores(path, "p_sum").column) == ([0.1], "p")
+
+
+LOGITS = """id,label,True|7, True|8,False|9, False|10,lse,argmax
+a,0,1.0,3.0,0.0,0.5,4.0,8
+b,1,2.0,1.0,3.0,0.0,4.0,9
+"""
+
+
+def test_logits_are_read_wherever_probabilities_are(tmp_path: Path) -> None:
+    """A logit file gives one spelling a side, the likeliest or all of them, and says which these are."""
+    path = write(tmp_path / "m__d__logits.csv", LOGITS)
+    one = read_scores(path)
+    assert one.p == pytest.approx(expit([1.0, -1.0]))
+    assert one.column == "True|7 against False|9"
+    assert read_scores(path, "p_max").p == pytest.approx(expit([2.5, -1.0]))
+    total = np.logaddexp([1, 2], [3, 1]) - np.logaddexp([0, 3], [0.5, 0])
+    assert read_scores(path, "p_sum").p == pytest.approx(expit(total))
+    assert read_scores(path, words=("False", "True")).p == pytest.approx(1 - one.p)
+    asked = Targets((Token(8, " True"),), (Token(9, "False"),))
+    assert one.about(asked).p == pytest.approx(expit([3.0, -2.0]))
+    assert one.about(Targets((Token(1, "Yes"),), (Token(2, "No"),))) is one
+
+
+def test_logits_of_other_words_are_refused_with_those_there_are(tmp_path: Path) -> None:
+    """A wrong word is answered with the spellings that the file has, a wrong number with its row."""
+    path = write(tmp_path / "s.csv", LOGITS)
+    with pytest.raises(InputError, match=r"no columns for Yes and No; .* among 'True', ' True', 'False'"):
+        read_scores(path, words=("Yes", "No"))
+    with pytest.raises(InputError, match=r"row 2, True\|7: must be a number, got 'x'"):
+        read_scores(write(tmp_path / "bad.csv", LOGITS.replace("b,1,2.0", "b,1,x")))
+
+
+def test_dots_in_a_files_name_are_its_own() -> None:
+    """Only what says how a file is written is taken off its name."""
+    names = {"Llama-3.1-8B__boolq.csv.gz": "Llama-3.1-8B__boolq", "a.v2.jsonl": "a.v2", "b.parquet.gz": "b"}
+    assert {name: stem(Path(name)) for name in names} == names
 
 
 BAD = [

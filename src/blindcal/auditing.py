@@ -36,6 +36,7 @@ from blindcal.endpoints.http import HttpEndpoint
 from blindcal.errors import ConfigError, NotIdentifiedError
 from blindcal.items.catalogue import open_items
 from blindcal.items.files import Items
+from blindcal.items.scores import stem
 from blindcal.methods import measures
 from blindcal.planning import budget
 from blindcal.planning.stages import taken
@@ -140,7 +141,7 @@ async def audit_async(
     limits, prices : optional
         How hard to ask and when to stop; dollars per million tokens.
     oracle : path, optional
-        A score file (``id``, ``label``, ``p``) with the true probabilities, to compare with.
+        A score file (``id``, ``label``, ``p``) or a logit file with the true probabilities, to compare with.
     force : bool
         Go on although the probe found the endpoint unfit.
     endpoint, targets : optional
@@ -189,7 +190,7 @@ async def audit_async(
         truth = (
             None
             if oracle is None
-            else await asyncio.to_thread(read_truth, Path(oracle), loaded, settings.measured)
+            else await asyncio.to_thread(read_truth, Path(oracle), loaded, settings.measured, settings.words)
         )
         begun, known = time.monotonic(), store.usage().queries
         async with _opened(endpoint, settings) as asked:
@@ -276,8 +277,8 @@ async def audit_async(
 
 def default_folder(items: str | Path, model: str) -> Path:
     """Where a run goes if nothing is said: the same for the same items and model."""
-    stem = Path(items).name.split(".")[0]
-    return Path("runs") / "-".join(re.sub(r"[^\w.]+", "-", part).strip("-.") for part in (stem, model))
+    names = stem(Path(items)), model
+    return Path("runs") / "-".join(re.sub(r"[^\w.]+", "-", one).strip("-.") for one in names)
 
 
 def _there(folder: Path) -> Path:
@@ -430,7 +431,9 @@ def _conclude(
         targets=ready.targets,
         example=example,
         probe=ready.probe,
-        oracle=None if truth is None else truth.compare(labels, found.ece, settings.bins),
+        oracle=None
+        if truth is None
+        else truth.compare(labels, found.ece, settings.bins, ready.targets if semantics == "pair" else None),
         settings=settings.fixed(items),
         next_dollar=None
         if prices is None or not limited or settings.method != "latent"

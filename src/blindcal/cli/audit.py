@@ -111,7 +111,9 @@ LONGEST_POLL = 60.0  # seconds between looks at a batch
 )
 @click.option("--no-prompts", is_flag=True, help="Keep only hashes of the questions in the run file.")
 @click.option(
-    "--oracle", type=click.Path(path_type=Path), help="Scores (id,label,p) to compare the result with."
+    "--oracle",
+    type=click.Path(path_type=Path),
+    help="Scores (id,label,p) or logits to compare the result with.",
 )
 @click.option(
     "--concurrency",
@@ -319,6 +321,11 @@ def show(result: AuditResult, folder: Path) -> None:
     fact("accuracy", _number(result.accuracy, level))
     if result.calibrated_pvalue is not None:
         fact("p-value", f"{result.calibrated_pvalue:.3g} for perfect calibration")
+    if result.ece.low is not None:
+        fact(
+            "ranges",
+            f"{level} intervals, for all questions like these; the figures are of these {counts.items:,}",
+        )
     if counts.items < FEW:
         read = "read the interval, not the figure"
         fact("note", f"few items: {'the figure says little' if result.ece.low is None else read}")

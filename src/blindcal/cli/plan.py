@@ -47,7 +47,7 @@ USUAL = 1000  # items, if neither a number nor a file says how many
     show_default=True,
     metavar="SHAPE",
     help=f"What is assumed of the model: {', '.join(shapes.PRESETS)}; the folder of a finished run; or a "
-    "file of scores (id,label,p).",
+    "file of scores (id,label,p) or logits.",
 )
 @click.option("--ece", type=click.FloatRange(0, 1), help="The shape, scaled to have this ECE.")
 @click.option(

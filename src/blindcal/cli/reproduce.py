@@ -16,6 +16,7 @@ from blindcal.cli import options
 from blindcal.endpoints.http import Api
 from blindcal.errors import ConfigError
 from blindcal.items import catalogue
+from blindcal.items.scores import stem
 from blindcal.records import Semantics
 from blindcal.reproduce import audited, folder, sources, table
 from blindcal.reproduce.cells import WAYS, Cache, Wanted, compute
@@ -150,7 +151,8 @@ def command(
     one goes on.
 
     FILES are scores (id,label,p) or logits (id,label,'text|token id',...,lse,argmax), or folders of them,
-    named MODEL__DATASET.csv. Beside an endpoint of the same MODEL and DATASET they are its oracle.
+    named MODEL__DATASET.csv; the last two underscores divide the names, so that a MODEL may hold some too.
+    Beside an endpoint of the same MODEL and DATASET they are its oracle.
 
     \b
     Examples:
@@ -211,22 +213,25 @@ Key = tuple[str, str]
 
 def _known(
     paths: list[Path], chosen: Mapping[str, Any], semantics: Semantics, quiet: bool
-) -> dict[Key, Source]:
-    """The files by model and data set, as these are written in names of files."""
+) -> dict[str, Source]:
+    """The files by the name that one of their model and data set has."""
     words = {"positive": chosen["positive"], "negative": chosen["negative"]}
-    found: dict[Key, Source] = {}
+    found: dict[str, Source] = {}
     for path in tqdm(paths, unit="file", leave=False, delay=2, disable=quiet or None):
         one = sources.read(path, **words)
-        key = (file_name(one.model), file_name(one.data))
+        key = file_name(one.model, one.data)
         if key in found:
-            raise ConfigError(f"{path}: a second file of {one.name}; files are named MODEL__DATASET.csv")
+            raise ConfigError(
+                f"{path}: a second file of {one.name}; files are named MODEL__DATASET.csv, and the last two "
+                "underscores divide them"
+            )
         found[key] = one.spelled("max") if semantics == "max" else one
     return found
 
 
 def _from_endpoints(
     settings: Mapping[Key, Settings],
-    known: dict[Key, Source],
+    known: dict[str, Source],
     wanted: Wanted,
     out: Path,
     concurrency: int,
@@ -245,7 +250,7 @@ def _from_endpoints(
                 wanted,
                 out / "runs" / file_name(model, short),
                 data=short,
-                oracle=known.pop((file_name(model), file_name(short)), None),
+                oracle=known.pop(file_name(model, short), None),
                 limits=Limits(concurrency),
                 progress=bar,
                 stage=say,
@@ -256,7 +261,7 @@ def _from_endpoints(
 
 
 def _from_files(
-    known: Mapping[Key, Source], wanted: Wanted, cache: Cache, jobs: int | None, quiet: bool
+    known: Mapping[str, Source], wanted: Wanted, cache: Cache, jobs: int | None, quiet: bool
 ) -> list[Column]:
     work = [(one, wanted) for one in known.values()]
     with tqdm(unit="cell", delay=2, disable=quiet or None, leave=False) as bar:
@@ -299,7 +304,7 @@ def _score(model: str, one: str, out: Path, chosen: Mapping[str, Any], say: Call
 
 def _short(one: str) -> str:
     """A data set's name in the table: that of its file, or its own."""
-    return one.rpartition("/")[2].split(".")[0] if not catalogue.is_name(one) else one
+    return stem(Path(one)) if not catalogue.is_name(one) else one
 
 
 def _say(stage: str) -> None:

@@ -37,6 +37,8 @@ from blindcal.text import printable
 @click.option(
     "--generate", "generated", type=int, help="Also audit N generated items of an overconfident model."
 )
+@click.option("--positive", help="The positive answer in a logit file.  [default: True or Yes]")
+@click.option("--negative", help="The negative answer in a logit file.  [default: False or No]")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object a line instead of a table.")
 def command(
     scores: tuple[Path, ...],
@@ -47,11 +49,14 @@ def command(
     repeats: int,
     seed: int,
     generated: int | None,
+    positive: str | None,
+    negative: str | None,
     as_json: bool,
 ) -> None:
     """Run a method against known probabilities, exactly as an opaque endpoint would answer.
 
-    SCORES are files with the columns id, label (0/1) and p (probability of the positive class): .csv or
+    SCORES are files with the columns id, label (0/1) and p (probability of the positive class), or with
+    logits in columns named 'text|token id' instead of p, of which one spelling a side counts: .csv or
     .parquet, gzip allowed. For each the method's estimates of the expected calibration error are compared
     with the oracle, the binned ECE of the probabilities themselves.
 
@@ -63,7 +68,10 @@ def command(
         raise click.UsageError("give at least one score file, or --generate N")
     if repeats < 1:
         raise InputError(f"repeats: must be at least 1, got {repeats}")
-    sets = [_Set(printable(str(path), 200), *_load(path)) for path in scores]
+    if (positive is None) != (negative is None):
+        raise click.UsageError("--positive and --negative go together")
+    words = None if positive is None or negative is None else (positive, negative)
+    sets = [_Set(printable(str(path), 200), *_load(path, words)) for path in scores]
     if generated is not None:
         sets.append(_Set(f"generated {generated:,}", *generate(generated, seed)))
     rows: list[tuple[str, Simulation]] = []
@@ -97,8 +105,8 @@ class _Set:
     p: FloatArray
 
 
-def _load(path: Path) -> tuple[IntArray, FloatArray]:
-    scores = read_scores(path)
+def _load(path: Path, words: tuple[str, str] | None) -> tuple[IntArray, FloatArray]:
+    scores = read_scores(path, words=words)
     return scores.labels, scores.p
 
 

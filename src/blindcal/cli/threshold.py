@@ -178,7 +178,7 @@ def _all_thresholds(fit: LatentFit, level: float, as_json: bool) -> None:
     for k, t in enumerate(curve.thresholds):
         cells = [f"{b.value[k]:.3f} ({b.low[k]:.3f} to {b.high[k]:.3f})" for b in bands]
         click.echo(f"{t:<9.2f}  " + "  ".join(cells))
-    click.echo(f"intervals: {level:.0%}, each for itself")
+    click.echo(f"what to expect of new questions like these; intervals: {level:.0%}, each for itself")
 
 
 def _show(

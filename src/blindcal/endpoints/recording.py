@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from blindcal.errors import InputError
-from blindcal.items.scores import read_table
+from blindcal.items.scores import read_table, stem, token_of
 from blindcal.records import INVALID, NEGATIVE, POSITIVE, FloatArray, IntArray, Round, Targets, Token
 from blindcal.text import spoken
 from blindcal.wording import INSTRUCTION
@@ -64,7 +64,7 @@ class Recording:
     def load(cls, path: Path, *, positive: str = "Yes", negative: str = "No") -> Recording:
         """Read ``id,label,p``, or logits in columns ``text|token id`` beside lse, argmax; CSV or Parquet."""
         header, table = read_table(path)
-        name = path.name.split(".")[0]
+        name = stem(path)
         if "p" in header:
             ids, p = _columns(path, header, table, ["p"])
             return cls.from_probabilities(ids, p[:, 0], name=name, positive=positive, negative=negative)
@@ -73,7 +73,7 @@ class Recording:
             raise InputError(
                 f"{path}: expected a column p, or logit columns named 'text|token id' beside lse, argmax"
             )
-        tokens = tuple(_token(path, column) for column in columns)
+        tokens = tuple(token_of(path, column) for column in columns)
         ids, values = _columns(path, header, table, [*columns, "lse", "argmax"])
         logits, lse, argmax = values[:, :-2], values[:, -2], values[:, -1].astype(np.int64)
         others_first = np.where(np.isin(argmax, [token.id for token in tokens]), 0, argmax)
@@ -150,11 +150,3 @@ def _columns(
             f"{path}: a row does not hold a number in each of {', '.join(names)}: {error}"
         ) from None
     return [str(one) for one in columns[header.index("id")]], values
-
-
-def _token(path: Path, column: str) -> Token:
-    text, _, number = column.rpartition("|")
-    try:
-        return Token(int(number), text)
-    except ValueError:
-        raise InputError(f"{path}: column {column!r} is not named 'text|token id'") from None

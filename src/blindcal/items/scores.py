@@ -1,52 +1,162 @@
-"""Score files: known probabilities of labelled items, as CSV or Parquet, gzip allowed."""
+"""Score and logit files: what is known of a model on labelled items, as CSV or Parquet, gzip allowed.
+
+A score file has the columns id, label and p; a logit file has a column a spelling of an answer, named
+``text|token id``, from which every probability follows (METHOD 1). One reader takes either.
+"""
 
 from __future__ import annotations
 
 import csv
 import gzip
-from dataclasses import dataclass
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TypeAlias
 
 import numpy as np
+import numpy.typing as npt
+from scipy.special import expit, logsumexp
 
 from blindcal.errors import InputError, MissingExtraError
-from blindcal.records import FloatArray, IntArray
-from blindcal.text import printable
+from blindcal.records import FloatArray, IntArray, Semantics, Targets, Token
+from blindcal.text import printable, spoken
+
+BoolArray: TypeAlias = npt.NDArray[np.bool_]
+
+#: Answer words that are looked for in a logit file if none are named.
+WORDS = (("True", "False"), ("Yes", "No"))
+ENDINGS = (".csv.gz", ".csv", ".parquet.gz", ".parquet")
+_ENDING = re.compile(r"(\.(csv|jsonl?|ndjson|parquet))?(\.gz)?$")
+_SEMANTICS: dict[str, Semantics] = {"p": "pair", "p_max": "max", "p_sum": "sum"}
 
 
 @dataclass(frozen=True, slots=True)
 class Scores:
-    """The ids, labels and probabilities of a score file, in its order."""
+    """The ids, labels and probabilities of a file, in its order, and which columns these are.
+
+    ``tokens`` and their ``logits``, a column each, are what a logit file holds.
+    """
 
     path: str
     ids: tuple[str, ...]
     labels: IntArray
     p: FloatArray
     column: str
+    tokens: tuple[Token, ...] = ()
+    logits: FloatArray | None = None
+
+    def about(self, targets: Targets) -> Scores:
+        """The probability of these very tokens, where the file holds logits of them; else as it is."""
+        if self.logits is None or not {*targets.positive, *targets.negative} <= set(self.tokens):
+            return self
+        p = answer_probabilities(self.tokens, self.logits, targets)
+        return replace(self, p=p, column=_described(targets))
 
 
-def read_scores(path: Path, column: str = "p") -> Scores:
-    """Read the columns id, label and a probability; errors name the file, the row and the column.
+def read_scores(path: Path, column: str = "p", words: tuple[str, str] | None = None) -> Scores:
+    """Read ids, labels and a probability; errors name the file, the row and the column.
 
-    ``column`` falls back to ``p`` in files that hold only that. A missing id is the row's number.
+    Parameters
+    ----------
+    path : Path
+        A score or a logit file.
+    column : {"p", "p_max", "p_sum"}
+        What is wanted (METHOD 1: pair, max or sum). It falls back to ``p`` in score files that hold only
+        that; of a logit file it is computed.
+    words : pair of str, optional
+        The positive and the negative answer in a logit file; by default those of `WORDS` that it has.
+
+    A missing id is the row's number.
     """
     names, columns = read_table(path)
-    column = column if column in names else "p"
-    missing = [name for name in ("label", column) if name not in names]
+    spelled = [name for name in names if "|" in name]
+    wanted = column if column in names else "p"
+    logits = wanted not in names and bool(spelled)
+    missing = [name for name in ("label", *(() if logits else (wanted,))) if name not in names]
     if missing:
-        found = ", ".join(printable(name, 30) for name in names) or "none"
-        raise InputError(f"{path}: must have the columns id, label and p; lacks {missing[0]}, has {found}")
-    labels, p = columns[names.index("label")], columns[names.index(column)]
+        there = ", ".join(printable(name, 30) for name in names) or "none"
+        raise InputError(
+            f"{path}: must have the columns id, label and p; lacks {missing[0]}, has {there} "
+            "(logits, instead of p, go in columns named 'text|token id')"
+        )
+    labels = columns[names.index("label")]
     if not labels:
         raise InputError(f"{path}: holds no rows")
     ids = columns[names.index("id")] if "id" in names else [str(row) for row in range(len(labels))]
-    return Scores(
+    found = Scores(
         path=str(path),
         ids=tuple(str(one) for one in ids),
-        labels=_numbers(path, "label", labels, "0 or 1", (0.0, 1.0)).astype(np.int64),
-        p=_numbers(path, column, p, "a number in [0, 1]", None),
-        column=column,
+        labels=_numbers(path, "label", labels, "0 or 1", _label).astype(np.int64),
+        p=np.empty(0),
+        column=wanted,
     )
+    if not logits:
+        p = _numbers(path, wanted, columns[names.index(wanted)], "a number in [0, 1]", _share)
+        return replace(found, p=p)
+    tokens = tuple(token_of(path, name) for name in spelled)
+    values = [_numbers(path, name, columns[names.index(name)], "a number", _finite) for name in spelled]
+    targets = answers_in(path, tokens, words)
+    targets = targets if column == "p" else every_spelling(tokens, targets, _SEMANTICS[column])
+    return replace(found, tokens=tokens, logits=np.column_stack(values)).about(targets)
+
+
+def stem(path: Path) -> str:
+    """A file's name without what says how it is written; dots of its own stay."""
+    return _ENDING.sub("", path.name)
+
+
+def token_of(path: Path, column: str) -> Token:
+    """The token that a column of logits is named for."""
+    text, _, number = column.rpartition("|")
+    try:
+        return Token(int(number), text)
+    except ValueError:
+        raise InputError(f"{path}: column {printable(column, 60)!r} is not named 'text|token id'") from None
+
+
+def answers_in(path: Path, tokens: Sequence[Token], words: tuple[str, str] | None = None) -> Targets:
+    """The two tokens that are spelled exactly as the answer words are."""
+    wanted = WORDS if words is None else (words,)
+    by_text = {token.text: token for token in reversed(tokens)}
+    for positive, negative in wanted:
+        if positive in by_text and negative in by_text:
+            return Targets((by_text[positive],), (by_text[negative],))
+    spellings = ", ".join(repr(token.text) for token in tokens)
+    named = " or ".join(f"{positive} and {negative}" for positive, negative in wanted)
+    raise InputError(
+        f"{path}: no columns for {printable(named, 80)}; name the words with --positive and --negative, "
+        f"among {printable(spellings, 200)}"
+    )
+
+
+def every_spelling(tokens: Sequence[Token], targets: Targets, semantics: Semantics) -> Targets:
+    """Every recorded spelling of the two words instead of one each."""
+    positive, negative = (
+        tuple(token for token in tokens if spoken(token.text) == spoken(side[0].text))
+        for side in (targets.positive, targets.negative)
+    )
+    return Targets(positive, negative, semantics)
+
+
+def answer_probabilities(tokens: Sequence[Token], logits: FloatArray, targets: Targets) -> FloatArray:
+    """The hidden probability of the positive side (METHOD 1), from a column of logits a token."""
+    place = {token.id: column for column, token in enumerate(tokens)}
+    positive, negative = (
+        logits[:, [place[token.id] for token in side]] for side in (targets.positive, targets.negative)
+    )
+    if targets.semantics == "sum":
+        return np.asarray(expit(logsumexp(positive, axis=1) - logsumexp(negative, axis=1)))
+    return np.asarray(expit(positive.max(axis=1) - negative.max(axis=1)))
+
+
+def _described(targets: Targets) -> str:
+    positive, negative = (
+        ", ".join(f"{token.text}|{token.id}" for token in side)
+        for side in (targets.positive, targets.negative)
+    )
+    how = "" if targets.semantics == "pair" else f"{targets.semantics} of "
+    return f"{how}{positive} against {negative}"
 
 
 def read_table(path: Path) -> tuple[list[str], list[list[object]]]:
@@ -55,7 +165,7 @@ def read_table(path: Path) -> tuple[list[str], list[list[object]]]:
 
 
 def _numbers(
-    path: Path, name: str, values: list[object], rule: str, only: tuple[float, ...] | None
+    path: Path, name: str, values: list[object], rule: str, holds: Callable[[FloatArray], BoolArray]
 ) -> FloatArray:
     numbers = np.empty(len(values))
     for row, value in enumerate(values):
@@ -63,12 +173,24 @@ def _numbers(
             numbers[row] = float(value)  # type: ignore[arg-type]  # anything a file may hold; refused below
         except (TypeError, ValueError):
             numbers[row] = np.nan
-    bad = ~np.isin(numbers, only) if only else ~((numbers >= 0) & (numbers <= 1))
+    bad = ~holds(numbers)
     if bad.any():
         row = int(np.argmax(bad))
         shown = printable(str(values[row]), 30)
-        raise InputError(f"{path}, row {row + 1}, {name}: must be {rule}, got {shown!r}")
+        raise InputError(f"{path}, row {row + 1}, {printable(name, 60)}: must be {rule}, got {shown!r}")
     return numbers
+
+
+def _label(numbers: FloatArray) -> BoolArray:
+    return np.isin(numbers, (0.0, 1.0))
+
+
+def _share(numbers: FloatArray) -> BoolArray:
+    return (numbers >= 0) & (numbers <= 1)
+
+
+def _finite(numbers: FloatArray) -> BoolArray:
+    return np.isfinite(numbers)
 
 
 def _csv(path: Path) -> tuple[list[str], list[list[object]]]:

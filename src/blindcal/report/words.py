@@ -345,7 +345,8 @@ def metrics(result: AuditResult) -> Sequence[Metric]:
             "tce",
             "percent",
             "Unbinned calibration error",
-            "The same at every single confidence instead of in bins: errors that cancel within a bin count.",
+            "The same at every single confidence instead of in bins, for all questions like these. Errors "
+            "that cancel within a bin count.",
         ),
         Metric(
             "overconfidence",

@@ -1,6 +1,7 @@
 """What is audited over and over: a model's recorded answers to a data set, from a score or logit file.
 
-A file is named ``MODEL__DATASET.csv`` (``.csv.gz``, ``__logits`` and the like may follow). A score file has
+A file is named ``MODEL__DATASET.csv`` (``.csv.gz``, ``__logits`` and the like may follow; a model's own name
+may hold two underscores, a set's may not). A score file has
 the columns id, label, p; a logit file has a column a spelling, ``text|token id``, beside lse and argmax.
 What a model said of its own confidence may lie beside it: ``MODEL__DATASET__verbalized.csv``, id,label,text.
 """
@@ -15,18 +16,23 @@ from functools import cached_property
 from pathlib import Path
 
 import numpy as np
-from scipy.special import expit, logsumexp
 
 from blindcal.endpoints.recording import Recording
 from blindcal.errors import InputError
 from blindcal.estimate.verbalized import parse_verbalized
-from blindcal.items.scores import read_scores
+from blindcal.items.scores import (
+    ENDINGS,
+    answer_probabilities,
+    answers_in,
+    every_spelling,
+    read_scores,
+    stem,
+    token_of,
+)
 from blindcal.records import FloatArray, IntArray, Semantics, Targets, Token
-from blindcal.text import printable, spoken
+from blindcal.text import printable
 
-#: Answer words that are looked for in a logit file if none are named.
-WORDS = (("True", "False"), ("Yes", "No"))
-_ENDINGS = (".csv.gz", ".csv", ".parquet")
+_TABLES = (".csv.gz", ".csv")
 _VERBALIZED = "__verbalized"
 
 
@@ -85,21 +91,12 @@ class Source:
         """The hidden probability of the positive side (METHOD 1)."""
         if self.p is not None:
             return self.p
-        columns = {token.id: column for column, token in enumerate(self.recording.tokens)}
         every = self.targets if semantics == "pair" else self.spelled(semantics).targets
-        positive = self.recording.logits[:, [columns[token.id] for token in every.positive]]
-        negative = self.recording.logits[:, [columns[token.id] for token in every.negative]]
-        if semantics == "sum":
-            return np.asarray(expit(logsumexp(positive, axis=1) - logsumexp(negative, axis=1)))
-        return np.asarray(expit(positive.max(axis=1) - negative.max(axis=1)))
+        return answer_probabilities(self.recording.tokens, self.recording.logits, every)
 
     def spelled(self, semantics: Semantics) -> Source:
         """The same with every recorded spelling of its two words as a target."""
-        sides = [
-            tuple(token for token in self.recording.tokens if spoken(token.text) == spoken(side[0].text))
-            for side in (self.targets.positive, self.targets.negative)
-        ]
-        return replace(self, targets=Targets(sides[0], sides[1], semantics))
+        return replace(self, targets=every_spelling(self.recording.tokens, self.targets, semantics))
 
     def part(self, items: IntArray) -> Source:
         """The same model on some of the items."""
@@ -134,7 +131,7 @@ def find(paths: list[Path]) -> list[Path]:
     found: list[Path] = []
     for path in paths:
         if path.is_dir():
-            inside = [one for one in sorted(path.iterdir()) if one.name.endswith(_ENDINGS)]
+            inside = [one for one in sorted(path.iterdir()) if one.name.endswith(ENDINGS)]
             found += [one for one in inside if _VERBALIZED not in one.name]
         elif path.exists():
             found.append(path)
@@ -160,25 +157,18 @@ def read(path: Path, *, positive: str | None = None, negative: str | None = None
     if "label" not in header:
         raise InputError(f"{path}: lacks the column label; it has {', '.join(header[:12])}")
     recording = Recording.load(path)
-    words = ((positive, negative),) if positive and negative else WORDS
-    for pair in words:
-        tokens = [_exactly(recording, str(word)) for word in pair]
-        if all(tokens):
-            targets = Targets((tokens[0],), (tokens[1],))  # type: ignore[arg-type]  # neither is None here
-            return Source(model, data, _labels(path, header), recording, targets, stated=stated)
-    spellings = ", ".join(repr(token.text) for token in recording.tokens)
-    wanted = " or ".join(f"{a} and {b}" for a, b in words)
-    raise InputError(
-        f"{path}: no columns for {wanted}; name the words with --positive and --negative, "
-        f"among {printable(spellings, 200)}"
-    )
+    words = (positive, negative) if positive and negative else None
+    targets = answers_in(path, recording.tokens, words)
+    return Source(model, data, _labels(path, header), recording, targets, stated=stated)
 
 
 def names(path: Path) -> tuple[str, str]:
-    """The model and the data set that a file is named for."""
-    stem = next((path.name[: -len(end)] for end in _ENDINGS if path.name.endswith(end)), path.stem)
-    model, _, data = stem.partition("__")
-    return model, data.removesuffix("__logits") or "items"
+    """The model and the data set that a file is named for.
+
+    The last two underscores divide them: models are often called ORGANISATION__MODEL.
+    """
+    model, _, data = stem(path).removesuffix("__logits").rpartition("__")
+    return (model, data) if model else (data, "items")
 
 
 def _header(path: Path) -> list[str]:
@@ -191,24 +181,18 @@ def _header(path: Path) -> list[str]:
         raise InputError(f"{path}: cannot be read as CSV ({error})") from None
 
 
-def _exactly(recording: Recording, word: str) -> Token | None:
-    return next((token for token in recording.tokens if token.text == word), None)
-
-
 def _scored(path: Path, header: list[str]) -> Recording:
     """What `blindcal score` wrote: logprobs of every spelling, the pair first, and the mass they hold."""
     names = [name for name in header if "|" in name]
     columns = _columns(path, header, ["id", "mass", *names])
     try:
-        tokens = [Token(int(name.rpartition("|")[2]), name.rpartition("|")[0]) for name in names]
+        tokens = [token_of(path, name) for name in names]
         values = np.array(columns[1:], dtype=np.float64)
     except ValueError as error:
         raise InputError(f"{path}: not what 'blindcal score' writes ({error})") from None
     rest = np.log(np.maximum(1 - values[0], 1e-12))
     unseen = np.zeros(rest.size, np.int64)  # whether another token comes first is not recorded
-    return Recording(
-        path.name.split(".")[0], tuple(columns[0]), tuple(tokens), values[1:].T.copy(), rest, unseen
-    )
+    return Recording(stem(path), tuple(columns[0]), tuple(tokens), values[1:].T.copy(), rest, unseen)
 
 
 def _columns(path: Path, header: list[str], names: list[str]) -> list[list[str]]:
@@ -234,7 +218,7 @@ def _labels(path: Path, header: list[str]) -> IntArray:
 
 def _read_stated(path: Path) -> Stated | None:
     model, data = names(path)
-    for end in _ENDINGS[:2]:
+    for end in _TABLES:
         beside = path.with_name(f"{model}__{data}{_VERBALIZED}{end}")
         if beside.exists() and beside != path:
             break

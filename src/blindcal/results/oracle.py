@@ -1,8 +1,8 @@
-"""The truth to compare an audit with: white-box probabilities from a score file."""
+"""The truth to compare an audit with: white-box probabilities from a score or logit file."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -10,8 +10,8 @@ import numpy as np
 from blindcal.errors import InputError
 from blindcal.estimate.truth import binned_ece
 from blindcal.items.files import Items
-from blindcal.items.scores import read_scores
-from blindcal.records import FloatArray, IntArray
+from blindcal.items.scores import Scores, read_scores
+from blindcal.records import FloatArray, IntArray, Targets
 from blindcal.results.result import Estimate, Oracle
 from blindcal.text import printable
 
@@ -21,33 +21,44 @@ _COLUMNS = {"pair": "p", "max": "p_max", "sum": "p_sum", "stated": "p"}
 
 @dataclass(frozen=True, slots=True)
 class Truth:
-    """The true probability of every item of an audit, in the items' order."""
+    """What a file says of every item of an audit; row ``rows[k]`` of it is item k."""
 
-    path: str
-    column: str
-    p: FloatArray
+    scores: Scores
+    rows: IntArray
 
-    def compare(self, labels: IntArray, ece: Estimate, bins: int) -> Oracle:
-        """The true ECE in the audit's bins, and how far the estimate is from it."""
-        true = binned_ece(labels, self.p, bins)
+    @property
+    def p(self) -> FloatArray:
+        """The true probability of every item, in the items' order."""
+        return self.scores.p[self.rows]
+
+    def compare(self, labels: IntArray, ece: Estimate, bins: int, targets: Targets | None = None) -> Oracle:
+        """The true ECE in the audit's bins, and how far the estimate is from it.
+
+        ``targets`` are the tokens that were asked about, if they are one a side: a logit file may know them.
+        """
+        about = self if targets is None else replace(self, scores=self.scores.about(targets))
+        true = binned_ece(labels, about.p, bins)
         difference = None if ece.value is None else ece.value - true.ece
         inside = None if ece.low is None or ece.high is None else bool(ece.low <= true.ece <= ece.high)
-        return Oracle(self.path, self.column, true.ece, difference, inside, tuple(true.gaps.tolist()))
+        return Oracle(
+            self.scores.path, about.scores.column, true.ece, difference, inside, tuple(true.gaps.tolist())
+        )
 
 
-def read_truth(path: Path, items: Items, semantics: str) -> Truth:
-    """Read the column of a score file that holds what this audit measures (METHOD 1)."""
-    found = read_scores(path, _COLUMNS[semantics])
-    scores = dict(zip(found.ids, zip(found.labels.tolist(), found.p.tolist(), strict=True), strict=True))
-    p = np.empty(len(items))
+def read_truth(path: Path, items: Items, semantics: str, words: tuple[str, str] | None = None) -> Truth:
+    """Read what this audit measures (METHOD 1) of a score file, or of a logit file's ``words``."""
+    found = read_scores(path, _COLUMNS[semantics], words)
+    places = {name: row for row, name in enumerate(found.ids)}
+    rows = np.empty(len(items), np.int64)
     for number, item in enumerate(items):
-        label, score = scores.get(item.id, (None, None))
-        if score is None:
+        row = places.get(item.id)
+        if row is None:
             raise InputError(f"{path}: has no score for item {printable(item.id, 60)!r}")
+        label = int(found.labels[row])
         if label != item.label:
             raise InputError(
                 f"{path}: item {printable(item.id, 60)!r} has label {label} there "
                 f"and {item.label} in the items: are these scores of other questions?"
             )
-        p[number] = score
-    return Truth(str(path), found.column, p)
+        rows[number] = row
+    return Truth(found, rows)
