@@ -3,6 +3,12 @@ PYTHON ?= python3
 VENV   ?= .venv
 BIN    := $(VENV)/bin
 
+# a registry that stutters is asked again, also in the middle of a file
+export PIP_RETRIES ?= 10
+export PIP_RESUME_RETRIES ?= 10
+export PIP_DEFAULT_TIMEOUT ?= 60
+export PIP_DISABLE_PIP_VERSION_CHECK ?= 1
+
 .PHONY: demo test lint unit browser study bench clean
 
 # what a user installs to audit the model in the box
@@ -33,8 +39,10 @@ lint: $(VENV)/.dev
 # a real browser to look at the report with; where it cannot be had its tests are skipped, and say so
 browser:
 	@command -v chromium >/dev/null || { [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null && \
-	  apt-get -qq update && apt-get -qq install -y --no-install-recommends chromium >/dev/null; } || \
-	  echo "no chromium, and no right to install it: the tests of the report in a browser are skipped"
+	  apt-get -qq -o Acquire::Retries=5 update && \
+	  DEBIAN_FRONTEND=noninteractive apt-get -qq -o Acquire::Retries=5 -o DPkg::Lock::Timeout=120 \
+	    install -y --no-install-recommends chromium >/dev/null; } || \
+	  echo "no chromium, and it cannot be installed: the tests of the report in a browser are skipped"
 
 unit: $(VENV)/.dev browser
 	$(BIN)/pytest

@@ -97,7 +97,11 @@ def main() -> None:
     parser.add_argument("--resamples", type=int, default=1000)
     options = parser.parse_args()
     ray.init(
-        num_cpus=os.cpu_count(), include_dashboard=False, log_to_driver=False, logging_level=logging.ERROR
+        address="local",  # never another one that happens to run here
+        num_cpus=os.cpu_count(),
+        include_dashboard=False,
+        log_to_driver=False,
+        logging_level=logging.ERROR,
     )
     ray.data.DataContext.get_current().enable_progress_bars = False
     try:

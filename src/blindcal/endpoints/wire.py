@@ -62,6 +62,7 @@ class Connection(asyncio.Protocol):
         self._pending: HttpResponse | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._transport: asyncio.Transport | None = None
+        self._refused = False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)  # uvloop's is one in all but name
@@ -76,6 +77,8 @@ class Connection(asyncio.Protocol):
             self._pending.done()
 
     def data_received(self, data: bytes) -> None:
+        if self._refused:
+            return
         self._buffer += data
         self._advance()
 
@@ -94,7 +97,10 @@ class Connection(asyncio.Protocol):
                 request = self._next_request()
             except BadRequestError as error:
                 self._write(HttpResponse(str(error).encode(), 400, "text/plain"))
-                self._transport.close()
+                # Closed while more is coming, the connection would be reset and the answer lost: the client
+                # hears that nothing more will be said, and closes it.
+                self._transport.write_eof()
+                self._refused = True
                 return
             if request is None:
                 return
