@@ -26,7 +26,6 @@ from blindcal.reproduce.table import (
 )
 
 Work = Sequence[tuple[Source, Wanted]]
-BASELINES = ("sampling", "extraction")
 
 
 def comparison(work: Work, found: Sequence[Found]) -> Comparison:

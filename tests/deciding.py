@@ -9,11 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from click.testing import CliRunner, Result
 
 from blindcal.asking.job import Limits
 from blindcal.auditing import audit
-from blindcal.cli import app
 from blindcal.endpoints.recording import Recording
 from blindcal.endpoints.replay import Behaviour, Server, running
 from blindcal.items.files import load
@@ -67,8 +65,3 @@ def audited(
     """The folder of a finished run."""
     audit(items, settings(server, **more), out=out, limits=limits, force=force)
     return out
-
-
-def invoke(*arguments: object) -> Result:
-    """A command as a user types it, without a terminal."""
-    return CliRunner().invoke(app, [str(argument) for argument in arguments])

@@ -15,12 +15,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from click.testing import CliRunner, Result
 
 from blindcal.asking.job import Limits, Progress
 from blindcal.auditing import audit, audit_async, default_folder
 from blindcal.bar import Bar
-from blindcal.cli import app
 from blindcal.cli.audit import show
 from blindcal.endpoints.recording import Recording
 from blindcal.endpoints.replay import Behaviour, Server, running
@@ -34,6 +32,7 @@ from blindcal.results import result as result_module
 from blindcal.results.result import AuditResult, Estimate, ece_if_invalid
 from blindcal.settings import Settings
 from blindcal.store import RUN_FILE, Store
+from commanding import blindcal
 
 N = 400
 HOSTILE = ['=HYPERLINK("http://x")', "\x1b[2Jwiped", "+1", "@x", "a\x00b", "\u202egnp", "{q.__class__}"]
@@ -415,10 +414,6 @@ def test_the_headline_says_what_its_figures_are_worth(
 
 
 # The command line
-
-
-def blindcal(*arguments: object) -> Result:
-    return CliRunner().invoke(app, [str(argument) for argument in arguments], catch_exceptions=True)
 
 
 def test_the_command_prints_the_headline(items: Path, scores: Path, server: Server, tmp_path: Path) -> None:

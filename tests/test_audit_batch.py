@@ -16,13 +16,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from click.testing import CliRunner, Result
 
 from blindcal.asking import canaries
 from blindcal.asking.batched import Polling
 from blindcal.asking.job import Limits
 from blindcal.auditing import audit
-from blindcal.cli import app
 from blindcal.endpoints.recording import Recording, Spoken
 from blindcal.endpoints.replay import Behaviour, Server, running
 from blindcal.endpoints.replay_batches import BatchBehaviour
@@ -32,6 +30,7 @@ from blindcal.prices import Prices
 from blindcal.records import Usage
 from blindcal.settings import Settings
 from blindcal.store import RUN_FILE, Store
+from commanding import blindcal
 
 N = 120
 ASKED = N * 2 // 3  # by blind, in three bins
@@ -69,10 +68,6 @@ def serving(
 
 def settings(server: Server, **more: Any) -> Settings:
     return Settings(**{"model": "replay", "base_url": server.base_url, "resamples": 20, **more})
-
-
-def blindcal(*arguments: object) -> Result:
-    return CliRunner().invoke(app, [str(argument) for argument in arguments])
 
 
 def asking(items: Path, server: Server, out: Path, *more: object) -> tuple[object, ...]:

@@ -14,10 +14,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from click.testing import CliRunner, Result
 
 from blindcal.auditing import audit
-from blindcal.cli import app
 from blindcal.endpoints.recording import Recording
 from blindcal.endpoints.replay import running
 from blindcal.errors import BlindcalError, InputError, MissingExtraError
@@ -26,6 +24,7 @@ from blindcal.items.catalogue import SETS, DataSet, open_items
 from blindcal.items.files import Reading, load
 from blindcal.items.hub import Hosted
 from blindcal.settings import Settings
+from commanding import blindcal
 
 SHARED = Path(__file__).parents[2] / "shared"
 BOOLQ: list[dict[str, Any]] = [
@@ -41,10 +40,6 @@ MMLU: list[dict[str, Any]] = [
 def small(name: str, **changes: Any) -> DataSet:
     """A known set of as few rows as the tests have."""
     return replace(SETS[name], rows=6, **changes)
-
-
-def blindcal(*arguments: object) -> Result:
-    return CliRunner().invoke(app, [str(argument) for argument in arguments])
 
 
 def put(path: Path, rows: list[dict[str, Any]]) -> None:

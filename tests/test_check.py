@@ -18,7 +18,8 @@ from blindcal.report.verdicts import junit, summary
 from blindcal.results.finished import open_run
 from blindcal.results.gate import Checked, Limit, check
 from blindcal.results.result import AuditResult, Estimate
-from deciding import audited, invoke, model, serving, write_items
+from commanding import blindcal
+from deciding import audited, model, serving, write_items
 
 LABELS, P = model(500, 7)
 REFITS = 100
@@ -49,7 +50,7 @@ def bound(run: Path, quantity: str, confidence: float) -> tuple[float, float]:
 
 
 def held(run: Path, *limits: object) -> Result:
-    return invoke("check", run, *limits, "--resamples", REFITS)
+    return blindcal("check", run, *limits, "--resamples", REFITS)
 
 
 def test_the_bound_decides(run: Path) -> None:
@@ -157,8 +158,8 @@ def test_an_unfinished_audit_passes_only_if_allowed(tmp_path: Path) -> None:
     assert all("stopped early" in one.why for one in found.verdicts)
     assert check(path, limits, partial=True).outcome == "passed"
     assert check(path, [Limit("ece", 0.0)]).outcome == "failed"
-    assert invoke("check", path, "--max-ece", 0.9).exit_code == 4
-    assert invoke("check", path, "--max-ece", 0.9, "--partial").exit_code == 0
+    assert blindcal("check", path, "--max-ece", 0.9).exit_code == 4
+    assert blindcal("check", path, "--max-ece", 0.9, "--partial").exit_code == 0
 
 
 def test_what_could_not_be_told_is_undecided(tmp_path: Path) -> None:
@@ -170,7 +171,7 @@ def test_invalid_answers_are_counted(tmp_path: Path) -> None:
     """Their share is held to a limit of its own, and what they could do to the ECE is noted."""
     counts = replace(results.result().counts, invalid=100)
     path = stored(tmp_path, counts=counts)
-    found = invoke("check", path, "--max-invalid", 0.05)
+    found = blindcal("check", path, "--max-invalid", 0.05)
     assert found.exit_code == 3
     assert "whatever the invalid answers were" in found.output
 

@@ -18,7 +18,8 @@ from blindcal.records import FloatArray, IntArray
 from blindcal.results.comparing import compare, pairing
 from blindcal.results.finished import open_run
 from blindcal.simulate import ask
-from deciding import TEMPLATE, audited, invoke, model, serving, write_items
+from commanding import blindcal
+from deciding import TEMPLATE, audited, model, serving, write_items
 
 N = 600
 LABELS, SHARP = model(N, 8)
@@ -112,8 +113,8 @@ def test_the_command_says_it_in_text_json_and_a_page(runs: dict[str, Path], tmp_
     """All three hold the same numbers; the page asks nothing of the network."""
     arguments = ("compare", runs["sharp"], runs["shifted"], "--resamples", 60)
     page, figures = tmp_path / "compared.html", tmp_path / "figures"
-    found = json.loads(invoke(*arguments, "--json", "--html", page, "--figures", figures).stdout)
-    shown = invoke(*arguments).stdout
+    found = json.loads(blindcal(*arguments, "--json", "--html", page, "--figures", figures).stdout)
+    shown = blindcal(*arguments).stdout
     assert found["paired"] is True
     text = page.read_text()
     for one in found["differences"]:
@@ -137,7 +138,7 @@ def test_hostile_names_are_text_on_the_page(runs: dict[str, Path], tmp_path: Pat
     hostile.parent.mkdir()
     hostile.symlink_to(runs["sharp"], target_is_directory=True)
     page = tmp_path / "page.html"
-    invoke("compare", hostile, runs["shifted"], "--resamples", 40, "--html", page)
+    blindcal("compare", hostile, runs["shifted"], "--resamples", 40, "--html", page)
     tags = Tags()
     tags.feed(page.read_text())
     assert "script" not in tags.seen
@@ -159,7 +160,7 @@ def test_runs_without_a_fit_cannot_be_compared(folder: Path, items: Path, runs: 
     """The error names the run and what would do."""
     with serving(items, SHARP) as server:
         out = audited(items, server, folder / "blind", method="blind", bins=5)
-    found = invoke("compare", runs["sharp"], out)
+    found = blindcal("compare", runs["sharp"], out)
     assert "has no fit" in str(found.exception)
 
 

@@ -13,9 +13,9 @@ import blindcal as bc
 from blindcal.design import BlindDesign
 from blindcal.errors import InputError
 from blindcal.estimate.grid import CELLS
-from blindcal.records import Answered, FloatArray, IntArray
+from blindcal.records import Answered, IntArray
 from blindcal.simulate import generate
-from fitting import asked, fitted
+from fitting import asked, columns, fitted
 
 
 def counted(labels: IntArray, answered: Answered) -> bc.Counts:
@@ -100,10 +100,6 @@ def test_a_fit_of_counts_is_the_fit_of_the_answers(method: str, queries: float) 
     assert fit.interval("auroc") == whole.interval("auroc")
     assert fit.calibrated_pvalue() == whole.calibrated_pvalue()
     assert (fit.items, fit.queries, fit.invalid) == (whole.items, whole.queries, whole.invalid)
-
-
-def columns(answered: Answered) -> tuple[IntArray | FloatArray, ...]:
-    return answered.items, answered.shifts, answered.temperatures, answered.answers
 
 
 def test_blind_of_counts_is_blind_of_the_answers() -> None:

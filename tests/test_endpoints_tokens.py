@@ -22,9 +22,6 @@ from serving import items, replayed
 VOCABULARY = {"Yes": 5, " Yes": 6, "yes": 7, "No": 8, " no": 9}
 
 
-FLAGS = ("add_prefix_space", "trim_offsets", "use_regex")
-
-
 async def encode(text: str) -> Sequence[int]:
     """A vocabulary of a few words, in which everything else takes two tokens."""
     return [VOCABULARY[text]] if text in VOCABULARY else [1, 2]

@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from blindcal import design
 from blindcal.auditing import audit
 from blindcal.cli import app
 from blindcal.endpoints.recording import Recording
@@ -21,37 +20,14 @@ from blindcal.estimate.truth import binned_ece
 from blindcal.items.files import MOST_PARTS, Reading, load
 from blindcal.records import INVALID, Answered, FloatArray, IntArray
 from blindcal.results import result
-from blindcal.results.figures import Estimation, Figures, figures
+from blindcal.results.figures import Figures, figures
 from blindcal.results.parts import UNNAMED, break_down
 from blindcal.results.result import AuditResult
 from blindcal.settings import Settings
+from reporting import answers, population
 
 N = 3000
 METHODS = ["latent", "temperature", "blind", "sampling", "extraction"]
-
-
-def population(n: int = N, seed: int = 0) -> tuple[IntArray, FloatArray]:
-    """An overconfident model: labels and probabilities."""
-    rng = np.random.default_rng(seed)
-    p = np.clip(rng.beta(0.5, 0.5, n), 1e-6, 1 - 1e-6)
-    return (rng.random(n) < 0.15 + 0.7 * p).astype(np.int64), p
-
-
-def answers(
-    method: str, labels: IntArray, p: FloatArray, queries: float, seed: int = 0
-) -> tuple[Estimation, Answered]:
-    """What a model with these probabilities answers to a method's whole design."""
-    rng = np.random.default_rng(seed)
-    asking = design.make(method, labels, queries=queries, bins=5, seed=seed)
-    answered = Answered.empty()
-    s = np.log(p / (1 - p))
-    while (asked := asking.next_round(answered)) is not None:
-        shifted = s[asked.items] + asked.shifts
-        heat = np.where(asked.temperatures > 0, asked.temperatures, 1.0)
-        drawn = rng.random(len(asked)) < 1 / (1 + np.exp(-np.clip(shifted / heat, -500, 500)))
-        said = np.where(asked.temperatures > 0, drawn, shifted >= 0)
-        answered = answered.with_round(asked, said.astype(np.int64))
-    return Estimation(design.read_by(method), asking, 5, 0.95, resamples=100), answered
 
 
 def found(method: str, queries: float = 1.0) -> tuple[Figures, IntArray, FloatArray]:

@@ -22,6 +22,7 @@ from matplotlib.patches import Rectangle, StepPatch
 import results
 from blindcal.report import plots, style
 from blindcal.report.curves import write_curves
+from blindcal.report.style import root_figure
 from blindcal.results.result import AuditResult, Bin, Confidence, Curve, Estimate
 from results import NOTHING, around
 
@@ -51,15 +52,9 @@ def texts(axes: Axes) -> str:
 
 def drawn(axes: Axes) -> str:
     """The SVG, made to be sure that it can be; it must be XML."""
-    page = style.svg(figure_of(axes))
+    page = style.svg(root_figure(axes))
     ElementTree.fromstring(page)
     return page
-
-
-def figure_of(axes: Axes) -> Figure:
-    figure = axes.get_figure(root=True)
-    assert figure is not None
-    return figure
 
 
 def test_the_calibration_curve_shows_gaps_and_intervals() -> None:
@@ -169,7 +164,7 @@ def test_of_very_many_parts_the_largest_are_drawn() -> None:
     axes = plots.plot_parts(many)
     assert len(axes.get_yticklabels()) == 60
     assert "the 60 largest of 300 parts" in texts(axes)
-    assert figure_of(axes).get_figheight() < 17
+    assert root_figure(axes).get_figheight() < 17
 
 
 def test_several_runs_are_laid_over_each_other() -> None:
@@ -193,7 +188,7 @@ def test_any_number_of_runs_has_room(runs: int) -> None:
     drawn(lines)
     drawn(plots.plot_calibration_curves(dict.fromkeys(names, results.bins())))
     box = lines.get_window_extent()
-    assert box.width > figure_of(lines).bbox.width / 2
+    assert box.width > root_figure(lines).bbox.width / 2
 
 
 def test_given_axes_are_drawn_on_and_given_back() -> None:
@@ -279,7 +274,7 @@ def test_nothing_is_cut_off() -> None:
         plots.plot_reliabilities(dict.fromkeys("ab", results.curve())),
     ]
     for axes in all_axes:
-        figure = figure_of(axes)
+        figure = root_figure(axes)
         figure.draw_without_rendering()
         inside = figure.get_tightbbox()
         width, height = figure.get_size_inches()
@@ -355,7 +350,7 @@ def test_dark_figures_are_drawn_dark() -> None:
     """The style holds for what is drawn inside it."""
     with plots.figure_style(dark=True):
         axes = plots.plot_calibration_curve(results.bins())
-    assert mpl.colors.to_hex(figure_of(axes).get_facecolor()) == style.PAPER_DARK
+    assert mpl.colors.to_hex(root_figure(axes).get_facecolor()) == style.PAPER_DARK
     assert mpl.colors.to_hex(bars(axes)[0].get_facecolor()) == style.SERIES_DARK[0]
 
 

@@ -11,13 +11,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from click.testing import CliRunner, Result
 
 from blindcal.asking.batched import Polling
 from blindcal.asking.job import Limits
 from blindcal.asking.question import STATED_TOKENS, StatedQuestion
 from blindcal.auditing import audit
-from blindcal.cli import app
 from blindcal.design import METHODS
 from blindcal.endpoints.recording import Recording, Spoken
 from blindcal.endpoints.replay import Behaviour, running
@@ -30,6 +28,7 @@ from blindcal.results.finished import open_run
 from blindcal.results.result import AuditResult
 from blindcal.settings import Settings
 from blindcal.wording import INSTRUCTION, ask_confidence
+from commanding import blindcal
 
 SHARED = Path(__file__).parents[2] / "shared"
 N = 120
@@ -276,10 +275,6 @@ def test_what_is_measured_follows_from_the_method() -> None:
 
 
 # The command line
-
-
-def blindcal(*arguments: object) -> Result:
-    return CliRunner().invoke(app, [str(argument) for argument in arguments])
 
 
 def test_the_headline_says_what_was_measured_and_not_read(items: Path, tmp_path: Path) -> None:

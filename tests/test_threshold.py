@@ -19,7 +19,8 @@ from blindcal.endpoints.replay import Server
 from blindcal.errors import NotIdentifiedError
 from blindcal.results.deploy import deployment
 from blindcal.results.finished import open_run
-from deciding import TEMPLATE, audited, invoke, model, serving, write_items
+from commanding import blindcal
+from deciding import TEMPLATE, audited, model, serving, write_items
 
 N, SYSTEM = 900, "Be brief."
 LABELS, P = model(N, 5)
@@ -43,7 +44,7 @@ def run(items: Path, server: Server) -> Path:
 
 
 def chosen(run: Path, *wish: object) -> dict[str, Any]:
-    found = invoke("threshold", run, *wish, "--resamples", 100, "--json")
+    found = blindcal("threshold", run, *wish, "--resamples", 100, "--json")
     assert found.exit_code == 0, found.output
     decoded: dict[str, Any] = json.loads(found.stdout)
     return decoded
@@ -83,7 +84,7 @@ WITH_CURL = pytest.mark.skipif(shutil.which("curl") is None, reason="curl is not
 @pytest.mark.parametrize("kind", [pytest.param("curl", marks=WITH_CURL), "python"])
 def test_snippets_run_as_they_are(run: Path, kind: str, tmp_path: Path) -> None:
     """A shell and a Python interpreter take the snippet as printed, quotes in the template and all."""
-    snippet = invoke("threshold", run, "--recall", 0.8, "--resamples", 50, "--snippet", kind)
+    snippet = blindcal("threshold", run, "--recall", 0.8, "--resamples", 50, "--snippet", kind)
     assert snippet.exit_code == 0
     surest = {True: int(np.argmax(P)), False: int(np.argmin(P))}
     for positive, k in surest.items():
@@ -100,22 +101,22 @@ def test_snippets_run_as_they_are(run: Path, kind: str, tmp_path: Path) -> None:
 def test_what_is_shown_is_what_json_says(run: Path) -> None:
     """The text names the promise, the rates and the bias; the body alone can be had too."""
     found = chosen(run, "--precision", 0.9, "--decisions", 200)
-    shown = invoke("threshold", run, "--precision", 0.9, "--decisions", 200, "--resamples", 100).stdout
+    shown = blindcal("threshold", run, "--precision", 0.9, "--decisions", 200, "--resamples", 100).stdout
     assert f"threshold  {found['threshold']:.4f}: the answer is 'Yes' where" in shown
     assert "promise    precision at least 0.9, 95% sure" in shown
     assert f"logit_bias {json.dumps(found['logit_bias'])}" in shown
     assert "expect     of the next 200 positive decisions" in shown
     low, high = found["next"]["low"], found["next"]["high"]
     assert low < found["precision_interval"]["low"] < found["precision_interval"]["high"] < high
-    body = invoke("threshold", run, "--precision", 0.9, "--resamples", 100, "--snippet", "body")
+    body = blindcal("threshold", run, "--precision", 0.9, "--resamples", 100, "--snippet", "body")
     assert json.loads(body.stdout) == found["request"]
 
 
 def test_without_a_wish_all_thresholds_are_shown(run: Path) -> None:
     """A table of nineteen thresholds, recall falling with the threshold."""
-    shown = invoke("threshold", run, "--resamples", 50).stdout.splitlines()
+    shown = blindcal("threshold", run, "--resamples", 50).stdout.splitlines()
     assert len(shown) == 21
-    rows = json.loads(invoke("threshold", run, "--resamples", 50, "--json").stdout)
+    rows = json.loads(blindcal("threshold", run, "--resamples", 50, "--json").stdout)
     recalls = [row["recall"]["value"] for row in rows]
     assert recalls == sorted(recalls, reverse=True)
     assert [row["threshold"] for row in rows] == pytest.approx(np.arange(1, 20) / 20)
@@ -126,23 +127,23 @@ def test_the_estimate_alone_promises_less(run: Path) -> None:
     sure, alone = chosen(run, "--precision", 0.9), chosen(run, "--precision", 0.9, "--estimate")
     assert alone["threshold"] < sure["threshold"]
     assert alone["confidence"] is None
-    shown = invoke("threshold", run, "--precision", 0.9, "--estimate", "--resamples", 50).stdout
+    shown = blindcal("threshold", run, "--precision", 0.9, "--estimate", "--resamples", 50).stdout
     assert "by the estimate alone: it falls short about half of the time" in shown
 
 
 def test_what_cannot_be_reached_is_an_error(run: Path) -> None:
     """One line says how far one can go."""
-    found = invoke("threshold", run, "--precision", 0.99999, "--resamples", 50)
+    found = blindcal("threshold", run, "--precision", 0.99999, "--resamples", 50)
     assert isinstance(found.exception, NotIdentifiedError)
     assert "no threshold reaches 0.99999; the highest within reach is 0.99" in str(found.exception)
-    found = invoke("threshold", run, "--precision", 0.99, "--resamples", 50)
+    found = blindcal("threshold", run, "--precision", 0.99, "--resamples", 50)
     assert "although the estimate does; the highest so sure is 0.9" in str(found.exception)
 
 
 def test_a_threshold_that_hardly_anything_tested_is_named(run: Path) -> None:
     """Near 0 and 1 few queries were asked, and a promise there rests on the fit's smoothness."""
-    far = invoke("threshold", run, "--recall", 0.9999, "--estimate", "--resamples", 50)
-    near = invoke("threshold", run, "--cost-fp", 1, "--cost-fn", 1, "--resamples", 50)
+    far = blindcal("threshold", run, "--recall", 0.9999, "--estimate", "--resamples", 50)
+    near = blindcal("threshold", run, "--cost-fp", 1, "--cost-fn", 1, "--resamples", 50)
     assert "queries tested thresholds below this one" in far.stderr
     assert "queries tested" not in near.stderr
 
@@ -158,7 +159,7 @@ def test_a_threshold_that_hardly_anything_tested_is_named(run: Path) -> None:
 )
 def test_wrong_wishes_are_command_line_errors(run: Path, wish: tuple[object, ...], message: str) -> None:
     """Exit status 2, and what to write instead."""
-    found = invoke("threshold", run, *wish)
+    found = blindcal("threshold", run, *wish)
     assert found.exit_code == 2
     assert message in found.output
 
@@ -166,7 +167,7 @@ def test_wrong_wishes_are_command_line_errors(run: Path, wish: tuple[object, ...
 def test_an_unfinished_audit_is_named(items: Path, server: Server, tmp_path: Path) -> None:
     """A threshold from part of the answers comes with a warning."""
     out = audited(items, server, tmp_path / "run", limits=Limits(max_queries=500), system=SYSTEM)
-    found = invoke("threshold", out, "--recall", 0.8, "--resamples", 50)
+    found = blindcal("threshold", out, "--recall", 0.8, "--resamples", 50)
     assert found.exit_code == 0
     assert "warning: the audit is not finished" in found.stderr
 
@@ -174,10 +175,10 @@ def test_an_unfinished_audit_is_named(items: Path, server: Server, tmp_path: Pat
 def test_sampled_audits_have_a_threshold_but_no_request(items: Path, server: Server, tmp_path: Path) -> None:
     """Without logit_bias one query cannot decide by a threshold, and the command says so."""
     out = audited(items, server, tmp_path / "run", method="temperature", queries=1, system=SYSTEM)
-    found = invoke("threshold", out, "--recall", 0.8, "--resamples", 50)
+    found = blindcal("threshold", out, "--recall", 0.8, "--resamples", 50)
     assert found.exit_code == 0
     assert "request    none: a run of method temperature sends no logit_bias" in found.stdout
-    snippet = invoke("threshold", out, "--recall", 0.8, "--resamples", 50, "--snippet", "curl")
+    snippet = blindcal("threshold", out, "--recall", 0.8, "--resamples", 50, "--snippet", "curl")
     assert isinstance(snippet.exception, NotIdentifiedError)
 
 
@@ -189,12 +190,12 @@ def test_hostile_words_stay_text(items: Path, tmp_path: Path) -> None:
     with serving(items, P, {"template": hostile}) as server:
         out = audited(items, server, tmp_path / "run", limits=Limits(max_queries=300), template=hostile)
         wish = ("threshold", out, "--recall", 0.5, "--estimate", "--resamples", 50)
-        shown = invoke(*wish).stdout
+        shown = blindcal(*wish).stdout
         assert "\x1b" not in shown
         assert "\u202e" not in shown
         for kind, shell, answer in (("curl", "bash", '"Yes"'), ("python", sys.executable, "positive")):
             script = tmp_path / f"snippet-{kind}"
-            script.write_text(invoke(*wish, "--snippet", kind).stdout.replace("{n}", str(best)))
+            script.write_text(blindcal(*wish, "--snippet", kind).stdout.replace("{n}", str(best)))
             said = subprocess.run([shell, script], cwd=tmp_path, capture_output=True, text=True, check=True)
             assert answer in said.stdout
             assert not (tmp_path / "owned").exists()

@@ -31,6 +31,7 @@ PILOT = 0.25  # share of a one-query design asked evenly, before the rest is ask
 LEAST_PILOT = 40  # first queries, below which there is none
 _EVEN = 0.2  # share of the later thresholds that stay evenly spread, against a misleading pilot
 _NEAR_BEST = 0.75  # a follow-up is drawn from thresholds that tell at least this much of what the best would
+_CHUNK = 2048  # patterns looked at together, so that memory stays small
 
 
 class Design(Protocol):
@@ -268,13 +269,13 @@ class Splits:
     gain: FloatArray
 
 
-def best_splits(patterns: Patterns, table: FloatArray, chunk: int = 2048) -> Splits:
+def best_splits(patterns: Patterns, table: FloatArray) -> Splits:
     """How much of the variance of f within each pattern a threshold at each edge would explain."""
     size = len(patterns)
     low, high, gain = np.empty(size, np.int64), np.empty(size, np.int64), np.empty(size)
     inner = np.arange(1, CELLS)
-    for first in range(0, size, chunk):
-        part = slice(first, min(first + chunk, size))
+    for first in range(0, size, _CHUNK):
+        part = slice(first, min(first + _CHUNK, size))
         weights = patterns.posterior(table, part)
         below = np.cumsum(weights, axis=1)[:, :-1]
         mean_below = np.cumsum(weights * MID_P, axis=1)

@@ -13,6 +13,7 @@ import click
 from tqdm import tqdm
 
 from blindcal.cli import options
+from blindcal.drafts import drafted
 from blindcal.errors import ConfigError
 from blindcal.items import catalogue, files
 from blindcal.items.families import FAMILIES
@@ -100,10 +101,8 @@ def _written(out: Path | None) -> Iterator[BinaryIO]:
         sys.stdout.flush()
         return
     out.parent.mkdir(parents=True, exist_ok=True)
-    draft = out.with_name(out.name + ".part")
-    with draft.open("wb") as file:
+    with drafted(out) as draft, draft.open("wb") as file:
         yield file
-    draft.replace(out)
 
 
 def _list(as_json: bool) -> None:

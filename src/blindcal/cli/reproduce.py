@@ -13,6 +13,7 @@ from tqdm import tqdm
 from blindcal.asking.job import Limits
 from blindcal.bar import Bar
 from blindcal.cli import options
+from blindcal.drafts import drafted
 from blindcal.endpoints.http import Api
 from blindcal.errors import ConfigError
 from blindcal.items import catalogue
@@ -294,11 +295,10 @@ def _score(model: str, one: str, out: Path, chosen: Mapping[str, Any], say: Call
     if not path.exists():
         say(f"scoring {model} on {one}")
         path.parent.mkdir(parents=True, exist_ok=True)
-        draft = path.with_suffix(".csv.part")
-        click.get_current_context().invoke(
-            score.command, items=Path(one), out=draft, model=model, transformers=True, **chosen
-        )
-        draft.replace(path)
+        with drafted(path) as draft:
+            click.get_current_context().invoke(
+                score.command, items=Path(one), out=draft, model=model, transformers=True, **chosen
+            )
     return path
 
 

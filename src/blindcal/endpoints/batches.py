@@ -63,7 +63,6 @@ class Remote:
 
     id: str
     status: str
-    input_file_id: str | None = None
     output_file_id: str | None = None
     error_file_id: str | None = None
     request_counts: Counts | None = None

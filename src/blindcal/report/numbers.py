@@ -103,9 +103,9 @@ class Numbers:
             repr(value), path, form, FORMS[form](value)
         )
 
-    def between(self, path: str, form: str = "percent", *, flipped: bool = False) -> Markup:
-        """The interval of an estimate, in brackets; empty where it has none. ``flipped`` reads 1 - x."""
-        low, high = (f"1-{path}.high", f"1-{path}.low") if flipped else (f"{path}.low", f"{path}.high")
+    def between(self, path: str, form: str = "percent") -> Markup:
+        """The interval of an estimate, in brackets; empty where it has none."""
+        low, high = f"{path}.low", f"{path}.high"
         if self.value(low) is None or self.value(high) is None:
             return Markup("")
         return Markup('<span class="between">({} to {})</span>').format(

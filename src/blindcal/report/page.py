@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from blindcal.drafts import drafted
 from blindcal.report import words
 from blindcal.report.numbers import Number, Numbers
 from blindcal.results.result import AuditResult, CostCurve
@@ -61,10 +62,10 @@ def render(result: AuditResult) -> str:
 
 
 def write(result: AuditResult, path: Path) -> None:
-    """Write the page; a reader sees the old one or the new one, never half of one."""
-    draft = path.with_name(path.name + ".part")
-    draft.write_text(render(result), encoding="utf-8")
-    draft.replace(path)
+    """Write the page."""
+    page = render(result)
+    with drafted(path) as draft:
+        draft.write_text(page, encoding="utf-8")
 
 
 def _figures(result: AuditResult) -> dict[str, str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+from blindcal.drafts import drafted
 from blindcal.reproduce import table
 from blindcal.reproduce.names import file_name
 from blindcal.reproduce.table import Comparison
@@ -23,17 +24,10 @@ def write(comparison: Comparison, out: Path, notes: Sequence[str] = ()) -> Path:
         "cells.csv": table.cells_csv(comparison),
         "estimates.csv": table.estimates_csv(comparison),
     }
-    for name, text in texts.items():
-        _replace(out / name, text)
     drawn = reproduced.draw(comparison, [file_name(one.model, one.data) for one in comparison.columns])
     reproduced.save(drawn, out / FIGURES)
     page = reproduced.page(comparison, drawn, table.titled(comparison), notes, list(texts))
-    _replace(out / INDEX, page)
+    for name, text in (texts | {INDEX: page}).items():
+        with drafted(out / name) as draft:
+            draft.write_text(text, encoding="utf-8")
     return out / INDEX
-
-
-def _replace(path: Path, text: str) -> None:
-    """A reader sees the old file or the new one, never half of one."""
-    draft = path.with_name(path.name + ".part")
-    draft.write_text(text, encoding="utf-8")
-    draft.replace(path)

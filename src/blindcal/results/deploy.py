@@ -61,8 +61,8 @@ print("positive" if said.strip().casefold() in {words!r} else "negative")
 """
 
 
-def deployment(run: Finished, shift: float, messages: tuple[Message, ...] | None = None) -> Deployment:
-    """The request of a run's endpoint with a threshold's shift; by default with the audit's template to fill.
+def deployment(run: Finished, shift: float) -> Deployment:
+    """The request of a run's endpoint with a threshold's shift and the audit's template to fill.
 
     Raises
     ------
@@ -83,7 +83,7 @@ def deployment(run: Finished, shift: float, messages: tuple[Message, ...] | None
         extra_body=settings["extra_body"],
     )
     question = Question(run.result.targets, settings["offset"])
-    request = question.request(messages or _template(settings), round(shift, _DIGITS), 0.0)
+    request = question.request(_template(settings), round(shift, _DIGITS), 0.0)
     endpoint = HttpEndpoint(address, environ={})
     bias = {str(token): round(value, _DIGITS) for token, value in request.logit_bias.items()}
     return Deployment(

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 import msgspec
 import numpy as np
 
+from blindcal.drafts import drafted
 from blindcal.errors import InputError
 from blindcal.records import INVALID, NEGATIVE, POSITIVE, Estimator, Message, Targets
 from blindcal.store import Store
@@ -252,7 +253,8 @@ class AuditResult:
 
     def save(self, path: Path) -> None:
         """Write the JSON form; a reader sees the old file or the new one, never half of one."""
-        _replace(path, self.to_json())
+        with drafted(path) as draft:
+            draft.write_bytes(self.to_json())
 
     @classmethod
     def load(cls, path: str | Path) -> AuditResult:
@@ -375,8 +377,7 @@ def write_answers(store: Store, path: Path) -> None:
     """Write every answer of a run as CSV that is safe to open in a spreadsheet."""
     rounds = store.rounds()
     firsts = np.cumsum([0, *(len(asked) for asked in rounds)])
-    draft = path.with_name(path.name + ".part")
-    with draft.open("w", newline="", encoding="utf-8") as file:
+    with drafted(path) as draft, draft.open("w", newline="", encoding="utf-8") as file:
         table = csv.writer(file)
         table.writerow(ANSWER_COLUMNS)
         for query, answer, text, seconds in store.texts():
@@ -399,10 +400,3 @@ def write_answers(store: Store, path: Path) -> None:
                     seconds,
                 )
             )
-    draft.replace(path)
-
-
-def _replace(path: Path, content: bytes) -> None:
-    draft = path.with_name(path.name + ".part")
-    draft.write_bytes(content)
-    draft.replace(path)

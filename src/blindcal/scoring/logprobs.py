@@ -26,6 +26,7 @@ from typing import Self
 import numpy as np
 from scipy.special import expit, logsumexp
 
+from blindcal.drafts import drafted
 from blindcal.endpoints.base import Endpoint
 from blindcal.errors import FatalError, InputError
 from blindcal.records import Item, Reply, Request, Targets, Token
@@ -256,9 +257,8 @@ class ScoreFile:
         place = {name: k for k, name in enumerate(ids)}
         header, rows = _parse(self.path, self.path.read_bytes())
         rows.sort(key=lambda row: place.get(row[0], len(place)))
-        part = self.path.with_name(self.path.name + ".part")
-        part.write_bytes(_lines([header, *rows]))
-        part.replace(self.path)
+        with drafted(self.path) as draft:
+            draft.write_bytes(_lines([header, *rows]))
 
 
 def _header(targets: Targets) -> list[str]:
