@@ -123,6 +123,7 @@ def main() -> None:
     if not arguments.compute:
         options = f" --seeds {arguments.seeds}" if arguments.seeds != SEEDS else ""
         options += " --no-scores" if arguments.no_scores else ""
+        pages.draw(work["recorded"], found["recorded"], arguments.write.parent / pages.IMAGES)
         arguments.write.write_text(page(work, found, arguments.cache, options), encoding="utf-8")
 
 

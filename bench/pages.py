@@ -5,6 +5,7 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import SupportsFloat
 
 import numpy as np
@@ -12,7 +13,10 @@ import numpy as np
 import paper
 from blindcal.estimate.truth import blind_bounds
 from blindcal.records import FloatArray, Semantics, Targets
+from blindcal.report import compared as drawings
+from blindcal.report.style import file_bytes
 from blindcal.reproduce.cells import Found, Wanted
+from blindcal.reproduce.names import file_name
 from blindcal.reproduce.sources import Source
 from blindcal.reproduce.table import (
     DASH,
@@ -26,6 +30,7 @@ from blindcal.reproduce.table import (
 )
 
 Work = Sequence[tuple[Source, Wanted]]
+IMAGES = Path("images", "benchmarks")
 
 
 def comparison(work: Work, found: Sequence[Found]) -> Comparison:
@@ -33,6 +38,14 @@ def comparison(work: Work, found: Sequence[Found]) -> Comparison:
     wanted = work[0][1]
     columns = [column_of(source, cells, wanted.bins) for (source, _), cells in zip(work, found, strict=True)]
     return Comparison(tuple(columns), wanted.bins, wanted.seeds)
+
+
+def draw(work: Work, found: Sequence[Found], folder: Path) -> None:
+    """The figures of (a), as `blindcal reproduce` draws them."""
+    folder.mkdir(parents=True, exist_ok=True)
+    compared = comparison(work, found)
+    for one in drawings.draw(compared, [file_name(each.model, each.data) for each in compared.columns]):
+        (folder / f"{one.name}.svg").write_bytes(file_bytes(one.figure, "svg"))
 
 
 def recorded(work: Work, found: Sequence[Found]) -> str:
@@ -55,6 +68,16 @@ which a confidence could be read ({stated}): on MMLU what it says rests on next 
         "Absolute error against the oracle:",
         markdown_table(errors_table(compared)),
         claims(compared),
+        """What a query buys: the mean absolute error of the four cells against the queries an item, and
+the Pareto front (`verbalized` is not in it, as only two of the cells have it).""",
+        f"![Cost against error]({IMAGES.as_posix()}/pareto.svg)",
+        """Blind Calibration Curves at one query an item (means over the seeds, with a standard
+deviation to each side) beside the white-box reliability diagram, which no method saw:""",
+        *(
+            f"`{column.name}`:\n\n![Blind Calibration Curves, white-box reliability: {column.name}]"
+            f"({IMAGES.as_posix()}/{file_name(column.model, column.data)}.svg)"
+            for column in compared.columns
+        ),
     )
 
 
@@ -148,7 +171,7 @@ def predicted(
     # to the printed three digits, so that halves round as in print
     printed = [round(abs(one - other), 3) for one, other in zip(paper.BLIND, paper.ORACLE, strict=True)]
     lines = [head, ["printed: blind's error", *map(_four, printed), _four(np.mean(printed))]]
-    tables = []
+    tables, quiet = [], {}
     for name, words in (("unseen", "fitted without `blind`"), ("seen", "fitted with `blind`")):
         misfits = [one.misfit for one in fits[name]]
         bias = [abs(one.blind - one.oracle) for one in fits[name]]
@@ -160,6 +183,15 @@ def predicted(
                 [f"{words}: measured, `{way}`", *map(_four, errors.mean(axis=0)), _four(errors.mean())]
             )
             if way == "blind":
+                averaged = _averaged(work[name], found[name])
+                quiet[name] = averaged.mean()
+                lines.append(
+                    [
+                        f"{words}: measured, `blind`, gaps averaged over the tables",
+                        *map(_four, averaged),
+                        _four(averaged.mean()),
+                    ]
+                )
                 single = errors.mean(axis=1)
                 lucky = int((single <= np.mean(printed)).sum())
                 tables.append(
@@ -178,7 +210,9 @@ twice, without and with the printed `blind` (within its noise).""",
         markdown_table(lines),
         f"The paper's table has a mean error of {_four(np.mean(printed))}. "
         + ". ".join(_capital(one) for one in tables)
-        + ".",
+        + f""". So a single split at that N errs more than was printed: its noise goes into |.| and adds up.
+With its gaps averaged over the tables before |.|, `blind` errs by {_four(quiet["seen"])} on the
+populations fitted with it, about as the paper's table says.""",
     )
 
 
@@ -190,6 +224,17 @@ def _errors(work: Work, found: Sequence[Found], way: str) -> FloatArray:
         if any(cell.way == way for cell in cells)
     ]
     return np.array(values).reshape(-1, len(paper.CELLS))
+
+
+def _averaged(work: Work, found: Sequence[Found]) -> FloatArray:
+    """Error of `blind` in each cell of the paper when its gaps are averaged over the seeds before |.|."""
+    gaps, truth = [], []
+    for (source, _), cells in zip(work, found, strict=True):
+        gaps.append(next(one.gaps for cell, one in cells.items() if cell.way == "blind"))
+        truth.append(known(source, 5, "pair").gaps)
+    shape = (-1, len(paper.CELLS), 5)
+    said, oracle = (np.array(one).reshape(shape).mean(axis=0) for one in (gaps, truth))
+    return np.asarray(np.abs(np.abs(said).sum(axis=1) - np.abs(oracle).sum(axis=1)))
 
 
 def sizes(work: Work, found: Sequence[Found], whole: Comparison) -> str:
@@ -331,7 +376,8 @@ def _seeds(work: Work) -> str:
 
 
 def _section(title: str, *parts: str) -> str:
-    return "\n\n".join([f"## {title}", *(part if part[0] == "|" else prose(part) for part in parts)])
+    ready = (part if part[0] == "|" or "![" in part else prose(part) for part in parts)
+    return "\n\n".join([f"## {title}", *ready])
 
 
 def prose(text: str) -> str:
