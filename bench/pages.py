@@ -13,7 +13,7 @@ import numpy as np
 import paper
 from blindcal.estimate.truth import blind_bounds
 from blindcal.records import FloatArray, Semantics, Targets
-from blindcal.report import compared as drawings
+from blindcal.report import reproduced as drawings
 from blindcal.report.style import file_bytes
 from blindcal.reproduce.cells import Found, Wanted
 from blindcal.reproduce.names import file_name

@@ -243,6 +243,21 @@ def test_the_tables_say_what_was_found() -> None:
     assert r"0.1100 $\pm$ 0.0141" in table.latex(both)
     assert "a|b_c,'=x,10,latent,1,2,pair,0.1,0.11" in table.cells_csv(both)
     assert json.loads(table.cells_json(both).splitlines()[-1])["oracle"] is None
+    assert "Share of answers that are neither word" in text
+    assert "| latent | 10.0% | \N{EN DASH} |" in text
+    assert "| blind |" not in text  # all its answers were used
+
+
+def test_what_is_undefined_is_a_dash(tmp_path: Path) -> None:
+    """A confidence that no answer states, and bins that no item asks about, are no numbers in any format."""
+    (tmp_path / "a__b.csv").write_text("id,label,p\nx,1,0.9\ny,0,0.2\n")
+    (tmp_path / "a__b__verbalized.csv").write_text("id,label,text\nx,1,Hm\ny,0,Yes\n")
+    rows = ("--method", "verbalized", "--method", "blind", "--method", "extraction", "--seeds", 1)
+    said = ok(tmp_path / "a__b.csv", *rows, "--budgets", 1, "--out", tmp_path / "out").output
+    assert "nan" not in said
+    assert "| verbalized | 100.0% |" in said
+    for name in ("table.md", "table.tex", "cells.csv"):
+        assert "nan" not in (tmp_path / "out" / name).read_text()
 
 
 def test_one_repeat_has_no_spread_to_draw() -> None:

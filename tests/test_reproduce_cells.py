@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import os
 import signal
 import subprocess
@@ -179,6 +180,27 @@ def test_files_are_found_and_named(tmp_path: Path) -> None:
 def test_the_last_underscores_divide_model_and_set(name: str, model: str, data: str) -> None:
     """A model's own name may hold two underscores, as ORGANISATION__MODEL does."""
     assert sources.names(Path(name)) == (model, data)
+
+
+def test_what_was_said_is_read_by_the_words_that_were_asked_for(tmp_path: Path) -> None:
+    """Words of one's own go for answers in words too; a broken file of them is named, not a traceback."""
+    (tmp_path / "a__b.csv").write_text("id,label,p\nx,1,0.9\ny,0,0.2\n")
+    beside = tmp_path / "a__b__verbalized.csv"
+    beside.write_text('id,label,text\nx,1,"Supported, 80%"\ny,0,"Refuted, 90%"\n')
+    found = sources.read(tmp_path / "a__b.csv", positive="Supported", negative="Refuted")
+    assert found.stated is not None
+    assert found.stated.p == pytest.approx([0.8, 0.1])
+    for text, message in (
+        ("id,label,text\nx,maybe,Yes\n", "must be 0 or 1"),
+        ("id,text\nx,Yes\n", "'label'"),
+    ):
+        beside.write_text(text)
+        with pytest.raises(InputError, match=f"a__b__verbalized.csv: .*{message}"):
+            sources.read(tmp_path / "a__b.csv")
+    whole = gzip.compress(b"id,label,p,mass,Yes|1,No|2\n" + b"x,1,0.5,0.9,-1.0,-1.0\n" * 9000)
+    (tmp_path / "c__d.csv.gz").write_bytes(whole[:-20])
+    with pytest.raises(InputError, match=r"c__d.csv.gz: cannot be read"):
+        sources.read(tmp_path / "c__d.csv.gz")
 
 
 def test_the_recorded_models_hold_what_they_are_said_to() -> None:

@@ -197,6 +197,8 @@ def read(
 def _stated(source: Source, bins: int) -> Measured:
     assert source.stated is not None
     known = np.isfinite(source.stated.p)
+    if not known.any():
+        return Measured(np.nan, (np.nan,) * bins, known.size, known.size)
     found = binned_ece(source.stated.labels[known], source.stated.p[known], bins)
     return Measured(found.ece, tuple(map(float, found.gaps)), known.size, int((~known).sum()))
 

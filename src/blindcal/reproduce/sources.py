@@ -22,10 +22,12 @@ from blindcal.errors import InputError
 from blindcal.estimate.verbalized import parse_verbalized
 from blindcal.items.scores import (
     ENDINGS,
+    WORDS,
     answer_probabilities,
     answers_in,
     every_spelling,
     read_scores,
+    read_table,
     stem,
     token_of,
 )
@@ -144,22 +146,31 @@ def find(paths: list[Path]) -> list[Path]:
 
 def read(path: Path, *, positive: str | None = None, negative: str | None = None) -> Source:
     """Read a file; the answer words are those of the file if none are named."""
+    words = (positive, negative) if positive and negative else None
+    source = _read(path, words)
+    said = (_words(source.targets), *WORDS) if words is None else (words,)
+    return replace(source, stated=_read_stated(path, said))
+
+
+def _read(path: Path, words: tuple[str, str] | None) -> Source:
     model, data = names(path)
     header = _header(path)
-    stated = _read_stated(path)
     if "mass" in header and any("|" in name for name in header):
         recording = _scored(path, header)
         targets = Targets(recording.tokens[:1], recording.tokens[1:2])
-        return Source(model, data, _labels(path, header), recording, targets, stated=stated)
+        return Source(model, data, _labels(path), recording, targets)
     if "p" in header or ".parquet" in path.suffixes:
         scores = read_scores(path)
-        return replace(from_probabilities(model, data, scores.labels, scores.p), stated=stated)
+        return from_probabilities(model, data, scores.labels, scores.p)
     if "label" not in header:
-        raise InputError(f"{path}: lacks the column label; it has {', '.join(header[:12])}")
+        raise InputError(f"{path}: lacks the column label; it has {', '.join(header[:12]) or 'none'}")
     recording = Recording.load(path)
-    words = (positive, negative) if positive and negative else None
     targets = answers_in(path, recording.tokens, words)
-    return Source(model, data, _labels(path, header), recording, targets, stated=stated)
+    return Source(model, data, _labels(path), recording, targets)
+
+
+def _words(targets: Targets) -> tuple[str, str]:
+    return targets.positive[0].text.strip(), targets.negative[0].text.strip()
 
 
 def names(path: Path) -> tuple[str, str]:
@@ -184,7 +195,7 @@ def _header(path: Path) -> list[str]:
 def _scored(path: Path, header: list[str]) -> Recording:
     """What `blindcal score` wrote: logprobs of every spelling, the pair first, and the mass they hold."""
     names = [name for name in header if "|" in name]
-    columns = _columns(path, header, ["id", "mass", *names])
+    columns = _columns(path, ["id", "mass", *names])
     try:
         tokens = [token_of(path, name) for name in names]
         values = np.array(columns[1:], dtype=np.float64)
@@ -192,31 +203,28 @@ def _scored(path: Path, header: list[str]) -> Recording:
         raise InputError(f"{path}: not what 'blindcal score' writes ({error})") from None
     rest = np.log(np.maximum(1 - values[0], 1e-12))
     unseen = np.zeros(rest.size, np.int64)  # whether another token comes first is not recorded
-    return Recording(stem(path), tuple(columns[0]), tuple(tokens), values[1:].T.copy(), rest, unseen)
+    ids = tuple(map(str, columns[0]))
+    return Recording(stem(path), ids, tuple(tokens), values[1:].T.copy(), rest, unseen)
 
 
-def _columns(path: Path, header: list[str], names: list[str]) -> list[list[str]]:
-    missing = [name for name in names if name not in header]
+def _columns(path: Path, wanted: list[str]) -> list[list[object]]:
+    header, columns = read_table(path)
+    missing = [name for name in wanted if name not in header]
     if missing:
         raise InputError(f"{path}: lacks the column {printable(missing[0], 40)!r}")
-    places = [header.index(name) for name in names]
-    with gzip.open(path, "rt", newline="") if path.suffix == ".gz" else path.open(newline="") as file:
-        rows = [row for row in csv.reader(file) if row][1:]
-    short = next((number for number, row in enumerate(rows, 1) if len(row) != len(header)), None)
-    if short is not None:
-        raise InputError(f"{path}, row {short}: has not as many fields as the header")
-    return [[row[place] for row in rows] for place in places]
+    return [columns[header.index(name)] for name in wanted]
 
 
-def _labels(path: Path, header: list[str]) -> IntArray:
-    (found,) = _columns(path, header, ["label"])
+def _labels(path: Path) -> IntArray:
+    (found,) = _columns(path, ["label"])
     wrong = next((value for value in found if value not in ("0", "1")), None)
     if wrong is not None:
-        raise InputError(f"{path}: label must be 0 or 1, got {printable(wrong, 30)!r}")
+        raise InputError(f"{path}: label must be 0 or 1, got {printable(str(wrong), 30)!r}")
     return np.array(found, dtype=np.int64)
 
 
-def _read_stated(path: Path) -> Stated | None:
+def _read_stated(path: Path, words: tuple[tuple[str, str], ...]) -> Stated | None:
+    """What was said in words, if it lies beside the file; each pair of ``words`` may have been used."""
     model, data = names(path)
     for end in _TABLES:
         beside = path.with_name(f"{model}__{data}{_VERBALIZED}{end}")
@@ -224,8 +232,7 @@ def _read_stated(path: Path) -> Stated | None:
             break
     else:
         return None
-    with gzip.open(beside, "rt", newline="") if end.endswith(".gz") else beside.open(newline="") as file:
-        rows = list(csv.DictReader(file))
-    labels = np.array([int(row["label"]) for row in rows], dtype=np.int64)
-    said = [parse_verbalized(row["text"], ("True", "Yes"), ("False", "No")).p for row in rows]
-    return Stated(labels, np.array([np.nan if p is None else p for p in said]))
+    (texts,) = _columns(beside, ["text"])
+    positive, negative = zip(*dict.fromkeys(words), strict=True)
+    said = [parse_verbalized(str(text), positive, negative).p for text in texts]
+    return Stated(_labels(beside), np.array([np.nan if p is None else p for p in said]))

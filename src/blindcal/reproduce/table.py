@@ -122,12 +122,19 @@ class Column:
         """Of what is asked; ``None`` if the probabilities are not known."""
         return self.oracles.get(self.semantics)
 
+    def left_out(self, way: str) -> float | None:
+        """The share of a way's answers, at its largest budget, that could not be used."""
+        most = max((cell.queries for cell in self.found if cell.way == way), default=None)
+        mine = [one for cell, one in self.found.items() if (cell.way, cell.queries) == (way, most)]
+        return sum(one.invalid for one in mine) / max(1, sum(one.queries for one in mine)) if mine else None
+
     @cached_property
     def entries(self) -> dict[Row, Entry]:
-        """Every row that has a value here."""
+        """Every row that has a value here; what is undefined, such as a bin of no item, has none."""
         rows: dict[Row, list[Measured]] = {}
         for cell in sorted(self.found, key=lambda cell: cell.seed):
-            rows.setdefault(Row(cell.way, cell.queries), []).append(self.found[cell])
+            if np.isfinite(self.found[cell].ece):
+                rows.setdefault(Row(cell.way, cell.queries), []).append(self.found[cell])
         return {row: self._entry(row, measured) for row, measured in rows.items()}
 
     def _entry(self, row: Row, measured: Sequence[Measured]) -> Entry:
@@ -202,6 +209,16 @@ def errors_table(comparison: Comparison) -> list[list[str]]:
     return lines
 
 
+def left_out_table(comparison: Comparison) -> list[list[str]]:
+    """The share of answers that could not be used: a line for each way with any, at its largest budget."""
+    lines = [["", *(column.name for column in comparison.columns)]]
+    for way in WAYS:
+        shares = [column.left_out(way) for column in comparison.columns]
+        if any(shares):
+            lines.append([way, *(DASH if share is None else f"{share:.1%}" for share in shares)])
+    return lines
+
+
 def _number(value: float) -> str:
     return f"{value:.4f}"
 
@@ -211,11 +228,19 @@ def _spread(value: float, sd: float | None) -> str:
 
 
 def titled(comparison: Comparison) -> list[tuple[str, list[list[str]]]]:
-    """Both tables, each after what it is; without an oracle the first alone."""
+    """The tables, each after what it is: estimates, errors if an oracle is known, answers not used if any."""
     tables = [(_estimates_title(comparison), estimates_table(comparison))]
     if comparison.has_oracle:
         tables.append((_errors_title(comparison), errors_table(comparison)))
+    unused = left_out_table(comparison)
+    if len(unused) > 1:
+        tables.append((_LEFT_OUT, unused))
     return tables
+
+
+_LEFT_OUT = (
+    "Share of answers that are neither word or state no confidence: what is estimated rests on the others."
+)
 
 
 def markdown(comparison: Comparison) -> str:
