@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+from html import escape
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -15,9 +17,10 @@ from blindcal import design
 from blindcal.estimate.latent import LatentFit
 from blindcal.estimate.paired import Difference, differences
 from blindcal.records import FloatArray, IntArray
-from blindcal.results.comparing import compare, pairing
+from blindcal.results.comparing import Comparison, better, compare, differing, headline, pairing
 from blindcal.results.finished import open_run
 from blindcal.simulate import ask
+from browsing import CONTRAST, Seen, chromium
 from commanding import blindcal
 from deciding import TEMPLATE, audited, model, serving, write_items
 
@@ -129,7 +132,10 @@ def test_the_command_says_it_in_text_json_and_a_page(runs: dict[str, Path], tmp_
     tags.feed(text)
     assert tags.seen["svg"] == 2
     assert not set(tags.seen) & {"script", "link", "img", "iframe"}
-    assert "http" not in text.replace("http-equiv", "").replace("http://www.w3.org", "")
+    assert not re.findall(r"""(?:src|href)=["'](?!#)|url\((?!#)""", text)
+    for sentence in headline(compare(open_run(runs["sharp"]), open_run(runs["shifted"]), resamples=60)):
+        assert sentence in shown
+        assert escape(sentence.replace("'", "\N{RIGHT SINGLE QUOTATION MARK}"), quote=False) in text
 
 
 def test_hostile_names_are_text_on_the_page(runs: dict[str, Path], tmp_path: Path) -> None:
@@ -154,6 +160,65 @@ class Tags(HTMLParser):
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:  # noqa: ARG002
         self.seen[tag] = self.seen.get(tag, 0) + 1
+
+
+def test_the_page_can_be_read_on_every_screen(runs: dict[str, Path], tmp_path: Path) -> None:
+    """Light, dark and small: no complaint, no request, nothing too wide, every word clear of its ground."""
+    page = tmp_path / "page.html"
+    done = blindcal("compare", runs["sharp"], runs["reworded"], "--resamples", 20, "--html", page)
+    assert done.exit_code == 0, done.output
+    screens: list[tuple[int, dict[str, Any]]] = [
+        (1280, {}),
+        (1280, {"color_scheme": "dark"}),
+        (390, {"is_mobile": True}),
+    ]
+    with chromium() as browser:
+        for width, context in screens:
+            with Seen(browser, page, **context) as seen:
+                seen.page.set_viewport_size({"width": width, "height": 900})
+                assert seen.is_quiet(), (context, seen.trouble, seen.requests)
+                assert seen.page.evaluate("document.documentElement.scrollWidth") <= width
+                faintest, where = seen.page.evaluate(CONTRAST)[0]
+                assert faintest >= 4.5, where
+                assert "Hand on heart" in seen.text("#settings")
+                assert "600 in other words" in seen.text(".tiles")
+
+
+def made_up(**found: tuple[float, float, float]) -> Comparison:
+    """A comparison with these differences: the second's figure, and the ends of the difference's interval."""
+    differences = tuple(
+        Difference(name, 0.1, second, second - 0.1, low, high, 0.3, 0.95)
+        for name, (second, low, high) in found.items()
+    )
+    return Comparison("a", "b", ("m", "n"), 100, 0, 0, 0, 5, 0.95, differences)
+
+
+def test_the_headline_reads_no_more_than_is_shown() -> None:
+    """A difference is told with its size, none with how large it may be, a lone one with a caution."""
+    none = {"accuracy": (0.11, -0.02, 0.04), "auroc": (0.1, -0.01, 0.01)}
+    lower = headline(made_up(ece=(0.06, -0.07, -0.01), **none))
+    told = "B's calibration error is 4.0 points lower than A's: 6.0% against 10.0%"
+    assert lower[0] == f"{told} (95% sure: 1.0 to 7.0 points)."
+    assert lower[1] == "But accuracy and AUROC do not differ by more than noise may."
+    alike = headline(made_up(ece=(0.09, -0.05, 0.03), **none))
+    assert alike[0].startswith("No difference in calibration error is shown: A has 10.0% and B 9.0%")
+    assert "at most 5.0 points" in alike[0]
+    assert alike[1] == "Nor do accuracy and AUROC differ by more than noise may."
+    lone = headline(made_up(ece=(0.09, -0.05, 0.03), **{**none, "brier": (0.2, 0.05, 0.15)}))
+    assert lone[1] == "Brier score is higher in B."
+    assert "in up to 20% of comparisons" in lone[2]
+    both = made_up(ece=(0.2, 0.05, 0.15), accuracy=(0.05, -0.09, -0.01), brier=(0.2, 0.05, 0.15))
+    assert headline(both)[1] == "Brier score is higher and accuracy is lower in B."
+    assert [better(one) for one in both.differences] == ["A", "A", "A"]
+
+
+def test_settings_that_differ_are_named(runs: dict[str, Path]) -> None:
+    """Only what differs between the runs is listed, with both values."""
+    found = differing(open_run(runs["sharp"]), open_run(runs["reworded"]))
+    listed = {name: (a, b) for name, a, b in found}
+    assert set(listed) == {"base_url", "seed", "template"}
+    assert listed["seed"] == ("0", "2")
+    assert listed["template"][1].startswith("Hand on heart: ")
 
 
 def test_runs_without_a_fit_cannot_be_compared(folder: Path, items: Path, runs: dict[str, Path]) -> None:

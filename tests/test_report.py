@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import shutil
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -24,12 +23,12 @@ from blindcal.report.numbers import Number, Numbers
 from blindcal.report.page import render, write
 from blindcal.report.words import Sentence, headline, notes
 from blindcal.results.result import AuditResult, Curve, Estimate
+from browsing import CONTRAST, Seen, chromium
 from reporting import audited, population
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Browser, Page
+    from playwright.sync_api import Browser
 
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 HOSTILE = "</style></title><script>alert(1)</script>'\"><img src=x onerror=alert(2)>{{7*7}}\u202eevil"
 #: What the page says of itself in digits, apart from the numbers of a result.
 OWN_WORDS = ("plaud2026single", "{2026}", "0.1.0")
@@ -38,45 +37,8 @@ OWN_WORDS = ("plaud2026single", "{2026}", "0.1.0")
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
     """A real Chromium; where there is none the tests say so and are skipped."""
-    if CHROMIUM is None:
-        pytest.skip("no chromium on this machine: apt-get install chromium (make test does, as root)")
-    from playwright.sync_api import sync_playwright
-
-    with sync_playwright() as playwright:
-        one = playwright.chromium.launch(executable_path=CHROMIUM)
+    with chromium() as one:
         yield one
-        one.close()
-
-
-class Seen:
-    """A page in the browser, and everything that it asked for or complained about."""
-
-    def __init__(self, browser: Browser, path: Path, **context: Any) -> None:
-        self.context = browser.new_context(viewport={"width": 1280, "height": 900}, **context)
-        self.page: Page = self.context.new_page()
-        self.trouble: list[str] = []
-        self.requests: list[str] = []
-        self.page.on("console", lambda message: self.trouble.append(message.text))
-        self.page.on("pageerror", lambda error: self.trouble.append(str(error)))
-        self.page.on("dialog", lambda dialog: self.trouble.append(dialog.message))
-        self.page.on("request", lambda request: self.requests.append(request.url))
-        self.url = path.resolve().as_uri()
-        self.page.goto(self.url)
-
-    def __enter__(self) -> Seen:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.context.close()
-
-    def text(self, selector: str = "body") -> str:
-        return self.page.locator(selector).first.inner_text()
-
-    def is_quiet(self) -> bool:
-        """Nothing was complained of, and nothing left the file."""
-        return self.trouble == [] and [url for url in self.requests if not url.startswith("data:")] == [
-            self.url
-        ]
 
 
 @pytest.fixture(scope="module")
@@ -125,33 +87,6 @@ def test_it_opens_on_every_screen(
             box = svg.bounding_box()
             assert box is not None
             assert box["width"] > 200
-
-
-CONTRAST = """
-() => {
-  const shade = text => text.match(/[\\d.]+/g).map(Number);
-  const light = ([r, g, b]) => { const [x, y, z] = [r, g, b].map(v => (v /= 255) <= .04045 ? v / 12.92
-    : ((v + .055) / 1.055) ** 2.4); return .2126 * x + .7152 * y + .0722 * z; };
-  const over = (top, under) => { const a = top.length > 3 ? top[3] : 1;
-    return [0, 1, 2].map(k => a * top[k] + (1 - a) * under[k]); };
-  const behind = element => { for (let e = element; e; e = e.parentElement) {
-    const c = shade(getComputedStyle(e).backgroundColor); if (c.length == 3 || c[3] == 1) return c; }
-    return [255, 255, 255]; };
-  const found = [];
-  const walker = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
-  while (walker.nextNode()) {
-    const element = walker.currentNode.parentElement;
-    if (!walker.currentNode.data.trim() || element.closest('style') || !element.checkVisibility()) continue;
-    const style = getComputedStyle(element), paper = behind(element);
-    const drawn = element.closest('svg');
-    const faded = (drawn ? style.fill : style.color);
-    const ink = over([...shade(faded).slice(0, 3), Number(drawn ? style.opacity : 1)], paper);
-    const [a, b] = [light(ink), light(paper)].sort((x, y) => y - x);
-    found.push([(a + .05) / (b + .05), walker.currentNode.data.trim().slice(0, 40)]);
-  }
-  return found.sort((x, y) => x[0] - y[0]);
-}
-"""
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])

@@ -10,7 +10,16 @@ from pathlib import Path
 import click
 
 from blindcal.cli import options
-from blindcal.results.comparing import NAMES, Comparison, compare, pairing, verdict
+from blindcal.cli.facts import fact
+from blindcal.results.comparing import (
+    NAMES,
+    OTHER_SEMANTICS,
+    Comparison,
+    compare,
+    headline,
+    pairing,
+    verdict,
+)
 from blindcal.results.finished import Finished, open_run
 from blindcal.text import printable
 
@@ -64,7 +73,7 @@ def command(
         if not run.result.complete:
             click.echo(f"warning: {run.folder} is not finished", err=True)
     if len({run.result.semantics for run in runs}) > 1:
-        click.echo("warning: the runs measured different semantics; see docs/endpoints.md", err=True)
+        click.echo(f"warning: {OTHER_SEMANTICS[0].lower()}{OTHER_SEMANTICS[1:]}", err=True)
     if sys.stderr.isatty():
         click.echo(f"refitting {2 * resamples:,} times ...", err=True)
     found = compare(*runs, bins=bins, level=level, resamples=resamples)
@@ -87,7 +96,7 @@ def _draw(
     drawn = draw_comparison([run.result for run in runs], labels_of(found))
     written = [] if figures is None else save_comparison(drawn, figures)
     if html is not None:
-        html.write_text(comparison_page(found, drawn), encoding="utf-8")
+        html.write_text(comparison_page(found, drawn, runs), encoding="utf-8")
         written.append(html)
     return written
 
@@ -96,6 +105,8 @@ def _show(found: Comparison) -> None:
     for letter, model, folder in zip("AB", found.models, (found.first, found.second), strict=True):
         click.echo(f"{letter}  {printable(model, 100)}  in {printable(folder, 300)}")
     click.echo(pairing(found))
+    for sentence in headline(found):
+        fact("", sentence, width=0)
     click.echo(f"{'':<12} {'A':>{NARROW}} {'B':>{NARROW}} {'B - A':>{NARROW}}  {found.level:.0%} interval")
     for one in found.differences:
         click.echo(

@@ -3,23 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from html import escape
 from pathlib import Path
 
 from blindcal.report.plots import Drawing, plot_calibration_curves, plot_reliabilities
-from blindcal.report.style import file_bytes, root_figure, theme_css
-from blindcal.results.comparing import NAMES, Comparison, pairing, verdict
-from blindcal.results.result import AuditResult
+from blindcal.report.style import file_bytes, root_figure
+from blindcal.results.comparing import (
+    NAMES,
+    OTHER_SEMANTICS,
+    Comparison,
+    better,
+    differing,
+    headline,
+    pairing,
+    verdict,
+)
+from blindcal.results.finished import Finished
+from blindcal.results.result import FEW, AuditResult
 from blindcal.text import printable
 
-_CSS = """\
-body{font:16px/1.5 system-ui,sans-serif;max-width:52rem;margin:2rem auto;padding:0 1rem;
-background:var(--bc-paper,#fff);color:var(--bc-ink,#1a1a1a)}
-figure{margin:0}
-table{border-collapse:collapse;width:100%;font-variant-numeric:tabular-nums}
-th,td{text-align:left;padding:.3rem .7rem .3rem 0;border-bottom:1px solid #8884}
-.wide{overflow-x:auto}.two{display:grid;grid-template-columns:repeat(auto-fit,minmax(18rem,1fr));gap:1rem}
-"""
+MEANINGS = {
+    "ece": "How far confidence is from the share of right answers, on average over bins. Lower is better.",
+    "accuracy": "How often the plain answer is right. Higher is better.",
+    "auroc": "The chance that a positive item gets more confidence than a negative one. Higher is better.",
+    "brier": "Mean squared distance between confidence and label. Lower is better.",
+    "log_loss": "Mean surprise at the labels, in nats; a sure and wrong answer costs a lot. Lower is better.",
+}
 
 
 def draw_comparison(results: Sequence[AuditResult], names: Sequence[str]) -> tuple[Drawing, ...]:
@@ -57,27 +65,39 @@ def save_comparison(drawn: Sequence[Drawing], folder: Path) -> list[Path]:
     return written
 
 
-def comparison_page(found: Comparison, drawn: Sequence[Drawing]) -> str:
-    """One page with the table and the figures."""
-    a, b = (escape(printable(name, 300)) for name in (found.first, found.second))
-    rows = "\n".join(
-        f"<tr><th scope=row>{NAMES[one.quantity]}</th><td>{one.first:.4f}</td><td>{one.second:.4f}</td>"
-        f"<td>{one.value:+.4f}</td><td>{one.low:+.4f} to {one.high:+.4f}</td><td>{verdict(one)}</td></tr>"
-        for one in found.differences
+def comparison_page(found: Comparison, drawn: Sequence[Drawing], runs: tuple[Finished, Finished]) -> str:
+    """One page: what differs in plain words, every difference, both curves, and what was asked otherwise."""
+    from blindcal.report.page import environment, style
+
+    return (
+        environment()
+        .get_template("comparison.html")
+        .render(
+            found=found,
+            headline=headline(found),
+            pairing=pairing(found),
+            notes=_notes(runs),
+            runs=tuple(zip("AB", runs, strict=True)),
+            rows=[(one, NAMES[one.quantity], verdict(one), better(one)) for one in found.differences],
+            meanings=MEANINGS,
+            settings=differing(*runs),
+            drawings=[(one.name, one.svg()) for one in drawn],
+            chance=min(1.0, (1 - found.level) * len(found.differences)),
+            css=style("page.css", "comparison.css"),
+        )
     )
-    figures = "\n".join(f"<figure>{one.svg()}</figure>" for one in drawn)
-    models = [escape(printable(model, 120)) for model in found.models]
-    return f"""<!DOCTYPE html>
-<html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width">
-<meta http-equiv="Content-Security-Policy" content="default-src 'none'; style-src 'unsafe-inline'">
-<title>{models[0]} and {models[1]} compared</title><style>{theme_css()}{_CSS}</style></head><body><main>
-<h1>Two audits compared</h1>
-<p>A is {models[0]} ({a}), B is {models[1]} ({b}). {escape(pairing(found).capitalize())}.</p>
-<div class="wide"><table><caption>Figures of both runs, and B minus A ({found.bins} bins)</caption>
-<thead><tr><th scope="col"></th><th scope="col">A</th><th scope="col">B</th><th scope="col">B - A</th>
-<th scope="col">{found.level:.0%} interval</th><th scope="col">shown</th></tr></thead><tbody>
-{rows}
-</tbody></table></div>
-<div class="two">{figures}</div>
-</main></body></html>
-"""
+
+
+def _notes(runs: tuple[Finished, Finished]) -> list[str]:
+    """What makes the comparison worth less, in sentences."""
+    notes = []
+    for letter, run in zip("AB", runs, strict=True):
+        if (run.result.probe or {}).get("forced"):
+            notes.append(f"Run {letter} was forced although the probe objected. It may measure nothing.")
+        if not run.result.complete:
+            notes.append(f"Run {letter} was stopped early; it covers a random part of its items.")
+        if run.result.counts.items < FEW:
+            notes.append(f"Run {letter} has only {run.result.counts.items} items: read the intervals.")
+    if len({run.result.semantics for run in runs}) > 1:
+        notes.append(OTHER_SEMANTICS)
+    return notes

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from blindcal.drafts import drafted
 from blindcal.report import words
 from blindcal.report.numbers import Number, Numbers
 from blindcal.results.result import AuditResult, CostCurve
 from blindcal.text import visible
+
+if TYPE_CHECKING:
+    from jinja2 import Environment
 
 PAGE_FILE = "report.html"
 ROWS = (2, *range(4, 37, 4), 38)
@@ -23,27 +26,16 @@ def render(result: AuditResult) -> str:
     Everything in a result that others wrote (model, file names, prompts, what the endpoint said) is shown as
     text: escaped, and with characters that hide or reorder written out.
     """
-    import jinja2  # slow to import, as is what draws
-
-    from blindcal.report.style import theme_css
-
-    environment = jinja2.Environment(
-        loader=jinja2.PackageLoader("blindcal.report", "."),
-        autoescape=True,
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
+    templates = environment()
     numbers = Numbers(result)
-    environment.globals.update(
+    templates.globals.update(
         show=numbers.show, estimate=numbers.estimate, between=numbers.between, value=numbers.value
     )
-    environment.filters.update(visible=visible)
-    environment.tests["number"] = lambda piece: isinstance(piece, Number)
-    environment.tests["quoted"] = lambda piece: isinstance(piece, words.Quoted)
-    return environment.get_template("page.html").render(
+    templates.tests["number"] = lambda piece: isinstance(piece, Number)
+    templates.tests["quoted"] = lambda piece: isinstance(piece, words.Quoted)
+    return templates.get_template("page.html").render(
         result=result,
-        css=(theme_css() + _beside("page.css")),
+        css=style("page.css"),
         figures=_figures(result),
         yes=words.word(result, "positive"),
         no=words.word(result, "negative"),
@@ -59,6 +51,28 @@ def render(result: AuditResult) -> str:
         cheapest=[_cheapest(costs) for costs in result.costs],
         settings=_settings(result.settings),
     )
+
+
+def environment() -> Environment:
+    """Templates of this folder: everything escaped, nothing left undefined."""
+    import jinja2  # slow to import
+
+    templates = jinja2.Environment(
+        loader=jinja2.PackageLoader("blindcal.report", "."),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    templates.filters.update(visible=visible)
+    return templates
+
+
+def style(*names: str) -> str:
+    """The colours of all pages and the style sheets of this folder by name."""
+    from blindcal.report.style import theme_css  # slow to import, as is what draws
+
+    return theme_css() + "".join(Path(__file__).with_name(name).read_text(encoding="utf-8") for name in names)
 
 
 def write(result: AuditResult, path: Path) -> None:
@@ -87,7 +101,3 @@ def _every_twentieth(f: Sequence[float]) -> list[int]:
 
 def _settings(settings: dict[str, Any]) -> list[tuple[str, str]]:
     return [(name, str(value)) for name, value in settings.items() if value not in (None, {}, [], "")]
-
-
-def _beside(name: str) -> str:
-    return Path(__file__).with_name(name).read_text(encoding="utf-8")

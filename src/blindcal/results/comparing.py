@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -18,6 +19,14 @@ NAMES = {
     "brier": "Brier score",
     "log_loss": "log loss",
 }
+
+
+OTHER_SEMANTICS = (
+    "The runs measured different things: one spelling of each answer (pair), the likeliest one (max) or all "
+    "together (sum). Part of a difference may be that."
+)
+#: Of the other figures more is better.
+LOWER_IS_BETTER = ("ece", "brier", "log_loss")
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +98,83 @@ def verdict(one: Difference) -> str:
     if one.low <= 0 <= one.high:
         return "no difference shown"
     return "higher in B" if one.value > 0 else "lower in B"
+
+
+def better(one: Difference) -> str | None:
+    """Which run a shown difference speaks for, ``A`` or ``B``; ``None`` where none is shown."""
+    if one.low <= 0 <= one.high:
+        return None
+    return "B" if (one.value < 0) == (one.quantity in LOWER_IS_BETTER) else "A"
+
+
+def headline(found: Comparison) -> tuple[str, ...]:
+    """What the comparison shows, in plain sentences, and no more than it shows.
+
+    First the calibration error, then the other figures; a single one among them that is off zero may be
+    chance, and that is said.
+    """
+    ece = next(one for one in found.differences if one.quantity == "ece")
+    others = [one for one in found.differences if one.quantity != "ece"]
+    a, b = f"{ece.first:.1%}", f"{ece.second:.1%}"
+    sure = f"{found.level:.0%} sure"
+    if better(ece) is None:
+        most = 100 * max(abs(ece.low), abs(ece.high))
+        first = (
+            f"No difference in calibration error is shown: A has {a} and B {b}, and if there is one it is at "
+            f"most {most:.1f} points ({sure})."
+        )
+    else:
+        which, near, far = ("lower", -ece.high, -ece.low) if ece.value < 0 else ("higher", ece.low, ece.high)
+        first = (
+            f"B's calibration error is {100 * abs(ece.value):.1f} points {which} than A's: {b} against {a} "
+            f"({sure}: {100 * near:.1f} to {100 * far:.1f} points)."
+        )
+    shown = [one for one in others if better(one) is not None]
+    if not shown:
+        rest = f"Nor do {_listed([NAMES[one.quantity] for one in others])} differ by more than noise may."
+        if better(ece) is not None:
+            rest = rest.replace("Nor do", "But").replace("differ by more", "do not differ by more")
+        return (first, rest)
+    sides = {
+        side: [NAMES[one.quantity] for one in shown if (one.value > 0) == (side == "higher")]
+        for side in ("higher", "lower")
+    }
+    told = " and ".join(
+        f"{_listed(names)} {'is' if len(names) == 1 else 'are'} {side}"
+        for side, names in sides.items()
+        if names
+    )
+    words = [first, f"{told[0].upper()}{told[1:]} in B."]
+    if better(ece) is None and len(shown) == 1:
+        chance = min(1.0, (1 - found.level) * len(found.differences))
+        words.append(
+            f"That may be chance: of {len(found.differences)} figures of two runs that do not differ at all, "
+            f"one is off zero in up to {chance:.0%} of comparisons."
+        )
+    return tuple(words)
+
+
+def _listed(names: list[str]) -> str:
+    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
+
+
+def differing(first: Finished, second: Finished) -> tuple[tuple[str, str, str], ...]:
+    """The settings that differ, by name, in the first run and in the second."""
+    sides = [_settings(run) for run in (first, second)]
+    names = dict.fromkeys([*sides[0], *sides[1]])
+    return tuple(
+        (name, str(sides[0].get(name, "")), str(sides[1].get(name, "")))
+        for name in names
+        if sides[0].get(name) != sides[1].get(name)
+    )
+
+
+def _settings(run: Finished) -> dict[str, Any]:
+    """What shaped a run, and what of that only its result knows."""
+    kept = {name: value for name, value in run.settings.items() if name != "items_digest"}
+    result = run.result
+    known = {"items": result.counts.items, "estimator": result.estimator, "bins": len(result.bins)}
+    return kept | known | {"semantics": result.semantics}
 
 
 def pairing(found: Comparison) -> str:
