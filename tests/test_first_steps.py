@@ -13,10 +13,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from click.testing import CliRunner, Result
 from scipy.special import expit, logsumexp
 
-from blindcal.cli import app
 from blindcal.cli.audit import show
 from blindcal.endpoints.http import Address, keyless
 from blindcal.endpoints.recording import Recording
@@ -26,6 +24,7 @@ from blindcal.estimate.truth import binned_ece
 from blindcal.items.files import load
 from blindcal.methods import measures
 from blindcal.results.result import AuditResult, Estimate
+from commanding import blindcal
 from results import around, part
 from results import result as made_up
 
@@ -49,10 +48,6 @@ def server(items: Path) -> Iterator[Server]:
     p = np.random.default_rng(1).beta(0.5, 0.5, N)
     with running(Recording.from_probabilities([item.id for item in asked], p), asked) as one:
         yield one
-
-
-def blindcal(*arguments: object) -> Result:
-    return CliRunner().invoke(app, [str(argument) for argument in arguments])
 
 
 @pytest.mark.parametrize("command", ["audit", "probe", "score", "reproduce"])
