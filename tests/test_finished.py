@@ -20,8 +20,8 @@ from blindcal.items.files import load
 from blindcal.records import INVALID
 from blindcal.results.finished import open_result, open_run
 from blindcal.results.result import AuditResult
+from blindcal.run_file import in_use
 from blindcal.settings import Settings
-from blindcal.store import in_use
 
 N = 300
 

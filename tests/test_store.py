@@ -13,10 +13,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from blindcal import store as store_module
+from blindcal import run_file
 from blindcal.errors import ConfigError, InputError, StoreError
 from blindcal.records import Item, Message, Round, Usage
-from blindcal.store import UNASKED, Saved, Store, in_use
+from blindcal.run_file import in_use
+from blindcal.store import UNASKED, Saved, Store
 from blindcal.text import printable
 
 ITEMS = [Item(f"i{k}", k % 2, (Message("user", f"question {k}"),), "g") for k in range(3)]
@@ -224,12 +225,12 @@ def test_a_failed_migration_leaves_the_old_version(path: Path, monkeypatch: pyte
     """A migration and the number that says it ran happen together or not at all."""
     with Store.open(path) as store:
         store.begin({"a": 1}, ITEMS)
-    first = store_module._MIGRATIONS
+    first = run_file._MIGRATIONS
     broken = (*first, "CREATE TABLE extra (x); CREATE TABLE notes (clash)")
-    monkeypatch.setattr(store_module, "_MIGRATIONS", broken)
+    monkeypatch.setattr(run_file, "_MIGRATIONS", broken)
     with pytest.raises(StoreError, match="already exists"):
         Store.open(path)
-    monkeypatch.setattr(store_module, "_MIGRATIONS", (*first, "CREATE TABLE extra (x)"))
+    monkeypatch.setattr(run_file, "_MIGRATIONS", (*first, "CREATE TABLE extra (x)"))
     with Store.open(path) as store:
         assert store.note("config") == {"a": 1}
         assert store._db.execute("PRAGMA user_version").fetchone() == (len(first) + 1,)

@@ -16,11 +16,10 @@ import asyncio
 import hashlib
 import json
 import sqlite3
-import sys
 import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import IO, Any, TypeAlias
@@ -31,6 +30,7 @@ import numpy.typing as npt
 
 from blindcal.errors import ConfigError, StoreError
 from blindcal.records import INVALID, IntArray, Item, Round, Usage
+from blindcal.run_file import hold, lock_path, looked_at, opened, transaction, translated
 from blindcal.text import printable
 
 AnswerArray: TypeAlias = npt.NDArray[np.int8]
@@ -40,36 +40,6 @@ RUN_FILE = "run.sqlite"
 
 UNASKED = -2
 """In a column of answers: not answered yet."""
-
-_APPLICATION = 0x626C6E64  # "blnd", in the file's header: tells a run from any other SQLite file
-
-# Each runs once, in one transaction with the version number that says so. Never edit one: add one.
-_MIGRATIONS = (
-    """
-    CREATE TABLE notes (name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
-    CREATE TABLE items (
-        item INTEGER PRIMARY KEY, id TEXT NOT NULL, label INTEGER NOT NULL, grp TEXT,
-        digest BLOB NOT NULL, messages TEXT);
-    CREATE TABLE rounds (
-        round INTEGER PRIMARY KEY, first INTEGER NOT NULL, size INTEGER NOT NULL,
-        items BLOB NOT NULL, shifts BLOB NOT NULL, temperatures BLOB NOT NULL);
-    CREATE TABLE answers (
-        query INTEGER PRIMARY KEY, answer INTEGER NOT NULL, text TEXT NOT NULL,
-        prompt_tokens INTEGER NOT NULL, completion_tokens INTEGER NOT NULL, cached_tokens INTEGER NOT NULL,
-        attempts INTEGER NOT NULL, seconds REAL NOT NULL);
-    CREATE TABLE asides (
-        request BLOB NOT NULL, nth INTEGER NOT NULL, reply TEXT NOT NULL, PRIMARY KEY (request, nth)
-        ) WITHOUT ROWID;
-    """,
-    "ALTER TABLE items ADD COLUMN part TEXT",
-    """
-    CREATE TABLE batches (
-        number INTEGER PRIMARY KEY, token TEXT NOT NULL UNIQUE, queries BLOB NOT NULL,
-        uploading REAL, file_id TEXT, creating REAL, batch_id TEXT, status TEXT NOT NULL,
-        completed INTEGER NOT NULL, failed INTEGER NOT NULL, ended INTEGER NOT NULL,
-        answered INTEGER NOT NULL, said TEXT NOT NULL);
-    """,
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,20 +120,11 @@ class Store:
         """
         made = [one for one in path.parents if not one.exists()]
         path.parent.mkdir(parents=True, exist_ok=True)
-        lock = _hold(path)
+        lock = hold(path)
         if not path.exists():
-            made = [path, _lock_path(path), *made]
+            made = [path, lock_path(path), *made]
         try:
-            with _translated(path):
-                db = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
-                try:
-                    _check_kind(db, path)
-                    db.execute("PRAGMA journal_mode=WAL")
-                    db.execute("PRAGMA synchronous=FULL")
-                    _migrate(db)
-                except BaseException:
-                    db.close()
-                    raise
+            db = opened(path)
         except BaseException:
             lock.close()
             raise
@@ -172,18 +133,7 @@ class Store:
     @classmethod
     def read(cls, path: Path) -> Store:
         """Look at a run file, which another process may be writing; nothing can be changed."""
-        if not path.is_file():
-            raise StoreError(f"{path}: no such run")
-        with _translated(path):
-            db = sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True, isolation_level=None)
-            try:
-                _check_kind(db, path)
-                if db.execute("PRAGMA user_version").fetchone()[0] != len(_MIGRATIONS):
-                    raise StoreError(f"{path}: an unfinished or older run file; run its audit again first")
-            except BaseException:
-                db.close()
-                raise
-        return cls(path, db, None)
+        return cls(path, looked_at(path), None)
 
     def __enter__(self) -> Store:
         return self
@@ -228,7 +178,7 @@ class Store:
                     "Go back to the old settings, or choose another place for the new run"
                 )
             return False
-        with _translated(self.path), _transaction(self._db):
+        with translated(self.path), transaction(self._db):
             self._db.executemany(
                 "INSERT INTO items VALUES (?, ?, ?, ?, ?, ?, ?)",
                 (_item_row(number, item, keep_prompts) for number, item in enumerate(items)),
@@ -238,18 +188,18 @@ class Store:
 
     def _is_empty(self, tables: Sequence[str] = ("answers", "batches")) -> bool:
         """Whether nothing was answered, and nothing submitted that may still be."""
-        with _translated(self.path):
+        with translated(self.path):
             rows = [self._db.execute(f"SELECT 1 FROM {table} LIMIT 1") for table in tables]
         return all(row.fetchone() is None for row in rows)
 
     def _clear(self) -> None:
-        with _translated(self.path), _transaction(self._db):
+        with translated(self.path), transaction(self._db):
             for table in ("notes", "items", "rounds", "asides"):
                 self._db.execute(f"DELETE FROM {table}")
 
     def item(self, number: int) -> tuple[str, int, str | None]:
         """Id, label and group of an item."""
-        with _translated(self.path):
+        with translated(self.path):
             row: tuple[str, int, str | None] = self._db.execute(
                 "SELECT id, label, grp FROM items WHERE item = ?", (number,)
             ).fetchone()
@@ -257,7 +207,7 @@ class Store:
 
     def items(self) -> Kept:
         """All items of the run."""
-        with _translated(self.path):
+        with translated(self.path):
             rows = self._db.execute("SELECT id, label, grp, digest, part FROM items ORDER BY item").fetchall()
         ids, labels, groups, digests, parts = zip(*rows, strict=True) if rows else ((), (), (), (), ())
         return Kept(ids, np.array(labels, np.int64), groups, digests, parts)
@@ -268,7 +218,7 @@ class Store:
         wanted = {"field": field, "digest": digest}
         if self.note("parts") == wanted:
             return
-        with _translated(self.path), _transaction(self._db):
+        with translated(self.path), transaction(self._db):
             self._db.execute("UPDATE items SET part = NULL WHERE part IS NOT NULL")
             self._db.executemany(
                 "UPDATE items SET part = ? WHERE item = ?", ((part, k) for k, part in enumerate(parts or ()))
@@ -282,20 +232,20 @@ class Store:
 
     def note(self, name: str) -> Any:
         """What was noted under a name, or ``None``."""
-        with _translated(self.path):
+        with translated(self.path):
             row = self._db.execute("SELECT value FROM notes WHERE name = ?", (name,)).fetchone()
         return None if row is None else json.loads(row[0])
 
     def set_note(self, name: str, value: Any) -> None:
         """Keep something that JSON can hold: the probe's verdict, the tokens chosen, a warning."""
-        with _translated(self.path):
+        with translated(self.path):
             self._db.execute("INSERT OR REPLACE INTO notes VALUES (?, ?)", (name, json.dumps(value)))
 
     # Replies to what is asked beside the rounds: pilots and the probe
 
     def aside(self, request: bytes, nth: int) -> str | None:
         """The reply to the ``nth`` time that this request was made, if it has been."""
-        with _translated(self.path):
+        with translated(self.path):
             row = self._db.execute(
                 "SELECT reply FROM asides WHERE request = ? AND nth = ?", (request, nth)
             ).fetchone()
@@ -303,12 +253,12 @@ class Store:
 
     def add_aside(self, request: bytes, nth: int, reply: str) -> None:
         """Keep a reply, so that it is paid for once."""
-        with _translated(self.path):
+        with translated(self.path):
             self._db.execute("INSERT INTO asides VALUES (?, ?, ?)", (request, nth, reply))
 
     def asides_usage(self) -> Usage:
         """What the replies kept so far cost."""
-        with _translated(self.path):
+        with translated(self.path):
             row = self._db.execute(
                 "SELECT COUNT(*), COUNT(*), TOTAL(json_extract(reply, '$.prompt_tokens')), "
                 "TOTAL(json_extract(reply, '$.completion_tokens')), "
@@ -318,14 +268,14 @@ class Store:
 
     def forget_asides(self) -> None:
         """Let everything be asked afresh, because the endpoint may be another by then."""
-        with _translated(self.path):
+        with translated(self.path):
             self._db.execute("DELETE FROM asides")
 
     # Rounds
 
     def rounds(self) -> list[Round]:
         """The rounds of the design so far, in order."""
-        with _translated(self.path):
+        with translated(self.path):
             rows = self._db.execute(
                 "SELECT items, shifts, temperatures FROM rounds ORDER BY round"
             ).fetchall()
@@ -333,7 +283,7 @@ class Store:
 
     def add_round(self, asked: Round) -> None:
         """Put the next round on disk; only then may it be asked."""
-        with _translated(self.path):
+        with translated(self.path):
             number, first = self._db.execute(
                 "SELECT COUNT(*), COALESCE(MAX(first + size), 0) FROM rounds"
             ).fetchone()
@@ -371,7 +321,7 @@ class Store:
         self._committing = None
 
     def _insert(self, answers: list[Saved]) -> None:
-        with _translated(self.path):
+        with translated(self.path):
             self._db.execute(_INSERT, (msgspec.json.encode(answers).decode(),))
 
     def answers(self, first: int, size: int) -> AnswerArray:
@@ -381,7 +331,7 @@ class Store:
             "SELECT query - ?, answer FROM answers WHERE query >= ? AND query < ?",
             (first, first, first + size),
         )
-        with _translated(self.path):
+        with translated(self.path):
             while some := rows.fetchmany(10_000):
                 at, answer = np.array(some, np.int64).T
                 column[at] = answer
@@ -395,27 +345,27 @@ class Store:
 
     def batches(self) -> list[Batch]:
         """Every batch so far, in order."""
-        with _translated(self.path):
+        with translated(self.path):
             rows = self._db.execute("SELECT * FROM batches ORDER BY number").fetchall()
         return [_batch(row) for row in rows]
 
     def add_batches(self, pieces: Iterable[IntArray]) -> None:
         """Put on disk which queries are to go in which batch, all of them or none; only then may they go."""
-        with _translated(self.path), _transaction(self._db):
+        with translated(self.path), transaction(self._db):
             so_far: int = self._db.execute("SELECT COUNT(*) FROM batches").fetchone()[0]
             for number, piece in enumerate(pieces, so_far):
                 self._db.execute(_INSERT_BATCH, _batch_row(Batch(number, uuid.uuid4().hex, piece)))
 
     def set_batch(self, batch: Batch, saved: list[Saved] | None = None) -> None:
         """Keep what is known of a batch now, together with the answers that it brought."""
-        with _translated(self.path), _transaction(self._db):
+        with translated(self.path), transaction(self._db):
             if saved:
                 self._insert(saved)
             self._db.execute(_INSERT_BATCH, _batch_row(batch))
 
     def usage(self) -> Usage:
         """What all answers together cost."""
-        with _translated(self.path):
+        with translated(self.path):
             row = self._db.execute(
                 "SELECT COUNT(*), TOTAL(attempts), TOTAL(prompt_tokens), TOTAL(completion_tokens), "
                 "TOTAL(cached_tokens), TOTAL(answer = -1) FROM answers"
@@ -444,83 +394,11 @@ def _batch(row: Sequence[Any]) -> Batch:
     )
 
 
-def in_use(path: Path) -> bool:
-    """Whether a process holds the run file right now."""
-    try:
-        _hold(path).close()
-    except StoreError:
-        return True
-    return False
-
-
 def _item_row(number: int, item: Item, keep_prompts: bool) -> tuple[object, ...]:
     messages = msgspec.json.encode(item.messages)
     digest = hashlib.blake2b(messages, digest_size=16).digest()
     kept = messages.decode() if keep_prompts else None
     return number, item.id, item.label, item.group, digest, kept, item.part
-
-
-def _lock_path(path: Path) -> Path:
-    return path.with_name(path.name + ".lock")
-
-
-def _hold(path: Path) -> IO[bytes]:
-    # A file of its own: closing any other handle on the database would drop SQLite's own locks.
-    file = _lock_path(path).open("ab")
-    try:
-        if sys.platform == "win32":
-            import msvcrt
-
-            msvcrt.locking(file.fileno(), msvcrt.LK_NBLCK, 1)
-        else:
-            import fcntl
-
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        file.close()
-        raise StoreError(f"{path}: another process is working on this run; wait for it or end it") from None
-    return file
-
-
-@contextmanager
-def _translated(path: Path) -> Iterator[None]:
-    try:
-        yield
-    except sqlite3.Error as error:
-        raise StoreError(f"{path}: {error}") from error
-
-
-@contextmanager
-def _transaction(db: sqlite3.Connection) -> Iterator[None]:
-    db.execute("BEGIN IMMEDIATE")
-    try:
-        yield
-    except BaseException:
-        db.execute("ROLLBACK")
-        raise
-    db.execute("COMMIT")
-
-
-def _check_kind(db: sqlite3.Connection, path: Path) -> None:
-    try:
-        empty = db.execute("SELECT COUNT(*) FROM sqlite_master").fetchone()[0] == 0
-        kind = db.execute("PRAGMA application_id").fetchone()[0]
-        version = db.execute("PRAGMA user_version").fetchone()[0]
-    except sqlite3.DatabaseError as error:
-        raise StoreError(f"{path}: not a run file ({error})") from None
-    if not empty and kind != _APPLICATION:
-        raise StoreError(f"{path}: a database of another program, not a run file")
-    if version > len(_MIGRATIONS):
-        raise StoreError(f"{path}: made by a newer blindcal (format {version}); upgrade to open it")
-
-
-def _migrate(db: sqlite3.Connection) -> None:
-    for number in range(db.execute("PRAGMA user_version").fetchone()[0], len(_MIGRATIONS)):
-        with _transaction(db):
-            for statement in filter(str.strip, _MIGRATIONS[number].split(";")):
-                db.execute(statement)
-            db.execute(f"PRAGMA application_id = {_APPLICATION}")
-            db.execute(f"PRAGMA user_version = {number + 1}")
 
 
 def _difference(begun: Mapping[str, Any], wanted: Mapping[str, Any]) -> str:

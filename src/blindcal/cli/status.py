@@ -11,7 +11,8 @@ import msgspec
 
 from blindcal.design import METHODS
 from blindcal.results.result import RESULT_FILE, AuditResult
-from blindcal.store import RUN_FILE, Batch, Store, in_use
+from blindcal.run_file import in_use
+from blindcal.store import RUN_FILE, Batch, Store
 from blindcal.text import printable
 
 

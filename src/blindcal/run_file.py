@@ -1,0 +1,149 @@
+"""The SQLite file that a run is kept in: its format and versions, and who holds it."""
+
+from __future__ import annotations
+
+import sqlite3
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO
+
+from blindcal.errors import StoreError
+
+_APPLICATION = 0x626C6E64  # "blnd", in the file's header: tells a run from any other SQLite file
+
+# Each runs once, in one transaction with the version number that says so. Never edit one: add one.
+_MIGRATIONS = (
+    """
+    CREATE TABLE notes (name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
+    CREATE TABLE items (
+        item INTEGER PRIMARY KEY, id TEXT NOT NULL, label INTEGER NOT NULL, grp TEXT,
+        digest BLOB NOT NULL, messages TEXT);
+    CREATE TABLE rounds (
+        round INTEGER PRIMARY KEY, first INTEGER NOT NULL, size INTEGER NOT NULL,
+        items BLOB NOT NULL, shifts BLOB NOT NULL, temperatures BLOB NOT NULL);
+    CREATE TABLE answers (
+        query INTEGER PRIMARY KEY, answer INTEGER NOT NULL, text TEXT NOT NULL,
+        prompt_tokens INTEGER NOT NULL, completion_tokens INTEGER NOT NULL, cached_tokens INTEGER NOT NULL,
+        attempts INTEGER NOT NULL, seconds REAL NOT NULL);
+    CREATE TABLE asides (
+        request BLOB NOT NULL, nth INTEGER NOT NULL, reply TEXT NOT NULL, PRIMARY KEY (request, nth)
+        ) WITHOUT ROWID;
+    """,
+    "ALTER TABLE items ADD COLUMN part TEXT",
+    """
+    CREATE TABLE batches (
+        number INTEGER PRIMARY KEY, token TEXT NOT NULL UNIQUE, queries BLOB NOT NULL,
+        uploading REAL, file_id TEXT, creating REAL, batch_id TEXT, status TEXT NOT NULL,
+        completed INTEGER NOT NULL, failed INTEGER NOT NULL, ended INTEGER NOT NULL,
+        answered INTEGER NOT NULL, said TEXT NOT NULL);
+    """,
+)
+
+
+def opened(path: Path) -> sqlite3.Connection:
+    """A run file to write, made or brought up to date as needed; it must be held."""
+    with translated(path):
+        db = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
+        try:
+            _check_kind(db, path)
+            db.execute("PRAGMA journal_mode=WAL")
+            db.execute("PRAGMA synchronous=FULL")
+            _migrate(db)
+        except BaseException:
+            db.close()
+            raise
+    return db
+
+
+def looked_at(path: Path) -> sqlite3.Connection:
+    """A run file that is there, which another process may be writing; nothing can be changed."""
+    if not path.is_file():
+        raise StoreError(f"{path}: no such run")
+    with translated(path):
+        db = sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True, isolation_level=None)
+        try:
+            _check_kind(db, path)
+            if db.execute("PRAGMA user_version").fetchone()[0] != len(_MIGRATIONS):
+                raise StoreError(f"{path}: an unfinished or older run file; run its audit again first")
+        except BaseException:
+            db.close()
+            raise
+    return db
+
+
+def in_use(path: Path) -> bool:
+    """Whether a process holds the run file right now."""
+    try:
+        hold(path).close()
+    except StoreError:
+        return True
+    return False
+
+
+def lock_path(path: Path) -> Path:
+    """The file beside it that says who holds it."""
+    return path.with_name(path.name + ".lock")
+
+
+def hold(path: Path) -> IO[bytes]:
+    """Keep other processes from writing until what is returned is closed."""
+    # A file of its own: closing any other handle on the database would drop SQLite's own locks.
+    file = lock_path(path).open("ab")
+    try:
+        if sys.platform == "win32":
+            import msvcrt
+
+            msvcrt.locking(file.fileno(), msvcrt.LK_NBLCK, 1)
+        else:
+            import fcntl
+
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        file.close()
+        raise StoreError(f"{path}: another process is working on this run; wait for it or end it") from None
+    return file
+
+
+@contextmanager
+def translated(path: Path) -> Iterator[None]:
+    """What SQLite complains of, with the file that it is about."""
+    try:
+        yield
+    except sqlite3.Error as error:
+        raise StoreError(f"{path}: {error}") from error
+
+
+@contextmanager
+def transaction(db: sqlite3.Connection) -> Iterator[None]:
+    """All of it, or nothing."""
+    db.execute("BEGIN IMMEDIATE")
+    try:
+        yield
+    except BaseException:
+        db.execute("ROLLBACK")
+        raise
+    db.execute("COMMIT")
+
+
+def _check_kind(db: sqlite3.Connection, path: Path) -> None:
+    try:
+        empty = db.execute("SELECT COUNT(*) FROM sqlite_master").fetchone()[0] == 0
+        kind = db.execute("PRAGMA application_id").fetchone()[0]
+        version = db.execute("PRAGMA user_version").fetchone()[0]
+    except sqlite3.DatabaseError as error:
+        raise StoreError(f"{path}: not a run file ({error})") from None
+    if not empty and kind != _APPLICATION:
+        raise StoreError(f"{path}: a database of another program, not a run file")
+    if version > len(_MIGRATIONS):
+        raise StoreError(f"{path}: made by a newer blindcal (format {version}); upgrade to open it")
+
+
+def _migrate(db: sqlite3.Connection) -> None:
+    for number in range(db.execute("PRAGMA user_version").fetchone()[0], len(_MIGRATIONS)):
+        with transaction(db):
+            for statement in filter(str.strip, _MIGRATIONS[number].split(";")):
+                db.execute(statement)
+            db.execute(f"PRAGMA application_id = {_APPLICATION}")
+            db.execute(f"PRAGMA user_version = {number + 1}")
