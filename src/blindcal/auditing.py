@@ -9,27 +9,23 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import math
 import re
 import threading
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from concurrent.futures import Future
 from dataclasses import replace
-from datetime import UTC, datetime
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any, TypeVar
-
-import numpy as np
 
 from blindcal import design
 from blindcal.asking.batched import Polling, run_batched
 from blindcal.asking.canaries import Canaries
 from blindcal.asking.job import Job, Limits, Outcome, Progress
-from blindcal.asking.prepare import Ready, prepare
-from blindcal.asking.question import Asking, Question, StatedQuestion
+from blindcal.asking.prepare import prepare
+from blindcal.asking.question import Question, StatedQuestion
 from blindcal.asking.run import run
+from blindcal.concluding import conclude
 from blindcal.endpoints.base import Endpoint
 from blindcal.endpoints.batches import Batches
 from blindcal.endpoints.http import HttpEndpoint
@@ -37,39 +33,17 @@ from blindcal.errors import ConfigError, NotIdentifiedError
 from blindcal.items.catalogue import open_items
 from blindcal.items.files import Items
 from blindcal.items.scores import stem
-from blindcal.methods import measures
 from blindcal.planning import budget
 from blindcal.planning.stages import taken
-from blindcal.prices import Prices, total_cost
-from blindcal.records import (
-    INVALID,
-    NEGATIVE,
-    POSITIVE,
-    Answered,
-    IntArray,
-    Message,
-    Targets,
-)
-from blindcal.results.figures import Estimation, figures
-from blindcal.results.oracle import Truth, read_truth
-from blindcal.results.parts import break_down
-from blindcal.results.result import (
-    ANSWERS_FILE,
-    RESULT_FILE,
-    SCHEMA_VERSION,
-    AuditResult,
-    Example,
-    Spend,
-    Tally,
-    write_answers,
-)
+from blindcal.prices import Prices
+from blindcal.records import IntArray, Targets
+from blindcal.results.oracle import read_truth
+from blindcal.results.result import ANSWERS_FILE, RESULT_FILE, AuditResult, write_answers
 from blindcal.settings import Settings
 from blindcal.store import RUN_FILE, Store
 from blindcal.text import printable
 from blindcal.wording import INSTRUCTION
 
-EXAMPLE_CHARACTERS = 20_000
-"""A longer message is cut in the result's example."""
 T = TypeVar("T")
 
 
@@ -246,28 +220,8 @@ async def audit_async(
         if outcome.usage.queries > known:
             store.set_note("seconds", (store.note("seconds") or 0.0) + time.monotonic() - begun)
         tell("estimating")
-        example = _example(loaded, question, outcome.answered, settings.keep_prompts)
-        seconds = round(store.note("seconds") or 0.0, 3)
-        reasons: dict[str, int] = {}
-        if isinstance(question, StatedQuestion):
-            stated = question.stated(text for _, _, text, _ in store.texts())
-            reasons = stated.reasons
-            outcome = replace(outcome, answered=replace(outcome.answered, stated=stated.p))
         result = await asyncio.to_thread(
-            _conclude,
-            loaded,
-            settings,
-            asking,
-            stages,
-            outcome,
-            ready,
-            prices,
-            truth,
-            example,
-            seconds,
-            len(store.batches()),
-            reasons,
-            limits.max_cost is not None,
+            conclude, loaded, settings, stages, ready, job, asking, outcome, truth
         )
         tell("writing")
         await asyncio.to_thread(write_answers, store, folder / ANSWERS_FILE)
@@ -347,121 +301,11 @@ async def _batches(endpoint: Endpoint, store: Store) -> Batches:
     return batches
 
 
-def _conclude(
-    items: Items,
-    settings: Settings,
-    asking: design.Design,
-    stages: list[IntArray] | None,
-    outcome: Outcome,
-    ready: Ready,
-    prices: Prices | None,
-    truth: Truth | None,
-    example: Example,
-    seconds: float,
-    batches: int,
-    reasons: dict[str, int],
-    limited: bool,
-) -> AuditResult:
-    assert settings.bins is not None
-    assert settings.queries is not None
-    answered, labels = outcome.answered, items.labels
-    how = Estimation(settings.reads, asking, settings.bins, settings.level, ready.jitter, settings.resamples)
-    semantics = design.METHODS[settings.method].semantics(ready.targets.semantics)
-    found = figures(how, labels, items.groups, answered)
-    members = np.arange(len(items)) if stages is None else np.concatenate(stages)
-    named = items.parts
-    parts, parts_pvalue = (
-        ((), None) if named is None else break_down(how, labels, items.groups, named, answered, members)
-    )
-    answers = np.bincount(answered.answers + 1, minlength=3)
-    paid = ready.spent + outcome.usage + outcome.beside
-    return AuditResult(
-        schema_version=SCHEMA_VERSION,
-        blindcal=version("blindcal"),
-        created=datetime.now(UTC).isoformat(timespec="seconds"),
-        complete=outcome.stopped is None,
-        stopped=None if outcome.stopped is None else printable(outcome.stopped),
-        items=str(items.path),
-        model=settings.model,
-        method=settings.method,
-        estimator=settings.reads,
-        semantics=semantics,
-        measures=measures(settings.method, semantics, settings.reads, settings.queries),
-        level=settings.level,
-        ece=found.ece,
-        overconfidence=found.overconfidence,
-        leaning=found.leaning,
-        auroc=found.auroc,
-        accuracy=found.accuracy,
-        brier=found.brier,
-        log_loss=found.log_loss,
-        tce=found.tce,
-        calibrated_pvalue=found.calibrated_pvalue,
-        bins=found.bins,
-        curve=found.curve,
-        confidence=found.confidence,
-        operating=found.operating,
-        costs=found.costs,
-        by=settings.by_field,
-        parts=parts,
-        parts_pvalue=parts_pvalue,
-        ece_if_invalid=found.ece_if_invalid,
-        invalid_reasons=reasons,
-        counts=Tally(
-            items=members.size,
-            positive_labels=int(labels[members].sum()),
-            positive=int(answers[POSITIVE + 1]),
-            negative=int(answers[NEGATIVE + 1]),
-            invalid=int(answers[INVALID + 1]),
-            unanswered=members.size - np.unique(answered.items).size if outcome.stopped else 0,
-        ),
-        spend=Spend(
-            paid.queries,
-            ready.spent.queries + outcome.beside.queries,
-            paid.attempts,
-            paid.prompt_tokens,
-            paid.completion_tokens,
-            paid.cached_tokens,
-            None
-            if prices is None
-            else total_cost(prices, ready.spent, outcome.usage + outcome.beside, settings.batch),
-            batches,
-        ),
-        seconds=seconds,
-        targets=ready.targets,
-        example=example,
-        probe=ready.probe,
-        oracle=None
-        if truth is None
-        else truth.compare(labels, found.ece, settings.bins, ready.targets if semantics == "pair" else None),
-        settings=settings.fixed(items),
-        next_dollar=None
-        if prices is None or not limited or settings.method != "latent"
-        else budget.next_dollar(
-            found.ece, how, labels, members.size, outcome, prices.batched if settings.batch else prices
-        ),
-    )
-
-
 def _question(settings: Settings, targets: Targets) -> Question | StatedQuestion:
     if settings.reads == "stated":
         return StatedQuestion(settings.words, settings.instruction or INSTRUCTION)
     biased = design.METHODS[settings.method].biased
     return Question(targets, settings.offset, biased, settings.seed if settings.send_seed else None)
-
-
-def _example(items: Items, question: Asking, answered: Answered, keep_prompts: bool) -> Example:
-    """The first query that was answered, as it was sent."""
-    shift, temperature = float(answered.shifts[0]), float(answered.temperatures[0])
-    asked = question.request(items[int(answered.items[0])].messages, shift, temperature)
-    shown = [(one, one.content[:EXAMPLE_CHARACTERS]) for one in asked.messages if keep_prompts]
-    return Example(
-        tuple(Message(one.role, cut) for one, cut in shown),
-        sum(len(one.content) - len(cut) for one, cut in shown),
-        {str(token): bias for token, bias in asked.logit_bias.items()},
-        1 / (1 + math.exp(min(shift, 700))),
-        temperature,
-    )
 
 
 @contextlib.asynccontextmanager
