@@ -15,6 +15,9 @@ import numpy as np
 import pytest
 from scipy.special import expit, logsumexp
 
+from blindcal.asking.job import Progress
+from blindcal.auditing import audit
+from blindcal.bar import Bar
 from blindcal.cli.audit import show
 from blindcal.endpoints.http import Address, keyless
 from blindcal.endpoints.recording import Recording
@@ -23,7 +26,9 @@ from blindcal.errors import BlindcalError, ConfigError
 from blindcal.estimate.truth import binned_ece
 from blindcal.items.files import load
 from blindcal.methods import measures
+from blindcal.records import Usage
 from blindcal.results.result import AuditResult, Estimate
+from blindcal.settings import Settings
 from commanding import blindcal
 from results import around, part
 from results import result as made_up
@@ -160,6 +165,13 @@ def test_a_logit_file_is_an_oracle_and_can_be_simulated(items: Path, tmp_path: P
     assert json.loads(shown.output)["oracle"] == pytest.approx(alone)
 
 
+def test_a_plan_says_where_its_number_of_items_comes_from() -> None:
+    """A number that nobody gave is called an assumption, with the cure; a given one is not."""
+    told = "items       1,000, a mere assumption: give a file of items, or --items N"
+    assert told in blindcal("plan").output
+    assert "items       300\n" in blindcal("plan", "--items", 300).output
+
+
 def test_the_parts_are_on_the_console(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A result by a field prints a line a part and whether they differ; of many parts the largest."""
     result = replace(made_up(), by="topic\x1b", parts_pvalue=0.4)
@@ -213,3 +225,27 @@ def test_long_facts_are_wrapped_on_a_terminal_and_not_in_a_pipe() -> None:
     assert len(lines) > 2
     assert all(len(line) <= 60 for line in lines)
     assert all(line.startswith(" " * 11 + "word") for line in lines[1:])
+
+
+def test_a_bar_shows_the_probe_and_then_the_run(capsys: pytest.CaptureFixture[str]) -> None:
+    """The probe's queries have a bar of their own, and the run's begins anew."""
+    with Bar(mininterval=0, ncols=100) as bar:
+        for asked in (40, 80):
+            bar(Progress(asked, 90, Usage(asked, asked), None, 8, probing=True))
+        bar(Progress(0, 500, Usage(), None, 8))
+        bar(Progress(250, 500, Usage(250, 250), None, 8))
+    shown = capsys.readouterr().err
+    assert "probing:  89%" in shown
+    assert "80/90" in shown
+    assert "250/500" in shown.splitlines()[-1]
+
+
+def test_an_audit_tells_how_far_its_probe_is(items: Path, server: Server, tmp_path: Path) -> None:
+    """Whoever follows a run hears of the probe's queries first, then of its own, each from its beginning."""
+    heard: list[Progress] = []
+    settings = Settings(model="replay", base_url=server.base_url, method="blind")
+    found = audit(items, settings, out=tmp_path / "run", progress=heard.append)
+    probing = [one for one in heard if one.probing]
+    assert [one.done for one in probing] == list(range(1, found.spend.probe_queries + 1))
+    assert heard[: len(probing)] == probing
+    assert heard[-1].done == heard[-1].total == found.spend.queries - found.spend.probe_queries

@@ -170,7 +170,7 @@ async def audit_async(
         async with _opened(endpoint, settings) as asked:
             batches = await _batches(asked, store) if settings.batch else None
             ready = await _unless(
-                stop, prepare(asked, loaded, settings, store, targets, limits, prices, force, tell)
+                stop, prepare(asked, loaded, settings, store, targets, limits, prices, force, tell, progress)
             )
             tell("asking")
             question = _question(settings, ready.targets)

@@ -16,11 +16,17 @@ class Bar:
     def __init__(self, **options: Any) -> None:
         self._options = options
         self._bar: Any = None
+        self._probing = False
 
     def __call__(self, progress: Progress) -> None:
-        """Show where a run is."""
+        """Show where a run is; the probe has a bar of its own, which goes when it is over."""
+        if progress.probing != self._probing:
+            self.close()
         if self._bar is None:
+            self._probing = progress.probing
             self._bar = _tqdm()(
+                desc="probing" if progress.probing else None,
+                leave=not progress.probing,
                 total=progress.total,
                 initial=progress.done,
                 unit="query",
@@ -29,7 +35,10 @@ class Bar:
                 **self._options,
             )
         bar, usage = self._bar, progress.usage
-        shown = {"invalid": f"{usage.invalid / max(1, progress.done):.1%}", "at once": progress.concurrency}
+        shown: dict[str, Any] = {}
+        if not progress.probing:
+            shown["invalid"] = f"{usage.invalid / max(1, progress.done):.1%}"
+            shown["at once"] = progress.concurrency
         if progress.cost is not None:
             shown["cost"] = f"${progress.cost:.4f}"
         bar.total = progress.total

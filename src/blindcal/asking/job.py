@@ -47,13 +47,17 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """Where a run is; everything counted here is on disk."""
+    """Where a run is; everything counted here is on disk.
+
+    While it is ``probing`` the queries are the probe's, and how many these will be is only about known.
+    """
 
     done: int
     total: int
     usage: Usage
     cost: float | None
     concurrency: int
+    probing: bool = False
 
 
 @dataclass(frozen=True, slots=True)

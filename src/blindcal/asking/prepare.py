@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from blindcal.asking.job import Limits
+from blindcal.asking.job import Limits, Progress
 from blindcal.asking.question import StatedQuestion
 from blindcal.design import METHODS, Method
 from blindcal.endpoints import tokens
@@ -52,6 +52,7 @@ async def prepare(
     prices: Prices | None,
     force: bool,
     tell: Callable[[str], None],
+    progress: Callable[[Progress], None] | None = None,
 ) -> Ready:
     noted = store.note("ready")
     if isinstance(endpoint, HttpEndpoint):
@@ -73,7 +74,7 @@ async def prepare(
         return ready
     order = np.random.default_rng(settings.seed).permutation(len(items))[: PROBED + PILOTS]
     sample = [items[int(k)] for k in order]
-    remembered = _Remembered(endpoint, store, limits, prices)
+    remembered = _Remembered(endpoint, store, limits, prices, progress)
     patient = Patient(remembered)
     if targets is None:
         tell("choosing answer tokens")
@@ -119,8 +120,16 @@ class _Remembered:
     and to what it may ask and cost.
     """
 
-    def __init__(self, endpoint: Endpoint, store: Store, limits: Limits, prices: Prices | None) -> None:
+    def __init__(
+        self,
+        endpoint: Endpoint,
+        store: Store,
+        limits: Limits,
+        prices: Prices | None,
+        progress: Callable[[Progress], None] | None = None,
+    ) -> None:
         self._endpoint = endpoint
+        self._progress = progress
         self._store = store
         self._limits, self._prices = limits, prices
         self._room = asyncio.Semaphore(limits.concurrency)
@@ -159,6 +168,10 @@ class _Remembered:
 
     def _count(self, reply: Reply) -> None:
         self.paid += Usage(1, 1, reply.prompt_tokens, reply.completion_tokens, reply.cached_tokens)
+        if self._progress is not None:
+            asked, cost = self.paid.queries, None if self._prices is None else self._prices.cost(self.paid)
+            total = max(asked, ABOUT)
+            self._progress(Progress(asked, total, self.paid, cost, self._limits.concurrency, probing=True))
 
     def _limit_reached(self) -> str | None:
         asked, limits = self.paid.queries, self._limits

@@ -131,9 +131,10 @@ def command(
 ) -> None:
     """Say what an audit would find out and cost; nothing is asked of any model.
 
-    Give a file of ITEMS as audit takes it, or a number with --items. How wide the interval for the expected
-    calibration error will be depends on what the model is like, so a shape is assumed; the folder of an
-    earlier run on a similar model is the best guess, and brings its own tokens and seconds a query.
+    Give a file of ITEMS as audit takes it, or a number with --items (1,000 are assumed otherwise). How
+    wide the interval for the expected calibration error will be depends on what the model is like, so a
+    shape is assumed; the folder of an earlier run on a similar model is the best guess, and brings its own
+    tokens and seconds a query.
 
     With --half-width, or --power and --ece, it works the other way round: which numbers of items and of
     queries an item reach it, cheapest first.
@@ -181,7 +182,8 @@ def command(
         best = found[0]
     else:
         best = means.plan(chosen, n, queries or ALL[chosen].queries)
-        _tell_plan(best, means, latency or assumed.latency, as_json)
+        guessed = "" if number or size else _guessed(assumed)
+        _tell_plan(best, means, latency or assumed.latency, guessed, as_json)
     if figure is not None:
         _draw(means, number or size, best, figure, as_json)
 
@@ -251,14 +253,21 @@ def _out_of_reach(best: Plan, half_width: float | None) -> str:
     )
 
 
-def _tell_plan(plan: Plan, means: Means, latency: float | None, as_json: bool) -> None:
+def _guessed(assumed: _Assumed) -> str:
+    """Where a number of items comes from that nobody gave."""
+    if assumed.items:
+        return ", as many as the shape's; --items N or a file of items plans for others"
+    return ", a mere assumption: give a file of items, or --items N"
+
+
+def _tell_plan(plan: Plan, means: Means, latency: float | None, guessed: str, as_json: bool) -> None:
     if as_json:
         click.echo(msgspec.json.encode({"shape": means.shape.name, **asdict(plan)}))
         return
     promised = plan.promise
     assert promised is not None
     about = "" if plan.counted else "about "
-    click.echo(f"items       {plan.items:,}")
+    click.echo(f"items       {plan.items:,}{guessed}")
     click.echo(
         f"queries     {plan.queries:,} by {promised.method}, and about {plan.probe_queries} for the probe"
     )

@@ -9,15 +9,16 @@ from typing import Any
 import click
 import msgspec
 import numpy as np
-from tqdm import tqdm
 
+from blindcal.asking.job import Progress
 from blindcal.asking.prepare import ABOUT
+from blindcal.bar import Bar
 from blindcal.cli import options
 from blindcal.endpoints import tokens
 from blindcal.endpoints.base import Endpoint, Patient
 from blindcal.endpoints.http import HttpEndpoint
 from blindcal.endpoints.probe import ITEMS, Probe, probe
-from blindcal.records import Item, Reply, Request, Targets
+from blindcal.records import Item, Reply, Request, Targets, Usage
 from blindcal.settings import Settings
 from blindcal.text import printable
 
@@ -73,7 +74,7 @@ def command(
         settings = settings.resolved(len(questions), questions.words)
         order = np.random.default_rng(settings.seed).permutation(len(questions))[: ITEMS + options.PILOTS]
         sample = [questions[int(k)] for k in order]
-    with tqdm(desc="probing", total=ABOUT, unit="query", leave=False, delay=1, disable=None) as bar:
+    with Bar(disable=None) as bar:
         choice, found = asyncio.run(_probe(endpoint, settings, sample, bar))
     if as_json:
         click.echo(msgspec.json.encode({**_fields(found), "votes": choice.votes}))
@@ -85,14 +86,13 @@ def command(
 class _Counted:
     """An endpoint whose replies move a bar."""
 
-    def __init__(self, endpoint: Endpoint, bar: tqdm[Any]) -> None:
-        self._endpoint, self._bar = endpoint, bar
+    def __init__(self, endpoint: Endpoint, bar: Bar) -> None:
+        self._endpoint, self._bar, self._asked = endpoint, bar, 0
 
     async def ask(self, request: Request) -> Reply:
         reply = await self._endpoint.ask(request)
-        if self._bar.n == self._bar.total:  # some endpoints need looking into
-            self._bar.total += 1
-        self._bar.update()
+        self._asked += 1
+        self._bar(Progress(self._asked, max(self._asked, ABOUT), Usage(), None, 1, probing=True))
         return reply
 
     async def close(self) -> None:
@@ -100,7 +100,7 @@ class _Counted:
 
 
 async def _probe(
-    endpoint: HttpEndpoint, settings: Settings, sample: list[Item], bar: tqdm[Any]
+    endpoint: HttpEndpoint, settings: Settings, sample: list[Item], bar: Bar
 ) -> tuple[tokens.Choice, Probe]:
     async with endpoint:
         patient = Patient(_Counted(endpoint, bar))
