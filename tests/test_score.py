@@ -6,6 +6,7 @@ import asyncio
 import csv
 import math
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +14,7 @@ import pytest
 
 from blindcal.errors import FatalError, InputError
 from blindcal.records import FloatArray, Item, Message, Reply, Request, Targets, Token
-from blindcal.scoring.logprobs import Reader, Score, ScoreFile, in_order, log_odds, prefer, read_all
+from blindcal.scoring.logprobs import Reader, Score, ScoreFile, in_order, log_odds, marks, prefer, read_all
 
 TEXTS = ("Yes", " Yes", "yes", "No", " No", "The", "A", "I")
 YES, SPACE_YES, LOWER_YES, NO, SPACE_NO = (Token(k, text) for k, text in enumerate(TEXTS[:5]))
@@ -131,13 +132,16 @@ def test_prefer() -> None:
     assert set(in_order(chosen)) == set(order)
 
 
+ASKED = {name: f"digest of {name}" for name in "abc"}
+
+
 def score(name: str, first: float = -1.0) -> Score:
     return Score(name, 1, (first, -2.0, -3.0, -4.0, -5.0), 0.5)
 
 
 def test_file_reads_as_a_score_file(tmp_path: Path) -> None:
     """A finished file is in the items' order and has id, label and p as its first columns."""
-    file = ScoreFile.create(tmp_path / "new" / "scores.csv", TARGETS)
+    file = ScoreFile.create(tmp_path / "new" / "scores.csv", TARGETS, ASKED)
     file.add([score("b"), score("a", -2.0)])
     file.finish(["a", "b"])
     with file.path.open(newline="") as lines:
@@ -152,22 +156,45 @@ def test_file_is_taken_up_after_a_crash(tmp_path: Path) -> None:
     """A row cut off in the middle is dropped, whole ones stay, and the pair is the one begun with."""
     path = tmp_path / "scores.csv"
     begun = Targets((SPACE_YES, YES, LOWER_YES), (NO, SPACE_NO), "max")
-    ScoreFile.create(path, begun).add([score("a"), score("b")])
+    ScoreFile.create(path, begun, ASKED).add([score("a"), score("b")])
     whole = path.read_bytes()
     path.write_bytes(whole + b"c,1,0.73,0.7")
-    file = ScoreFile.resume(path, TARGETS)
+    file = ScoreFile.resume(path, TARGETS, ASKED)
     assert file is not None
     assert (file.done, file.targets) == ({"a", "b"}, begun)
     assert path.read_bytes() == whole
-    assert ScoreFile.resume(tmp_path / "none.csv", TARGETS) is None
+    assert ScoreFile.resume(tmp_path / "none.csv", TARGETS, ASKED) is None
 
 
 def test_file_of_other_tokens(tmp_path: Path) -> None:
     """A file scored for other answers, or that is no score file, is not continued."""
     path = tmp_path / "scores.csv"
-    ScoreFile.create(path, TARGETS)
+    ScoreFile.create(path, TARGETS, ASKED)
     with pytest.raises(InputError, match="other answer tokens"):
-        ScoreFile.resume(path, Targets((YES,), (NO,)))
+        ScoreFile.resume(path, Targets((YES,), (NO,)), ASKED)
     path.write_text("something,else\n1,2\n")
     with pytest.raises(InputError, match="is not a score file"):
-        ScoreFile.resume(path, TARGETS)
+        ScoreFile.resume(path, TARGETS, ASKED)
+
+
+def test_file_of_another_model_or_prompt(tmp_path: Path) -> None:
+    """Rows of another model, prompt or label are not mixed with new ones; more items of the same are."""
+    path = tmp_path / "scores.csv"
+    items = [Item(name, 1, (Message("user", f"Is {name} true?"),)) for name in "abc"]
+    asked = marks(items, ["m", "float32"])
+    assert ScoreFile.of(path, asked) == "none"
+    ScoreFile.create(path, TARGETS, asked).add([score("a"), score("b")])
+    assert ScoreFile.of(path, asked) == "some"
+    assert ScoreFile.of(path, marks(items[:2], ["m", "float32"])) == "all"
+    others = [
+        marks(items, ["another", "float32"]),
+        marks([replace(item, messages=(Message("user", "Is it?"),)) for item in items], ["m", "float32"]),
+        marks([replace(item, label=0) for item in items], ["m", "float32"]),
+    ]
+    for other in others:
+        assert ScoreFile.of(path, other) == "none"
+        with pytest.raises(InputError, match="another model, prompt or label"):
+            ScoreFile.resume(path, TARGETS, other)
+    whole = ScoreFile.resume(path, TARGETS, asked)
+    assert whole is not None
+    assert whole.done == {"a", "b"}

@@ -24,6 +24,8 @@ from blindcal.reproduce.cells import WAYS, Cache, Wanted, compute
 from blindcal.reproduce.names import file_name
 from blindcal.reproduce.sources import Source
 from blindcal.reproduce.table import Column, Comparison
+from blindcal.scoring.hf import HfSettings
+from blindcal.scoring.logprobs import ScoreFile, marks
 from blindcal.settings import Settings
 from blindcal.text import printable
 
@@ -287,15 +289,20 @@ def _say_plan(settings: Mapping[tuple[str, str], Settings], wanted: Wanted) -> N
 
 
 def _score(model: str, one: str, out: Path, chosen: Mapping[str, Any], say: Callable[[str], None]) -> Path:
-    """The score file of a transformers model on a set, made first if it is not there."""
+    """The score file of a transformers model on a set, made first if it is not there or of other prompts."""
     from blindcal.cli import score
 
+    settings = Settings(model=model, **chosen)
+    with catalogue.open_items(one, settings.reading, data_dir=settings.data_dir) as items:
+        asked = marks(items, score.about(settings, HfSettings().dtype))
     name = Path(model).stem if Path(model).exists() else model
     path = out / "scores" / f"{file_name(name, _short(one))}.csv"
-    if not path.exists():
+    if ScoreFile.of(path, asked) != "all":
         say(f"scoring {model} on {one}")
         path.parent.mkdir(parents=True, exist_ok=True)
         with drafted(path) as draft:
+            if ScoreFile.of(draft, asked) == "none":
+                draft.unlink(missing_ok=True)
             click.get_current_context().invoke(
                 score.command, items=Path(one), out=draft, model=model, transformers=True, **chosen
             )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,7 @@ from blindcal.errors import ConfigError
 from blindcal.items import files
 from blindcal.records import Item, Targets
 from blindcal.scoring.hf import HfModel, HfSettings
-from blindcal.scoring.logprobs import Reader, ScoreFile, in_order, prefer, read_all
+from blindcal.scoring.logprobs import Reader, ScoreFile, in_order, marks, prefer, read_all
 from blindcal.settings import Settings
 from blindcal.text import printable
 
@@ -75,20 +75,29 @@ def command(
       p_sum      all spellings of each side added up (sum semantics)
       mass       the share of all probability that is on these spellings
       text|id    the logprob of each spelling, the pair first
+      asked      a digest of model and prompt: only what was begun with them is continued
     """
     settings = Settings(semantics="max", **chosen)
     endpoint = None if transformers else options.open_endpoint(settings.address)
     with options.load_items(items, settings) as questions:
         wanted = _Wanted(questions, first)
         settings = settings.resolved(len(questions), questions.words)
+        asked = marks(wanted, about(settings, dtype if transformers else None))
         if endpoint is None:
             loaded = HfModel(settings.model, HfSettings(device, dtype, batch_tokens))
-            file = _from_model(wanted, loaded, out, settings)
+            file = _from_model(wanted, loaded, out, settings, asked)
         else:
-            file = asyncio.run(_from_endpoint(endpoint, wanted, out, settings, concurrency))
-        file.finish([item.id for item in wanted])
+            file = asyncio.run(_from_endpoint(endpoint, wanted, out, settings, concurrency, asked))
+        file.finish(list(asked))
     pair = " against ".join(f"{printable(token.text)!r} ({token.id})" for token in in_order(file.targets)[:2])
     click.echo(f"{len(file.done)} items in {out}; p is {pair}", err=True)
+
+
+def about(settings: Settings, dtype: str | None) -> list[object]:
+    """What a score depends on beside the prompt; ``dtype`` is that of a model loaded here."""
+    if dtype is not None:
+        return [settings.model, dtype]
+    return [settings.model, settings.api, dict(settings.extra_body)]
 
 
 class _Wanted:
@@ -112,17 +121,22 @@ class _Wanted:
 
 
 async def _from_endpoint(
-    endpoint: HttpEndpoint, wanted: _Wanted, out: Path, settings: Settings, concurrency: int
+    endpoint: HttpEndpoint,
+    wanted: _Wanted,
+    out: Path,
+    settings: Settings,
+    concurrency: int,
+    asked: Mapping[str, str],
 ) -> ScoreFile:
     pilots = wanted.pilots()
     async with endpoint:
         patient = Patient(endpoint)
         choice = await options.choose_tokens(endpoint, patient, pilots, settings)
         reader = await Reader.open(patient, pilots[0], choice.targets)
-        file = ScoreFile.resume(out, choice.targets)
+        file = ScoreFile.resume(out, choice.targets, asked)
         if file is None:
             seen = [await reader.read(item) for item in pilots]
-            file = ScoreFile.create(out, prefer(choice.targets, [score.logprobs for score in seen]))
+            file = ScoreFile.create(out, prefer(choice.targets, [score.logprobs for score in seen]), asked)
         reader = reader.ordered(file.targets)
         with _progress(wanted, file) as bar:
             async for scores in read_all(reader, wanted.but(file.done), concurrency=concurrency):
@@ -131,12 +145,14 @@ async def _from_endpoint(
     return file
 
 
-def _from_model(wanted: _Wanted, model: HfModel, out: Path, settings: Settings) -> ScoreFile:
+def _from_model(
+    wanted: _Wanted, model: HfModel, out: Path, settings: Settings, asked: Mapping[str, str]
+) -> ScoreFile:
     targets = asyncio.run(_targets(model, settings))
-    file = ScoreFile.resume(out, targets)
+    file = ScoreFile.resume(out, targets, asked)
     if file is None:
         seen = [score for batch in model.scores(wanted.pilots(), targets) for score in batch]
-        file = ScoreFile.create(out, prefer(targets, [score.logprobs for score in seen]))
+        file = ScoreFile.create(out, prefer(targets, [score.logprobs for score in seen]), asked)
     with _progress(wanted, file) as bar:
         for scores in model.scores(wanted.but(file.done), file.targets):
             file.add(scores)

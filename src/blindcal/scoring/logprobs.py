@@ -2,8 +2,9 @@
 
 A score file has a row an item: ``id``, ``label``, ``p`` (pair semantics: the first spelling of each
 side), ``p_max`` and ``p_sum`` (all spellings; METHOD 1), ``mass`` (the share of all probability that
-is on the targets), and the logprob of each target in a column named ``text|token id``, the pair
-first. It is what ``simulate`` and ``audit --oracle`` read.
+is on the targets), the logprob of each target in a column named ``text|token id``, the pair
+first, and ``asked``, a digest of the model and the prompt: a file is continued only with what it was
+begun with. It is what ``simulate`` and ``audit --oracle`` read.
 
 Endpoints show the logprobs of the few likeliest tokens, and of the answer itself. So a target that is
 not among the likeliest is *forced* with ``logit_bias`` and read as the answer. That is exact where
@@ -15,13 +16,15 @@ from __future__ import annotations
 
 import asyncio
 import csv
+import hashlib
 import io
+import json
 import os
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
-from typing import Self
+from typing import Literal, Self
 
 import numpy as np
 from scipy.special import expit, logsumexp
@@ -39,6 +42,7 @@ _SAME = 1e-3
 _CERTAIN = -1e-3
 
 _COLUMNS = ("id", "label", "p", "p_max", "p_sum", "mass")
+_ASKED = "asked"
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,32 +206,51 @@ def _own(reply: Reply) -> float:
     return value
 
 
+def marks(items: Iterable[Item], about: Sequence[object]) -> dict[str, str]:
+    """A digest for each item, by id: of its prompt and label, and of what else a row depends on."""
+    begun = hashlib.sha256(json.dumps(about, sort_keys=True).encode())
+    found = {}
+    for item in items:
+        digest = begun.copy()
+        asked = [item.label, *((one.role, one.content) for one in item.messages)]
+        digest.update(json.dumps(asked).encode())
+        found[item.id] = digest.hexdigest()[:12]
+    return found
+
+
 class ScoreFile:
     """A score file that grows: rows are appended whole, and a row cut off by a crash is dropped.
 
-    Made by :meth:`create`, or by :meth:`resume` from what is there. ``done`` holds the ids it has.
+    Made by :meth:`create`, or by :meth:`resume` from what is there. ``done`` holds the ids it has, ``asked``
+    the :func:`marks` of all that it shall have.
     """
 
-    def __init__(self, path: Path, targets: Targets, done: set[str]) -> None:
+    def __init__(self, path: Path, targets: Targets, asked: Mapping[str, str], done: set[str]) -> None:
         self.path = path
         self.targets = targets
         self.done = done
+        self._asked = asked
 
     @classmethod
-    def create(cls, path: Path, targets: Targets) -> Self:
+    def create(cls, path: Path, targets: Targets, asked: Mapping[str, str]) -> Self:
         """Begin a file for these targets."""
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_bytes(_lines([_header(targets)]))
         except OSError as error:
             raise InputError(f"cannot write {path}: {error.strerror}") from None
-        return cls(path, targets, set())
+        return cls(path, targets, asked, set())
 
     @classmethod
-    def resume(cls, path: Path, targets: Targets) -> Self | None:
-        """Take up a file scored for the same tokens, with the pair that it was begun with; None if new."""
-        raw = path.read_bytes() if path.is_file() else b""
-        whole = raw[: raw.rfind(b"\n") + 1]
+    def resume(cls, path: Path, targets: Targets, asked: Mapping[str, str]) -> Self | None:
+        """Take up a file scored for the same tokens, with the pair that it was begun with; None if new.
+
+        Raises
+        ------
+        InputError
+            If it was scored for other tokens, by another model, or with another prompt.
+        """
+        whole = _whole(path)
         if not whole:
             return None
         header, rows = _parse(path, whole)
@@ -239,15 +262,31 @@ class ScoreFile:
         targets = replace(targets, positive=positive, negative=negative)
         if _header(targets) != header:
             raise InputError(f"{path}: was scored for other answer tokens; choose another file, or remove it")
+        if not _agree(rows, asked):
+            raise InputError(
+                f"{path}: was scored with another model, prompt or label; choose another file, or remove it"
+            )
         with path.open("r+b") as file:
             file.truncate(len(whole))
-        return cls(path, targets, {row[0] for row in rows})
+        return cls(path, targets, asked, {row[0] for row in rows})
+
+    @staticmethod
+    def of(path: Path, asked: Mapping[str, str]) -> Literal["none", "some", "all"]:
+        """How much of what shall be asked a file holds; none if it is of another model or prompt."""
+        try:
+            _, rows = _parse(path, _whole(path))
+        except InputError:
+            return "none"
+        if not _agree(rows, asked):
+            return "none"
+        return "all" if {row[0] for row in rows} == asked.keys() else "some"
 
     def add(self, scores: Iterable[Score]) -> None:
         """Append rows in one write, on disk when this returns."""
         scores = list(scores)
+        rows = ([*_row(self.targets, score), self._asked[score.id]] for score in scores)
         with self.path.open("ab") as file:
-            file.write(_lines(_row(self.targets, score) for score in scores))
+            file.write(_lines(rows))
             file.flush()
             os.fsync(file.fileno())
         self.done.update(score.id for score in scores)
@@ -261,8 +300,18 @@ class ScoreFile:
             draft.write_bytes(_lines([header, *rows]))
 
 
+def _whole(path: Path) -> bytes:
+    """The whole lines of a file; a last one that a crash cut off is not among them."""
+    raw = path.read_bytes() if path.is_file() else b""
+    return raw[: raw.rfind(b"\n") + 1]
+
+
+def _agree(rows: Iterable[Sequence[str]], asked: Mapping[str, str]) -> bool:
+    return all(asked.get(row[0], row[-1]) == row[-1] for row in rows)
+
+
 def _header(targets: Targets) -> list[str]:
-    return [*_COLUMNS, *map(_name, in_order(targets))]
+    return [*_COLUMNS, *map(_name, in_order(targets)), _ASKED]
 
 
 def _name(token: Token) -> str:
