@@ -1,13 +1,25 @@
 """Settings that all tests share."""
 
 import os
+import signal
+
+# A shell that starts us in the background lets Ctrl-C be ignored, by us and so by every process that the
+# tests start and interrupt.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # before numpy is loaded: on small matrices threads of the linear algebra library mostly wait for each other
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
 # the same examples every time, and no clock: a test passes or fails by what it checks, not by its luck
-settings.register_profile("fixed", derandomize=True, deadline=None)
+settings.register_profile(
+    "fixed", derandomize=True, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+)
 settings.load_profile("fixed")
+
+# servers of the tests are on this machine, whatever proxy leads out of it
+for name in ("no_proxy", "NO_PROXY"):
+    os.environ[name] = ",".join(filter(None, (os.environ.get(name), "127.0.0.1", "localhost")))

@@ -20,9 +20,8 @@ import warnings
 from collections.abc import AsyncIterator, Iterable, Mapping
 from dataclasses import dataclass, field
 from types import TracebackType
-from typing import Any, Literal, Self, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, Self, TypeAlias
 
-import aiohttp
 import msgspec
 from yarl import URL
 
@@ -30,6 +29,9 @@ from blindcal.endpoints import failures, replies
 from blindcal.errors import ConfigError, EndpointError, InputError
 from blindcal.records import Message, Reply, Request
 from blindcal.text import encodable
+
+if TYPE_CHECKING:
+    import aiohttp  # slow to import, and needed by those who ask: not by a plan
 
 Api: TypeAlias = Literal["chat", "completions"]
 
@@ -146,6 +148,8 @@ class HttpEndpoint:
         self, method: str, path: str, query: Mapping[str, str] | None = None, **options: Any
     ) -> AsyncIterator[aiohttp.ClientResponse]:
         """A response from a ``path`` below the base URL, not read yet; every failure is one of ours."""
+        import aiohttp
+
         session = self._session or self._open()
         url = self._root.with_path(self._root.path.rstrip("/") + path, keep_query=True)
         url = url.update_query(query or {})
@@ -161,6 +165,8 @@ class HttpEndpoint:
         return failures.from_status(status, headers, self.redact(failures.said(raw)), self.address)
 
     async def _post(self, url: URL, body: bytes) -> tuple[int, Mapping[str, str], bytes]:
+        import aiohttp
+
         session = self._session or self._open()
         data = body if len(body) < RAW_BODY_BYTES else io.BytesIO(body)
         try:
@@ -172,6 +178,8 @@ class HttpEndpoint:
             raise failures.from_exception(error, self._root, reached=self._reached) from None
 
     def _open(self) -> aiohttp.ClientSession:
+        import aiohttp
+
         headers = {"Content-Type": "application/json", "Accept-Encoding": "identity"}
         if self._key:
             azure = self.address.api_version is not None
@@ -274,6 +282,8 @@ def _usable_key(key: str, name: str) -> str:
 
 async def read(response: aiohttp.ClientResponse) -> bytes:
     """The whole body, but never more than a reply of one token can honestly need."""
+    import aiohttp
+
     length = response.content_length
     if length is not None and length <= MAX_REPLY_BYTES and "Content-Encoding" not in response.headers:
         return await response.read()
