@@ -21,8 +21,10 @@ from blindcal.cli import app
 from blindcal.endpoints.recording import Recording
 from blindcal.endpoints.replay import running
 from blindcal.errors import InputError
+from blindcal.estimate.model import Ensemble
+from blindcal.estimate.patterns import Patterns
 from blindcal.items.files import load
-from blindcal.planning import shapes
+from blindcal.planning import promise, shapes
 from blindcal.planning.plan import Means, Pace, Tokens, Wanted, choices, front, price_of, reach_of
 from blindcal.prices import Prices
 from blindcal.settings import Settings
@@ -215,3 +217,27 @@ def test_a_plan_takes_less_than_two_seconds(tmp_path: Path) -> None:
     spent("--items", "300", "--queries", "1")
     assert spent("--items", "3000", "--queries", "1.5") < 2.0
     assert spent("--half-width", "0.02", "--queries", "1") < 2.0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "fits"),
+    [(["--items", 3000], 2), (["--half-width", 0.02], 9), (["--items", 3000, "--figure", "plan.svg"], 17)],
+)
+def test_a_plan_takes_few_fits(
+    arguments: list[object], fits: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A plan takes fits of a few hundredths of a second each, and their number does not depend on load."""
+    begun = 0
+    fit_ensemble = promise.fit_ensemble
+
+    def counted(patterns: Patterns, *, enough: float) -> Ensemble:
+        nonlocal begun
+        begun += 1
+        return fit_ensemble(patterns, enough=enough)
+
+    for cached in (promise._scatter, promise._bend, promise._rehearsed, promise._rehearsal):
+        cached.cache_clear()
+    monkeypatch.setattr(promise, "fit_ensemble", counted)
+    monkeypatch.chdir(tmp_path)
+    assert blindcal(*arguments).exit_code == 0
+    assert 0 < begun <= fits

@@ -106,10 +106,23 @@ def test_half_the_items_asked_is_half_the_items() -> None:
 def test_a_second_query_is_worth_less_than_a_second_item() -> None:
     """An item asked K times is worth more than one asked once, ever more with K, and at most about K."""
     for name in ("calibrated", "confident"):
-        worths = [worth(shapes.preset(name), k) for k in (1.0, 1.25, 1.5, 2.0, 3.0, 4.0, 9.0)]
+        worths = [worth(shapes.preset(name), k) for k in (1.0, 1.25, 1.5, 2.0, 3.0)]
         assert worths[0] == 1
         assert worths == sorted(worths)
         assert worths[-1] < 4.5
+
+
+def test_what_is_left_after_many_queries_is_the_labels_noise() -> None:
+    """From four queries an item to eight the interval hardly changes; beyond eight nothing is promised."""
+    shape = shapes.preset("underconfident")
+    four, eight = (promise(shape, "latent", 1000, k, tested=False).half_width for k in (4.0, 8.0))
+    assert four is not None
+    assert eight == pytest.approx(four, rel=0.1)
+    for method in ("latent", "temperature"):
+        with pytest.raises(
+            InputError, match=f"what {method} finds out is promised for up to 8 an item, got 9"
+        ):
+            promise(shape, method, 1000, 9.0)
 
 
 def test_a_promise_repeats_itself() -> None:

@@ -16,6 +16,7 @@ from blindcal.items.catalogue import open_items
 from blindcal.methods import FITTED
 from blindcal.planning import shapes
 from blindcal.planning.plan import (
+    DRAWN,
     LADDER,
     Means,
     Pace,
@@ -332,8 +333,8 @@ def _draw(means: Means, most: int | None, chosen: Plan, path: Path, as_json: boo
     from blindcal.report.plan import save_plan_figure
 
     top = most or 4 * chosen.items
-    sizes = sorted({max(20, round(top / 2**k)) for k in (0, 1, 2, 4, 6)})
-    wanted = [(m, n, k) for m in METHODS for k in LADDER[m] for n in sizes]
+    sizes = sorted({max(20, round(top / 4**k)) for k in range(4)})
+    wanted = [(m, n, k) for m in METHODS for k in DRAWN[m] for n in sizes]
     with tqdm(wanted, unit="plan", leave=False, delay=1, disable=None) as bar:
         plans = [means.plan(*one, tested=False) for one in bar]
     save_plan_figure(path, plans, front(plans), chosen)

@@ -38,6 +38,8 @@ LADDER: dict[str, tuple[float, ...]] = {
     "sampling": (2.0, 4.0, 8.0),
     "extraction": (4.0, 6.0, 8.0),
 }
+#: Those of a figure, which shows the rest between them.
+DRAWN = {**LADDER, "temperature": (2.0, 4.0), "sampling": (2.0, 8.0), "extraction": (4.0, 8.0)}
 _LEAST, _MOST = 20, 10_000_000  # items between which a plan is sought
 
 

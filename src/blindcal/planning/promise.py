@@ -20,9 +20,9 @@ from blindcal import design
 from blindcal.errors import InputError
 from blindcal.estimate import functionals as of
 from blindcal.estimate.grid import CELLS, EDGES_P, MID_P, MID_S, positions
-from blindcal.estimate.latent import LatentFit
-from blindcal.estimate.model import Ensemble, Mode, fit_ensemble, link_scores, tangents
+from blindcal.estimate.model import Ensemble, Mode, fit_ensemble, link_scores, refit, tangents
 from blindcal.estimate.patterns import Patterns, count_patterns
+from blindcal.estimate.resampling import of_items
 from blindcal.estimate.truth import bin_edges
 from blindcal.estimate.uncertainty import absolute_sum_interval, quadratic_pvalue, unseen_share
 from blindcal.methods import FITTED
@@ -36,9 +36,12 @@ METHODS = tuple(name for name, method in design.METHODS.items() if method.reads 
 _COARSE = 4  # every fourth edge of the grid stands for the thresholds: plenty for what is smooth
 _DRAWS = 1200
 _AUDITS = 12  # imagined estimates whose intervals are averaged
-_BENT, _REFITS = 1000, 360  # items and refits that show how far estimates are from linear
+_BENT, _REFITS = 1000, 120  # items and refits that show how far estimates are from linear
+_ROUGHLY = 1e-3  # log-likelihood units that a fit may leave unclaimed: far less than what answers leave open
 _REHEARSED = 3000  # items of the rehearsal that says what further queries are worth
-_STEPS = (1.5, 2.0, 3.0, 4.0)  # queries an item; more hardly tell more, the labels' own noise is left
+_STEPS = (1.5, 2.0, 3.0, 4.0, 6.0, 8.0)  # queries an item at which it is looked at
+#: Queries an item up to which fits are promised; long before, only the labels' own noise is left.
+MOST = _STEPS[-1]
 _ALPHA = 0.05  # of the test whose power is meant
 
 
@@ -93,6 +96,11 @@ def promise(
     if method not in FITTED:
         estimates = _face_value(shape, method, n, queries, bins)
         return _promised(shape, method, n, queries, bins, estimates, None, None)
+    if queries > MOST:
+        raise InputError(
+            f"queries: what {method} finds out is promised for up to {MOST:g} an item, got {queries:g}; "
+            "more would hardly tell more"
+        )
     asked = max(1.0, min(queries, 1.0) * n)
     key = _ByTable(shape)
     found = _scatter(key, method, _rounded(asked), queries, bins)
@@ -160,12 +168,14 @@ def _rounded(n: float) -> float:
 @lru_cache(maxsize=128)
 def _scatter(key: _ByTable, method: str, n: float, queries: float, bins: int) -> _Scatter:
     if method != "latent" or queries <= 1:
-        draws = _gap_draws(fit_ensemble(_expected(key.table, method, n, queries)), bins)
+        draws = _gap_draws(_fitted(_expected(key.table, method, n, queries)), bins)
         centre = draws.mean(axis=0)
-        return _Scatter(centre + (draws - centre) * _bend(key, method, max(1.0, queries)))
-    if queries in _STEPS or queries > _STEPS[-1]:
+        # what is not linear is of the order of the scatter itself
+        bend = 1 + (_bend(key, method) - 1) * min(2.0, np.sqrt(_BENT / n))
+        return _Scatter(centre + (draws - centre) * bend)
+    if queries in _STEPS:
         # Several answers an item leave little to the prior: the scatter shrinks with the root of n.
-        draws = _rehearsed(key, min(queries, _STEPS[-1]), bins)
+        draws = _rehearsed(key, queries, bins)
         off = (draws - draws.mean(axis=0)) * np.sqrt(_REHEARSED / n)
         return _Scatter(of.gaps(key.table, bins) + off)
     after = next(step for step in _STEPS if step > queries)
@@ -175,24 +185,31 @@ def _scatter(key: _ByTable, method: str, n: float, queries: float, bins: int) ->
     return _Scatter((1 - share) * less + share * more)
 
 
+def _fitted(patterns: Patterns) -> Ensemble:
+    return fit_ensemble(patterns, enough=_ROUGHLY)
+
+
 @lru_cache(maxsize=16)
-def _bend(key: _ByTable, method: str, queries: float) -> float:
-    """How much more estimates scatter because they are not quite linear: by real refits, once."""
-    n = _BENT
-    patterns = _expected(key.table, method, n, queries)
-    fit = LatentFit(
-        patterns=patterns,
-        ensemble=fit_ensemble(patterns),
-        items=n,
-        queries=n,
-        invalid=0,
-        jitter=0.0,
-        seed=0,
-        resamples=_REFITS,
-        groups=None,
-    )
-    refitted, linear = _Scatter(of.gaps(fit.draws, 5)), _Scatter(_gap_draws(fit.ensemble, 5))
-    return float(refitted.estimates.std() / linear.estimates.std())
+def _bend(key: _ByTable, method: str) -> float:
+    """How much more estimates scatter because they are not quite linear: by real refits, once.
+
+    Each refit is held against what it would be if it were linear, so that a hundred tell.
+    """
+    patterns = _expected(key.table, method, _BENT, design.METHODS[method].queries)
+    ensemble, rng = _fitted(patterns), np.random.default_rng(0)
+    which = rng.choice(ensemble.weights.size, size=_REFITS, p=ensemble.weights)
+    precision = np.array([mode.precision for mode in ensemble.modes])[which]
+    centres = rng.standard_normal(precision.shape) / np.sqrt(precision)
+    counts = of_items(patterns)(_REFITS, rng)
+    bent = of.gaps(refit(patterns, ensemble.modes, which, counts, centres), 5)
+    straight = np.empty_like(bent)
+    for k, mode in enumerate(ensemble.modes):
+        mine, along = which == k, tangents(mode)
+        scores = patterns.sums(along) / patterns.mass(mode.table)[:, None]
+        slope = (counts[mine] - patterns.counts) @ scores + centres[mine] * mode.precision
+        step = np.linalg.solve(mode.information, of.gaps(along.T, 5))
+        straight[mine] = of.gaps(mode.table, 5) + slope @ step
+    return float(_Scatter(bent).estimates.std() / _Scatter(straight).estimates.std())
 
 
 def _expected(table: FloatArray, method: str, n: float, queries: float) -> Patterns:
@@ -366,7 +383,7 @@ def _rehearsed(key: _ByTable, queries: float, bins: int) -> FloatArray:
     labels, _ = _cast(key)
     done = _rehearsal(key, queries)
     patterns = count_patterns(labels, done.shifts, done.temperatures, done.answers, done.items)
-    return _gap_draws(fit_ensemble(patterns), bins)
+    return _gap_draws(_fitted(patterns), bins)
 
 
 def _cast(key: _ByTable) -> tuple[IntArray, FloatArray]:
@@ -380,10 +397,8 @@ def _rehearsal(key: _ByTable, queries: float) -> Answered:
     labels, p = _cast(key)
     before = [step for step in _STEPS if step < queries]
     answered = _rehearsal(key, before[-1]) if before else Answered.empty()
-    plan = design.LatentDesign(labels, _STEPS[-1], 0)
-    while len(answered) < queries * _REHEARSED:
-        asked = plan.next_round(answered)
-        assert asked is not None
+    plan = design.LatentDesign(labels, MOST, 0)
+    while len(answered) < queries * _REHEARSED and (asked := plan.next_round(answered)) is not None:
         answered = answered.with_round(asked, respond(log_odds(p), asked, np.random.default_rng(0)))
     return answered
 
@@ -401,6 +416,8 @@ def _face_value(shape: Shape, method: str, n: int, queries: float, bins: int) ->
         p, joint = _sampled(table, queries)
     else:
         p, joint = _extracted(table, int(queries))
+    some = joint.sum(axis=0) > 1e-9 * joint.sum()
+    p, joint = p[some], joint[:, some]
     counts = rng.multinomial(max(1, round(min(queries, 1.0) * n)), joint.ravel() / joint.sum(), size=_DRAWS)
     share = counts.reshape(_DRAWS, 2, -1) / counts.sum(axis=1)[:, None, None]
     signed = share[:, 0] * p - share[:, 1] * (1 - p)
