@@ -21,7 +21,7 @@ from blindcal.cli import app
 from blindcal.endpoints.recording import Recording
 from blindcal.endpoints.replay import running
 from blindcal.errors import InputError
-from blindcal.estimate.model import Ensemble
+from blindcal.estimate import model
 from blindcal.estimate.patterns import Patterns
 from blindcal.items.files import load
 from blindcal.planning import promise, shapes
@@ -228,12 +228,11 @@ def test_a_plan_takes_few_fits(
 ) -> None:
     """A plan takes fits of a few hundredths of a second each, and their number does not depend on load."""
     begun = 0
-    fit_ensemble = promise.fit_ensemble
 
-    def counted(patterns: Patterns, *, enough: float) -> Ensemble:
+    def counted(patterns: Patterns, *, enough: float) -> model.Ensemble:
         nonlocal begun
         begun += 1
-        return fit_ensemble(patterns, enough=enough)
+        return model.fit_ensemble(patterns, enough=enough)
 
     for cached in (promise._scatter, promise._bend, promise._rehearsed, promise._rehearsal):
         cached.cache_clear()
