@@ -151,6 +151,7 @@ async def audit_async(
     )
     with loaded, Store.open(folder / RUN_FILE) as store:
         budgeted = _budgeted(settings, limits, store)
+        limits = budget.kept(limits, store) if budgeted else limits
         settings = settings.resolved(len(loaded), loaded.words, budgeted=budgeted)
         if (store.note("config") or {}).get("batch"):  # begun through batches, it goes on through them
             settings = replace(settings, batch=True)
@@ -181,6 +182,7 @@ async def audit_async(
                 limits,
                 prices,
                 ready.spent,
+                ready.size,
                 ready.max_shift,
                 progress,
                 stop or asyncio.Event(),

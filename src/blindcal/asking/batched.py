@@ -24,17 +24,21 @@ import numpy as np
 
 from blindcal.asking.canaries import Canaries
 from blindcal.asking.job import HOPELESS, Job, Outcome, Progress, rounds
+from blindcal.asking.lengths import Lengths, bytes_of
 from blindcal.design import Design
 from blindcal.endpoints.batches import MOST_BYTES, MOST_REQUESTS, Batches, Remote
 from blindcal.errors import EndpointError, FatalError, PendingError, ReplyError, RetryableError
 from blindcal.prices import Prices
-from blindcal.records import IntArray, Reply, Round, Usage
+from blindcal.records import FloatArray, IntArray, Reply, Round, Usage
 from blindcal.store import UNASKED, AnswerArray, Batch, Saved
 from blindcal.text import printable
 
 FRUITLESS = 3  # so many submissions in a row that bring no answer are no accident
 LEAST = 1000  # queries a batch, below which a full queue is not this run's doing
 OUTAGE = 3600.0  # seconds without contact that waiting for a batch survives
+_UNSURE, _SURE = 1.25, 1.02  # times the tokens expected of a prompt: from the probe's, from batches' prompts
+_KNOWN = 100  # prompts of batches from which on their tokens are known
+_CRUMB = 0.02  # share of the answers, below which no further batch is worth its day
 QUEUE_FULL = "token_limit_exceeded"
 T = TypeVar("T")
 
@@ -104,6 +108,9 @@ class _Batcher:
         self._stage, self._total = stage, planned
         self._store, self._limits, self._stop = job.store, job.limits, job.stop
         self._prices, self._spent = job.prices, job.spent
+        self._lengths = Lengths()
+        if job.spent_size:
+            self._lengths.learn(job.spent_size, job.spent.prompt_tokens, answered=0)
         self._batches = job.store.batches()
         self._canaries = canaries
         # by batch: whether they act, and their cost
@@ -167,7 +174,7 @@ class _Batcher:
         todo = self._first + order
         todo = todo[~np.isin(todo, covered)]
         if not (self._held and covered.size) and self._fruitless < FRUITLESS:
-            todo = todo[: self._allowed(todo.size, covered.size)]
+            todo = todo[: self._allowed(todo, covered)]
             if todo.size:
                 # Once the provider's queue was full, one at a time, until it is full again.
                 self._store.add_batches(itertools.islice(self._pieces(todo), 1 if self._careful else None))
@@ -284,6 +291,9 @@ class _Batcher:
                 "its output: nothing is submitted again, as it would be paid again; look at the batch's files"
             )
         self._listen(batch, sung)
+        for query, reply in replies.items():
+            asked = self._job.request(self._asked, query - self._first, query)
+            self._lengths.learn(bytes_of(asked), reply.prompt_tokens)
         tries = self._tries(batch)
         saved = [self._job.read(query, replies[query], tries[query], 0.0) for query in replies]
         useless = {query: error for query, error in errors.items() if isinstance(error, ReplyError)}
@@ -385,24 +395,36 @@ class _Batcher:
 
     # Limits, waiting and telling
 
-    def _allowed(self, wanted: int, under_way: int) -> int:
-        """How many of the wanted queries the limits allow; if not all, the reason is noted."""
+    def _allowed(self, todo: IntArray, covered: IntArray) -> int:
+        """How many of the open queries the limits allow beside those under way; it notes why not all."""
+        canaries = 0
         if self._canary_lines() and self._canaries is not None:
-            files = len(self._under_way()) + math.ceil(wanted / self._most)
-            under_way += files * len(self._canaries)
-        asked = self._spent.queries + self.usage.queries + self.beside.queries + under_way
-        allowed, limits = wanted, self._limits
+            canaries = len(self._canaries) * (len(self._under_way()) + math.ceil(todo.size / self._most))
+        asked = self._spent.queries + self.usage.queries + self.beside.queries + covered.size + canaries
+        allowed, limits = todo.size, self._limits
         if limits.max_queries is not None and limits.max_queries - asked < allowed:
             allowed = max(0, limits.max_queries - asked)
             self._limit = f"max_queries = {limits.max_queries} reached"
         if limits.max_cost is not None and self._prices is not None:
-            known = self.usage if self.usage.queries else self._spent
-            each = self._prices.batched.cost(known) / max(1, known.queries)
-            left = limits.max_cost - self._cost(self._prices) - each * under_way
-            if each * allowed > left:
-                allowed = max(0, int(left / each))
+            under_way, costs = (self._costs(part, self._prices.batched) for part in (covered, todo))
+            each = float(np.concatenate([under_way, costs]).mean()) if todo.size else 0.0
+            left = limits.max_cost - self._cost(self._prices) - under_way.sum() - canaries * each
+            paid_for = int(np.searchsorted(np.cumsum(costs), left, side="right"))
+            if paid_for < allowed:
+                # another day for a crumb of what there is already is not worth it
+                allowed = paid_for if paid_for > _CRUMB * self.usage.queries else 0
                 self._limit = f"max_cost = {limits.max_cost:g} reached"
         return allowed
+
+    def _costs(self, queries: IntArray, prices: Prices) -> FloatArray:
+        """What each query will cost by its length, and a margin while little is known of the prompts."""
+        margin = _SURE if self._lengths.answered >= _KNOWN else _UNSURE
+        requests = (self._job.request(self._asked, int(query) - self._first, int(query)) for query in queries)
+        usages = (
+            Usage(1, 1, round(margin * self._lengths.expected(bytes_of(one))), one.max_tokens)
+            for one in requests
+        )
+        return np.array([prices.cost(one) for one in usages], np.float64)
 
     def _cost(self, prices: Prices) -> float:
         return prices.cost(self._spent) + prices.batched.cost(self.usage + self.beside)

@@ -84,9 +84,9 @@ class Items(Protocol):
 class Job:
     """What is asked, kept and spent, whichever way the queries go.
 
-    ``spent`` is what was paid before (the probe), counted against the limits. No shift goes beyond
-    ``max_shift``, where the endpoint would cut it. Setting ``stop`` has the run end early, and keep what it
-    paid for.
+    ``spent`` is what was paid before (the probe), counted against the limits, and ``spent_size`` how many
+    bytes its prompts were. No shift goes beyond ``max_shift``, where the endpoint would cut it. Setting
+    ``stop`` has the run end early, and keep what it paid for.
     """
 
     items: Items
@@ -95,6 +95,7 @@ class Job:
     limits: Limits = field(default_factory=Limits)
     prices: Prices | None = None
     spent: Usage = field(default_factory=Usage)
+    spent_size: int = 0
     max_shift: float = np.inf
     progress: Callable[[Progress], None] | None = None
     stop: asyncio.Event = field(default_factory=asyncio.Event)

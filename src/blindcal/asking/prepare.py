@@ -13,6 +13,7 @@ import msgspec
 import numpy as np
 
 from blindcal.asking.job import Limits, Progress
+from blindcal.asking.lengths import Lengths, bytes_of
 from blindcal.asking.question import StatedQuestion
 from blindcal.design import METHODS, Method
 from blindcal.endpoints import tokens
@@ -33,13 +34,17 @@ ABOUT = 90  # queries of pilots and probe together; more where an endpoint needs
 
 @dataclass(frozen=True, slots=True)
 class Ready:
-    """What has to be known before the first query: noted in the run, so that it is paid for once."""
+    """What has to be known before the first query: noted in the run, so that it is paid for once.
+
+    ``size`` is how many bytes the prompts were that were spent on finding out.
+    """
 
     targets: Targets
     spent: Usage
     max_shift: float
     jitter: float
     probe: dict[str, Any] | None
+    size: int = 0
 
 
 async def prepare(
@@ -62,14 +67,14 @@ async def prepare(
     if settings.reads == "stated":
         # Nothing of the endpoint is relied on but that it answers, which the run itself finds out; a batch
         # would a day late, so there one question is asked live first.
-        spent = Usage()
+        spent, size = Usage(), 0
         if settings.batch:
             question = StatedQuestion(settings.words, settings.instruction or INSTRUCTION)
             asked = question.request(items[0].messages, 0.0, 0.0)
             remembered = _Remembered(endpoint, store, limits, prices)
             await Patient(remembered).ask(asked)
-            spent = remembered.paid
-        ready = Ready(targets or _words(settings), spent, settings.limit - settings.offset, 0.0, None)
+            spent, size = remembered.paid, remembered.lengths.size
+        ready = Ready(targets or _words(settings), spent, settings.limit - settings.offset, 0.0, None, size)
         store.set_note("ready", msgspec.to_builtins(ready))
         return ready
     order = np.random.default_rng(settings.seed).permutation(len(items))[: PROBED + PILOTS]
@@ -108,6 +113,7 @@ async def prepare(
                 "objection": objection,
             }
         ),
+        remembered.lengths.size,
     )
     store.set_note("ready", msgspec.to_builtins(ready))
     return ready
@@ -135,7 +141,8 @@ class _Remembered:
         self._room = asyncio.Semaphore(limits.concurrency)
         self._times: Counter[bytes] = Counter()
         self.paid = Usage()
-        self._under_way: set[asyncio.Task[Reply]] = set()
+        self.lengths = Lengths()
+        self._under_way: dict[asyncio.Task[Reply], float] = {}  # and what each may cost
         self._limit_name = store.note("limit_name") or "max_tokens"
 
     async def ask(self, request: Request) -> Reply:
@@ -144,16 +151,17 @@ class _Remembered:
         self._times[key] += 1
         if (kept := self._store.aside(key, nth)) is not None:
             reply = msgspec.json.decode(kept, type=Reply)
-            self._count(reply)
+            self._count(request, reply)
             return reply
         async with self._room:
-            if (reached := self._limit_reached()) is not None:
-                if self._under_way:  # paid for: let it be kept
-                    await asyncio.wait(self._under_way)
-                raise ConfigError(reached)
+            while (reached := self._limit_reached(request)) is not None:
+                if not self._under_way:
+                    raise ConfigError(reached)
+                # paid for, and to be kept; and it may turn out cheaper than feared
+                await asyncio.wait(self._under_way, return_when=asyncio.FIRST_COMPLETED)
             asking = asyncio.create_task(self._ask(key, nth, request))
-            self._under_way.add(asking)
-            asking.add_done_callback(self._under_way.discard)
+            self._under_way[asking] = self._dearest(request)
+            asking.add_done_callback(self._under_way.pop)
             return await asking
 
     async def _ask(self, key: bytes, nth: int, request: Request) -> Reply:
@@ -162,26 +170,32 @@ class _Remembered:
             # Learnt by asking, and needed where nothing is asked live any more: in a batch.
             self._limit_name = self._endpoint.limit_name
             self._store.set_note("limit_name", self._limit_name)
-        self._count(reply)
+        self._count(request, reply)
         self._store.add_aside(key, nth, msgspec.json.encode(reply).decode())
         return reply
 
-    def _count(self, reply: Reply) -> None:
+    def _count(self, request: Request, reply: Reply) -> None:
+        self.lengths.learn(bytes_of(request), reply.prompt_tokens)
         self.paid += Usage(1, 1, reply.prompt_tokens, reply.completion_tokens, reply.cached_tokens)
         if self._progress is not None:
             asked, cost = self.paid.queries, None if self._prices is None else self._prices.cost(self.paid)
             total = max(asked, ABOUT)
             self._progress(Progress(asked, total, self.paid, cost, self._limits.concurrency, probing=True))
 
-    def _limit_reached(self) -> str | None:
+    def _dearest(self, request: Request) -> float:
+        limited = self._limits.max_cost is not None and self._prices is not None
+        return self.lengths.dearest(request, self._prices) if limited and self._prices else 0.0
+
+    def _limit_reached(self, request: Request) -> str | None:
         asked, limits = self.paid.queries, self._limits
         if limits.max_queries is not None and asked + len(self._under_way) >= limits.max_queries:
             return _too_low(f"max-queries {limits.max_queries}", "")
-        if limits.max_cost is not None and self._prices is not None and asked:
-            paid = self._prices.cost(self.paid)
-            each = paid / asked
-            if paid + each * (len(self._under_way) + 1) > limits.max_cost:
-                return _too_low(f"max-cost {limits.max_cost:g}", f", ${each * ABOUT:.2g}")
+        if limits.max_cost is not None and self._prices is not None:
+            paid, own = self._prices.cost(self.paid), self._dearest(request)
+            unknown = self._under_way and not asked  # one first, to learn what one costs
+            if unknown or paid + sum(self._under_way.values()) + own > limits.max_cost:
+                about = paid / asked if asked else own
+                return _too_low(f"max-cost {limits.max_cost:g}", f", ${about * ABOUT:.2g}")
         return None
 
     async def close(self) -> None:

@@ -20,16 +20,15 @@ from contextlib import contextmanager, suppress
 import numpy as np
 
 from blindcal.asking.job import HOPELESS, Job, Outcome, Progress, rounds
+from blindcal.asking.lengths import Lengths, bytes_of
 from blindcal.asking.pace import Climb, Meter
 from blindcal.design import Design
 from blindcal.endpoints.base import Endpoint
 from blindcal.errors import EndpointError, ReplyError, RetryableError
-from blindcal.prices import CHARACTERS_A_TOKEN
-from blindcal.records import Message, Reply, Request, Round, Usage
+from blindcal.records import Reply, Request, Round, Usage
 from blindcal.store import UNASKED, AnswerArray, Saved
 
 REPLY_TRIES = 3
-_WARY = 2.0  # times what a query under way is expected to cost, where costs are limited: tokens are guessed
 HOPELESS_AT_FIRST = 5
 
 
@@ -74,7 +73,7 @@ class _Runner:
         self._useless_in_a_row = 0
         self._heard = time.monotonic()
         self._fresh = Usage()
-        self._replies = self._characters = self._tokens = 0  # answered here, be it on disk or not yet
+        self._lengths = Lengths()  # of prompts answered here, be it on disk or not yet
         self._skipped = 0
         self._last: Exception | None = None
         self._error: Exception | None = None
@@ -136,7 +135,7 @@ class _Runner:
         """The next query, if there is room for it on the wire and in what a crash may lose."""
         if self._on_the_wire >= self._climb.limit or self._under_way >= self._limits.concurrency:
             return None
-        if self._under_way and self._limits.max_cost is not None and not self._replies:
+        if self._under_way and self._limits.max_cost is not None and not self._lengths.answered:
             return None  # one first, to learn what one costs
         if self._stop.is_set() or self.stopped or self._taken == self._queries.size:
             return None
@@ -220,9 +219,7 @@ class _Runner:
                 self._useless_in_a_row = 0
                 self._climb.answered(self._heard)
                 self._meter.correct(reply.prompt_tokens + reply.completion_tokens - tokens)
-                self._replies += 1
-                self._characters += _length(request.messages)
-                self._tokens += reply.prompt_tokens
+                self._lengths.learn(bytes_of(request), reply.prompt_tokens)
                 return self._job.read(self._first + position, reply, attempt, self._heard - started)
 
     def _request(self, position: int) -> Request:
@@ -251,7 +248,7 @@ class _Runner:
         waited = now - self._heard
         if waited > self._limits.patience:
             raise EndpointError(f"no answer for {waited:.0f} s; the last error: {error}")
-        if not self._replies and attempt >= 4 and not error.throttled:
+        if not self._lengths.answered and attempt >= 4 and not error.throttled:
             raise EndpointError(f"nothing but failures so far; the last error: {error}")
         return (
             self._backoff(attempt) if error.retry_after is None else random.uniform(0, self._limits.backoff)
@@ -261,7 +258,7 @@ class _Runner:
         # Kept aside: it becomes an invalid answer only once the rest of the round has gone well.
         self._useless.append((position, str(error)))
         self._useless_in_a_row += 1
-        if self._useless_in_a_row >= (HOPELESS if self._replies else HOPELESS_AT_FIRST):
+        if self._useless_in_a_row >= (HOPELESS if self._lengths.answered else HOPELESS_AT_FIRST):
             raise EndpointError(str(error))
 
     # Limits
@@ -274,20 +271,14 @@ class _Runner:
                 return f"max_queries = {self._limits.max_queries} reached"
         if self._limits.max_cost is not None and self._prices is not None:
             paid = self._prices.cost(self._spent + self.usage)
-            each = paid / max(1, self._spent.queries + self.usage.queries)
-            request = self._request(position)
-            out = request.max_tokens
-            longest = Usage(1, 1, round(self._guess(request)) - out, out)
-            # a long question costs more than the mean one
-            own = _WARY * max(each, self._prices.cost(longest))
+            own = self._lengths.dearest(self._request(position), self._prices)
             if paid + sum(self._expected.values()) + own > self._limits.max_cost:
                 return f"max_cost = {self._limits.max_cost:g} reached"
             self._expected[position] = own
         return None
 
     def _guess(self, request: Request) -> float:
-        a_token = self._characters / self._tokens if self._tokens else CHARACTERS_A_TOKEN
-        return _length(request.messages) / a_token + request.max_tokens
+        return self._lengths.expected(bytes_of(request)) + request.max_tokens
 
     def _backoff(self, attempt: int) -> float:
         # Jitter keeps workers that failed together from coming back together.
@@ -306,7 +297,3 @@ class _Runner:
             paid = self._spent + self.usage
             cost = self._prices.cost(paid) if self._prices else None
             self._job.progress(Progress(self.usage.queries, self._total, paid, cost, self._climb.limit))
-
-
-def _length(messages: tuple[Message, ...]) -> int:
-    return sum(len(message.content) for message in messages)

@@ -6,12 +6,12 @@ What is decided is noted in the run before it is acted on, so that a run taken u
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import msgspec
 
 from blindcal import design
-from blindcal.asking.job import Outcome
+from blindcal.asking.job import Limits, Outcome
 from blindcal.asking.prepare import ABOUT
 from blindcal.errors import ConfigError
 from blindcal.estimate.latent import latent
@@ -56,6 +56,14 @@ class Budget:
     def mean(self, n: int) -> float:
         """Mean queries an item; of a run that ended in its pilot, the pilot's."""
         return (self.total or self.pilot) / n
+
+
+def kept(limits: Limits, store: Store) -> Limits:
+    """Limits with the sum that was decided on, if none is given now: nothing more is spent then."""
+    noted = store.note(_NOTE)
+    if noted is None or limits.max_cost is not None:
+        return limits
+    return replace(limits, max_cost=msgspec.convert(noted, Budget).max_cost)
 
 
 @dataclass(frozen=True, slots=True)

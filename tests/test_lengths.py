@@ -1,0 +1,152 @@
+"""A sum of money is never exceeded, whatever the prompts are like and however many are under way."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import tempfile
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from blindcal.asking.batched import Polling
+from blindcal.asking.job import Job, Limits
+from blindcal.asking.lengths import Lengths, bytes_of
+from blindcal.asking.prepare import _Remembered
+from blindcal.asking.question import Question
+from blindcal.asking.run import run
+from blindcal.auditing import audit
+from blindcal.design import SampledDesign
+from blindcal.endpoints.recording import Recording
+from blindcal.endpoints.replay import running
+from blindcal.errors import ConfigError
+from blindcal.items.files import load
+from blindcal.planning import shapes
+from blindcal.prices import Prices
+from blindcal.records import Item, Message, Reply, Request, Targets, Token, Usage
+from blindcal.results.result import AuditResult
+from blindcal.settings import Settings
+from blindcal.store import RUN_FILE, Store
+
+PRICES = Prices(1000.0, 3000.0)
+QUESTION = Question(Targets((Token(1, "Yes"),), (Token(2, "No"),)))
+#: Texts of very different tokens a byte: English, digits, another script, an emoji; and how long each is.
+texts = st.lists(
+    st.tuples(st.sampled_from(["plain words ", "1234567", "是吗", "🦜"]), st.integers(1, 60)),
+    min_size=1,
+    max_size=40,
+)
+money = st.floats(0.02, 60)
+concurrency = st.sampled_from([1, 2, 8, 64])
+
+
+@dataclass
+class Billing:
+    """An endpoint that bills a token for so many bytes of each kind of text, at most one a byte."""
+
+    paid: Usage = field(default_factory=Usage)
+
+    async def ask(self, request: Request) -> Reply:
+        await asyncio.sleep(0)
+        size = bytes_of(request)
+        a_token = {"p": 5.0, "1": 2.0, "是": 1.5, "🦜": 1.0}[request.messages[0].content[0]]
+        reply = Reply("Yes", prompt_tokens=7 + round(size / a_token), completion_tokens=request.max_tokens)
+        self.paid += Usage(1, 1, reply.prompt_tokens, reply.completion_tokens)
+        return reply
+
+    async def close(self) -> None:
+        pass
+
+
+def prompts(kinds: list[tuple[str, int]]) -> list[tuple[Message, ...]]:
+    return [(Message("user", text * times),) for text, times in kinds]
+
+
+@settings(max_examples=40, deadline=None)
+@given(texts, money, concurrency)
+def test_a_run_never_costs_more(kinds: list[tuple[str, int]], money: float, concurrency: int) -> None:
+    """Where the next query might pass the sum none goes out, and what is left is less than it might cost."""
+    endpoint = Billing()
+    items = [Item(f"q{k}", k % 2, messages) for k, messages in enumerate(prompts(kinds))]
+    limits = Limits(concurrency=concurrency, max_cost=money)
+    with tempfile.TemporaryDirectory() as folder, Store.open(Path(folder) / "run.sqlite") as store:
+        store.begin({}, items)
+        job = Job(items, QUESTION, store, limits, PRICES)
+        outcome = asyncio.run(run(SampledDesign(len(items), 2, (1.0,), 0), job, endpoint))
+    assert PRICES.cost(endpoint.paid) <= money
+    assert outcome.usage.prompt_tokens == endpoint.paid.prompt_tokens
+    if outcome.stopped:
+        longest = max(bytes_of(Request(item.messages)) for item in items)
+        tokens = max(4 * longest + 28, 2 * (longest + 7))
+        assert money - PRICES.cost(endpoint.paid) < PRICES.cost(Usage(1, 1, tokens, 1))
+
+
+@settings(max_examples=40, deadline=None)
+@given(texts, money, concurrency)
+def test_a_probe_never_costs_more(kinds: list[tuple[str, int]], money: float, concurrency: int) -> None:
+    """Queries of any length go out together: either all are answered, or the sum is said to be too low."""
+    endpoint, asked = Billing(), [Request(messages, max_tokens=3) for messages in prompts(kinds)]
+
+    async def ask_all(store: Store) -> bool:
+        probe = _Remembered(endpoint, store, Limits(concurrency=concurrency, max_cost=money), PRICES)
+        replies = await asyncio.gather(*map(probe.ask, asked), return_exceptions=True)
+        refused = [reply for reply in replies if not isinstance(reply, Reply)]
+        assert all(isinstance(one, ConfigError) for one in refused)
+        assert probe.paid == endpoint.paid
+        return not refused
+
+    with tempfile.TemporaryDirectory() as folder, Store.open(Path(folder) / "run.sqlite") as store:
+        answered = asyncio.run(ask_all(store))
+    assert PRICES.cost(endpoint.paid) <= money
+    assert answered == (endpoint.paid.queries == len(asked))
+
+
+def test_a_batch_is_paid_by_the_length_of_its_questions(tmp_path: Path) -> None:
+    """Most questions are short, and so are those that are probed; the long ones are reckoned with."""
+    n = 400
+    labels, p = shapes.preset("confident").sample(n, np.random.default_rng(1))
+    path, rng = tmp_path / "items.jsonl", np.random.default_rng(2)
+    with path.open("w") as file:
+        for k, label in enumerate(labels):
+            words = ("word " * int(np.ceil(10 * rng.pareto(1.2) + 2)))[:9000]
+            file.write(json.dumps({"id": f"q{k}", "prompt": f"{words}{k}?", "label": int(label)}) + "\n")
+    with load(path) as loaded:
+        asked = list(loaded)
+    prices = Prices(1000.0, 0.0)
+
+    def spent(money: float | None, out: Path) -> tuple[AuditResult, float]:
+        """The result, and how much of its cost was that of batches."""
+        with running(Recording.from_probabilities([item.id for item in asked], p), asked) as server:
+            result = audit(
+                path,
+                Settings(model="replay", base_url=server.base_url, resamples=50, batch=True, queries=1),
+                out=out,
+                limits=Limits(max_cost=money),
+                prices=prices,
+                polling=Polling(every=0.01, longest=0.01),
+            )
+        with Store.read(out / RUN_FILE) as store:
+            assert 1 <= len(store.batches()) <= 4
+            return result, prices.batched.cost(store.usage())
+
+    whole, asking = spent(None, tmp_path / "whole")
+    assert whole.spend.cost is not None
+    for share in (0.3, 0.7):
+        money = whole.spend.cost - (1 - share) * asking
+        result, _ = spent(money, tmp_path / f"{share}")
+        assert result.spend.cost is not None
+        assert result.stopped == f"max_cost = {money:g} reached"
+        assert money - 0.1 * asking < result.spend.cost <= money
+
+
+@pytest.mark.parametrize("tokens", [0, 30])
+def test_what_is_expected_follows_what_was_billed(tokens: int) -> None:
+    """Until anything is billed four bytes are taken for a token."""
+    lengths = Lengths()
+    assert lengths.expected(400) == 100
+    lengths.learn(300, tokens)
+    assert lengths.expected(400) == (40 if tokens else 100)
