@@ -135,7 +135,10 @@ def test_cells_need_numbers_alone() -> None:
     assert not loaded & {"msgspec", "click", "aiohttp", "tqdm", "matplotlib", "jinja2"}
 
 
-@pytest.mark.parametrize("name", [name for name in MODULES if not within(name, "blindcal.cli")])
+COMMAND_LINE = ("blindcal.cli", "blindcal.__main__")
+
+
+@pytest.mark.parametrize("name", [name for name in MODULES if not within(name, *COMMAND_LINE)])
 def test_nothing_imports_the_command_line(name: str) -> None:
     """cli uses everything and nothing uses cli; only cli prints to the terminal."""
     assert not any(within(one, "blindcal.cli") for one in of_ours(name))
@@ -251,3 +254,11 @@ def test_public_names_are_there() -> None:
     script = "import blindcal; print(*[name for name in blindcal.__all__ if not hasattr(blindcal, name)])"
     run = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert run.stdout.split() == []
+
+
+def test_the_package_runs_as_a_module() -> None:
+    """``python -m blindcal`` is the command line, where its command is not on the path."""
+    run = subprocess.run(
+        [sys.executable, "-m", "blindcal", "--version"], capture_output=True, text=True, check=True
+    )
+    assert "version" in run.stdout

@@ -21,8 +21,9 @@ from blindcal.items.files import load
 from blindcal.records import Message, Targets, Token
 from blindcal.report.numbers import Number, Numbers
 from blindcal.report.page import render, write
-from blindcal.report.words import Sentence, headline, notes
-from blindcal.results.result import AuditResult, Curve, Estimate
+from blindcal.report.sentences import Sentence
+from blindcal.report.words import headline, notes
+from blindcal.results.result import AuditResult, Curve, Estimate, NextDollar
 from browsing import CONTRAST, Seen, chromium
 from reporting import audited, population
 
@@ -189,7 +190,7 @@ def check_numbers(seen: Seen, tree: Any) -> int:
     for path, form, value, text in shown:
         held = at(tree, path)
         assert float(value) == pytest.approx(held, rel=1e-12, abs=1e-15), path
-        points = held * 100 if form == "signed" else held
+        points = held * 100 if form in ("signed", "points") else held
         assert near(text, points), (path, held, text)
     rest = seen.page.evaluate(
         "(() => { const copy = document.body.cloneNode(true); copy.querySelectorAll("
@@ -231,7 +232,16 @@ def test_every_number_is_the_one_in_the_result(full: AuditResult, browser: Brows
             "perfect",
             r"it is right (99|100)% of the time .* no more than chance makes of a perfectly calibrated",
         ),
-        ("constant", r"^When it says “Yes” with 62% confidence, it is right 5\d% .* It is overconfident"),
+        (
+            "constant",
+            r"^When it says “Yes” with 62% confidence, it is right 5\d% .* It is overconfident.*Note: It may "
+            "tell right from wrong no better than a coin",
+        ),
+        (
+            "sure of one answer",
+            r"^When it says “Yes” with at least 95% confidence, it is right 5\d% of the time \(4\d% to",
+        ),
+        ("swapped", "Are the labels or the two answer words the wrong way round"),
         ("blind", "this method cannot say how far chance alone may move that figure"),
         ("sampling", r"^Where it says “(Yes|No)” with .*% confidence on average, it is right"),
         ("forced", "^Warning: This audit was forced although the probe objected: ignored. It may measure"),
@@ -246,6 +256,8 @@ def test_it_tells_the_truth_of_odd_runs(name: str, said: str, browser: Browser, 
         "all invalid": lambda: audited(labels, p, invalid=1.1),
         "perfect": lambda: audited(labels, np.where(labels == 1, 0.9999, 0.0001)),
         "constant": lambda: audited(labels, np.full(300, 0.62)),
+        "sure of one answer": lambda: audited(labels, np.full(300, 0.99999)),
+        "swapped": lambda: audited(1 - labels, p),
         "blind": lambda: audited(labels, p, "blind"),
         "sampling": lambda: audited(labels, p, "sampling"),
         "forced": lambda: audited(labels, p, probe={"forced": True, "objection": "ignored"}),
@@ -269,8 +281,11 @@ def test_a_headline_names_the_stretch_that_is_off(full: AuditResult) -> None:
     low = tuple(x - 0.2 if x > 0.7 else x - 0.01 for x in f)
     high = tuple(x - 0.1 if x > 0.7 else x + 0.01 for x in f)
     curve = Curve(f, tuple((a + b) / 2 for a, b in zip(low, high, strict=True)), low, high)
-    lead = _lead(replace(full, curve=curve))
+    lead = _lead(replace(full, curve=curve, operating=()))
     assert lead.endswith("It is overconfident when it says “Yes” with over 71% confidence.")
+    # a stretch too short to be seen on the curve, but a good part of the items are on it
+    lead = _lead(replace(full, curve=curve))
+    assert lead.endswith("with over 71% confidence, and “No” with at least 95% confidence.")
     assert "When it says “Yes” with 90% confidence, it is right 75% of the time (70% to 80%)." in lead
     lead = _lead(replace(full, overconfidence=Estimate(0.01, -0.01, 0.02), leaning=Estimate(0.1, 0.05, 0.2)))
     assert lead.endswith("It leans towards “Yes” more than the labels do.")
@@ -442,6 +457,43 @@ def test_a_large_run_is_a_small_page(tmp_path: Path) -> None:
 
 
 # The command line
+
+
+def test_what_was_not_asked_or_sent_is_not_claimed(
+    full: AuditResult, browser: Browser, tmp_path: Path
+) -> None:
+    """A page of stated confidence has no tokens, no bias, no whiskers; money and batches are right."""
+    assert full.example is not None
+    stated = replace(
+        full,
+        method="verbalized",
+        estimator="stated",
+        semantics="stated",
+        ece=replace(full.ece, low=None, high=None),
+        example=replace(full.example, logit_bias={}),
+        counts=replace(full.counts, invalid=7),
+        invalid_reasons={"no confidence": 7},
+        spend=replace(full.spend, batches=1),
+        settings={**full.settings, "queries": 1.44526, "seed": 1234567},
+        next_dollar=NextDollar(8354, 0.01524),
+    )
+    write(stated, tmp_path / "report.html")
+    with Seen(browser, tmp_path / "report.html") as seen:
+        text = " ".join(seen.text("body").split())
+        check_numbers(seen, json.loads(stated.to_json()))
+    for claim in ("Tokens for", "Whiskers", "neither answer word", "the probability that the model hides"):
+        assert claim not in text
+    for said in (
+        "answers could not be read",
+        "the confidence that the model states",
+        "Common bias C none was sent",
+        "the others through 1 batch",
+        "1.45 queries an item on average, seed 1234567",
+        "8,354 more queries and bring the calibration error",
+        "s interval to about ± 1.5 points",
+        "Could not be read 7",
+    ):
+        assert said in text, said
 
 
 def test_the_command_writes_the_page_figures_and_tables(full: AuditResult, tmp_path: Path) -> None:

@@ -65,6 +65,12 @@ class Rates:
         """Positives that are missed, as a share of all items."""
         return self.positives - self.true_positive
 
+    @property
+    def negative_precision(self) -> FloatArray:
+        """Share of negative decisions that are right."""
+        right = np.maximum(1 - self.positives - self.false_positive, 0.0)
+        return right / np.maximum(right + self.false_negative, 1e-300)
+
     def cost(self, cost_fp: float, cost_fn: float) -> FloatArray:
         """Expected cost of a decision."""
         return cost_fp * self.false_positive + cost_fn * self.false_negative
@@ -105,7 +111,8 @@ class Band:
 class OperatingCurve:
     """What each threshold does. ``expected_cost`` is there where both costs were given.
 
-    ``false_positive`` and ``false_negative`` are shares of all decisions, as ``positive_rate`` is.
+    ``false_positive`` and ``false_negative`` are shares of all decisions, as ``positive_rate`` is;
+    ``negative_precision`` is the share of the negative decisions that are right.
     """
 
     thresholds: FloatArray
@@ -116,6 +123,7 @@ class OperatingCurve:
     positive_rate: Band
     false_positive: Band
     false_negative: Band
+    negative_precision: Band
     expected_cost: Band | None
     level: float
 
@@ -243,6 +251,7 @@ def operating_curve(
         **bands,
         false_positive=here.band(lambda rates: rates.false_positive, level),
         false_negative=here.band(lambda rates: rates.false_negative, level),
+        negative_precision=here.band(lambda rates: rates.negative_precision, level),
         expected_cost=None if costs is None else here.band(lambda rates: rates.cost(*costs), level),
         level=level,
     )

@@ -70,7 +70,10 @@ FORMS: dict[str, Callable[[Any], str]] = {
     "two": lambda value: decimal(value, 2),
     "three": lambda value: decimal(value, 3),
     "four": lambda value: decimal(value, 4),
+    "points": lambda value: decimal(100 * value, 1),
     "short": lambda value: f"{value:g}".replace("-", MINUS),
+    "mean": lambda value: f"{value:.3g}",
+    "digits": str,
 }
 
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from blindcal.drafts import drafted
 from blindcal.report import words
 from blindcal.report.numbers import Number, Numbers
+from blindcal.report.sentences import Quoted, word
 from blindcal.results.result import AuditResult, CostCurve
 from blindcal.text import visible
 
@@ -32,13 +33,13 @@ def render(result: AuditResult) -> str:
         show=numbers.show, estimate=numbers.estimate, between=numbers.between, value=numbers.value
     )
     templates.tests["number"] = lambda piece: isinstance(piece, Number)
-    templates.tests["quoted"] = lambda piece: isinstance(piece, words.Quoted)
+    templates.tests["quoted"] = lambda piece: isinstance(piece, Quoted)
     return templates.get_template("page.html").render(
         result=result,
         css=style("page.css"),
         figures=_figures(result),
-        yes=words.word(result, "positive"),
-        no=words.word(result, "negative"),
+        yes=word(result, "positive"),
+        no=word(result, "negative"),
         headline=words.headline(result),
         notes=words.notes(result),
         metrics=words.metrics(result),

@@ -176,7 +176,8 @@ def plot_confidence(confidence: Confidence | None, ax: Axes | None = None) -> Ax
             _not_told(axes)
             return axes
         reach = max(*confidence.positives, *confidence.negatives) or 1.0
-        axes.set_ylim(-1.22 * reach, 1.22 * reach)
+        axes.set_ylim(-1.3 * reach, 1.3 * reach)  # a strip above and below for words
+        axes.set_yticks([tick for tick in axes.get_yticks() if abs(tick) <= 1.1 * reach])
         for shares, sign, which, what in (
             (confidence.positives, 1, 0, "positive"),
             (confidence.negatives, -1, 1, "negative"),

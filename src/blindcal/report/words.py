@@ -1,6 +1,5 @@
 """What a result means, in sentences: the headline and what must be known before it is believed.
 
-A sentence is a list of pieces: plain text, and numbers that are looked up in the result when it is shown.
 Nothing is said that the figures do not bear: where an interval holds both signs there is no direction, where
 a method has no interval that is said, and where nothing was measured nothing is claimed.
 """
@@ -10,26 +9,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import groupby
-from typing import Literal, TypeAlias
+from typing import Literal
 
 from blindcal.report.numbers import Number
-from blindcal.results.result import FEW, AuditResult, Curve, Estimate
-
-
-@dataclass(frozen=True, slots=True)
-class Quoted:
-    """What somebody else said, in their own words."""
-
-    text: str
-
-
-Piece: TypeAlias = str | Number | Quoted
-Sentence: TypeAlias = tuple[Piece, ...]
+from blindcal.report.quotes import END, SIDES, end_of, quote
+from blindcal.report.sentences import Quoted, Sentence, between, has_interval, one_label, word
+from blindcal.results.result import FEW, AuditResult, Curve
 
 ALPHA = 0.05
-QUOTED = (0.9, 0.8, 0.7)  # the confidences a reader thinks in, the most telling first
-ENOUGH = 0.05  # share of the items that must be as confident as that to quote it
-WIDEST = 0.4  # an interval wider than that makes no sentence
 LEAST_RUN = 0.05  # of confidence over which the curve must be off to be spoken of
 TOP = 0.97  # a run that reaches this confidence reaches "above"
 BOTTOM = 0.515  # one that begins below this one begins at one half
@@ -43,17 +30,11 @@ class Note:
     words: Sentence
 
 
-def word(result: AuditResult, side: str) -> str:
-    """The answer word of a side, as it was asked for."""
-    tokens = result.targets.positive if side == "positive" else result.targets.negative
-    return str(result.settings.get(side) or (tokens[0].text.strip() if tokens else side))
-
-
 def headline(result: AuditResult) -> tuple[Sentence, ...]:
     """The audit in one to three sentences."""
     if result.ece.value is None:
         return (_nothing(result),)
-    return tuple(filter(None, (_quote(result), _error(result), _verdict(result))))
+    return tuple(filter(None, (quote(result), _error(result), _verdict(result))))
 
 
 def _nothing(result: AuditResult) -> Sentence:
@@ -72,106 +53,13 @@ def _nothing(result: AuditResult) -> Sentence:
 
 
 def _error(result: AuditResult) -> Sentence:
-    words: Sentence = ("Its calibration error is ", Number("ece.value"))
-    if _has_interval(result.ece):
-        return (*words, " (", Number("level", "whole"), " sure: ", *_range("ece"), ").")
-    return (*words, "; this method cannot say how far chance alone may move that figure.")
-
-
-def _range(path: str, form: str = "percent") -> Sentence:
-    return Number(f"{path}.low", form), " to ", Number(f"{path}.high", form)
-
-
-# "When it says Yes with 90% confidence it is right 78% of the time"
-
-
-def _quote(result: AuditResult) -> Sentence | None:
-    if _one_label(result) is not None:
-        return _quote_label(result)
-    return _quote_bin(result) if result.curve is None else _quote_curve(result, result.curve)
-
-
-def _quote_label(result: AuditResult) -> Sentence | None:
-    """With one label only there is nothing to say about the other: how often it says the right word."""
-    side = _one_label(result)
-    if side is None or result.accuracy.value is None:
-        return None
-    right: Sentence = (f"Of these questions, all to be answered “{word(result, side)}”, it gets ",)
-    right = (*right, Number("accuracy.value"), " right")
-    return (*right, " (", *_range("accuracy"), ").") if _has_interval(result.accuracy) else (*right, ".")
-
-
-def _quote_curve(result: AuditResult, curve: Curve) -> Sentence | None:
-    at = _quoted_confidence(result)
-    if at is None or curve.low is None or curve.high is None:
-        return None
-    place = min(range(len(curve.f)), key=lambda k: abs(curve.f[k] - at))
-    if curve.high[place] - curve.low[place] > WIDEST:
-        return None
-    yes = at > 0.5
-    flip = "" if yes else "1-"
-    low, high = (f"{flip}curve.{end}.{place}" for end in (("low", "high") if yes else ("high", "low")))
+    if has_interval(result.ece):
+        sure: Sentence = (" (", Number("level", "whole"), " sure: ", *between("ece"), ").")
+        return ("Its calibration error is ", Number("ece.value"), *sure)
     return (
-        f"When it says “{word(result, 'positive' if yes else 'negative')}” with ",
-        Number(f"{flip}curve.f.{place}", "whole"),
-        " confidence, it is right ",
-        Number(f"{flip}curve.value.{place}", "whole"),
-        " of the time (",
-        Number(low, "whole"),
-        " to ",
-        Number(high, "whole"),
-        ").",
-    )
-
-
-def _quoted_confidence(result: AuditResult) -> float | None:
-    """The P(positive) to quote: what a reader thinks in if enough items have it, else where most are."""
-    if result.confidence is None:
-        return None
-    shares = _shares(result)
-    fullest = max(range(len(shares)), key=lambda k: shares[k])
-    for confidence in QUOTED:
-        there = round(confidence * len(shares))  # the bins on both sides of it
-        # of a lower confidence only what is typical of the model is worth a headline
-        enough = ENOUGH if confidence == QUOTED[0] else max(ENOUGH, shares[fullest])
-        if sum(shares[there - 1 : there + 1]) >= enough:
-            return confidence
-        if sum(shares[-there - 1 :][:2]) >= enough:
-            return 1 - confidence
-        if fullest in (0, len(shares) - 1):  # crowded at an end: half a bin is far from where they are
-            return 0.01 if fullest == 0 else 0.99
-    at = round((result.confidence.edges[fullest] + result.confidence.edges[fullest + 1]) / 2, 2)
-    return 0.51 if at == 0.5 else at
-
-
-def _shares(result: AuditResult) -> list[float]:
-    """Share of all items in each bin of the confidence."""
-    assert result.confidence is not None
-    positive = result.counts.positive_labels / max(result.counts.items, 1)
-    return [
-        (1 - positive) * n + positive * p
-        for n, p in zip(result.confidence.negatives, result.confidence.positives, strict=True)
-    ]
-
-
-def _quote_bin(result: AuditResult) -> Sentence | None:
-    """For methods without a curve: the fullest bin that lies on one side."""
-    sided = [
-        k
-        for k, one in enumerate(result.bins)
-        if one.share and one.predicted is not None and (one.low >= 0.5 or one.high <= 0.5)
-    ]
-    if not sided:
-        return None
-    k = max(sided, key=lambda k: result.bins[k].share or 0.0)
-    yes = result.bins[k].low >= 0.5
-    flip = "" if yes else "1-"
-    return (
-        f"Where it says “{word(result, 'positive' if yes else 'negative')}” with ",
-        Number(f"{flip}bins.{k}.predicted", "whole"),
-        " confidence on average, it is right ",
-        Number(f"{flip}bins.{k}.observed", "whole"),
-        " of the time.",
+        "Its calibration error is estimated at ",
+        Number("ece.value"),
+        "; this method cannot say how far chance alone may move that figure.",
     )
 
 
@@ -180,7 +68,7 @@ def _quote_bin(result: AuditResult) -> Sentence | None:
 
 def _verdict(result: AuditResult) -> Sentence | None:
     over, p = result.overconfidence, result.calibrated_pvalue
-    if not _has_interval(over):
+    if not has_interval(over):
         return None
     if result.direction != "undecided":
         where = _where(result, over=result.direction == "overconfident")
@@ -206,11 +94,15 @@ def _where(result: AuditResult, *, over: bool) -> Sentence:
     """On which answers, from which confidence on, the curve is clearly off."""
     if result.curve is None or result.curve.low is None or result.curve.high is None:
         return ()
-    found = [
-        (f"“{word(result, side)}” ", *_extent(result.curve, run, flipped=side == "negative"))
-        for side in ("positive", "negative")
-        if (run := _clear_run(result.curve, side, over)) is not None
-    ]
+    found: list[Sentence] = []
+    for side in SIDES:
+        if (run := _clear_run(result.curve, side, over)) is not None:
+            found.append(
+                (f"“{word(result, side)}” ", *_extent(result.curve, run, flipped=side == "negative"))
+            )
+        elif over and (end := end_of(result, side)) is not None and (end.right.high or 1.0) < END:
+            # a run too short to see, but most of its answers are there
+            found.append((f"“{word(result, side)}” with at least ", end.sure, " confidence"))
     if not found:
         return ()
     return (" when it says ", *(found[0] if len(found) == 1 else (*found[0], ", and ", *found[1])))
@@ -283,7 +175,7 @@ def notes(result: AuditResult) -> tuple[Note, ...]:
                 ),
             )
         )
-    if (only := _one_label(result)) is not None:
+    if (only := one_label(result)) is not None:
         found.append(
             Note(
                 "caution",
@@ -295,7 +187,7 @@ def notes(result: AuditResult) -> tuple[Note, ...]:
         )
     if counts.items < FEW:
         advice = (
-            "read the intervals, not the figures." if _has_interval(result.ece) else "the figures say little."
+            "read the intervals, not the figures." if has_interval(result.ece) else "the figures say little."
         )
         found.append(
             Note("caution", ("There are only ", Number("counts.items", "count"), f" items: {advice}"))
@@ -308,7 +200,7 @@ def notes(result: AuditResult) -> tuple[Note, ...]:
                     Number("counts.invalid", "count"),
                     " of ",
                     Number("counts.positive+counts.negative+counts.invalid", "count"),
-                    " answers were neither answer word. Whatever they would have been, the calibration error "
+                    f" answers {_unread(result)}. Whatever they would have been, the calibration error "
                     "of these items is between ",
                     Number("ece_if_invalid.0"),
                     " and ",
@@ -317,7 +209,43 @@ def notes(result: AuditResult) -> tuple[Note, ...]:
                 ),
             )
         )
+    if result.estimator == "shares":
+        found.append(
+            Note(
+                "caution",
+                (
+                    "With so few draws an item, chance alone looks like miscalibration: the true error is "
+                    "likely smaller. The option “--estimator latent” reads the same answers without that, "
+                    "at no cost.",
+                ),
+            )
+        )
+    if (doubt := _order(result)) is not None:
+        found.append(Note("caution", doubt))
     return tuple(found)
+
+
+def _unread(result: AuditResult) -> str:
+    return "could not be read" if result.estimator == "stated" else "were neither answer word"
+
+
+def _order(result: AuditResult) -> Sentence | None:
+    """What to know where confidence does not put positive items above negative ones."""
+    auroc, yes = result.auroc, word(result, "positive")
+    if auroc.low is None or auroc.high is None or auroc.low > 0.5:
+        return None
+    sure: Sentence = (" (AUROC ", *between("auroc", "three"), ").")
+    if auroc.high < 0.5:
+        return (
+            f"It leans towards “{yes}” where that is wrong rather than where it is right",
+            *sure,
+            " Are the labels or the two answer words the wrong way round?",
+        )
+    return (
+        "It may tell right from wrong no better than a coin",
+        *sure,
+        " Then no threshold makes its answers useful, however well calibrated they are.",
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -430,12 +358,3 @@ def limits(result: AuditResult) -> tuple[str, ...]:
         "model or its settings meanwhile.",
     )
     return tuple(filter(None, (*general, told, own, *(smooth if result.estimator == "latent" else ()))))
-
-
-def _one_label(result: AuditResult) -> str | None:
-    """The label of all items, if they have but one."""
-    return {0: "negative", result.counts.items: "positive"}.get(result.counts.positive_labels)
-
-
-def _has_interval(estimate: Estimate) -> bool:
-    return estimate.low is not None and estimate.high is not None

@@ -342,6 +342,7 @@ def operating_of(fit: LatentFit, level: float) -> tuple[Operating, ...]:
         found.positive_rate,
         found.false_positive,
         found.false_negative,
+        found.negative_precision,
     )
     return tuple(
         Operating(float(threshold), float(shift), *estimates)
@@ -364,7 +365,7 @@ def _estimates(band: Band) -> tuple[Estimate, ...]:
 
 @dataclass(frozen=True, slots=True)
 class _Decision:
-    """One threshold, and the six rates of `Operating` of one or many tables."""
+    """One threshold, and the rates of `Operating` of one or many tables."""
 
     threshold: float
     shift: float
@@ -378,9 +379,11 @@ def _decisions(negative: FloatArray, positive: FloatArray) -> list[_Decision]:
     found = []
     for k in range(1, STEPS):
         fp, tp, t = above[0][..., k], above[1][..., k], k / STEPS
+        fn, tn = (np.where(rest > 1e-12, rest, 0.0) for rest in (share - tp, 1 - share - fp))
         with np.errstate(invalid="ignore", divide="ignore"):
             precision = np.where(fp + tp > 1e-12, tp / (fp + tp), np.nan)
             recall = np.where(share > 1e-12, tp / share, np.nan)
-        rates = (precision, recall, tp + (1 - share) - fp, fp + tp, fp, share - tp)
+            rejected = np.where(fn + tn > 1e-12, tn / (fn + tn), np.nan)
+        rates = (precision, recall, tp + (1 - share) - fp, fp + tp, fp, fn, rejected)
         found.append(_Decision(t, 0.0 - float(logit(t)), rates))
     return found

@@ -85,7 +85,8 @@ class Confidence:
 class Operating:
     """What deciding "positive iff f >= threshold" does; ``shift`` on the positive answer deploys it.
 
-    ``positive_rate``, ``false_positive`` and ``false_negative`` are shares of all decisions.
+    ``positive_rate``, ``false_positive`` and ``false_negative`` are shares of all decisions;
+    ``negative_precision`` is the share of the negative ones that are right.
     """
 
     threshold: float
@@ -96,6 +97,7 @@ class Operating:
     positive_rate: Estimate
     false_positive: Estimate = Estimate(None)
     false_negative: Estimate = Estimate(None)
+    negative_precision: Estimate = Estimate(None)
 
 
 @dataclass(frozen=True, slots=True)
