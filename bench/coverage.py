@@ -1,19 +1,20 @@
 """Do the 95% intervals hold the truth 95 times in 100, and is the p-value uniform when it should be?
 
     python bench/coverage.py [--replicates 400] [--processes 2] [--markdown docs/coverage.md]
-    python bench/coverage.py --unseen ../shared/scores [--replicates 400]
+    python bench/coverage.py --unseen ../shared/scores [--sizes 300 1000 3000] [--replicates 400]
 
 Each replicate draws n items from a population with known ECE, asks one query an item as `latent` does,
 fits, and looks whether the interval covers. Replicate r of a cell uses seed r. With ``--unseen`` the
-populations are ones that the method was not settled on: a new random one in every replicate, and real models'
-score files, of which n items are drawn.
+populations are ones that the method was not settled on: a new random one in every replicate, one whose
+confidence is narrow, and real models' score files, of which n items are drawn; and the other quantities of an
+audit are looked at as well.
 """
 
 from __future__ import annotations
 
 import argparse
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,7 +28,7 @@ from tqdm import tqdm
 import blindcal
 from blindcal import design
 from blindcal.simulate import ask
-from populations import POPULATIONS, Population, Recorded, drawn
+from populations import POPULATIONS, Population, Recorded, drawn, narrow
 
 SIZES = (500, 3000, 20000)
 RESAMPLES = 300  # fewer than the default 1,000, to keep the study under an hour
@@ -52,9 +53,12 @@ class Outcome:
     high: float
     estimate: float
     pvalue: float
+    others: dict[str, bool]  # whether the interval of each other quantity covers
 
 
-def observe(population: Population | Recorded, truth: float, n: int, seed: int) -> Outcome:
+def observe(
+    population: Population | Recorded, truth: float, others: dict[str, float], n: int, seed: int
+) -> Outcome:
     """Draw, ask, fit."""
     labels, f = population.sample(n, np.random.default_rng([seed, n]))
     asked = ask(design.make("latent", labels, seed=seed), labels, f)
@@ -62,38 +66,42 @@ def observe(population: Population | Recorded, truth: float, n: int, seed: int) 
         labels[asked.items], asked.shifts, asked.answers, items=asked.items, resamples=RESAMPLES
     )
     interval = fit.interval("ece", bins=5)
-    return Outcome(truth, interval.low, interval.high, fit.ece(5), fit.calibrated_pvalue())
+    held = {name: value in fit.interval(name) for name, value in others.items()}
+    return Outcome(truth, interval.low, interval.high, fit.ece(5), fit.calibrated_pvalue(), held)
 
 
 def replicate(place: tuple[str, float, int, int]) -> Outcome:
     """A replicate of one of the populations chosen by hand."""
     name, truth, n, seed = place
-    return observe(next(p for p in (*POPULATIONS, *ALTERNATIVES) if p.name == name), truth, n, seed)
+    return observe(next(p for p in (*POPULATIONS, *ALTERNATIVES) if p.name == name), truth, {}, n, seed)
 
 
-def replicate_unseen(place: tuple[Path | None, int, int]) -> Outcome:
+def replicate_unseen(place: tuple[Path | Callable[[int], Population], int, int]) -> Outcome:
     """A replicate of a score file, or of a population that only this seed has."""
-    path, n, seed = place
-    population = drawn(seed) if path is None else Recorded(path)
+    source, n, seed = place
+    population = Recorded(source) if isinstance(source, Path) else source(seed)
     truth = population.ece(5, 1_000_000) if isinstance(population, Population) else population.ece(5)
-    return observe(population, truth, n, seed)
+    return observe(population, truth, population.others(), n, seed)
 
 
-def unseen(folder: Path, sizes: list[int], replicates: int, pool: ProcessPoolExecutor) -> Iterator[str]:
-    """A row for the random populations together and for the score files together, at each size."""
+def unseen(
+    folder: Path, sizes: list[int], replicates: int, pool: ProcessPoolExecutor
+) -> Iterator[tuple[str, int, list[Outcome]]]:
+    """The random populations together, the narrow ones and the score files, at each size."""
     files = sorted(folder.glob("*.csv.gz"))
-    cells: dict[str, Sequence[Path | None]] = {
-        "drawn at random, a new one each time": [None],
+    cells: dict[str, Sequence[Path | Callable[[int], Population]]] = {
+        "drawn at random, a new one each time": [drawn],
+        "narrow confidence, a new one each time": [narrow],
         f"{len(files)} score files": files,
     }
     for n in sizes:
-        for name, paths in cells.items():
-            if paths:
-                places = [(paths[seed % len(paths)], n, seed) for seed in range(replicates)]
+        for name, sources in cells.items():
+            if sources:
+                places = [(sources[seed % len(sources)], n, seed) for seed in range(replicates)]
                 bar = tqdm(
                     pool.map(replicate_unseen, places, chunksize=4), total=replicates, leave=False, desc=name
                 )
-                yield _row(name, n, list(bar))
+                yield name, n, list(bar)
 
 
 def main() -> None:
@@ -115,8 +123,13 @@ def main() -> None:
     print("\n".join(lines))
     with ProcessPoolExecutor(arguments.processes) as pool:
         if arguments.unseen:
-            for row in unseen(arguments.unseen, arguments.sizes, arguments.replicates, pool):
-                print(row, flush=True)
+            found = list(_shown(unseen(arguments.unseen, arguments.sizes, arguments.replicates, pool)))
+            print("\nShare of the 95% intervals of other quantities that cover:\n")
+            print("| population | n | " + " | ".join(found[0][2][0].others) + " |")
+            print("|---" * (2 + len(found[0][2][0].others)) + "|")
+            for name, n, outcomes in found:
+                shares = np.mean([list(o.others.values()) for o in outcomes], axis=0)
+                print(f"| {name} | {n} | " + " | ".join(f"{share:.1%}" for share in shares) + " |")
             return
         for n in arguments.sizes:
             for population in (*POPULATIONS, *(ALTERNATIVES if n == 3000 else ())):
@@ -137,6 +150,13 @@ def main() -> None:
     if arguments.markdown:
         title = "# Coverage\n\nMade by `python bench/coverage.py` (one query an item; seeds 0 and up).\n\n"
         arguments.markdown.write_text(title + "\n".join(lines) + "\n")
+
+
+def _shown(cells: Iterator[tuple[str, int, list[Outcome]]]) -> Iterator[tuple[str, int, list[Outcome]]]:
+    """The same, each printed when it is there."""
+    for name, n, outcomes in cells:
+        print(_row(name, n, outcomes), flush=True)
+        yield name, n, outcomes
 
 
 def _row(name: str, n: int, outcomes: list[Outcome]) -> str:

@@ -37,10 +37,28 @@ class Population:
         where = np.minimum((f * bins).astype(np.int64), bins - 1)
         return float(np.abs(np.bincount(where, f - self.curve(f), minlength=bins)).sum() / n)
 
+    def others(self, n: int = 400_000) -> dict[str, float]:
+        """What else an audit states of the population (no label noise)."""
+        f = expit(self.draw(np.random.default_rng(12345), n))
+        return _others(f, self.curve(f))
+
     def tce(self, n: int = 4_000_000) -> float:
         """The population's true calibration error."""
         f = expit(self.draw(np.random.default_rng(12345), n))
         return float(np.abs(f - self.curve(f)).mean())
+
+
+def _others(f: FloatArray, up: FloatArray) -> dict[str, float]:
+    """Accuracy, AUROC, Brier score and mean confidence of items that are positive with chance ``up``."""
+    _, where = np.unique(f, return_inverse=True)
+    positive, negative = np.bincount(where, up), np.bincount(where, 1 - up)
+    below = np.cumsum(negative) - negative / 2
+    return {
+        "accuracy": float(np.where(f >= 0.5, up, 1 - up).mean()),
+        "auroc": float(positive @ below / (positive.sum() * negative.sum())),
+        "brier": float(((1 - up) * f**2 + up * (1 - f) ** 2).mean()),
+        "mean_confidence": float(f.mean()),
+    }
 
 
 def _beta(a: float, b: float) -> Callable[[np.random.Generator, int], FloatArray]:
@@ -96,6 +114,18 @@ def drawn(seed: int) -> Population:
     return Population(f"drawn {seed}", draw, curve)
 
 
+def narrow(seed: int) -> Population:
+    """A population of its own for every seed, whose confidence hardly varies but may tell a lot."""
+    rng = np.random.default_rng([seed, 77])
+    centre, spread = 1.5 * rng.standard_normal(), float(np.exp(rng.uniform(np.log(0.1), np.log(0.8))))
+    slope, offset = rng.uniform(0, 1.5) / spread, 0.7 * rng.standard_normal()
+    return Population(
+        f"narrow {seed}",
+        lambda rng, n: centre + spread * rng.standard_normal(n),
+        lambda f: expit(offset + slope * (logit(f) - centre)),
+    )
+
+
 @dataclass(frozen=True)
 class Recorded:
     """A real model's scores on labelled items, as the whole population; samples are with replacement."""
@@ -107,6 +137,11 @@ class Recorded:
         scores = read_scores(self.path)
         picked = rng.integers(scores.labels.size, size=n)
         return scores.labels[picked], scores.p[picked]
+
+    def others(self) -> dict[str, float]:
+        """What else an audit states of the population."""
+        scores = read_scores(self.path)
+        return _others(scores.p, scores.labels.astype(np.float64))
 
     def ece(self, bins: int = 5) -> float:
         """The population's binned ECE."""

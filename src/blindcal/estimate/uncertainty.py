@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.special import ndtr
+from scipy.special import expit, logit, ndtr
 
 from blindcal.records import FloatArray
 
@@ -36,6 +36,13 @@ def percentile_interval(draws: FloatArray, level: float) -> Interval:
     tail = (1 - level) / 2
     low, high = np.quantile(draws, [tail, 1 - tail])
     return Interval(float(low), float(high), level)
+
+
+def stretched(found: Interval, factor: float) -> Interval:
+    """An interval of a share, made so many times as wide around its middle, on the scale of log-odds."""
+    low, high = logit(np.clip([found.low, found.high], 1e-12, 1 - 1e-12))
+    more = (factor - 1) * (high - low) / 2
+    return Interval(float(expit(low - more)), float(expit(high + more)), found.level)
 
 
 def absolute_sum_interval(estimate: FloatArray, draws: FloatArray, level: float) -> Interval:
