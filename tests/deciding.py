@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -12,11 +12,10 @@ import numpy as np
 
 from blindcal.asking.job import Limits
 from blindcal.auditing import audit
-from blindcal.endpoints.recording import Recording
-from blindcal.endpoints.replay import Behaviour, Server, running
-from blindcal.items.files import load
+from blindcal.endpoints.replay import Server
 from blindcal.records import FloatArray, IntArray
 from blindcal.settings import Settings
+from serving import replaying
 
 
 def model(n: int, seed: int, steepness: float = 1.0) -> tuple[IntArray, FloatArray]:
@@ -46,17 +45,12 @@ def settings(server: Server, **more: Any) -> Settings:
     return Settings(**{**base, **more})
 
 
-@contextlib.contextmanager
 def serving(
     items: Path, p: FloatArray, words: Mapping[str, Any] | None = None, **behaviour: Any
-) -> Iterator[Server]:
+) -> AbstractContextManager[Server]:
     """A server that answers by these probabilities to the questions as ``words`` (settings) put them."""
     reading = Settings(**{"model": "replay", "template": TEMPLATE, **(words or {})}).reading
-    with load(items, reading) as loaded:
-        asked = list(loaded)
-    names = [item.id for item in asked]
-    with running(Recording.from_probabilities(names, p), asked, Behaviour(**behaviour)) as server:
-        yield server
+    return replaying(items, p, reading=reading, **behaviour)
 
 
 def audited(

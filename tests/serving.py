@@ -11,10 +11,12 @@ import msgspec
 import numpy as np
 
 from blindcal.endpoints.http import Address, HttpEndpoint
-from blindcal.endpoints.recording import Recording
-from blindcal.endpoints.replay import Behaviour, Server
+from blindcal.endpoints.recording import Recording, Spoken
+from blindcal.endpoints.replay import Behaviour, Server, running
+from blindcal.endpoints.replay_batches import BatchBehaviour
 from blindcal.endpoints.wire import Handler, HttpRequest, HttpResponse, Listener
-from blindcal.records import Item, Message, Request, Targets, Token
+from blindcal.items.files import Reading, load
+from blindcal.records import FloatArray, Item, Message, Request, Targets, Token
 
 SHARED = Path(__file__).resolve().parents[2] / "shared"
 PAIR = Targets((Token(1, "Yes"),), (Token(2, "No"),))
@@ -29,6 +31,22 @@ def recording(log_odds: Sequence[float]) -> Recording:
     """A model with these hidden log-odds, one for each of `items`."""
     p = 1 / (1 + np.exp(-np.asarray(log_odds, float)))
     return Recording.from_probabilities([item.id for item in items(len(log_odds))], p)
+
+
+def replaying(
+    items: Path,
+    p: FloatArray,
+    *,
+    reading: Reading | None = None,
+    batches: BatchBehaviour | None = None,
+    spoken: Spoken | None = None,
+    **behaviour: Any,
+) -> contextlib.AbstractContextManager[Server]:
+    """A server of a model with these probabilities of the questions in a file, in a thread of its own."""
+    with load(items, reading) as loaded:
+        asked = list(loaded)
+    known = Recording.from_probabilities([item.id for item in asked], p)
+    return running(known, asked, Behaviour(**behaviour), batches=batches, spoken=spoken)
 
 
 @contextlib.asynccontextmanager

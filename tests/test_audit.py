@@ -20,8 +20,7 @@ from blindcal.asking.job import Limits, Progress
 from blindcal.auditing import audit, audit_async, default_folder
 from blindcal.bar import Bar
 from blindcal.cli.audit import show
-from blindcal.endpoints.recording import Recording
-from blindcal.endpoints.replay import Behaviour, Server, running
+from blindcal.endpoints.replay import Behaviour, Server
 from blindcal.errors import BlindcalError, ConfigError, InputError, NotIdentifiedError, UnfitError
 from blindcal.estimate.truth import binned_ece
 from blindcal.items.files import load
@@ -33,6 +32,7 @@ from blindcal.results.result import AuditResult, Estimate, ece_if_invalid
 from blindcal.settings import Settings
 from blindcal.store import RUN_FILE, Store
 from commanding import blindcal
+from serving import replaying
 
 N = 400
 HOSTILE = ['=HYPERLINK("http://x")', "\x1b[2Jwiped", "+1", "@x", "a\x00b", "\u202egnp", "{q.__class__}"]
@@ -67,11 +67,7 @@ def scores(items: Path, tmp_path: Path) -> Path:
 
 
 def serving(items: Path, **behaviour: Any) -> Any:
-    with load(items) as loaded:
-        asked = list(loaded)
-    return running(
-        Recording.from_probabilities([i.id for i in asked], truth()), asked, Behaviour(**behaviour)
-    )
+    return replaying(items, truth(), **behaviour)
 
 
 @pytest.fixture

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import re
@@ -10,7 +9,6 @@ import signal
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,16 +19,16 @@ from blindcal.asking import canaries
 from blindcal.asking.batched import Polling
 from blindcal.asking.job import Limits
 from blindcal.auditing import audit
-from blindcal.endpoints.recording import Recording, Spoken
-from blindcal.endpoints.replay import Behaviour, Server, running
+from blindcal.endpoints.recording import Spoken
+from blindcal.endpoints.replay import Server
 from blindcal.endpoints.replay_batches import BatchBehaviour
 from blindcal.errors import ConfigError, EndpointError, FatalError, PendingError
-from blindcal.items.files import load
 from blindcal.prices import Prices
 from blindcal.records import Usage
 from blindcal.settings import Settings
 from blindcal.store import RUN_FILE, Store
 from commanding import blindcal
+from serving import replaying
 
 N = 120
 ASKED = N * 2 // 3  # by blind, in three bins
@@ -49,21 +47,9 @@ def items(tmp_path: Path) -> Path:
     return path
 
 
-@contextlib.contextmanager
-def serving(
-    items: Path,
-    *,
-    batches: dict[str, Any] | None = None,
-    spoken: Spoken | None = None,
-    **behaviour: Any,
-) -> Iterator[Server]:
-    with load(items) as loaded:
-        asked = list(loaded)
+def serving(items: Path, *, batches: dict[str, Any] | None = None, **more: Any) -> Any:
     p = np.random.default_rng(2).beta(0.4, 0.4, N)
-    recording = Recording.from_probabilities([item.id for item in asked], p)
-    served = BatchBehaviour(**batches or {})
-    with running(recording, asked, Behaviour(**behaviour), batches=served, spoken=spoken) as server:
-        yield server
+    return replaying(items, p, batches=BatchBehaviour(**batches or {}), **more)
 
 
 def settings(server: Server, **more: Any) -> Settings:

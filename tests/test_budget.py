@@ -19,8 +19,7 @@ from blindcal import design
 from blindcal.asking.job import Limits
 from blindcal.auditing import audit
 from blindcal.cli import app
-from blindcal.endpoints.recording import Recording
-from blindcal.endpoints.replay import Behaviour, Server, running
+from blindcal.endpoints.replay import Server
 from blindcal.errors import ConfigError, InputError
 from blindcal.items.files import load
 from blindcal.planning import shapes
@@ -29,6 +28,7 @@ from blindcal.results.result import AuditResult
 from blindcal.settings import Settings
 from blindcal.simulate import ask
 from blindcal.store import RUN_FILE, Store
+from serving import replaying
 
 N = 200
 PRICES = Prices(1000.0, 0.0)  # a dollar for a thousand tokens
@@ -48,9 +48,7 @@ def items(tmp_path: Path) -> Path:
 
 def serving(items: Path, **behaviour: Any) -> Any:
     _, p = shapes.preset("confident").sample(N, np.random.default_rng(5))
-    with load(items) as loaded:
-        asked = list(loaded)
-    return running(Recording.from_probabilities([i.id for i in asked], p), asked, Behaviour(**behaviour))
+    return replaying(items, p, **behaviour)
 
 
 @pytest.fixture

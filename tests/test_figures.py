@@ -13,8 +13,6 @@ from click.testing import CliRunner
 
 from blindcal.auditing import audit
 from blindcal.cli import app
-from blindcal.endpoints.recording import Recording
-from blindcal.endpoints.replay import Behaviour, running
 from blindcal.errors import InputError
 from blindcal.estimate.truth import binned_ece
 from blindcal.items.files import MOST_PARTS, Reading, load
@@ -25,6 +23,7 @@ from blindcal.results.parts import UNNAMED, break_down
 from blindcal.results.result import AuditResult
 from blindcal.settings import Settings
 from reporting import answers, population
+from serving import replaying
 
 N = 3000
 METHODS = ["latent", "temperature", "blind", "sampling", "extraction"]
@@ -208,11 +207,8 @@ def items(tmp_path: Path) -> Path:
     return path
 
 
-def serving(path: Path, **behaviour: Any) -> Any:
-    with load(path) as loaded:
-        asked = list(loaded)
-    recording = Recording.from_probabilities([item.id for item in asked], population(len(asked))[1])
-    return running(recording, asked, Behaviour(**behaviour))
+def serving(path: Path) -> Any:
+    return replaying(path, population(len(path.read_text().splitlines()))[1])
 
 
 @pytest.mark.parametrize("method", METHODS)

@@ -13,8 +13,7 @@ import pytest
 
 from blindcal.asking.job import Limits
 from blindcal.auditing import audit
-from blindcal.endpoints.recording import Recording
-from blindcal.endpoints.replay import Server, running
+from blindcal.endpoints.replay import Server
 from blindcal.errors import InputError, NotIdentifiedError, StoreError
 from blindcal.items.files import load
 from blindcal.records import INVALID
@@ -22,6 +21,7 @@ from blindcal.results.finished import open_result, open_run
 from blindcal.results.result import AuditResult
 from blindcal.run_file import in_use
 from blindcal.settings import Settings
+from serving import replaying
 
 N = 300
 
@@ -50,9 +50,7 @@ def truth() -> np.ndarray[tuple[int], np.dtype[np.float64]]:
 
 @pytest.fixture(scope="module")
 def server(items: Path) -> Iterator[Server]:
-    with load(items) as loaded:
-        asked = list(loaded)
-    with running(Recording.from_probabilities([item.id for item in asked], truth()), asked) as one:
+    with replaying(items, truth()) as one:
         yield one
 
 

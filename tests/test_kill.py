@@ -15,12 +15,10 @@ import pytest
 
 from blindcal.asking.job import Limits
 from blindcal.auditing import audit
-from blindcal.endpoints.recording import Recording
-from blindcal.endpoints.replay import Behaviour, running
-from blindcal.items.files import load
 from blindcal.results.result import ANSWERS_FILE, RESULT_FILE, AuditResult
 from blindcal.settings import Settings
 from blindcal.store import RUN_FILE, Store
+from serving import replaying
 
 KILLS = 50
 ITEMS = 150
@@ -64,13 +62,10 @@ def test_fifty_kills_lose_nothing_and_cost_little(tmp_path: Path) -> None:
                 json.dumps({"id": f"q{k}", "prompt": f"question {k}?", "label": int(rng.random() < p[k])})
                 + "\n"
             )
-    with load(path) as loaded:
-        items = list(loaded)
-    recording = Recording.from_probabilities([item.id for item in items], p)
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["blindcal.auditing"])
     moments = random.Random(7)
-    with running(recording, items, Behaviour(latency=0.003)) as server:
+    with replaying(path, p, latency=0.003) as server:
         reference = tmp_path / "reference"
         run_audit(path, server.base_url, reference)
         expected = AuditResult.load(reference / RESULT_FILE)

@@ -12,15 +12,13 @@ from click.testing import CliRunner
 
 from blindcal.auditing import audit
 from blindcal.cli import app
-from blindcal.endpoints.recording import Recording
-from blindcal.endpoints.replay import running
 from blindcal.errors import ConfigError, InputError, StoreError
 from blindcal.estimate.latent import latent
-from blindcal.items.files import load
 from blindcal.results.counting import read_counts
 from blindcal.results.finished import Finished, open_run
 from blindcal.results.merging import merge
 from blindcal.settings import Settings
+from serving import replaying
 
 N = 240
 
@@ -42,10 +40,8 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     ]
     whole = base / "items.jsonl"
     whole.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    with load(whole) as loaded:
-        asked = list(loaded)
     found = []
-    with running(Recording.from_probabilities([item.id for item in asked], p), asked) as server:
+    with replaying(whole, p) as server:
         for part in range(3):
             path = base / f"part{part}.jsonl"
             path.write_text("".join(json.dumps(row) + "\n" for row in rows[part * 80 : part * 80 + 80]))

@@ -18,16 +18,14 @@ from click.testing import CliRunner, Result
 
 from blindcal.auditing import audit
 from blindcal.cli import app
-from blindcal.endpoints.recording import Recording
-from blindcal.endpoints.replay import running
 from blindcal.errors import InputError
 from blindcal.estimate import model
 from blindcal.estimate.patterns import Patterns
-from blindcal.items.files import load
 from blindcal.planning import promise, shapes
 from blindcal.planning.plan import Means, Pace, Tokens, Wanted, choices, front, price_of, reach_of
 from blindcal.prices import Prices
 from blindcal.settings import Settings
+from serving import replaying
 
 MEANS = Means(shapes.preset("overconfident"), tokens=Tokens(200), prices=Prices(1.0, 2.0))
 
@@ -189,9 +187,7 @@ def test_scores_and_runs_serve_as_shapes(tmp_path: Path) -> None:
     with questions.open("w") as file:
         for k, label in enumerate(labels):
             file.write(json.dumps({"id": f"q{k}", "prompt": f"question {k}?", "label": int(label)}) + "\n")
-    with load(questions) as loaded:
-        asked = list(loaded)
-    with running(Recording.from_probabilities([item.id for item in asked], p), asked) as server:
+    with replaying(questions, p) as server:
         settings = Settings(model="replay", base_url=server.base_url, resamples=50)
         result = audit(questions, settings, out=tmp_path / "run")
     by_scores = planned("--shape", scores, "--items", 1000)

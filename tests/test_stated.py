@@ -18,7 +18,7 @@ from blindcal.asking.question import STATED_TOKENS, StatedQuestion
 from blindcal.auditing import audit
 from blindcal.design import METHODS
 from blindcal.endpoints.recording import Recording, Spoken
-from blindcal.endpoints.replay import Behaviour, running
+from blindcal.endpoints.replay import running
 from blindcal.errors import BlindcalError, FatalError, UnfitError
 from blindcal.estimate.truth import binned_ece
 from blindcal.items.catalogue import SETS
@@ -29,6 +29,7 @@ from blindcal.results.result import AuditResult
 from blindcal.settings import Settings
 from blindcal.wording import INSTRUCTION, ask_confidence
 from commanding import blindcal
+from serving import replaying
 
 SHARED = Path(__file__).parents[2] / "shared"
 N = 120
@@ -107,12 +108,8 @@ def texts() -> dict[str, str]:
 
 
 def serving(items: Path, said: dict[str, str] | None = None, **behaviour: Any) -> Any:
-    with load(items) as loaded:
-        asked = list(loaded)
-    p = np.random.default_rng(3).random(len(asked))
     spoken = Spoken(texts() if said is None else said, ("Yes", "No"))
-    recording = Recording.from_probabilities([item.id for item in asked], p)
-    return running(recording, asked, Behaviour(**behaviour), spoken=spoken)
+    return replaying(items, np.random.default_rng(3).random(N), spoken=spoken, **behaviour)
 
 
 def settings(server: Any, **more: Any) -> Settings:

@@ -154,7 +154,7 @@ def test_other_settings_replace_those_of_a_run_without_answers(path: Path) -> No
         store.set_note("ready", {"probe": "of another endpoint"})
         store.add_aside(b"request", 0, "reply")
         assert store.begin({"model": "b"}, ITEMS[:2])
-        assert store.item_count() == 2
+        assert len(store.items().ids) == 2
         assert store.note("ready") is None
         assert store.aside(b"request", 0) is None
 
@@ -170,7 +170,7 @@ def test_a_failure_while_items_are_read_leaves_no_half_run(path: Path) -> None:
         with pytest.raises(InputError, match="line 2"):
             store.begin({"a": 1}, broken())  # type: ignore[arg-type]  # a generator serves
         assert store.begin({"a": 2}, ITEMS)
-        assert store.item_count() == 3
+        assert len(store.items().ids) == 3
 
 
 def test_without_prompts_only_hashes_are_kept(path: Path) -> None:

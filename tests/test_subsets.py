@@ -19,16 +19,15 @@ from blindcal import design
 from blindcal.asking.job import Limits
 from blindcal.auditing import audit
 from blindcal.cli import app
-from blindcal.endpoints.recording import Recording
-from blindcal.endpoints.replay import Behaviour, Server, running
+from blindcal.endpoints.replay import Server
 from blindcal.errors import ConfigError, InputError
-from blindcal.items.files import load
 from blindcal.planning import shapes
 from blindcal.planning.subsets import grown
 from blindcal.records import IntArray
 from blindcal.settings import Settings
 from blindcal.simulate import ask
 from blindcal.store import RUN_FILE, Store
+from serving import replaying
 
 N = 240
 
@@ -135,10 +134,7 @@ def truth() -> tuple[IntArray, Any]:
 
 
 def serving(items: Path, **behaviour: Any) -> Any:
-    with load(items) as loaded:
-        asked = list(loaded)
-    recording = Recording.from_probabilities([item.id for item in asked], truth()[1])
-    return running(recording, asked, Behaviour(**behaviour))
+    return replaying(items, truth()[1], **behaviour)
 
 
 @pytest.fixture

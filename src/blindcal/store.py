@@ -225,11 +225,6 @@ class Store:
             )
             self.set_note("parts", wanted)
 
-    def item_count(self) -> int:
-        """How many items the run has."""
-        count: int = self._db.execute("SELECT COUNT(*) FROM items").fetchone()[0]
-        return count
-
     def note(self, name: str) -> Any:
         """What was noted under a name, or ``None``."""
         with translated(self.path):
