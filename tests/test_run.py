@@ -364,6 +364,21 @@ def test_a_stopped_run_has_asked_a_random_sample(tmp_path: Path) -> None:
     assert 400 < outcome.answered.items.mean() < 600
 
 
+def test_a_limit_ends_a_run_at_the_same_query_however_often_it_was_stopped(tmp_path: Path) -> None:
+    """Stopped three times on the way, a run has asked what one that was left alone has asked."""
+    prices = Prices(input=10, output=20)
+    for name, stops in (("left", ()), ("stopped", (30, 31, 60))):
+        for most in (*stops, None):
+            fake = Fake(300, tokens=(60, 130, 70, 150, 60, 140, 80))
+            limits = Limits(max_queries=most, max_cost=0.1)
+            asyncio.run(ask_all(fake, tmp_path / name, limits=limits, prices=prices))
+    with (
+        Store.read(tmp_path / "left" / "run.sqlite") as left,
+        Store.read(tmp_path / "stopped" / "run.sqlite") as stopped,
+    ):
+        assert left.answers(0, 300).tolist() == stopped.answers(0, 300).tolist()
+
+
 def test_max_cost_is_not_passed(tmp_path: Path) -> None:
     """Money is reserved for what is under way before more is asked."""
     prices = Prices(input=10, output=20)

@@ -169,9 +169,9 @@ class _Batcher:
     async def _submit_open(self) -> bool:
         """Put every open query that is in no batch into one, and each batch with the provider, if not yet."""
         covered = np.concatenate([np.empty(0, np.int64), *(batch.queries for batch in self._under_way())])
-        # In random order, so that a run stopped half-way has asked a fair sample.
-        order = np.random.default_rng(self._first).permutation(np.flatnonzero(self._answers == UNASKED))
-        todo = self._first + order
+        # In random order, so that a run stopped half-way has asked a fair sample; always in the same one.
+        order = np.random.default_rng(self._first).permutation(self._answers.size)
+        todo = self._first + order[self._answers[order] == UNASKED]
         todo = todo[~np.isin(todo, covered)]
         if not (self._held and covered.size) and self._fruitless < FRUITLESS:
             todo = todo[: self._allowed(todo, covered)]

@@ -91,9 +91,10 @@ class _Runner:
 
     async def ask(self, asked: Round, first: int, answers: AnswerArray) -> AnswerArray:
         """Ask what a round leaves open; returns its answers, `UNASKED` where the run stopped before."""
-        open_ones = np.flatnonzero(answers == UNASKED)
-        # In random order, so that a run stopped half-way has asked a fair sample.
-        self._queries, self._taken = np.random.default_rng(first).permutation(open_ones), 0
+        # In random order, so that a run stopped half-way has asked a fair sample; in the same one whenever it
+        # is taken up, so that where a limit ends it does not depend on how often it was stopped.
+        order = np.random.default_rng(first).permutation(len(asked))
+        self._queries, self._taken = order[answers[order] == UNASKED], 0
         self._asked, self._first, self._answers = asked, first, answers
         self._heard = time.monotonic()
         self._total = max(self._total, first + len(asked))
