@@ -227,6 +227,39 @@ def test_long_facts_are_wrapped_on_a_terminal_and_not_in_a_pipe() -> None:
     assert all(line.startswith(" " * 11 + "word") for line in lines[1:])
 
 
+def test_a_mistyped_command_is_answered_with_the_right_one() -> None:
+    """A typo is met with what was probably meant, and with nothing where that cannot be guessed."""
+    assert "No such command 'adit'. Did you mean 'audit'?" in blindcal("adit").output
+    assert "Did you mean" not in blindcal("xyzzy").output
+
+
+def test_a_missing_run_is_answered_with_those_there_are(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever forgets where a run went is told which there are; where there is none, how one is made."""
+    monkeypatch.chdir(tmp_path)
+    for command in ("status", "report", "threshold"):
+        assert "no such run; an audit makes one" in str(blindcal(command, "runs/m").exception)
+    (tmp_path / "runs" / "items-m").mkdir(parents=True)
+    (tmp_path / "runs" / "items-m" / "run.sqlite").touch()
+    asked: tuple[tuple[object, ...], ...] = (("status", "m"), ("compare", "m", "n"), ("check", "m"))
+    for arguments in asked:
+        assert f"m: no such run; here are {Path('runs/items-m')}" in str(blindcal(*arguments).exception)
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="needs SIGINT")
+def test_ctrl_c_is_told_apart_from_an_error(tmp_path: Path) -> None:
+    """Any command that is interrupted says so and exits with 130."""
+    code = (
+        "import signal, blindcal.simulate as s; from blindcal.cli import main;"
+        "signal.signal(signal.SIGINT, signal.default_int_handler);"
+        "s.generate = lambda *_: signal.raise_signal(signal.SIGINT); main()"
+    )
+    command = [sys.executable, "-c", code, "simulate", "--generate", "50"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path)
+    assert (done.returncode, done.stderr) == (130, "interrupted\n")
+
+
 def test_a_bar_shows_the_probe_and_then_the_run(capsys: pytest.CaptureFixture[str]) -> None:
     """The probe's queries have a bar of their own, and the run's begins anew."""
     with Bar(mininterval=0, ncols=100) as bar:

@@ -510,4 +510,4 @@ def test_the_command_writes_the_page_figures_and_tables(full: AuditResult, tmp_p
     assert {path.suffix for path in (tmp_path / "figures").iterdir()} == {".png", ".svg"}
     assert (tmp_path / "tables" / "reliability.csv").exists()
     missing = CliRunner().invoke(app, ["report", str(tmp_path / "none")])
-    assert "none: no such result" in str(missing.exception)
+    assert "none: no such run" in str(missing.exception)

@@ -82,7 +82,8 @@ def audit(
             progress=progress,
             stage=stage,
             stop=stop,
-        )
+        ),
+        stage,
     )
 
 
@@ -333,7 +334,9 @@ async def _unless(stop: asyncio.Event | None, preparing: Coroutine[Any, Any, T])
     return await task
 
 
-def _wait_for(begin: Callable[[asyncio.Event], Coroutine[Any, Any, T]]) -> T:
+def _wait_for(
+    begin: Callable[[asyncio.Event], Coroutine[Any, Any, T]], stage: Callable[[str], None] | None
+) -> T:
     """Run in a thread with a loop of its own; Ctrl-C asks it to stop, and is raised when it has."""
     started: Future[tuple[asyncio.AbstractEventLoop, asyncio.Event]] = Future()
     finished: Future[T] = Future()
@@ -356,5 +359,7 @@ def _wait_for(begin: Callable[[asyncio.Event], Coroutine[Any, Any, T]]) -> T:
         loop, stop = started.result()
         with contextlib.suppress(RuntimeError):  # it may just have ended
             loop.call_soon_threadsafe(stop.set)
+        if stage is not None and not finished.done():
+            stage("stopping, and keeping what is under way; Ctrl-C again does not wait")
         finished.exception()  # wait; a second Ctrl-C is raised here
         raise

@@ -6,6 +6,7 @@ help, so that ``blindcal --help`` starts as fast as Python does.
 
 from __future__ import annotations
 
+import difflib
 import importlib
 import os
 import sys
@@ -19,6 +20,7 @@ from blindcal.errors import BlindcalError
 # 1,000 items took 2.4 s with one and 10 s with two. numpy reads it when a command first imports it.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
+INTERRUPTED = 130
 COMMANDS = {
     "demo": "Audit a small real model on this machine: no key, no cost.",
     "simulate": "Run a method against known probabilities, as an opaque endpoint would answer.",
@@ -51,6 +53,24 @@ class LazyGroup(click.Group):
         command = importlib.import_module(f"blindcal.cli.{cmd_name}").command
         assert isinstance(command, click.Command)
         return command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        try:
+            return super().resolve_command(ctx, args)
+        except click.UsageError as error:
+            near = difflib.get_close_matches(args[0], COMMANDS, 1)
+            if not near:
+                raise
+            raise click.UsageError(f"{error.message} Did you mean {near[0]!r}?", error.ctx) from None
+
+    def invoke(self, ctx: click.Context) -> object:
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt:
+            click.echo("interrupted", err=True)
+            ctx.exit(INTERRUPTED)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
         with formatter.section("Commands"):

@@ -236,6 +236,8 @@ def command(
                 progress=bar,
                 stage=say,
             )
+        say("drawing the report")
+        write(result, folder / PAGE_FILE)
     except UnfitError as error:
         click.echo(f"error: {error}", err=True)
         context.exit(UNFIT)
@@ -245,8 +247,6 @@ def command(
     except KeyboardInterrupt:
         click.echo("interrupted; everything answered is kept: the same command goes on with it", err=True)
         context.exit(INTERRUPTED)
-    say("drawing the report")
-    write(result, folder / PAGE_FILE)
     if as_json:
         click.echo(result.to_json(), nl=False)
     elif not quiet:
@@ -291,7 +291,8 @@ def _show_plan(planned: Plan, settings: Settings, max_cost: float | None, as_jso
     about = "" if planned.counted else "about "
     click.echo(f"items      {planned.items:,}")
     how = ", through batches" if settings.batch else ""
-    probe = f", and about {planned.probe_queries} for the probe, always live" if planned.probe_queries else ""
+    probe = f", and about {planned.probe_queries} for the probe" if planned.probe_queries else ""
+    probe += ", always live" if probe and settings.batch else ""
     click.echo(f"queries    {planned.queries:,} by {settings.method}{how}{probe}")
     click.echo(f"tokens     {about}{planned.prompt_tokens:,} in, {planned.completion_tokens:,} out")
     cost = (

@@ -10,6 +10,7 @@ from typing import Any
 
 import click
 
+from blindcal.cli import options
 from blindcal.report.verdicts import junit, said, summary
 from blindcal.results.gate import Checked, Limit, Quantity, check
 from blindcal.text import printable
@@ -26,7 +27,9 @@ OPTIONS: dict[str, Quantity] = {
 
 
 @click.command("check", short_help="Hold finished audits to limits.")
-@click.argument("runs", nargs=-1, required=True, type=click.Path(path_type=Path))
+@click.argument(
+    "runs", nargs=-1, required=True, type=click.Path(path_type=Path), callback=options.existing_runs
+)
 @click.option("--max-ece", type=SHARE, help="The largest calibration error that will do.")
 @click.option("--max-brier", type=SHARE, help="The largest Brier score.")
 @click.option("--min-accuracy", type=SHARE, help="The smallest accuracy.")

@@ -23,12 +23,12 @@ from blindcal.results.comparing import (
 from blindcal.results.finished import Finished, open_run
 from blindcal.text import printable
 
-NARROW = 9
+NARROW = 8
 
 
 @click.command("compare", short_help="Show how two runs differ.")
-@click.argument("run_a", type=click.Path(path_type=Path))
-@click.argument("run_b", type=click.Path(path_type=Path))
+@click.argument("run_a", type=click.Path(path_type=Path), callback=options.existing_runs)
+@click.argument("run_b", type=click.Path(path_type=Path), callback=options.existing_runs)
 @click.option("--bins", type=click.IntRange(1), help="Bins of the ECE.  [default: the runs' own]")
 @options.level_option
 @options.resamples_option

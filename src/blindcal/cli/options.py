@@ -14,14 +14,16 @@ import msgspec
 from blindcal.endpoints import tokens
 from blindcal.endpoints.base import Endpoint
 from blindcal.endpoints.http import Address, HttpEndpoint, PlainHttpKeyWarning, keyless
-from blindcal.errors import ConfigError
+from blindcal.errors import ConfigError, StoreError
 from blindcal.items import catalogue, files
 from blindcal.prices import Prices
 from blindcal.records import Item
 from blindcal.settings import DEFAULT_WORDS, Settings, known_prices
+from blindcal.store import RUN_FILE
 from blindcal.text import printable
 
 Command = TypeVar("Command", bound=Callable[..., Any])
+T = TypeVar("T", Path, tuple[Path, ...])
 
 OPENAI = "https://api.openai.com/v1"
 PILOTS = 4
@@ -251,6 +253,17 @@ def prices(
 def with_line_breaks(_: click.Context, __: click.Parameter, template: str | None) -> str | None:
     """A shell passes ``\\n`` on as two characters; here they are one."""
     return None if template is None else template.replace("\\n", "\n").replace("\\t", "\t")
+
+
+def existing_runs(_: click.Context, __: click.Parameter, given: T) -> T:
+    """Refuse a run that is not there with those that are, where they are looked for first."""
+    for path in given if isinstance(given, tuple) else (given,):
+        if not Path(path).exists():
+            here = sorted(str(one.parent) for one in Path("runs").glob(f"*/{RUN_FILE}"))
+            shown = ", ".join(printable(one, 80) for one in here[:5]) + (", ..." if len(here) > 5 else "")
+            hint = f"here are {shown}" if here else "an audit makes one, in runs/ unless --out says otherwise"
+            raise StoreError(f"{printable(str(path), 200)}: no such run; {hint}")
+    return given
 
 
 def load_items(source: Path, settings: Settings) -> files.Items:

@@ -6,12 +6,13 @@ from pathlib import Path
 
 import click
 
+from blindcal.cli import options
 from blindcal.report.page import PAGE_FILE, write
 from blindcal.results.finished import open_result
 
 
 @click.command("report", short_help="Make the page of a run, its figures and its tables.")
-@click.argument("run", type=click.Path(path_type=Path))
+@click.argument("run", type=click.Path(path_type=Path), callback=options.existing_runs)
 @click.option(
     "--out",
     type=click.Path(dir_okay=False, path_type=Path),

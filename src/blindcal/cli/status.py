@@ -9,6 +9,7 @@ from typing import Any
 import click
 import msgspec
 
+from blindcal.cli import options
 from blindcal.design import METHODS
 from blindcal.results.result import RESULT_FILE, AuditResult
 from blindcal.run_file import in_use
@@ -17,7 +18,7 @@ from blindcal.text import printable
 
 
 @click.command("status", short_help="Show where a run is.")
-@click.argument("run", type=click.Path(path_type=Path))
+@click.argument("run", type=click.Path(path_type=Path), callback=options.existing_runs)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def command(run: Path, as_json: bool) -> None:
     """Show where a run is: RUN is its folder, or the run file in it. Works while it is running.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import sys
 from dataclasses import asdict
 from pathlib import Path
@@ -22,10 +23,11 @@ from blindcal.text import printable
 
 SHARE = click.FloatRange(0, 1, min_open=True, max_open=True)
 COST = click.FloatRange(0, min_open=True)
+WIDE = 103  # columns that a table with three digits takes
 
 
 @click.command("threshold", short_help="Choose the threshold to deploy.")
-@click.argument("run", type=click.Path(path_type=Path))
+@click.argument("run", type=click.Path(path_type=Path), callback=options.existing_runs)
 @click.option(
     "--precision", type=SHARE, help="The lowest threshold whose positive decisions are so often right."
 )
@@ -174,10 +176,12 @@ def _all_thresholds(fit: LatentFit, level: float, as_json: bool) -> None:
         ]
         click.echo(json.dumps(rows))
         return
-    click.echo("threshold  " + "  ".join(f"{name.replace('_', ' '):<20}" for name in names).rstrip())
+    narrow = sys.stdout.isatty() and shutil.get_terminal_size().columns < WIDE
+    digits, to, width = (2, "-", 16) if narrow else (3, " to ", 22)
+    click.echo("at    " + "  ".join(f"{name.replace('_', ' '):<{width}}" for name in names).rstrip())
     for k, t in enumerate(curve.thresholds):
-        cells = [f"{b.value[k]:.3f} ({b.low[k]:.3f} to {b.high[k]:.3f})" for b in bands]
-        click.echo(f"{t:<9.2f}  " + "  ".join(cells))
+        cells = [f"{b.value[k]:.{digits}f} ({b.low[k]:.{digits}f}{to}{b.high[k]:.{digits}f})" for b in bands]
+        click.echo(f"{t:.2f}  " + "  ".join(cells))
     click.echo(f"what to expect of new questions like these; intervals: {level:.0%}, each for itself")
 
 

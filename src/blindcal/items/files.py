@@ -118,7 +118,9 @@ class Reading:
         elif "prompt" in record:
             said = (Message(self.role, _scalar(record["prompt"], "prompt")),)
         else:
-            raise InputError(f"needs a field 'prompt' or 'messages', or a template{_among(record)}")
+            raise InputError(
+                f"needs a field 'prompt' or 'messages', or a template (--template){_among(record)}"
+            )
         return said if self.system is None else (Message("system", self.system), *said)
 
     def _given_messages(self, given: Any) -> tuple[Message, ...]:

@@ -161,6 +161,8 @@ def _described(targets: Targets) -> str:
 
 def read_table(path: Path) -> tuple[list[str], list[list[object]]]:
     """The names of a file's columns, and their values as they stand."""
+    if not path.exists():
+        raise InputError(f"{path}: no such file")
     return _parquet(path) if ".parquet" in path.suffixes else _csv(path)
 
 
