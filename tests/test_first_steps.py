@@ -273,6 +273,21 @@ def test_a_bar_shows_the_probe_and_then_the_run(capsys: pytest.CaptureFixture[st
     assert "250/500" in shown.splitlines()[-1]
 
 
+def test_lines_of_text_and_the_bar_do_not_run_into_each_other(capsys: pytest.CaptureFixture[str]) -> None:
+    """What is said while a bar is shown stands on a line of its own; only a finished bar stays."""
+    with Bar(mininterval=0, ncols=80) as bar:
+        say = bar.giving_way(lambda text: print(text, file=sys.stderr))
+        say("asking")
+        bar(Progress(200, 500, Usage(200, 200), None, 8))
+        say("200 of 500")
+        bar(Progress(500, 500, Usage(500, 500), None, 8))
+        say("estimating")
+    lines = [line.split("\r")[-1].rstrip() for line in capsys.readouterr().err.split("\n")]
+    assert lines[:2] == ["asking", "200 of 500"]
+    assert "500/500" in lines[2]
+    assert lines[3:] == ["estimating", ""]
+
+
 def test_an_audit_tells_how_far_its_probe_is(items: Path, server: Server, tmp_path: Path) -> None:
     """Whoever follows a run hears of the probe's queries first, then of its own, each from its beginning."""
     heard: list[Progress] = []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Callable
 from typing import Any, Self
 
 from tqdm import TqdmWarning
@@ -52,6 +53,17 @@ class Bar:
         if self._bar is not None:
             self._bar.close()
             self._bar = None
+
+    def giving_way(self, say: Callable[[str], None]) -> Callable[[str], None]:
+        """``say`` for while the bar is shown: an unfinished bar goes for a line of text, and comes again."""
+
+        def told(text: str) -> None:
+            if self._bar is not None:
+                self._bar.leave = not self._probing and self._bar.n >= self._bar.total
+                self.close()
+            say(text)
+
+        return told
 
     def __enter__(self) -> Self:
         return self

@@ -234,7 +234,7 @@ def command(
                 endpoint=endpoint,
                 polling=Polling(wait or not settings.batch, poll, max(poll, LONGEST_POLL)),
                 progress=bar,
-                stage=say,
+                stage=bar.giving_way(say),
             )
         say("drawing the report")
         write(result, folder / PAGE_FILE)

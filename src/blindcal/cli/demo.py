@@ -48,7 +48,11 @@ def command(n: int, seed: int, out: Path, port: int) -> None:
         settings = Settings(model=served.model, base_url=served.base_url, seed=seed)
         with Bar(disable=None) as bar:
             result = audit(
-                items, settings, out=out, progress=bar, stage=lambda what: click.echo(f"{what} ...", err=True)
+                items,
+                settings,
+                out=out,
+                progress=bar,
+                stage=bar.giving_way(lambda what: click.echo(f"{what} ...", err=True)),
             )
     write(result, out / PAGE_FILE)
     show(result, out)

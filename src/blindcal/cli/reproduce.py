@@ -256,7 +256,7 @@ def _from_endpoints(
                 oracle=known.pop(file_name(model, short), None),
                 limits=Limits(concurrency),
                 progress=bar,
-                stage=say,
+                stage=bar.giving_way(say),
             )
         columns.append(column)
         notes += said
