@@ -92,7 +92,7 @@ def test_logits_of_other_words_are_refused_with_those_there_are(tmp_path: Path) 
 
 def test_dots_in_a_files_name_are_its_own() -> None:
     """Only what says how a file is written is taken off its name."""
-    names = {"Llama-3.1-8B__boolq.csv.gz": "Llama-3.1-8B__boolq", "a.v2.jsonl": "a.v2", "b.parquet.gz": "b"}
+    names = {"Llama-3.1-8B__boolq.csv.gz": "Llama-3.1-8B__boolq", "a.v2.jsonl": "a.v2", "b.tsv.gz": "b"}
     assert {name: stem(Path(name)) for name in names} == names
 
 

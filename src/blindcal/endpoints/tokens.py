@@ -168,7 +168,8 @@ def served(endpoint: Posts, model: str) -> Encoder:
 
 NO_VOCABULARY = (
     "this endpoint does not tell its token ids: name the tokenizer (--tokenizer with a tokenizer.json, a "
-    "Hugging Face name or an OpenAI encoding), or give the ids (--positive-ids, --negative-ids)"
+    "Hugging Face name or an OpenAI encoding), or give the ids (--positive-ids, --negative-ids); if it "
+    "should tell them, check the base URL"
 )
 
 

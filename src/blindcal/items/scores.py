@@ -27,7 +27,7 @@ BoolArray: TypeAlias = npt.NDArray[np.bool_]
 #: Answer words that are looked for in a logit file if none are named.
 WORDS = (("True", "False"), ("Yes", "No"))
 ENDINGS = (".csv.gz", ".csv", ".parquet.gz", ".parquet")
-_ENDING = re.compile(r"(\.(csv|jsonl?|ndjson|parquet))?(\.gz)?$")
+_ENDING = re.compile(r"(\.(csv|tsv|jsonl?|ndjson|parquet))?(\.gz)?$")
 _SEMANTICS: dict[str, Semantics] = {"p": "pair", "p_max": "max", "p_sum": "sum"}
 
 
