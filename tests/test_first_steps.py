@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -258,6 +259,27 @@ def test_ctrl_c_is_told_apart_from_an_error(tmp_path: Path) -> None:
     command = [sys.executable, "-c", code, "simulate", "--generate", "50"]
     done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path)
     assert (done.returncode, done.stderr) == (130, "interrupted\n")
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="needs SIGINT")
+def test_a_second_ctrl_c_does_not_wait(items: Path, server: Server, tmp_path: Path) -> None:
+    """However long something takes to compute, Ctrl-C twice ends the command; it says so the first time."""
+    code = (
+        "import signal, sys, threading, blindcal.auditing as a; from blindcal.cli import main;"
+        "signal.signal(signal.SIGINT, signal.default_int_handler);"
+        "a.conclude = lambda *_: (print('computing', file=sys.stderr, flush=True), threading.Event().wait());"
+        "main()"
+    )
+    command = [sys.executable, "-c", code, "audit", str(items), "--model", "replay", "--method", "blind"]
+    command += ["--base-url", server.base_url, "--out", str(tmp_path / "run")]
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+    assert process.stderr is not None
+    for said in ("computing", "stopping, and keeping what is under way"):
+        assert any(line.startswith(said) for line in process.stderr)
+        process.send_signal(signal.SIGINT)
+    _, rest = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert rest.startswith("interrupted; everything answered is kept")
 
 
 def test_a_bar_shows_the_probe_and_then_the_run(capsys: pytest.CaptureFixture[str]) -> None:

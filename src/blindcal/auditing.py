@@ -222,7 +222,8 @@ async def audit_async(
             )
         if outcome.usage.queries > known:
             store.set_note("seconds", (store.note("seconds") or 0.0) + time.monotonic() - begun)
-        tell("estimating")
+        parts = len(set(loaded.parts or ()))
+        tell(f"estimating, also each of {parts} parts" if parts else "estimating")
         result = await asyncio.to_thread(
             conclude, loaded, settings, stages, ready, job, asking, outcome, truth
         )

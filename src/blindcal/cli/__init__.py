@@ -10,6 +10,7 @@ import difflib
 import importlib
 import os
 import sys
+import threading
 import warnings
 
 import click
@@ -21,6 +22,7 @@ from blindcal.errors import BlindcalError
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 INTERRUPTED = 130
+AUDITING = "blindcal-audit"  # the thread of an audit under way
 COMMANDS = {
     "demo": "Audit a small real model on this machine: no key, no cost.",
     "simulate": "Run a method against known probabilities, as an opaque endpoint would answer.",
@@ -91,3 +93,10 @@ def main() -> None:
     except BlindcalError as error:
         click.echo(f"error: {error}", err=True)
         sys.exit(1)
+    except SystemExit as end:
+        if end.code == INTERRUPTED and any(one.name == AUDITING for one in threading.enumerate()):
+            # Interrupted twice: what is computed in threads would be waited for. Answers are on disk.
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os._exit(INTERRUPTED)
+        raise
