@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,7 @@ from blindcal.errors import ConfigError, EndpointError, FatalError, PendingError
 from blindcal.prices import Prices
 from blindcal.records import Usage
 from blindcal.settings import Settings
-from blindcal.store import RUN_FILE, Store
+from blindcal.store import RUN_FILE, UNASKED, Store
 from commanding import blindcal
 from serving import replaying
 
@@ -244,6 +245,61 @@ def test_ctrl_c_while_waiting_loses_nothing(items: Path, tmp_path: Path) -> None
         for _ in range(3):
             server.desk.step()
         assert blindcal(*asking(items, server, tmp_path / "run", "--batch", "--quiet")).exit_code == 0
+        assert len(server.desk.batches) == 1
+
+
+def test_cancelling_keeps_what_was_answered(items: Path, tmp_path: Path) -> None:
+    """The provider ends the batch, what it answered is the result, and the rest can be asked later."""
+    with serving(items, batches={"looks": 4}) as server:
+        command = asking(items, server, tmp_path / "run", "--batch", *PRICED)
+        assert blindcal(*command).exit_code == 5
+        cancelled = blindcal(*command, "--cancel")
+        assert cancelled.exit_code == 3, cancelled.output
+        assert "stopped    cancelled; the same command goes on" in cancelled.output
+        result = json.loads((tmp_path / "run" / "result.json").read_text())
+        answered = result["counts"]["positive"] + result["counts"]["negative"]
+        assert N // 3 < answered < N
+        assert result["spend"]["cost"] > 0
+        refused = blindcal(*command, "--cancel")
+        assert isinstance(refused.exception, ConfigError)
+        assert "there is nothing to cancel" in str(refused.exception)
+        assert blindcal(*command, "--wait").exit_code == 0
+        assert len(server.desk.batches) == 2
+        assert set(server.desk.billed.values()) == {1}
+
+
+def test_cancelling_needs_a_run_with_batches(items: Path, tmp_path: Path) -> None:
+    """Where there is none nothing is begun, and it is said why."""
+    with serving(items) as server:
+        nowhere = blindcal(*asking(items, server, tmp_path / "run", "--batch", "--cancel"))
+        live = blindcal(*asking(items, server, tmp_path / "run", "--cancel"))
+        assert (nowhere.exit_code, live.exit_code) == (2, 2)
+        assert "there is no run in" in nowhere.output
+        assert "--cancel goes with --batch" in live.output
+        assert not (tmp_path / "run").exists()
+        assert server.requests == 0
+
+
+def test_a_batch_that_nobody_heard_of_is_cancelled_too(items: Path, tmp_path: Path) -> None:
+    """Asked for and lost, it is found by its token; asked for and never made, it is forgotten."""
+    with serving(items, batches={"looks": 4}) as server:
+        command = asking(items, server, tmp_path / "run", "--batch")
+        assert blindcal(*command).exit_code == 5
+        with Store.open(tmp_path / "run" / RUN_FILE) as store:
+            store.set_batch(replace(store.batches()[0], batch_id=None, creating=1.0))
+        assert blindcal(*command, "--cancel").exit_code == 3
+        assert [one.shown["status"] for one in server.desk.batches.values()] == ["cancelled"]
+        with Store.open(tmp_path / "run" / RUN_FILE) as store:
+            unsent = store.batches()[0]
+            assert unsent.answered > 0
+            left = np.setdiff1d(np.arange(N), np.flatnonzero(store.answers(0, N) != UNASKED))
+            store.add_batches([left])
+        assert blindcal(*command, "--cancel").exit_code == 3
+        with Store.read(tmp_path / "run" / RUN_FILE) as store:
+            assert [(one.ended, one.batch_id is None) for one in store.batches()] == [
+                (True, False),
+                (True, True),
+            ]
         assert len(server.desk.batches) == 1
 
 

@@ -151,6 +151,8 @@ async def audit_async(
         open_items, items, settings.reading, data_dir=settings.data_dir, scratch=_there(folder)
     )
     with loaded, Store.open(folder / RUN_FILE) as store:
+        if polling is not None and polling.cancel and all(batch.ended for batch in store.batches()):
+            raise ConfigError("no batch of this run is with the provider: there is nothing to cancel")
         budgeted = _budgeted(settings, limits, store)
         limits = budget.kept(limits, store) if budgeted else limits
         settings = settings.resolved(len(loaded), loaded.words, budgeted=budgeted)

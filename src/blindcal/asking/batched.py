@@ -48,12 +48,13 @@ class Polling:
     """How often to look at a batch: after ``every`` seconds, then ever less often up to ``longest``.
 
     ``wait=False`` looks once, submits what there is to submit, and raises `PendingError` if a batch is under
-    way.
+    way. ``cancel`` submits nothing, has the provider end what is under way, and waits for what it answered.
     """
 
     wait: bool = True
     every: float = 5.0
     longest: float = 60.0
+    cancel: bool = False
 
     @property
     def settle(self) -> float:
@@ -134,7 +135,9 @@ class _Batcher:
         self._total = max(self._total, first + len(asked))
         delay = self._polling.every
         try:
-            while UNASKED in answers:
+            if self._polling.cancel:
+                await self._cancel()
+            while UNASKED in answers and self.stopped is None:
                 await self._look()
                 if UNASKED not in answers:
                     break
@@ -163,6 +166,26 @@ class _Batcher:
             self._store.set_batch(batch)
             self._batches[batch.number] = batch
         return batch
+
+    async def _cancel(self) -> None:
+        """Have the provider end what is under way, and take in what it answered until then."""
+        for batch in self._under_way():
+            batch_id = batch.batch_id
+            if batch_id is None and (remote := await self._patiently(lambda: self._there(batch), OUTAGE)):  # noqa: B023
+                batch_id = self._keep(replace(batch, batch_id=remote.id)).batch_id
+            if batch_id is None:
+                self._keep(replace(batch, ended=True, status="cancelled", said="never submitted"))
+            else:
+                await self._patiently(lambda: self._client.cancel(batch_id), OUTAGE)  # noqa: B023
+        delay = self._polling.every
+        while self._under_way():
+            await self._look()
+            if self._under_way():
+                self._stage(f"cancelling: {self._pending()}")
+                await self._wait(delay)
+                delay = min(1.5 * delay, self._polling.longest)
+        if UNASKED in self._answers:
+            self.stopped = "cancelled"
 
     # Submitting
 
@@ -233,13 +256,10 @@ class _Batcher:
 
     async def _create(self, number: int) -> None:
         async def create() -> None:
-            batch, remote = self._batches[number], None
+            batch = self._batches[number]
             file_id = batch.file_id
             assert file_id is not None
-            if batch.creating is not None:
-                settle = self._polling.settle
-                await self._wait(min(settle, batch.creating + settle - time.time()))
-                remote = await self._client.find(batch.token, file_id)
+            remote = await self._there(batch)
             if remote is None:
                 batch = self._keep(replace(batch, creating=time.time()))
                 try:
@@ -254,6 +274,14 @@ class _Batcher:
             self._keep(replace(batch, batch_id=remote.id, status=remote.status.lower()))
 
         await self._patiently(create, self._limits.patience)
+
+    async def _there(self, batch: Batch) -> Remote | None:
+        """A batch that was asked for and came to be although nobody heard of it."""
+        if batch.creating is None or batch.file_id is None:
+            return None
+        settle = self._polling.settle
+        await self._wait(min(settle, batch.creating + settle - time.time()))
+        return await self._client.find(batch.token, batch.file_id)
 
     # Collecting
 

@@ -142,6 +142,12 @@ LONGEST_POLL = 60.0  # seconds between looks at a batch
 )
 @click.option("--wait", is_flag=True, help="With --batch: stay until the batches are finished.")
 @click.option(
+    "--cancel",
+    is_flag=True,
+    help="With --batch: have the provider end the run's batches, and keep what they answered and cost. The "
+    "same command without it submits the rest.",
+)
+@click.option(
     "--poll",
     type=click.FloatRange(0, min_open=True),
     default=5.0,
@@ -172,6 +178,7 @@ def command(
     price_in: float | None,
     price_out: float | None,
     wait: bool,
+    cancel: bool,
     poll: float,
     batch_price: float,
     dry_run: bool,
@@ -209,6 +216,8 @@ def command(
     settings = Settings(keep_prompts=not no_prompts, **chosen)
     if wait and not settings.batch:
         raise click.UsageError("--wait goes with --batch")
+    if cancel and not settings.batch:
+        raise click.UsageError("--cancel goes with --batch")
     prices = options.prices(price_in, price_out, batch_price, settings)
     if max_cost is not None and prices is None:
         named = printable(settings.model, 60)
@@ -218,6 +227,8 @@ def command(
         return
     limits = Limits(concurrency, rpm, tpm, max_queries, max_cost)
     folder = out or default_folder(items, settings.model)
+    if cancel and not (folder / RUN_FILE).is_file():
+        raise click.UsageError(f"--cancel: there is no run in {printable(str(folder), 200)}")
     say = (lambda _: None) if quiet else _say
     context = click.get_current_context()
     endpoint = options.open_endpoint(settings.address, begun=(folder / RUN_FILE).exists())
@@ -232,7 +243,7 @@ def command(
                 oracle=oracle,
                 force=force,
                 endpoint=endpoint,
-                polling=Polling(wait or not settings.batch, poll, max(poll, LONGEST_POLL)),
+                polling=Polling(wait or cancel or not settings.batch, poll, max(poll, LONGEST_POLL), cancel),
                 progress=bar,
                 stage=bar.giving_way(say),
             )

@@ -186,6 +186,12 @@ class Batches:
                 return _convert(entry, Remote)
         return None
 
+    async def cancel(self, batch_id: str) -> None:
+        """Have a batch end with what is answered by now; one that has ended stays as it is."""
+        status, headers, raw = await self._call("POST", f"/batches/{batch_id}/cancel")
+        if status not in (200, 400, 409):
+            raise self._endpoint.refusal(status, headers, raw)
+
     async def look(self, batch_id: str) -> Remote:
         """Where a batch is."""
         status, headers, raw = await self._call("GET", f"/batches/{batch_id}")
