@@ -124,6 +124,35 @@ def test_more_money_goes_on_and_asks_nothing_twice(
         assert store.usage().queries == second.spend.queries - second.spend.probe_queries
 
 
+@pytest.mark.parametrize("method", ["blind", "sampling", "extraction", "temperature"])
+def test_the_money_decides_how_many_items_other_methods_ask(
+    method: str, items: Path, server: Server, unit: tuple[float, float], tmp_path: Path
+) -> None:
+    """As many items as it pays for are asked, each as often as ever; more money asks more, nothing twice."""
+    probe, once = unit
+    queries = design.METHODS[method].queries * (0.75 if method == "blind" else 1)
+    small, large = (probe + share * queries * once for share in (0.4, 0.8))
+    first = spend(items, server, tmp_path / "run", small, method=method)
+    assert first.complete
+    assert first.spend.cost is not None
+    assert 0.85 * small < first.spend.cost <= small
+    assert 0.3 * N < first.counts.items < 0.5 * N
+    asked = server.requests
+    for again in (small, None):
+        assert spend(items, server, tmp_path / "run", again, method=method).spend == first.spend
+    assert server.requests == asked
+    if method == "blind":
+        with pytest.raises(ConfigError, match="by blind, which splits all its items at once and cannot grow"):
+            spend(items, server, tmp_path / "run", large, method=method)
+        assert server.requests == asked
+        return
+    second = spend(items, server, tmp_path / "run", large, method=method)
+    assert second.spend.cost is not None
+    assert 0.85 * large < second.spend.cost <= large
+    assert second.counts.items > 1.5 * first.counts.items
+    assert server.requests - asked == second.spend.queries - first.spend.queries
+
+
 def test_far_too_much_money_is_not_spent(
     items: Path, server: Server, unit: tuple[float, float], tmp_path: Path
 ) -> None:

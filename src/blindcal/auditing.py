@@ -154,7 +154,6 @@ async def audit_async(
         if polling is not None and polling.cancel and all(batch.ended for batch in store.batches()):
             raise ConfigError("no batch of this run is with the provider: there is nothing to cancel")
         budgeted = _budgeted(settings, limits, store)
-        limits = budget.kept(limits, store) if budgeted else limits
         settings = settings.resolved(len(loaded), loaded.words, budgeted=budgeted)
         if (store.note("config") or {}).get("batch"):  # begun through batches, it goes on through them
             settings = replace(settings, batch=True)
@@ -164,7 +163,9 @@ async def audit_async(
         await asyncio.to_thread(store.set_parts, settings.by_field, loaded.parts)
         if limits.max_cost is not None and prices is not None and store.note("ready") is None:
             budget.check(limits.max_cost, prices, loaded.characters / len(loaded))
-        stages = await asyncio.to_thread(taken, loaded, settings, store)
+        by_money = budget.shares(settings, limits, store)
+        limits = budget.kept(limits, store) if budgeted or by_money else limits
+        stages = None if by_money else await asyncio.to_thread(taken, loaded, settings, store)
         truth = (
             None
             if oracle is None
@@ -206,15 +207,20 @@ async def audit_async(
                     stage=tell,
                 )
 
+            n = len(loaded) if stages is None else sum(stage.size for stage in stages)
+            length = loaded.characters / len(loaded)
+            purse = budget.Purse(
+                store, prices, settings.batch, limits.max_cost, ready.spent, n, length, ready.size
+            )
+            if by_money:
+                part = purse.items(_planned(n, settings, None) / n)
+                stages = await asyncio.to_thread(taken, loaded, replace(settings, subset=part), store)
             if budgeted:
-                n = len(loaded) if stages is None else sum(stage.size for stage in stages)
-                length = loaded.characters / len(loaded)
-                purse = budget.Purse(store, prices, settings.batch, limits.max_cost, ready.spent, n, length)
                 outcome, settings, asking = await _within(purse, loaded, settings, stages, ask)
             else:
                 asking = _design(loaded, settings, stages)
                 outcome = await ask(asking, _planned(len(loaded), settings, stages))
-            if budgeted and (outcome.stopped or "").startswith("max_cost"):
+            if (budgeted or by_money) and (outcome.stopped or "").startswith("max_cost"):
                 outcome = replace(outcome, stopped=None)  # the money is spent, as it was meant to be
         if outcome.stopped is not None and not len(outcome.answered.answers):
             raise NotIdentifiedError(

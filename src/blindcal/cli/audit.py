@@ -131,7 +131,8 @@ LONGEST_POLL = 60.0  # seconds between looks at a batch
     "--max-cost",
     type=click.FloatRange(0, min_open=True),
     metavar="DOLLARS",
-    help="Spend no more; needs prices. Without --queries, latent asks as much as this pays for.",
+    help="Spend no more; needs prices. Without --queries, latent asks as much as this pays for; other "
+    "methods ask as many of the items.",
 )
 @options.price_options
 @click.option(
@@ -310,14 +311,23 @@ def _show_plan(planned: Plan, settings: Settings, max_cost: float | None, as_jso
         "unknown: give --price-in and --price-out" if planned.cost is None else f"{about}${planned.cost:,.4f}"
     )
     click.echo(f"cost       {cost}")
-    if max_cost is not None and planned.cost and settings.queries is None and settings.method == "latent":
-        each = planned.cost / (planned.queries + planned.probe_queries)
-        pays = (max_cost / each - planned.probe_queries) / planned.items
-        click.echo(
-            f"budget     ${max_cost:g} pays for about {pays:.2f} queries an item"
-            if pays > 0
-            else f"budget     ${max_cost:g} does not pay for the probe"
-        )
+    if max_cost is not None and planned.cost:
+        click.echo(f"budget     ${max_cost:g} {_paid_for(planned, settings, max_cost)}")
+
+
+def _paid_for(planned: Plan, settings: Settings, max_cost: float) -> str:
+    assert planned.cost is not None
+    each = planned.cost / (planned.queries + planned.probe_queries)
+    queries = max_cost / each - planned.probe_queries
+    if queries <= 0:
+        return "does not pay for the probe"
+    if settings.method == "latent" and settings.queries is None:
+        return f"pays for about {queries / planned.items:.2f} queries an item"
+    if max_cost >= planned.cost:
+        return "pays for all of it"
+    if settings.method == "latent" or settings.subset is not None:
+        return f"pays for about {queries / planned.queries:.0%} of the queries: the run stops there"
+    return f"pays for about {planned.items * queries / planned.queries:,.0f} of the items"
 
 
 def show(result: AuditResult, folder: Path) -> None:

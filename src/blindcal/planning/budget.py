@@ -12,6 +12,7 @@ import msgspec
 
 from blindcal import design
 from blindcal.asking.job import Limits, Outcome
+from blindcal.asking.lengths import Lengths
 from blindcal.asking.prepare import ABOUT
 from blindcal.errors import ConfigError
 from blindcal.estimate.latent import latent
@@ -21,6 +22,7 @@ from blindcal.prices import CHARACTERS_A_TOKEN, Prices, total_cost
 from blindcal.records import Answered, IntArray, Round, Usage
 from blindcal.results.figures import Estimation
 from blindcal.results.result import Estimate, NextDollar
+from blindcal.settings import Settings
 from blindcal.store import Store
 
 LEAST = 40  # queries, below which nothing is worth asking
@@ -28,7 +30,7 @@ MOST = 4.0  # queries an item, beyond which what is left is the labels' own nois
 _CAREFUL = 0.98  # share of the money that is planned with: the rest of the items may be a bit longer
 _CLEARLY = 1.5
 _WORTHWHILE = 0.02  # queries an item, below which the rest of the money stays
-_NOTE = "budget"
+_NOTE, _SHARE = "budget", "budget_items"
 
 
 def check(max_cost: float, prices: Prices, characters: float) -> None:
@@ -60,15 +62,34 @@ class Budget:
 
 def kept(limits: Limits, store: Store) -> Limits:
     """Limits with the sum that was decided on, if none is given now: nothing more is spent then."""
-    noted = store.note(_NOTE)
-    if noted is None or limits.max_cost is not None:
-        return limits
-    return replace(limits, max_cost=msgspec.convert(noted, Budget).max_cost)
+    noted = store.note(_NOTE) or store.note(_SHARE)
+    return limits if noted is None or limits.max_cost else replace(limits, max_cost=noted["max_cost"])
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """How many of the items a sum was found to pay for."""
+
+    items: int
+    max_cost: float
+
+
+def shares(settings: Settings, limits: Limits, store: Store) -> bool:
+    """Whether the money decides how many items are asked: by methods that ask each of them as often.
+
+    So it is where a sum is given and no number of items, and where it was so before.
+    """
+    if settings.method == "latent" or settings.subset is not None:
+        return False
+    return store.note(_SHARE) is not None or (limits.max_cost is not None and not store.rounds())
 
 
 @dataclass(frozen=True, slots=True)
 class Purse:
-    """What a run of ``n`` items may spend and has spent; ``characters`` are those of a mean question."""
+    """What a run of ``n`` items may spend and has spent.
+
+    ``characters`` are those of a mean question, ``size`` the bytes of all prompts of the probe.
+    """
 
     store: Store
     prices: Prices | None
@@ -77,6 +98,24 @@ class Purse:
     probed: Usage
     n: int
     characters: float
+    size: int = 0
+
+    def items(self, each: float) -> int:
+        """How many items can be asked ``each`` times, what was asked included; decided once for a sum."""
+        noted = self.store.note(_SHARE)
+        before = None if noted is None else msgspec.convert(noted, Share)
+        if before is not None and (self.max_cost is None or self.max_cost <= before.max_cost):
+            return before.items
+        queries = self.store.usage().queries + self._affordable(self._money)
+        found = min(self.n, int(queries / each))
+        if found < min(self.n, LEAST):
+            raise ConfigError(
+                f"--max-cost {self._money:g} pays for {queries} queries after the probe, or {found} items, "
+                f"and an audit takes {min(self.n, LEAST)} at the least: raise it, and the same goes on"
+            )
+        found = max(found, 0 if before is None else before.items)
+        self.store.set_note(_SHARE, msgspec.to_builtins(Share(found, self._money)))
+        return found
 
     def decided(self) -> Budget:
         """What was decided before; else the pilot, a quarter of what is asked or can be paid for."""
@@ -122,9 +161,11 @@ class Purse:
         """So many more queries as the rest of the money pays for, by what they cost so far."""
         assert self.prices is not None
         asked = self.store.usage()
-        guess = Usage(1, 1, round(self.characters / CHARACTERS_A_TOKEN), 1)
-        # some endpoints do not say how many tokens they billed
-        known = next((one for one in (asked, self.probed) if one.queries and one.prompt_tokens), guess)
+        known = asked
+        if not asked.prompt_tokens:  # some endpoints do not say how many they billed
+            lengths = Lengths(0, self.size, self.probed.prompt_tokens)
+            out = max(1, round(self.probed.completion_tokens / max(1, self.probed.queries)))
+            known = Usage(1, 1, round(lengths.expected(self.characters)), out)
         each = (self.prices.batched if self.batch else self.prices).cost(known) / known.queries
         left = money - total_cost(self.prices, self.probed, asked, self.batch)
         return max(0, int(_CAREFUL * left / each)) if each > 0 else round(MOST * self.n)
