@@ -142,6 +142,15 @@ def test_dither_does_not_depend_on_the_item() -> None:
     assert np.abs(total / 400 - 0.5).max() < 4 * 0.0144
 
 
+def test_a_batch_asks_nothing_in_a_round_of_one() -> None:
+    """Where a round may take a day, an odd number of items makes no further round for the odd one."""
+    labels = np.arange(801) % 2
+    for queries, sizes in ((2.0, (801, 400, 401)), (1.5, (801, 401)), (2.4, (801, 400, 400, 321))):
+        made = design.make("latent", labels, queries=queries, adaptive=False)
+        assert isinstance(made, design.LatentDesign)
+        assert made.sizes == sizes
+
+
 def test_every_stretch_of_the_first_queries_holds_both_labels() -> None:
     """A pilot, or any first part of a run, has the labels in their proportions."""
     labels = (np.arange(400) < 80).astype(np.int64)

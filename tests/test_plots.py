@@ -283,6 +283,17 @@ def test_nothing_is_cut_off() -> None:
         assert inside.y1 <= height, axes
 
 
+def test_a_figure_is_told_in_words() -> None:
+    """Who cannot see a figure hears what it shows: the numbers that make its shape, not its kind alone."""
+    said = {one.name: one.title for one in plots.draw(results.result())}
+    assert "in points: -4.0, -1.0, +0.5, +2.0 and +5.0" in said["calibration-curve"]
+    assert "It is 22% at 10%, 36% at 30%, 50% at 50%, 64% at 70% and 78% at 90%" in said["reliability"]
+    assert "74% of the positive ones lie above one half and 74% of the negative ones" in said["confidence"]
+    assert "at 0.5 precision 72% and recall 55%" in said["operating"]
+    assert re.search(r"costs 5 and a missed one 1\. It is least, [\d.]+, at 0\.\d+; it is", said["cost-5-1"])
+    assert said["parts"].endswith("physics 0.200") or said["parts"].endswith("law 0.100 and physics 0.200")
+
+
 def test_an_absent_class_is_said_to_be_absent() -> None:
     """A distribution that does not exist is not drawn as if it were all zero."""
     edges = tuple(k / 20 for k in range(21))

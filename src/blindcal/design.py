@@ -152,8 +152,11 @@ class LatentDesign:
         pilot = pilot if self.pilot is None else min(self.pilot, first)
         sizes = [pilot, first - pilot]
         left = total - first
+        half = max(1, round(n / 2))
         while left > 0:
-            sizes.append(min(left, max(1, round(n / 2))))
+            # through batches a round may take a day: none for the odd one out
+            last = not self.adaptive and left <= half + 1
+            sizes.append(left if last else min(left, half))
             left -= sizes[-1]
         object.__setattr__(self, "sizes", tuple(size for size in sizes if size))
 

@@ -15,6 +15,7 @@ from blindcal.auditing import audit, default_folder
 from blindcal.bar import Bar
 from blindcal.cli import options
 from blindcal.cli.facts import WIDTH, fact
+from blindcal.cli.ranges import FiniteRange
 from blindcal.cli.status import described
 from blindcal.design import ESTIMATORS, METHODS
 from blindcal.errors import PendingError, UnfitError
@@ -73,7 +74,7 @@ LONGEST_POLL = 60.0  # seconds between looks at a batch
 )
 @click.option(
     "--queries",
-    type=click.FloatRange(0, min_open=True),
+    type=FiniteRange(0, min_open=True),
     metavar="K",
     help="Mean queries K an item.  [default: as its method has it, below]",
 )
@@ -122,14 +123,14 @@ LONGEST_POLL = 60.0  # seconds between looks at a batch
     show_default=True,
     help="Most queries under way; fewer if the endpoint is better off with fewer.",
 )
-@click.option("--rpm", type=click.FloatRange(0, min_open=True), help="Most requests a minute.")
-@click.option("--tpm", type=click.FloatRange(0, min_open=True), help="Most tokens a minute.")
+@click.option("--rpm", type=FiniteRange(0, min_open=True), help="Most requests a minute.")
+@click.option("--tpm", type=FiniteRange(0, min_open=True), help="Most tokens a minute.")
 @click.option(
     "--max-queries", type=click.IntRange(1), help="Stop before more than so many, the probe's included."
 )
 @click.option(
     "--max-cost",
-    type=click.FloatRange(0, min_open=True),
+    type=FiniteRange(0, min_open=True),
     metavar="DOLLARS",
     help="Spend no more; needs prices. Without --queries, latent asks as much as this pays for; other "
     "methods ask as many of the items.",
@@ -150,7 +151,7 @@ LONGEST_POLL = 60.0  # seconds between looks at a batch
 )
 @click.option(
     "--poll",
-    type=click.FloatRange(0, min_open=True),
+    type=FiniteRange(0, min_open=True),
     default=5.0,
     show_default=True,
     metavar="SECONDS",

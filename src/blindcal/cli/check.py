@@ -11,12 +11,13 @@ from typing import Any
 import click
 
 from blindcal.cli import options
+from blindcal.cli.ranges import FiniteRange
 from blindcal.report.verdicts import junit, said, summary
 from blindcal.results.gate import Checked, Limit, Quantity, check
 from blindcal.text import printable
 
 PASSED, FAILED, UNDECIDED = 0, 3, 4
-SHARE = click.FloatRange(0, 1)
+SHARE = FiniteRange(0, 1)
 OPTIONS: dict[str, Quantity] = {
     "max_ece": "ece",
     "max_brier": "brier",
@@ -37,7 +38,7 @@ OPTIONS: dict[str, Quantity] = {
 @click.option("--max-invalid", type=SHARE, help="The largest share of answers that are neither word.")
 @click.option(
     "--confidence",
-    type=click.FloatRange(0.5, 1, min_open=True, max_open=True),
+    type=FiniteRange(0.5, 1, min_open=True, max_open=True),
     default=0.95,
     show_default=True,
     help="How sure it must be that a limit holds.",

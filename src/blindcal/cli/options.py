@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 import click
 import msgspec
 
+from blindcal.cli.ranges import FiniteRange
 from blindcal.endpoints import tokens
 from blindcal.endpoints.base import Endpoint
 from blindcal.endpoints.http import Address, HttpEndpoint, PlainHttpKeyWarning, keyless
@@ -101,7 +102,7 @@ def endpoint_options(command: Command) -> Command:
         ),
         click.option(
             "--timeout",
-            type=click.FloatRange(0, min_open=True),
+            type=FiniteRange(0, min_open=True),
             default=60.0,
             show_default=True,
             help="Seconds to wait for one reply.",
@@ -111,7 +112,7 @@ def endpoint_options(command: Command) -> Command:
 
 level_option = click.option(
     "--level",
-    type=click.FloatRange(0, 1, min_open=True, max_open=True),
+    type=FiniteRange(0, 1, min_open=True, max_open=True),
     default=0.95,
     show_default=True,
     help="Of the intervals.",
@@ -217,19 +218,19 @@ def price_options(command: Command) -> Command:
         command,
         click.option(
             "--price-in",
-            type=click.FloatRange(0),
+            type=FiniteRange(0),
             metavar="DOLLARS",
             help="Per million tokens in.  [default for OpenAI's own models: indicative prices of 2025]",
         ),
         click.option(
             "--price-out",
-            type=click.FloatRange(0),
+            type=FiniteRange(0),
             metavar="DOLLARS",
             help="Per million tokens out; goes with --price-in.",
         ),
         click.option(
             "--batch-price",
-            type=click.FloatRange(0, 1),
+            type=FiniteRange(0, 1),
             default=0.5,
             show_default=True,
             metavar="FACTOR",

@@ -11,6 +11,7 @@ import click
 import msgspec
 
 from blindcal.cli import options
+from blindcal.cli.ranges import FiniteRange
 from blindcal.design import METHODS as ALL
 from blindcal.items.catalogue import open_items
 from blindcal.methods import FITTED
@@ -50,7 +51,7 @@ USUAL = 1000  # items, if neither a number nor a file says how many
     help=f"What is assumed of the model: {', '.join(shapes.PRESETS)}; the folder of a finished run; or a "
     "file of scores (id,label,p) or logits.",
 )
-@click.option("--ece", type=click.FloatRange(0, 1), help="The shape, scaled to have this ECE.")
+@click.option("--ece", type=FiniteRange(0, 1), help="The shape, scaled to have this ECE.")
 @click.option(
     "--method",
     type=click.Choice(METHODS),
@@ -58,7 +59,7 @@ USUAL = 1000  # items, if neither a number nor a file says how many
 )
 @click.option(
     "--queries",
-    type=click.FloatRange(0, min_open=True),
+    type=FiniteRange(0, min_open=True),
     metavar="K",
     help="Mean queries an item; 1.5 will do.",
 )
@@ -73,7 +74,7 @@ USUAL = 1000  # items, if neither a number nor a file says how many
 )
 @click.option(
     "--level",
-    type=click.FloatRange(0, 1, min_open=True, max_open=True),
+    type=FiniteRange(0, 1, min_open=True, max_open=True),
     default=0.95,
     show_default=True,
     help="Of the interval.",
@@ -82,21 +83,19 @@ USUAL = 1000  # items, if neither a number nor a file says how many
 @click.option("--tokenizer", metavar="SOURCE", help="As for audit: counts tokens instead of guessing them.")
 @options.reading_options
 @click.option("--label-field", default="label", show_default=True, help="The field that holds the label.")
-@click.option(
-    "--tokens", type=click.FloatRange(1), metavar="T", help="Tokens of one prompt, if there is no file."
-)
+@click.option("--tokens", type=FiniteRange(1), metavar="T", help="Tokens of one prompt, if there is no file.")
 @options.price_options
 @click.option("--batch", is_flag=True, help="Count the price of the provider's Batch API.")
 @click.option(
     "--latency",
-    type=click.FloatRange(0, min_open=True),
+    type=FiniteRange(0, min_open=True),
     help="Seconds a reply.  [default: 0.6, or the run's]",
 )
 @click.option(
     "--concurrency", type=click.IntRange(1), default=32, show_default=True, help="Queries under way."
 )
-@click.option("--rpm", type=click.FloatRange(0, min_open=True), help="Most requests a minute.")
-@click.option("--tpm", type=click.FloatRange(0, min_open=True), help="Most tokens a minute.")
+@click.option("--rpm", type=FiniteRange(0, min_open=True), help="Most requests a minute.")
+@click.option("--tpm", type=FiniteRange(0, min_open=True), help="Most tokens a minute.")
 @click.option(
     "--figure",
     type=click.Path(dir_okay=False, path_type=Path),

@@ -13,6 +13,7 @@ from typing import get_args
 import click
 
 from blindcal.cli import options
+from blindcal.cli.ranges import FiniteRange
 from blindcal.endpoints import local, replay
 from blindcal.endpoints.recording import Recording, Spoken
 from blindcal.errors import ConfigError
@@ -60,14 +61,14 @@ FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 )
 @click.option("--logprobs", is_flag=True, help="Replay: show logprobs to clients that ask, as few APIs do.")
 @click.option(
-    "--jitter", type=click.FloatRange(0), default=0.0, help="Replay: noise on each logit, its deviation."
+    "--jitter", type=FiniteRange(0), default=0.0, help="Replay: noise on each logit, its deviation."
 )
-@click.option("--clamp", type=click.FloatRange(0), help="Replay: cut logit_bias to this size.")
+@click.option("--clamp", type=FiniteRange(0), help="Replay: cut logit_bias to this size.")
 @click.option("--ignore-bias", is_flag=True, help="Replay: accept logit_bias and do nothing with it.")
-@click.option("--latency", type=click.FloatRange(0), default=0.0, help="Replay: seconds before each answer.")
+@click.option("--latency", type=FiniteRange(0), default=0.0, help="Replay: seconds before each answer.")
 @click.option("--fault", type=click.Choice(get_args(replay.Fault)), help="Replay: how some requests fail.")
 @click.option(
-    "--fault-share", type=click.FloatRange(0, 1), default=0.1, show_default=True, help="Replay: how many do."
+    "--fault-share", type=FiniteRange(0, 1), default=0.1, show_default=True, help="Replay: how many do."
 )
 @click.option(
     "--seed", type=click.IntRange(0), default=0, show_default=True, help="Replay: of the randomness above."

@@ -13,6 +13,7 @@ import click
 from scipy.special import expit
 
 from blindcal.cli import options
+from blindcal.cli.ranges import FiniteRange
 from blindcal.errors import NotIdentifiedError
 from blindcal.estimate.latent import LatentFit
 from blindcal.estimate.operating import TESTED, OperatingPoint
@@ -21,8 +22,8 @@ from blindcal.results.deploy import Deployment, deployment
 from blindcal.results.finished import Finished, open_run
 from blindcal.text import printable
 
-SHARE = click.FloatRange(0, 1, min_open=True, max_open=True)
-COST = click.FloatRange(0, min_open=True)
+SHARE = FiniteRange(0, 1, min_open=True, max_open=True)
+COST = FiniteRange(0, min_open=True)
 WIDE = 103  # columns that a table with three digits takes
 
 
@@ -36,7 +37,7 @@ WIDE = 103  # columns that a table with three digits takes
 @click.option("--cost-fn", type=COST, help="What a wrong negative decision costs; with --cost-fp.")
 @click.option(
     "--confidence",
-    type=click.FloatRange(0.5, 1, max_open=True),
+    type=FiniteRange(0.5, 1, max_open=True),
     default=0.95,
     show_default=True,
     help="How sure it must be that the precision or recall is reached.",

@@ -19,6 +19,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from blindcal.records import FloatArray
+from blindcal.report import told
 from blindcal.report.style import (
     DASHES,
     FAINT,
@@ -311,31 +312,40 @@ def draw(result: AuditResult) -> tuple[Drawing, ...]:
     drawn = [
         (
             "calibration-curve",
-            f"Blind Calibration Curve: signed gap of each of {len(result.bins)} bins of confidence; {ece}",
+            f"Blind Calibration Curve: signed gap of each of {len(result.bins)} bins of confidence; {ece}"
+            f"{told.gaps(result.bins)}",
             plot_calibration_curve(result.bins, ece=result.ece, level=result.level),
         )
     ]
     if result.curve is not None or any(one.observed is not None for one in result.bins):
         words = (
             "Reliability diagram: how often the label is positive at each confidence, against the diagonal"
+            f"{told.reliability(result)}"
         )
         drawn.append(
             ("reliability", words, plot_reliability(result.curve, bins=result.bins, level=result.level))
         )
     if result.confidence is not None:
-        words = "Distribution of the confidence for items with a positive and with a negative label"
+        words = (
+            "Distribution of the confidence for items with a positive and with a negative label"
+            f"{told.confidence(result.confidence)}"
+        )
         drawn.append(("confidence", words, plot_confidence(result.confidence)))
     if result.operating:
-        words = "Precision, recall and accuracy against the threshold of the decision"
+        words = (
+            "Precision, recall and accuracy against the threshold of the decision"
+            f"{told.operating(result.operating)}"
+        )
         drawn.append(("operating", words, plot_operating(result.operating)))
     for one in result.costs:
         if one.cost_fp != one.cost_fn:  # equal costs are 1 - accuracy, which is drawn already
             costs = f"{one.cost_fp:g} and a missed one {one.cost_fn:g}"
             words = f"Expected cost of a decision against its threshold, if a wrong positive costs {costs}"
+            words += told.cost(result.operating, one)
             name = f"cost-{one.cost_fp:g}-{one.cost_fn:g}"
             drawn.append((name, words, result.plot_cost(one.cost_fp, one.cost_fn)))
     if result.parts:
-        words = f"ECE of each of {len(result.parts)} parts with its interval"
+        words = f"ECE of each of {len(result.parts)} parts with its interval{told.parts(result.parts)}"
         drawn.append(("parts", words, plot_parts(result.parts, overall=result.ece)))
     return tuple(Drawing(name, words, root_figure(axes)) for name, words, axes in drawn)
 
