@@ -97,6 +97,9 @@ def scored(work: Work, found: Sequence[Found]) -> str:
         "Set by set:",
         markdown_table(lines),
         claims(compared),
+        """At K = 1 no reading of samples can win everywhere: two shares are all they hold, and they leave
+the error open over a wide stretch, whose upper end is what plain sampling reports
+([why](baselines.md#the-same-answers-read-by-the-likelihood)).""",
     )
 
 

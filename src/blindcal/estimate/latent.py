@@ -17,6 +17,7 @@ from scipy.sparse import csr_array
 
 from blindcal.errors import InputError, NotIdentifiedError
 from blindcal.estimate import functionals as of
+from blindcal.estimate.bounds import error_bounds
 from blindcal.estimate.checks import (
     ArrayLike,
     answers_array,
@@ -323,7 +324,8 @@ class LatentFit(DrawnFit):
         than what such a share could do: five items that are all right do not make a model perfect.
 
         Where no threshold was asked over a wide stretch of probabilities, nothing tells where in it an item
-        lies: ``ece`` and ``tce`` are then open by as much as that could change them.
+        lies: ``ece`` and ``tce`` are then open by as much as that could change them. Where every item was
+        asked once by one and the same noisy question, they are as wide as :mod:`blindcal.estimate.bounds`.
         """
         fraction(level, "level")
         sums: dict[str, Callable[[FloatArray], FloatArray]] = {
@@ -334,7 +336,11 @@ class LatentFit(DrawnFit):
             signed = sums[quantity]
             gaps = signed(self.population)
             found = self._widened(absolute_sum_interval(gaps, signed(self.draws), level), np.abs(gaps).sum())
-            return Interval(max(0.0, found.low - self._unasked), min(1.0, found.high + self._unasked), level)
+            low, high = found.low - self._unasked, found.high + self._unasked
+            units = self.items if self.groups is None else np.unique(self.groups).size
+            if (bounds := error_bounds(self.patterns, level, units)) is not None:
+                low, high = min(low, bounds[0]), max(high, bounds[1])
+            return Interval(max(0.0, low), min(1.0, high), level)
         if quantity not in _SCALARS:
             known = ", ".join([*sums, *_SCALARS])
             raise InputError(f"quantity: must be one of {known}, got {quantity!r}")

@@ -1,0 +1,72 @@
+"""What answers to one single question leave open: bounds on the calibration error that hold for any model.
+
+Where every item was asked once, by the same noisy question, two shares are all that the answers hold: how
+many were positive, for each label. They do not tell a model that wavers from one that is sure and often
+wrong. With ``r(f)`` the probability of a positive answer,
+
+    |E f - E Y|  <=  ECE  <=  E|f - E[Y|f]|  <=  E[f (1 - Y) + (1 - f) Y],
+
+and E[f | Y = y] lies between the lower and the upper hull of the curve (r(f), f) at the share of positive
+answers. At T = 1 without a shift r(f) = f, and the error is between the difference of two shares (positive
+answers, positive labels) and the share of answers that differ from their label: what plain sampling takes
+for the error itself.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from scipy.special import ndtri
+
+from blindcal.estimate.grid import CELLS, MID_P
+from blindcal.estimate.patterns import Patterns
+from blindcal.records import FloatArray
+
+
+def error_bounds(patterns: Patterns, level: float, units: float) -> tuple[float, float] | None:
+    """Between what the ECE of the population is, in any bins; ``None`` if the answers tell more than this.
+
+    Parameters
+    ----------
+    patterns : Patterns
+    level : float
+        The shares of positive answers are taken as far off as chance may (by ``level``) have them.
+    units : float
+        How many independent ones the items are: fewer than these where they come in groups.
+    """
+    curve = _only_curve(patterns)
+    if curve is None:
+        return None
+    positive = patterns.curves @ MID_P > (1 - patterns.curves) @ MID_P
+    counts = patterns.counts[patterns.start.size :]
+    total = np.array([counts[patterns.curve_labels == y].sum() for y in (0, 1)])
+    said = np.array([counts[positive & (patterns.curve_labels == y)].sum() for y in (0, 1)])
+    share = said / np.maximum(total, 1.0)
+    weight = total / total.sum()
+    independent = np.maximum(total * units / total.sum(), 1.0)
+    chance = ndtri((1 + level) / 2) * np.sqrt(np.maximum(share * (1 - share), 1 / independent) / independent)
+    low = [_hull(curve, max(0.0, q), upper=False) for q in share - chance]
+    high = [_hull(curve, min(1.0, q), upper=True) for q in share + chance]
+    mean = float(weight @ low), float(weight @ high)
+    least = max(0.0, mean[0] - weight[1], weight[1] - mean[1])
+    return float(least), float(weight[0] * high[0] + weight[1] * (1 - low[1]))
+
+
+def _only_curve(patterns: Patterns) -> FloatArray | None:
+    """The probability of a positive answer, by cell, if every answered item was asked that once."""
+    if not patterns.curve_labels.size or np.any(patterns.stop - patterns.start != CELLS):
+        return None
+    first: FloatArray = patterns.curves[0]
+    if not all(np.allclose(row, first) or np.allclose(row, 1 - first) for row in patterns.curves):
+        return None
+    return np.asarray(first if first[-1] > first[0] else 1 - first)
+
+
+def _hull(curve: FloatArray, share: float, *, upper: bool) -> float:
+    """The highest (or lowest) mean of f that a mixture of cells has whose mean of ``curve`` is ``share``."""
+    at = float(np.clip(share, curve[0], curve[-1]))
+    left, right = curve[curve <= at], curve[curve >= at]
+    f_left, f_right = MID_P[: left.size], MID_P[CELLS - right.size :]
+    span = right[None, :] - left[:, None]
+    part = np.divide(at - left[:, None], span, out=np.zeros_like(span), where=span > 0)
+    mean = f_left[:, None] + part * (f_right[None, :] - f_left[:, None])
+    return float(mean.max() if upper else mean.min())
