@@ -173,6 +173,17 @@ def test_a_plan_says_where_its_number_of_items_comes_from() -> None:
     assert "items       300\n" in blindcal("plan", "--items", 300).output
 
 
+def test_an_endpoint_without_logprobs_cannot_be_scored_and_it_says_what_can(
+    items: Path, server: Server, tmp_path: Path
+) -> None:
+    """Refusing logprobs is what a black box does: the error says which servers show them."""
+    given = ("--model", "replay", "--base-url", server.base_url, "--out", tmp_path / "scores.csv")
+    refused = blindcal("score", items, *given)
+    assert "shows no logprobs" in str(refused.exception)
+    assert "--transformers" in str(refused.exception)
+    assert not (tmp_path / "scores.csv").exists()
+
+
 def test_the_parts_are_on_the_console(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A result by a field prints a line a part and whether they differ; of many parts the largest."""
     result = replace(made_up(), by="topic\x1b", parts_pvalue=0.4)

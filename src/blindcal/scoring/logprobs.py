@@ -180,14 +180,20 @@ async def read_all(
         yield [task.result() for task in tasks]
 
 
+NO_LOGPROBS = (
+    "this endpoint shows no logprobs, and without them its probabilities cannot be read: score a server that "
+    "shows them (llama.cpp, vLLM), or load the model itself with --transformers"
+)
+
+
 async def _widest(endpoint: Endpoint, item: Item) -> tuple[int, Mapping[str, float]]:
     """How many logprobs the endpoint shows at most, and what it showed."""
     for top in WIDEST:
         try:
             reply = await endpoint.ask(Request(item.messages, top_logprobs=top))
-        except FatalError:
+        except FatalError as error:
             if top == WIDEST[-1]:
-                raise
+                raise (FatalError(NO_LOGPROBS) if "logprobs" in str(error) else error) from None
         else:
             return top, _shown(reply)
     raise AssertionError("the last of WIDEST returns or raises")
@@ -195,7 +201,7 @@ async def _widest(endpoint: Endpoint, item: Item) -> tuple[int, Mapping[str, flo
 
 def _shown(reply: Reply) -> Mapping[str, float]:
     if not reply.logprobs:
-        raise FatalError("this endpoint shows no logprobs: score the model itself, with --model")
+        raise FatalError(NO_LOGPROBS)
     return reply.logprobs
 
 
