@@ -75,7 +75,7 @@ def _in_words(found: dict[str, Any]) -> dict[str, Any]:
     queries = (
         "as many queries as the budget pays for"
         if found["queries"] is None
-        else f"{found['queries']:g} queries an item"
+        else f"{found['queries']:g} {'query' if found['queries'] == 1 else 'queries'} an item"
     )
     told = {
         "run": found["run"],
