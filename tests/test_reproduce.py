@@ -210,7 +210,7 @@ def test_a_dry_run_says_what_would_be_asked(tmp_path: Path) -> None:
     [
         ([], "give score or logit files"),
         (["--model", "m"], "--data says what is asked: boolq, mmlu"),
-        (["--model", "m", "--data", "boolqq"], "no set of this name"),
+        (["--model", "m", "--base-url", "http://127.0.0.1:9/v1", "--data", "boolqq"], "no set of this name"),
         (["nowhere.csv"], "no such file or folder"),
         (["x.csv", "--method", "psychic"], "'latent'"),
         (["x.csv", "--budgets", "9"], "within 1 to 8"),
