@@ -16,7 +16,7 @@ from blindcal.errors import ConfigError, InputError, StoreError
 from blindcal.estimate.latent import latent
 from blindcal.results.counting import read_counts
 from blindcal.results.finished import Finished, open_run
-from blindcal.results.merging import merge
+from blindcal.results.merging import merge, together
 from blindcal.settings import Settings
 from serving import replaying
 
@@ -107,3 +107,19 @@ def test_the_command_writes_a_result_and_counts(folders: list[Path], tmp_path: P
     assert "holds a run of its own" in str(again.exception)
     with pytest.raises(StoreError, match="has a result but no answers, as a merged one has"):
         open_run(out)
+
+
+def test_a_threshold_is_found_from_all_shards(folders: list[Path], runs: list[Finished]) -> None:
+    """The threshold to deploy is that of one fit of all runs' answers, and runs that overlap are refused."""
+    named = [str(folder) for folder in folders]
+    wish = ["--recall", "0.6", "--estimate", "--resamples", "40", "--json"]
+    said = CliRunner().invoke(app, ["threshold", *named, *wish])
+    assert said.exit_code == 0, said.output
+    point = together(runs).fit(40).operating_point(recall=0.6, confidence=None)
+    found = json.loads(said.stdout)
+    assert found["threshold"] == point.threshold
+    assert found["recall"] == point.recall
+    assert found["logit_bias"] is not None
+    assert together(runs).result.counts.items == N
+    twice = CliRunner().invoke(app, ["threshold", named[0], named[0], *wish])
+    assert isinstance(twice.exception, InputError)

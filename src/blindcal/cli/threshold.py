@@ -20,6 +20,7 @@ from blindcal.estimate.operating import TESTED, OperatingPoint
 from blindcal.estimate.uncertainty import Interval
 from blindcal.results.deploy import Deployment, deployment
 from blindcal.results.finished import Finished, open_run
+from blindcal.results.merging import together
 from blindcal.text import printable
 
 SHARE = FiniteRange(0, 1, min_open=True, max_open=True)
@@ -28,7 +29,14 @@ WIDE = 103  # columns that a table with three digits takes
 
 
 @click.command("threshold", short_help="Choose the threshold to deploy.")
-@click.argument("run", type=click.Path(path_type=Path), callback=options.existing_runs)
+@click.argument(
+    "runs",
+    nargs=-1,
+    required=True,
+    metavar="RUN...",
+    type=click.Path(path_type=Path),
+    callback=options.existing_runs,
+)
 @click.option(
     "--precision", type=SHARE, help="The lowest threshold whose positive decisions are so often right."
 )
@@ -62,7 +70,7 @@ WIDE = 103  # columns that a table with three digits takes
 )
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def command(
-    run: Path,
+    runs: tuple[Path, ...],
     precision: float | None,
     recall: float | None,
     cost_fp: float | None,
@@ -77,9 +85,9 @@ def command(
 ) -> None:
     """Choose the threshold to deploy from a finished audit, and print the request that decides by it.
 
-    RUN is the audit's folder. The request carries the threshold in its logit_bias, so the deployed model
-    takes the decision itself: one query at temperature 0, one token, no probabilities needed. Without a
-    wish, the precision, recall and accuracy of all thresholds are shown.
+    RUN is the audit's folder; of an audit in shards, name all of them. The request carries the threshold in
+    its logit_bias, so the deployed model takes the decision itself: one query at temperature 0, one token,
+    no probabilities needed. Without a wish, the precision, recall and accuracy of all thresholds are shown.
 
     \b
     Examples:
@@ -101,7 +109,8 @@ def command(
         raise click.UsageError("give one of --precision, --recall, or --cost-fp and --cost-fn")
     if not wanted and (snippet is not None or decisions is not None):
         raise click.UsageError("say what is wanted: --precision, --recall, or --cost-fp and --cost-fn")
-    read = open_run(run)
+    opened = [open_run(run) for run in runs]
+    read = together(opened) if len(opened) > 1 else opened[0]
     _caution(read)
     fit = read.fit(resamples)
     if sys.stderr.isatty():

@@ -37,42 +37,72 @@ def merge(runs: Sequence[Finished], *, resamples: int = 1000) -> AuditResult:
     InputError
         If an item is in two runs.
     """
-    first = runs[0]
-    _check_alike(runs)
-    labels = np.concatenate([run.labels for run in runs])
-    groups = numbered(tuple(chain.from_iterable(run.group_names for run in runs)))
-    answered = _joined(runs)
-    result = first.result
+    one = together(runs)
+    result, items = one.result, (one.labels, one.groups)
     how = Estimation(
         result.estimator,
-        design.make(result.method, labels),
+        design.make(result.method, one.labels),
         len(result.bins),
         result.level,
-        max(run.jitter for run in runs),
+        one.jitter,
         resamples,
     )
-    found = figures(how, labels, groups, answered)
-    parts = tuple(chain.from_iterable(run.parts for run in runs))
-    broken_down, parts_pvalue = (
-        break_down(how, labels, groups, parts, answered) if result.by is not None else ((), None)
+    found = figures(how, *items, one.answered)
+    parts, parts_pvalue = (
+        ((), None) if result.by is None else break_down(how, *items, one.parts, one.answered)
     )
     shown = {field.name for field in fields(Figures)} & {field.name for field in fields(AuditResult)}
-    stopped = [run.result.stopped for run in runs if run.result.stopped is not None]
     return replace(
         result,
         **{name: getattr(found, name) for name in shown},
         created=datetime.now(UTC).isoformat(timespec="seconds"),
-        complete=not stopped,
-        stopped=stopped[0] if stopped else None,
         items=" + ".join(run.result.items for run in runs),
-        parts=broken_down,
+        parts=parts,
         parts_pvalue=parts_pvalue,
-        counts=Tally(**_summed([asdict(run.result.counts) for run in runs])),
         spend=Spend(**_summed([asdict(run.result.spend) for run in runs])),
         seconds=sum(run.result.seconds for run in runs),
         oracle=None,  # each run was compared with its own
-        settings={**result.settings, "items": labels.size, "items_digest": None},
+        settings={**result.settings, "items": one.labels.size, "items_digest": None},
     )
+
+
+def together(runs: Sequence[Finished]) -> Finished:
+    """Runs on different items as one, for whoever wants its fit.
+
+    Its result counts what all of them asked, and has the first one's figures: `merge` makes those of all.
+
+    Raises
+    ------
+    ConfigError, InputError
+        As `merge` does.
+    """
+    first = runs[0]
+    _check_alike(runs)
+    names = tuple(chain.from_iterable(run.group_names for run in runs))
+    stopped = [run.result.stopped for run in runs if run.result.stopped is not None]
+    return replace(
+        first,
+        result=replace(
+            first.result,
+            complete=not stopped,
+            stopped=stopped[0] if stopped else None,
+            counts=Tally(**_summed([asdict(run.result.counts) for run in runs])),
+            probe=next((run.result.probe for run in runs if _forced(run)), first.result.probe),
+        ),
+        ids=tuple(chain.from_iterable(run.ids for run in runs)),
+        labels=np.concatenate([run.labels for run in runs]),
+        groups=numbered(names),
+        group_names=names,
+        parts=tuple(chain.from_iterable(run.parts for run in runs)),
+        digests=tuple(chain.from_iterable(run.digests for run in runs)),
+        answered=_joined(runs),
+        jitter=max(run.jitter for run in runs),
+        max_shift=min(run.max_shift for run in runs),
+    )
+
+
+def _forced(run: Finished) -> bool:
+    return bool((run.result.probe or {}).get("forced"))
 
 
 def _check_alike(runs: Sequence[Finished]) -> None:
