@@ -192,7 +192,7 @@ def test_gguf_equals_llama_cpp(smollm: HfModel) -> None:
     On 40 questions the log-odds differed by .07 on average and by .36 at most, and spread over several units.
     """
     pytest.importorskip("xllamacpp")
-    items = generate(8)
+    items = generate(5)
 
     async def served(base_url: str, model: str) -> tuple[Targets, list[Score]]:
         async with HttpEndpoint(Address(base_url, model, timeout=120)) as endpoint:
