@@ -70,6 +70,8 @@ def test_a_missing_key_is_noticed_before_anything_is_read(
     refused = blindcal(command, *given, "--model", "gpt-4o-mini")
     assert isinstance(refused.exception, ConfigError)
     assert "export OPENAI_API_KEY=..." in str(refused.exception)
+    with pytest.raises(ConfigError, match=r"export OPENAI_API_KEY=\.\.\."):
+        audit("none.csv", Settings(model="gpt-4o-mini"))
     assert list(tmp_path.iterdir()) == []
 
 

@@ -28,7 +28,7 @@ from blindcal.asking.run import run
 from blindcal.concluding import conclude
 from blindcal.endpoints.base import Endpoint
 from blindcal.endpoints.batches import Batches
-from blindcal.endpoints.http import HttpEndpoint
+from blindcal.endpoints.http import HttpEndpoint, keyless
 from blindcal.errors import ConfigError, NotIdentifiedError
 from blindcal.items.catalogue import open_items
 from blindcal.items.files import Items
@@ -146,6 +146,9 @@ async def audit_async(
     tell = stage or (lambda _: None)
     limits = limits or Limits()
     folder = Path(out) if out is not None else default_folder(items, settings.model)
+    missing = None if endpoint is not None or (folder / RUN_FILE).exists() else keyless(settings.address)
+    if missing is not None:
+        missing.check()
     tell("reading items")
     loaded = await asyncio.to_thread(
         open_items, items, settings.reading, data_dir=settings.data_dir, scratch=_there(folder)

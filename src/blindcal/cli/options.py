@@ -15,7 +15,7 @@ from blindcal.cli.ranges import FiniteRange
 from blindcal.endpoints import tokens
 from blindcal.endpoints.base import Endpoint
 from blindcal.endpoints.http import Address, HttpEndpoint, PlainHttpKeyWarning, keyless
-from blindcal.errors import ConfigError, StoreError
+from blindcal.errors import StoreError
 from blindcal.items import catalogue, files
 from blindcal.prices import Prices
 from blindcal.records import Item
@@ -302,11 +302,8 @@ def check_key(address: Address, *, begun: bool = False) -> None:
     """
     name = printable(address.api_key_env, 80)
     found = keyless(address)
-    if found is not None and found.needed and not begun:
-        raise ConfigError(
-            f"{printable(found.host, 80)} wants an API key and {name} is not set: export {name}=..., or name "
-            "the variable that holds the key with --api-key-env"
-        )
+    if found is not None and not begun:
+        found.check()
     source = click.get_current_context().get_parameter_source("api_key_env")
     if source is click.core.ParameterSource.COMMANDLINE and not os.environ.get(address.api_key_env):
         click.echo(f"warning: {name}, named by --api-key-env, is not set: no key is sent", err=True)

@@ -28,7 +28,7 @@ from yarl import URL
 from blindcal.endpoints import failures, replies
 from blindcal.errors import ConfigError, EndpointError, InputError
 from blindcal.records import Message, Reply, Request
-from blindcal.text import encodable
+from blindcal.text import encodable, printable
 
 if TYPE_CHECKING:
     import aiohttp  # slow to import, and needed by those who ask: not by a plan
@@ -61,10 +61,19 @@ class Address:
 
 @dataclass(frozen=True, slots=True)
 class Keyless:
-    """A host that would be asked without a key, and whether it answers nothing without one."""
+    """A host that would be asked without a key, the variable to set, and whether one is ``needed``."""
 
     host: str
+    variable: str
     needed: bool
+
+    def check(self) -> None:
+        """Raise `ConfigError` if asking is useless."""
+        if self.needed:
+            raise ConfigError(
+                f"{printable(self.host, 80)} wants an API key and {self.variable} is not set: export "
+                f"{self.variable}=..., or name the variable that holds the key with --api-key-env"
+            )
 
 
 class PlainHttpKeyWarning(UserWarning):
@@ -238,7 +247,11 @@ def keyless(address: Address, environ: Mapping[str, str] = os.environ) -> Keyles
     host = url.host or ""
     if url.scheme != "https" or is_loopback(host) or environ.get(address.api_key_env, "").strip():
         return None
-    return Keyless(host, needed=address.api_version is not None or host in _ALWAYS_KEYED)
+    return Keyless(
+        host,
+        printable(address.api_key_env, 80),
+        needed=address.api_version is not None or host in _ALWAYS_KEYED,
+    )
 
 
 def is_loopback(host: str) -> bool:
