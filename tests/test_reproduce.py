@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -192,6 +193,29 @@ def _asked(server: Server, items: Path, out: Path) -> Result:
     endpoint = ("--model", name, "--base-url", server.base_url, "--data", items)
     methods = ("--method", "latent", "--method", "temperature")
     return ok(*endpoint, *methods, "--budgets", "2", "--out", out, "--json", "--quiet")
+
+
+def test_models_behind_several_servers_are_one_table(tmp_path: Path) -> None:
+    """NAME@URL names a server of its own; one name at two addresses is refused."""
+    known = sources.read(write_recording(tmp_path, 40))
+    items = tmp_path / "set.jsonl"
+    write_items(items, list(known.recording.ids), known.labels.tolist())
+    other = replace(known.recording, name="other", logits=known.recording.logits[::-1].copy())
+    few = ("--data", items, "--method", "extraction", "--budgets", 1, "--out", tmp_path / "out")
+    with (
+        files.load(items) as questions,
+        replay.running(known.recording, questions) as here,
+        replay.running(other, questions) as there,
+    ):
+        first = ("--model", f"{known.recording.name}@{here.base_url}")
+        ok(*first, "--model", "other", "--base-url", there.base_url, *few)
+        assert here.requests > 40
+        assert there.requests > 40
+        lines = list(csv.DictReader((tmp_path / "out" / "cells.csv").read_text().splitlines()))
+        assert [line["model"] for line in lines] == [known.recording.name, "other"]
+        assert lines[0]["ece"] != lines[1]["ece"]
+        twice = reproduce(*first, "--model", known.recording.name, "--base-url", there.base_url, *few)
+        assert "one name at two addresses" in str(twice.exception)
 
 
 def test_a_dry_run_says_what_would_be_asked(tmp_path: Path) -> None:

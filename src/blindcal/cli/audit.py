@@ -19,6 +19,7 @@ from blindcal.cli.ranges import FiniteRange
 from blindcal.cli.status import described
 from blindcal.design import ESTIMATORS, METHODS
 from blindcal.errors import PendingError, UnfitError
+from blindcal.items import catalogue
 from blindcal.planning.plan import Plan, plan
 from blindcal.report.page import PAGE_FILE, write
 from blindcal.results.result import ANSWERS_FILE, FEW, RESULT_FILE, AuditResult, Estimate
@@ -233,6 +234,7 @@ def command(
         raise click.UsageError(f"--cancel: there is no run in {printable(str(folder), 200)}")
     say = (lambda _: None) if quiet else _say
     context = click.get_current_context()
+    catalogue.check_there(items)
     endpoint = options.open_endpoint(settings.address, begun=(folder / RUN_FILE).exists())
     try:
         with Bar(disable=quiet or None) as bar:

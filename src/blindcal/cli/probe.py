@@ -18,6 +18,7 @@ from blindcal.endpoints import tokens
 from blindcal.endpoints.base import Endpoint, Patient
 from blindcal.endpoints.http import HttpEndpoint
 from blindcal.endpoints.probe import ITEMS, Probe, probe
+from blindcal.items import catalogue
 from blindcal.records import Item, Reply, Request, Targets, Usage
 from blindcal.settings import Settings
 from blindcal.text import printable
@@ -69,6 +70,7 @@ def command(
       2  a wrong command line
     """
     settings = Settings(**chosen)
+    catalogue.check_there(items)
     endpoint = options.open_endpoint(settings.address)
     with options.load_items(items, settings) as questions:
         settings = settings.resolved(len(questions), questions.words)

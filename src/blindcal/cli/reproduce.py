@@ -59,7 +59,13 @@ class Budgets(click.ParamType[tuple[int, ...]]):
 
 @click.command("reproduce", short_help="The published table and figures, for any models.")
 @click.argument("files", nargs=-1, type=click.Path(path_type=Path))
-@click.option("--model", "models", multiple=True, help="A model behind --base-url; repeat for more.")
+@click.option(
+    "--model",
+    "models",
+    multiple=True,
+    metavar="NAME[@URL]",
+    help="A model behind --base-url, or behind a server of its own; repeat for more.",
+)
 @click.option(
     "--transformers",
     multiple=True,
@@ -162,6 +168,8 @@ def command(
       blindcal reproduce logits/ scores/                              files alone
       blindcal reproduce --model gpt-4o-mini --data boolq --data mmlu  an endpoint
       blindcal reproduce --transformers Qwen/Qwen2.5-7B-Instruct --data boolq
+      blindcal reproduce --data boolq --model llama@http://127.0.0.1:8000/v1 \\
+        --model qwen@http://127.0.0.1:8001/v1                         a server each
       blindcal reproduce --model llama --base-url http://127.0.0.1:8080/v1 --data mine.jsonl \\
         --template "{claim}\\nIs this true? Answer Yes or No."
     """
@@ -169,13 +177,15 @@ def command(
         raise click.UsageError("give score or logit files, --model NAME or --transformers NAME")
     if (models or transformers) and not data:
         raise click.UsageError(f"--data says what is asked: {', '.join(catalogue.NAMES)}, hf:NAME or a file")
+    for one in data:
+        catalogue.check_there(one)
     seeds = seeds or (ENDPOINT_SEEDS if models else FILE_SEEDS)
     wanted = Wanted(methods or tuple(WAYS), budgets, tuple(range(seeds)), bins)
-    asks = [(model, one) for model in models for one in data]
+    where = _addresses(models, base_url)
     settings = {
         (model, one): Settings(
             model=model,
-            base_url=base_url,
+            base_url=url,
             api=api,
             api_key_env=api_key_env,
             extra_body=extra_body,
@@ -183,14 +193,15 @@ def command(
             semantics=semantics,
             **chosen,
         )
-        for model, one in asks
+        for model, url in where.items()
+        for one in data
     }
     if dry_run:
         _say_plan(settings, wanted)
         return
     say = (lambda _: None) if quiet else _say
-    if settings:
-        options.check_key(next(iter(settings.values())).address, begun=(out / "runs").exists())
+    for address in {each.base_url: each.address for each in settings.values()}.values():
+        options.check_key(address, begun=(out / "runs").exists())
     try:
         paths = sources.find(list(files)) if files else []
         paths += [_score(model, one, out, chosen, say) for model in transformers for one in data]
@@ -209,6 +220,18 @@ def command(
     elif not quiet:
         click.echo(table.markdown(comparison))
         click.echo(f"everything is in {page}", err=True)
+
+
+def _addresses(models: tuple[str, ...], base_url: str) -> dict[str, str]:
+    """Where each model answers: at an address of its own (NAME@URL), or at the common one."""
+    found: dict[str, str] = {}
+    for given in models:
+        name, at, rest = given.partition("@http")  # names of models may hold an @ of their own
+        if found.setdefault(name, url := f"http{rest}" if at else base_url) != url:
+            raise ConfigError(
+                f"--model {printable(name, 80)}: one name at two addresses; serve it under another"
+            )
+    return found
 
 
 Key = tuple[str, str]

@@ -16,7 +16,7 @@ from blindcal.endpoints import tokens
 from blindcal.endpoints.base import Patient
 from blindcal.endpoints.http import HttpEndpoint
 from blindcal.errors import ConfigError
-from blindcal.items import files
+from blindcal.items import catalogue, files
 from blindcal.records import Item, Targets
 from blindcal.scoring.hf import HfModel, HfSettings
 from blindcal.scoring.logprobs import Reader, ScoreFile, in_order, marks, prefer, read_all
@@ -78,6 +78,7 @@ def command(
       asked      a digest of model and prompt: only what was begun with them is continued
     """
     settings = Settings(semantics="max", **chosen)
+    catalogue.check_there(items)
     endpoint = None if transformers else options.open_endpoint(settings.address)
     with options.load_items(items, settings) as questions:
         wanted = _Wanted(questions, first)

@@ -146,6 +146,12 @@ def is_name(source: str | Path) -> bool:
     return named and not Path(source).is_file()
 
 
+def check_there(source: str | Path) -> None:
+    """Refuse what is neither a file nor the name of a set, with the names there are."""
+    if not is_name(source) and not Path(source).is_file():
+        raise InputError(f"{printable(str(source))}: no such file, and no set of this name; {_listed()}")
+
+
 def open_items(
     source: str | Path,
     reading: Reading | None = None,
@@ -167,9 +173,8 @@ def open_items(
         Where a temporary copy goes.
     """
     reading = reading or Reading()
+    check_there(source)
     if not is_name(source):
-        if not Path(source).is_file():
-            raise InputError(f"{printable(str(source))}: no such file, and no set of this name; {_listed()}")
         return load(source, reading, scratch=scratch)
     name = str(source)
     if name in SETS:
