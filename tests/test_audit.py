@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from markupsafe import Markup
 
 from blindcal.asking.job import Limits, Progress
 from blindcal.auditing import audit, audit_async, default_folder
@@ -26,7 +27,8 @@ from blindcal.estimate.truth import binned_ece
 from blindcal.items.files import load
 from blindcal.planning.plan import plan
 from blindcal.prices import Prices
-from blindcal.records import Usage
+from blindcal.records import Reply, Request, Targets, Token, Usage
+from blindcal.report.page import render
 from blindcal.results import result as result_module
 from blindcal.results.result import AuditResult, Estimate, ece_if_invalid
 from blindcal.settings import Settings
@@ -318,6 +320,34 @@ def test_an_oracle_of_other_questions_is_refused(
         with pytest.raises(InputError, match=message):
             audit(items, settings(server), out=tmp_path / "run", oracle=scores)
     assert server.requests == 0
+
+
+class Evasive:
+    """An endpoint that never says one of the words."""
+
+    async def ask(self, request: Request) -> Reply:  # noqa: ARG002 - whatever is asked
+        return Reply("Maybe")
+
+    async def close(self) -> None:
+        pass
+
+
+def test_a_run_without_a_valid_answer_has_a_page(tmp_path: Path) -> None:
+    """Where no answer is one of the words, asking ends early, and the page says so and claims nothing."""
+    path = tmp_path / "items.jsonl"
+    lines = [json.dumps({"id": f"q{k}", "prompt": f"Is {k}?", "label": k % 2}) for k in range(400)]
+    path.write_text("\n".join(lines))
+    how: dict[str, Any] = {"endpoint": Evasive(), "targets": Targets((Token(1, "Yes"),), (Token(2, "No"),))}
+    found = audit(path, Settings(model="m"), out=tmp_path / "run", force=True, **how)
+    assert found.ece.value is None
+    assert not found.complete
+    assert found.stopped is not None
+    assert "none of" in found.stopped
+    assert 50 <= found.counts.invalid < 400
+    assert found.counts.positive + found.counts.negative == 0
+    page = Markup(render(found)).striptags()
+    assert "Nothing can be said about its calibration: not one of" in page
+    assert (tmp_path / "run" / "answers.csv").read_text().count("Maybe") == found.counts.invalid
 
 
 def test_the_schema_in_the_package_is_the_one_in_force() -> None:

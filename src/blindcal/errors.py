@@ -8,6 +8,7 @@ BlindcalError
 │   ├── RetryableError    may succeed if asked again later: 429, 5xx, a reset, a time-out
 │   ├── FatalError        will fail for every item: wrong key, model or address
 │   ├── ReplyError        one reply that is not what the protocol promises
+│   ├── NoSenseError      many replies, and none of them is one of the answers
 │   └── UnfitError        the wanted method would not measure anything here, as its probe or answers show
 ├── PendingError          nothing is wrong: a provider's batches are not finished yet
 ├── StoreError            a run file that is missing, foreign, of another version, or in use
@@ -52,6 +53,10 @@ class FatalError(EndpointError):
 
 class ReplyError(EndpointError):
     """One reply that is not what the protocol promises."""
+
+
+class NoSenseError(EndpointError):
+    """Many replies, and none of them is one of the answers."""
 
 
 class UnfitError(EndpointError):

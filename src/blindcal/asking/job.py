@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from blindcal.asking.question import Asking
 from blindcal.design import Design
-from blindcal.errors import InputError
+from blindcal.errors import InputError, NoSenseError
 from blindcal.prices import Prices
 from blindcal.records import Answered, Item, Reply, Request, Round, Usage
 from blindcal.store import UNASKED, AnswerArray, Saved, Store
@@ -141,7 +141,7 @@ class Asker(Protocol):
 
 async def rounds(design: Design, job: Job, asker: Asker) -> Outcome:
     """Have the rounds of a design answered, one after the other, as far as it goes."""
-    answered, first = Answered.empty(), 0
+    answered, first, nonsense = Answered.empty(), 0, None
     stored = job.store.rounds()
     for number in itertools.count():
         asked = stored[number] if number < len(stored) else design.next_round(answered)
@@ -150,14 +150,17 @@ async def rounds(design: Design, job: Job, asker: Asker) -> Outcome:
         if number >= len(stored):
             asked = replace(asked, shifts=np.clip(asked.shifts, -job.max_shift, job.max_shift))
             job.store.add_round(asked)
-        answers = await asker.ask(asked, first, job.store.answers(first, len(asked)))
+        try:
+            answers = await asker.ask(asked, first, job.store.answers(first, len(asked)))
+        except NoSenseError as error:  # no more is asked, and what came back is told
+            answers, nonsense = job.store.answers(first, len(asked)), str(error)
         have = answers != UNASKED
         answered = answered.with_round(_rows(asked, have), answers[have].astype(np.int64))
         first += len(asked)
-        if not have.all():
+        if nonsense or not have.all():
             break
     asker.tell()
-    return Outcome(answered, asker.usage, asker.stopped)
+    return Outcome(answered, asker.usage, nonsense or asker.stopped)
 
 
 def _rows(asked: Round, chosen: npt.NDArray[np.bool_]) -> Round:

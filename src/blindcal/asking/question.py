@@ -10,7 +10,7 @@ from typing import Protocol
 import numpy as np
 
 from blindcal.chance import query_seeds
-from blindcal.errors import EndpointError, InputError, UnfitError
+from blindcal.errors import EndpointError, InputError, NoSenseError, UnfitError
 from blindcal.estimate.verbalized import parse_verbalized
 from blindcal.records import INVALID, NEGATIVE, POSITIVE, FloatArray, Message, Request, Targets
 from blindcal.text import printable, spoken
@@ -88,7 +88,7 @@ class Question:
 
     def complaint(self, count: int, text: str) -> EndpointError:
         """The words are wrong, or the bias does nothing."""
-        return EndpointError(
+        return NoSenseError(
             f"none of {count} answers is one of the answer words (the last one: {text[:40]!r}): "
             "check the words and tokens, and that logit_bias acts"
         )
