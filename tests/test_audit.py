@@ -411,6 +411,16 @@ def test_a_bar_shows_invalid_share_and_cost(capsys: pytest.CaptureFixture[str]) 
     assert "cost=$0.5000" in shown
 
 
+def test_a_bar_ends_at_its_end(capsys: pytest.CaptureFixture[str]) -> None:
+    """However soon after the one before, the last state is shown, closed or not: a notebook closes none."""
+    bar = Bar(mininterval=3600)
+    bar(Progress(1, 600, Usage(1, 1), None, 32))
+    bar(Progress(489, 600, Usage(489, 489), None, 32))
+    bar(Progress(600, 600, Usage(600, 600), None, 32))
+    assert "600/600" in capsys.readouterr().err
+    bar.close()
+
+
 def test_the_headline_says_what_its_figures_are_worth(
     items: Path, server: Server, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

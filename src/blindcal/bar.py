@@ -47,6 +47,8 @@ class Bar:
         if progress.done == bar.n:  # waiting: the clock goes on at least
             bar.refresh()
         bar.update(progress.done - bar.n)
+        if progress.done >= progress.total:  # tqdm may hold it back as too soon, and no more will come
+            bar.refresh()
 
     def close(self) -> None:
         """Leave the last state on the screen."""
