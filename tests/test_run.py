@@ -89,12 +89,18 @@ class Fake:
 
 
 async def ask_all(
-    fake: Fake, path: Path, *, rounds: int = 1, limits: Limits = QUICK, **more: Any
+    fake: Fake,
+    path: Path,
+    *,
+    rounds: int = 1,
+    limits: Limits = QUICK,
+    items: list[Item] | None = None,
+    **more: Any,
 ) -> tuple[Outcome, Store]:
     store = Store.open(path / "run.sqlite")
     try:
         store.begin({}, make_items(fake.n))
-        job = Job(make_items(fake.n), QUESTION, store, limits, **more)
+        job = Job(items or make_items(fake.n), QUESTION, store, limits, **more)
         return await run(Dithered(fake.n, rounds), job, fake), store
     finally:
         store.close()
@@ -380,6 +386,20 @@ def test_a_limit_ends_a_run_at_the_same_query_however_often_it_was_stopped(tmp_p
         Store.read(tmp_path / "stopped" / "run.sqlite") as stopped,
     ):
         assert left.answers(0, 300).tolist() == stopped.answers(0, 300).tolist()
+
+
+def test_an_item_that_cannot_be_read_any_more_ends_the_run(tmp_path: Path) -> None:
+    """Where it is looked at for its price, too, its error ends the run; what was answered is kept."""
+
+    class Torn(list[Item]):
+        def __getitem__(self, number: Any) -> Any:
+            if number == 7:
+                raise InputError("the file has changed")
+            return super().__getitem__(number)
+
+    limits, torn = Limits(max_cost=1.0, concurrency=4), Torn(make_items(60))
+    with pytest.raises(InputError, match="the file has changed"):
+        asyncio.run(ask_all(Fake(60), tmp_path, limits=limits, items=torn, prices=Prices(1, 1)))
 
 
 def test_max_cost_is_not_passed(tmp_path: Path) -> None:

@@ -141,7 +141,12 @@ class _Runner:
         if self._stop.is_set() or self.stopped or self._taken == self._queries.size:
             return None
         position = int(self._queries[self._taken])
-        if (why := self._spent_up(position)) is not None:
+        try:
+            why = self._spent_up(position)
+        except Exception as error:  # an item that can no longer be read
+            self._fail(error)
+            return None
+        if why is not None:
             if not self._under_way:  # until then, those may turn out cheaper than feared and leave room
                 self.stopped = why
             return None
