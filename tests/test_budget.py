@@ -199,6 +199,14 @@ def test_the_command_names_unknown_prices_and_the_next_dollar(
     asked = server.requests
     dry = CliRunner().invoke(app, [*given, "--price-in", "1000", "--price-out", "0", "--dry-run"])
     assert re.search(r"budget     \$.* pays for about 0\.[5-9]\d queries an item", dry.output)
+    for method, words in (
+        ("blind", r"budget .* pays for all of it"),
+        ("sampling", r"budget .* pays for about \d+ of the items"),
+        ("verbalized", r"budget .* pays for about \d+% of the queries: the run stops there"),
+    ):
+        priced = ["--price-in", "1000", "--price-out", "100", "--method", method, "--dry-run"]
+        found = CliRunner().invoke(app, [*given, *priced])
+        assert re.search(words, found.output), found.output
     refused = CliRunner().invoke(app, given)
     assert refused.exit_code == 2
     assert "none are known for 'replay'" in refused.output

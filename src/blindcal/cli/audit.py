@@ -328,7 +328,7 @@ def _paid_for(planned: Plan, settings: Settings, max_cost: float) -> str:
         return f"pays for about {queries / planned.items:.2f} queries an item"
     if max_cost >= planned.cost:
         return "pays for all of it"
-    if settings.method == "latent" or settings.subset is not None:
+    if settings.method == "latent" or settings.reads == "stated" or settings.subset is not None:
         return f"pays for about {queries / planned.queries:.0%} of the queries: the run stops there"
     return f"pays for about {planned.items * queries / planned.queries:,.0f} of the items"
 

@@ -77,9 +77,10 @@ class Share:
 def shares(settings: Settings, limits: Limits, store: Store) -> bool:
     """Whether the money decides how many items are asked: by methods that ask each of them as often.
 
-    So it is where a sum is given and no number of items, and where it was so before.
+    So it is where a sum is given and no number of items, and where it was so before. Without a probe nothing
+    is known of what a query costs: there a sum only ends the run.
     """
-    if settings.method == "latent" or settings.subset is not None:
+    if settings.method == "latent" or settings.reads == "stated" or settings.subset is not None:
         return False
     return store.note(_SHARE) is not None or (limits.max_cost is not None and not store.rounds())
 
