@@ -26,7 +26,7 @@ from blindcal.endpoints import replay
 from blindcal.endpoints.recording import Spoken
 from blindcal.items import catalogue
 from blindcal.reproduce import audited, sources, table
-from blindcal.reproduce.cells import Cache, Wanted, compute
+from blindcal.reproduce.cells import WAYS, Cache, Wanted, compute
 from blindcal.reproduce.sources import Source
 from blindcal.simulate import simulate
 
@@ -103,6 +103,9 @@ def main() -> None:
     parser.add_argument("--only", default="")
     parser.add_argument("--table", action="store_true", help="every row, not latent alone")
     parser.add_argument("--budgets", type=int, default=8, help="with --table: up to so many queries an item")
+    parser.add_argument(
+        "--method", action="append", choices=list(WAYS), help="with --table: only these rows; repeat for more"
+    )
     parser.add_argument("--cache", type=Path, default=Path(".bench"))
     parser.add_argument("--runs", type=Path, help="with --table: keep what was asked here, and go on with it")
     parser.add_argument("--port", type=int, default=18432, help="with --runs: where the server answers")
@@ -112,7 +115,8 @@ def main() -> None:
     else:
         print("| cell | items | oracle | over HTTP | `simulate` | equal | 95% interval | seconds |")
     print("|---" * (9 if arguments.table else 8) + "|")
-    wanted = Wanted(budgets=tuple(range(1, arguments.budgets + 1)), seeds=(0,))
+    ways = tuple(arguments.method or WAYS)
+    wanted = Wanted(ways, tuple(range(1, arguments.budgets + 1)), seeds=(0,))
     for path in sources.find([arguments.data / "logits"]):
         if arguments.only in path.name:
             source, folder = sources.read(path), arguments.data
