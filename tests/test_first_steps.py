@@ -60,20 +60,21 @@ def server(items: Path) -> Iterator[Server]:
 def test_a_missing_key_is_noticed_before_anything_is_read(
     command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """OpenAI's address without a key is an error that names the variable, even before a missing file."""
+    """OpenAI's address without a key is an error that names the variable, before the file is read."""
     monkeypatch.delenv("OPENAI_API_KEY", raising=False)
     monkeypatch.delenv("OPENAI_BASE_URL", raising=False)
     monkeypatch.chdir(tmp_path)
+    (tmp_path / "broken.csv").write_text("no label\n")
     given = {
-        "score": ("none.csv", "--out", "scores.csv"),
-        "reproduce": ("--data", "none.csv"),
-    }.get(command, ("none.csv",))
+        "score": ("broken.csv", "--out", "scores.csv"),
+        "reproduce": ("--data", "broken.csv"),
+    }.get(command, ("broken.csv",))
     refused = blindcal(command, *given, "--model", "gpt-4o-mini")
     assert isinstance(refused.exception, ConfigError)
     assert "export OPENAI_API_KEY=..." in str(refused.exception)
     with pytest.raises(ConfigError, match=r"export OPENAI_API_KEY=\.\.\."):
-        audit("none.csv", Settings(model="gpt-4o-mini"))
-    assert list(tmp_path.iterdir()) == []
+        audit("broken.csv", Settings(model="gpt-4o-mini"))
+    assert [path.name for path in tmp_path.iterdir()] == ["broken.csv"]
 
 
 def test_only_other_machines_want_keys() -> None:
