@@ -86,7 +86,7 @@ def test_ray_counts_as_one_machine_does() -> None:
     """Shards counted on a real Ray, rows of an item apart, give the same counts, estimate and interval."""
     command = [sys.executable, str(ROOT / "bench" / "shards.py"), "--answers", "20000", "--shards", "3"]
     command += ["--queries", "1", "2", "--resamples", "50"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=250)
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-2000:]
     reports = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
     assert [(one["queries"], one["answers"], one["equal"]) for one in reports] == [

@@ -28,14 +28,13 @@ def test_the_notebook_is_kept_without_outputs() -> None:
     assert all(cell.get("execution_count") is None for cell in notebook.cells)
 
 
-@pytest.mark.timeout(120)
 def test_the_notebook_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A kernel runs every cell: simulated answers, an audit over HTTP with progress, figures, a threshold."""
     for name in ("JUPYTER_CONFIG_DIR", "JUPYTER_DATA_DIR", "JUPYTER_RUNTIME_DIR", "IPYTHONDIR"):
         monkeypatch.setenv(name, str(tmp_path / name))  # neither the user's start-up files nor kernels
     notebook = written()
     where = {"metadata": {"path": str(tmp_path)}}
-    NotebookClient(notebook, timeout=60, kernel_name="python3", resources=where).execute()
+    NotebookClient(notebook, timeout=None, kernel_name="python3", resources=where).execute()
     found = outputs(notebook)
     pages = [one.data["text/html"] for one in found if "text/html" in one.get("data", {})]
     assert sum(page.count("<svg") for page in pages) == 6
