@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from blindcal.estimate.counts import Counts
     from blindcal.estimate.latent import LatentFit, latent
     from blindcal.estimate.truth import BinnedCalibration, binned_ece
+    from blindcal.results.finished import Finished, open_run
     from blindcal.results.result import AuditResult
     from blindcal.settings import Settings
 
@@ -24,6 +25,7 @@ __all__ = [
     "BlindResult",
     "BlindcalError",
     "Counts",
+    "Finished",
     "LatentFit",
     "Settings",
     "audit",
@@ -31,6 +33,7 @@ __all__ = [
     "binned_ece",
     "blind",
     "latent",
+    "open_run",
 ]
 
 # Everything is imported when it is first asked for: estimating needs no HTTP client, and the command line
@@ -41,6 +44,7 @@ _LATER = {
     "BinnedCalibration": "estimate.truth",
     "BlindResult": "estimate.blind",
     "Counts": "estimate.counts",
+    "Finished": "results.finished",
     "LatentFit": "estimate.latent",
     "Settings": "settings",
     "audit": "auditing",
@@ -48,6 +52,7 @@ _LATER = {
     "binned_ece": "estimate.truth",
     "blind": "estimate.blind",
     "latent": "estimate.latent",
+    "open_run": "results.finished",
 }
 
 
