@@ -19,7 +19,7 @@ from blindcal.settings import Settings
 
 @click.command("demo")
 @click.option(
-    "--n", type=click.IntRange(20), default=300, show_default=True, help="How many built-in questions."
+    "--n", type=click.IntRange(20), default=600, show_default=True, help="How many built-in questions."
 )
 @click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Of questions and design.")
 @click.option(
