@@ -53,7 +53,7 @@ class Outcome:
     high: float
     estimate: float
     pvalue: float
-    others: dict[str, bool]  # whether the interval of each other quantity covers
+    others: dict[str, float]  # whether each other interval covers; of the curve, at how many of 5 points
 
 
 def observe(
@@ -66,7 +66,14 @@ def observe(
         labels[asked.items], asked.shifts, asked.answers, items=asked.items, resamples=RESAMPLES
     )
     interval = fit.interval("ece", bins=5)
-    held = {name: value in fit.interval(name) for name, value in others.items()}
+    held: dict[str, float] = {name: value in fit.interval(name) for name, value in others.items()}
+    if isinstance(population, Population):
+        band, at = fit.curve(), np.quantile(f, [0.1, 0.25, 0.5, 0.75, 0.9])
+        low, high = (np.interp(at, band.f, end) for end in (band.low, band.high))
+        truly = population.curve(at)
+        held["curve"] = float(((low <= truly) & (truly <= high)).mean())
+    else:
+        held["curve"] = np.nan  # what a file's curve is at a point, nobody knows
     return Outcome(truth, interval.low, interval.high, fit.ece(5), fit.calibrated_pvalue(), held)
 
 

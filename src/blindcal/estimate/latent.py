@@ -53,8 +53,8 @@ from blindcal.records import INVALID, NEGATIVE, POSITIVE, FloatArray, IntArray
 
 _JITTERS = (0.0, 0.05, 0.1, 0.2, 0.4, 0.8)
 _CLEARLY = 3.0  # units of log-evidence by which more jitter must do better than less
-# How much wider the interval of the AUROC is than the refits say: what a smooth curve bends in the order of
-# items that few thresholds tell apart, every refit bends alike. Measured by bench/coverage.py --unseen.
+# How much wider than the refits say the AUROC's interval and the curve's band are: what a smooth curve bends,
+# every refit bends alike. Measured by bench/coverage.py --unseen.
 _BENT = 1.25
 _WIDE = 0.25  # of probability: a smooth density may be trusted to bridge less, and not more
 
@@ -167,7 +167,7 @@ class LatentFit(DrawnFit):
     def curve(self, points: int = 99, level: float = 0.95) -> Curve:
         """Calibration curve E[Y|f] with a pointwise band."""
         f = np.arange(1, whole(points, "points") + 1) / (points + 1)
-        low, high = self._band(of.curve(self.draws), level)
+        low, high = stretched(*self._band(of.curve(self.draws), level), _BENT)
         value = of.curve(self.population)
         at = [np.interp(f, MID_P, column) for column in (value, low, high)]
         return Curve(f, at[0], at[1], at[2], level)
@@ -349,7 +349,8 @@ class LatentFit(DrawnFit):
         value = _SCALARS[quantity]
         found = percentile_interval(value(self.draws), level)
         if quantity == "auroc":
-            found = stretched(found, _BENT)
+            ends = stretched(found.low, found.high, _BENT)
+            found = Interval(float(ends[0]), float(ends[1]), level)
         return self._widened(found, float(value(self.population)), _MOST.get(quantity, 1.0))
 
     def _widened(self, found: Interval, value: float, most: float = 1.0) -> Interval:

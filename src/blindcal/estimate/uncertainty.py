@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import ArrayLike
 from scipy.special import expit, logit, ndtr
 
 from blindcal.records import FloatArray
@@ -38,11 +39,11 @@ def percentile_interval(draws: FloatArray, level: float) -> Interval:
     return Interval(float(low), float(high), level)
 
 
-def stretched(found: Interval, factor: float) -> Interval:
-    """An interval of a share, made so many times as wide around its middle, on the scale of log-odds."""
-    low, high = logit(np.clip([found.low, found.high], 1e-12, 1 - 1e-12))
-    more = (factor - 1) * (high - low) / 2
-    return Interval(float(expit(low - more)), float(expit(high + more)), found.level)
+def stretched(low: ArrayLike, high: ArrayLike, factor: float) -> tuple[FloatArray, FloatArray]:
+    """Intervals of shares, made so many times as wide around their middle, on the scale of log-odds."""
+    below, above = (logit(np.clip(end, 1e-12, 1 - 1e-12)) for end in (low, high))
+    more = (factor - 1) * (above - below) / 2
+    return np.asarray(expit(below - more)), np.asarray(expit(above + more))
 
 
 def absolute_sum_interval(estimate: FloatArray, draws: FloatArray, level: float) -> Interval:
