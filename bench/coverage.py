@@ -136,7 +136,8 @@ def main() -> None:
             print("|---" * (2 + len(found[0][2][0].others)) + "|")
             for name, n, outcomes in found:
                 shares = np.mean([list(o.others.values()) for o in outcomes], axis=0)
-                print(f"| {name} | {n} | " + " | ".join(f"{share:.1%}" for share in shares) + " |")
+                shown = ["" if np.isnan(share) else f"{share:.1%}" for share in shares]
+                print(f"| {name} | {n} | " + " | ".join(shown) + " |")
             return
         for n in arguments.sizes:
             for population in (*POPULATIONS, *(ALTERNATIVES if n == 3000 else ())):
