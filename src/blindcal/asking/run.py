@@ -3,9 +3,8 @@
 The rule that makes it safe: a query is under way until its answer is on disk, and never are more than
 ``concurrency`` under way. So that is the most a crash can lose, to be asked and paid again.
 
-Queries come from one generator and are taken by a worker only when there is room, so a million of them
-are never a million tasks. Nothing is cancelled to stop a run: no new query goes out, and what is under way
-is waited for and kept.
+A query is taken by a worker only when there is room, so a million of them are never a million tasks. Nothing
+is cancelled to stop a run: no new query goes out, and what is under way is waited for and kept.
 """
 
 from __future__ import annotations

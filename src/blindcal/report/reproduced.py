@@ -181,21 +181,13 @@ def page(
     files: Sequence[str],
 ) -> str:
     """One page with the tables and the figures that needs no other file."""
-    import jinja2
+    from blindcal.report.page import environment, style
 
-    from blindcal.report.style import theme_css
-
-    environment = jinja2.Environment(
-        loader=jinja2.PackageLoader("blindcal.report", "."),
-        autoescape=True,
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    environment.filters["shown"] = lambda text: printable(str(text), 400)
-    return environment.get_template("reproduced.html").render(
+    templates = environment()
+    templates.filters["shown"] = lambda text: printable(str(text), 400)
+    return templates.get_template("reproduced.html").render(
         comparison=comparison,
-        css=theme_css() + Path(__file__).with_name("reproduced.css").read_text(encoding="utf-8"),
+        css=style("reproduced.css"),
         figures=[(one.title, svg(one.figure, one.title)) for one in drawn],
         tables=tables,
         notes=notes,
