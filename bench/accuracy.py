@@ -19,7 +19,7 @@ from tqdm import tqdm
 
 from blindcal.records import FloatArray, IntArray
 from blindcal.reproduce import sources
-from blindcal.simulate import simulate
+from blindcal.simulation.simulate import simulate
 
 BUDGETS = (1, 2, 3, 4, 6, 8)
 JITTER = 0.2  # on the log-odds: the most seen of llama.cpp with prompt caching and concurrent slots

@@ -31,20 +31,20 @@ from tqdm import tqdm
 import accuracy
 import client
 from blindcal import design
-from blindcal.asking.batched import Polling, run_batched
-from blindcal.asking.job import Job
-from blindcal.asking.question import Question
+from blindcal.auditing.batch_sender import Polling, run_batched
+from blindcal.auditing.job import Job
 from blindcal.endpoints.batches import Batches
 from blindcal.endpoints.http import Address, HttpEndpoint
-from blindcal.endpoints.replay_batches import BatchBehaviour, Desk
-from blindcal.endpoints.wire import HttpRequest, HttpResponse, Listener
+from blindcal.endpoints.query_format import TokenQuestion
 from blindcal.errors import PendingError
 from blindcal.estimate.truth import binned_ece
 from blindcal.items.files import load
 from blindcal.methods import estimate_ece
 from blindcal.records import Targets, Token
-from blindcal.simulate import ask
-from blindcal.store import Store
+from blindcal.simulation.http_server import HttpRequest, HttpResponse, Listener
+from blindcal.simulation.replay_batches import BatchBehaviour, Desk
+from blindcal.simulation.simulate import ask
+from blindcal.store.run_store import Store
 
 
 def error(job: tuple[Path, float, bool, int]) -> tuple[float, float]:
@@ -101,7 +101,7 @@ async def measure(url: str, folder: Path, n: int) -> None:
     with path.open("w") as file:
         for k in range(n):
             file.write(json.dumps({"prompt": f"{client.PROMPT} {k}?", "label": k % 2}) + "\n")
-    question = Question(Targets((Token(1, "Yes"),), (Token(2, "No"),)))
+    question = TokenQuestion(Targets((Token(1, "Yes"),), (Token(2, "No"),)))
     with load(path) as items, Store.open(folder / "run.sqlite") as store:
         store.begin({}, items)
         job = Job(items, question, store)

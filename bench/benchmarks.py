@@ -21,7 +21,7 @@ import numpy as np
 import pages
 import paper
 from blindcal.reproduce import sources
-from blindcal.reproduce.cells import Cache, Found, Wanted, compute
+from blindcal.reproduce.cells import Cache, CellSelection, Found, compute
 from blindcal.reproduce.sources import Source
 
 SEEDS = 20
@@ -34,7 +34,7 @@ figure on this page comes from that command. `blindcal reproduce` makes the same
 models of your own ([how](reproduce.md)). The oracle is the binned ECE of the hidden
 probabilities, 5 equal bins on the positive class unless said otherwise; errors are |estimate -
 oracle|. The over-HTTP counterpart is at the end of [reproduce](reproduce.md)."""
-Work = list[tuple[Source, Wanted]]
+Work = list[tuple[Source, CellSelection]]
 
 
 def studies(data: Path, cache: Path, seeds: tuple[int, ...]) -> dict[str, Work]:
@@ -42,7 +42,7 @@ def studies(data: Path, cache: Path, seeds: tuple[int, ...]) -> dict[str, Work]:
     recorded = [sources.read(path) for path in sources.find([data / "logits"])]
     scores = [sources.read(path) for path in sources.find([data / "scores"])]
     plain = tuple(range(SEEDS))
-    whole = Wanted(seeds=seeds, plain_seeds=plain)
+    whole = CellSelection(seeds=seeds, plain_seeds=plain)
     once = replace(whole, ways=("blind", "latent"), budgets=(1,))
     spelled = replace(once, ways=("blind", "latent", "sampling+latent"))
     found: dict[str, Work] = {

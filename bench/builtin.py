@@ -16,7 +16,7 @@ import numpy as np
 from scipy.stats import rankdata
 
 from blindcal.estimate.truth import binned_ece
-from blindcal.items.scores import read_scores
+from blindcal.items.score_files import read_scores
 from blindcal.records import FloatArray, IntArray
 
 

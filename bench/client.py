@@ -25,8 +25,8 @@ import orjson
 import uvloop
 
 from blindcal.endpoints.http import Address, HttpEndpoint
-from blindcal.endpoints.wire import HttpRequest, HttpResponse, Listener
 from blindcal.records import Message, Request
+from blindcal.simulation.http_server import HttpRequest, HttpResponse, Listener
 
 PROMPT = "Passage: " + "All biomass goes through at least some of these steps. " * 14 + "Answer Yes or No."
 BIAS = {1000 + k: 50.0 + 0.25 * k for k in range(12)}

@@ -31,7 +31,7 @@ from blindcal.estimate.latent import LatentFit
 from blindcal.estimate.paired import Difference, differences
 from blindcal.estimate.truth import binned_ece
 from blindcal.records import FloatArray, IntArray
-from blindcal.simulate import ask
+from blindcal.simulation.simulate import ask
 
 RESAMPLES = 300
 

@@ -27,7 +27,7 @@ from tqdm import tqdm
 
 import blindcal
 from blindcal import design
-from blindcal.simulate import ask
+from blindcal.simulation.simulate import ask
 from populations import POPULATIONS, Population, Recorded, drawn, narrow
 
 SIZES = (500, 3000, 20000)

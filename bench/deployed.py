@@ -25,15 +25,15 @@ import numpy as np
 from tqdm import tqdm
 
 import blindcal
-from blindcal.asking.question import Question
-from blindcal.endpoints import replay
 from blindcal.endpoints.http import Address, HttpEndpoint
+from blindcal.endpoints.query_format import TokenQuestion
 from blindcal.errors import NotIdentifiedError
 from blindcal.items import catalogue
 from blindcal.records import POSITIVE, FloatArray, IntArray, Item, Request
 from blindcal.reproduce import sources
-from blindcal.results.deploy import deployment
-from blindcal.results.finished import Finished, open_run
+from blindcal.results.deployment import deployment
+from blindcal.results.run import Run, open_run
+from blindcal.simulation import replay
 
 AT_ONCE = 32
 
@@ -81,11 +81,11 @@ class Outcome:
     beyond: float = 0.0
 
 
-async def decide(run: Finished, items: Sequence[Item], shift: float) -> IntArray:
+async def decide(run: Run, items: Sequence[Item], shift: float) -> IntArray:
     """What the deployed model decides on each item, asked with the request that is printed."""
     made = deployment(run, shift)
     bias = {int(token): value for token, value in made.logit_bias.items()}
-    question = Question(run.result.targets, run.settings["offset"])
+    question = TokenQuestion(run.result.targets, run.settings["offset"])
     answers = np.empty(len(items), np.int64)
     numbers = iter(range(len(items)))
     async with HttpEndpoint(Address(run.settings["base_url"], run.settings["model"])) as endpoint:

@@ -18,7 +18,7 @@ import time
 from itertools import islice
 from pathlib import Path
 
-from blindcal.endpoints.local import Settings, serve
+from blindcal.endpoints.local_server import ServerSettings, serve
 from blindcal.items.generated import generate
 
 PAPER = "Passage: {passage}\nQuestion: {question}?\nAnswer True or False."
@@ -46,7 +46,7 @@ def boolq(folder: Path, source: Path, n: int) -> Path:
     return path
 
 
-def measure(name: str, items: Path, options: list[str], folder: Path, settings: Settings) -> None:
+def measure(name: str, items: Path, options: list[str], folder: Path, settings: ServerSettings) -> None:
     """Score and audit one set, and print what was found."""
     scores, run = folder / f"{name}-scores.csv", folder / f"{name}-run"
     with serve(settings=settings) as served:
@@ -90,7 +90,7 @@ def main() -> None:
     )
     options = parser.parse_args()
     options.out.mkdir(parents=True, exist_ok=True)
-    settings = Settings(port=options.port, threads=options.threads)
+    settings = ServerSettings(port=options.port, threads=options.threads)
     if options.only != "boolq":
         measure("builtin", builtin(options.out, options.n), [], options.out, settings)
     if options.boolq is not None and options.only != "builtin":

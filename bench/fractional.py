@@ -19,9 +19,9 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 import numpy as np
 from tqdm import tqdm
 
-from blindcal.items.scores import read_scores
+from blindcal.items.score_files import read_scores
 from blindcal.records import FloatArray
-from blindcal.simulate import simulate
+from blindcal.simulation.simulate import simulate
 
 BUDGETS = (1.0, 1.25, 1.5, 1.75, 2.0)
 

@@ -22,7 +22,7 @@ from tqdm import tqdm
 
 import blindcal
 from blindcal import design
-from blindcal.simulate import ask
+from blindcal.simulation.simulate import ask
 from populations import Population, Recorded, drawn
 
 CONFIDENCES = (0.9, 0.95, 0.99)
@@ -31,7 +31,7 @@ RESAMPLES = 300
 
 
 def replicate(place: tuple[Path | None, int, int]) -> list[float]:
-    """The true ECE, its estimate, and the bound at each confidence, as `blindcal.results.gate` has it."""
+    """The true ECE, its estimate, and the bound at each confidence, as `blindcal.results.check` has it."""
     path, n, seed = place
     population = drawn(seed) if path is None else Recorded(path)
     truth = population.ece(5, 1_000_000) if isinstance(population, Population) else population.ece(5)

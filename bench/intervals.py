@@ -19,12 +19,13 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 import numpy as np
 
-from blindcal import design, simulate
+from blindcal import design
 from blindcal.estimate.truth import binned_ece
 from blindcal.records import FloatArray, IntArray
 from blindcal.reproduce import sources
 from blindcal.results.figures import Estimation, Figures, figures
 from blindcal.results.result import Estimate
+from blindcal.simulation import simulate
 
 SETS = {
     "Qwen2.5-Coder-1.5B, BoolQ": "logits/qwen__boolq__logits.csv.gz",

@@ -1,4 +1,4 @@
-"""The table of ``blindcal.endpoints.openai_ids``, made anew from OpenAI's published vocabularies.
+"""The table of ``blindcal.endpoints.openai_token_ids``, made anew from OpenAI's published vocabularies.
 
 python bench/openai_ids.py
 """
@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import warnings
 
-from blindcal.endpoints.openai_ids import ENCODINGS, table
+from blindcal.endpoints.openai_token_ids import ENCODINGS, table
 
 
 def main() -> None:

@@ -13,14 +13,14 @@ import numpy as np
 import paper
 from blindcal.estimate.truth import blind_bounds
 from blindcal.records import FloatArray, Semantics, Targets
-from blindcal.report import reproduced as drawings
 from blindcal.report.style import file_bytes
-from blindcal.reproduce.cells import Found, Wanted
+from blindcal.reproduce import page as drawings
+from blindcal.reproduce.cells import CellSelection, Found
 from blindcal.reproduce.names import file_name
 from blindcal.reproduce.sources import Source
 from blindcal.reproduce.table import (
     DASH,
-    Comparison,
+    MethodTable,
     Row,
     column_of,
     errors_table,
@@ -29,15 +29,15 @@ from blindcal.reproduce.table import (
     markdown_table,
 )
 
-Work = Sequence[tuple[Source, Wanted]]
+Work = Sequence[tuple[Source, CellSelection]]
 IMAGES = Path("images", "benchmarks")
 
 
-def comparison(work: Work, found: Sequence[Found]) -> Comparison:
+def comparison(work: Work, found: Sequence[Found]) -> MethodTable:
     """The columns of a study whose sources are all asked alike."""
     wanted = work[0][1]
     columns = [column_of(source, cells, wanted.bins) for (source, _), cells in zip(work, found, strict=True)]
-    return Comparison(tuple(columns), wanted.bins, wanted.seeds)
+    return MethodTable(tuple(columns), wanted.bins, wanted.seeds)
 
 
 def draw(work: Work, found: Sequence[Found], folder: Path) -> None:
@@ -116,7 +116,7 @@ _SHOWN = (
 )
 
 
-def by_budget(compared: Comparison) -> str:
+def by_budget(compared: MethodTable) -> str:
     """Methods down, budgets across: mean errors over the columns."""
     budgets = range(1, 9)
     ways = dict.fromkeys(row.way for row in compared.rows if row.way != "verbalized")
@@ -126,7 +126,7 @@ def by_budget(compared: Comparison) -> str:
     return markdown_table(lines)
 
 
-def claims(compared: Comparison) -> str:
+def claims(compared: MethodTable) -> str:
     """What is claimed of our methods, on the mean over the cells and cell by cell."""
     checks: list[tuple[str, list[tuple[Row, Row]]]] = [
         (
@@ -240,7 +240,7 @@ def _averaged(work: Work, found: Sequence[Found]) -> FloatArray:
     return np.asarray(np.abs(np.abs(said).sum(axis=1) - np.abs(oracle).sum(axis=1)))
 
 
-def sizes(work: Work, found: Sequence[Found], whole: Comparison) -> str:
+def sizes(work: Work, found: Sequence[Found], whole: MethodTable) -> str:
     """(d) How N moves the error."""
     errors: dict[tuple[str, int, str], list[float]] = {}
     for (source, wanted), cells in zip(work, found, strict=True):
@@ -333,7 +333,7 @@ def _pair(source: Source) -> Source:
     return replace(source, targets=Targets(asked.positive[:1], asked.negative[:1]))
 
 
-def bounded(whole: Comparison) -> str:
+def bounded(whole: MethodTable) -> str:
     """(f) The theorem's bounds beside what is measured."""
     lines = [
         [

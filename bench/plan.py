@@ -22,10 +22,10 @@ from tqdm import tqdm
 
 import blindcal
 from blindcal import design
-from blindcal.items.scores import read_scores
+from blindcal.items.score_files import read_scores
 from blindcal.planning import shapes
-from blindcal.planning.promise import promise
-from blindcal.simulate import ask
+from blindcal.planning.forecast import forecast
+from blindcal.simulation.simulate import ask
 
 RESAMPLES = 300
 DATA = Path(__file__).parents[2] / "shared" / "scores"
@@ -121,7 +121,7 @@ def table(found: dict[tuple[str, str, float, int, int], list[float]], names: lis
     for name in names:
         for method, queries, n in CELLS:
             rows = np.array([row for key, row in found.items() if key[:4] == (name, method, queries, n)])
-            promised = promise(shape_of(name), method, n, queries)
+            promised = forecast(shape_of(name), method, n, queries)
             assert promised.half_width is not None
             half = (rows[:, 1] - rows[:, 0]) / 2
             ratios.append(promised.half_width / half.mean())

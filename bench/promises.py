@@ -24,7 +24,7 @@ from blindcal import design
 from blindcal.errors import NotIdentifiedError
 from blindcal.records import FloatArray, IntArray
 from blindcal.reproduce import sources
-from blindcal.simulate import ask
+from blindcal.simulation.simulate import ask
 
 AUDITED = 1500
 CONFIDENCES = (0.95, None)

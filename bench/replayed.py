@@ -22,13 +22,14 @@ from pathlib import Path
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 import blindcal
-from blindcal.endpoints import replay
-from blindcal.endpoints.recording import Spoken
 from blindcal.items import catalogue
-from blindcal.reproduce import audited, sources, table
-from blindcal.reproduce.cells import WAYS, Cache, Wanted, compute
+from blindcal.reproduce import from_endpoint as audited
+from blindcal.reproduce import sources, table
+from blindcal.reproduce.cells import WAYS, Cache, CellSelection, compute
 from blindcal.reproduce.sources import Source
-from blindcal.simulate import simulate
+from blindcal.simulation import replay
+from blindcal.simulation.recording import RecordedTexts
+from blindcal.simulation.simulate import simulate
 
 
 @contextmanager
@@ -38,7 +39,7 @@ def served(source: Source, shared: Path, port: int = 0) -> Iterator[blindcal.Set
     if _spoke(source):
         words = (source.targets.positive[0].text, source.targets.negative[0].text)
         texts = shared / "logits" / f"{source.model}__{source.data}__verbalized.csv.gz"
-        spoken = Spoken.load(texts, words)
+        spoken = RecordedTexts.load(texts, words)
     with (
         catalogue.open_items(source.data, data_dir=data) as questions,
         replay.running(source.recording, questions, port=port, spoken=spoken) as server,
@@ -74,7 +75,7 @@ def one_query(source: Source, shared: Path) -> None:
 
 
 def whole_table(
-    source: Source, shared: Path, wanted: Wanted, cache: Cache, runs: Path | None, port: int
+    source: Source, shared: Path, wanted: CellSelection, cache: Cache, runs: Path | None, port: int
 ) -> None:
     """Every row at every budget: how many cells there are, and how many agree to the last digit."""
     begin = time.perf_counter()
@@ -116,7 +117,7 @@ def main() -> None:
         print("| cell | items | oracle | over HTTP | `simulate` | equal | 95% interval | seconds |")
     print("|---" * (9 if arguments.table else 8) + "|")
     ways = tuple(arguments.method or WAYS)
-    wanted = Wanted(ways, tuple(range(1, arguments.budgets + 1)), seeds=(0,))
+    wanted = CellSelection(ways, tuple(range(1, arguments.budgets + 1)), seeds=(0,))
     for path in sources.find([arguments.data / "logits"]):
         if arguments.only in path.name:
             source, folder = sources.read(path), arguments.data

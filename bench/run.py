@@ -29,18 +29,18 @@ from pathlib import Path
 import numpy as np
 
 import client
-from blindcal.asking.job import Job, Limits
-from blindcal.asking.question import Question
-from blindcal.asking.run import run
+from blindcal.auditing.job import Job, Limits
+from blindcal.auditing.live_sender import run
 from blindcal.endpoints.http import Address, HttpEndpoint
+from blindcal.endpoints.query_format import TokenQuestion
 from blindcal.items.files import Items, load
-from blindcal.records import Answered, Reply, Request, Round, Targets, Token
-from blindcal.store import Store
+from blindcal.records import AnswerTable, Reply, Request, Round, Targets, Token
+from blindcal.store.run_store import Store
 
 # As many biased tokens as the other clients send.
 HALF = len(client.BIAS) // 2
 IDS = list(client.BIAS)
-QUESTION = Question(
+QUESTION = TokenQuestion(
     Targets(tuple(Token(k, "Yes") for k in IDS[:HALF]), tuple(Token(k, "No") for k in IDS[HALF:]), "max")
 )
 
@@ -51,7 +51,7 @@ class Dithered:
     def __init__(self, n: int) -> None:
         self._n = n
 
-    def next_round(self, answered: Answered) -> Round | None:
+    def next_round(self, answered: AnswerTable) -> Round | None:
         if len(answered):
             return None
         t = np.random.default_rng(0).random(self._n)
@@ -143,7 +143,7 @@ def write_items(path: Path, count: int) -> None:
     """About 800 characters each."""
     with path.open("w") as file:
         for number in range(count):
-            text = f"Question {number}: " + "is this so, or is it not? " * 30
+            text = f"TokenQuestion {number}: " + "is this so, or is it not? " * 30
             file.write(json.dumps({"id": str(number), "prompt": text, "label": number % 2}) + "\n")
 
 

@@ -27,14 +27,14 @@ import ray
 
 import blindcal as bc
 from blindcal import design
-from blindcal.records import Answered, IntArray
-from blindcal.results import counting
-from blindcal.simulate import ask, generate
+from blindcal.records import AnswerTable, IntArray
+from blindcal.results import answer_counts as counting
+from blindcal.simulation.simulate import ask, generate
 
 T = TypeVar("T")
 
 
-def write_shards(folder: Path, labels: IntArray, answered: Answered, shards: int, *, items: bool) -> None:
+def write_shards(folder: Path, labels: IntArray, answered: AnswerTable, shards: int, *, items: bool) -> None:
     """Lay the answers out as a pipeline would leave them: many files, narrow types."""
     for number, rows in enumerate(np.array_split(np.arange(len(answered)), shards)):
         columns = {

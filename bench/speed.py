@@ -20,7 +20,7 @@ import numpy as np
 
 import blindcal
 from blindcal import design
-from blindcal.simulate import ask, generate
+from blindcal.simulation.simulate import ask, generate
 
 MMLU = 56_168
 

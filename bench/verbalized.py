@@ -18,20 +18,20 @@ from pathlib import Path
 
 import numpy as np
 
-from blindcal.asking.question import StatedQuestion
-from blindcal.auditing import audit
-from blindcal.endpoints.local import serve
+from blindcal.auditing.audit import audit
+from blindcal.endpoints.local_server import serve
+from blindcal.endpoints.query_format import ConfidenceQuestion
 from blindcal.estimate.truth import binned_ece
 from blindcal.items.catalogue import SETS, builtin
-from blindcal.items.lines import as_line
+from blindcal.items.record_files import as_line
 from blindcal.records import IntArray
 from blindcal.settings import Settings
-from blindcal.store import RUN_FILE, Store
+from blindcal.store.run_store import RUN_FILE, Store
 
 
 def show(name: str, labels: IntArray, texts: Sequence[str], words: tuple[str, str]) -> None:
     """One model's answers in a few lines."""
-    found = StatedQuestion(words).stated(texts)
+    found = ConfidenceQuestion(words).stated(texts)
     known = np.isfinite(found.p)
     ece = binned_ece(labels[known], found.p[known], 5).ece if known.any() else float("nan")
     print(

@@ -127,7 +127,7 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--random-qwen", action="store_true", help="also a Qwen2-1.5B of random weights")
     options = parser.parse_args()
-    with files.load(options.items, files.Reading(template=options.template)) as loaded:
+    with files.load(options.items, files.RecordFormat(template=options.template)) as loaded:
         items = list(itertools.islice(loaded, options.first))
     for dtype in options.dtype:
         model = HfModel(options.model, HfSettings(dtype=dtype))

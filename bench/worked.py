@@ -21,8 +21,8 @@ from typing import Any
 import numpy as np
 from tqdm import tqdm
 
-from blindcal.endpoints.local import Settings, serve
-from blindcal.results.finished import open_run
+from blindcal.endpoints.local_server import ServerSettings, serve
+from blindcal.results.run import open_run
 
 QUESTION = '"The {thing} was {word}." Did they like the {thing}? Answer Yes or No.'
 THINGS = (
@@ -84,7 +84,7 @@ def main() -> None:
     items, run = options.out / "audited.jsonl", options.out / "run"
     items.write_text("".join(json.dumps(row) + "\n" for row in rows[: options.n]))
     wish = ["threshold", str(run), "--precision", str(options.precision)]
-    with serve(settings=Settings(port=options.port)) as served:
+    with serve(settings=ServerSettings(port=options.port)) as served:
         where = ["--base-url", served.base_url, "--model", served.model, "--timeout", "300"]
         print(blindcal("audit", str(items), *where, "--template", QUESTION, "--out", str(run)))
         print(blindcal(*wish))

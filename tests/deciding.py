@@ -10,11 +10,11 @@ from typing import Any
 
 import numpy as np
 
-from blindcal.asking.job import Limits
-from blindcal.auditing import audit
-from blindcal.endpoints.replay import Server
+from blindcal.auditing.audit import audit
+from blindcal.auditing.job import Limits
 from blindcal.records import FloatArray, IntArray
 from blindcal.settings import Settings
+from blindcal.simulation.replay import Server
 from serving import replaying
 
 

@@ -12,8 +12,8 @@ import numpy as np
 import blindcal as bc
 from blindcal import design
 from blindcal.errors import NotIdentifiedError
-from blindcal.records import Answered, FloatArray, IntArray
-from blindcal.simulate import ask
+from blindcal.records import AnswerTable, FloatArray, IntArray
+from blindcal.simulation.simulate import ask
 
 QUANTITIES = ("ece", "tce", "accuracy", "auroc", "brier", "reliability", "log_loss", "mean_confidence")
 
@@ -25,12 +25,12 @@ def asked(
     method: str = "latent",
     seed: int = 0,
     jitter: float = 0.0,
-) -> Answered:
+) -> AnswerTable:
     plan = design.make(method, labels, queries=queries, seed=seed)
     return ask(plan, labels, p, seed=seed, jitter=jitter)
 
 
-def fitted(labels: IntArray, answered: Answered, **options: Any) -> bc.LatentFit:
+def fitted(labels: IntArray, answered: AnswerTable, **options: Any) -> bc.LatentFit:
     rows = labels[answered.items]
     options.setdefault("resamples", 300)
     return bc.latent(
@@ -95,5 +95,5 @@ def check_sound(fit: bc.LatentFit) -> None:
     assert 0 <= fit.calibrated_pvalue() <= 1
 
 
-def columns(answered: Answered) -> tuple[Any, ...]:
+def columns(answered: AnswerTable) -> tuple[Any, ...]:
     return answered.items, answered.shifts, answered.temperatures, answered.answers

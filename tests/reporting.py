@@ -10,10 +10,10 @@ import numpy as np
 
 from blindcal import design
 from blindcal.estimate.truth import binned_ece
-from blindcal.records import INVALID, Answered, FloatArray, IntArray, Message, Targets, Token
+from blindcal.records import INVALID, AnswerTable, FloatArray, IntArray, Message, Targets, Token
 from blindcal.results.figures import Estimation, figures
 from blindcal.results.parts import break_down
-from blindcal.results.result import SCHEMA_VERSION, AuditResult, Example, Oracle, Spend, Tally
+from blindcal.results.result import SCHEMA_VERSION, AnswerCounts, AuditResult, Example, Oracle, Spend
 
 PROBE = {
     "verdict": "thresholds",
@@ -41,11 +41,11 @@ def population(n: int = 3000, seed: int = 0) -> tuple[IntArray, FloatArray]:
 
 def answers(
     method: str, labels: IntArray, p: FloatArray, queries: float, seed: int = 0, bins: int = 5
-) -> tuple[Estimation, Answered]:
+) -> tuple[Estimation, AnswerTable]:
     """What a model with these probabilities answers to a method's whole design."""
     rng = np.random.default_rng(seed)
     asking = design.make(method, labels, queries=queries, bins=bins, seed=seed)
-    answered = Answered.empty()
+    answered = AnswerTable.empty()
     s = np.log(p / (1 - p))
     while (asked := asking.next_round(answered)) is not None:
         shifted = s[asked.items] + asked.shifts
@@ -116,7 +116,7 @@ def audited(
         parts_pvalue=pvalue,
         ece_if_invalid=found.ece_if_invalid,
         invalid_reasons={},
-        counts=Tally(
+        counts=AnswerCounts(
             labels.size, int(labels.sum()), int(counts[2]), int(counts[1]), int(counts[0]), unanswered=0
         ),
         spend=Spend(labels.size + 83, 83, labels.size + 85, 412345, labels.size + 83, 1200, 0.0621),

@@ -10,6 +10,7 @@ import numpy as np
 from blindcal.records import Targets, Token
 from blindcal.results.result import (
     SCHEMA_VERSION,
+    AnswerCounts,
     AuditResult,
     Bin,
     Confidence,
@@ -19,7 +20,6 @@ from blindcal.results.result import (
     Operating,
     Part,
     Spend,
-    Tally,
 )
 
 NOTHING = Estimate(None)
@@ -113,7 +113,7 @@ def result(**changes: Any) -> AuditResult:
         parts_pvalue=0.3,
         ece_if_invalid=(0.125, 0.125),
         invalid_reasons={},
-        counts=Tally(1000, 500, 520, 480, 0, 0),
+        counts=AnswerCounts(1000, 500, 520, 480, 0, 0),
         spend=Spend(1080, 80, 1080, 100_000, 1080, 0, None),
         seconds=12.0,
         targets=Targets((Token(1, "Yes"),), (Token(2, "No"),)),

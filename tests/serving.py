@@ -11,12 +11,12 @@ import msgspec
 import numpy as np
 
 from blindcal.endpoints.http import Address, HttpEndpoint
-from blindcal.endpoints.recording import Recording, Spoken
-from blindcal.endpoints.replay import Behaviour, Server, running
-from blindcal.endpoints.replay_batches import BatchBehaviour
-from blindcal.endpoints.wire import Handler, HttpRequest, HttpResponse, Listener
-from blindcal.items.files import Reading, load
+from blindcal.items.files import RecordFormat, load
 from blindcal.records import FloatArray, Item, Message, Request, Targets, Token
+from blindcal.simulation.http_server import Handler, HttpRequest, HttpResponse, Listener
+from blindcal.simulation.recording import RecordedTexts, Recording
+from blindcal.simulation.replay import Behaviour, Server, running
+from blindcal.simulation.replay_batches import BatchBehaviour
 
 SHARED = Path(__file__).resolve().parents[2] / "shared"
 PAIR = Targets((Token(1, "Yes"),), (Token(2, "No"),))
@@ -37,9 +37,9 @@ def replaying(
     items: Path,
     p: FloatArray,
     *,
-    reading: Reading | None = None,
+    reading: RecordFormat | None = None,
     batches: BatchBehaviour | None = None,
-    spoken: Spoken | None = None,
+    spoken: RecordedTexts | None = None,
     **behaviour: Any,
 ) -> contextlib.AbstractContextManager[Server]:
     """A server of a model with these probabilities of the questions in a file, in a thread of its own."""

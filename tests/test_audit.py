@@ -17,22 +17,22 @@ import numpy as np
 import pytest
 from markupsafe import Markup
 
-from blindcal.asking.job import Limits, Progress
-from blindcal.auditing import audit, audit_async, default_folder
-from blindcal.bar import Bar
+from blindcal.auditing.audit import audit, audit_async, default_folder
+from blindcal.auditing.job import Limits, Progress
 from blindcal.cli.audit import show
-from blindcal.endpoints.replay import Behaviour, Server
 from blindcal.errors import BlindcalError, ConfigError, InputError, NotIdentifiedError, UnfitError
 from blindcal.estimate.truth import binned_ece
 from blindcal.items.files import load
 from blindcal.planning.plan import plan
 from blindcal.prices import Prices
+from blindcal.progress_bar import ProgressBar
 from blindcal.records import Reply, Request, Targets, Token, Usage
 from blindcal.report.page import render
 from blindcal.results import result as result_module
 from blindcal.results.result import AuditResult, Estimate, ece_if_invalid
 from blindcal.settings import Settings
-from blindcal.store import RUN_FILE, Store
+from blindcal.simulation.replay import Behaviour, Server
+from blindcal.store.run_store import RUN_FILE, Store
 from commanding import blindcal
 from serving import replaying
 
@@ -403,7 +403,7 @@ def test_the_default_folder_is_safe_and_stable() -> None:
 
 def test_a_bar_shows_invalid_share_and_cost(capsys: pytest.CaptureFixture[str]) -> None:
     """The bar counts what is on disk and shows what it cost."""
-    with Bar() as bar:
+    with ProgressBar() as bar:
         bar(Progress(10, 20, Usage(10, 10, invalid=1), 0.5, 32))
     shown = capsys.readouterr().err
     assert "10/20" in shown
@@ -413,7 +413,7 @@ def test_a_bar_shows_invalid_share_and_cost(capsys: pytest.CaptureFixture[str]) 
 
 def test_a_bar_ends_at_its_end(capsys: pytest.CaptureFixture[str]) -> None:
     """However soon after the one before, the last state is shown, closed or not: a notebook closes none."""
-    bar = Bar(mininterval=3600)
+    bar = ProgressBar(mininterval=3600)
     bar(Progress(1, 600, Usage(1, 1), None, 32))
     bar(Progress(489, 600, Usage(489, 489), None, 32))
     bar(Progress(600, 600, Usage(600, 600), None, 32))

@@ -16,18 +16,18 @@ from typing import Any
 import numpy as np
 import pytest
 
-from blindcal.asking import canaries
-from blindcal.asking.batched import Polling
-from blindcal.asking.job import Limits
-from blindcal.auditing import audit
-from blindcal.endpoints.recording import Spoken
-from blindcal.endpoints.replay import Server
-from blindcal.endpoints.replay_batches import BatchBehaviour
+from blindcal.auditing import canaries
+from blindcal.auditing.audit import audit
+from blindcal.auditing.batch_sender import Polling
+from blindcal.auditing.job import Limits
 from blindcal.errors import ConfigError, EndpointError, FatalError, PendingError
 from blindcal.prices import Prices
 from blindcal.records import Usage
 from blindcal.settings import Settings
-from blindcal.store import RUN_FILE, UNASKED, Store
+from blindcal.simulation.recording import RecordedTexts
+from blindcal.simulation.replay import Server
+from blindcal.simulation.replay_batches import BatchBehaviour
+from blindcal.store.run_store import RUN_FILE, UNASKED, Store
 from commanding import blindcal
 from serving import replaying
 
@@ -345,7 +345,9 @@ def test_confidence_in_words_goes_through_batches_after_one_live_question(
     items: Path, tmp_path: Path
 ) -> None:
     """verbalized, which has no probe, is asked once live first: what that tells would come a day late."""
-    said = Spoken({f"i{k}": f"{'Yes' if k % 3 else 'No'}, {50 + k % 50}%" for k in range(N)}, ("Yes", "No"))
+    said = RecordedTexts(
+        {f"i{k}": f"{'Yes' if k % 3 else 'No'}, {50 + k % 50}%" for k in range(N)}, ("Yes", "No")
+    )
     with serving(items, spoken=said, limit_name="max_completion_tokens") as server:
         how = {"method": "verbalized"}
         live = audit(items, settings(server, **how), out=tmp_path / "live")

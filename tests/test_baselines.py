@@ -9,8 +9,8 @@ from scipy.special import expit, logit
 from blindcal import design
 from blindcal.estimate.baselines import EXTRACTION_REACH, extracted, flip_bounds, sampled_shares
 from blindcal.estimate.truth import binned_ece
-from blindcal.records import Answered, FloatArray
-from blindcal.simulate import ask
+from blindcal.records import AnswerTable, FloatArray
+from blindcal.simulation.simulate import ask
 
 
 def test_sampling_counts_the_valid_answers() -> None:
@@ -25,7 +25,7 @@ def test_one_query_of_extraction_says_sigmoid_of_plus_or_minus_seven_and_a_half(
     answer: int, p: float
 ) -> None:
     """K = 1 asks b = 0, which leaves half of [-15, 15] (METHOD 3)."""
-    asked = design.make("extraction", [1], queries=1).next_round(Answered.empty())
+    asked = design.make("extraction", [1], queries=1).next_round(AnswerTable.empty())
     assert asked is not None
     assert asked.shifts.tolist() == [0.0]
     assert extracted(1, asked.items, asked.shifts, np.array([answer])) == pytest.approx([p])

@@ -19,15 +19,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from blindcal.asking.batched import Polling
-from blindcal.auditing import audit
-from blindcal.endpoints.recording import Recording
-from blindcal.endpoints.replay import Server, running
-from blindcal.endpoints.replay_batches import BatchBehaviour, Trouble
+from blindcal.auditing.audit import audit
+from blindcal.auditing.batch_sender import Polling
 from blindcal.items.files import load
 from blindcal.records import Item
 from blindcal.results.result import ANSWERS_FILE, AuditResult
 from blindcal.settings import Settings
+from blindcal.simulation.recording import Recording
+from blindcal.simulation.replay import Server, running
+from blindcal.simulation.replay_batches import BatchBehaviour, Trouble
 
 pytestmark = pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="needs kill -9")
 

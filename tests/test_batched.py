@@ -13,20 +13,20 @@ import numpy as np
 import pytest
 
 from blindcal import design
-from blindcal.asking import batched
-from blindcal.asking.batched import Polling, run_batched
-from blindcal.asking.job import Job, Limits, Outcome, Progress
-from blindcal.asking.question import Question
-from blindcal.asking.run import run
+from blindcal.auditing import batch_sender as batched
+from blindcal.auditing.batch_sender import Polling, run_batched
+from blindcal.auditing.job import Job, Limits, Progress, RunOutcome
+from blindcal.auditing.live_sender import run
 from blindcal.endpoints.batches import Batches
 from blindcal.endpoints.http import Address, HttpEndpoint
-from blindcal.endpoints.replay import Server
-from blindcal.endpoints.replay_batches import BatchBehaviour, Fate, Trouble
-from blindcal.endpoints.wire import HttpResponse
+from blindcal.endpoints.query_format import TokenQuestion
 from blindcal.errors import EndpointError, FatalError, PendingError
 from blindcal.prices import Prices
 from blindcal.records import IntArray, Round, Usage
-from blindcal.store import Batch, Saved, Store
+from blindcal.simulation.http_server import HttpResponse
+from blindcal.simulation.replay import Server
+from blindcal.simulation.replay_batches import BatchBehaviour, Fate, Trouble
+from blindcal.store.run_store import Batch, SavedAnswer, Store
 from serving import PAIR, items, recording
 
 Kept = TypeVar("Kept", bound=Store)
@@ -73,19 +73,19 @@ async def go(
     polling: Polling = QUICK,
     limits: Limits = SOON,
     **more: Any,
-) -> Outcome:
+) -> RunOutcome:
     with opened(Store, path) as store:
-        job = Job(items(N), Question(PAIR, seed=3), store, limits, **more)
+        job = Job(items(N), TokenQuestion(PAIR, seed=3), store, limits, **more)
         return await run_batched(asking or one_round(), job, Batches(endpoint), polling=polling)
 
 
-async def live(endpoint: HttpEndpoint, path: Path, asking: design.Design | None = None) -> Outcome:
+async def live(endpoint: HttpEndpoint, path: Path, asking: design.Design | None = None) -> RunOutcome:
     with opened(Store, path) as store:
-        job = Job(items(N), Question(PAIR, seed=3), store)
+        job = Job(items(N), TokenQuestion(PAIR, seed=3), store)
         return await run(asking or one_round(), job, endpoint)
 
 
-def same(one: Outcome, other: Outcome) -> bool:
+def same(one: RunOutcome, other: RunOutcome) -> bool:
     return all(
         np.array_equal(getattr(one.answered, name), getattr(other.answered, name))
         for name in ("items", "shifts", "temperatures", "answers")
@@ -194,7 +194,7 @@ class CrashingStore(Store):
         super().add_batches(pieces)
         self.moment()
 
-    def set_batch(self, batch: Batch, saved: list[Saved] | None = None) -> None:
+    def set_batch(self, batch: Batch, saved: list[SavedAnswer] | None = None) -> None:
         self.moment()
         super().set_batch(batch, saved)
         self.moment()
@@ -218,7 +218,7 @@ async def crash(endpoint: HttpEndpoint, path: Path, moment: Moments) -> bool:
     with opened(CrashingStore, path) as store:
         store.moment = moment
         try:
-            job = Job(items(N), Question(PAIR, seed=3), store, SOON)
+            job = Job(items(N), TokenQuestion(PAIR, seed=3), store, SOON)
             await run_batched(two_rounds(), job, client, polling=QUICK)
         except CrashError:
             return True

@@ -16,18 +16,18 @@ import pytest
 from click.testing import CliRunner
 
 from blindcal import design
-from blindcal.asking.job import Limits
-from blindcal.auditing import audit
+from blindcal.auditing.audit import audit
+from blindcal.auditing.job import Limits
 from blindcal.cli import app
-from blindcal.endpoints.replay import Server
 from blindcal.errors import ConfigError, InputError
 from blindcal.items.files import load
 from blindcal.planning import shapes
 from blindcal.prices import Prices
 from blindcal.results.result import AuditResult
 from blindcal.settings import Settings
-from blindcal.simulate import ask
-from blindcal.store import RUN_FILE, Store
+from blindcal.simulation.replay import Server
+from blindcal.simulation.simulate import ask
+from blindcal.store.run_store import RUN_FILE, Store
 from serving import replaying
 
 N = 200
@@ -226,7 +226,7 @@ def killed(items: Path, base_url: str, out: Path, money: float) -> None:
 def test_a_killed_run_keeps_to_its_budget_and_its_decision(items: Path, tmp_path: Path) -> None:
     """Killed in the pilot and after it, the rounds follow from what was noted, and the sum holds."""
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["blindcal.auditing"])
+    context.set_forkserver_preload(["blindcal.auditing.audit"])
     money = 18.0
     with serving(items, latency=0.004) as server:
         killed(items, server.base_url, tmp_path / "left", money)

@@ -15,15 +15,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from blindcal.auditing import audit
-from blindcal.endpoints.recording import Recording
-from blindcal.endpoints.replay import running
+from blindcal.auditing.audit import audit
 from blindcal.errors import BlindcalError, InputError, MissingExtraError
 from blindcal.items import catalogue, hub
 from blindcal.items.catalogue import SETS, DataSet, open_items
-from blindcal.items.files import Reading, load
-from blindcal.items.hub import Hosted
+from blindcal.items.files import RecordFormat, load
+from blindcal.items.hub import HubDataSet
 from blindcal.settings import Settings
+from blindcal.simulation.recording import Recording
+from blindcal.simulation.replay import running
 from commanding import blindcal
 
 SHARED = Path(__file__).parents[2] / "shared"
@@ -150,7 +150,7 @@ def test_the_real_sets_join_recorded_logits(name: str, size: int, words: str) ->
     assert [(row["id"], int(row["label"])) for row in found] == recorded
     assert len(found) == size
     assert found[0]["answer_words"] == words
-    first = Reading(template=SETS[name].template).item(found[0], 0).messages[0].content
+    first = RecordFormat(template=SETS[name].template).item(found[0], 0).messages[0].content
     if name == "boolq":
         assert first.startswith("Passage: All biomass goes through")
         assert first.endswith(
@@ -195,13 +195,13 @@ def test_any_hosted_set_is_one_template(hosted: Path, tmp_path: Path) -> None:
         assert [(item.id, item.label) for item in items] == [("0", 0), ("1", 1), ("2", 0), ("3", 1)]
         assert items[3].messages[0].content == "validation 3?\nAnswer Yes or No."
     with pytest.raises(InputError, match="not 'not_entailment'; map other words"):
-        open_items(f"hf:{hosted}@validation", Reading(template="{text}"))
+        open_items(f"hf:{hosted}@validation", RecordFormat(template="{text}"))
 
 
 def test_a_known_set_comes_through_the_library_too(hosted: Path) -> None:
     """The rows that `datasets` loads become the same items as the files do."""
     put(hosted.parent / "hub" / "validation.jsonl", BOOLQ)
-    through = small("boolq", hosted=Hosted(str(hosted.parent / "hub"), None, "validation"))
+    through = small("boolq", hosted=HubDataSet(str(hosted.parent / "hub"), None, "validation"))
     assert list(through.records()) == list(through.records(hosted.parent / "hub"))
 
 
@@ -219,7 +219,7 @@ def test_a_known_set_comes_through_the_library_too(hosted: Path) -> None:
 def test_what_a_hosted_set_lacks_is_named(hosted: Path, source: str, message: str) -> None:
     """A missing set, configuration or split is refused in one line that lists what exists."""
     with pytest.raises(InputError, match=message) as refused:
-        open_items(source.format(hosted), Reading(template="{text}"))
+        open_items(source.format(hosted), RecordFormat(template="{text}"))
     assert "\n" not in str(refused.value)
 
 
@@ -318,5 +318,5 @@ def test_words_that_differ_or_make_no_sense_are_refused(tmp_path: Path) -> None:
 def test_hosted_names_read_and_write_alike() -> None:
     """hf:NAME:CONFIG@SPLIT is what it was parsed from."""
     for text in ("hf:a/b", "hf:a/b:c", "hf:a/b@d", "hf:a/b:c@d"):
-        assert str(Hosted.parse(text)) == text
+        assert str(HubDataSet.parse(text)) == text
     assert hub.PREFIX == "hf:"

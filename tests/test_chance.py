@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 
 from blindcal import design
-from blindcal.asking.question import Question
-from blindcal.chance import luck, query_seeds
-from blindcal.endpoints.recording import Recording
-from blindcal.records import Answered, Request, Targets, Token
-from blindcal.simulate import ask, generate
+from blindcal.endpoints.query_format import TokenQuestion
+from blindcal.query_seeds import query_seeds, uniform_draws
+from blindcal.records import AnswerTable, Request, Targets, Token
+from blindcal.simulation.recording import Recording
+from blindcal.simulation.simulate import ask, generate
 from serving import PAIR, items
 
 
@@ -26,7 +26,7 @@ def test_a_query_has_the_same_seed_wherever_counting_begins() -> None:
 def test_draws_are_uniform_and_unrelated() -> None:
     """10^6 draws of two runs: ten equal bins and no correlation, within five standard errors."""
     n = 10**6
-    one, other = luck(query_seeds(0, 0, n)), luck(query_seeds(1, 0, n))
+    one, other = uniform_draws(query_seeds(0, 0, n)), uniform_draws(query_seeds(1, 0, n))
     counts = np.histogram(one, bins=10, range=(0, 1))[0]
     assert np.abs(counts - n / 10).max() < 5 * np.sqrt(n * 0.1 * 0.9)
     assert abs(np.corrcoef(one, other)[0, 1]) < 5 / np.sqrt(n)
@@ -36,10 +36,13 @@ def test_draws_are_uniform_and_unrelated() -> None:
 def test_only_sampled_queries_of_a_run_with_a_seed_carry_one() -> None:
     """A greedy query needs no luck; without a seed nothing is sent that a server might refuse."""
     messages = items(1)[0].messages
-    assert Question(PAIR, seed=3).request(messages, 0.0, 1.0, 5).seed == query_seeds(3, 5, 1)[0]
-    assert Question(PAIR, biased=False, seed=3).request(messages, 0.0, 2.0, 6).seed == query_seeds(3, 6, 1)[0]
-    assert Question(PAIR, seed=3).request(messages, 0.0, 0.0, 5).seed is None
-    assert Question(PAIR).request(messages, 0.0, 1.0, 5) == Request(messages, {1: 50.0, 2: 50.0}, 1.0)
+    assert TokenQuestion(PAIR, seed=3).request(messages, 0.0, 1.0, 5).seed == query_seeds(3, 5, 1)[0]
+    assert (
+        TokenQuestion(PAIR, biased=False, seed=3).request(messages, 0.0, 2.0, 6).seed
+        == query_seeds(3, 6, 1)[0]
+    )
+    assert TokenQuestion(PAIR, seed=3).request(messages, 0.0, 0.0, 5).seed is None
+    assert TokenQuestion(PAIR).request(messages, 0.0, 1.0, 5) == Request(messages, {1: 50.0, 2: 50.0}, 1.0)
 
 
 def test_a_recording_of_probabilities_answers_as_the_simulation_does() -> None:
@@ -49,8 +52,8 @@ def test_a_recording_of_probabilities_answers_as_the_simulation_does() -> None:
     targets = Targets((Token(1, "Yes"),), (Token(2, "No"),))
     for method, queries in (("latent", 3.0), ("sampling", 2.0), ("extraction", 4.0), ("blind", 1.0)):
         plan = design.make(method, labels, queries=queries, seed=4)
-        answered = Answered.empty()
+        answered = AnswerTable.empty()
         while (asked := plan.next_round(answered)) is not None:
-            draws = luck(query_seeds(4, len(answered), len(asked)))
+            draws = uniform_draws(query_seeds(4, len(answered), len(asked)))
             answered = answered.with_round(asked, recording.answers(asked, targets, draws))
         assert np.array_equal(answered.answers, ask(plan, labels, p, seed=4).answers), method

@@ -13,11 +13,11 @@ from click.testing import CliRunner, Result
 
 import results
 from blindcal.cli import app
-from blindcal.endpoints.replay import Server
-from blindcal.report.verdicts import junit, summary
-from blindcal.results.finished import open_run
-from blindcal.results.gate import Checked, Limit, check
+from blindcal.report.check_summary import junit, summary
+from blindcal.results.check import CheckResult, Limit, check
 from blindcal.results.result import AuditResult, Estimate
+from blindcal.results.run import open_run
+from blindcal.simulation.replay import Server
 from commanding import blindcal
 from deciding import audited, model, serving, write_items
 
@@ -179,7 +179,7 @@ def test_invalid_answers_are_counted(tmp_path: Path) -> None:
 HOSTILE = "<b>|`x`|\x1b[31m\u202e\uffff [a](http://b) @team ::error::"
 
 
-def several(tmp_path: Path) -> list[Checked]:
+def several(tmp_path: Path) -> list[CheckResult]:
     limits = [Limit("ece", 0.2), Limit("accuracy", 0.74), Limit("auroc", 0.9)]
     paths = [stored(tmp_path, "a.json"), stored(tmp_path, "b.json", model=HOSTILE)]
     return [check(path, limits) for path in paths]

@@ -17,9 +17,9 @@ from blindcal import design
 from blindcal.estimate.latent import LatentFit
 from blindcal.estimate.paired import Difference, differences
 from blindcal.records import FloatArray, IntArray
-from blindcal.results.comparing import Comparison, better, compare, differing, headline, pairing
-from blindcal.results.finished import open_run
-from blindcal.simulate import ask
+from blindcal.results.compare import RunComparison, better, compare, differing, headline, pairing
+from blindcal.results.run import open_run
+from blindcal.simulation.simulate import ask
 from browsing import CONTRAST, Seen, chromium
 from commanding import blindcal
 from deciding import TEMPLATE, audited, model, serving, write_items
@@ -184,13 +184,13 @@ def test_the_page_can_be_read_on_every_screen(runs: dict[str, Path], tmp_path: P
                 assert "600 in other words" in seen.text(".tiles")
 
 
-def made_up(**found: tuple[float, float, float]) -> Comparison:
+def made_up(**found: tuple[float, float, float]) -> RunComparison:
     """A comparison with these differences: the second's figure, and the ends of the difference's interval."""
     differences = tuple(
         Difference(name, 0.1, second, second - 0.1, low, high, 0.3, 0.95)
         for name, (second, low, high) in found.items()
     )
-    return Comparison("a", "b", ("m", "n"), 100, 0, 0, 0, 5, 0.95, differences)
+    return RunComparison("a", "b", ("m", "n"), 100, 0, 0, 0, 5, 0.95, differences)
 
 
 def test_the_headline_reads_no_more_than_is_shown() -> None:

@@ -15,8 +15,8 @@ import pytest
 
 import blindcal as bc
 from blindcal.errors import InputError
-from blindcal.results import counting
-from blindcal.simulate import generate
+from blindcal.results import answer_counts as counting
+from blindcal.simulation.simulate import generate
 from fitting import asked
 
 ROOT = Path(__file__).parents[1]

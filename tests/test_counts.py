@@ -13,12 +13,12 @@ import blindcal as bc
 from blindcal.design import BlindDesign
 from blindcal.errors import InputError
 from blindcal.estimate.grid import CELLS
-from blindcal.records import Answered, IntArray
-from blindcal.simulate import generate
+from blindcal.records import AnswerTable, IntArray
+from blindcal.simulation.simulate import generate
 from fitting import asked, columns, fitted
 
 
-def counted(labels: IntArray, answered: Answered) -> bc.Counts:
+def counted(labels: IntArray, answered: AnswerTable) -> bc.Counts:
     rows = labels[answered.items]
     return bc.Counts.of(rows, answered.shifts, answered.answers, answered.temperatures, answered.items)
 
@@ -92,7 +92,7 @@ def test_a_fit_of_counts_is_the_fit_of_the_answers(method: str, queries: float) 
     shards = []
     for shard in range(4):
         mine = answered.items % 4 == shard
-        part = Answered(*(column[mine] for column in columns(answered)))
+        part = AnswerTable(*(column[mine] for column in columns(answered)))
         shards.append(counted(labels, part))
     fit = bc.Counts.total(shards).latent(resamples=100)
     assert fit.ece() == whole.ece()

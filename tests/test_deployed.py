@@ -16,9 +16,9 @@ from blindcal import design
 from blindcal.endpoints.http import Address, HttpEndpoint
 from blindcal.errors import NotIdentifiedError
 from blindcal.records import FloatArray, IntArray, Message, Request
-from blindcal.results.deploy import deployment
-from blindcal.results.finished import open_run
-from blindcal.simulate import ask
+from blindcal.results.deployment import deployment
+from blindcal.results.run import open_run
+from blindcal.simulation.simulate import ask
 from deciding import TEMPLATE, audited, model, serving, write_items
 from serving import SHARED
 

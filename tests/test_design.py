@@ -12,8 +12,8 @@ from blindcal.errors import InputError
 from blindcal.estimate.grid import CELLS, EDGES_S, MID_P
 from blindcal.estimate.model import working_table
 from blindcal.estimate.patterns import count_patterns
-from blindcal.records import INVALID, Answered, FloatArray, IntArray, Round
-from blindcal.simulate import ask, generate, log_odds, respond
+from blindcal.records import INVALID, AnswerTable, FloatArray, IntArray, Round
+from blindcal.simulation.simulate import ask, generate, log_odds, respond
 
 CASES = [
     ("latent", 1.0),
@@ -31,7 +31,7 @@ CASES = [
 def rounds_of(plan: design.Design, p: FloatArray, seed: int = 0) -> list[tuple[Round, IntArray]]:
     """All rounds with their answers."""
     rng = np.random.default_rng(seed)
-    answered, rounds = Answered.empty(), []
+    answered, rounds = AnswerTable.empty(), []
     while (asked := plan.next_round(answered)) is not None:
         answers = respond(log_odds(p), asked, rng)
         rounds.append((asked, answers))
@@ -55,7 +55,7 @@ def same(first: Round, second: Round | None) -> bool:
 def test_every_round_can_be_made_again_from_the_answers_before_it(method: str, queries: float) -> None:
     """A new design with the same seed and the same history hands out the very same next round."""
     labels, p = generate(300, 1)
-    answered = Answered.empty()
+    answered = AnswerTable.empty()
     for asked, answers in rounds_of(design.make(method, labels, queries=queries, seed=5), p):
         again = design.make(method, labels, queries=queries, seed=5).next_round(answered)
         assert same(asked, again)
@@ -68,7 +68,7 @@ def test_another_seed_asks_otherwise(method: str, queries: float) -> None:
     """Seeds matter: two of them share no first round."""
     labels, _ = generate(300, 1)
     first, second = (
-        design.make(method, labels, queries=queries, seed=seed).next_round(Answered.empty())
+        design.make(method, labels, queries=queries, seed=seed).next_round(AnswerTable.empty())
         for seed in (0, 1)
     )
     assert first is not None
@@ -117,7 +117,7 @@ def test_thresholds_of_latent_are_on_the_grid() -> None:
 def test_dither_is_even_within_each_label(n: int, share: float, seed: int) -> None:
     """One round, not adaptive: each label's thresholds lie evenly on (0, 1), one in each of its slices."""
     labels = (np.random.default_rng(seed).random(n) < share).astype(np.int64)
-    asked = design.make("latent", labels, seed=seed, adaptive=False).next_round(Answered.empty())
+    asked = design.make("latent", labels, seed=seed, adaptive=False).next_round(AnswerTable.empty())
     assert asked is not None
     assert len(asked) == n
     thresholds = 1 / (1 + np.exp(asked.shifts))
@@ -135,7 +135,7 @@ def test_dither_does_not_depend_on_the_item() -> None:
     labels, _ = generate(40, 5)
     total = np.zeros(40)
     for seed in range(400):
-        asked = design.make("latent", labels, seed=seed, adaptive=False).next_round(Answered.empty())
+        asked = design.make("latent", labels, seed=seed, adaptive=False).next_round(AnswerTable.empty())
         assert asked is not None
         total[asked.items] += 1 / (1 + np.exp(asked.shifts))
     # a uniform's sd is .289; the mean of 400 has .0144; 4 of them for 40 items
@@ -154,7 +154,7 @@ def test_a_batch_asks_nothing_in_a_round_of_one() -> None:
 def test_every_stretch_of_the_first_queries_holds_both_labels() -> None:
     """A pilot, or any first part of a run, has the labels in their proportions."""
     labels = (np.arange(400) < 80).astype(np.int64)
-    asked = design.make("latent", labels).next_round(Answered.empty())
+    asked = design.make("latent", labels).next_round(AnswerTable.empty())
     assert asked is not None
     assert len(asked) == 100
     assert labels[asked.items].sum() == pytest.approx(20, abs=1)
@@ -189,7 +189,7 @@ def test_follow_ups_take_the_most_uncertain_items() -> None:
     """With a fifth of a query to spare, items whose answers leave the widest doubt are asked again."""
     labels, p = generate(500, 7)
     rounds = rounds_of(design.make("latent", labels, queries=1.2), p)
-    answered = Answered.empty()
+    answered = AnswerTable.empty()
     for asked, answers in rounds[:-1]:
         answered = answered.with_round(asked, answers)
     patterns = count_patterns(
@@ -237,7 +237,7 @@ def test_invalid_answers_do_not_stop_a_design() -> None:
     labels, _ = generate(100, 9)
     for method, queries in CASES:
         plan = design.make(method, labels, queries=queries)
-        answered = Answered.empty()
+        answered = AnswerTable.empty()
         while (asked := plan.next_round(answered)) is not None:
             answered = answered.with_round(asked, np.full(len(asked), INVALID))
         assert len(answered) > 0
@@ -260,7 +260,7 @@ def test_subsets_of_blind_differ_by_at_most_one(n: int, bins: int, seed: int) ->
     thresholds = plan.thresholds()
     sizes = np.bincount(np.rint(thresholds * bins).astype(int), minlength=bins)
     assert sizes.max() - sizes.min() <= 1
-    asked = plan.next_round(Answered.empty())
+    asked = plan.next_round(AnswerTable.empty())
     if asked is None:
         assert (thresholds == 0).all()
         return

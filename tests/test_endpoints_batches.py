@@ -11,11 +11,8 @@ import msgspec
 import openai
 import pytest
 
-from blindcal.endpoints.batches import Batches, Line
+from blindcal.endpoints.batches import Batches, BatchLine
 from blindcal.endpoints.http import Address, HttpEndpoint
-from blindcal.endpoints.replay import Behaviour, Server, running
-from blindcal.endpoints.replay_batches import BatchBehaviour
-from blindcal.endpoints.wire import HttpResponse
 from blindcal.errors import (
     ConfigError,
     EndpointError,
@@ -23,6 +20,9 @@ from blindcal.errors import (
     ReplyError,
     RetryableError,
 )
+from blindcal.simulation.http_server import HttpResponse
+from blindcal.simulation.replay import Behaviour, Server, running
+from blindcal.simulation.replay_batches import BatchBehaviour
 from serving import answering, asking, items, recording
 
 ODDS = [-6.0, -1.0, 0.5, 0.7, 5.0]
@@ -152,7 +152,7 @@ def talked(server: Server, talk: Callable[[Batches], Awaitable[Any]]) -> Any:
 def test_our_client_does_what_the_sdk_does(server: Server) -> None:
     """Uploaded, found by name, submitted, found by token, watched and read."""
 
-    async def talk(batches: Batches) -> list[Line]:
+    async def talk(batches: Batches) -> list[BatchLine]:
         await batches.check()
         content = b"".join(
             batches.line(f"q{k}", asking(f"Is {k} odd? Yes or No.", logit_bias={1: 50.0, 2: 50.0}))
@@ -212,7 +212,7 @@ def test_lines_without_an_answer_become_errors_of_ours(
     """Each kind of failed line is one that may be sent again, concerns its item, or concerns all."""
     raw = b"no json\n\n" + json.dumps({"custom_id": "q1", **written}).encode()
 
-    async def talk() -> list[Line]:
+    async def talk() -> list[BatchLine]:
         async with (
             answering(lambda _: HttpResponse(raw)) as url,
             HttpEndpoint(Address(url, "m"), environ={}) as endpoint,

@@ -17,11 +17,9 @@ import numpy as np
 import pytest
 from yarl import URL
 
-from blindcal.endpoints import failures
+from blindcal.endpoints import http_errors as failures
 from blindcal.endpoints.base import Patient
 from blindcal.endpoints.http import Address, HttpEndpoint, PlainHttpKeyWarning
-from blindcal.endpoints.replay import Behaviour, Fault
-from blindcal.endpoints.wire import HttpRequest, HttpResponse
 from blindcal.errors import (
     ConfigError,
     EndpointError,
@@ -31,6 +29,8 @@ from blindcal.errors import (
     RetryableError,
 )
 from blindcal.records import Message, Reply, Request
+from blindcal.simulation.http_server import HttpRequest, HttpResponse
+from blindcal.simulation.replay import Behaviour, Fault
 from serving import CHAT_YES, Recorder, answering, asking, items, replayed
 
 KEY = "sk-very-secret-0123456789"

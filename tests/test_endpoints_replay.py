@@ -14,10 +14,10 @@ import numpy as np
 import pytest
 
 from blindcal.endpoints.http import Address, HttpEndpoint
-from blindcal.endpoints.recording import Recording
-from blindcal.endpoints.replay import Behaviour, Server, running
 from blindcal.errors import ConfigError, FatalError, InputError
 from blindcal.records import Item, Message, Reply, Request
+from blindcal.simulation.recording import Recording
+from blindcal.simulation.replay import Behaviour, Server, running
 from serving import SHARED, items, recording, replayed
 
 ODDS = [-6.0, -1.0, 0.0, 0.7, 5.0]

@@ -11,12 +11,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from blindcal.endpoints import openai_ids, tokens
+from blindcal.endpoints import openai_token_ids as openai_ids
+from blindcal.endpoints import tokens
 from blindcal.endpoints.http import Address, HttpEndpoint
-from blindcal.endpoints.recording import Recording
-from blindcal.endpoints.replay import Behaviour, Server
 from blindcal.errors import FatalError, InputError, MissingExtraError
 from blindcal.records import INVALID, NEGATIVE, POSITIVE, Targets, Token
+from blindcal.simulation.recording import Recording
+from blindcal.simulation.replay import Behaviour, Server
 from serving import items, replayed
 
 VOCABULARY = {"Yes": 5, " Yes": 6, "yes": 7, "No": 8, " no": 9}

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from blindcal.endpoints.wire import HttpRequest, HttpResponse, Listener
+from blindcal.simulation.http_server import HttpRequest, HttpResponse, Listener
 
 POST = b"POST /a HTTP/1.1\r\nHost: h\r\nContent-Length: 3\r\n\r\n"
 

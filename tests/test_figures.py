@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from blindcal.auditing import audit
+from blindcal.auditing.audit import audit
 from blindcal.cli import app
 from blindcal.errors import InputError
 from blindcal.estimate.truth import binned_ece
-from blindcal.items.files import MOST_PARTS, Reading, load
-from blindcal.records import INVALID, Answered, FloatArray, IntArray
+from blindcal.items.files import MOST_PARTS, RecordFormat, load
+from blindcal.records import INVALID, AnswerTable, FloatArray, IntArray
 from blindcal.results import result
 from blindcal.results.figures import Figures, figures
 from blindcal.results.parts import UNNAMED, break_down
@@ -156,7 +156,9 @@ def test_nothing_is_made_of_no_answers(method: str) -> None:
     """With every answer invalid each figure is null, and the ECE may be anything."""
     labels, p = population(200)
     how, answered = answers(method, labels, p, 2.0 if method != "blind" else 1.0)
-    none = Answered(answered.items, answered.shifts, answered.temperatures, np.full(len(answered), INVALID))
+    none = AnswerTable(
+        answered.items, answered.shifts, answered.temperatures, np.full(len(answered), INVALID)
+    )
     some = figures(how, labels, None, none)
     assert some.ece.value is None
     assert some.ece_if_invalid == (0.0, 1.0)
@@ -274,6 +276,6 @@ def test_fields_with_too_many_values_are_no_parts(tmp_path: Path) -> None:
     path = tmp_path / "many.jsonl"
     path.write_text("\n".join(f'{{"prompt": "{k}?", "label": 1, "key": {k}}}' for k in range(MOST_PARTS + 1)))
     with pytest.raises(InputError, match="line 201: field 'key' has more than 200 values"):
-        load(path, Reading(part_field="key"))
+        load(path, RecordFormat(part_field="key"))
     with pytest.raises(InputError, match="field 'topic' is missing"):
-        load(path, Reading(part_field="topic"))
+        load(path, RecordFormat(part_field="topic"))

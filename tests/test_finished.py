@@ -11,16 +11,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-from blindcal.asking.job import Limits
-from blindcal.auditing import audit
-from blindcal.endpoints.replay import Server
+from blindcal.auditing.audit import audit
+from blindcal.auditing.job import Limits
 from blindcal.errors import InputError, NotIdentifiedError, StoreError
 from blindcal.items.files import load
 from blindcal.records import INVALID
-from blindcal.results.finished import open_result, open_run
 from blindcal.results.result import AuditResult
-from blindcal.run_file import in_use
+from blindcal.results.run import open_result, open_run
 from blindcal.settings import Settings
+from blindcal.simulation.replay import Server
+from blindcal.store.run_file import in_use
 from serving import replaying
 
 N = 300

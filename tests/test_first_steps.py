@@ -16,20 +16,20 @@ import numpy as np
 import pytest
 from scipy.special import expit, logsumexp
 
-from blindcal.asking.job import Progress
-from blindcal.auditing import audit
-from blindcal.bar import Bar
+from blindcal.auditing.audit import audit
+from blindcal.auditing.job import Progress
 from blindcal.cli.audit import show
 from blindcal.endpoints.http import Address, keyless
-from blindcal.endpoints.recording import Recording
-from blindcal.endpoints.replay import Server, running
 from blindcal.errors import BlindcalError, ConfigError
 from blindcal.estimate.truth import binned_ece
 from blindcal.items.files import load
 from blindcal.methods import measures
+from blindcal.progress_bar import ProgressBar
 from blindcal.records import Usage
 from blindcal.results.result import AuditResult, Estimate
 from blindcal.settings import Settings
+from blindcal.simulation.recording import Recording
+from blindcal.simulation.replay import Server, running
 from commanding import blindcal
 from results import around, part
 from results import result as made_up
@@ -228,7 +228,7 @@ def test_what_is_measured_names_the_number_of_answers() -> None:
 @pytest.mark.skipif(sys.platform == "win32", reason="needs a pseudo-terminal")
 def test_long_facts_are_wrapped_on_a_terminal_and_not_in_a_pipe() -> None:
     """On a terminal a long line is wrapped under its own beginning; in a pipe it stays one line."""
-    code = "from blindcal.cli.facts import fact; fact('measures', 'word ' * 30)"
+    code = "from blindcal.cli.console import fact; fact('measures', 'word ' * 30)"
     env = {**os.environ, "COLUMNS": "60"}
     piped = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=env)
     assert piped.stdout.count("\n") == 1
@@ -268,7 +268,7 @@ def test_a_missing_run_is_answered_with_those_there_are(
 def test_ctrl_c_is_told_apart_from_an_error(tmp_path: Path) -> None:
     """Any command that is interrupted says so and exits with 130."""
     code = (
-        "import signal, blindcal.simulate as s; from blindcal.cli import main;"
+        "import signal, blindcal.simulation.simulate as s; from blindcal.cli import main;"
         "signal.signal(signal.SIGINT, signal.default_int_handler);"
         "s.generate = lambda *_: signal.raise_signal(signal.SIGINT); main()"
     )
@@ -281,7 +281,7 @@ def test_ctrl_c_is_told_apart_from_an_error(tmp_path: Path) -> None:
 def test_a_second_ctrl_c_does_not_wait(items: Path, server: Server, tmp_path: Path) -> None:
     """However long something takes to compute, Ctrl-C twice ends the command; it says so the first time."""
     code = (
-        "import signal, sys, threading, blindcal.auditing as a; from blindcal.cli import main;"
+        "import signal, sys, threading, blindcal.auditing.audit as a; from blindcal.cli import main;"
         "signal.signal(signal.SIGINT, signal.default_int_handler);"
         "a.conclude = lambda *_: (print('computing', file=sys.stderr, flush=True), threading.Event().wait());"
         "main()"
@@ -300,7 +300,7 @@ def test_a_second_ctrl_c_does_not_wait(items: Path, server: Server, tmp_path: Pa
 
 def test_a_bar_shows_the_probe_and_then_the_run(capsys: pytest.CaptureFixture[str]) -> None:
     """The probe's queries have a bar of their own, and the run's begins anew."""
-    with Bar(mininterval=0, ncols=100) as bar:
+    with ProgressBar(mininterval=0, ncols=100) as bar:
         for asked in (40, 80):
             bar(Progress(asked, 90, Usage(asked, asked), None, 8, probing=True))
         bar(Progress(0, 500, Usage(), None, 8))
@@ -313,7 +313,7 @@ def test_a_bar_shows_the_probe_and_then_the_run(capsys: pytest.CaptureFixture[st
 
 def test_lines_of_text_and_the_bar_do_not_run_into_each_other(capsys: pytest.CaptureFixture[str]) -> None:
     """What is said while a bar is shown stands on a line of its own; only a finished bar stays."""
-    with Bar(mininterval=0, ncols=80) as bar:
+    with ProgressBar(mininterval=0, ncols=80) as bar:
         say = bar.giving_way(lambda text: print(text, file=sys.stderr))
         say("asking")
         bar(Progress(200, 500, Usage(200, 200), None, 8))

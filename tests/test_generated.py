@@ -323,7 +323,7 @@ def test_command_writes_items(tmp_path: Path) -> None:
     path = tmp_path / "questions.jsonl"
     runner = CliRunner()
     assert runner.invoke(command, ["builtin", "--n", "30", "--out", str(path)]).exit_code == 0
-    with files.load(path, files.Reading(group_field="family")) as items:
+    with files.load(path, files.RecordFormat(group_field="family")) as items:
         assert list(items) == generate(30)
     printed = runner.invoke(command, ["builtin", "--n", "30"]).stdout
     assert printed == path.read_text()

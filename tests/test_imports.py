@@ -97,7 +97,7 @@ def test_the_design_knows_estimators_only() -> None:
 
 
 @pytest.mark.parametrize(
-    "name", named("blindcal.planning.shapes", "blindcal.planning.promise", "blindcal.planning.subsets")
+    "name", named("blindcal.planning.shapes", "blindcal.planning.forecast", "blindcal.auditing.item_sample")
 )
 def test_promises_know_numbers_only(name: str) -> None:
     """What is assumed and promised, and which items take part, follows from numbers: no files, no clock."""
@@ -122,9 +122,9 @@ def test_endpoints_know_nobody_who_asks(name: str) -> None:
 
 def test_the_store_knows_records_only() -> None:
     """The run on disk knows neither the wire nor the design, nor who fills it."""
-    allowed = {"blindcal.errors", "blindcal.records", "blindcal.run_file", "blindcal.text"}
-    assert of_ours("blindcal.store") <= allowed
-    assert of_ours("blindcal.run_file") <= {"blindcal.errors"}
+    allowed = {"blindcal.errors", "blindcal.records", "blindcal.store.run_file", "blindcal.text"}
+    assert of_ours("blindcal.store.run_store") <= allowed
+    assert of_ours("blindcal.store.run_file") <= {"blindcal.errors"}
 
 
 def test_cells_need_numbers_alone() -> None:
@@ -160,17 +160,23 @@ def test_the_hub_has_one_door(name: str) -> None:
     assert "datasets" not in of_others(name)
 
 
-@pytest.mark.parametrize("name", named("blindcal.items.lines", "blindcal.items.hub"))
+@pytest.mark.parametrize("name", named("blindcal.items.record_files", "blindcal.items.hub"))
 def test_records_are_read_before_they_mean_anything(name: str) -> None:
     """What reads records knows neither items nor audits."""
-    assert of_ours(name) <= {"blindcal.errors", "blindcal.text", "blindcal.items.lines"}
+    assert of_ours(name) <= {"blindcal.errors", "blindcal.text", "blindcal.items.record_files"}
 
 
-@pytest.mark.parametrize("name", named("blindcal.asking.question", "blindcal.wording"))
+@pytest.mark.parametrize("name", named("blindcal.endpoints.query_format", "blindcal.confidence_prompt"))
 def test_a_question_knows_nobody_who_asks_it(name: str) -> None:
     """How a query is put and read does not depend on who sends, keeps or answers it."""
     assert not any(
-        within(one, "blindcal.endpoints", "blindcal.store", "blindcal.asking", "blindcal.auditing")
+        within(
+            one,
+            "blindcal.endpoints",
+            "blindcal.store.run_store",
+            "blindcal.asking",
+            "blindcal.auditing.audit",
+        )
         for one in of_ours(name)
     )
 

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from blindcal.errors import InputError
-from blindcal.items.files import Reading, load
+from blindcal.items.files import RecordFormat, load
 from blindcal.records import Item, Message
 
 HOSTILE = [
@@ -81,22 +81,22 @@ def test_a_label_map_adds_words(tmp_path: Path) -> None:
     path = write_jsonl(
         tmp_path / "a.jsonl", [{"prompt": "a", "label": "sure"}, {"prompt": "b", "label": "yes"}]
     )
-    with load(path, Reading(labels={"sure": 1})) as items:
+    with load(path, RecordFormat(labels={"sure": 1})) as items:
         assert items.labels.tolist() == [1, 1]
-    assert Reading(labels={"1": 0, "0": 1}).item({"prompt": "a", "label": "1.0"}, 0).label == 0
+    assert RecordFormat(labels={"1": 0, "0": 1}).item({"prompt": "a", "label": "1.0"}, 0).label == 0
 
 
 def test_a_label_map_maps_to_zero_and_one_only() -> None:
     """A label map to anything else is refused before a file is read."""
     with pytest.raises(InputError, match="must map to 0 or 1"):
-        Reading(labels={"sure": 2})
+        RecordFormat(labels={"sure": 2})
 
 
 def test_messages_are_taken_as_they_are_after_the_system_message(tmp_path: Path) -> None:
     """Chat messages keep their roles, and a system message goes first."""
     said = [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "yo"}]
     path = write_jsonl(tmp_path / "a.jsonl", [{"messages": said, "label": 1}])
-    with load(path, Reading(system="Be brief.")) as items:
+    with load(path, RecordFormat(system="Be brief.")) as items:
         assert [m.role for m in items[0].messages] == ["system", "user", "assistant"]
 
 
@@ -113,7 +113,9 @@ def test_malformed_messages_are_refused(tmp_path: Path, messages: object) -> Non
 def test_templates_fill_in_fields_once(tmp_path: Path) -> None:
     """A template replaces {field}; braces inside a field's text stay text."""
     record = {"q": "{label} {q.__class__} {{", "n": 3, "label": 1}
-    with load(write_jsonl(tmp_path / "a.jsonl", [record]), Reading(template="{{Q}}: {q}, {n}?")) as items:
+    with load(
+        write_jsonl(tmp_path / "a.jsonl", [record]), RecordFormat(template="{{Q}}: {q}, {n}?")
+    ) as items:
         assert items[0].messages[0].content == "{Q}: {label} {q.__class__} {{, 3?"
 
 
@@ -122,23 +124,23 @@ def test_a_template_reaches_nothing_but_fields(tmp_path: Path, field: str) -> No
     """What is in braces must be the name of a field, never an expression."""
     path = write_jsonl(tmp_path / "a.jsonl", [{"q": "text", "label": 1}])
     with pytest.raises(InputError, match="template"):
-        load(path, Reading(template="{" + field + "}"))
+        load(path, RecordFormat(template="{" + field + "}"))
 
 
 def test_a_template_without_fields_is_refused() -> None:
     """A template that names no field would ask the same question of every item."""
     with pytest.raises(InputError, match="names no field"):
-        Reading(template="Is it so?")
+        RecordFormat(template="Is it so?")
 
 
 def test_plain_completions_have_prompt_messages(tmp_path: Path) -> None:
     """For completions the one message has the role ``prompt``, and chat messages are refused."""
     path = write_jsonl(tmp_path / "a.jsonl", [{"prompt": "a", "label": 1}])
-    with load(path, Reading(role="prompt")) as items:
+    with load(path, RecordFormat(role="prompt")) as items:
         assert items[0].messages == (Message("prompt", "a"),)
     chat = write_jsonl(tmp_path / "b.jsonl", [{"messages": [{"role": "user", "content": "a"}], "label": 1}])
     with pytest.raises(InputError, match="needs a chat endpoint"):
-        load(chat, Reading(role="prompt"))
+        load(chat, RecordFormat(role="prompt"))
 
 
 def test_every_format_reads_the_same(tmp_path: Path) -> None:
@@ -249,7 +251,7 @@ def test_hostile_text_arrives_unchanged(tmp_path: Path, text: str) -> None:
     with load(write_jsonl(tmp_path / "a.jsonl", [record])) as items:
         assert items[0].messages[0].content == text
         assert items[0].id == text[:40]
-    with load(tmp_path / "a.jsonl", Reading(template="<{prompt}>")) as items:
+    with load(tmp_path / "a.jsonl", RecordFormat(template="<{prompt}>")) as items:
         assert items[0].messages[0].content == f"<{text}>"
 
 
@@ -265,7 +267,7 @@ def test_lone_surrogates_are_replaced(tmp_path: Path) -> None:
 @given(st.text(st.characters(), min_size=1))
 def test_templates_keep_any_text(text: str) -> None:
     """Whatever a field holds stands in the prompt as it is, lone surrogates apart."""
-    item = Reading(template="[{q}]").item({"q": text, "label": 0}, 0)
+    item = RecordFormat(template="[{q}]").item({"q": text, "label": 0}, 0)
     assert item.messages[0].content == f"[{text}]".encode("utf-16", "surrogatepass").decode(
         "utf-16", "replace"
     )

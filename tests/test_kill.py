@@ -13,11 +13,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from blindcal.asking.job import Limits
-from blindcal.auditing import audit
+from blindcal.auditing.audit import audit
+from blindcal.auditing.job import Limits
 from blindcal.results.result import ANSWERS_FILE, RESULT_FILE, AuditResult
 from blindcal.settings import Settings
-from blindcal.store import RUN_FILE, Store
+from blindcal.store.run_store import RUN_FILE, Store
 from serving import replaying
 
 KILLS = 50
@@ -63,7 +63,7 @@ def test_fifty_kills_lose_nothing_and_cost_little(tmp_path: Path) -> None:
                 + "\n"
             )
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["blindcal.auditing"])
+    context.set_forkserver_preload(["blindcal.auditing.audit"])
     moments = random.Random(7)
     with replaying(path, p, latency=0.003) as server:
         reference = tmp_path / "reference"

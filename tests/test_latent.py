@@ -10,8 +10,8 @@ import pytest
 from scipy.special import expit
 
 import blindcal as bc
-from blindcal.records import Answered, FloatArray, IntArray, Round
-from blindcal.simulate import generate, log_odds, respond
+from blindcal.records import AnswerTable, FloatArray, IntArray, Round
+from blindcal.simulation.simulate import generate, log_odds, respond
 from fitting import asked, check_sound, columns, drawn, fitted
 
 # -- limits in which the answer is known ---------------------------------------------------------------
@@ -155,7 +155,7 @@ def test_the_order_of_queries_does_not_matter(method: str, queries: float) -> No
     labels, p = generate(800, 4)
     answered = asked(labels, p, queries, method)
     order = np.random.default_rng(0).permutation(len(answered))
-    shuffled = Answered(*(column[order] for column in columns(answered)))
+    shuffled = AnswerTable(*(column[order] for column in columns(answered)))
     first, second = fitted(labels, answered), fitted(labels, shuffled)
     assert figures(first) == pytest.approx(figures(second), rel=1e-9)
     assert tuple(first.interval("ece")) == pytest.approx(tuple(second.interval("ece")), rel=1e-9)
@@ -181,7 +181,7 @@ def test_swapping_the_names_of_the_classes_mirrors_the_result(method: str, queri
     """Labels, shifts and answers turned round give gaps turned round, and all else as it was."""
     labels, p = generate(1000, 6)
     answered = asked(labels, p, queries, method)
-    turned = Answered(answered.items, -answered.shifts, answered.temperatures, 1 - answered.answers)
+    turned = AnswerTable(answered.items, -answered.shifts, answered.temperatures, 1 - answered.answers)
     here, there = fitted(labels, answered), fitted(1 - labels, turned)
     # f >= t turns into f > t: the cells are open on the other side, which no answer at an edge tells apart
     assert there.gaps() == pytest.approx(-here.gaps()[::-1], abs=1e-6)
@@ -261,7 +261,7 @@ def test_thresholds_and_samples_go_into_one_fit() -> None:
     """A mixture tells more than either part: both halves and the whole agree within their widths."""
     labels, p = generate(2000, 11)
     cold, warm = asked(labels, p), asked(labels, p, 3, "temperature")
-    whole = Answered(*(np.concatenate(pair) for pair in zip(columns(cold), columns(warm), strict=True)))
+    whole = AnswerTable(*(np.concatenate(pair) for pair in zip(columns(cold), columns(warm), strict=True)))
     fits = [fitted(labels, part) for part in (cold, warm, whole)]
     oracle = bc.binned_ece(labels, p).ece
     width = [fit.interval("ece").high - fit.interval("ece").low for fit in fits]
@@ -295,7 +295,7 @@ def test_ignoring_a_jitter_of_a_fifth_does_no_harm(queries: int) -> None:
         assert abs(shaken.ece() - still.ece()) < (high - low) / 2
 
 
-def repeated(labels: IntArray, p: FloatArray, times: int, jitter: float) -> Answered:
+def repeated(labels: IntArray, p: FloatArray, times: int, jitter: float) -> AnswerTable:
     """The same thresholds asked again and again."""
     answered = asked(labels, p, jitter=jitter)
     once = Round(answered.items, answered.shifts, answered.temperatures)

@@ -12,8 +12,8 @@ from scipy.stats import kstest
 
 import blindcal as bc
 from blindcal.errors import InputError, NotIdentifiedError
-from blindcal.records import INVALID, Answered
-from blindcal.simulate import generate, log_odds
+from blindcal.records import INVALID, AnswerTable
+from blindcal.simulation.simulate import generate, log_odds
 from fitting import asked, check_sound, drawn, fitted
 
 NAN = float("nan")
@@ -88,7 +88,7 @@ def test_invalid_answers_are_counted_and_their_effect_bounded() -> None:
     labels, p = generate(2000, 2)
     answered = asked(labels, p)
     lost = np.random.default_rng(0).random(2000) < 0.3
-    part = Answered(
+    part = AnswerTable(
         answered.items, answered.shifts, answered.temperatures, np.where(lost, INVALID, answered.answers)
     )
     whole, fit = fitted(labels, answered), fitted(labels, part)
@@ -109,7 +109,7 @@ def test_an_item_with_another_valid_answer_is_not_unanswered() -> None:
     answered = asked(labels, p, 2)
     answers = answered.answers.copy()
     answers[:100] = INVALID
-    fit = fitted(labels, Answered(answered.items, answered.shifts, answered.temperatures, answers))
+    fit = fitted(labels, AnswerTable(answered.items, answered.shifts, answered.temperatures, answers))
     assert fit.invalid == 100
     assert fit.unanswered < 100
 

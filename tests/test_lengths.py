@@ -13,16 +13,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from blindcal.asking.batched import Polling
-from blindcal.asking.job import Job, Limits
-from blindcal.asking.lengths import Lengths, bytes_of
-from blindcal.asking.prepare import _Remembered
-from blindcal.asking.question import Question
-from blindcal.asking.run import run
-from blindcal.auditing import audit
+from blindcal.auditing.audit import audit
+from blindcal.auditing.batch_sender import Polling
+from blindcal.auditing.job import Job, Limits
+from blindcal.auditing.live_sender import run
+from blindcal.auditing.prepare import _Remembered
+from blindcal.auditing.token_estimate import TokenEstimator, bytes_of
 from blindcal.design import SampledDesign
-from blindcal.endpoints.recording import Recording
-from blindcal.endpoints.replay import running
+from blindcal.endpoints.query_format import TokenQuestion
 from blindcal.errors import ConfigError
 from blindcal.items.files import load
 from blindcal.planning import shapes
@@ -30,10 +28,12 @@ from blindcal.prices import Prices
 from blindcal.records import Item, Message, Reply, Request, Targets, Token, Usage
 from blindcal.results.result import AuditResult
 from blindcal.settings import Settings
-from blindcal.store import RUN_FILE, Store
+from blindcal.simulation.recording import Recording
+from blindcal.simulation.replay import running
+from blindcal.store.run_store import RUN_FILE, Store
 
 PRICES = Prices(1000.0, 3000.0)
-QUESTION = Question(Targets((Token(1, "Yes"),), (Token(2, "No"),)))
+QUESTION = TokenQuestion(Targets((Token(1, "Yes"),), (Token(2, "No"),)))
 #: Texts of very different tokens a byte: English, digits, another script, an emoji; and how long each is.
 texts = st.lists(
     st.tuples(st.sampled_from(["plain words ", "1234567", "是吗", "🦜"]), st.integers(1, 60)),
@@ -146,7 +146,7 @@ def test_a_batch_is_paid_by_the_length_of_its_questions(tmp_path: Path) -> None:
 @pytest.mark.parametrize("tokens", [0, 30])
 def test_what_is_expected_follows_what_was_billed(tokens: int) -> None:
     """Until anything is billed four bytes are taken for a token."""
-    lengths = Lengths()
+    lengths = TokenEstimator()
     assert lengths.expected(400) == 100
     lengths.learn(300, tokens)
     assert lengths.expected(400) == (40 if tokens else 100)

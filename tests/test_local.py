@@ -21,14 +21,15 @@ from click.testing import CliRunner
 
 from blindcal.cli.score import command as score_command
 from blindcal.cli.serve import command as serve_command
-from blindcal.endpoints import models, tokens
+from blindcal.endpoints import model_file as models
+from blindcal.endpoints import tokens
 from blindcal.endpoints.http import Address, HttpEndpoint
-from blindcal.endpoints.local import Served, ServerError, Settings, serve
+from blindcal.endpoints.local_server import Served, ServerError, ServerSettings, serve
 from blindcal.errors import ConfigError, InputError, MissingExtraError
 from blindcal.records import Item, Message, Request, Targets
 from blindcal.scoring.logprobs import Reader, Score, in_order, log_odds
 
-SMALL = Settings(context=256, threads=1)
+SMALL = ServerSettings(context=256, threads=1)
 PROMPTS = ("Is fire hot? Answer:", "Fire is hot. Yes or no?\n")
 
 
@@ -79,8 +80,8 @@ def test_killed_parent_takes_the_server_with_it(model: Path) -> None:
     """A server whose parent is killed outright ends by itself."""
     code = """
         import sys, pathlib
-        from blindcal.endpoints.local import *
-        with serve(pathlib.Path(sys.argv[1]), Settings(context=256, threads=1)) as served:
+        from blindcal.endpoints.local_server import *
+        with serve(pathlib.Path(sys.argv[1]), ServerSettings(context=256, threads=1)) as served:
             print(served.process.pid, served.base_url, flush=True)
             sys.stdin.read()
     """
@@ -108,7 +109,7 @@ def test_port_taken(model: Path) -> None:
         port = other.getsockname()[1]
         with (
             pytest.raises(ServerError, match=f"port {port} cannot be used"),
-            serve(model, Settings(port=port)),
+            serve(model, ServerSettings(port=port)),
         ):
             pass
 
@@ -143,10 +144,10 @@ def test_out_of_memory(model: Path) -> None:
     """llama.cpp aborts when memory runs out; its parent lives on and says what to try."""
     code = """
         import resource, sys, pathlib
-        from blindcal.endpoints.local import *
+        from blindcal.endpoints.local_server import *
         resource.setrlimit(resource.RLIMIT_AS, (400 << 20, 400 << 20))
         try:
-            with serve(pathlib.Path(sys.argv[1]), Settings(threads=1)):
+            with serve(pathlib.Path(sys.argv[1]), ServerSettings(threads=1)):
                 pass
         except ServerError as error:
             print(error)

@@ -10,13 +10,13 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from blindcal.auditing import audit
+from blindcal.auditing.audit import audit
 from blindcal.cli import app
 from blindcal.errors import ConfigError, InputError, StoreError
 from blindcal.estimate.latent import latent
-from blindcal.results.counting import read_counts
-from blindcal.results.finished import Finished, open_run
-from blindcal.results.merging import merge, together
+from blindcal.results.answer_counts import read_counts
+from blindcal.results.merge import merge, together
+from blindcal.results.run import Run, open_run
 from blindcal.settings import Settings
 from serving import replaying
 
@@ -52,11 +52,11 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
 
 
 @pytest.fixture(scope="module")
-def runs(folders: list[Path]) -> list[Finished]:
+def runs(folders: list[Path]) -> list[Run]:
     return [open_run(folder) for folder in folders]
 
 
-def test_the_result_is_that_of_all_answers_together(runs: list[Finished]) -> None:
+def test_the_result_is_that_of_all_answers_together(runs: list[Run]) -> None:
     """Estimate, interval and p-value are those of one fit of all rows, groups of one name being one."""
     merged = merge(runs, resamples=60)
     columns = [
@@ -74,12 +74,12 @@ def test_the_result_is_that_of_all_answers_together(runs: list[Finished]) -> Non
     assert merged.complete
 
 
-def test_the_order_of_runs_does_not_matter(runs: list[Finished]) -> None:
+def test_the_order_of_runs_does_not_matter(runs: list[Run]) -> None:
     """Whichever run comes first, the estimate is the same."""
     assert merge(runs[::-1], resamples=20).ece.value == pytest.approx(merge(runs, resamples=20).ece.value)
 
 
-def test_runs_that_do_not_belong_together_are_refused(runs: list[Finished]) -> None:
+def test_runs_that_do_not_belong_together_are_refused(runs: list[Run]) -> None:
     """The same items twice, another model, a method without a fit: each is named."""
     with pytest.raises(InputError, match=r"item 'q0' is in more than one run, and 79 others"):
         merge([runs[0], runs[1], runs[0]])
@@ -109,7 +109,7 @@ def test_the_command_writes_a_result_and_counts(folders: list[Path], tmp_path: P
         open_run(out)
 
 
-def test_a_threshold_is_found_from_all_shards(folders: list[Path], runs: list[Finished]) -> None:
+def test_a_threshold_is_found_from_all_shards(folders: list[Path], runs: list[Run]) -> None:
     """The threshold to deploy is that of one fit of all runs' answers, and runs that overlap are refused."""
     named = [str(folder) for folder in folders]
     wish = ["--recall", "0.6", "--estimate", "--resamples", "40", "--json"]

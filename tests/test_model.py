@@ -15,7 +15,7 @@ from blindcal.estimate import functionals, model
 from blindcal.estimate.grid import CELLS, MID_S, WIDTH_S
 from blindcal.estimate.patterns import Patterns, count_patterns
 from blindcal.records import FloatArray
-from blindcal.simulate import ask, generate
+from blindcal.simulation.simulate import ask, generate
 
 
 def counted(n: int, queries: float = 1.0, method: str = "latent", seed: int = 0) -> Patterns:

@@ -12,12 +12,13 @@ import pytest
 
 import blindcal as bc
 import results
-from blindcal import design, simulate
+from blindcal import design
 from blindcal.errors import NotIdentifiedError
 from blindcal.report import notebook
 from blindcal.report.style import in_notebook
 from blindcal.results import figures
 from blindcal.results.result import Estimate
+from blindcal.simulation import simulate
 from test_plots import bars, texts, whiskers
 
 
@@ -146,10 +147,10 @@ def test_a_notebook_without_widgets_has_a_bar_and_no_warning() -> None:
         "sys.modules['ipykernel.zmqshell'] = types.ModuleType('ipykernel.zmqshell')\n"
         "kernel = types.ModuleType('IPython'); kernel.get_ipython = lambda: object()\n"
         "sys.modules['IPython'] = kernel\n"
-        "from blindcal.bar import Bar\n"
-        "from blindcal.asking.job import Progress\n"
+        "from blindcal.progress_bar import ProgressBar\n"
+        "from blindcal.auditing.job import Progress\n"
         "from blindcal.records import Usage\n"
-        "with Bar() as bar: bar(Progress(3, 10, Usage(3, 3, 3, 3), None, 1))\n"
+        "with ProgressBar() as bar: bar(Progress(3, 10, Usage(3, 3, 3, 3), None, 1))\n"
     )
     done = subprocess.run(
         [sys.executable, "-c", script], capture_output=True, text=True, check=True, cwd=Path(__file__).parent

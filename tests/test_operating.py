@@ -20,7 +20,7 @@ from blindcal.estimate.operating import (
     decision_rates,
 )
 from blindcal.records import FloatArray
-from blindcal.simulate import ask, generate
+from blindcal.simulation.simulate import ask, generate
 
 
 def table_of(seed: int) -> FloatArray:

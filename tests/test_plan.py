@@ -16,18 +16,28 @@ import numpy as np
 import pytest
 from click.testing import CliRunner, Result
 
-from blindcal.auditing import audit
+from blindcal.auditing.audit import audit
 from blindcal.cli import app
 from blindcal.errors import InputError
 from blindcal.estimate import model
 from blindcal.estimate.patterns import Patterns
-from blindcal.planning import promise, shapes
-from blindcal.planning.plan import Means, Pace, Tokens, Wanted, choices, front, price_of, reach_of
+from blindcal.planning import forecast as promise
+from blindcal.planning import shapes
+from blindcal.planning.plan import (
+    PlanGoal,
+    PlanInputs,
+    Throughput,
+    TokenCount,
+    choices,
+    front,
+    price_of,
+    reach_of,
+)
 from blindcal.prices import Prices
 from blindcal.settings import Settings
 from serving import replaying
 
-MEANS = Means(shapes.preset("overconfident"), tokens=Tokens(200), prices=Prices(1.0, 2.0))
+MEANS = PlanInputs(shapes.preset("overconfident"), tokens=TokenCount(200), prices=Prices(1.0, 2.0))
 
 
 def blindcal(*arguments: object) -> Result:
@@ -66,15 +76,15 @@ def test_a_plan_says_what_it_asks_costs_and_finds_out() -> None:
 
 def test_the_slowest_limit_decides_the_time() -> None:
     """Latency, requests a minute and tokens a minute: whichever lets the least through."""
-    assert Pace(1.0, 10).seconds(100, 5000) == pytest.approx(10)
-    assert Pace(1.0, 10, rpm=60).seconds(100, 5000) == pytest.approx(100)
-    assert Pace(1.0, 10, rpm=60, tpm=1000).seconds(100, 5000) == pytest.approx(300)
+    assert Throughput(1.0, 10).seconds(100, 5000) == pytest.approx(10)
+    assert Throughput(1.0, 10, rpm=60).seconds(100, 5000) == pytest.approx(100)
+    assert Throughput(1.0, 10, rpm=60, tpm=1000).seconds(100, 5000) == pytest.approx(300)
 
 
-@pytest.mark.parametrize("wanted", [Wanted(half_width=0.03), Wanted(power=0.8)])
-def test_choices_meet_what_is_wanted_and_hardly_more(wanted: Wanted) -> None:
+@pytest.mark.parametrize("wanted", [PlanGoal(half_width=0.03), PlanGoal(power=0.8)])
+def test_choices_meet_what_is_wanted_and_hardly_more(wanted: PlanGoal) -> None:
     """Every choice meets it, and five per cent fewer items would not."""
-    means = Means(shapes.preset("overconfident").with_ece(0.05))
+    means = PlanInputs(shapes.preset("overconfident").with_ece(0.05))
     found = choices(means, wanted, ["latent"], [1.0, 2.0])
     assert [one.queries for one in found] == sorted(one.queries for one in found)
     assert len(found) == 2
@@ -88,7 +98,7 @@ def test_choices_meet_what_is_wanted_and_hardly_more(wanted: Wanted) -> None:
 
 def test_what_the_items_do_not_reach_is_left_out() -> None:
     """Where there are too few items for any number of queries nothing is offered."""
-    assert choices(MEANS, Wanted(half_width=0.01), ["latent"], most=300) == ()
+    assert choices(MEANS, PlanGoal(half_width=0.01), ["latent"], most=300) == ()
 
 
 @pytest.mark.parametrize(
@@ -103,13 +113,13 @@ def test_what_the_items_do_not_reach_is_left_out() -> None:
 def test_wants_out_of_range_are_refused(wanted: dict[str, float], words: str) -> None:
     """A wish that means nothing is refused by name."""
     with pytest.raises(InputError, match=words):
-        Wanted(**wanted)
+        PlanGoal(**wanted)
 
 
 def test_methods_without_intervals_cannot_be_chosen_for_a_width() -> None:
     """Blind, sampling and extraction promise no width, and say so."""
     with pytest.raises(InputError, match="blind gives neither an interval nor a test"):
-        choices(MEANS, Wanted(half_width=0.03), ["blind"])
+        choices(MEANS, PlanGoal(half_width=0.03), ["blind"])
 
 
 def test_nothing_beats_the_front() -> None:

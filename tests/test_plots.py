@@ -21,7 +21,7 @@ from matplotlib.patches import Rectangle, StepPatch
 
 import results
 from blindcal.report import plots, style
-from blindcal.report.curves import write_curves
+from blindcal.report.csv_tables import write_curves
 from blindcal.report.style import root_figure
 from blindcal.results.result import AuditResult, Bin, Confidence, Curve, Estimate
 from results import NOTHING, around

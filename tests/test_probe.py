@@ -14,17 +14,18 @@ import pytest
 from click.testing import CliRunner
 
 from blindcal.cli.probe import command
-from blindcal.endpoints import local, tokens
+from blindcal.endpoints import local_server as local
+from blindcal.endpoints import tokens
 from blindcal.endpoints.base import Patient
-from blindcal.endpoints.flips import Asker, Reading, bisect, fit
+from blindcal.endpoints.flip_search import FlipReading, ProbeClient, bisect, fit
 from blindcal.endpoints.http import Address, HttpEndpoint
-from blindcal.endpoints.models import ModelError
+from blindcal.endpoints.model_file import ModelError
 from blindcal.endpoints.probe import Probe, probe
-from blindcal.endpoints.recording import Recording
-from blindcal.endpoints.replay import Behaviour, Server, running
 from blindcal.errors import FatalError, InputError, MissingExtraError
 from blindcal.items.generated import generate
 from blindcal.records import NEGATIVE, POSITIVE, Item, Reply, Request
+from blindcal.simulation.recording import Recording
+from blindcal.simulation.replay import Behaviour, Server, running
 from serving import PAIR, items, recording, replayed
 
 ODDS = [float(s) for s in np.random.default_rng(7).normal(0.7, 3, 24)]
@@ -324,7 +325,9 @@ def test_fit_recovers_jitter(width: float) -> None:
     rng = np.random.default_rng(3)
     shifts = rng.uniform(1 - 3 * width, 1 + 3 * width, 600)
     answers = rng.normal(1.0, width, 600) <= shifts
-    found = fit([Reading("a", float(b), 50, int(answer)) for b, answer in zip(shifts, answers, strict=True)])
+    found = fit(
+        [FlipReading("a", float(b), 50, int(answer)) for b, answer in zip(shifts, answers, strict=True)]
+    )
     assert found.shifts["a"] == pytest.approx(1.0, abs=0.2 * width)
     assert found.jitter == pytest.approx(width, rel=0.2)
     assert found.most > width * 0.9
@@ -413,7 +416,7 @@ def test_real_server(served: local.Served) -> None:
             reply = await endpoint.ask(Request(question.messages, top_logprobs=100))
             assert reply.logprobs is not None
             gap = reply.logprobs["Yes"] - reply.logprobs["No"]
-            asker = Asker(endpoint, choice.targets)
+            asker = ProbeClient(endpoint, choice.targets)
             return choice, found, [await asker.at(question, b - gap, 50.0) for b in (-1e-4, 1e-4)]
 
     choice, found, around_the_gap = asyncio.run(talk())

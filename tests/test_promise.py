@@ -9,8 +9,8 @@ import blindcal
 from blindcal import design
 from blindcal.errors import InputError
 from blindcal.planning import shapes
-from blindcal.planning.promise import METHODS, Promise, promise, worth
-from blindcal.simulate import ask, simulate
+from blindcal.planning.forecast import METHODS, Forecast, forecast, worth
+from blindcal.simulation.simulate import ask, simulate
 
 AUDITS = 12
 
@@ -26,7 +26,7 @@ AUDITS = 12
     ],
 )
 def test_promised_widths_are_seen(name: str, method: str, n: int, queries: float) -> None:
-    """The mean width of a dozen seeded audits is within 15% of the promise, and its own chance error."""
+    """The mean width of a dozen seeded audits is within 15% of the forecast, and its own chance error."""
     shape = shapes.preset(name)
     widths = []
     for seed in range(AUDITS):
@@ -37,7 +37,7 @@ def test_promised_widths_are_seen(name: str, method: str, n: int, queries: float
         )
         between = fit.interval("ece")
         widths.append(between.high - between.low)
-    promised = promise(shape, method, n, queries)
+    promised = forecast(shape, method, n, queries)
     assert promised.half_width is not None
     chance = 2 * float(np.std(widths)) / np.sqrt(AUDITS) / np.mean(widths)
     assert 2 * promised.half_width / np.mean(widths) == pytest.approx(1, abs=0.15 + chance)
@@ -46,7 +46,7 @@ def test_promised_widths_are_seen(name: str, method: str, n: int, queries: float
 def test_promised_power_is_seen() -> None:
     """The test rejects as often as promised, within three binomial standard errors of 60 seeded audits."""
     shape = shapes.preset("overconfident").with_ece(0.06)
-    promised = promise(shape, "latent", 500, 1.0).power
+    promised = forecast(shape, "latent", 500, 1.0).power
     assert promised is not None
     assert 0.3 < promised < 0.9  # a case that tells
     rejected = 0
@@ -67,7 +67,7 @@ def test_promised_errors_of_face_value_methods_are_seen(method: str, queries: fl
         labels, p = shape.sample(1000, np.random.default_rng([seed, 11]))
         found = simulate(method, labels, p, queries=queries, repeats=1, seed=seed)
         off.append(abs(found.estimates[0] - shape.ece()))
-    promised = promise(shape, method, 1000, queries)
+    promised = forecast(shape, method, 1000, queries)
     assert promised.half_width is None
     chance = 2 * np.std(off) / np.sqrt(len(off))
     assert promised.error == pytest.approx(np.mean(off), abs=0.2 * np.mean(off) + chance)
@@ -75,7 +75,7 @@ def test_promised_errors_of_face_value_methods_are_seen(method: str, queries: fl
 
 def test_a_calibrated_model_is_rejected_as_often_as_the_test_allows() -> None:
     """There the power is the size of the test: at most 5%."""
-    power = promise(shapes.preset("calibrated"), "latent", 3000, 1.0).power
+    power = forecast(shapes.preset("calibrated"), "latent", 3000, 1.0).power
     assert power is not None
     assert power < 0.06
 
@@ -86,7 +86,7 @@ def test_more_of_anything_narrows_the_interval(method: str) -> None:
     shape = shapes.preset("overconfident")
 
     def width(n: int, queries: float) -> float:
-        found = promise(shape, method, n, queries, tested=False).half_width
+        found = forecast(shape, method, n, queries, tested=False).half_width
         assert found is not None
         return found
 
@@ -99,7 +99,7 @@ def test_more_of_anything_narrows_the_interval(method: str) -> None:
 def test_half_the_items_asked_is_half_the_items() -> None:
     """Half a query an item promises what one query of half the items does."""
     shape = shapes.preset("underconfident")
-    half, fewer = promise(shape, "latent", 2000, 0.5), promise(shape, "latent", 1000, 1.0)
+    half, fewer = forecast(shape, "latent", 2000, 0.5), forecast(shape, "latent", 1000, 1.0)
     assert (half.half_width, half.power) == (fewer.half_width, fewer.power)
 
 
@@ -115,25 +115,25 @@ def test_a_second_query_is_worth_less_than_a_second_item() -> None:
 def test_what_is_left_after_many_queries_is_the_labels_noise() -> None:
     """From four queries an item to eight the interval hardly changes; beyond eight nothing is promised."""
     shape = shapes.preset("underconfident")
-    four, eight = (promise(shape, "latent", 1000, k, tested=False).half_width for k in (4.0, 8.0))
+    four, eight = (forecast(shape, "latent", 1000, k, tested=False).half_width for k in (4.0, 8.0))
     assert four is not None
     assert eight == pytest.approx(four, rel=0.1)
     for method in ("latent", "temperature"):
         with pytest.raises(
             InputError, match=f"what {method} finds out is promised for up to 8 an item, got 9"
         ):
-            promise(shape, method, 1000, 9.0)
+            forecast(shape, method, 1000, 9.0)
 
 
 def test_a_promise_repeats_itself() -> None:
     """The same question gets the same answer: nothing is drawn at random."""
-    first, second = (promise(shapes.preset("rare"), "latent", 700, 1.5) for _ in range(2))
-    assert isinstance(first, Promise)
+    first, second = (forecast(shapes.preset("rare"), "latent", 700, 1.5) for _ in range(2))
+    assert isinstance(first, Forecast)
     assert first == second
 
 
 def test_what_cannot_be_promised_is_refused() -> None:
     """A method whose outcome does not follow from the shape is refused by name."""
     with pytest.raises(InputError, match=r"method: can be promised for latent, .*, got 'oracle'"):
-        promise(shapes.preset("rare"), "oracle", 700, 1.0)
+        forecast(shapes.preset("rare"), "oracle", 700, 1.0)
     assert "latent" in METHODS

@@ -15,15 +15,15 @@ import pytest
 from click.testing import CliRunner
 
 from blindcal.cli import app
-from blindcal.endpoints.recording import Recording
-from blindcal.endpoints.replay import running
 from blindcal.items.files import load
 from blindcal.records import Message, Targets, Token
-from blindcal.report.numbers import Number, Numbers
+from blindcal.report.narrative import headline, notes
+from blindcal.report.number_format import Number, Numbers
 from blindcal.report.page import render, write
 from blindcal.report.sentences import Sentence
-from blindcal.report.words import headline, notes
 from blindcal.results.result import AuditResult, Curve, Estimate, NextDollar
+from blindcal.simulation.recording import Recording
+from blindcal.simulation.replay import running
 from browsing import CONTRAST, Seen, chromium
 from reporting import audited, population
 

@@ -12,14 +12,14 @@ import pytest
 from click.testing import CliRunner, Result
 
 from blindcal.cli import app
-from blindcal.endpoints import replay
-from blindcal.endpoints.recording import Recording, Spoken
-from blindcal.endpoints.replay import Behaviour, Server
 from blindcal.items import files
-from blindcal.report.reproduced import gap_bins
 from blindcal.reproduce import sources, table
 from blindcal.reproduce.cells import Cell, Measured
-from blindcal.reproduce.table import Column, Comparison, Row
+from blindcal.reproduce.page import gap_bins
+from blindcal.reproduce.table import Column, MethodTable, Row
+from blindcal.simulation import replay
+from blindcal.simulation.recording import RecordedTexts, Recording
+from blindcal.simulation.replay import Behaviour, Server
 from serving import SHARED
 
 
@@ -91,7 +91,7 @@ def test_over_http_and_from_files_it_is_the_same_table(tmp_path: Path) -> None:
     write_items(items, list(known.recording.ids), known.labels.tolist())
     common = ("--budgets", "1-3", "--seeds", 1, "--bins", 4, "--jobs", 1)
     recording = Recording.load(path)
-    spoken = Spoken.load(write_texts(tmp_path, known.labels.tolist()), ("Yes", "No"))
+    spoken = RecordedTexts.load(write_texts(tmp_path, known.labels.tolist()), ("Yes", "No"))
     ok(path, *common, "--out", tmp_path / "files")
     with files.load(items) as questions, replay.running(recording, questions, spoken=spoken) as server:
         endpoint = ("--model", recording.name, "--base-url", server.base_url, "--data", items, "--send-seed")
@@ -249,7 +249,7 @@ def test_wrong_names_are_answered_with_the_right_ones(arguments: list[str], said
 
 def test_the_tables_say_what_was_found() -> None:
     """Means, spreads, errors and dashes in Markdown, LaTeX and CSV, names escaped in each."""
-    oracle = table.Known(
+    oracle = table.WhiteBoxBins(
         np.array([0.1, 0.0]), np.array([1.0, 0.0]), np.array([0.5, np.nan]), np.array([0.4, np.nan])
     )
     found = {
@@ -257,7 +257,7 @@ def test_the_tables_say_what_was_found() -> None:
     }
     one = Column("a|b_c", "=x", 10, "pair", {"pair": oracle}, found)
     other = Column("d", "y", 10, "pair", {}, {Cell("blind", 1, 0, 2): Measured(0.3, (0.3, 0.0), 5, 0)})
-    both = Comparison((one, other), 2, (0, 1))
+    both = MethodTable((one, other), 2, (0, 1))
     assert one.entries[Row("latent", 1)].error == pytest.approx(0.01)
     text = table.markdown(both)
     assert "| oracle | 0.1000 | \N{EN DASH} |" in text
@@ -300,7 +300,7 @@ def test_the_page_shows_names_as_text(tmp_path: Path) -> None:
 
     found = {Cell("blind", 1, 0, 2): Measured(0.3, (0.3, 0.0), 5, 0)}
     column = Column("<script>alert(1)</script>", "y", 10, "pair", {}, found)
-    page = folder.write(Comparison((column,), 2, (0,)), tmp_path, ["<b>unfit</b>"]).read_text()
+    page = folder.write(MethodTable((column,), 2, (0,)), tmp_path, ["<b>unfit</b>"]).read_text()
     assert "<script" not in page
     assert "&lt;b&gt;unfit" in page
     assert "http://" not in page.replace("http://www.w3.org/", "")

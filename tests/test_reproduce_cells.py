@@ -17,13 +17,13 @@ from blindcal import design
 from blindcal.errors import InputError
 from blindcal.methods import estimate_ece
 from blindcal.reproduce import sources
-from blindcal.reproduce.cells import WAYS, Cache, Cell, Wanted, ask, compute, measure
+from blindcal.reproduce.cells import WAYS, Cache, Cell, CellSelection, ask, compute, measure
 from blindcal.reproduce.sources import Source
 from blindcal.reproduce.table import known
-from blindcal.simulate import generate, simulate
+from blindcal.simulation.simulate import generate, simulate
 from serving import SHARED
 
-SMALL = Wanted(seeds=(0, 1), budgets=(1, 2))
+SMALL = CellSelection(seeds=(0, 1), budgets=(1, 2))
 
 
 def source(n: int = 300, seed: int = 0) -> Source:
@@ -104,7 +104,7 @@ def test_killed_at_any_moment_it_goes_on(tmp_path: Path) -> None:
     script = (
         "from pathlib import Path\n"
         "from blindcal.reproduce import cells, sources\n"
-        "from blindcal.simulate import generate\n"
+        "from blindcal.simulation.simulate import generate\n"
         f"measure, gate, kept = cells.measure, Path({str(gate)!r}), Path({str(tmp_path / 'cells')!r})\n"
         "def held(source, method, seed, which):\n"
         "    if seed >= 4 and gate.exists():\n"
@@ -113,7 +113,7 @@ def test_killed_at_any_moment_it_goes_on(tmp_path: Path) -> None:
         "cells.measure = held\n"
         "if __name__ == '__main__':\n"
         "    here = sources.from_probabilities('made', 'up', *generate(300, 0))\n"
-        "    wanted = cells.Wanted(ways=('extraction', 'latent'), seeds=tuple(range(8)), budgets=(1,))\n"
+        "    wanted = cells.CellSelection(('extraction', 'latent'), seeds=tuple(range(8)), budgets=(1,))\n"
         "    tell = lambda done, total: print(done, flush=True)\n"
         "    cells.compute([(here, wanted)], cells.Cache(kept), jobs=2, progress=tell)\n"
     )
@@ -136,7 +136,7 @@ def test_killed_at_any_moment_it_goes_on(tmp_path: Path) -> None:
 def test_an_unknown_method_lists_those_there_are() -> None:
     """A wrong name is answered with the right ones."""
     with pytest.raises(InputError, match="'psychic' is none of blind, verbalized, sampling"):
-        Wanted(ways=("psychic",))
+        CellSelection(ways=("psychic",))
 
 
 def test_files_are_found_and_named(tmp_path: Path) -> None:
@@ -215,6 +215,6 @@ def test_the_recorded_models_hold_what_they_are_said_to() -> None:
 
 def test_what_fits_nothing_can_be_repeated_more_often() -> None:
     """Further seeds go to the published methods alone: they cost little and scatter most."""
-    wanted = Wanted(ways=("sampling", "latent"), budgets=(1,), seeds=(0, 1), plain_seeds=(1, 2, 3))
+    wanted = CellSelection(ways=("sampling", "latent"), budgets=(1,), seeds=(0, 1), plain_seeds=(1, 2, 3))
     seeds = {way: [cell.seed for cell in wanted.cells(source(50)) if cell.way == way] for way in wanted.ways}
     assert seeds == {"sampling": [0, 1, 2, 3], "latent": [0, 1]}

@@ -15,19 +15,19 @@ from typing import Any
 import numpy as np
 import pytest
 
-from blindcal.asking.job import Job, Limits, Outcome, Progress
-from blindcal.asking.question import Question
-from blindcal.asking.run import run
+from blindcal.auditing.job import Job, Limits, Progress, RunOutcome
+from blindcal.auditing.live_sender import run
 from blindcal.endpoints.http import Address, HttpEndpoint
-from blindcal.endpoints.recording import Recording
-from blindcal.endpoints.replay import Behaviour, Fault, Server
+from blindcal.endpoints.query_format import TokenQuestion
 from blindcal.errors import EndpointError, FatalError, InputError, ReplyError, RetryableError
 from blindcal.prices import Prices
-from blindcal.records import INVALID, Answered, Item, Message, Reply, Request, Round, Targets, Token, Usage
-from blindcal.store import Saved, Store
+from blindcal.records import INVALID, AnswerTable, Item, Message, Reply, Request, Round, Targets, Token, Usage
+from blindcal.simulation.recording import Recording
+from blindcal.simulation.replay import Behaviour, Fault, Server
+from blindcal.store.run_store import SavedAnswer, Store
 
 YES_NO = Targets((Token(1, "Yes"),), (Token(2, "No"),))
-QUESTION = Question(YES_NO)
+QUESTION = TokenQuestion(YES_NO)
 QUICK = Limits(backoff=0.001)
 
 
@@ -46,7 +46,7 @@ class Dithered:
     n: int
     rounds: int = 1
 
-    def next_round(self, answered: Answered) -> Round | None:
+    def next_round(self, answered: AnswerTable) -> Round | None:
         number = len(answered) // self.n
         if number >= self.rounds:
             return None
@@ -96,7 +96,7 @@ async def ask_all(
     limits: Limits = QUICK,
     items: list[Item] | None = None,
     **more: Any,
-) -> tuple[Outcome, Store]:
+) -> tuple[RunOutcome, Store]:
     store = Store.open(path / "run.sqlite")
     try:
         store.begin({}, make_items(fake.n))
@@ -144,9 +144,9 @@ def test_no_more_are_under_way_than_allowed(tmp_path: Path) -> None:
 def test_the_shift_becomes_a_bias_around_the_offset() -> None:
     """A query biases the positive side by C + b and the negative one by C, every variant alike."""
     both = Targets((Token(1, "Yes"), Token(3, " yes")), (Token(2, "No"),), "max")
-    request = Question(both, offset=40).request((Message("user", "q"),), -1.5, 0.0)
+    request = TokenQuestion(both, offset=40).request((Message("user", "q"),), -1.5, 0.0)
     assert request.logit_bias == {1: 38.5, 3: 38.5, 2: 40}
-    assert Question(both, biased=False).request((), 0.0, 0.6).logit_bias == {}
+    assert TokenQuestion(both, biased=False).request((), 0.0, 0.6).logit_bias == {}
 
 
 def test_answers_are_read_regardless_of_case_and_space() -> None:
@@ -164,7 +164,7 @@ def test_answers_are_read_regardless_of_case_and_space() -> None:
 def test_one_word_cannot_mean_both() -> None:
     """Answer tokens that read alike are refused."""
     with pytest.raises(InputError, match="cannot mean both"):
-        Question(Targets((Token(1, "Yes"),), (Token(2, " yes"),)))
+        TokenQuestion(Targets((Token(1, "Yes"),), (Token(2, " yes"),)))
 
 
 def test_shifts_stay_inside_the_range_of_the_endpoint(tmp_path: Path) -> None:
@@ -265,7 +265,7 @@ def test_an_answer_on_its_way_to_disk_is_an_answer(tmp_path: Path, monkeypatch: 
     slow = threading.Event()
     insert = Store._insert
 
-    def insert_late(store: Store, answers: list[Saved]) -> None:
+    def insert_late(store: Store, answers: list[SavedAnswer]) -> None:
         slow.wait()
         insert(store, answers)
 
@@ -437,7 +437,7 @@ def test_a_request_limit_is_kept(tmp_path: Path) -> None:
 def test_stopping_drains_and_keeps_everything(tmp_path: Path) -> None:
     """Setting ``stop`` lets what is under way finish and asks nothing more."""
 
-    async def interrupted() -> tuple[Outcome, Fake]:
+    async def interrupted() -> tuple[RunOutcome, Fake]:
         stop = asyncio.Event()
 
         async def interrupt(call: int, _: Request) -> None:
@@ -472,7 +472,7 @@ def test_progress_counts_only_what_is_on_disk(tmp_path: Path) -> None:
 
 async def over_http(
     path: Path, behaviour: Behaviour, n: int = 60, model: str = "replay", timeout: float = 5.0
-) -> tuple[Outcome, Server]:
+) -> tuple[RunOutcome, Server]:
     items = make_items(n)
     recording = Recording.from_probabilities([item.id for item in items], truth(n))
     store = Store.open(path / "run.sqlite")

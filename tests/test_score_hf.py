@@ -16,8 +16,8 @@ from blindcal.cli import app
 from blindcal.cli.score import command
 from blindcal.endpoints import tokens
 from blindcal.endpoints.http import Address, HttpEndpoint
-from blindcal.endpoints.local import serve
-from blindcal.endpoints.models import installed_model
+from blindcal.endpoints.local_server import serve
+from blindcal.endpoints.model_file import installed_model
 from blindcal.errors import InputError, MissingExtraError
 from blindcal.items.generated import generate
 from blindcal.records import Item, Message, Targets

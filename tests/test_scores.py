@@ -12,7 +12,7 @@ import pytest
 from scipy.special import expit
 
 from blindcal.errors import InputError
-from blindcal.items.scores import read_scores, stem
+from blindcal.items.score_files import read_scores, stem
 from blindcal.records import Targets, Token
 
 TEXT = "id,label,p\na,0,0.25\nb,1,1.0\nc,1,1e-7\n"

@@ -17,9 +17,9 @@ from scipy.special import expit
 from blindcal.cli import app
 from blindcal.errors import BlindcalError
 from blindcal.estimate.truth import binned_ece
-from blindcal.items.scores import read_scores
+from blindcal.items.score_files import read_scores
 from blindcal.records import Round
-from blindcal.simulate import SIMULATED, generate, log_odds, respond, simulate
+from blindcal.simulation.simulate import SIMULATED, generate, log_odds, respond, simulate
 
 SCORES = Path(__file__).parents[2] / "shared" / "scores"
 

@@ -12,22 +12,22 @@ from typing import Any
 import numpy as np
 import pytest
 
-from blindcal.asking.batched import Polling
-from blindcal.asking.job import Limits
-from blindcal.asking.question import STATED_TOKENS, StatedQuestion
-from blindcal.auditing import audit
+from blindcal.auditing.audit import audit
+from blindcal.auditing.batch_sender import Polling
+from blindcal.auditing.job import Limits
+from blindcal.confidence_prompt import INSTRUCTION, ask_confidence
 from blindcal.design import METHODS
-from blindcal.endpoints.recording import Recording, Spoken
-from blindcal.endpoints.replay import running
+from blindcal.endpoints.query_format import STATED_TOKENS, ConfidenceQuestion
 from blindcal.errors import BlindcalError, FatalError, UnfitError
 from blindcal.estimate.truth import binned_ece
 from blindcal.items.catalogue import SETS
 from blindcal.items.files import load
 from blindcal.records import INVALID, NEGATIVE, POSITIVE, Message
-from blindcal.results.finished import open_run
 from blindcal.results.result import AuditResult
+from blindcal.results.run import open_run
 from blindcal.settings import Settings
-from blindcal.wording import INSTRUCTION, ask_confidence
+from blindcal.simulation.recording import RecordedTexts, Recording
+from blindcal.simulation.replay import running
 from commanding import blindcal
 from serving import replaying
 
@@ -71,7 +71,7 @@ def test_every_known_set_is_asked_for_a_confidence_without_contradiction() -> No
 
 def test_a_stated_question_is_free_text_at_temperature_zero() -> None:
     """No bias, no draw, room for an answer; what it says counts where a confidence goes with it."""
-    question = StatedQuestion(("True", "False"), "{positive}/{negative} and %?")
+    question = ConfidenceQuestion(("True", "False"), "{positive}/{negative} and %?")
     request = question.request((Message("user", "Is it? Answer True or False."),), 3.0, 0.0, 7)
     assert request.messages[0].content == "Is it?\nTrue/False and %?"
     assert (request.logit_bias, request.temperature, request.max_tokens) == ({}, 0.0, STATED_TOKENS)
@@ -108,7 +108,7 @@ def texts() -> dict[str, str]:
 
 
 def serving(items: Path, said: dict[str, str] | None = None, **behaviour: Any) -> Any:
-    spoken = Spoken(texts() if said is None else said, ("Yes", "No"))
+    spoken = RecordedTexts(texts() if said is None else said, ("Yes", "No"))
     return replaying(items, np.random.default_rng(3).random(N), spoken=spoken, **behaviour)
 
 
@@ -126,7 +126,7 @@ def test_a_verbalized_audit_reads_what_was_said(items: Path, tmp_path: Path) -> 
         assert server.requests == N
     with load(items) as loaded:
         labels = loaded.labels
-    p = StatedQuestion(("Yes", "No")).stated([texts()[f"q{k}"] for k in range(N)]).p
+    p = ConfidenceQuestion(("Yes", "No")).stated([texts()[f"q{k}"] for k in range(N)]).p
     known = np.isfinite(p)
     assert found.ece.value == pytest.approx(binned_ece(labels[known], p[known], 5).ece, abs=1e-12)
     assert found.counts.invalid == N // 10 + 1
@@ -228,9 +228,9 @@ def test_recorded_texts_of_a_real_model_go_through_http(tmp_path: Path) -> None:
     with load(path, Settings(model="m", template=SETS["boolq"].template).reading) as loaded:
         asked, labels = list(loaded), loaded.labels
     recording = Recording.from_probabilities([item.id for item in asked], np.full(300, 0.5))
-    with running(recording, asked, spoken=Spoken.load(recorded, words)) as server:
+    with running(recording, asked, spoken=RecordedTexts.load(recorded, words)) as server:
         found = audit(path, settings(server, template=SETS["boolq"].template), out=tmp_path / "run")
-    p = StatedQuestion(words).stated([said[item.id] for item in asked]).p
+    p = ConfidenceQuestion(words).stated([said[item.id] for item in asked]).p
     known = np.isfinite(p)
     assert found.counts.invalid == int((~known).sum())
     assert known.mean() > 0.6

@@ -13,11 +13,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from blindcal import run_file
 from blindcal.errors import ConfigError, InputError, StoreError
 from blindcal.records import Item, Message, Round, Usage
-from blindcal.run_file import in_use
-from blindcal.store import UNASKED, Saved, Store
+from blindcal.store import run_file
+from blindcal.store.run_file import in_use
+from blindcal.store.run_store import UNASKED, SavedAnswer, Store
 from blindcal.text import printable
 
 ITEMS = [Item(f"i{k}", k % 2, (Message("user", f"question {k}"),), "g") for k in range(3)]
@@ -28,11 +28,11 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "run" / "run.sqlite"
 
 
-def saved(query: int, answer: int = 1, text: str = "Yes") -> Saved:
-    return Saved(query, answer, text, 100, 1, 10, 1, 0.25)
+def saved(query: int, answer: int = 1, text: str = "Yes") -> SavedAnswer:
+    return SavedAnswer(query, answer, text, 100, 1, 10, 1, 0.25)
 
 
-def keep(store: Store, *answers: Saved) -> None:
+def keep(store: Store, *answers: SavedAnswer) -> None:
     async def save_all() -> None:
         await asyncio.gather(*(store.save(answer) for answer in answers))
 
@@ -82,7 +82,7 @@ def test_answers_are_committed_in_groups(path: Path, monkeypatch: pytest.MonkeyP
     commits: list[int] = []
     insert = Store._insert
 
-    def counted(self: Store, group: list[Saved]) -> None:
+    def counted(self: Store, group: list[SavedAnswer]) -> None:
         commits.append(len(group))
         insert(self, group)
 
@@ -189,7 +189,8 @@ def test_two_processes_do_not_share_a_run(path: Path) -> None:
         with pytest.raises(StoreError, match="another process"):
             Store.open(path)
     assert not in_use(path)
-    code = f"import os, pathlib, blindcal.store as s; s.Store.open(pathlib.Path({str(path)!r})); os._exit(9)"
+    opened = f"Store.open(pathlib.Path({str(path)!r}))"
+    code = f"import os, pathlib; from blindcal.store.run_store import Store; {opened}; os._exit(9)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 9
     Store.open(path).close()
 

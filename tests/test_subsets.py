@@ -16,17 +16,17 @@ from click.testing import CliRunner
 
 import blindcal
 from blindcal import design
-from blindcal.asking.job import Limits
-from blindcal.auditing import audit
+from blindcal.auditing.audit import audit
+from blindcal.auditing.item_sample import grown
+from blindcal.auditing.job import Limits
 from blindcal.cli import app
-from blindcal.endpoints.replay import Server
 from blindcal.errors import ConfigError, InputError
 from blindcal.planning import shapes
-from blindcal.planning.subsets import grown
 from blindcal.records import IntArray
 from blindcal.settings import Settings
-from blindcal.simulate import ask
-from blindcal.store import RUN_FILE, Store
+from blindcal.simulation.replay import Server
+from blindcal.simulation.simulate import ask
+from blindcal.store.run_store import RUN_FILE, Store
 from serving import replaying
 
 N = 240
@@ -198,7 +198,7 @@ def grow(items: Path, base_url: str, out: Path, size: int) -> None:
 def test_a_run_killed_while_growing_ends_as_one_left_alone(items: Path, tmp_path: Path) -> None:
     """Killed in the first part and in the second, it asks the same and answers the same."""
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["blindcal.auditing"])
+    context.set_forkserver_preload(["blindcal.auditing.audit"])
     with serving(items, latency=0.004) as server:
         for size in (100, 180):
             grow(items, server.base_url, tmp_path / "left", size)

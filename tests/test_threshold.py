@@ -14,11 +14,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from blindcal.asking.job import Limits
-from blindcal.endpoints.replay import Server
+from blindcal.auditing.job import Limits
 from blindcal.errors import NotIdentifiedError
-from blindcal.results.deploy import deployment
-from blindcal.results.finished import open_run
+from blindcal.results.deployment import deployment
+from blindcal.results.run import open_run
+from blindcal.simulation.replay import Server
 from commanding import blindcal
 from deciding import TEMPLATE, audited, model, serving, write_items
 

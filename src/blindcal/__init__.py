@@ -8,25 +8,25 @@ from typing import TYPE_CHECKING, Any
 from blindcal.errors import BlindcalError
 
 if TYPE_CHECKING:
-    from blindcal.auditing import audit, audit_async
-    from blindcal.bar import Bar
+    from blindcal.auditing.audit import audit, audit_async
     from blindcal.estimate.blind import BlindResult, blind
     from blindcal.estimate.counts import Counts
     from blindcal.estimate.latent import LatentFit, latent
     from blindcal.estimate.truth import BinnedCalibration, binned_ece
-    from blindcal.results.finished import Finished, open_run
+    from blindcal.progress_bar import ProgressBar
     from blindcal.results.result import AuditResult
+    from blindcal.results.run import Run, open_run
     from blindcal.settings import Settings
 
 __all__ = [
     "AuditResult",
-    "Bar",
     "BinnedCalibration",
     "BlindResult",
     "BlindcalError",
     "Counts",
-    "Finished",
     "LatentFit",
+    "ProgressBar",
+    "Run",
     "Settings",
     "audit",
     "audit_async",
@@ -40,19 +40,19 @@ __all__ = [
 # starts without numpy.
 _LATER = {
     "AuditResult": "results.result",
-    "Bar": "bar",
+    "ProgressBar": "progress_bar",
     "BinnedCalibration": "estimate.truth",
     "BlindResult": "estimate.blind",
     "Counts": "estimate.counts",
-    "Finished": "results.finished",
+    "Run": "results.run",
     "LatentFit": "estimate.latent",
     "Settings": "settings",
-    "audit": "auditing",
-    "audit_async": "auditing",
+    "audit": "auditing.audit",
+    "audit_async": "auditing.audit",
     "binned_ece": "estimate.truth",
     "blind": "estimate.blind",
     "latent": "estimate.latent",
-    "open_run": "results.finished",
+    "open_run": "results.run",
 }
 
 

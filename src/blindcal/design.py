@@ -22,7 +22,7 @@ from blindcal.estimate.grid import CELLS, EDGES_P, EDGES_S, MID_P, edge_of_thres
 from blindcal.estimate.model import working_table
 from blindcal.estimate.patterns import Patterns, count_patterns
 from blindcal.estimate.truth import bin_edges
-from blindcal.records import Answered, Estimator, FloatArray, IntArray, Round, Semantics
+from blindcal.records import AnswerTable, Estimator, FloatArray, IntArray, Round, Semantics
 
 #: Temperatures that together tell weak from strong preferences (METHOD 6); no API takes more than 2.
 TEMPERATURES = (0.3, 0.6, 1.0, 2.0)
@@ -37,7 +37,7 @@ _CHUNK = 2048  # patterns looked at together, so that memory stays small
 class Design(Protocol):
     """What to ask next, given everything answered so far; ``None`` when nothing more is to be asked."""
 
-    def next_round(self, answered: Answered) -> Round | None:
+    def next_round(self, answered: AnswerTable) -> Round | None:
         """Return the next batch of queries."""
         ...
 
@@ -68,7 +68,7 @@ class SampledDesign:
     temperatures: tuple[float, ...]
     seed: int
 
-    def next_round(self, answered: Answered) -> Round | None:
+    def next_round(self, answered: AnswerTable) -> Round | None:
         """All queries at once."""
         if len(answered):
             return None
@@ -101,7 +101,7 @@ class BlindDesign:
         thresholds[members] = bin_edges(self.bins)[subsets]
         return thresholds
 
-    def next_round(self, answered: Answered) -> Round | None:
+    def next_round(self, answered: AnswerTable) -> Round | None:
         """All queries at once."""
         thresholds = self.thresholds()
         asked = np.flatnonzero(thresholds > 0)
@@ -117,7 +117,7 @@ class ExtractionDesign:
     n: int
     queries: int
 
-    def next_round(self, answered: Answered) -> Round | None:
+    def next_round(self, answered: AnswerTable) -> Round | None:
         """The middle of what each item's own answers leave of the range."""
         if len(answered) >= self.queries * self.n:
             return None
@@ -160,7 +160,7 @@ class LatentDesign:
             left -= sizes[-1]
         object.__setattr__(self, "sizes", tuple(size for size in sizes if size))
 
-    def next_round(self, answered: Answered) -> Round | None:
+    def next_round(self, answered: AnswerTable) -> Round | None:
         """The next pilot, dithered or follow-up round."""
         ends = np.cumsum(self.sizes)
         index = int(np.searchsorted(ends, len(answered), side="right"))
@@ -190,12 +190,12 @@ class LatentDesign:
             place[mine] = _spread(mine.size, rng)
         return np.argsort(place, kind="stable")
 
-    def _patterns(self, answered: Answered) -> Patterns:
+    def _patterns(self, answered: AnswerTable) -> Patterns:
         return count_patterns(
             self.labels, answered.shifts, answered.temperatures, answered.answers, answered.items
         )
 
-    def _informative(self, answered: Answered) -> list[FloatArray]:
+    def _informative(self, answered: AnswerTable) -> list[FloatArray]:
         """Density of thresholds over the cells for each label, after the pilot."""
         asked = np.unique(answered.items)
         place = np.searchsorted(asked, answered.items)
@@ -204,7 +204,7 @@ class LatentDesign:
         )
         return threshold_densities(working_table(patterns))
 
-    def _follow_up(self, answered: Answered, size: int, rng: np.random.Generator) -> Round | None:
+    def _follow_up(self, answered: AnswerTable, size: int, rng: np.random.Generator) -> Round | None:
         patterns = self._patterns(answered)
         split = best_splits(patterns, working_table(patterns))
         if not (split.gain > 0).any():
@@ -227,11 +227,11 @@ class StagedDesign:
     members: tuple[IntArray, ...]
     designs: tuple[Design, ...]
 
-    def next_round(self, answered: Answered) -> Round | None:
+    def next_round(self, answered: AnswerTable) -> Round | None:
         """The next round of the first part that has one."""
         for members, own in zip(self.members, self.designs, strict=True):
             mine = np.isin(answered.items, members)
-            local = Answered(
+            local = AnswerTable(
                 np.searchsorted(members, answered.items[mine]),
                 answered.shifts[mine],
                 answered.temperatures[mine],
@@ -296,7 +296,7 @@ def best_splits(patterns: Patterns, table: FloatArray) -> Splits:
 
 
 @dataclass(frozen=True, slots=True)
-class Terms:
+class DesignSpec:
     """What a method's design is made for."""
 
     labels: IntArray
@@ -316,7 +316,7 @@ class Method:
     """
 
     queries: float
-    design: Callable[[Terms], Design]
+    design: Callable[[DesignSpec], Design]
     reads: Estimator
     answers: str
     biased: bool = True
@@ -436,7 +436,7 @@ def make(
     if not (np.isfinite(queries) and queries > 0):
         raise InputError(f"queries: must be a positive number, got {queries!r}")
     if stages is None:
-        return method_of(method).design(Terms(y, queries, bins, seed, adaptive, pilot))
+        return method_of(method).design(DesignSpec(y, queries, bins, seed, adaptive, pilot))
     if method == "blind":
         if len(stages) > 1:
             raise InputError(
@@ -444,7 +444,7 @@ def make(
             )
         return BlindDesign(y.size, whole(bins, "bins"), seed, stages[0])
     designs = [
-        method_of(method).design(Terms(y[members], queries, bins, seed + k * 2**32, adaptive, pilot))
+        method_of(method).design(DesignSpec(y[members], queries, bins, seed + k * 2**32, adaptive, pilot))
         for k, members in enumerate(stages)
     ]
     return StagedDesign(tuple(stages), tuple(designs))

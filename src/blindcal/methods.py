@@ -12,14 +12,14 @@ from blindcal.estimate.baselines import extracted, sampled_shares
 from blindcal.estimate.blind import BlindResult, blind
 from blindcal.estimate.latent import latent
 from blindcal.estimate.truth import binned_ece
-from blindcal.records import INVALID, Answered, Estimator, FloatArray, IntArray
+from blindcal.records import INVALID, AnswerTable, Estimator, FloatArray, IntArray
 
 #: Methods that are read by `latent` unasked: these have a fit, with a curve, operating points and draws.
 FITTED = tuple(name for name, method in METHODS.items() if method.reads == "latent")
 
 
 def blind_result(
-    plan: BlindDesign, labels: IntArray, answered: Answered, chosen: IntArray | None = None
+    plan: BlindDesign, labels: IntArray, answered: AnswerTable, chosen: IntArray | None = None
 ) -> BlindResult:
     """`blind` of a run's answers (or the ``chosen`` items'): those asked so far and those not to be asked."""
     thresholds = plan.thresholds()
@@ -32,7 +32,7 @@ def blind_result(
     return blind(labels[reached], thresholds[reached], answers[reached], plan.bins)
 
 
-def face_value(reads: Estimator, n: int, answered: Answered) -> FloatArray | None:
+def face_value(reads: Estimator, n: int, answered: AnswerTable) -> FloatArray | None:
     """Each item's probability for an estimator that takes its answers for it; NaN where it has none."""
     if reads == "shares":
         return sampled_shares(n, answered.items, answered.answers)
@@ -47,7 +47,7 @@ def face_value(reads: Estimator, n: int, answered: Answered) -> FloatArray | Non
 
 
 def estimate_ece(
-    method: str, plan: Design, labels: IntArray, answered: Answered, bins: int, estimator: str = "own"
+    method: str, plan: Design, labels: IntArray, answered: AnswerTable, bins: int, estimator: str = "own"
 ) -> float:
     """The ECE from a method's answers, by its own estimator or by `latent`."""
     reads = read_by(method, estimator)

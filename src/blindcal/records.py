@@ -107,7 +107,7 @@ class Round:
 
 
 @dataclass(frozen=True, slots=True)
-class Answered:
+class AnswerTable:
     """Queries with their answers (``POSITIVE``, ``NEGATIVE`` or ``INVALID``), in columns.
 
     ``stated`` is the probability of the positive answer that each says in words, NaN where it says none;
@@ -124,15 +124,15 @@ class Answered:
         return int(self.items.size)
 
     @classmethod
-    def empty(cls) -> Answered:
+    def empty(cls) -> AnswerTable:
         """Nothing asked yet."""
         none, ints = np.empty(0), np.empty(0, np.int64)
         return cls(ints, none, none, ints)
 
-    def of(self, items: IntArray) -> Answered:
+    def of(self, items: IntArray) -> AnswerTable:
         """The answers to these items alone."""
         keep = np.isin(self.items, items)
-        return Answered(
+        return AnswerTable(
             self.items[keep],
             self.shifts[keep],
             self.temperatures[keep],
@@ -140,9 +140,9 @@ class Answered:
             None if self.stated is None else self.stated[keep],
         )
 
-    def with_round(self, asked: Round, answers: IntArray) -> Answered:
+    def with_round(self, asked: Round, answers: IntArray) -> AnswerTable:
         """These answers followed by those of one more round."""
-        return Answered(
+        return AnswerTable(
             np.concatenate([self.items, asked.items]),
             np.concatenate([self.shifts, asked.shifts]),
             np.concatenate([self.temperatures, asked.temperatures]),

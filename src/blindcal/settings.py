@@ -13,7 +13,7 @@ from blindcal.design import METHODS, read_by
 from blindcal.endpoints.http import Address, Api
 from blindcal.errors import ConfigError
 from blindcal.estimate.truth import bins_blind
-from blindcal.items.files import Items, Reading
+from blindcal.items.files import Items, RecordFormat
 from blindcal.prices import Prices
 from blindcal.records import Estimator, Semantics
 
@@ -112,10 +112,10 @@ class Settings:
             raise ConfigError(f"instruction: only verbalized asks in words of its own, not {self.method}")
 
     @property
-    def reading(self) -> Reading:
+    def reading(self) -> RecordFormat:
         """How a record becomes an item."""
         role = "prompt" if self.api == "completions" else "user"
-        return Reading(
+        return RecordFormat(
             self.template,
             self.label_map,
             self.label_field,

@@ -9,22 +9,22 @@ from typing import Any
 import click
 import msgspec
 
-from blindcal.asking.batched import Polling
-from blindcal.asking.job import Limits
-from blindcal.auditing import audit, default_folder
-from blindcal.bar import Bar
+from blindcal.auditing.audit import audit, default_folder
+from blindcal.auditing.batch_sender import Polling
+from blindcal.auditing.job import Limits
 from blindcal.cli import options
-from blindcal.cli.facts import WIDTH, fact
-from blindcal.cli.ranges import FiniteRange
+from blindcal.cli.console import WIDTH, fact
+from blindcal.cli.param_types import FiniteRange
 from blindcal.cli.status import described
 from blindcal.design import ESTIMATORS, METHODS
 from blindcal.errors import PendingError, UnfitError
 from blindcal.items import catalogue
 from blindcal.planning.plan import Plan, plan
+from blindcal.progress_bar import ProgressBar
 from blindcal.report.page import PAGE_FILE, write
 from blindcal.results.result import ANSWERS_FILE, FEW, RESULT_FILE, AuditResult, Estimate
 from blindcal.settings import Settings
-from blindcal.store import RUN_FILE, Store
+from blindcal.store.run_store import RUN_FILE, Store
 from blindcal.text import printable
 
 DONE, NOTHING, STOPPED, UNFIT, PENDING, INTERRUPTED = 0, 1, 3, 4, 5, 130
@@ -237,7 +237,7 @@ def command(
     catalogue.check_there(items)
     endpoint = options.open_endpoint(settings.address, begun=(folder / RUN_FILE).exists())
     try:
-        with Bar(disable=quiet or None) as bar:
+        with ProgressBar(disable=quiet or None) as bar:
             result = audit(
                 items,
                 settings,

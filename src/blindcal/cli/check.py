@@ -11,14 +11,14 @@ from typing import Any
 import click
 
 from blindcal.cli import options
-from blindcal.cli.ranges import FiniteRange
-from blindcal.report.verdicts import junit, said, summary
-from blindcal.results.gate import Checked, Limit, Quantity, check
+from blindcal.cli.param_types import FiniteRange
+from blindcal.report.check_summary import junit, said, summary
+from blindcal.results.check import CheckResult, Limit, LimitedQuantity, check
 from blindcal.text import printable
 
 PASSED, FAILED, UNDECIDED = 0, 3, 4
 SHARE = FiniteRange(0, 1)
-OPTIONS: dict[str, Quantity] = {
+OPTIONS: dict[str, LimitedQuantity] = {
     "max_ece": "ece",
     "max_brier": "brier",
     "min_accuracy": "accuracy",
@@ -122,7 +122,7 @@ def command(
     click.get_current_context().exit(status)
 
 
-def _show(run: Checked, as_json: bool) -> None:
+def _show(run: CheckResult, as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps(_record(run)))
         return
@@ -136,7 +136,7 @@ def _show(run: Checked, as_json: bool) -> None:
         click.echo(f"  note       whatever the invalid answers were, the ECE is {low:.4f} to {high:.4f}")
 
 
-def _record(run: Checked) -> dict[str, Any]:
+def _record(run: CheckResult) -> dict[str, Any]:
     return {
         "run": run.path,
         "model": run.result.model,

@@ -10,17 +10,17 @@ from pathlib import Path
 import click
 
 from blindcal.cli import options
-from blindcal.cli.facts import fact
-from blindcal.results.comparing import (
+from blindcal.cli.console import fact
+from blindcal.results.compare import (
     NAMES,
     OTHER_SEMANTICS,
-    Comparison,
+    RunComparison,
     compare,
     headline,
     pairing,
     verdict,
 )
-from blindcal.results.finished import Finished, open_run
+from blindcal.results.run import Run, open_run
 from blindcal.text import printable
 
 NARROW = 8
@@ -86,9 +86,7 @@ def command(
         click.echo(f"wrote {path}")
 
 
-def _draw(
-    found: Comparison, runs: tuple[Finished, Finished], html: Path | None, figures: Path | None
-) -> list[Path]:
+def _draw(found: RunComparison, runs: tuple[Run, Run], html: Path | None, figures: Path | None) -> list[Path]:
     if html is None and figures is None:
         return []
     from blindcal.report.comparison import comparison_page, draw_comparison, labels_of, save_comparison
@@ -101,7 +99,7 @@ def _draw(
     return written
 
 
-def _show(found: Comparison) -> None:
+def _show(found: RunComparison) -> None:
     for letter, model, folder in zip("AB", found.models, (found.first, found.second), strict=True):
         click.echo(f"{letter}  {printable(model, 100)}  in {printable(folder, 300)}")
     click.echo(pairing(found))

@@ -6,13 +6,14 @@ from pathlib import Path
 
 import click
 
-from blindcal.auditing import audit
-from blindcal.bar import Bar
+from blindcal.auditing.audit import audit
 from blindcal.cli.audit import show
 from blindcal.cli.pull import pull_with_progress
-from blindcal.endpoints import local, models
+from blindcal.endpoints import local_server as local
+from blindcal.endpoints import model_file as models
 from blindcal.items import catalogue
-from blindcal.items.lines import as_line
+from blindcal.items.record_files import as_line
+from blindcal.progress_bar import ProgressBar
 from blindcal.report.page import PAGE_FILE, write
 from blindcal.settings import Settings
 
@@ -40,13 +41,15 @@ def command(n: int, seed: int, out: Path, port: int) -> None:
     'blindcal audit' does with any other endpoint. Needs the extra 'local'.
     """
     local.check_ready(port)  # before anything is fetched or written
-    with local.serve(models.installed_model() or pull_with_progress(), local.Settings(port=port)) as served:
+    with local.serve(
+        models.installed_model() or pull_with_progress(), local.ServerSettings(port=port)
+    ) as served:
         out.mkdir(parents=True, exist_ok=True)
         items = out / "questions.jsonl"
         items.write_bytes(b"".join(as_line(record) for record in catalogue.builtin(n, seed)))
         click.echo(f"{served.model} answers at {served.base_url}", err=True)
         settings = Settings(model=served.model, base_url=served.base_url, seed=seed)
-        with Bar(disable=None) as bar:
+        with ProgressBar(disable=None) as bar:
             result = audit(
                 items,
                 settings,

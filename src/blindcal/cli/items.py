@@ -12,8 +12,8 @@ from typing import Any, BinaryIO
 import click
 from tqdm import tqdm
 
+from blindcal.atomic_write import atomic_write
 from blindcal.cli import options
-from blindcal.drafts import drafted
 from blindcal.errors import ConfigError
 from blindcal.items import catalogue, files
 from blindcal.items.families import FAMILIES
@@ -71,7 +71,7 @@ def command(
         return
     if name != catalogue.BUILTIN and (n is not None or seed is not None):
         raise ConfigError(f"--n and --seed are for {catalogue.BUILTIN}: {name} is written whole")
-    reading = files.Reading(template=template, labels=label_map, label_field=label_field)
+    reading = files.RecordFormat(template=template, labels=label_map, label_field=label_field)
     if name == catalogue.BUILTIN:
         made = catalogue.builtin(n or catalogue.BUILTIN_SIZE, seed or 0)
         opened = files.collect(name, made, reading)
@@ -101,7 +101,7 @@ def _written(out: Path | None) -> Iterator[BinaryIO]:
         sys.stdout.flush()
         return
     out.parent.mkdir(parents=True, exist_ok=True)
-    with drafted(out) as draft, draft.open("wb") as file:
+    with atomic_write(out) as draft, draft.open("wb") as file:
         yield file
 
 

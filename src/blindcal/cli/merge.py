@@ -10,10 +10,10 @@ from blindcal.cli import options
 from blindcal.cli.audit import show
 from blindcal.errors import ConfigError
 from blindcal.report.page import PAGE_FILE, write
-from blindcal.results.finished import open_run
-from blindcal.results.merging import merge
+from blindcal.results.merge import merge
 from blindcal.results.result import RESULT_FILE
-from blindcal.store import RUN_FILE
+from blindcal.results.run import open_run
+from blindcal.store.run_store import RUN_FILE
 
 
 @click.command("merge", short_help="Put runs on different items of one model together.")
@@ -28,7 +28,7 @@ from blindcal.store import RUN_FILE
 @click.option(
     "--counts",
     type=click.Path(dir_okay=False, path_type=Path),
-    help="Also write the counted answers, as a Parquet table for blindcal.results.counting.read_counts.",
+    help="Also write the counted answers, as a Parquet table for blindcal.results.answer_counts.read_counts.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 def command(runs: tuple[Path, ...], out: Path, resamples: int, counts: Path | None, as_json: bool) -> None:
@@ -50,7 +50,7 @@ def command(runs: tuple[Path, ...], out: Path, resamples: int, counts: Path | No
     write(result, out / PAGE_FILE)
     if counts is not None:
         from blindcal.estimate.counts import Counts
-        from blindcal.results.counting import of_run, write_counts
+        from blindcal.results.answer_counts import of_run, write_counts
 
         write_counts(Counts.total(of_run(run) for run in opened), counts)
     if as_json:

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 import click
 import msgspec
 
-from blindcal.cli.ranges import FiniteRange
+from blindcal.cli.param_types import FiniteRange
 from blindcal.endpoints import tokens
 from blindcal.endpoints.base import Endpoint
 from blindcal.endpoints.http import Address, HttpEndpoint, PlainHttpKeyWarning, keyless
@@ -20,7 +20,7 @@ from blindcal.items import catalogue, files
 from blindcal.prices import Prices
 from blindcal.records import Item
 from blindcal.settings import DEFAULT_WORDS, Settings, known_prices
-from blindcal.store import RUN_FILE
+from blindcal.store.run_store import RUN_FILE
 from blindcal.text import printable
 
 Command = TypeVar("Command", bound=Callable[..., Any])

@@ -11,30 +11,30 @@ import click
 import msgspec
 
 from blindcal.cli import options
-from blindcal.cli.ranges import FiniteRange
+from blindcal.cli.param_types import FiniteRange
 from blindcal.design import METHODS as ALL
 from blindcal.items.catalogue import open_items
 from blindcal.methods import FITTED
 from blindcal.planning import shapes
+from blindcal.planning.forecast import METHODS
 from blindcal.planning.plan import (
     DRAWN,
     LADDER,
-    Means,
-    Pace,
     Plan,
-    Tokens,
-    Wanted,
+    PlanGoal,
+    PlanInputs,
+    Throughput,
+    TokenCount,
     choices,
     count_tokens,
     front,
     reach_of,
 )
-from blindcal.planning.promise import METHODS
 from blindcal.settings import Settings
 from blindcal.text import printable
 
 if TYPE_CHECKING:
-    from blindcal.results.finished import Finished
+    from blindcal.results.run import Run
 
 USUAL = 1000  # items, if neither a number nor a file says how many
 
@@ -159,13 +159,13 @@ def command(
     size, each = _measured(items, settings) if items is not None else (None, None)
     if size is not None and number is not None and number > size:
         raise click.UsageError(f"--items {number:,}: the file holds {size:,}")
-    means = Means(
+    means = PlanInputs(
         shape,
         bins,
         level,
-        each or (Tokens(tokens) if tokens is not None else assumed.tokens),
+        each or (TokenCount(tokens) if tokens is not None else assumed.tokens),
         options.prices(price_in, price_out, batch_price, settings),
-        Pace(latency or assumed.latency or Pace().latency, concurrency, rpm, tpm),
+        Throughput(latency or assumed.latency or Throughput().latency, concurrency, rpm, tpm),
         batch,
     )
     chosen = method or assumed.method
@@ -173,7 +173,7 @@ def command(
     if half_width is not None or power is not None:
         limit = {} if number is None and size is None else {"most": n}
         found = choices(
-            means, Wanted(half_width, power), [chosen], None if queries is None else [queries], **limit
+            means, PlanGoal(half_width, power), [chosen], None if queries is None else [queries], **limit
         )
         if not found:
             best = means.plan(chosen, n, queries or LADDER[chosen][-1])
@@ -195,7 +195,7 @@ class _Assumed:
     shape: shapes.Shape
     method: str = "latent"
     items: int | None = None
-    tokens: Tokens | None = None
+    tokens: TokenCount | None = None
     latency: float | None = None
 
 
@@ -204,7 +204,7 @@ def _assumed(name: str) -> _Assumed:
     if name in shapes.PRESETS:
         return _Assumed(shapes.preset(name))
     if path.is_dir():
-        from blindcal.results.finished import open_run
+        from blindcal.results.run import open_run
 
         return _of_run(open_run(path))
     if not path.is_file():
@@ -212,7 +212,7 @@ def _assumed(name: str) -> _Assumed:
         raise click.UsageError(
             f"--shape {printable(name, 80)!r} is none of {known}, and no run or file either"
         )
-    from blindcal.items.scores import read_scores
+    from blindcal.items.score_files import read_scores
 
     scores = read_scores(path)
     return _Assumed(
@@ -220,8 +220,8 @@ def _assumed(name: str) -> _Assumed:
     )
 
 
-def _of_run(run: Finished) -> _Assumed:
-    from blindcal.store import RUN_FILE, Store
+def _of_run(run: Run) -> _Assumed:
+    from blindcal.store.run_store import RUN_FILE, Store
 
     spend = run.result.spend
     with Store.read(run.folder / RUN_FILE) as store:
@@ -230,12 +230,14 @@ def _of_run(run: Finished) -> _Assumed:
         shapes.Shape(printable(str(run.folder), 80), run.fit().population),
         run.result.method,
         run.labels.size,
-        Tokens(spend.prompt_tokens / spend.queries, spend.completion_tokens / spend.queries, counted=True),
+        TokenCount(
+            spend.prompt_tokens / spend.queries, spend.completion_tokens / spend.queries, counted=True
+        ),
         sum(seconds) / len(seconds) or None,
     )
 
 
-def _measured(path: Path, settings: Settings) -> tuple[int, Tokens]:
+def _measured(path: Path, settings: Settings) -> tuple[int, TokenCount]:
     with open_items(path, settings.reading, data_dir=settings.data_dir) as loaded:
         return len(loaded), asyncio.run(count_tokens(loaded, settings))
 
@@ -260,7 +262,7 @@ def _guessed(assumed: _Assumed) -> str:
     return ", a mere assumption: give a file of items, or --items N"
 
 
-def _tell_plan(plan: Plan, means: Means, latency: float | None, guessed: str, as_json: bool) -> None:
+def _tell_plan(plan: Plan, means: PlanInputs, latency: float | None, guessed: str, as_json: bool) -> None:
     if as_json:
         click.echo(msgspec.json.encode({"shape": means.shape.name, **asdict(plan)}))
         return
@@ -293,7 +295,7 @@ def _tell_plan(plan: Plan, means: Means, latency: float | None, guessed: str, as
         click.echo(f"power       {promised.power:.0%} to find that it is not calibrated (p < 0.05)")
 
 
-def _tell_choices(found: tuple[Plan, ...], means: Means, as_json: bool) -> None:
+def _tell_choices(found: tuple[Plan, ...], means: PlanInputs, as_json: bool) -> None:
     if as_json:
         click.echo(
             msgspec.json.encode({"shape": means.shape.name, "choices": [asdict(one) for one in found]})
@@ -326,10 +328,10 @@ def _duration(seconds: float) -> str:
     return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
 
 
-def _draw(means: Means, most: int | None, chosen: Plan, path: Path, as_json: bool) -> None:
+def _draw(means: PlanInputs, most: int | None, chosen: Plan, path: Path, as_json: bool) -> None:
     from tqdm import tqdm
 
-    from blindcal.report.plan import save_plan_figure
+    from blindcal.report.plan_figure import save_plan_figure
 
     top = most or 4 * chosen.items
     sizes = sorted({max(20, round(top / 4**k)) for k in range(4)})

@@ -10,15 +10,15 @@ import click
 import msgspec
 import numpy as np
 
-from blindcal.asking.job import Progress
-from blindcal.asking.prepare import ABOUT
-from blindcal.bar import Bar
+from blindcal.auditing.job import Progress
+from blindcal.auditing.prepare import ABOUT
 from blindcal.cli import options
 from blindcal.endpoints import tokens
 from blindcal.endpoints.base import Endpoint, Patient
 from blindcal.endpoints.http import HttpEndpoint
 from blindcal.endpoints.probe import ITEMS, Probe, probe
 from blindcal.items import catalogue
+from blindcal.progress_bar import ProgressBar
 from blindcal.records import Item, Reply, Request, Targets, Usage
 from blindcal.settings import Settings
 from blindcal.text import printable
@@ -76,7 +76,7 @@ def command(
         settings = settings.resolved(len(questions), questions.words)
         order = np.random.default_rng(settings.seed).permutation(len(questions))[: ITEMS + options.PILOTS]
         sample = [questions[int(k)] for k in order]
-    with Bar(disable=None) as bar:
+    with ProgressBar(disable=None) as bar:
         choice, found = asyncio.run(_probe(endpoint, settings, sample, bar))
     if as_json:
         click.echo(msgspec.json.encode({**_fields(found), "votes": choice.votes}))
@@ -88,7 +88,7 @@ def command(
 class _Counted:
     """An endpoint whose replies move a bar."""
 
-    def __init__(self, endpoint: Endpoint, bar: Bar) -> None:
+    def __init__(self, endpoint: Endpoint, bar: ProgressBar) -> None:
         self._endpoint, self._bar, self._asked = endpoint, bar, 0
 
     async def ask(self, request: Request) -> Reply:
@@ -102,7 +102,7 @@ class _Counted:
 
 
 async def _probe(
-    endpoint: HttpEndpoint, settings: Settings, sample: list[Item], bar: Bar
+    endpoint: HttpEndpoint, settings: Settings, sample: list[Item], bar: ProgressBar
 ) -> tuple[tokens.Choice, Probe]:
     async with endpoint:
         patient = Patient(_Counted(endpoint, bar))

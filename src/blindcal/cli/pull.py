@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 from tqdm import tqdm
 
-from blindcal.endpoints import models
+from blindcal.endpoints import model_file as models
 
 
 @click.command("pull")

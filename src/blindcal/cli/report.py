@@ -8,7 +8,7 @@ import click
 
 from blindcal.cli import options
 from blindcal.report.page import PAGE_FILE, write
-from blindcal.results.finished import open_result
+from blindcal.results.run import open_result
 
 
 @click.command("report", short_help="Make the page of a run, its figures and its tables.")
@@ -52,7 +52,7 @@ def command(run: Path, out: Path | None, figures: Path | None, tables: Path | No
 
         click.echo(f"figures    {', '.join(str(path) for path in save_figures(result, figures))}")
     if tables is not None:
-        from blindcal.report.curves import write_curves
+        from blindcal.report.csv_tables import write_curves
 
         click.echo(f"tables     {', '.join(str(path) for path in write_curves(result, tables))}")
     if look:

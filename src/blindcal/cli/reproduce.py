@@ -10,20 +10,21 @@ from typing import Any
 import click
 from tqdm import tqdm
 
-from blindcal.asking.job import Limits
-from blindcal.bar import Bar
+from blindcal.atomic_write import atomic_write
+from blindcal.auditing.job import Limits
 from blindcal.cli import options
-from blindcal.drafts import drafted
 from blindcal.endpoints.http import Api
 from blindcal.errors import ConfigError
 from blindcal.items import catalogue
-from blindcal.items.scores import stem
+from blindcal.items.score_files import stem
+from blindcal.progress_bar import ProgressBar
 from blindcal.records import Semantics
-from blindcal.reproduce import audited, folder, sources, table
-from blindcal.reproduce.cells import WAYS, Cache, Wanted, compute
+from blindcal.reproduce import folder, sources, table
+from blindcal.reproduce import from_endpoint as audited
+from blindcal.reproduce.cells import WAYS, Cache, CellSelection, compute
 from blindcal.reproduce.names import file_name
 from blindcal.reproduce.sources import Source
-from blindcal.reproduce.table import Column, Comparison
+from blindcal.reproduce.table import Column, MethodTable
 from blindcal.scoring.hf import HfSettings
 from blindcal.scoring.logprobs import ScoreFile, marks
 from blindcal.settings import Settings
@@ -180,7 +181,7 @@ def command(
     for one in data:
         catalogue.check_there(one)
     seeds = seeds or (ENDPOINT_SEEDS if models else FILE_SEEDS)
-    wanted = Wanted(methods or tuple(WAYS), budgets, tuple(range(seeds)), bins)
+    wanted = CellSelection(methods or tuple(WAYS), budgets, tuple(range(seeds)), bins)
     where = _addresses(models, base_url)
     settings = {
         (model, one): Settings(
@@ -211,7 +212,7 @@ def command(
     except KeyboardInterrupt:
         click.echo("interrupted; what was computed or asked is kept: the same command goes on", err=True)
         click.get_current_context().exit(INTERRUPTED)
-    comparison = Comparison(tuple(columns), bins, wanted.seeds)
+    comparison = MethodTable(tuple(columns), bins, wanted.seeds)
     page = folder.write(comparison, out, notes)
     for note in notes:
         click.echo(f"warning: {printable(note, 400)}", err=True)
@@ -258,7 +259,7 @@ def _known(
 def _from_endpoints(
     settings: Mapping[Key, Settings],
     known: dict[str, Source],
-    wanted: Wanted,
+    wanted: CellSelection,
     out: Path,
     concurrency: int,
     quiet: bool,
@@ -269,7 +270,7 @@ def _from_endpoints(
     for (model, one), each in settings.items():
         say(f"{model} on {one}")
         short = _short(one)
-        with Bar(disable=quiet or None) as bar:
+        with ProgressBar(disable=quiet or None) as bar:
             column, said = audited.measure(
                 one,
                 each,
@@ -287,7 +288,7 @@ def _from_endpoints(
 
 
 def _from_files(
-    known: Mapping[str, Source], wanted: Wanted, cache: Cache, jobs: int | None, quiet: bool
+    known: Mapping[str, Source], wanted: CellSelection, cache: Cache, jobs: int | None, quiet: bool
 ) -> list[Column]:
     work = [(one, wanted) for one in known.values()]
     with tqdm(unit="cell", delay=2, disable=quiet or None, leave=False) as bar:
@@ -300,7 +301,7 @@ def _from_files(
     return [table.column_of(one, cells, wanted.bins) for (one, _), cells in zip(work, found, strict=True)]
 
 
-def _say_plan(settings: Mapping[tuple[str, str], Settings], wanted: Wanted) -> None:
+def _say_plan(settings: Mapping[tuple[str, str], Settings], wanted: CellSelection) -> None:
     for (model, one), each in settings.items():
         with catalogue.open_items(one, each.reading, data_dir=each.data_dir) as items:
             count = audited.planned(wanted, len(items))
@@ -323,7 +324,7 @@ def _score(model: str, one: str, out: Path, chosen: Mapping[str, Any], say: Call
     if ScoreFile.of(path, asked) != "all":
         say(f"scoring {model} on {one}")
         path.parent.mkdir(parents=True, exist_ok=True)
-        with drafted(path) as draft:
+        with atomic_write(path) as draft:
             if ScoreFile.of(draft, asked) == "none":
                 draft.unlink(missing_ok=True)
             click.get_current_context().invoke(

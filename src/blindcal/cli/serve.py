@@ -13,11 +13,12 @@ from typing import get_args
 import click
 
 from blindcal.cli import options
-from blindcal.cli.ranges import FiniteRange
-from blindcal.endpoints import local, replay
-from blindcal.endpoints.recording import Recording, Spoken
+from blindcal.cli.param_types import FiniteRange
+from blindcal.endpoints import local_server as local
 from blindcal.errors import ConfigError
 from blindcal.items import catalogue, files
+from blindcal.simulation import replay
+from blindcal.simulation.recording import RecordedTexts, Recording
 from blindcal.text import printable
 
 FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
@@ -105,7 +106,7 @@ def command(
         raise ConfigError("a replay needs --scores and --items together, and no MODEL")
     if scores is None or items is None:
         _refuse_replay_options(ctx)
-        with local.serve(model, local.Settings(port, context, threads)) as served:
+        with local.serve(model, local.ServerSettings(port, context, threads)) as served:
             _announce(served.base_url, served.model, lambda: served.alive)
         return
     behaviour = replay.Behaviour(
@@ -118,10 +119,10 @@ def command(
         fault_share=fault_share,
         seed=seed,
     )
-    with catalogue.open_items(items, files.Reading(template=template), data_dir=data_dir) as questions:
+    with catalogue.open_items(items, files.RecordFormat(template=template), data_dir=data_dir) as questions:
         yes, no = options.answer_words(questions, positive, negative)
         recording = Recording.load(scores, positive=yes, negative=no)
-        spoken = None if texts is None else Spoken.load(texts, (yes, no))
+        spoken = None if texts is None else RecordedTexts.load(texts, (yes, no))
         with replay.running(recording, questions, behaviour, port=port, spoken=spoken) as server:
             _announce(server.base_url, recording.name, lambda: True)
 

@@ -12,9 +12,9 @@ from tqdm import tqdm
 
 from blindcal.design import ESTIMATORS
 from blindcal.errors import InputError
-from blindcal.items.scores import read_scores
+from blindcal.items.score_files import read_scores
 from blindcal.records import FloatArray, IntArray
-from blindcal.simulate import SIMULATED, Simulation, generate, simulate
+from blindcal.simulation.simulate import SIMULATED, Simulation, generate, simulate
 from blindcal.text import printable
 
 

@@ -12,8 +12,8 @@ import msgspec
 from blindcal.cli import options
 from blindcal.design import METHODS
 from blindcal.results.result import RESULT_FILE, AuditResult
-from blindcal.run_file import in_use
-from blindcal.store import RUN_FILE, Batch, Store
+from blindcal.store.run_file import in_use
+from blindcal.store.run_store import RUN_FILE, Batch, Store
 from blindcal.text import printable
 
 

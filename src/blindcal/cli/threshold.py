@@ -13,14 +13,14 @@ import click
 from scipy.special import expit
 
 from blindcal.cli import options
-from blindcal.cli.ranges import FiniteRange
+from blindcal.cli.param_types import FiniteRange
 from blindcal.errors import NotIdentifiedError
 from blindcal.estimate.latent import LatentFit
 from blindcal.estimate.operating import TESTED, OperatingPoint
 from blindcal.estimate.uncertainty import Interval
-from blindcal.results.deploy import Deployment, deployment
-from blindcal.results.finished import Finished, open_run
-from blindcal.results.merging import together
+from blindcal.results.deployment import Deployment, deployment
+from blindcal.results.merge import together
+from blindcal.results.run import Run, open_run
 from blindcal.text import printable
 
 SHARE = FiniteRange(0, 1, min_open=True, max_open=True)
@@ -142,7 +142,7 @@ def command(
         click.echo(made, nl=False)
 
 
-def _caution(run: Finished) -> None:
+def _caution(run: Run) -> None:
     """Say on standard error what makes a threshold of this run worth less."""
     result = run.result
     if not result.complete:
@@ -158,7 +158,7 @@ def _caution(run: Finished) -> None:
         )
 
 
-def _caution_thin(run: Finished, threshold: float) -> None:
+def _caution_thin(run: Run, threshold: float) -> None:
     """Say so where hardly a query tested what lies beyond a threshold, so that smoothness has to speak."""
     asked = expit(-run.answered.shifts[run.answered.temperatures == 0])
     beyond = int((asked >= threshold).sum() if threshold > 0.5 else (asked <= threshold).sum())
@@ -197,7 +197,7 @@ def _all_thresholds(fit: LatentFit, level: float, as_json: bool) -> None:
 
 def _show(
     point: OperatingPoint,
-    run: Finished,
+    run: Run,
     wishes: dict[str, float | None],
     decisions: int | None,
     following: Interval | None,

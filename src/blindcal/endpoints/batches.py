@@ -15,7 +15,8 @@ from typing import Any, TypeVar
 import aiohttp
 import msgspec
 
-from blindcal.endpoints import failures, replies
+from blindcal.endpoints import http_errors as failures
+from blindcal.endpoints import replies
 from blindcal.endpoints.http import HttpEndpoint, read
 from blindcal.errors import ConfigError, EndpointError, FatalError, ReplyError, RetryableError
 from blindcal.records import Reply, Request
@@ -34,7 +35,7 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
-class Counts:
+class RequestCounts:
     """How many requests of a batch there are, and how many have been dealt with."""
 
     total: int = 0
@@ -58,14 +59,14 @@ class Problems:
 
 
 @dataclass(frozen=True, slots=True)
-class Remote:
+class RemoteBatch:
     """A batch as the service tells of it."""
 
     id: str
     status: str
     output_file_id: str | None = None
     error_file_id: str | None = None
-    request_counts: Counts | None = None
+    request_counts: RequestCounts | None = None
     errors: Problems | None = None
     metadata: dict[str, Any] | None = None
 
@@ -102,7 +103,7 @@ class Remote:
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class BatchLine:
     """One line of a batch's output: the reply, or the error that stands for it."""
 
     custom_id: str
@@ -169,7 +170,7 @@ class Batches:
                 return _convert(entry, _File).id
         return None
 
-    async def create(self, file_id: str, token: str) -> Remote:
+    async def create(self, file_id: str, token: str) -> RemoteBatch:
         """Have the requests of a stored file answered; the batch carries the token."""
         body = {
             "input_file_id": file_id,
@@ -177,13 +178,13 @@ class Batches:
             "completion_window": "24h",
             "metadata": {_TOKEN: token},
         }
-        return _convert(await self._json("POST", "/batches", data=msgspec.json.encode(body)), Remote)
+        return _convert(await self._json("POST", "/batches", data=msgspec.json.encode(body)), RemoteBatch)
 
-    async def find(self, token: str, file_id: str) -> Remote | None:
+    async def find(self, token: str, file_id: str) -> RemoteBatch | None:
         """The batch that carries a token or was made of a file, if there is one."""
         async for entry in self._listed("/batches", {"limit": "100"}):
             if (entry.get("metadata") or {}).get(_TOKEN) == token or entry.get("input_file_id") == file_id:
-                return _convert(entry, Remote)
+                return _convert(entry, RemoteBatch)
         return None
 
     async def cancel(self, batch_id: str) -> None:
@@ -192,7 +193,7 @@ class Batches:
         if status not in (200, 400, 409):
             raise self._endpoint.refusal(status, headers, raw)
 
-    async def look(self, batch_id: str) -> Remote:
+    async def look(self, batch_id: str) -> RemoteBatch:
         """Where a batch is."""
         status, headers, raw = await self._call("GET", f"/batches/{batch_id}")
         if status == 404:
@@ -202,9 +203,9 @@ class Batches:
             )
         if status != 200:
             raise self._endpoint.refusal(status, headers, raw)
-        return _convert(self._decoded(raw), Remote)
+        return _convert(self._decoded(raw), RemoteBatch)
 
-    async def lines(self, file_id: str) -> AsyncIterator[Line]:
+    async def lines(self, file_id: str) -> AsyncIterator[BatchLine]:
         """What a file of output or errors says, line by line; lines that are none are left out."""
         async with self._endpoint.opened(
             "GET", f"/files/{file_id}/content", timeout=self._transfer
@@ -227,7 +228,7 @@ class Batches:
             if (line := self._line(rest)) is not None:
                 yield line
 
-    def _line(self, raw: bytes) -> Line | None:
+    def _line(self, raw: bytes) -> BatchLine | None:
         try:
             found = _OUTPUT.decode(raw)
         except (msgspec.DecodeError, UnicodeDecodeError):
@@ -298,18 +299,18 @@ def _convert(found: Any, kind: type[T]) -> T:
         ) from None
 
 
-def _read(found: _Output, chat: bool, endpoint: HttpEndpoint) -> Line:
+def _read(found: _Output, chat: bool, endpoint: HttpEndpoint) -> BatchLine:
     if found.response is None or found.error is not None:
         said = failures.said(msgspec.json.encode(found.error)) if found.error else "no reason given"
-        return Line(found.custom_id, error=RetryableError(f"not answered: {said}"))
+        return BatchLine(found.custom_id, error=RetryableError(f"not answered: {said}"))
     status, raw = found.response.status_code, bytes(found.response.body)
     try:
         if status == 200:
             parsed = replies.decode(raw, chat=chat)
             if parsed.error is None:
-                return Line(found.custom_id, replies.as_reply(parsed))
+                return BatchLine(found.custom_id, replies.as_reply(parsed))
             status = failures.status_within(parsed.error)
         error = endpoint.refusal(status, {}, raw)
     except EndpointError as broken:
         error = broken
-    return Line(found.custom_id, error=error)
+    return BatchLine(found.custom_id, error=error)

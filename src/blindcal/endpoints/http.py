@@ -25,7 +25,8 @@ from typing import TYPE_CHECKING, Any, Literal, Self, TypeAlias
 import msgspec
 from yarl import URL
 
-from blindcal.endpoints import failures, replies
+from blindcal.endpoints import http_errors as failures
+from blindcal.endpoints import replies
 from blindcal.errors import ConfigError, EndpointError, InputError
 from blindcal.records import Message, Reply, Request
 from blindcal.text import encodable, printable

@@ -21,12 +21,12 @@ from typing import Literal, TypeAlias
 import numpy as np
 
 from blindcal.endpoints.base import Endpoint
-from blindcal.endpoints.flips import Asker, Flips, Reading, bisect, fit
+from blindcal.endpoints.flip_search import FlipFit, FlipReading, ProbeClient, bisect, fit
 from blindcal.errors import FatalError, InputError
 from blindcal.records import INVALID, NEGATIVE, POSITIVE, Item, Request, Targets
 
-Verdict: TypeAlias = Literal["thresholds", "temperature", "not auditable"]
-Outcome: TypeAlias = Literal["good", "caution", "bad", "unknown"]
+ProbeVerdict: TypeAlias = Literal["thresholds", "temperature", "not auditable"]
+FindingOutcome: TypeAlias = Literal["good", "caution", "bad", "unknown"]
 Biases: TypeAlias = tuple[float | None, float | None]  # on the positive and the negative side
 
 QUESTIONS = (
@@ -62,7 +62,7 @@ class Finding:
     """One question about the endpoint, how the answer looks, and the answer in words."""
 
     question: str
-    outcome: Outcome
+    outcome: FindingOutcome
     answer: str
 
 
@@ -86,7 +86,7 @@ class Probe:
     the share of biased answers that were neither target.
     """
 
-    verdict: Verdict
+    verdict: ProbeVerdict
     reason: str
     findings: tuple[Finding, ...]
     targets: Targets
@@ -131,7 +131,7 @@ class _Probing:
     def __init__(
         self, endpoint: Endpoint, items: list[Item], targets: Targets, offset: float, limit: float
     ) -> None:
-        self.asker = Asker(endpoint, targets)
+        self.asker = ProbeClient(endpoint, targets)
         self.items = items
         self.targets = targets
         self.offset = offset
@@ -160,7 +160,7 @@ class _Probing:
 
     def _usable(self) -> Probe:
         outside = self._outside()
-        outcome: Outcome = "bad" if outside > MOST_OUTSIDE else "caution" if outside else "good"
+        outcome: FindingOutcome = "bad" if outside > MOST_OUTSIDE else "caution" if outside else "good"
         self._find("answers inside the targets", outcome, f"{1 - outside:.0%} of {self.asker.biased}")
         if outcome == "bad":
             reason = f"{outside:.0%} of the answers are neither target: change the prompt or the answer words"
@@ -272,7 +272,7 @@ class _Probing:
     async def _flip(self, item: Item) -> float | None:
         return await bisect(lambda b: self.asker.at(item, b, self.offset), -self.reach, self.reach)
 
-    async def _repeat(self, items: list[Item]) -> Flips:
+    async def _repeat(self, items: list[Item]) -> FlipFit:
         """Ask around the flips again: one query at a time, then all at once."""
         readings = self.asker.readings
         first = items[0]
@@ -294,7 +294,7 @@ class _Probing:
         self._report_jitter("repeatable under concurrency", self.crowd_jitter, everything.most, crowding)
         return everything
 
-    async def _near(self, item: Item, flips: Flips, step: float) -> int:
+    async def _near(self, item: Item, flips: FlipFit, step: float) -> int:
         shift = min(max(flips.shifts[item.id] + step, -self.reach), self.reach)
         return await self.asker.at(item, shift, self.offset)
 
@@ -302,10 +302,10 @@ class _Probing:
         if jitter == 0:
             self._find(question, "good", f"yes: jitter below {most:.2g} in log-odds")
         else:
-            outcome: Outcome = "caution" if jitter <= MOST_JITTER else "bad"
+            outcome: FindingOutcome = "caution" if jitter <= MOST_JITTER else "bad"
             self._find(question, outcome, f"jitter of about {jitter:.2g} in log-odds{cure}")
 
-    async def _draw(self, item: Item, flips: Flips) -> None:
+    async def _draw(self, item: Item, flips: FlipFit) -> None:
         """At the flip both answers are equally likely: do draws at T = 1 show both?"""
         question = "temperature honoured"
         shift = flips.shifts[item.id]
@@ -325,7 +325,7 @@ class _Probing:
         else:
             self._find(question, "caution", f"no: {seen}")
 
-    def _shape(self, flips: Flips) -> str:
+    def _shape(self, flips: FlipFit) -> str:
         """One flip each, and jitter that a threshold survives."""
         if max(flips.jitter, self.crowd_jitter / 3) > MOST_JITTER:
             self._find("one flip", "bad", f"none that is sharper than {flips.jitter:.2g} in log-odds")
@@ -339,12 +339,12 @@ class _Probing:
         self._find("one flip", "good", f"yes: at shift {places}")
         return ""
 
-    async def _agree(self, items: list[Item], flips: Flips) -> str:
+    async def _agree(self, items: list[Item], flips: FlipFit) -> str:
         """The same flips with a bias at the very limit, and with C half a unit lower."""
         trouble = await self._range(items, flips) or await self._fractions(items, flips)
         return trouble or self._right_amount(flips.shifts[items[0].id], _margin(flips))
 
-    async def _range(self, items: list[Item], flips: Flips) -> str:
+    async def _range(self, items: list[Item], flips: FlipFit) -> str:
         margin = _margin(flips)
         for item in items:
             shift = flips.shifts[item.id]
@@ -365,7 +365,7 @@ class _Probing:
         self._find("range", "caution", f"clamped at about {strength:.0f}: |b| <= {self.max_shift:.0f}")
         return ""
 
-    async def _fractions(self, items: list[Item], flips: Flips) -> str:
+    async def _fractions(self, items: list[Item], flips: FlipFit) -> str:
         """With C half a unit lower, rounding moves every flip by half a unit; jitter moves some a little."""
         question, lower = "fractions honoured", self.offset - 0.5
         holds = [await self._holds(item, flips.shifts[item.id], NARROW, lower) for item in items]
@@ -436,10 +436,10 @@ class _Probing:
     def _outside(self) -> float:
         return self.asker.outside / self.asker.biased if self.asker.biased else math.nan
 
-    def _find(self, question: str, outcome: Outcome, answer: str) -> None:
+    def _find(self, question: str, outcome: FindingOutcome, answer: str) -> None:
         self.findings.append(Finding(question, outcome, answer))
 
-    def _conclude(self, verdict: Verdict, reason: str) -> Probe:
+    def _conclude(self, verdict: ProbeVerdict, reason: str) -> Probe:
         if self.asker.longest > 1:
             billed = (
                 f"no: up to {self.asker.longest} were billed, so max_tokens is ignored or the model reasons"
@@ -464,12 +464,12 @@ class _Probing:
         )
 
 
-def _margin(flips: Flips) -> float:
+def _margin(flips: FlipFit) -> float:
     """How far from a flip an answer can be relied on."""
     return 0.05 + 3 * flips.most
 
 
-def _strays(reading: Reading, flips: Flips) -> bool:
+def _strays(reading: FlipReading, flips: FlipFit) -> bool:
     distance = reading.shift - flips.shifts[reading.item]
     expected = POSITIVE if distance > 0 else NEGATIVE
     return abs(distance) > _margin(flips) and reading.answer != expected

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol, TypeAlias
 
-from blindcal.endpoints import openai_ids
+from blindcal.endpoints import openai_token_ids as openai_ids
 from blindcal.endpoints.base import Endpoint
 from blindcal.errors import FatalError, InputError, MissingExtraError, ReplyError
 from blindcal.records import INVALID, NEGATIVE, POSITIVE, Item, Request, Semantics, Targets, Token

@@ -89,8 +89,8 @@ class Rates:
         )
 
 
-Quantity = Callable[[Rates], FloatArray]
-QUANTITIES: dict[str, Quantity] = {
+RateFunction = Callable[[Rates], FloatArray]
+QUANTITIES: dict[str, RateFunction] = {
     "precision": lambda rates: rates.precision,
     "recall": lambda rates: rates.recall,
     "accuracy": lambda rates: rates.accuracy,
@@ -185,17 +185,17 @@ class Decisions:
         known = np.full(THRESHOLDS.size, np.inf) if tested is None else tested
         return cls(decision_rates(population), decision_rates(draws), unseen, known)
 
-    def lower(self, quantity: Quantity, tail: float) -> FloatArray:
+    def lower(self, quantity: RateFunction, tail: float) -> FloatArray:
         """A bound at each threshold that the quantity is below with probability ``tail`` at most."""
         drawn = np.quantile(quantity(self.drawn), tail, axis=0)
         return np.asarray(np.minimum(drawn, self._extremes(quantity, tail).min(axis=0)))
 
-    def upper(self, quantity: Quantity, tail: float) -> FloatArray:
+    def upper(self, quantity: RateFunction, tail: float) -> FloatArray:
         """A bound at each threshold that the quantity is above with probability ``tail`` at most."""
         drawn = np.quantile(quantity(self.drawn), 1 - tail, axis=0)
         return np.asarray(np.maximum(drawn, self._extremes(quantity, tail).max(axis=0)))
 
-    def band(self, quantity: Quantity, level: float) -> Band:
+    def band(self, quantity: RateFunction, level: float) -> Band:
         """The quantity at each threshold with its interval."""
         tail = (1 - level) / 2
         return Band(quantity(self.rates), self.lower(quantity, tail), self.upper(quantity, tail))
@@ -226,7 +226,7 @@ class Decisions:
         """The same at some of the thresholds."""
         return Decisions(self.rates.at(places), self.drawn.at(places), self.unseen, self.tested[places])
 
-    def _extremes(self, quantity: Quantity, tail: float) -> FloatArray:
+    def _extremes(self, quantity: RateFunction, tail: float) -> FloatArray:
         """The quantity if the unseen share is all of one label and one decision."""
         share = self.unseen(tail)
         ways = [(positive, decided) for positive in (False, True) for decided in (False, True)]
@@ -308,7 +308,7 @@ def choose_threshold(
     found = np.where(repeated < 0, 1.0, thresholds[repeated])
     here = decisions.at(np.array([best]))
 
-    def estimate(quantity: Quantity) -> tuple[float, Interval]:
+    def estimate(quantity: RateFunction) -> tuple[float, Interval]:
         band = here.band(quantity, level)
         return float(band.value[0]), Interval(float(band.low[0]), float(band.high[0]), level)
 

@@ -16,9 +16,9 @@ from typing import Any
 
 from blindcal.errors import InputError, MissingExtraError
 from blindcal.items import generated, hub
-from blindcal.items.files import WORDS_FIELD, Items, Reading, collect, load
-from blindcal.items.hub import Hosted
-from blindcal.items.lines import READERS, Record, read_records
+from blindcal.items.files import WORDS_FIELD, Items, RecordFormat, collect, load
+from blindcal.items.hub import HubDataSet
+from blindcal.items.record_files import READERS, Record, read_records
 from blindcal.text import printable
 
 LETTERS = "ABCD"
@@ -35,7 +35,7 @@ class DataSet:
 
     name: str
     about: str
-    hosted: Hosted
+    hosted: HubDataSet
     files: tuple[str, ...]
     rows: int
     template: str
@@ -110,7 +110,7 @@ SETS = {
         DataSet(
             "boolq",
             "BoolQ, validation: 3,270 yes/no questions about a passage (CC BY-SA 3.0)",
-            Hosted("google/boolq", None, "validation"),
+            HubDataSet("google/boolq", None, "validation"),
             (
                 *("boolq_validation.*", "boolq/validation*", "boolq/data/validation*", "BoolQ/val.jsonl*"),
                 *("boolq/dev.jsonl*", "data/validation*", "validation*", "dev.jsonl*", "val.jsonl*"),
@@ -123,7 +123,7 @@ SETS = {
         DataSet(
             "mmlu",
             "MMLU, test: 14,042 questions of 57 subjects, each split in four: 56,168 items (MIT)",
-            Hosted("cais/mmlu", "all", "test"),
+            HubDataSet("cais/mmlu", "all", "test"),
             (
                 *("mmlu_test.*", "mmlu/all/test*", "mmlu/test*", "all/test*", "test.*", "test-*"),
                 *("mmlu/data/test/*_test.csv", "data/test/*_test.csv", "test/*_test.csv", "*_test.csv"),
@@ -154,7 +154,7 @@ def check_there(source: str | Path) -> None:
 
 def open_items(
     source: str | Path,
-    reading: Reading | None = None,
+    reading: RecordFormat | None = None,
     *,
     data_dir: str | Path | None = None,
     scratch: Path | None = None,
@@ -165,14 +165,14 @@ def open_items(
     ----------
     source : str or Path
         A file (see :func:`blindcal.items.files.load`), a name in `NAMES`, or ``hf:NAME[:CONFIG][@SPLIT]``.
-    reading : Reading, optional
+    reading : RecordFormat, optional
         How records become items. Known sets have a template of their own, which another one replaces.
     data_dir : path, optional
         The folder that holds a known set's files, instead of the Hugging Face Hub.
     scratch : Path, optional
         Where a temporary copy goes.
     """
-    reading = reading or Reading()
+    reading = reading or RecordFormat()
     check_there(source)
     if not is_name(source):
         return load(source, reading, scratch=scratch)
@@ -187,7 +187,7 @@ def records(name: str, *, data_dir: str | Path | None = None) -> Iterator[Record
     if data_dir is not None and name not in SETS:
         raise InputError(f"--data-dir is for {' and '.join(SETS)}, not for {printable(name)}")
     if name.startswith(hub.PREFIX):
-        return hub.records(Hosted.parse(name))
+        return hub.records(HubDataSet.parse(name))
     if name == BUILTIN:
         return builtin(BUILTIN_SIZE)
     if name in SETS:

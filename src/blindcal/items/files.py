@@ -24,7 +24,7 @@ import msgspec
 import numpy as np
 
 from blindcal.errors import InputError
-from blindcal.items.lines import UNREADABLE, Record, as_line, decode, json_lines, reader_of, unreadable
+from blindcal.items.record_files import UNREADABLE, Record, as_line, decode, json_lines, reader_of, unreadable
 from blindcal.records import IntArray, Item, Message
 from blindcal.text import encodable, printable
 
@@ -39,7 +39,7 @@ _PLACEHOLDER = re.compile(r"\{\{|\}\}|\{([^{}]*)\}")
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
+class RecordFormat:
     """How a record becomes an item: which fields mean what, and how the prompt is made.
 
     ``template`` is plain text with ``{field}`` for the record's fields and ``{{`` for a brace; nothing
@@ -157,7 +157,7 @@ class Items:
     begun with.
     """
 
-    def __init__(self, path: Path, reading: Reading, file: BinaryIO) -> None:
+    def __init__(self, path: Path, reading: RecordFormat, file: BinaryIO) -> None:
         self.path = path
         self.characters = 0
         self._reading = reading
@@ -281,14 +281,14 @@ class Items:
             self._group_names = array("q")
 
 
-def load(path: str | Path, reading: Reading | None = None, *, scratch: Path | None = None) -> Items:
+def load(path: str | Path, reading: RecordFormat | None = None, *, scratch: Path | None = None) -> Items:
     """Read and check a file of items.
 
     Parameters
     ----------
     path : str or Path
         ``.jsonl``, ``.ndjson``, ``.csv``, ``.tsv`` or ``.parquet``; ``.gz`` may follow.
-    reading : Reading, optional
+    reading : RecordFormat, optional
         Which fields mean what. By default ``label``, and ``prompt`` or ``messages``.
     scratch : Path, optional
         Where a temporary copy goes if one is needed; the system's choice otherwise.
@@ -304,18 +304,18 @@ def load(path: str | Path, reading: Reading | None = None, *, scratch: Path | No
     reader, zipped = reader_of(path)
     in_place = reader is json_lines and not zipped
     file: BinaryIO = path.open("rb") if in_place else _scratch(scratch)
-    return _gather(Items(path, reading or Reading(), file), reader(path, zipped), copy=not in_place)
+    return _gather(Items(path, reading or RecordFormat(), file), reader(path, zipped), copy=not in_place)
 
 
 def collect(
-    name: str, records: Iterable[Record], reading: Reading | None = None, *, scratch: Path | None = None
+    name: str, records: Iterable[Record], reading: RecordFormat | None = None, *, scratch: Path | None = None
 ) -> Items:
     """Check records that come from elsewhere than one file, and keep them in a temporary one.
 
     ``name`` stands for a file's in messages and results; an error names the record by its number.
     """
     lines = ((f"record {number}", as_line(record)) for number, record in enumerate(records, 1))
-    return _gather(Items(Path(name), reading or Reading(), _scratch(scratch)), lines, copy=True)
+    return _gather(Items(Path(name), reading or RecordFormat(), _scratch(scratch)), lines, copy=True)
 
 
 def _gather(items: Items, lines: Iterable[tuple[str, bytes]], *, copy: bool) -> Items:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from blindcal.errors import InputError, MissingExtraError
-from blindcal.items.lines import Record
+from blindcal.items.record_files import Record
 from blindcal.text import printable
 
 PREFIX = "hf:"
@@ -18,7 +18,7 @@ _FORM = re.compile(r"(?P<name>[^:@]+)(?::(?P<config>[^:@]+))?(?:@(?P<split>[^:@]
 
 
 @dataclass(frozen=True, slots=True)
-class Hosted:
+class HubDataSet:
     """Where a data set is: its name on the Hub (or a folder), its configuration and its split."""
 
     name: str
@@ -26,7 +26,7 @@ class Hosted:
     split: str | None = None
 
     @classmethod
-    def parse(cls, source: str) -> Hosted:
+    def parse(cls, source: str) -> HubDataSet:
         """Read ``hf:NAME[:CONFIG][@SPLIT]``."""
         found = _FORM.fullmatch(source.removeprefix(PREFIX))
         if found is None:
@@ -38,7 +38,7 @@ class Hosted:
         return f"{PREFIX}{self.name}{config}" + ("" if self.split is None else f"@{self.split}")
 
 
-def records(hosted: Hosted) -> Iterator[Record]:
+def records(hosted: HubDataSet) -> Iterator[Record]:
     """The rows of one split, in order; the number of a class is replaced by its name.
 
     Raises
@@ -75,7 +75,7 @@ def _named(value: Any, names: list[str] | None) -> Any:
 
 
 @contextmanager
-def _explained(hosted: Hosted) -> Iterator[None]:
+def _explained(hosted: HubDataSet) -> Iterator[None]:
     """What may go wrong on the way to a data set, in one line that says what to do."""
     try:
         yield

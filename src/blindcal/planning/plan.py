@@ -13,21 +13,21 @@ from pathlib import Path
 from scipy.special import ndtri
 
 from blindcal import design
-from blindcal.asking.prepare import ABOUT
-from blindcal.asking.question import STATED_TOKENS
+from blindcal.auditing.prepare import ABOUT
+from blindcal.confidence_prompt import INSTRUCTION, ask_confidence
 from blindcal.endpoints import tokens
 from blindcal.endpoints.http import HttpEndpoint
+from blindcal.endpoints.query_format import STATED_TOKENS
 from blindcal.errors import InputError, MissingExtraError
 from blindcal.estimate.truth import bins_blind
 from blindcal.items.catalogue import open_items
 from blindcal.items.files import Items
 from blindcal.methods import FITTED
-from blindcal.planning.promise import Promise, promise, worth
+from blindcal.planning.forecast import Forecast, forecast, worth
 from blindcal.planning.shapes import DEFAULT, Shape, preset
 from blindcal.prices import CHARACTERS_A_TOKEN, Prices, total_cost
 from blindcal.records import Usage
 from blindcal.settings import DEFAULT_BINS, Settings
-from blindcal.wording import INSTRUCTION, ask_confidence
 
 LATENCY = 0.6  # seconds a reply that are assumed where none is known
 #: Mean queries an item that are weighed against each other.
@@ -44,7 +44,7 @@ _LEAST, _MOST = 20, 10_000_000  # items between which a plan is sought
 
 
 @dataclass(frozen=True, slots=True)
-class Tokens:
+class TokenCount:
     """Tokens of one query; ``counted`` says whether they are, or are guessed."""
 
     prompt: float
@@ -53,7 +53,7 @@ class Tokens:
 
 
 @dataclass(frozen=True, slots=True)
-class Pace:
+class Throughput:
     """How fast queries can go."""
 
     latency: float = LATENCY
@@ -85,11 +85,11 @@ class Plan:
     counted: bool
     cost: float | None
     seconds: float
-    promise: Promise | None = None
+    promise: Forecast | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class Means:
+class PlanInputs:
     """What planning weighs: the shape assumed, how results are read, and what a query takes.
 
     ``batch`` counts the price of batches for all but the probe.
@@ -98,18 +98,18 @@ class Means:
     shape: Shape
     bins: int | None = None
     level: float = 0.95
-    tokens: Tokens | None = None
+    tokens: TokenCount | None = None
     prices: Prices | None = None
-    pace: Pace = Pace()
+    pace: Throughput = Throughput()
     batch: bool = False
 
     def plan(self, method: str, n: int, queries: float, *, tested: bool = True) -> Plan:
         """The plan of one audit; ``tested`` as for :func:`promise`."""
         bins = self.bins or (bins_blind(n) if method == "blind" else DEFAULT_BINS)
-        promised = promise(self.shape, method, n, queries, bins=bins, level=self.level, tested=tested)
+        promised = forecast(self.shape, method, n, queries, bins=bins, level=self.level, tested=tested)
         return self.priced(n, design.count(method, n, queries, bins), promised)
 
-    def priced(self, n: int, queries: int, promised: Promise | None = None, probes: int = ABOUT) -> Plan:
+    def priced(self, n: int, queries: int, promised: Forecast | None = None, probes: int = ABOUT) -> Plan:
         """What so many queries cost, and the probe before them."""
         if self.tokens is None:
             return Plan(n, queries, probes, None, None, False, None, self.pace.seconds(queries, 0), promised)
@@ -136,7 +136,7 @@ async def plan(
     settings: Settings,
     *,
     prices: Prices | None = None,
-    pace: Pace | None = None,
+    pace: Throughput | None = None,
     shape: Shape | None = None,
     scratch: Path | None = None,
 ) -> Plan:
@@ -150,8 +150,14 @@ async def plan(
         settings = settings.resolved(n, loaded.words)
     assert settings.queries is not None
     assert settings.bins is not None
-    means = Means(
-        shape or preset(DEFAULT), settings.bins, settings.level, each, prices, pace or Pace(), settings.batch
+    means = PlanInputs(
+        shape or preset(DEFAULT),
+        settings.bins,
+        settings.level,
+        each,
+        prices,
+        pace or Throughput(),
+        settings.batch,
     )
     if shape is not None:
         return means.plan(settings.method, n, settings.queries)
@@ -160,7 +166,7 @@ async def plan(
     return means.priced(n, count, probes=probes)
 
 
-async def count_tokens(items: Items, settings: Settings) -> Tokens:
+async def count_tokens(items: Items, settings: Settings) -> TokenCount:
     """Tokens of a mean query.
 
     Counted where the model's vocabulary is at hand (a named tokenizer, OpenAI's models, the extra
@@ -178,16 +184,16 @@ async def count_tokens(items: Items, settings: Settings) -> Tokens:
                 )
                 # What a chat wraps around each message and the reply, as OpenAI documents it.
                 total += 3 + sum([4 + len(await encode(message.content)) for message in asked])
-            return Tokens(total / len(items), longest, counted=True)
+            return TokenCount(total / len(items), longest, counted=True)
     each = items.characters / len(items) + len(instruction) * stated
-    return Tokens(each / CHARACTERS_A_TOKEN, longest)
+    return TokenCount(each / CHARACTERS_A_TOKEN, longest)
 
 
 # -- the other way round -----------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class PlanGoal:
     """What is to be found out: the ECE to within a half-width, or that it is not calibrated at all."""
 
     half_width: float | None = None
@@ -203,7 +209,7 @@ class Wanted:
         if self.power is not None and not 0 < self.power < 1:
             raise InputError(f"power: must be between 0 and 1, got {self.power!r}")
 
-    def met(self, promised: Promise) -> bool:
+    def met(self, promised: Forecast) -> bool:
         """Whether a promise is good enough."""
         if self.half_width is not None:
             return promised.half_width is not None and promised.half_width <= self.half_width
@@ -212,8 +218,8 @@ class Wanted:
 
 
 def choices(
-    means: Means,
-    wanted: Wanted,
+    means: PlanInputs,
+    wanted: PlanGoal,
     methods: Iterable[str],
     budgets: Iterable[float] | None = None,
     most: int = _MOST,
@@ -238,13 +244,15 @@ def choices(
     return tuple(sorted(found, key=lambda plan: plan.queries))
 
 
-def _promised(means: Means, method: str, queries: float, tested: bool, n: int) -> Promise:
+def _promised(means: PlanInputs, method: str, queries: float, tested: bool, n: int) -> Forecast:
     promised = means.plan(method, n, queries, tested=tested).promise
     assert promised is not None
     return promised
 
 
-def _least_items(promised: Callable[[int], Promise], wanted: Wanted, most: int, start: float) -> int | None:
+def _least_items(
+    promised: Callable[[int], Forecast], wanted: PlanGoal, most: int, start: float
+) -> int | None:
     """The fewest items, within a few per cent, whose promise is good enough; ``None`` if ``most`` are not."""
     low, high = _LEAST, None
     n = round(min(max(start, _LEAST), most))
@@ -264,7 +272,7 @@ def _least_items(promised: Callable[[int], Promise], wanted: Wanted, most: int, 
     return high
 
 
-def _next_try(at: Promise, wanted: Wanted, low: int, high: int | None, most: int) -> int:
+def _next_try(at: Forecast, wanted: PlanGoal, low: int, high: int | None, most: int) -> int:
     """By the law that widths shrink, and standardised departures grow, with the root of n; and a bit more."""
     if wanted.half_width is not None:
         assert at.half_width is not None

@@ -7,18 +7,18 @@ from pathlib import Path
 
 from blindcal.report.plots import Drawing, plot_calibration_curves, plot_reliabilities
 from blindcal.report.style import file_bytes, root_figure
-from blindcal.results.comparing import (
+from blindcal.results.compare import (
     NAMES,
     OTHER_SEMANTICS,
-    Comparison,
+    RunComparison,
     better,
     differing,
     headline,
     pairing,
     verdict,
 )
-from blindcal.results.finished import Finished
 from blindcal.results.result import FEW, AuditResult
+from blindcal.results.run import Run
 from blindcal.text import printable
 
 MEANINGS = {
@@ -47,7 +47,7 @@ def draw_comparison(results: Sequence[AuditResult], names: Sequence[str]) -> tup
     return tuple(drawn)
 
 
-def labels_of(found: Comparison) -> tuple[str, str]:
+def labels_of(found: RunComparison) -> tuple[str, str]:
     """Short names for the legend."""
     one, two = (printable(model, 40) for model in found.models)
     return (f"A: {one}", f"B: {two}")
@@ -65,7 +65,7 @@ def save_comparison(drawn: Sequence[Drawing], folder: Path) -> list[Path]:
     return written
 
 
-def comparison_page(found: Comparison, drawn: Sequence[Drawing], runs: tuple[Finished, Finished]) -> str:
+def comparison_page(found: RunComparison, drawn: Sequence[Drawing], runs: tuple[Run, Run]) -> str:
     """One page: what differs in plain words, every difference, both curves, and what was asked otherwise."""
     from blindcal.report.page import environment, style
 
@@ -88,7 +88,7 @@ def comparison_page(found: Comparison, drawn: Sequence[Drawing], runs: tuple[Fin
     )
 
 
-def _notes(runs: tuple[Finished, Finished]) -> list[str]:
+def _notes(runs: tuple[Run, Run]) -> list[str]:
     """What makes the comparison worth less, in sentences."""
     notes = []
     for letter, run in zip("AB", runs, strict=True):

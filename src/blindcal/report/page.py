@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from blindcal.drafts import drafted
-from blindcal.report import words
-from blindcal.report.numbers import Number, Numbers
+from blindcal.atomic_write import atomic_write
+from blindcal.report import narrative as words
+from blindcal.report.number_format import Number, Numbers
 from blindcal.report.sentences import Quoted, word
 from blindcal.results.result import AuditResult, CostCurve
 from blindcal.text import visible
@@ -79,7 +79,7 @@ def style(*names: str) -> str:
 def write(result: AuditResult, path: Path) -> None:
     """Write the page."""
     page = render(result)
-    with drafted(path) as draft:
+    with atomic_write(path) as draft:
         draft.write_text(page, encoding="utf-8")
 
 

@@ -19,7 +19,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from blindcal.records import FloatArray
-from blindcal.report import told
+from blindcal.report import alt_text as told
 from blindcal.report.style import (
     DASHES,
     FAINT,

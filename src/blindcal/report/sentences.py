@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from blindcal.report.numbers import Number
+from blindcal.report.number_format import Number
 from blindcal.results.result import AuditResult, Estimate
 
 

@@ -27,14 +27,14 @@ from pathlib import Path
 import numpy as np
 
 from blindcal import design
-from blindcal.chance import luck, query_seeds
 from blindcal.errors import InputError
 from blindcal.estimate.latent import latent
 from blindcal.estimate.truth import binned_ece
 from blindcal.methods import blind_result, face_value
-from blindcal.records import INVALID, Answered, IntArray, Semantics
+from blindcal.query_seeds import query_seeds, uniform_draws
+from blindcal.records import INVALID, AnswerTable, IntArray, Semantics
 from blindcal.reproduce.sources import Source, from_probabilities
-from blindcal.simulate import generate
+from blindcal.simulation.simulate import generate
 
 _FORMAT = 1  # of a kept cell
 
@@ -151,11 +151,11 @@ def measure(source: Source, method: str, seed: int, cells: Sequence[Cell]) -> di
     return found
 
 
-def ask(plan: design.Design, source: Source, method: str, seed: int) -> Answered:
+def ask(plan: design.Design, source: Source, method: str, seed: int) -> AnswerTable:
     """Every answer of a run, as a replay of the source would give it over HTTP."""
-    answered = Answered.empty()
+    answered = AnswerTable.empty()
     while (asked := plan.next_round(answered)) is not None:
-        draws = luck(query_seeds(seed, len(answered), len(asked)))
+        draws = uniform_draws(query_seeds(seed, len(answered), len(asked)))
         biased = design.method_of(method).biased
         answers = source.recording.answers(asked, source.targets, draws, biased=biased)
         answered = answered.with_round(asked, answers)
@@ -166,7 +166,7 @@ def read(
     way: Way,
     plan: design.Design,
     labels: IntArray,
-    answered: Answered,
+    answered: AnswerTable,
     queries: int,
     bins: int,
     jitter: float = 0.0,
@@ -176,7 +176,7 @@ def read(
     ``jitter`` is the endpoint's own noise on the log-odds, as a probe found it.
     """
     rows = len(answered) if way.method == "blind" else min(len(answered), queries * labels.size)
-    part = Answered(
+    part = AnswerTable(
         answered.items[:rows], answered.shifts[:rows], answered.temperatures[:rows], answered.answers[:rows]
     )
     invalid = int((part.answers == INVALID).sum())
@@ -204,7 +204,7 @@ def _stated(source: Source, bins: int) -> Measured:
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class CellSelection:
     """Which cells a table needs.
 
     ``plain_seeds`` are more seeds for ways that fit nothing: these cost little and scatter most.
@@ -249,7 +249,7 @@ Found = dict[Cell, Measured]
 
 
 def compute(
-    work: Sequence[tuple[Source, Wanted]],
+    work: Sequence[tuple[Source, CellSelection]],
     cache: Cache,
     *,
     jobs: int = 1,

@@ -5,17 +5,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from blindcal.drafts import drafted
+from blindcal.atomic_write import atomic_write
 from blindcal.reproduce import table
 from blindcal.reproduce.names import file_name
-from blindcal.reproduce.table import Comparison
+from blindcal.reproduce.table import MethodTable
 
 INDEX, FIGURES = "index.html", "figures"
 
 
-def write(comparison: Comparison, out: Path, notes: Sequence[str] = ()) -> Path:
+def write(comparison: MethodTable, out: Path, notes: Sequence[str] = ()) -> Path:
     """Write everything about a comparison into a folder, and return its page: same numbers, same bytes."""
-    from blindcal.report import reproduced  # draws: slow to import
+    from blindcal.reproduce import page as reproduced  # draws: slow to import
 
     out.mkdir(parents=True, exist_ok=True)
     texts = {
@@ -28,6 +28,6 @@ def write(comparison: Comparison, out: Path, notes: Sequence[str] = ()) -> Path:
     reproduced.save(drawn, out / FIGURES)
     page = reproduced.page(comparison, drawn, table.titled(comparison), notes, list(texts))
     for name, text in (texts | {INDEX: page}).items():
-        with drafted(out / name) as draft:
+        with atomic_write(out / name) as draft:
             draft.write_text(text, encoding="utf-8")
     return out / INDEX

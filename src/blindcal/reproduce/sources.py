@@ -17,10 +17,9 @@ from pathlib import Path
 
 import numpy as np
 
-from blindcal.endpoints.recording import Recording
 from blindcal.errors import InputError
 from blindcal.estimate.verbalized import parse_verbalized
-from blindcal.items.scores import (
+from blindcal.items.score_files import (
     ENDINGS,
     WORDS,
     answer_probabilities,
@@ -32,6 +31,7 @@ from blindcal.items.scores import (
     token_of,
 )
 from blindcal.records import FloatArray, IntArray, Semantics, Targets, Token
+from blindcal.simulation.recording import Recording
 from blindcal.text import printable
 
 _TABLES = (".csv.gz", ".csv")
@@ -39,7 +39,7 @@ _VERBALIZED = "__verbalized"
 
 
 @dataclass(frozen=True)
-class Stated:
+class RecordedConfidence:
     """The confidence that a model put into words; NaN where none could be read."""
 
     labels: IntArray
@@ -65,7 +65,7 @@ class Source:
     recording: Recording
     targets: Targets
     p: FloatArray | None = None
-    stated: Stated | None = None
+    stated: RecordedConfidence | None = None
 
     @property
     def name(self) -> str:
@@ -223,7 +223,7 @@ def _labels(path: Path) -> IntArray:
     return np.array(found, dtype=np.int64)
 
 
-def _read_stated(path: Path, words: tuple[tuple[str, str], ...]) -> Stated | None:
+def _read_stated(path: Path, words: tuple[tuple[str, str], ...]) -> RecordedConfidence | None:
     """What was said in words, if it lies beside the file; each pair of ``words`` may have been used."""
     model, data = names(path)
     for end in _TABLES:
@@ -235,4 +235,4 @@ def _read_stated(path: Path, words: tuple[tuple[str, str], ...]) -> Stated | Non
     (texts,) = _columns(beside, ["text"])
     positive, negative = zip(*dict.fromkeys(words), strict=True)
     said = [parse_verbalized(str(text), positive, negative).p for text in texts]
-    return Stated(_labels(beside), np.array([np.nan if p is None else p for p in said]))
+    return RecordedConfidence(_labels(beside), np.array([np.nan if p is None else p for p in said]))

@@ -76,7 +76,7 @@ class Entry:
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
+class WhiteBoxBins:
     """What the hidden probabilities hold in each bin: gaps, shares of items, mean confidence and outcome."""
 
     gaps: FloatArray
@@ -90,7 +90,7 @@ class Known:
         return float(np.abs(self.gaps).sum())
 
 
-def known(source: Source, bins: int, semantics: Semantics) -> Known:
+def known(source: Source, bins: int, semantics: Semantics) -> WhiteBoxBins:
     """The oracle of a source (METHOD 1) and its reliability diagram; a bin without items has NaN."""
     p, y = source.probabilities(semantics), source.labels
     found = binned_ece(y, p, bins)
@@ -98,7 +98,7 @@ def known(source: Source, bins: int, semantics: Semantics) -> Known:
     with np.errstate(invalid="ignore"):
         predicted = np.bincount(where, p, minlength=bins) / found.counts
         observed = np.bincount(where, y, minlength=bins) / found.counts
-    return Known(found.gaps, found.counts / y.size, predicted, observed)
+    return WhiteBoxBins(found.gaps, found.counts / y.size, predicted, observed)
 
 
 @dataclass(frozen=True)
@@ -109,7 +109,7 @@ class Column:
     data: str
     n: int
     semantics: Semantics
-    oracles: dict[Semantics, Known]
+    oracles: dict[Semantics, WhiteBoxBins]
     found: Found
 
     @property
@@ -118,7 +118,7 @@ class Column:
         return f"{self.model} {self.data}"
 
     @property
-    def oracle(self) -> Known | None:
+    def oracle(self) -> WhiteBoxBins | None:
         """Of what is asked; ``None`` if the probabilities are not known."""
         return self.oracles.get(self.semantics)
 
@@ -160,7 +160,7 @@ def column_of(source: Source, found: Found, bins: int) -> Column:
 
 
 @dataclass(frozen=True)
-class Comparison:
+class MethodTable:
     """All columns over the same bins and seeds."""
 
     columns: tuple[Column, ...]
@@ -186,19 +186,19 @@ class Comparison:
         return any(column.oracle is not None for column in self.columns)
 
 
-def estimates_table(comparison: Comparison) -> list[list[str]]:
+def estimates_table(comparison: MethodTable) -> list[list[str]]:
     """The paper's table: mean estimates and their spread over the seeds."""
     head = ["", *(column.name for column in comparison.columns)]
     oracle = ["oracle", *(_number(c.oracle.ece) if c.oracle else DASH for c in comparison.columns)]
     return [head, oracle, *(_estimates(comparison, row) for row in comparison.rows)]
 
 
-def _estimates(comparison: Comparison, row: Row) -> list[str]:
+def _estimates(comparison: MethodTable, row: Row) -> list[str]:
     entries = [column.entries.get(row) for column in comparison.columns]
     return [row.name, *(DASH if one is None else _spread(one.mean, one.sd) for one in entries)]
 
 
-def errors_table(comparison: Comparison) -> list[list[str]]:
+def errors_table(comparison: MethodTable) -> list[list[str]]:
     """Mean absolute errors against the oracle and their spread, with their mean over the columns."""
     lines = [["", *(column.name for column in comparison.columns), "mean"]]
     for row in comparison.rows:
@@ -209,7 +209,7 @@ def errors_table(comparison: Comparison) -> list[list[str]]:
     return lines
 
 
-def left_out_table(comparison: Comparison) -> list[list[str]]:
+def left_out_table(comparison: MethodTable) -> list[list[str]]:
     """The share of answers that could not be used: a line for each way with any, at its largest budget."""
     lines = [["", *(column.name for column in comparison.columns)]]
     for way in WAYS:
@@ -227,7 +227,7 @@ def _spread(value: float, sd: float | None) -> str:
     return _number(value) if sd is None else f"{value:.4f} ± {sd:.4f}"
 
 
-def titled(comparison: Comparison) -> list[tuple[str, list[list[str]]]]:
+def titled(comparison: MethodTable) -> list[tuple[str, list[list[str]]]]:
     """The tables, each after what it is: estimates, errors if an oracle is known, answers not used if any."""
     tables = [(_estimates_title(comparison), estimates_table(comparison))]
     if comparison.has_oracle:
@@ -243,7 +243,7 @@ _LEFT_OUT = (
 )
 
 
-def markdown(comparison: Comparison) -> str:
+def markdown(comparison: MethodTable) -> str:
     """The tables, each after what it is."""
     return "\n".join(f"{title}\n\n{markdown_table(lines)}\n" for title, lines in titled(comparison))
 
@@ -257,23 +257,23 @@ def markdown_table(lines: Sequence[Sequence[str]], limit: int = 120) -> str:
     return "\n".join([rows[0], "|---" * len(lines[0]) + "|", *rows[1:]])
 
 
-def _estimates_title(comparison: Comparison) -> str:
+def _estimates_title(comparison: MethodTable) -> str:
     return f"ECE, {comparison.bins} bins, {_repeats(comparison)}."
 
 
-def _errors_title(comparison: Comparison) -> str:
+def _errors_title(comparison: MethodTable) -> str:
     return (
         f"Absolute error against the oracle of what each method measures, {comparison.bins} bins, "
         f"{_repeats(comparison)}; last, the mean over the columns."
     )
 
 
-def _repeats(comparison: Comparison) -> str:
+def _repeats(comparison: MethodTable) -> str:
     count = len(comparison.seeds)
     return f"mean ± standard deviation over {count} seeds" if count > 1 else f"seed {comparison.seeds[0]}"
 
 
-def latex(comparison: Comparison) -> str:
+def latex(comparison: MethodTable) -> str:
     """The tables for a paper; they need the package booktabs."""
     tables = (_latex(title, lines) for title, lines in titled(comparison))
     return "% \\usepackage{booktabs}\n" + "\n".join(tables)
@@ -309,19 +309,19 @@ _CELL = (
 )
 
 
-def cells_csv(comparison: Comparison) -> str:
+def cells_csv(comparison: MethodTable) -> str:
     """One line a cell of the table."""
     lines = _cell_lines(comparison)
     return _csv(_CELL, ((csv_cell(str(model)), csv_cell(str(data)), *rest) for model, data, *rest in lines))
 
 
-def cells_json(comparison: Comparison) -> str:
+def cells_json(comparison: MethodTable) -> str:
     """One JSON object a line for each cell of the table."""
     lines = (dict(zip(_CELL, line, strict=True)) for line in _cell_lines(comparison))
     return "".join(json.dumps(line) + "\n" for line in lines)
 
 
-def _cell_lines(comparison: Comparison) -> Iterable[tuple[object, ...]]:
+def _cell_lines(comparison: MethodTable) -> Iterable[tuple[object, ...]]:
     for column in comparison.columns:
         for row in comparison.rows:
             if row in column.entries:
@@ -342,7 +342,7 @@ def _cell_lines(comparison: Comparison) -> Iterable[tuple[object, ...]]:
                 )
 
 
-def estimates_csv(comparison: Comparison) -> str:
+def estimates_csv(comparison: MethodTable) -> str:
     """One line an estimate, with its gaps."""
     gaps = [f"gap_{m + 1}" for m in range(comparison.bins)]
     head = ("model", "data", "method", "K", "seed", "ece", *gaps)

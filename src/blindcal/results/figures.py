@@ -20,7 +20,7 @@ from blindcal.estimate.latent import LatentFit, latent
 from blindcal.estimate.operating import Band
 from blindcal.estimate.truth import bin_edges, bin_index, binned_ece
 from blindcal.methods import blind_result, face_value
-from blindcal.records import INVALID, POSITIVE, Answered, Estimator, FloatArray, IntArray
+from blindcal.records import INVALID, POSITIVE, AnswerTable, Estimator, FloatArray, IntArray
 from blindcal.results.result import (
     Bin,
     Confidence,
@@ -89,7 +89,7 @@ def figures(
     how: Estimation,
     labels: IntArray,
     groups: IntArray | None,
-    answered: Answered,
+    answered: AnswerTable,
     chosen: IntArray | None = None,
     *,
     brief: bool = False,
@@ -100,7 +100,7 @@ def figures(
     ----------
     how : Estimation
     labels, groups : arrays, shape (items,)
-    answered : Answered
+    answered : AnswerTable
     chosen : array of item numbers, optional
         Only these items.
     brief : bool
@@ -135,7 +135,7 @@ def figures(
     return _latent(fit, how.bins, how.level, brief)
 
 
-def _blind(design: BlindDesign, labels: IntArray, answered: Answered, chosen: IntArray | None) -> Figures:
+def _blind(design: BlindDesign, labels: IntArray, answered: AnswerTable, chosen: IntArray | None) -> Figures:
     found = blind_result(design, labels, answered, chosen)
     try:
         ece = found.ece

@@ -10,7 +10,7 @@ import numpy as np
 from blindcal.errors import InputError
 from blindcal.estimate.truth import binned_ece
 from blindcal.items.files import Items
-from blindcal.items.scores import Scores, read_scores
+from blindcal.items.score_files import Scores, read_scores
 from blindcal.records import FloatArray, IntArray, Targets
 from blindcal.results.result import Estimate, Oracle
 from blindcal.text import printable

@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 from scipy.special import gammaincc
 
-from blindcal.records import Answered, FloatArray, IntArray
+from blindcal.records import AnswerTable, FloatArray, IntArray
 from blindcal.results.figures import Estimation, Figures, figures
 from blindcal.results.result import FEW, Part
 
@@ -24,7 +24,7 @@ def break_down(
     labels: IntArray,
     groups: IntArray | None,
     parts: Sequence[str | None],
-    answered: Answered,
+    answered: AnswerTable,
     members: IntArray | None = None,
 ) -> tuple[tuple[Part, ...], float | None]:
     """The figures of every part, and the p-value of "all parts are miscalibrated alike".

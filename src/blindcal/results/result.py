@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 import msgspec
 import numpy as np
 
-from blindcal.drafts import drafted
+from blindcal.atomic_write import atomic_write
 from blindcal.errors import InputError
 from blindcal.records import INVALID, NEGATIVE, POSITIVE, Estimator, Message, Targets
-from blindcal.store import Store
+from blindcal.store.run_store import Store
 from blindcal.text import csv_cell, printable
 
 if TYPE_CHECKING:
@@ -138,7 +138,7 @@ class Example:
 
 
 @dataclass(frozen=True, slots=True)
-class Tally:
+class AnswerCounts:
     """What was asked and what came back; ``unanswered`` is what a stopped run still lacks."""
 
     items: int
@@ -230,7 +230,7 @@ class AuditResult:
     parts_pvalue: float | None
     ece_if_invalid: tuple[float, float]
     invalid_reasons: dict[str, int]
-    counts: Tally
+    counts: AnswerCounts
     spend: Spend
     seconds: float
     targets: Targets
@@ -255,7 +255,7 @@ class AuditResult:
 
     def save(self, path: Path) -> None:
         """Write the JSON form; a reader sees the old file or the new one, never half of one."""
-        with drafted(path) as draft:
+        with atomic_write(path) as draft:
             draft.write_bytes(self.to_json())
 
     @classmethod
@@ -379,7 +379,7 @@ def write_answers(store: Store, path: Path) -> None:
     """Write every answer of a run as CSV that is safe to open in a spreadsheet."""
     rounds = store.rounds()
     firsts = np.cumsum([0, *(len(asked) for asked in rounds)])
-    with drafted(path) as draft, draft.open("w", newline="", encoding="utf-8") as file:
+    with atomic_write(path) as draft, draft.open("w", newline="", encoding="utf-8") as file:
         table = csv.writer(file)
         table.writerow(ANSWER_COLUMNS)
         for query, answer, text, seconds in store.texts():

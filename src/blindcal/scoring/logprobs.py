@@ -29,7 +29,7 @@ from typing import Literal, Self
 import numpy as np
 from scipy.special import expit, logsumexp
 
-from blindcal.drafts import drafted
+from blindcal.atomic_write import atomic_write
 from blindcal.endpoints.base import Endpoint
 from blindcal.errors import FatalError, InputError
 from blindcal.records import Item, Reply, Request, Targets, Token
@@ -302,7 +302,7 @@ class ScoreFile:
         place = {name: k for k, name in enumerate(ids)}
         header, rows = _parse(self.path, self.path.read_bytes())
         rows.sort(key=lambda row: place.get(row[0], len(place)))
-        with drafted(self.path) as draft:
+        with atomic_write(self.path) as draft:
             draft.write_bytes(_lines([header, *rows]))
 
 

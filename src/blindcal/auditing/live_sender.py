@@ -1,0 +1,304 @@
+"""A run: what the design wants to know, asked of an endpoint, kept in a store. It can be taken up again.
+
+The rule that makes it safe: a query is under way until its answer is on disk, and never are more than
+``concurrency`` under way. So that is the most a crash can lose, to be asked and paid again.
+
+A query is taken by a worker only when there is room, so a million of them are never a million tasks. Nothing
+is cancelled to stop a run: no new query goes out, and what is under way is waited for and kept.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import random
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+
+import numpy as np
+
+from blindcal.auditing.job import HOPELESS, Job, Progress, RunOutcome, rounds
+from blindcal.auditing.rate_control import ConcurrencyControl, RateLimiter
+from blindcal.auditing.token_estimate import TokenEstimator, bytes_of
+from blindcal.design import Design
+from blindcal.endpoints.base import Endpoint
+from blindcal.errors import EndpointError, ReplyError, RetryableError
+from blindcal.records import Reply, Request, Round, Usage
+from blindcal.store.run_store import UNASKED, AnswerArray, SavedAnswer
+
+REPLY_TRIES = 3
+HOPELESS_AT_FIRST = 5
+
+
+async def run(design: Design, job: Job, endpoint: Endpoint, *, planned: int = 0) -> RunOutcome:
+    """Ask everything the design wants that the store does not already answer.
+
+    ``planned`` is how many queries the design is expected to ask, for the progress. A run that is stopped
+    waits for what is under way.
+
+    Raises
+    ------
+    EndpointError
+        When asking on is useless. Every answer received until then is kept.
+    """
+    with _undisturbed():
+        return await rounds(design, job, _Runner(job, endpoint, planned))
+
+
+@contextmanager
+def _undisturbed() -> Iterator[None]:
+    """Keep the garbage collector from looking through everything that was there before, over and over."""
+    gc.freeze()
+    try:
+        yield
+    finally:
+        gc.unfreeze()
+
+
+class _Runner:
+    """The state of one run: who asks, what it cost, why it stopped."""
+
+    def __init__(self, job: Job, endpoint: Endpoint, planned: int) -> None:
+        self._job, self._endpoint, self._total = job, endpoint, planned
+        self._store, self._limits, self._stop = job.store, job.limits, job.stop
+        self._prices, self._spent = job.prices, job.spent
+        self._climb = ConcurrencyControl(job.limits.concurrency)
+        self._meter = RateLimiter(job.limits.rpm, job.limits.tpm)
+        self._on_the_wire = 0
+        self._under_way = 0
+        self._expected: dict[int, float] = {}  # what queries under way may cost, where that is limited
+        self._useless: list[tuple[int, str]] = []
+        self._useless_in_a_row = 0
+        self._heard = time.monotonic()
+        self._fresh = Usage()
+        self._lengths = TokenEstimator()  # of prompts answered here, be it on disk or not yet
+        self._skipped = 0
+        self._last: Exception | None = None
+        self._error: Exception | None = None
+        self._workers: set[asyncio.Task[None]] = set()
+        self._handed_over: dict[asyncio.Future[None], list[SavedAnswer]] = {}
+        self._drained = asyncio.Event()
+        self._told = float("-inf")
+        self._before = job.store.usage()
+        self.stopped: str | None = None
+
+    @property
+    def usage(self) -> Usage:
+        """What all answers on disk have cost."""
+        return self._before + self._fresh
+
+    async def ask(self, asked: Round, first: int, answers: AnswerArray) -> AnswerArray:
+        """Ask what a round leaves open; returns its answers, `UNASKED` where the run stopped before."""
+        # In random order, so that a run stopped half-way has asked a fair sample; in the same one whenever it
+        # is taken up, so that where a limit ends it does not depend on how often it was stopped.
+        order = np.random.default_rng(first).permutation(len(asked))
+        self._queries, self._taken = order[answers[order] == UNASKED], 0
+        self._asked, self._first, self._answers = asked, first, answers
+        self._heard = time.monotonic()
+        self._total = max(self._total, first + len(asked))
+        self._drained.clear()
+        self._fill()
+        try:
+            await self._drained.wait()
+        finally:  # only a run that is itself cancelled has workers left
+            for worker in self._workers:
+                worker.cancel()
+        if self._error is not None:
+            raise self._error
+        if UNASKED in answers and (self.stopped or self._stop.is_set()):
+            self.stopped = self.stopped or "interrupted"
+            return answers
+        if self._useless and not self.usage.queries:
+            raise EndpointError(self._useless[0][1])
+        for position, message in self._useless:
+            saved = self._job.read(self._first + position, Reply(f"({message})"), REPLY_TRIES, 0.0)
+            await self._store.save(saved)
+            self._count([saved])
+        self._useless.clear()
+        if self._skipped:
+            self.stopped = f"{self._skipped} queries failed {self._limits.attempts} times each: {self._last}"
+        return answers
+
+    # Queries under way
+
+    def _fill(self) -> None:
+        """Put queries under way while there is room; say so when nothing is under way any more."""
+        while (position := self._take()) is not None:
+            worker = asyncio.create_task(self._work(position))
+            self._workers.add(worker)
+            worker.add_done_callback(self._workers.discard)
+        if not self._under_way:
+            self._drained.set()
+
+    def _take(self) -> int | None:
+        """The next query, if there is room for it on the wire and in what a crash may lose."""
+        if self._on_the_wire >= self._climb.limit or self._under_way >= self._limits.concurrency:
+            return None
+        if self._under_way and self._limits.max_cost is not None and not self._lengths.answered:
+            return None  # one first, to learn what one costs
+        if self._stop.is_set() or self.stopped or self._taken == self._queries.size:
+            return None
+        position = int(self._queries[self._taken])
+        try:
+            why = self._spent_up(position)
+        except Exception as error:  # an item that can no longer be read
+            self._fail(error)
+            return None
+        if why is not None:
+            if not self._under_way:  # until then, those may turn out cheaper than feared and leave room
+                self.stopped = why
+            return None
+        self._taken += 1
+        self._under_way += 1
+        self._on_the_wire += 1
+        return position
+
+    async def _work(self, position: int | None) -> None:
+        while position is not None:
+            handed_over = False
+            try:
+                saved = await self._ask(position)
+                if saved is not None:
+                    self._hand_over(saved)
+                    handed_over = True
+            except Exception as error:
+                self._fail(error)
+            self._on_the_wire -= 1
+            self._under_way -= not handed_over
+            if not handed_over:
+                self._expected.pop(position, None)
+            position = self._take()
+        self._fill()
+
+    def _hand_over(self, saved: SavedAnswer) -> None:
+        """Leave an answer to the store and go on; it stays under way until it is on disk."""
+        kept = self._store.save(saved)
+        if kept not in self._handed_over:
+            self._handed_over[kept] = []
+            kept.add_done_callback(self._on_disk)
+        self._handed_over[kept].append(saved)
+
+    def _on_disk(self, kept: asyncio.Future[None]) -> None:
+        group = self._handed_over.pop(kept)
+        self._under_way -= len(group)
+        try:
+            kept.result()
+            self._count(group)
+        except Exception as error:
+            self._fail(error)
+        self._fill()
+
+    def _fail(self, error: Exception) -> None:
+        """Stop; what is under way is still kept, and then the run raises the error."""
+        self._error = self._error or error
+        self._stop.set()
+
+    async def _ask(self, position: int) -> SavedAnswer | None:
+        """Ask until there is an answer, or no hope of one for this query."""
+        request = self._request(position)
+        tokens = self._guess(request)
+        attempt, useless = 1, 0
+        while True:
+            await self._wait(self._meter.book(time.monotonic(), tokens))
+            if self._stop.is_set():
+                return None
+            started = time.monotonic()
+            try:
+                reply = await self._endpoint.ask(request)
+            except RetryableError as error:
+                delay = self._refusal(error, attempt)
+                attempt += not error.throttled
+                if attempt > self._limits.attempts:
+                    self._skipped += 1
+                    return None
+                await self._wait(delay)
+            except ReplyError as error:
+                attempt, useless = attempt + 1, useless + 1
+                if useless == REPLY_TRIES:
+                    self._give_up(position, error)
+                    return None
+                await self._wait(self._backoff(useless))
+            else:
+                self._heard = time.monotonic()
+                self._useless_in_a_row = 0
+                self._climb.answered(self._heard)
+                self._meter.correct(reply.prompt_tokens + reply.completion_tokens - tokens)
+                self._lengths.learn(bytes_of(request), reply.prompt_tokens)
+                return self._job.read(self._first + position, reply, attempt, self._heard - started)
+
+    def _request(self, position: int) -> Request:
+        return self._job.request(self._asked, position, self._first + position)
+
+    # What came back
+
+    def _count(self, group: list[SavedAnswer]) -> None:
+        """Count answers that are on disk."""
+        for saved in group:
+            self._answers[saved.query - self._first] = saved.answer
+            self._expected.pop(saved.query - self._first, None)
+            self._fresh += saved.usage
+        if time.monotonic() - self._told > 0.1:
+            self.tell()
+        self._job.check(self.usage, group[-1].text)
+
+    def _refusal(self, error: RetryableError, attempt: int) -> float:
+        now = time.monotonic()
+        self._last = error
+        self._climb.refused(now)
+        if error.retry_after is not None:
+            if error.retry_after > self._limits.patience:
+                raise EndpointError(f"{error}; it asks to wait {error.retry_after:.0f} s: run again then")
+            self._meter.pause(now, error.retry_after)
+        waited = now - self._heard
+        if waited > self._limits.patience:
+            raise EndpointError(f"no answer for {waited:.0f} s; the last error: {error}")
+        if not self._lengths.answered and attempt >= 4 and not error.throttled:
+            raise EndpointError(f"nothing but failures so far; the last error: {error}")
+        return (
+            self._backoff(attempt) if error.retry_after is None else random.uniform(0, self._limits.backoff)
+        )
+
+    def _give_up(self, position: int, error: ReplyError) -> None:
+        # Kept aside: it becomes an invalid answer only once the rest of the round has gone well.
+        self._useless.append((position, str(error)))
+        self._useless_in_a_row += 1
+        if self._useless_in_a_row >= (HOPELESS if self._lengths.answered else HOPELESS_AT_FIRST):
+            raise EndpointError(str(error))
+
+    # Limits
+
+    def _spent_up(self, position: int) -> str | None:
+        """Why the next query would be one too many, if it would."""
+        if self._limits.max_queries is not None:
+            asked = self._spent.queries + self.usage.queries + self._under_way
+            if asked >= self._limits.max_queries:
+                return f"max_queries = {self._limits.max_queries} reached"
+        if self._limits.max_cost is not None and self._prices is not None:
+            paid = self._prices.cost(self._spent + self.usage)
+            own = self._lengths.dearest(self._request(position), self._prices)
+            if paid + sum(self._expected.values()) + own > self._limits.max_cost:
+                return f"max_cost = {self._limits.max_cost:g} reached"
+            self._expected[position] = own
+        return None
+
+    def _guess(self, request: Request) -> float:
+        return self._lengths.expected(bytes_of(request)) + request.max_tokens
+
+    def _backoff(self, attempt: int) -> float:
+        # Jitter keeps workers that failed together from coming back together.
+        return min(20.0, self._limits.backoff * 2.0 ** (attempt - 1)) * random.uniform(0.5, 1.0)
+
+    async def _wait(self, seconds: float) -> None:
+        if seconds > 0:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(seconds):
+                    await self._stop.wait()
+
+    def tell(self) -> None:
+        """Report where the run is."""
+        self._told = time.monotonic()
+        if self._job.progress is not None:
+            paid = self._spent + self.usage
+            cost = self._prices.cost(paid) if self._prices else None
+            self._job.progress(Progress(self.usage.queries, self._total, paid, cost, self._climb.limit))

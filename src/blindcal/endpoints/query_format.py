@@ -1,0 +1,146 @@
+"""How a query is put and its answer read: by tokens that are biased or drawn, or by a stated confidence."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import numpy as np
+
+from blindcal.confidence_prompt import INSTRUCTION, ask_confidence
+from blindcal.errors import EndpointError, InputError, NoSenseError, UnfitError
+from blindcal.estimate.verbalized import parse_verbalized
+from blindcal.query_seeds import query_seeds
+from blindcal.records import INVALID, NEGATIVE, POSITIVE, FloatArray, Message, Request, Targets
+from blindcal.text import printable, spoken
+
+STATED_TOKENS = 64
+"""The longest answer in which a confidence is looked for."""
+_STATED_CHARACTERS = 2000
+
+
+class QuestionFormat(Protocol):
+    """What a run needs to know about its questions."""
+
+    def request(
+        self, messages: tuple[Message, ...], shift: float, temperature: float, number: int = 0
+    ) -> Request:
+        """The request of one query; ``number`` is which of the run it is."""
+        ...
+
+    def answer(self, text: str) -> int:
+        """Which answer a reply's text is."""
+        ...
+
+    def kept(self, text: str) -> str:
+        """What is kept of a reply's text."""
+        ...
+
+    def complaint(self, count: int, text: str) -> EndpointError:
+        """What to raise if all of ``count`` answers are invalid, ``text`` the last one of them."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class TokenQuestion:
+    """A question that one token answers: which tokens are biased, and what counts as which answer.
+
+    ``biased=False`` sends no ``logit_bias`` at all (METHOD 6). With a ``seed`` every sampled query carries
+    one of its own that follows from it: an endpoint that heeds seeds then repeats itself.
+    """
+
+    targets: Targets
+    offset: float = 50.0
+    biased: bool = True
+    seed: int | None = None
+    _meaning: dict[str, int] = field(init=False, repr=False, default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for tokens, meaning in ((self.targets.positive, POSITIVE), (self.targets.negative, NEGATIVE)):
+            for token in tokens:
+                if self._meaning.setdefault(spoken(token.text), meaning) != meaning:
+                    raise InputError(
+                        f"the answer {printable(token.text)!r} cannot mean both positive and negative"
+                    )
+
+    def request(
+        self, messages: tuple[Message, ...], shift: float, temperature: float, number: int = 0
+    ) -> Request:
+        """The request of one query (METHOD 2)."""
+        seed = None
+        if self.seed is not None and temperature > 0:
+            seed = int(query_seeds(self.seed, number, 1)[0])
+        if not self.biased:
+            return Request(messages, temperature=temperature, seed=seed)
+        bias = {token.id: self.offset + shift for token in self.targets.positive}
+        bias |= {token.id: self.offset for token in self.targets.negative}
+        return Request(messages, bias, temperature, seed=seed)
+
+    def answer(self, text: str) -> int:
+        """Which answer a reply's text is; its case and the white space around it do not matter."""
+        return self._meaning.get(spoken(text), INVALID)
+
+    def kept(self, text: str) -> str:
+        """A word or two."""
+        return printable(text)
+
+    def complaint(self, count: int, text: str) -> EndpointError:
+        """The words are wrong, or the bias does nothing."""
+        return NoSenseError(
+            f"none of {count} answers is one of the answer words (the last one: {text[:40]!r}): "
+            "check the words and tokens, and that logit_bias acts"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class ConfidenceQuestion:
+    """A question that free text answers: one of two words, and a confidence in it (METHOD 3, verbalized).
+
+    An answer that does not state both, or a confidence outside 50 to 100 per cent, is invalid.
+    """
+
+    words: tuple[str, str]
+    instruction: str = INSTRUCTION
+
+    def request(
+        self,
+        messages: tuple[Message, ...],
+        shift: float,  # noqa: ARG002 - nothing is biased
+        temperature: float,
+        number: int = 0,  # noqa: ARG002 - nothing is drawn
+    ) -> Request:
+        """The question with the instruction to state a confidence, and room for the answer."""
+        asked = ask_confidence(messages, self.words, self.instruction)
+        return Request(asked, temperature=temperature, max_tokens=STATED_TOKENS)
+
+    def answer(self, text: str) -> int:
+        """The side that is stated, if its confidence is too."""
+        p = parse_verbalized(text, self.words[:1], self.words[1:]).p
+        return INVALID if p is None else POSITIVE if p >= 0.5 else NEGATIVE
+
+    def kept(self, text: str) -> str:
+        """The text with its lines: the confidence is read from it at the end."""
+        return "\n".join(printable(line, _STATED_CHARACTERS) for line in text.splitlines())
+
+    def complaint(self, count: int, text: str) -> EndpointError:
+        """The model does not do what the method rests on."""
+        return UnfitError(
+            f"none of {count} answers states an answer and a confidence (the last one: "
+            f"{printable(text, 80)!r}): this model does not verbalize if asked so; try another --instruction"
+        )
+
+    def stated(self, texts: Iterable[str]) -> VerbalAnswers:
+        """Read what the answers state."""
+        found = [parse_verbalized(text, self.words[:1], self.words[1:]) for text in texts]
+        p = np.array([np.nan if one.p is None else one.p for one in found])
+        return VerbalAnswers(p, dict(Counter(one.reason for one in found if one.reason).most_common()))
+
+
+@dataclass(frozen=True, slots=True)
+class VerbalAnswers:
+    """The probability that each answer states, NaN where it does not, and how often for which reason."""
+
+    p: FloatArray
+    reasons: dict[str, int]

@@ -1,0 +1,472 @@
+"""What an audit can be expected to find out, before it is paid for.
+
+For an assumed shape the counts that a design leads one to expect can be written down, and one fit to them
+tells how far estimates scatter: its curvature is the information that such answers hold (METHOD 4). So a
+promise costs a tenth of a second, whatever the number of items. docs/plan.md holds promises against
+outcomes of many simulated audits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import product
+
+import numpy as np
+from scipy.special import expit, gammaln, xlog1py, xlogy
+
+from blindcal import design
+from blindcal.errors import InputError
+from blindcal.estimate import functionals as of
+from blindcal.estimate.grid import CELLS, EDGES_P, MID_P, MID_S, positions
+from blindcal.estimate.model import Ensemble, Mode, fit_ensemble, link_scores, refit, tangents
+from blindcal.estimate.patterns import Patterns, count_patterns
+from blindcal.estimate.resampling import of_items
+from blindcal.estimate.truth import bin_edges
+from blindcal.estimate.uncertainty import absolute_sum_interval, quadratic_pvalue, unseen_share
+from blindcal.methods import FITTED
+from blindcal.planning.shapes import Shape
+from blindcal.records import AnswerTable, FloatArray, IntArray
+from blindcal.simulation.simulate import log_odds, respond
+
+#: Methods whose outcome follows from the hidden probabilities; what is stated in words does not.
+METHODS = tuple(name for name, method in design.METHODS.items() if method.reads != "stated")
+
+_COARSE = 4  # every fourth edge of the grid stands for the thresholds: plenty for what is smooth
+_DRAWS = 1200
+_AUDITS = 12  # imagined estimates whose intervals are averaged
+_BENT, _REFITS = 1000, 120  # items and refits that show how far estimates are from linear
+_ROUGHLY = 1e-3  # log-likelihood units that a fit may leave unclaimed: far less than what answers leave open
+_REHEARSED = 3000  # items of the rehearsal that says what further queries are worth
+_STEPS = (1.5, 2.0, 3.0, 4.0, 6.0, 8.0)  # queries an item at which it is looked at
+#: Queries an item up to which fits are promised; long before, only the labels' own noise is left.
+MOST = _STEPS[-1]
+_ALPHA = 0.05  # of the test whose power is meant
+
+
+@dataclass(frozen=True, slots=True)
+class Forecast:
+    """What an audit of so many items is expected to find out about a model of the assumed shape.
+
+    ``half_width`` is that of the interval for the ECE, ``None`` for methods that give none; ``error`` the
+    mean distance of the estimate from the population's ECE, which it exceeds by ``error_95`` once in twenty;
+    ``power`` the chance that the test of perfect calibration finds the departure (p < 0.05).
+    """
+
+    method: str
+    items: int
+    queries: float
+    ece: float
+    error: float
+    error_95: float
+    half_width: float | None
+    power: float | None
+
+
+def forecast(
+    shape: Shape,
+    method: str,
+    n: int,
+    queries: float,
+    *,
+    bins: int = 5,
+    level: float = 0.95,
+    tested: bool = True,
+) -> Forecast:
+    """What to expect of one audit.
+
+    Parameters
+    ----------
+    shape : Shape
+        What is assumed of the model.
+    method : str
+        One of :data:`METHODS`.
+    n, queries : int, float
+        Items, and mean queries an item; below one, only a part of the items is asked.
+    bins, level : int, float
+        Of the ECE, and of its interval.
+    tested : bool
+        Whether the power of the test is wanted too, which takes as long again.
+    """
+    if method not in METHODS:
+        raise InputError(f"method: can be promised for {', '.join(METHODS)}, got {method!r}")
+    if method == "extraction" and queries != int(queries):
+        raise InputError(f"queries: extraction asks a whole number of queries an item, got {queries!r}")
+    if method not in FITTED:
+        estimates = _face_value(shape, method, n, queries, bins)
+        return _promised(shape, method, n, queries, bins, estimates, None, None)
+    if queries > MOST:
+        raise InputError(
+            f"queries: what {method} finds out is promised for up to {MOST:g} an item, got {queries:g}; "
+            "more would hardly tell more"
+        )
+    asked = max(1.0, min(queries, 1.0) * n)
+    key = _ByTable(shape)
+    found = _scatter(key, method, _rounded(asked), queries, bins)
+    power = _power(key, method, asked, queries) if tested else None
+    half_width = _mean_width(found, asked, level) / 2
+    return _promised(shape, method, n, queries, bins, found.estimates, half_width, power)
+
+
+def _promised(
+    shape: Shape,
+    method: str,
+    n: int,
+    queries: float,
+    bins: int,
+    estimates: FloatArray,
+    half_width: float | None,
+    power: float | None,
+) -> Forecast:
+    off = np.abs(estimates - shape.ece(bins))
+    return Forecast(
+        method,
+        n,
+        queries,
+        shape.ece(bins),
+        float(off.mean()),
+        float(np.quantile(off, 0.95)),
+        half_width,
+        power,
+    )
+
+
+# -- latent and temperature: one fit to expected counts -------------------------------------------
+
+
+class _ByTable:
+    """A shape as a key of a cache."""
+
+    def __init__(self, shape: Shape) -> None:
+        self.table = shape.table
+
+    def __hash__(self) -> int:
+        return hash(self.table.tobytes())
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _ByTable) and np.array_equal(self.table, other.table)
+
+
+@dataclass(frozen=True, eq=False)
+class _Scatter:
+    """How estimates of the gaps scatter around the truth."""
+
+    gaps: FloatArray
+
+    @property
+    def estimates(self) -> FloatArray:
+        """The ECE that each draw amounts to."""
+        return np.asarray(np.abs(self.gaps).sum(axis=1))
+
+
+def _rounded(n: float) -> float:
+    """So many items that promises for nearly as many are the same, and found once."""
+    return float(f"{n:.3g}")
+
+
+@lru_cache(maxsize=128)
+def _scatter(key: _ByTable, method: str, n: float, queries: float, bins: int) -> _Scatter:
+    if method != "latent" or queries <= 1:
+        draws = _gap_draws(_fitted(_expected(key.table, method, n, queries)), bins)
+        centre = draws.mean(axis=0)
+        # what is not linear is of the order of the scatter itself
+        bend = 1 + (_bend(key, method) - 1) * min(2.0, np.sqrt(_BENT / n))
+        return _Scatter(centre + (draws - centre) * bend)
+    if queries in _STEPS:
+        # Several answers an item leave little to the prior: the scatter shrinks with the root of n.
+        draws = _rehearsed(key, queries, bins)
+        off = (draws - draws.mean(axis=0)) * np.sqrt(_REHEARSED / n)
+        return _Scatter(of.gaps(key.table, bins) + off)
+    after = next(step for step in _STEPS if step > queries)
+    before = max(step for step in (1.0, *_STEPS) if step < queries)
+    share = (queries - before) / (after - before)
+    less, more = (_scatter(key, method, n, step, bins).gaps for step in (before, after))
+    return _Scatter((1 - share) * less + share * more)
+
+
+def _fitted(patterns: Patterns) -> Ensemble:
+    return fit_ensemble(patterns, enough=_ROUGHLY)
+
+
+@lru_cache(maxsize=16)
+def _bend(key: _ByTable, method: str) -> float:
+    """How much more estimates scatter because they are not quite linear: by real refits, once.
+
+    Each refit is held against what it would be if it were linear, so that a hundred tell.
+    """
+    patterns = _expected(key.table, method, _BENT, design.METHODS[method].queries)
+    ensemble, rng = _fitted(patterns), np.random.default_rng(0)
+    which = rng.choice(ensemble.weights.size, size=_REFITS, p=ensemble.weights)
+    precision = np.array([mode.precision for mode in ensemble.modes])[which]
+    centres = rng.standard_normal(precision.shape) / np.sqrt(precision)
+    counts = of_items(patterns)(_REFITS, rng)
+    bent = of.gaps(refit(patterns, ensemble.modes, which, counts, centres), 5)
+    straight = np.empty_like(bent)
+    for k, mode in enumerate(ensemble.modes):
+        mine, along = which == k, tangents(mode)
+        scores = patterns.sums(along) / patterns.mass(mode.table)[:, None]
+        slope = (counts[mine] - patterns.counts) @ scores + centres[mine] * mode.precision
+        step = np.linalg.solve(mode.information, of.gaps(along.T, 5))
+        straight[mine] = of.gaps(mode.table, 5) + slope @ step
+    return float(_Scatter(bent).estimates.std() / _Scatter(straight).estimates.std())
+
+
+def _expected(table: FloatArray, method: str, n: float, queries: float) -> Patterns:
+    return _thresholds(table, n) if method == "latent" else _samples(table, n, queries)
+
+
+def _thresholds(table: FloatArray, n: float) -> Patterns:
+    """Expected counts of one threshold query an item, asked as :class:`LatentDesign` does."""
+    edges = np.arange(2, CELLS, _COARSE)
+    middles = np.concatenate([[0.0], (EDGES_P[edges[1:]] + EDGES_P[edges[:-1]]) / 2, [1.0]])
+    pilot = design.PILOT if n >= design.LEAST_PILOT else 1.0
+    starts, stops, counts = [], [], []
+    for y, informative in enumerate(design.threshold_densities(table)):
+        density = pilot * np.diff(EDGES_P) + (1 - pilot) * informative / informative.sum()
+        share = np.diff(np.interp(middles, EDGES_P, np.concatenate([[0.0], np.cumsum(density)])))
+        cells = table[y * CELLS : (y + 1) * CELLS]
+        below = np.cumsum(cells)[edges - 1]
+        first, last = np.full(edges.size, y * CELLS), np.full(edges.size, (y + 1) * CELLS)
+        starts += [first, y * CELLS + edges]
+        stops += [y * CELLS + edges, last]
+        counts += [n * share * below, n * share * (cells.sum() - below)]
+    some = np.concatenate(counts) > 1e-9 * n
+    return Patterns(
+        start=np.concatenate(starts)[some],
+        stop=np.concatenate(stops)[some],
+        curve_labels=np.empty(0, np.int64),
+        curves=np.empty((0, CELLS)),
+        counts=np.concatenate(counts)[some],
+        of_item=np.empty(0, np.int64),
+        contradictions=0,
+    )
+
+
+def _samples(table: FloatArray, n: float, queries: float) -> Patterns:
+    """Expected counts of sampled answers, at temperatures that take turns as in :class:`SampledDesign`."""
+    whole = int(queries)
+    labels, curves, counts = [], [], []
+    for times, share in ((whole, whole + 1 - queries), (whole + 1, queries - whole)):
+        for start, positives in _outcomes(times) if share > 1e-9 and times else ():
+            curve = _curve(start, times, positives)
+            for y in (0, 1):
+                labels.append(y)
+                curves.append(curve)
+                mass = table[y * CELLS : (y + 1) * CELLS] @ curve
+                counts.append(n * share * mass / len(design.TEMPERATURES))
+    return Patterns(
+        start=np.empty(0, np.int64),
+        stop=np.empty(0, np.int64),
+        curve_labels=np.array(labels),
+        curves=np.array(curves),
+        counts=np.maximum(counts, 1e-12 * n),
+        of_item=np.empty(0, np.int64),
+        contradictions=0,
+    )
+
+
+def _outcomes(times: int) -> Iterator[tuple[int, tuple[int, ...]]]:
+    """The temperature that ``times`` samples begin with, and how many are positive at each temperature."""
+    heats = len(design.TEMPERATURES)
+    for start in range(heats):
+        asked = np.bincount((start + np.arange(times)) % heats, minlength=heats)
+        for positives in product(*(range(k + 1) for k in asked)):
+            yield start, positives
+
+
+def _curve(start: int, times: int, positives: tuple[int, ...]) -> FloatArray:
+    """P(so many positive answers at each temperature | cell)."""
+    heats = np.array(design.TEMPERATURES)
+    asked = np.bincount((start + np.arange(times)) % heats.size, minlength=heats.size)
+    chance = expit(MID_S[:, None] / heats)
+    return np.asarray(np.exp(_log_binomial(asked, np.array(positives), chance).sum(axis=1)))
+
+
+def _log_binomial(n: IntArray, k: IntArray, p: FloatArray) -> FloatArray:
+    return np.asarray(gammaln(n + 1) - gammaln(k + 1) - gammaln(n - k + 1) + xlogy(k, p) + xlog1py(n - k, -p))
+
+
+def _gap_draws(ensemble: Ensemble, bins: int) -> FloatArray:
+    """Draws of the gaps, linear in the coefficients, whose spread is the information's.
+
+    The same normal numbers, in pairs of opposite sign, serve every fit: promises for neighbouring numbers of
+    items then differ by what they should and not by chance.
+    """
+    half = np.random.default_rng(0).standard_normal((_DRAWS // 2, bins))
+    noise = np.stack([half, -half], axis=1).reshape(_DRAWS, bins)
+    place = (np.arange(_DRAWS) * 0.6180339887498949 + 0.5) % 1  # evenly over (0, 1), whatever the order
+    which = np.minimum(np.searchsorted(np.cumsum(ensemble.weights), place), ensemble.weights.size - 1)
+    draws = np.empty((_DRAWS, bins))
+    for k, mode in enumerate(ensemble.modes):
+        variance, axes = np.linalg.eigh(_gap_variance(mode, bins))
+        root = (axes * np.sqrt(np.maximum(variance, 0.0))) @ axes.T
+        mine = which == k
+        draws[mine] = of.gaps(mode.table, bins) + noise[mine] @ root
+    return draws
+
+
+def _gap_variance(mode: Mode, bins: int) -> FloatArray:
+    along = of.gaps(tangents(mode).T, bins)
+    return np.asarray(along.T @ np.linalg.solve(mode.information, along))
+
+
+@lru_cache(maxsize=64)
+def _mean_width(found: _Scatter, n: float, level: float) -> float:
+    """Mean width of the intervals around a few imagined estimates, from the smallest to the largest."""
+    step = found.gaps.shape[0] // _AUDITS
+    imagined = np.argsort(found.estimates)[step // 2 :: step]
+    off = found.gaps - found.gaps.mean(axis=0)
+    return float(np.mean([_width(found.gaps[k], found.gaps[k] + off, n, level) for k in imagined]))
+
+
+def _width(gaps: FloatArray, draws: FloatArray, n: float, level: float) -> float:
+    """Width of the interval around one imagined estimate, an unseen part of the population included."""
+    found, value, unseen = (
+        absolute_sum_interval(gaps, draws, level),
+        np.abs(gaps).sum(),
+        unseen_share(n, level),
+    )
+    low, high = (1 - unseen) * value, (1 - unseen) * value + unseen
+    return float(min(1.0, max(found.high, high)) - max(0.0, min(found.low, low)))
+
+
+def _power(key: _ByTable, method: str, n: float, queries: float) -> float:
+    """Chance that the test of perfect calibration rejects."""
+    if method != "latent":
+        return _rejected(key, method, _rounded(n), queries)
+    return _rejected(key, method, _rounded(n * _worth(key, queries)), 1.0)
+
+
+@lru_cache(maxsize=128)
+def _rejected(key: _ByTable, method: str, n: float, queries: float) -> float:
+    """How often the score test rejects if answers follow the expected counts, by drawing its statistic."""
+    from scipy.optimize import brentq  # slow to import, and needed for a promise only
+
+    patterns = _expected(key.table, method, n, queries)
+    departures = link_scores(patterns)
+    mean = patterns.counts @ departures.scores
+    variance = (departures.scores * patterns.counts[:, None]).T @ departures.scores - np.outer(mean, mean) / n
+    prior = np.diag(departures.precision)
+    inner = np.linalg.inv(departures.variance + prior)
+    weights = 1 - np.asarray(np.linalg.eigvals(inner @ prior).real, dtype=np.float64)
+    most = 10 * weights.sum() + 100
+    critical = brentq(lambda q: quadratic_pvalue(q, weights) - _ALPHA, 1e-6, most, xtol=1e-6)
+    values, axes = np.linalg.eigh(variance)
+    root = axes * np.sqrt(np.maximum(values, 0.0))
+    totals = mean + np.random.default_rng(0).standard_normal((4000, mean.size)) @ root.T
+    return float((np.einsum("ij,jk,ik->i", totals, inner, totals) > critical).mean())
+
+
+# -- what further queries are worth --------------------------------------------------------------
+
+
+def worth(shape: Shape, queries: float) -> float:
+    """How many items asked once an item is worth that is asked ``queries`` times by `latent`, roughly."""
+    return _worth(_ByTable(shape), queries)
+
+
+def _worth(key: _ByTable, queries: float) -> float:
+    if queries <= 1:
+        return 1.0
+    n = float(_REHEARSED)
+    once, more = (_mean_width(_scatter(key, "latent", n, k, 5), n, 0.95) for k in (1.0, queries))
+    return max(1.0, (once / more) ** 2)
+
+
+@lru_cache(maxsize=32)
+def _rehearsed(key: _ByTable, queries: float, bins: int) -> FloatArray:
+    """Draws of the gaps after a rehearsed audit.
+
+    Which follow-ups are asked depends on the answers, and so no counts can be expected without them.
+    """
+    labels, _ = _cast(key)
+    done = _rehearsal(key, queries)
+    patterns = count_patterns(labels, done.shifts, done.temperatures, done.answers, done.items)
+    return _gap_draws(_fitted(patterns), bins)
+
+
+def _cast(key: _ByTable) -> tuple[IntArray, FloatArray]:
+    """Items that lie evenly over a shape."""
+    return Shape("", key.table).spread(_REHEARSED, np.random.default_rng(0))
+
+
+@lru_cache(maxsize=32)
+def _rehearsal(key: _ByTable, queries: float) -> AnswerTable:
+    """The answers of one audit up to a budget, one of the steps."""
+    labels, p = _cast(key)
+    before = [step for step in _STEPS if step < queries]
+    answered = _rehearsal(key, before[-1]) if before else AnswerTable.empty()
+    plan = design.LatentDesign(labels, MOST, 0)
+    while len(answered) < queries * _REHEARSED and (asked := plan.next_round(answered)) is not None:
+        answered = answered.with_round(asked, respond(log_odds(p), asked, np.random.default_rng(0)))
+    return answered
+
+
+# -- methods that take answers at face value -----------------------------------------------------
+
+
+def _face_value(shape: Shape, method: str, n: int, queries: float, bins: int) -> FloatArray:
+    """Estimates of the ECE as they scatter, by drawing what the answers of n items add up to."""
+    rng = np.random.default_rng(0)
+    table = shape.table.reshape(2, CELLS)
+    if method == "blind":
+        return _blind_estimates(table, n, bins, rng)
+    if method == "sampling":
+        p, joint = _sampled(table, queries)
+    else:
+        p, joint = _extracted(table, int(queries))
+    some = joint.sum(axis=0) > 1e-9 * joint.sum()
+    p, joint = p[some], joint[:, some]
+    counts = rng.multinomial(max(1, round(min(queries, 1.0) * n)), joint.ravel() / joint.sum(), size=_DRAWS)
+    share = counts.reshape(_DRAWS, 2, -1) / counts.sum(axis=1)[:, None, None]
+    signed = share[:, 0] * p - share[:, 1] * (1 - p)
+    inside = np.minimum((p * bins).astype(np.int64), bins - 1)
+    gaps = np.stack([signed[:, inside == m].sum(axis=1) for m in range(bins)], axis=1)
+    return np.asarray(np.abs(gaps).sum(axis=1))
+
+
+def _sampled(table: FloatArray, queries: float) -> tuple[FloatArray, FloatArray]:
+    """Shares of positive answers at T = 1, and the joint distribution of label and share."""
+    whole = max(1, int(queries))
+    values, joints = [], []
+    for times, share in ((whole, whole + 1 - max(1.0, queries)), (whole + 1, max(1.0, queries) - whole)):
+        if share > 1e-9:
+            k = np.arange(times + 1)
+            values.append(k / times)
+            joints.append(share * table @ np.exp(_log_binomial(np.array(times), k, MID_P[:, None])))
+    return np.concatenate(values), np.concatenate(joints, axis=1)
+
+
+def _extracted(table: FloatArray, queries: int) -> tuple[FloatArray, FloatArray]:
+    """Bisection of [-15, 15]: the values it can end at, and the joint distribution of label and value."""
+    flips = np.linspace(-15, 15, 2 ** min(queries, 12) + 1)
+    total = np.concatenate([np.zeros((2, 1)), np.cumsum(table, axis=1)], axis=1)
+    at = positions(expit(flips))
+    below = np.stack([np.interp(at, np.arange(CELLS + 1.0), row) for row in total])
+    below[:, 0], below[:, -1] = 0.0, total[:, -1]
+    return np.asarray(expit((flips[1:] + flips[:-1]) / 2)), np.diff(below, axis=1)
+
+
+def _blind_estimates(table: FloatArray, n: int, bins: int, rng: np.random.Generator) -> FloatArray:
+    """METHOD 3 with each subset's answers drawn."""
+    edges = bin_edges(bins)
+    centres = (edges[:-1] + edges[1:]) / 2
+    total = np.concatenate([np.zeros((2, 1)), np.cumsum(table, axis=1)], axis=1)
+    above = np.stack(
+        [row[-1] - np.interp(positions(edges[:-1]), np.arange(CELLS + 1.0), row) for row in total]
+    )
+    size = np.array([len(range(m, n, bins)) for m in range(bins)])
+    seen = np.zeros((_DRAWS, bins + 1, 2))
+    for m in range(bins):
+        chances = [above[0, m], above[1, m], max(0.0, 1 - above[:, m].sum())]
+        drawn = rng.multinomial(size[m], np.array(chances) / sum(chances), size=_DRAWS)
+        seen[:, m] = drawn[:, :2] / max(1, size[m])
+    gaps = np.stack(
+        [
+            c * (seen[:, m, 0] - seen[:, m + 1, 0]) - (1 - c) * (seen[:, m, 1] - seen[:, m + 1, 1])
+            for m, c in enumerate(centres)
+        ],
+        axis=1,
+    )
+    return np.asarray(np.abs(gaps).sum(axis=1))

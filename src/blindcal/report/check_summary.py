@@ -1,0 +1,91 @@
+"""Verdicts for machines that run checks: JUnit's XML, and the Markdown of a summary on GitHub."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from xml.etree import ElementTree
+
+from blindcal.results.check import CheckResult, LimitVerdict, percent
+from blindcal.text import printable
+
+_MARKS = {"passed": "✅ passed", "failed": "❌ failed", "undecided": "⚠️ undecided"}
+_MEANT = re.compile(r"[\\`*_{}\[\]()<>#+!|&~@:$'\"-]")  # what Markdown or a mention would make something of
+_NOT_XML = re.compile("[\ufffe\uffff]")
+
+
+def junit(runs: Sequence[CheckResult]) -> bytes:
+    """A JUnit report: a suite for each run, a case for each limit; what is undecided did not pass."""
+    root = ElementTree.Element("testsuites", name="blindcal check")
+    for run in runs:
+        failed = sum(one.outcome != "passed" for one in run.verdicts)
+        suite = ElementTree.SubElement(
+            root,
+            "testsuite",
+            name=_plain(f"{run.result.model} on {run.result.items}"),
+            tests=str(len(run.verdicts)),
+            failures=str(failed),
+            errors="0",
+            skipped="0",
+            time="0",
+            timestamp=run.result.created[:19],
+        )
+        for one in run.verdicts:
+            case = ElementTree.SubElement(
+                suite, "testcase", classname=_plain(run.path), name=one.limit.words, time="0"
+            )
+            if one.outcome != "passed":
+                ElementTree.SubElement(
+                    case, "failure", type=one.outcome, message=_plain(said(one))
+                ).text = _plain(one.why)
+            else:
+                ElementTree.SubElement(case, "system-out").text = _plain(said(one))
+    for name in ("tests", "failures"):
+        root.set(name, str(sum(int(suite.get(name, "0")) for suite in root)))
+    ElementTree.indent(root)
+    return ElementTree.tostring(root, encoding="unicode").encode() + b"\n"
+
+
+def summary(runs: Sequence[CheckResult]) -> str:
+    """A Markdown table of all verdicts, as GitHub shows it under a workflow's run."""
+    lines = [
+        "### Calibration",
+        "",
+        "| model | items | limit | estimate | bound | |",
+        "|---|---|---|---|---|---|",
+    ]
+    for run in runs:
+        for one in run.verdicts:
+            cells = (
+                _quoted(run.result.model),
+                f"{run.result.counts.items:,}",
+                one.limit.words,
+                _number(one.estimate),
+                _number(one.bound),
+                f"{_MARKS[one.outcome]}: {_quoted(one.why)}",
+            )
+            lines.append(f"| {' | '.join(cells)} |")
+    sure = {run.confidence for run in runs if run.confidence is not None}
+    if sure:
+        lines += ["", f"Bounds hold with {', '.join(map(percent, sorted(sure)))} confidence."]
+    return "\n".join(lines) + "\n"
+
+
+def said(one: LimitVerdict) -> str:
+    """A verdict's numbers and reason, in one line."""
+    side = "at most" if one.limit.at_most else "at least"
+    bound = "" if one.bound is None else f", surely {side} {one.bound:.4f}"
+    return f"{_number(one.estimate)}{bound}: {one.why}"
+
+
+def _number(value: float | None) -> str:
+    return "unknown" if value is None else f"{value:.4f}"
+
+
+def _plain(text: str) -> str:
+    return _NOT_XML.sub("\ufffd", printable(text, 400))
+
+
+def _quoted(text: str) -> str:
+    """Text that Markdown shows as it is."""
+    return _MEANT.sub(lambda found: f"&#{ord(found[0])};", printable(text))

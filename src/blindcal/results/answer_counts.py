@@ -1,0 +1,140 @@
+"""Counts from where answers lie: Parquet files, a folder of them, Ray Data, or a finished run.
+
+A table of answers has the columns ``label``, ``shift`` and ``answer`` (1, 0, or -1 or null for an invalid
+one), and may have ``temperature`` (0 without it), ``item`` (which rows belong to one item; without it each
+row is an item of its own) and ``count`` (how many items a row stands for, as a ``GROUP BY`` gives it).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from blindcal.errors import InputError, MissingExtraError
+from blindcal.estimate.counts import Counts
+from blindcal.results.run import Run
+from blindcal.text import printable
+
+if TYPE_CHECKING:
+    from ray.data import Dataset
+
+NEEDED, OPTIONAL = ("label", "shift", "answer"), ("temperature", "item", "count")
+_BATCH = 1_000_000  # rows of a file that are counted at a time
+
+
+def of_columns(columns: Mapping[str, Any]) -> Counts:
+    """Count the rows of a table, given by column name."""
+    missing = [name for name in NEEDED if name not in columns]
+    if missing:
+        has = ", ".join(printable(str(name), 30) for name in columns) or "none"
+        raise InputError(f"a table of answers must have the column {missing[0]}; it has {has}")
+    return Counts.of(
+        columns["label"],
+        columns["shift"],
+        columns["answer"],
+        columns.get("temperature", 0.0),
+        columns.get("item"),
+        columns.get("count"),
+    )
+
+
+def of_run(run: Run) -> Counts:
+    """Count the answers of a finished run."""
+    asked = run.answered
+    return Counts.of(run.labels[asked.items], asked.shifts, asked.answers, asked.temperatures, asked.items)
+
+
+def read_counts(path: str | Path) -> Counts:
+    """Count the answers in a Parquet file, or in all those of a folder; one file holds all of an item."""
+    path = Path(path)
+    files = sorted(path.glob("*.parquet")) if path.is_dir() else [path]
+    if not files:
+        raise InputError(f"{path}: holds no .parquet files")
+    return Counts.total(part for file in files for part in _parts(file))
+
+
+def write_counts(counts: Counts, path: str | Path) -> None:
+    """Write counts as a Parquet table that :func:`read_counts` reads back."""
+    arrow, parquet = _pyarrow(path)
+    columns = {
+        "item": counts.pattern,
+        "count": counts.count[counts.pattern],
+        "label": counts.label[counts.pattern],
+        "shift": counts.shift,
+        "temperature": counts.temperature,
+        "answer": counts.answer,
+    }
+    parquet.write_table(arrow.table(columns), path)
+
+
+def count_on_ray(answers: Dataset) -> Counts:
+    """Count a Ray dataset of answers where they lie; only the counts travel.
+
+    Rows of one item may lie anywhere: where there is a column ``item``, they are brought together first.
+    """
+    names = answers.columns() or []
+    wanted = [name for name in (*NEEDED, *OPTIONAL) if name in names]
+    answers = answers.select_columns(wanted) if all(name in names for name in NEEDED) else answers
+    if "item" in names:
+        counted = (
+            answers.map_batches(_with_shard).groupby("shard", num_partitions=_SHARDS).map_groups(_count_block)
+        )
+    else:
+        counted = answers.map_batches(_count_block, batch_size=None)
+    return Counts.total(_of_block(row) for row in counted.iter_rows())
+
+
+_FIELDS = ("count", "label", "pattern", "shift", "temperature", "answer")
+_SHARDS = 16
+
+
+def _with_shard(batch: dict[str, Any]) -> dict[str, Any]:
+    import zlib
+
+    shards = [zlib.crc32(str(item).encode()) % _SHARDS for item in batch["item"].tolist()]
+    return {**batch, "shard": np.array(shards, np.int64)}
+
+
+def _count_block(batch: dict[str, Any]) -> dict[str, Any]:
+    """One row that holds the counts of a block, each array as its bytes."""
+    counts = of_columns(batch)
+    return {name: [getattr(counts, name).tobytes()] for name in _FIELDS}
+
+
+def _of_block(row: Mapping[str, bytes]) -> Counts:
+    def column(name: str) -> Any:
+        return np.frombuffer(row[name], np.float64 if name in ("shift", "temperature") else np.int64)
+
+    return Counts(**{name: column(name) for name in _FIELDS})
+
+
+def _parts(path: Path) -> Iterator[Counts]:
+    arrow, parquet = _pyarrow(path)
+    try:
+        with parquet.ParquetFile(path) as file:
+            names = [name for name in file.schema_arrow.names if name in (*NEEDED, *OPTIONAL)]
+            tables: Iterable[Any] = (
+                [file.read(names)] if "item" in names else file.iter_batches(_BATCH, columns=names)
+            )
+            for table in tables:
+                if table.num_rows:
+                    columns = zip(table.schema.names, table.columns, strict=True)
+                    yield of_columns(
+                        {name: column.to_numpy(zero_copy_only=False) for name, column in columns}
+                    )
+    except (OSError, arrow.ArrowException) as error:
+        raise InputError(f"{path}: cannot be read as Parquet ({printable(str(error), 200)})") from None
+    except InputError as error:
+        raise InputError(f"{path}: {error}") from None
+
+
+def _pyarrow(path: str | Path) -> tuple[Any, Any]:
+    try:
+        import pyarrow  # type: ignore[import-untyped]  # ships no types
+        from pyarrow import parquet
+    except ImportError:
+        raise MissingExtraError(f"{path}: Parquet needs pyarrow: pip install 'blindcal[parquet]'") from None
+    return pyarrow, parquet

@@ -1,0 +1,189 @@
+"""Whether an audit holds the limits that were set for it, and how sure that is: what a gate in CI asks.
+
+A figure within its limit is not enough: of models that are just beyond it, half would pass. The figure's
+bound must be within it, the end of an interval that the truth is past with probability 1 - confidence.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, TypeAlias
+
+from blindcal.errors import NotIdentifiedError, StoreError
+from blindcal.results.result import AuditResult, Estimate
+from blindcal.results.run import open_result, open_run
+
+LimitedQuantity: TypeAlias = Literal["ece", "brier", "accuracy", "auroc", "invalid"]
+CheckOutcome: TypeAlias = Literal["passed", "failed", "undecided"]
+
+NAMES: dict[LimitedQuantity, str] = {
+    "ece": "ECE",
+    "brier": "Brier score",
+    "accuracy": "accuracy",
+    "auroc": "AUROC",
+    "invalid": "share of invalid answers",
+}
+UNFINISHED = "the audit was stopped early: finish it, or let part of it count (--partial)"
+AT_MOST: tuple[LimitedQuantity, ...] = ("ece", "brier", "invalid")
+
+
+@dataclass(frozen=True, slots=True)
+class Limit:
+    """What a quantity may be: at most ``value``, or at least where more is better."""
+
+    quantity: LimitedQuantity
+    value: float
+
+    @property
+    def at_most(self) -> bool:
+        """Whether the limit is an upper one."""
+        return self.quantity in AT_MOST
+
+    @property
+    def words(self) -> str:
+        """Such as "ECE at most 0.1"."""
+        return f"{NAMES[self.quantity]} at {'most' if self.at_most else 'least'} {self.value:g}"
+
+    def holds(self, value: float) -> bool:
+        """Whether a value is within the limit."""
+        return value <= self.value if self.at_most else value >= self.value
+
+
+@dataclass(frozen=True, slots=True)
+class LimitVerdict:
+    """One limit and what became of it.
+
+    ``bound`` is what the quantity is within, as surely as was asked for; ``None`` if the estimate alone was
+    to decide. ``undecided`` is an estimate that holds while its bound does not, or figures that mean nothing.
+    """
+
+    limit: Limit
+    outcome: CheckOutcome
+    estimate: float | None
+    bound: float | None
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class CheckResult:
+    """A run and the verdicts on it."""
+
+    path: str
+    result: AuditResult
+    confidence: float | None
+    verdicts: tuple[LimitVerdict, ...]
+
+    @property
+    def outcome(self) -> CheckOutcome:
+        """The worst of the verdicts."""
+        found = {one.outcome for one in self.verdicts}
+        return "failed" if "failed" in found else "undecided" if "undecided" in found else "passed"
+
+
+def check(
+    path: str | Path,
+    limits: Sequence[Limit],
+    *,
+    confidence: float | None = 0.95,
+    resamples: int | None = None,
+    partial: bool = False,
+) -> CheckResult:
+    """Hold a finished audit to limits.
+
+    Parameters
+    ----------
+    path : path
+        The run's folder, or its ``result.json`` alone.
+    limits : sequence of Limit
+    confidence : float or None
+        How sure it must be that a limit holds; ``None``: the estimate alone decides.
+    resamples : int, optional
+        Refits behind the bounds.
+    partial : bool
+        Let an audit pass that was stopped early; otherwise it is undecided at best.
+    """
+    result = open_result(path)
+    needed = [limit.quantity for limit in limits if limit.quantity != "invalid"]
+    bounds: dict[LimitedQuantity, Estimate] = {}
+    if confidence is not None and needed:
+        bounds = _bounds(Path(path), result, needed, confidence, resamples)
+    verdicts = tuple(
+        _verdict(result, limit, bounds.get(limit.quantity), confidence, partial) for limit in limits
+    )
+    return CheckResult(str(path), result, confidence, verdicts)
+
+
+def percent(confidence: float) -> str:
+    """A confidence as people say it: 95%, 99.9%."""
+    return f"{100 * confidence:.4g}%"
+
+
+def _bounds(
+    path: Path,
+    result: AuditResult,
+    quantities: Sequence[LimitedQuantity],
+    confidence: float,
+    resamples: int | None,
+) -> dict[LimitedQuantity, Estimate]:
+    """Intervals whose ends are each passed with probability 1 - confidence."""
+    level = 2 * confidence - 1
+    stored: dict[LimitedQuantity, Estimate] = {name: getattr(result, name) for name in quantities}
+    if result.estimator != "latent" or all(one.low is None for one in stored.values()):
+        return {}
+    try:
+        fit = open_run(path).fit(resamples)
+    except StoreError:
+        # A result without its run: its own interval will do if it is at least as wide as what is asked for.
+        return stored if result.level >= level - 1e-12 else {}
+    found: dict[LimitedQuantity, Estimate] = {}
+    for name in quantities:
+        try:
+            between = fit.interval(name, level, bins=max(1, len(result.bins)))
+        except NotIdentifiedError:
+            continue
+        found[name] = Estimate(stored[name].value, between.low, between.high)
+    return found
+
+
+def _verdict(
+    result: AuditResult, limit: Limit, between: Estimate | None, confidence: float | None, partial: bool
+) -> LimitVerdict:
+    if limit.quantity == "invalid":
+        counts = result.counts
+        share = counts.invalid / max(1, counts.positive + counts.negative + counts.invalid)
+        outcome: CheckOutcome = "passed" if limit.holds(share) else "failed"
+        if outcome == "passed" and not (result.complete or partial):
+            return LimitVerdict(limit, "undecided", share, None, UNFINISHED)
+        return LimitVerdict(limit, outcome, share, None, f"{counts.invalid:,} answers were neither word")
+    value = getattr(result, limit.quantity).value
+    if value is None:
+        return LimitVerdict(limit, "undecided", None, None, "the audit could not tell it")
+    if not limit.holds(value):
+        return LimitVerdict(limit, "failed", value, _end(limit, between), "the estimate is beyond the limit")
+    if (result.probe or {}).get("forced"):
+        why = "the probe found the endpoint unfit and the audit was forced: its figures may mean nothing"
+        return LimitVerdict(limit, "undecided", value, None, why)
+    if not (result.complete or partial):
+        return LimitVerdict(limit, "undecided", value, None, UNFINISHED)
+    if confidence is None:
+        return LimitVerdict(limit, "passed", value, None, "by the estimate alone")
+    bound = _end(limit, between)
+    if bound is None:
+        why = (
+            f"no interval for it by method {result.method}: the estimate alone can decide (--estimate)"
+            if result.estimator != "latent"
+            else f"no bound that is {percent(confidence)} sure: the run is needed, not its result alone"
+        )
+        return LimitVerdict(limit, "undecided", value, None, why)
+    if limit.holds(bound):
+        return LimitVerdict(limit, "passed", value, bound, f"{percent(confidence)} sure")
+    why = f"the estimate is within the limit, but not {percent(confidence)} surely: audit more items"
+    return LimitVerdict(limit, "undecided", value, bound, why)
+
+
+def _end(limit: Limit, between: Estimate | None) -> float | None:
+    if between is None:
+        return None
+    return between.high if limit.at_most else between.low

@@ -1,0 +1,218 @@
+"""Two finished runs side by side: which items they share, and how their figures differ."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from blindcal.errors import ConfigError
+from blindcal.estimate.paired import Difference, differences
+from blindcal.records import IntArray
+from blindcal.results.run import Run
+
+NAMES = {
+    "ece": "ECE",
+    "accuracy": "accuracy",
+    "auroc": "AUROC",
+    "brier": "Brier score",
+    "log_loss": "log loss",
+}
+
+
+OTHER_SEMANTICS = (
+    "The runs measured different things: one spelling of each answer (pair), the likeliest one (max) or all "
+    "together (sum). Part of a difference may be that."
+)
+#: Of the other figures more is better.
+LOWER_IS_BETTER = ("ece", "brier", "log_loss")
+
+
+@dataclass(frozen=True, slots=True)
+class RunComparison:
+    """What two runs have in common, and their differences: the second's figures minus the first's.
+
+    ``common`` items are in both runs, ``reworded`` of them asked in other words. ``paired`` says whether the
+    intervals rest on that; runs without a common item are independent.
+    """
+
+    first: str
+    second: str
+    models: tuple[str, str]
+    common: int
+    reworded: int
+    only_first: int
+    only_second: int
+    bins: int
+    level: float
+    differences: tuple[Difference, ...]
+
+    @property
+    def paired(self) -> bool:
+        """Whether items in common were drawn together."""
+        return self.common > 0
+
+
+def compare(
+    first: Run,
+    second: Run,
+    *,
+    bins: int | None = None,
+    level: float = 0.95,
+    resamples: int | None = None,
+) -> RunComparison:
+    """Compare two runs, paired where they asked about the same items.
+
+    An item is the same if its id and its prompt are. Items with one id and other prompts are the same too,
+    asked in other words, if every such item has the same label in both runs; otherwise the ids mean
+    nothing across the runs, and these items are taken for different ones.
+    """
+    if bins is None:
+        each = {len(run.result.bins) for run in (first, second)}
+        if len(each) > 1:
+            raise ConfigError(
+                f"the runs have {' and '.join(map(str, sorted(each)))} bins: choose one with --bins"
+            )
+        bins = each.pop()
+    asked = [np.unique(run.answered.items) for run in (first, second)]
+    matched, reworded = _matched(first, second, asked)
+    units = _units(first, second, asked, matched) if matched else None
+    found = differences(first.fit(resamples), second.fit(resamples), units, bins=bins, level=level)
+    return RunComparison(
+        str(first.folder),
+        str(second.folder),
+        (first.result.model, second.result.model),
+        len(matched),
+        reworded,
+        asked[0].size - len(matched),
+        asked[1].size - len(matched),
+        bins,
+        level,
+        found,
+    )
+
+
+def verdict(one: Difference) -> str:
+    """What a difference's interval shows."""
+    if one.low <= 0 <= one.high:
+        return "no difference shown"
+    return "higher in B" if one.value > 0 else "lower in B"
+
+
+def better(one: Difference) -> str | None:
+    """Which run a shown difference speaks for, ``A`` or ``B``; ``None`` where none is shown."""
+    if one.low <= 0 <= one.high:
+        return None
+    return "B" if (one.value < 0) == (one.quantity in LOWER_IS_BETTER) else "A"
+
+
+def headline(found: RunComparison) -> tuple[str, ...]:
+    """What the comparison shows, in plain sentences, and no more than it shows.
+
+    First the calibration error, then the other figures; a single one among them that is off zero may be
+    chance, and that is said.
+    """
+    ece = next(one for one in found.differences if one.quantity == "ece")
+    others = [one for one in found.differences if one.quantity != "ece"]
+    a, b = f"{ece.first:.1%}", f"{ece.second:.1%}"
+    sure = f"{found.level:.0%} sure"
+    if better(ece) is None:
+        most = 100 * max(abs(ece.low), abs(ece.high))
+        first = (
+            f"No difference in calibration error is shown: A has {a} and B {b}, and if there is one it is at "
+            f"most {most:.1f} points ({sure})."
+        )
+    else:
+        which, near, far = ("lower", -ece.high, -ece.low) if ece.value < 0 else ("higher", ece.low, ece.high)
+        first = (
+            f"B's calibration error is {100 * abs(ece.value):.1f} points {which} than A's: {b} against {a} "
+            f"({sure}: {100 * near:.1f} to {100 * far:.1f} points)."
+        )
+    shown = [one for one in others if better(one) is not None]
+    if not shown:
+        rest = f"Nor do {_listed([NAMES[one.quantity] for one in others])} differ by more than noise may."
+        if better(ece) is not None:
+            rest = rest.replace("Nor do", "But").replace("differ by more", "do not differ by more")
+        return (first, rest)
+    sides = {
+        side: [NAMES[one.quantity] for one in shown if (one.value > 0) == (side == "higher")]
+        for side in ("higher", "lower")
+    }
+    told = " and ".join(
+        f"{_listed(names)} {'is' if len(names) == 1 else 'are'} {side}"
+        for side, names in sides.items()
+        if names
+    )
+    words = [first, f"{told[0].upper()}{told[1:]} in B."]
+    if better(ece) is None and len(shown) == 1:
+        chance = min(1.0, (1 - found.level) * len(found.differences))
+        words.append(
+            f"That may be chance: of {len(found.differences)} figures of two runs that do not differ at all, "
+            f"one is off zero in up to {chance:.0%} of comparisons."
+        )
+    return tuple(words)
+
+
+def _listed(names: list[str]) -> str:
+    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
+
+
+def differing(first: Run, second: Run) -> tuple[tuple[str, str, str], ...]:
+    """The settings that differ, by name, in the first run and in the second."""
+    sides = [_settings(run) for run in (first, second)]
+    names = dict.fromkeys([*sides[0], *sides[1]])
+    return tuple(
+        (name, str(sides[0].get(name, "")), str(sides[1].get(name, "")))
+        for name in names
+        if sides[0].get(name) != sides[1].get(name)
+    )
+
+
+def _settings(run: Run) -> dict[str, Any]:
+    """What shaped a run, and what of that only its result knows."""
+    kept = {name: value for name, value in run.settings.items() if name != "items_digest"}
+    result = run.result
+    known = {"items": result.counts.items, "estimator": result.estimator, "bins": len(result.bins)}
+    return kept | known | {"semantics": result.semantics}
+
+
+def pairing(found: RunComparison) -> str:
+    """Which items the comparison rests on, in a sentence."""
+    rest = found.only_first + found.only_second
+    if not found.paired:
+        return (
+            "not paired: the runs have no item in common, so the intervals are those of independent samples"
+        )
+    words = f", {found.reworded:,} of them asked in other words" if found.reworded else ""
+    others = (
+        f"; beside them A has {found.only_first:,} and B {found.only_second:,} of its own" if rest else ""
+    )
+    return f"paired on {found.common:,} items that both runs asked about{words}{others}"
+
+
+def _matched(first: Run, second: Run, asked: list[IntArray]) -> tuple[dict[int, int], int]:
+    """Items of the second run and the same ones of the first, and how many of them were reworded."""
+    of_first = {first.ids[k]: k for k in asked[0].tolist()}
+    pairs = {k: of_first[second.ids[k]] for k in asked[1].tolist() if second.ids[k] in of_first}
+    same = {k: j for k, j in pairs.items() if second.digests[k] == first.digests[j]}
+    reworded = {k: j for k, j in pairs.items() if k not in same}
+    if any(second.labels[k] != first.labels[j] for k, j in reworded.items()):
+        return same, 0
+    return same | reworded, len(reworded)
+
+
+def _units(
+    first: Run, second: Run, asked: list[IntArray], matched: dict[int, int]
+) -> tuple[IntArray, IntArray]:
+    """The number of the unit that each item asked belongs to: its group where it has one, else itself."""
+    numbers: dict[object, int] = {}
+
+    def number(run: Run, item: int, itself: tuple[int, int]) -> int:
+        group = run.group_names[item]
+        return numbers.setdefault(itself if group is None else group, len(numbers))
+
+    ones = [number(first, k, (0, k)) for k in asked[0].tolist()]
+    of_first = dict(zip(asked[0].tolist(), ones, strict=True))
+    twos = [of_first[matched[k]] if k in matched else number(second, k, (1, k)) for k in asked[1].tolist()]
+    return np.array(ones), np.array(twos)

@@ -1,0 +1,102 @@
+"""From a chosen threshold to the request that takes the decision: one query, no probabilities needed.
+
+The deployed model answers under the same conditions as in the audit: the same tokens, the same common bias C,
+temperature 0 and one token. Only the shift differs: it is the threshold's own.
+"""
+
+from __future__ import annotations
+
+import json
+import shlex
+from dataclasses import dataclass
+from typing import Any
+
+from blindcal.endpoints.http import Address, HttpEndpoint
+from blindcal.endpoints.query_format import TokenQuestion
+from blindcal.errors import NotIdentifiedError
+from blindcal.records import Message
+from blindcal.results.run import Run
+
+QUESTION = "YOUR QUESTION, WORDED AS IN THE AUDIT"
+_DIGITS = 4  # of a bias: far finer than the cells of the fit, and short enough to read
+
+
+@dataclass(frozen=True, slots=True)
+class Deployment:
+    """The request that decides: where it goes, its body, and the words that mean positive."""
+
+    url: str
+    logit_bias: dict[str, float]
+    body: dict[str, Any]
+    positive: tuple[str, ...]
+    key_header: str
+
+    def curl(self) -> str:
+        """A shell command."""
+        return (
+            f"curl {shlex.quote(self.url)} \\\n"
+            f'  -H "Content-Type: application/json" -H "{self.key_header}$OPENAI_API_KEY" \\\n'
+            f"  -d @- <<'JSON'\n{json.dumps(self.body, indent=2)}\nJSON\n"
+        )
+
+    def python(self) -> str:
+        """A program that needs nothing but Python."""
+        name, _, scheme = self.key_header.partition(": ")
+        words = tuple(dict.fromkeys(word.strip().casefold() for word in self.positive))
+        answer = '["message"]["content"]' if "messages" in self.body else '["text"]'
+        return f"""\
+import json
+import os
+import urllib.request
+
+body = json.loads({json.dumps(self.body)!r})
+request = urllib.request.Request(
+    {self.url!r},
+    json.dumps(body).encode(),
+    {{"Content-Type": "application/json", {name!r}: {scheme!r} + os.environ.get("OPENAI_API_KEY", "")}},
+)
+with urllib.request.urlopen(request) as reply:
+    said = json.load(reply)["choices"][0]{answer}
+print("positive" if said.strip().casefold() in {words!r} else "negative")
+"""
+
+
+def deployment(run: Run, shift: float) -> Deployment:
+    """The request of a run's endpoint with a threshold's shift and the audit's template to fill.
+
+    Raises
+    ------
+    NotIdentifiedError
+        If the run was made without ``logit_bias``, so that no threshold can be deployed.
+    """
+    if run.result.semantics == "sum":
+        raise NotIdentifiedError(
+            f"a run of method {run.result.method} sends no logit_bias: its threshold is known, but one query "
+            "cannot decide by it; audit with --method latent where the endpoint takes logit_bias"
+        )
+    settings = run.settings
+    address = Address(
+        settings["base_url"],
+        settings["model"],
+        settings["api"],
+        settings["api_version"],
+        extra_body=settings["extra_body"],
+    )
+    question = TokenQuestion(run.result.targets, settings["offset"])
+    request = question.request(_template(settings), round(shift, _DIGITS), 0.0)
+    endpoint = HttpEndpoint(address, environ={})
+    bias = {str(token): round(value, _DIGITS) for token, value in request.logit_bias.items()}
+    return Deployment(
+        url=endpoint.url,
+        logit_bias=bias,
+        body={**json.loads(endpoint.body(request)), "logit_bias": bias},
+        positive=tuple(token.text for token in run.result.targets.positive),
+        key_header="Authorization: Bearer " if address.api_version is None else "api-key: ",
+    )
+
+
+def _template(settings: dict[str, Any]) -> tuple[Message, ...]:
+    """The messages of a question, with the fields of the audit's template left open."""
+    role = "prompt" if settings["api"] == "completions" else "user"
+    question = Message(role, settings["template"] or QUESTION)
+    return (*([Message("system", settings["system"])] if settings["system"] else []), question)

@@ -1,0 +1,153 @@
+"""Runs of one model on different items, put together: one fit of all their answers, one result."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import asdict, fields, replace
+from datetime import UTC, datetime
+from itertools import chain
+from typing import Any
+
+import numpy as np
+
+from blindcal import design
+from blindcal.errors import ConfigError, InputError
+from blindcal.methods import FITTED
+from blindcal.records import AnswerTable
+from blindcal.results.figures import Estimation, Figures, figures
+from blindcal.results.parts import break_down
+from blindcal.results.result import AnswerCounts, AuditResult, Spend
+from blindcal.results.run import Run, numbered
+from blindcal.text import printable
+
+# What may differ between runs that are put together: which items were asked, how many times, where.
+_FREE = {"items", "items_digest", "seed", "queries", "base_url", "bins"}
+
+
+def merge(runs: Sequence[Run], *, resamples: int = 1000) -> AuditResult:
+    """The result of all runs' answers together, as if one run had asked all items.
+
+    Groups and parts of the same name are one, whichever run their items are in.
+
+    Raises
+    ------
+    ConfigError
+        If the runs asked otherwise than each other, or their method has no fit.
+    InputError
+        If an item is in two runs.
+    """
+    one = together(runs)
+    result, items = one.result, (one.labels, one.groups)
+    how = Estimation(
+        result.estimator,
+        design.make(result.method, one.labels),
+        len(result.bins),
+        result.level,
+        one.jitter,
+        resamples,
+    )
+    found = figures(how, *items, one.answered)
+    parts, parts_pvalue = (
+        ((), None) if result.by is None else break_down(how, *items, one.parts, one.answered)
+    )
+    shown = {field.name for field in fields(Figures)} & {field.name for field in fields(AuditResult)}
+    return replace(
+        result,
+        **{name: getattr(found, name) for name in shown},
+        created=datetime.now(UTC).isoformat(timespec="seconds"),
+        items=" + ".join(run.result.items for run in runs),
+        parts=parts,
+        parts_pvalue=parts_pvalue,
+        spend=Spend(**_summed([asdict(run.result.spend) for run in runs])),
+        seconds=sum(run.result.seconds for run in runs),
+        oracle=None,  # each run was compared with its own
+        settings={**result.settings, "items": one.labels.size, "items_digest": None},
+    )
+
+
+def together(runs: Sequence[Run]) -> Run:
+    """Runs on different items as one, for whoever wants its fit.
+
+    Its result counts what all of them asked, and has the first one's figures: `merge` makes those of all.
+
+    Raises
+    ------
+    ConfigError, InputError
+        As `merge` does.
+    """
+    first = runs[0]
+    _check_alike(runs)
+    names = tuple(chain.from_iterable(run.group_names for run in runs))
+    stopped = [run.result.stopped for run in runs if run.result.stopped is not None]
+    return replace(
+        first,
+        result=replace(
+            first.result,
+            complete=not stopped,
+            stopped=stopped[0] if stopped else None,
+            counts=AnswerCounts(**_summed([asdict(run.result.counts) for run in runs])),
+            probe=next((run.result.probe for run in runs if _forced(run)), first.result.probe),
+        ),
+        ids=tuple(chain.from_iterable(run.ids for run in runs)),
+        labels=np.concatenate([run.labels for run in runs]),
+        groups=numbered(names),
+        group_names=names,
+        parts=tuple(chain.from_iterable(run.parts for run in runs)),
+        digests=tuple(chain.from_iterable(run.digests for run in runs)),
+        answered=_joined(runs),
+        jitter=max(run.jitter for run in runs),
+        max_shift=min(run.max_shift for run in runs),
+    )
+
+
+def _forced(run: Run) -> bool:
+    return bool((run.result.probe or {}).get("forced"))
+
+
+def _check_alike(runs: Sequence[Run]) -> None:
+    first = runs[0]
+    if first.result.estimator != "latent":
+        raise ConfigError(
+            f"{first.folder}: runs of method {first.result.method!r} cannot be put together; only those read "
+            f"by a fit can ({', '.join(FITTED)}, or --estimator latent)"
+        )
+    for run in runs[1:]:
+        for name in sorted({*first.settings, *run.settings} - _FREE):
+            mine, theirs = first.settings.get(name), run.settings.get(name)
+            if mine != theirs:
+                raise ConfigError(
+                    f"{run.folder} asked otherwise than {first.folder}: {name} is "
+                    f"{printable(repr(theirs), 80)} there and {printable(repr(mine), 80)} here"
+                )
+        if run.result.targets != first.result.targets:
+            raise ConfigError(f"{run.folder} biased other tokens than {first.folder}")
+        if run.result.by != first.result.by:
+            raise ConfigError(f"{run.folder} is broken down by another field than {first.folder}")
+    twice = [
+        name for name, times in Counter(chain.from_iterable(run.ids for run in runs)).items() if times > 1
+    ]
+    if twice:
+        raise InputError(
+            f"item {printable(twice[0], 80)!r} is in more than one run, and {len(twice) - 1:,} others: "
+            "only runs on different items can be put together"
+        )
+
+
+def _joined(runs: Sequence[Run]) -> AnswerTable:
+    firsts = np.cumsum([0, *(run.labels.size for run in runs)])
+    each = [run.answered for run in runs]
+    return AnswerTable(
+        np.concatenate([one.items + first for one, first in zip(each, firsts, strict=False)]),
+        np.concatenate([one.shifts for one in each]),
+        np.concatenate([one.temperatures for one in each]),
+        np.concatenate([one.answers for one in each]),
+    )
+
+
+def _summed(records: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Records added up field by field; what one of them does not know is not known."""
+    return {
+        name: None if any(one[name] is None for one in records) else sum(one[name] for one in records)
+        for name in records[0]
+    }

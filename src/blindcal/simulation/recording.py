@@ -1,0 +1,152 @@
+"""What a model said when its logits could be seen, kept so that it can be asked again as a black box.
+
+For each item: the logits of a few answer tokens, and what the rest of the vocabulary weighs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from blindcal.confidence_prompt import INSTRUCTION
+from blindcal.errors import InputError
+from blindcal.items.score_files import read_table, stem, token_of
+from blindcal.records import INVALID, NEGATIVE, POSITIVE, FloatArray, IntArray, Round, Targets, Token
+from blindcal.text import spoken
+
+# Tokens that were not recorded but that a client may name all the same are far below the recorded ones.
+UNRECORDED_GAP = 12.0
+# A p of exactly 0 or 1 says that no digit was left: the last double below 1 has log-odds of 36.7. What is
+# farther out could not be flipped by any bias in the usual range, and an endpoint like that looks clamped.
+_LARGEST_LOG_ODDS = 40.0
+
+
+@dataclass(frozen=True, slots=True)
+class Recording:
+    """What a model would say to each of some prompts.
+
+    ``logits`` has a row an item and a column a token. ``rest`` is the log-sum-exp of all other tokens;
+    ``others_first`` says where one of those, unrecorded, is the most likely of all.
+    """
+
+    name: str
+    ids: tuple[str, ...]
+    tokens: tuple[Token, ...]
+    logits: FloatArray
+    rest: FloatArray
+    others_first: IntArray
+
+    @classmethod
+    def from_probabilities(
+        cls,
+        ids: Sequence[str],
+        p: FloatArray,
+        *,
+        name: str = "replay",
+        positive: str = "Yes",
+        negative: str = "No",
+    ) -> Recording:
+        """A model of two answer tokens, ids 1 and 2, and little else; ``p`` is that of the positive one."""
+        p = np.asarray(p, float)
+        if p.shape != (len(ids),) or not np.all((p >= 0) & (p <= 1)):
+            raise InputError("p must be one probability in [0, 1] for each id")
+        with np.errstate(divide="ignore"):
+            odds = np.clip(np.log(p) - np.log1p(-p), -_LARGEST_LOG_ODDS, _LARGEST_LOG_ODDS)
+        logits = np.column_stack([odds / 2, -odds / 2])
+        rest = logits.max(axis=1) - UNRECORDED_GAP
+        tokens = (Token(1, positive), Token(2, negative))
+        return cls(name, tuple(ids), tokens, logits, rest, np.zeros(len(ids), np.int64))
+
+    @classmethod
+    def load(cls, path: Path, *, positive: str = "Yes", negative: str = "No") -> Recording:
+        """Read ``id,label,p``, or logits in columns ``text|token id`` beside lse, argmax; CSV or Parquet."""
+        header, table = read_table(path)
+        name = stem(path)
+        if "p" in header:
+            ids, p = _columns(path, header, table, ["p"])
+            return cls.from_probabilities(ids, p[:, 0], name=name, positive=positive, negative=negative)
+        columns = [column for column in header if "|" in column]
+        if not columns:
+            raise InputError(
+                f"{path}: expected a column p, or logit columns named 'text|token id' beside lse, argmax"
+            )
+        tokens = tuple(token_of(path, column) for column in columns)
+        ids, values = _columns(path, header, table, [*columns, "lse", "argmax"])
+        logits, lse, argmax = values[:, :-2], values[:, -2], values[:, -1].astype(np.int64)
+        others_first = np.where(np.isin(argmax, [token.id for token in tokens]), 0, argmax)
+        mass = np.exp(logits - lse[:, None]).sum(axis=1)
+        rest = lse + np.log(np.maximum(1 - mass, 1e-12))
+        return cls(name, tuple(ids), tokens, logits, rest, others_first)
+
+    def answers(
+        self, asked: Round, targets: Targets, draws: FloatArray, *, offset: float = 50.0, biased: bool = True
+    ) -> IntArray:
+        """What a replay of this recording answers to a round, without a server, to the last bit.
+
+        ``draws`` is each query's draw in [0, 1), for those that are sampled.
+        """
+        columns = {token.id: column for column, token in enumerate(self.tokens)}
+        candidates = np.empty((len(asked), len(self.tokens) + 1))
+        candidates[:, :-1] = self.logits[asked.items]
+        rest = self.rest[asked.items]
+        others_first = self.others_first[asked.items] > 0
+        greedy = np.where(others_first, rest, np.minimum(rest, candidates[:, :-1].max(axis=1) - 1e-3))
+        cold = asked.temperatures == 0
+        candidates[:, -1] = np.where(cold, greedy, rest)
+        if biased:
+            for token in targets.positive:
+                candidates[:, columns[token.id]] += offset + asked.shifts
+            for token in targets.negative:
+                candidates[:, columns[token.id]] += offset
+        said = np.empty(len(asked), np.int64)
+        said[cold] = candidates[cold].argmax(axis=1)
+        said[~cold] = drawn(candidates[~cold], asked.temperatures[~cold], draws[~cold])
+        words = {spoken(token.text): NEGATIVE for token in targets.negative}
+        words |= {spoken(token.text): POSITIVE for token in targets.positive}
+        meaning = [words.get(spoken(token.text), INVALID) for token in self.tokens]
+        return np.array([*meaning, INVALID])[said]
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedTexts:
+    """What a model said when it was asked to state its confidence (`wording`), by item id."""
+
+    texts: Mapping[str, str]
+    words: tuple[str, str]
+    instruction: str = INSTRUCTION
+
+    @classmethod
+    def load(cls, path: Path, words: tuple[str, str], instruction: str = INSTRUCTION) -> RecordedTexts:
+        """Read a table of ``id,text``."""
+        header, table = read_table(path)
+        missing = [name for name in ("id", "text") if name not in header]
+        if missing:
+            raise InputError(f"{path}: no column {missing[0]!r}, only {', '.join(header)}")
+        ids, texts = (map(str, table[header.index(name)]) for name in ("id", "text"))
+        return cls(dict(zip(ids, texts, strict=True)), words, instruction)
+
+
+def drawn(candidates: FloatArray, temperatures: FloatArray, draws: FloatArray) -> IntArray:
+    """Which candidate (column) is sampled in each row: the first whose cumulated weight reaches the draws."""
+    best = candidates.max(axis=1, keepdims=True)
+    weights = np.cumsum(np.exp((candidates - best) / temperatures[:, None]), axis=1)
+    reached = weights >= (draws * weights[:, -1])[:, None]
+    return np.asarray(reached.argmax(axis=1), dtype=np.int64)
+
+
+def _columns(
+    path: Path, header: list[str], columns: list[list[object]], names: list[str]
+) -> tuple[list[str], FloatArray]:
+    missing = [name for name in ["id", *names] if name not in header]
+    if missing:
+        raise InputError(f"{path}: no column {missing[0]!r}, only {', '.join(header)}")
+    try:
+        values = np.array([columns[header.index(name)] for name in names], float).T
+    except (TypeError, ValueError) as error:
+        raise InputError(
+            f"{path}: a row does not hold a number in each of {', '.join(names)}: {error}"
+        ) from None
+    return [str(one) for one in columns[header.index("id")]], values

@@ -1,0 +1,426 @@
+"""A server that answers over real HTTP as an opaque API would, from recorded logits or probabilities.
+
+A :class:`Recording` is what a model would say. A :class:`Behaviour` is how the service around it departs from
+an ideal one: a bias that is clamped or ignored, jitter, throttling, broken replies. The server shows
+its clients answers alone, as the services do that blindcal is made for; the paper's "simulated API" is
+this with the default behaviour, and the tests' hostile endpoints are this with others.
+
+At temperature zero the token with the highest biased logit is said, and a tie goes to the token that
+the recording names first. Above zero one is drawn from the softmax, by the request's seed if it has one; the
+tokens that were not recorded weigh what they did at temperature one. Where a confidence is asked for in
+words, the recorded text is said (:class:`RecordedTexts`).
+
+Whatever is left to chance (draws, jitter, faults) follows from what is asked and how often it was asked
+before, never from who came first: requests at once come in any order, and the same ones are served the same.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hashlib
+import math
+import threading
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, Literal, Self, TypeAlias
+
+import msgspec
+import numpy as np
+
+from blindcal.confidence_prompt import ask_confidence
+from blindcal.errors import ConfigError, InputError
+from blindcal.query_seeds import uniform_draws
+from blindcal.records import Item, Message
+from blindcal.simulation.http_server import HttpRequest, HttpResponse, Listener, Manner
+from blindcal.simulation.recording import UNRECORDED_GAP, RecordedTexts, Recording, drawn
+from blindcal.simulation.replay_batches import BatchBehaviour, Desk
+
+HOST = "127.0.0.1"
+
+_OTHER_TEXT = "The"
+
+Fault: TypeAlias = Literal[
+    "429", "500", "401", "404", "reset", "hang", "truncated", "html", "schema", "empty", "reasoning"
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Behaviour:
+    """How the service departs from an ideal one; the default departs in nothing.
+
+    ``jitter`` is the standard deviation of noise on each logit, drawn anew for each request;
+    ``crowd_jitter`` applies only while other requests are in flight. ``outside`` is the share of
+    answers that are no target at all. ``fault`` strikes a ``fault_share`` of the requests at random,
+    or, if ``fault_first`` is set, exactly the first so many.
+    """
+
+    bias: Literal["honoured", "ignored", "rejected"] = "honoured"
+    bias_sign: int = 1
+    clamp: float | None = None
+    integer_bias: bool = False
+    jitter: float = 0.0
+    crowd_jitter: float = 0.0
+    outside: float = 0.0
+    temperature: Literal["honoured", "ignored", "rejected"] = "honoured"
+    logprobs: bool = False
+    latency: float = 0.0
+    fault: Fault | None = None
+    fault_share: float = 1.0
+    fault_first: int | None = None
+    retry_after: str | None = None
+    limit_name: Literal["any", "max_completion_tokens"] = "any"
+    api_key: str | None = None
+    tokenize: Literal["llama.cpp", "vllm", "none"] = "llama.cpp"
+    seed: int = 0
+
+
+class Server:
+    """A recording served with a behaviour; an async context manager that opens and closes the port.
+
+    ``requests`` counts what was asked for an answer and ``answered`` what got one, also by item id in
+    ``asked`` and ``paid``: what a provider would have billed. ``desk`` is where its files and batches are.
+    """
+
+    def __init__(
+        self,
+        recording: Recording,
+        items: Iterable[Item],
+        behaviour: Behaviour | None = None,
+        *,
+        host: str = HOST,
+        port: int = 0,
+        batches: BatchBehaviour | None = None,
+        spoken: RecordedTexts | None = None,
+    ) -> None:
+        self.recording = recording
+        self.behaviour = behaviour or Behaviour()
+        self.requests = 0
+        self.answered = 0
+        self.asked: Counter[str] = Counter()
+        self.paid: Counter[str] = Counter()
+        self.in_flight = 0
+        self.most_in_flight = 0
+        self._host, self._port = host, port
+        self._rows, self._spoken = _by_text(recording, items, spoken)
+        self._columns = {token.id: k for k, token in enumerate(recording.tokens)}
+        self._times: Counter[bytes] = Counter()
+        self._listener = Listener(self._handle)
+        self.desk = Desk(lambda body, chat: self._answer(body, chat=chat, fault=None), batches)
+
+    @property
+    def base_url(self) -> str:
+        """The address a client is given."""
+        return f"http://{self._host}:{self._port}/v1"
+
+    async def __aenter__(self) -> Self:
+        try:
+            self._port = await self._listener.open(self._host, self._port)
+        except OSError as error:
+            raise ConfigError(
+                f"cannot listen on {self._host}:{self._port}: {error.strerror}; try --port 0"
+            ) from None
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._listener.close()
+
+    def _handle(self, request: HttpRequest) -> HttpResponse:
+        path = request.path.split("?")[0].rstrip("/")
+        if self.behaviour.api_key is not None and not self._authorised(request):
+            return _error(401, "Incorrect API key provided", "invalid_api_key")
+        if (about_batches := self.desk.handle(request)) is not None:
+            return about_batches
+        if request.method == "POST" and path.endswith("/chat/completions"):
+            return self._complete(request.body, chat=True)
+        if request.method == "POST" and path.endswith("/completions"):
+            return self._complete(request.body, chat=False)
+        if request.method == "POST" and path == "/tokenize" and self.behaviour.tokenize != "none":
+            return self._tokenize(request.body)
+        if request.method == "GET" and path.endswith("/models"):
+            return _json({"object": "list", "data": [{"id": self.recording.name, "object": "model"}]})
+        if request.method == "GET" and path == "/stats":
+            return _json(self.stats())
+        return _error(404, f"no such path: {path}", "not_found")
+
+    def stats(self) -> dict[str, Any]:
+        """What has been asked so far; also at ``/stats``."""
+        return {
+            "requests": self.requests,
+            "answered": self.answered,
+            "most_in_flight": self.most_in_flight,
+            "paid": dict(self.paid),
+        }
+
+    def _authorised(self, request: HttpRequest) -> bool:
+        key = self.behaviour.api_key
+        return f"Bearer {key}" == request.headers.get("authorization") or key == request.headers.get(
+            "api-key"
+        )
+
+    def _tokenize(self, body: bytes) -> HttpResponse:
+        vllm = self.behaviour.tokenize == "vllm"
+        try:
+            text = msgspec.json.decode(body)["prompt" if vllm else "content"]
+        except (msgspec.DecodeError, KeyError, TypeError):
+            return _error(400, "the body names no text", "invalid_request_error")
+        single = [token.id for token in self.recording.tokens if token.text == text]
+        ids = single or [1_000_000 + byte for byte in text.encode()]  # a token a byte, none of them recorded
+        return _json({"tokens": ids, "count": len(ids), "max_model_len": 4096} if vllm else {"tokens": ids})
+
+    def _complete(self, body: bytes, *, chat: bool) -> HttpResponse:
+        self.requests += 1
+        self.in_flight += 1
+        self.most_in_flight = max(self.most_in_flight, self.in_flight)
+        latency, how = self.behaviour.latency, self._struck(body)
+        if how in ("429", "500", "401", "404", "reset", "hang", "html"):
+            response = self._fail(how)
+        else:
+            response = self._answer(body, chat=chat, fault=how)
+        manner: Manner = how if how in ("reset", "hang", "truncated") else "whole"
+        return HttpResponse(
+            response.body,
+            response.status,
+            response.content_type,
+            response.headers,
+            latency,
+            manner,
+            self._left,
+        )
+
+    def _left(self) -> None:
+        self.in_flight -= 1
+
+    def _chance(self, body: bytes) -> np.random.Generator:
+        """What decides about a request: its words, and how often they were left to chance before."""
+        words = hashlib.blake2b(body, digest_size=16).digest()
+        self._times[words] += 1
+        return np.random.default_rng([self.behaviour.seed, self._times[words], int.from_bytes(words)])
+
+    def _struck(self, body: bytes) -> Fault | None:
+        how = self.behaviour
+        if how.fault is None:
+            return None
+        if how.fault_first is not None:
+            return how.fault if self.requests <= how.fault_first else None
+        return how.fault if self._chance(body).random() < how.fault_share else None
+
+    def _fail(self, fault: str) -> HttpResponse:
+        if fault == "429":
+            wait = self.behaviour.retry_after
+            headers = {} if wait is None else {"Retry-After": wait}
+            return _error(429, "Rate limit reached", "rate_limit_exceeded", headers)
+        if fault == "500":
+            return _error(500, "The server had an error", "server_error")
+        if fault == "401":
+            return _error(401, "Incorrect API key provided", "invalid_api_key")
+        if fault == "404":
+            return _error(404, f"The model `{self.recording.name}` does not exist", "model_not_found")
+        return HttpResponse(b"<!DOCTYPE html><html><body>Welcome</body></html>", content_type="text/html")
+
+    def _answer(self, body: bytes, *, chat: bool, fault: str | None) -> HttpResponse:
+        try:
+            asked = (_CHAT if chat else _PROMPT).decode(body)
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            return _error(400, str(error), "invalid_request_error")
+        if refusal := self._refusal(asked):
+            return refusal
+        text = "\n".join(m.content for m in asked.messages) if isinstance(asked, ChatAsked) else asked.prompt
+        row = self._rows.get(text)
+        if row is None:
+            return _error(
+                400, "this prompt was not recorded: is this the recording's items file?", "unknown_prompt"
+            )
+        self.asked[self.recording.ids[row]] += 1
+        free_text = self._spoken.get(text)
+        said, logprobs = self._say(row, asked, body) if free_text is None else (free_text, {})
+        self.answered += 1
+        self.paid[self.recording.ids[row]] += 1
+        if fault == "schema":
+            return _json({"result": said, "choices": said})
+        usage = {"prompt_tokens": 1 + len(text) // 4, "completion_tokens": 1 + len(free_text or "") // 4}
+        choice = _choice(
+            said, logprobs if asked.logprobs else None, chat=chat, reasoning=fault == "reasoning"
+        )
+        choices = [] if fault == "empty" else [choice]
+        kind = "chat.completion" if chat else "text_completion"
+        return _json({"object": kind, "model": self.recording.name, "choices": choices, "usage": usage})
+
+    def _refusal(self, asked: ChatAsked | PromptAsked) -> HttpResponse | None:
+        how = self.behaviour
+        if asked.model != self.recording.name:
+            return _error(404, f"The model `{asked.model}` does not exist", "model_not_found")
+        if how.limit_name == "max_completion_tokens" and asked.max_tokens is not None:
+            text = (
+                "Unsupported parameter: 'max_tokens' is not supported. Use 'max_completion_tokens' instead."
+            )
+            return _error(400, text, "unsupported_parameter")
+        if how.bias == "rejected" and asked.logit_bias:
+            return _error(400, "Unsupported parameter: 'logit_bias'", "unsupported_parameter")
+        if how.temperature == "rejected" and asked.temperature not in (None, 1):
+            return _error(400, "Unsupported value: 'temperature' must be 1", "unsupported_value")
+        if asked.logprobs and not how.logprobs:
+            return _error(400, "Unsupported parameter: 'logprobs'", "unsupported_parameter")
+        return None
+
+    def _say(self, row: int, asked: ChatAsked | PromptAsked, body: bytes) -> tuple[str, dict[str, float]]:
+        """The answer to one query, and the unbiased logprobs of the recorded tokens."""
+        how, recording = self.behaviour, self.recording
+        recorded = recording.logits[row]
+        logits = recorded.tolist()
+        texts = [token.text for token in recording.tokens]
+        rest = float(recording.rest[row])
+        other = rest if recording.others_first[row] else min(rest, max(logits) - 1e-3)
+        for token, value in (asked.logit_bias or {}).items() if how.bias == "honoured" else ():
+            column = self._columns.get(token)
+            if column is None:
+                logits.append(other - UNRECORDED_GAP + self._applied(value))
+                texts.append(f"token{token}")
+            else:
+                logits[column] += self._applied(value)
+        jitter = math.hypot(how.jitter, how.crowd_jitter if self.in_flight > 1 else 0.0)
+        if jitter:
+            noise = self._chance(body).normal(0, jitter, len(logits))
+            logits = [z + e for z, e in zip(logits, noise, strict=True)]
+        if how.outside and self._chance(body).random() < how.outside:
+            return _OTHER_TEXT, {}
+        temperature = 1.0 if asked.temperature is None else asked.temperature
+        if how.temperature == "ignored":
+            temperature = 0.0
+        candidates = [*logits, other if temperature == 0 else rest]
+        best = max(candidates)
+        if temperature == 0:
+            chosen = candidates.index(best)
+        else:
+            u = (
+                self._chance(body).random()
+                if asked.seed is None
+                else float(uniform_draws(np.array([asked.seed]))[0])
+            )
+            chosen = int(drawn(np.array([candidates]), np.array([temperature]), np.array([u]))[0])
+        said = texts[chosen] if chosen < len(texts) else _OTHER_TEXT
+        if not asked.logprobs:
+            return said, {}
+        total = float(np.logaddexp(np.logaddexp.reduce(recorded), rest))
+        return said, {t.text: z - total for t, z in zip(recording.tokens, recorded.tolist(), strict=True)}
+
+    def _applied(self, value: float) -> float:
+        how = self.behaviour
+        value *= how.bias_sign
+        if how.integer_bias:
+            value = round(value)
+        return value if how.clamp is None else min(max(value, -how.clamp), how.clamp)
+
+
+@contextlib.contextmanager
+def running(
+    recording: Recording,
+    items: Iterable[Item],
+    behaviour: Behaviour | None = None,
+    *,
+    port: int = 0,
+    batches: BatchBehaviour | None = None,
+    spoken: RecordedTexts | None = None,
+) -> Iterator[Server]:
+    """A server in a thread of its own, for callers that are not asynchronous."""
+    server = Server(recording, items, behaviour, port=port, batches=batches, spoken=spoken)
+    loop = asyncio.new_event_loop()
+    thread = threading.Thread(target=loop.run_forever, name="blindcal-replay", daemon=True)
+    thread.start()
+    try:
+        asyncio.run_coroutine_threadsafe(server.__aenter__(), loop).result()
+        try:
+            yield server
+        finally:
+            asyncio.run_coroutine_threadsafe(server.__aexit__(None, None, None), loop).result()
+    finally:
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join()
+        loop.close()
+
+
+class ChatMessage(msgspec.Struct):
+    role: str
+    content: str
+
+
+class Asked(msgspec.Struct, kw_only=True):
+    """What both kinds of request share; unknown fields are ignored, as most servers do."""
+
+    model: str
+    logit_bias: dict[int, float] | None = None
+    temperature: float | None = None
+    max_tokens: int | None = None
+    max_completion_tokens: int | None = None
+    logprobs: bool | int | None = None
+    seed: int | None = None
+
+
+class ChatAsked(Asked, kw_only=True):
+    messages: list[ChatMessage]
+
+
+class PromptAsked(Asked, kw_only=True):
+    prompt: str
+
+
+_CHAT = msgspec.json.Decoder(ChatAsked)
+_PROMPT = msgspec.json.Decoder(PromptAsked)
+
+
+def _json(value: object, status: int = 200, headers: dict[str, str] | None = None) -> HttpResponse:
+    return HttpResponse(msgspec.json.encode(value), status, headers=headers or {})
+
+
+def _error(status: int, message: str, code: str, headers: dict[str, str] | None = None) -> HttpResponse:
+    return _json({"error": {"message": message, "type": code, "code": code}}, status, headers)
+
+
+def _choice(
+    said: str, logprobs: Mapping[str, float] | None, *, chat: bool, reasoning: bool
+) -> dict[str, Any]:
+    choice: dict[str, Any] = {"index": 0, "finish_reason": "length", "logprobs": None}
+    if not chat:
+        choice["text"] = said
+        if logprobs is not None:
+            choice["logprobs"] = {"top_logprobs": [dict(logprobs)]}
+        return choice
+    answer: dict[str, Any] = {"content": None, "reasoning_content": "Let"} if reasoning else {"content": said}
+    choice["message"] = {"role": "assistant", **answer}
+    if logprobs is not None:
+        ranked = sorted(logprobs.items(), key=lambda entry: -entry[1])
+        top = [{"token": token, "logprob": logprob} for token, logprob in ranked]
+        choice["logprobs"] = {"content": [{"token": said, "top_logprobs": top}]}
+    return choice
+
+
+def _by_text(
+    recording: Recording, items: Iterable[Item], spoken: RecordedTexts | None
+) -> tuple[dict[str, int], dict[str, str]]:
+    """Which row answers which prompt, and with which free text where a confidence is asked for.
+
+    Items that were not recorded are an error, not a surprise later.
+    """
+    rows = {name: row for row, name in enumerate(recording.ids)}
+    found: dict[str, int] = {}
+    texts: dict[str, str] = {}
+    for item in items:
+        if item.id not in rows:
+            raise InputError(
+                f"item {item.id!r} is not in the recording {recording.name!r}: wrong items file?"
+            )
+        # Items of the same text get the first one's answer: over HTTP nothing tells them apart.
+        found.setdefault(_joined(item.messages), rows[item.id])
+        if spoken is not None and item.id in spoken.texts:
+            asked = _joined(ask_confidence(item.messages, spoken.words, spoken.instruction))
+            found.setdefault(asked, rows[item.id])
+            texts.setdefault(asked, spoken.texts[item.id])
+    return found, texts
+
+
+def _joined(messages: Iterable[Message]) -> str:
+    return "\n".join(message.content for message in messages)

@@ -1,0 +1,122 @@
+"""Methods against known probabilities, asked and answered exactly as an opaque endpoint would be."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+from scipy.special import expit
+
+from blindcal import design
+from blindcal.errors import InputError
+from blindcal.estimate.checks import ArrayLike, labels_array, probabilities, whole
+from blindcal.estimate.truth import binned_ece
+from blindcal.methods import estimate_ece
+from blindcal.query_seeds import query_seeds, uniform_draws
+from blindcal.records import AnswerTable, FloatArray, IntArray, Round
+
+#: Methods whose answers follow from probabilities; what a model would say in words does not.
+SIMULATED = tuple(name for name, method in design.METHODS.items() if method.reads != "stated")
+
+
+def log_odds(p: FloatArray) -> FloatArray:
+    """Hidden log-odds; a probability of exactly 0 or 1 is infinitely sure."""
+    with np.errstate(divide="ignore"):
+        return np.asarray(np.log(p) - np.log1p(-p))
+
+
+def respond(
+    s: FloatArray,
+    asked: Round,
+    rng: np.random.Generator,
+    jitter: float = 0.0,
+    draws: FloatArray | None = None,
+) -> IntArray:
+    """Answers of an endpoint with hidden log-odds ``s`` (METHOD 2); ``draws`` decide sampled ones."""
+    shifted = s[asked.items] + asked.shifts
+    if jitter:
+        shifted = shifted + jitter * rng.standard_normal(shifted.size)
+    warm = asked.temperatures > 0
+    answers = (shifted >= 0).astype(np.int64)
+    if warm.any():
+        chance = expit(shifted[warm] / asked.temperatures[warm])
+        answers[warm] = (rng.random(chance.size) if draws is None else draws[warm]) < chance
+    return answers
+
+
+def ask(
+    plan: design.Design, labels: ArrayLike, p: ArrayLike, *, seed: int = 0, jitter: float = 0.0
+) -> AnswerTable:
+    """Run a design to its end against known probabilities; ``seed`` is of the endpoint's own randomness."""
+    y = labels_array(labels)
+    s = log_odds(probabilities(p, like=y.size))
+    rng = np.random.default_rng([seed, 5])
+    answered = AnswerTable.empty()
+    while (asked := plan.next_round(answered)) is not None:
+        draws = uniform_draws(query_seeds(seed, len(answered), len(asked)))
+        answered = answered.with_round(asked, respond(s, asked, rng, jitter, draws))
+    return answered
+
+
+@dataclass(frozen=True, slots=True)
+class Simulation:
+    """Repeated audits of one set of known probabilities."""
+
+    n: int
+    method: str
+    estimator: str
+    queries: float
+    oracle: float
+    estimates: tuple[float, ...]
+
+    @property
+    def mae(self) -> float:
+        """Mean absolute error against the oracle."""
+        return float(np.mean(np.abs(np.array(self.estimates) - self.oracle)))
+
+
+def simulate(
+    method: str,
+    labels: ArrayLike,
+    p: ArrayLike,
+    *,
+    estimator: str = "own",
+    queries: float = 1.0,
+    bins: int = 5,
+    repeats: int = 20,
+    seed: int = 0,
+    jitter: float = 0.0,
+    on_repeat: Callable[[], object] = lambda: None,
+) -> Simulation:
+    """Audit known probabilities ``repeats`` times; repeat r uses seed ``seed + r``.
+
+    ``estimator`` is the method's own, or ``latent``, which reads the answers of any of them.
+    ``jitter`` is the standard deviation of noise that the endpoint adds to the log-odds of every answer;
+    the estimators are not told.
+    """
+    if method == "verbalized":
+        raise InputError("method: known probabilities do not tell what a model would say in words")
+    y = labels_array(labels)
+    asked, estimates = 0, []
+    for repeat in range(repeats):
+        plan = design.make(method, y, queries=queries, bins=bins, seed=seed + repeat)
+        answered = ask(plan, y, p, seed=seed + repeat, jitter=jitter)
+        asked += len(answered)
+        estimates.append(estimate_ece(method, plan, y, answered, bins, estimator))
+        on_repeat()
+    return Simulation(
+        n=y.size,
+        method=method,
+        estimator=estimator,
+        queries=asked / (repeats * y.size),
+        oracle=binned_ece(y, p, bins).ece,
+        estimates=tuple(estimates),
+    )
+
+
+def generate(n: int, seed: int = 0) -> tuple[IntArray, FloatArray]:
+    """Labels and probabilities of an overconfident model on ``n`` made-up items."""
+    rng = np.random.default_rng([seed, 6])
+    s = np.where(rng.random(whole(n, "n")) < 0.5, -2.0, 2.5) + 1.8 * rng.standard_normal(n)
+    return (rng.random(n) < expit(0.5 * s - 0.2)).astype(np.int64), expit(s)

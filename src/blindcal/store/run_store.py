@@ -1,0 +1,407 @@
+"""The run on disk: one SQLite file that a crash at any moment leaves whole.
+
+What is promised. The settings, the items and every round of the design are on disk before the first
+query they lead to. An answer whose :meth:`Store.save` is done is on disk too (WAL,
+``synchronous=FULL``). So whoever comes after a ``kill -9`` finds every answer that was counted, and
+loses at most those still under way.
+
+Answers are committed in groups on a thread of their own: while one group is being forced to disk,
+the next one gathers. A group is one statement, because every statement costs the thread a wait for
+the interpreter lock that the busy event loop holds.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+import sqlite3
+import uuid
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import IO, Any, TypeAlias
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from blindcal.errors import ConfigError, StoreError
+from blindcal.records import INVALID, IntArray, Item, Round, Usage
+from blindcal.store.run_file import hold, lock_path, looked_at, opened, transaction, translated
+from blindcal.text import printable
+
+AnswerArray: TypeAlias = npt.NDArray[np.int8]
+
+RUN_FILE = "run.sqlite"
+"""What it is called in a run's folder."""
+
+UNASKED = -2
+"""In a column of answers: not answered yet."""
+
+
+@dataclass(frozen=True, slots=True)
+class SavedAnswer:
+    """One answer as it is kept; ``query`` counts through all rounds, ``text`` is already `printable`."""
+
+    query: int
+    answer: int
+    text: str
+    prompt_tokens: int
+    completion_tokens: int
+    cached_tokens: int
+    attempts: int
+    seconds: float
+
+    @property
+    def usage(self) -> Usage:
+        """What it cost."""
+        tokens = (self.prompt_tokens, self.completion_tokens, self.cached_tokens)
+        return Usage(1, self.attempts, *tokens, int(self.answer == INVALID))
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """Queries handed to a provider in one file, and how far that has come.
+
+    It is on disk before anything is sent. ``uploading`` and ``creating`` say when that was last begun (Unix
+    seconds): set without the id that it leads to, it may or may not have happened, and the ``token`` is
+    what to look for. ``answered`` is how many answers it brought once it ``ended``.
+    """
+
+    number: int
+    token: str
+    queries: IntArray = field(compare=False)
+    uploading: float | None = None
+    file_id: str | None = None
+    creating: float | None = None
+    batch_id: str | None = None
+    status: str = "not submitted"
+    completed: int = 0
+    failed: int = 0
+    ended: bool = False
+    answered: int = 0
+    said: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class StoredItems:
+    """The items of a run as they are kept, in columns; ``digests`` tell whether prompts are the same."""
+
+    ids: tuple[str, ...]
+    labels: IntArray
+    groups: tuple[str | None, ...]
+    digests: tuple[bytes, ...]
+    parts: tuple[str | None, ...]
+
+
+class Store:
+    """A run file, held by one process. Use :meth:`open`, or :meth:`read` to look without holding."""
+
+    def __init__(
+        self, path: Path, db: sqlite3.Connection, lock: IO[bytes] | None, made: Sequence[Path] = ()
+    ) -> None:
+        self.path = path
+        self._db = db
+        self._lock = lock
+        self._made = made
+        self._thread = ThreadPoolExecutor(1, "blindcal-store")
+        self._waiting: list[SavedAnswer] = []
+        self._kept: asyncio.Future[None] | None = None
+        self._committing: asyncio.Task[None] | None = None
+
+    @classmethod
+    def open(cls, path: Path) -> Store:
+        """Take hold of a run file, made or brought up to date as needed.
+
+        If a ``with`` block fails before anything was asked, the file and the folders made here go again.
+        """
+        made = [one for one in path.parents if not one.exists()]
+        path.parent.mkdir(parents=True, exist_ok=True)
+        lock = hold(path)
+        if not path.exists():
+            made = [path, lock_path(path), *made]
+        try:
+            db = opened(path)
+        except BaseException:
+            lock.close()
+            raise
+        return cls(path, db, lock, made)
+
+    @classmethod
+    def read(cls, path: Path) -> Store:
+        """Look at a run file, which another process may be writing; nothing can be changed."""
+        return cls(path, looked_at(path), None)
+
+    def __enter__(self) -> Store:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        self._thread.shutdown()
+        unused = False
+        if kind is not None and self._made:
+            with suppress(StoreError):
+                unused = self._is_empty(("answers", "batches", "asides"))
+        self.close(discard=unused)
+
+    def close(self, *, discard: bool = False) -> None:
+        """Finish the commit under way and let go of the file; ``discard`` takes away what was made for it."""
+        self._thread.shutdown()
+        self._db.close()
+        if self._lock is not None:
+            # While it is held, so that nobody else's run goes; a folder stays if anything else is in it.
+            for made in self._made if discard else ():
+                with suppress(OSError):
+                    made.rmdir() if made.is_dir() else made.unlink()
+            self._lock.close()
+
+    # Settings and items
+
+    def begin(self, config: Mapping[str, Any], items: Iterable[Item], *, keep_prompts: bool = True) -> bool:
+        """Store settings and items, or check that the run was begun with the same ones.
+
+        Returns whether the run is new. Other settings replace those of a run that has no answer yet (a wrong
+        address, a method that the probe advises against); otherwise they raise `ConfigError`, which shows the
+        difference.
+        """
+        wanted = json.loads(json.dumps(config))
+        begun = self.note("config")
+        if begun is not None and begun != wanted and self._is_empty():
+            self._clear()
+            begun = None
+        if begun is not None:
+            if begun != wanted:
+                raise ConfigError(
+                    f"{self.path} was begun with other settings: {_difference(begun, wanted)}. "
+                    "Go back to the old settings, or choose another place for the new run"
+                )
+            return False
+        with translated(self.path), transaction(self._db):
+            self._db.executemany(
+                "INSERT INTO items VALUES (?, ?, ?, ?, ?, ?, ?)",
+                (_item_row(number, item, keep_prompts) for number, item in enumerate(items)),
+            )
+            self.set_note("config", wanted)
+        return True
+
+    def _is_empty(self, tables: Sequence[str] = ("answers", "batches")) -> bool:
+        """Whether nothing was answered, and nothing submitted that may still be."""
+        with translated(self.path):
+            rows = [self._db.execute(f"SELECT 1 FROM {table} LIMIT 1") for table in tables]
+        return all(row.fetchone() is None for row in rows)
+
+    def _clear(self) -> None:
+        with translated(self.path), transaction(self._db):
+            for table in ("notes", "items", "rounds", "asides"):
+                self._db.execute(f"DELETE FROM {table}")
+
+    def item(self, number: int) -> tuple[str, int, str | None]:
+        """Id, label and group of an item."""
+        with translated(self.path):
+            row: tuple[str, int, str | None] = self._db.execute(
+                "SELECT id, label, grp FROM items WHERE item = ?", (number,)
+            ).fetchone()
+        return row
+
+    def items(self) -> StoredItems:
+        """All items of the run."""
+        with translated(self.path):
+            rows = self._db.execute("SELECT id, label, grp, digest, part FROM items ORDER BY item").fetchall()
+        ids, labels, groups, digests, parts = zip(*rows, strict=True) if rows else ((), (), (), (), ())
+        return StoredItems(ids, np.array(labels, np.int64), groups, digests, parts)
+
+    def set_parts(self, field: str | None, parts: Sequence[str | None] | None) -> None:
+        """Keep by which field the result is broken down, and each item's part; they may change any time."""
+        digest = hashlib.blake2b(msgspec.json.encode(parts), digest_size=16).hexdigest()
+        wanted = {"field": field, "digest": digest}
+        if self.note("parts") == wanted:
+            return
+        with translated(self.path), transaction(self._db):
+            self._db.execute("UPDATE items SET part = NULL WHERE part IS NOT NULL")
+            self._db.executemany(
+                "UPDATE items SET part = ? WHERE item = ?", ((part, k) for k, part in enumerate(parts or ()))
+            )
+            self.set_note("parts", wanted)
+
+    def note(self, name: str) -> Any:
+        """What was noted under a name, or ``None``."""
+        with translated(self.path):
+            row = self._db.execute("SELECT value FROM notes WHERE name = ?", (name,)).fetchone()
+        return None if row is None else json.loads(row[0])
+
+    def set_note(self, name: str, value: Any) -> None:
+        """Keep something that JSON can hold: the probe's verdict, the tokens chosen, a warning."""
+        with translated(self.path):
+            self._db.execute("INSERT OR REPLACE INTO notes VALUES (?, ?)", (name, json.dumps(value)))
+
+    # Replies to what is asked beside the rounds: pilots and the probe
+
+    def aside(self, request: bytes, nth: int) -> str | None:
+        """The reply to the ``nth`` time that this request was made, if it has been."""
+        with translated(self.path):
+            row = self._db.execute(
+                "SELECT reply FROM asides WHERE request = ? AND nth = ?", (request, nth)
+            ).fetchone()
+        return None if row is None else str(row[0])
+
+    def add_aside(self, request: bytes, nth: int, reply: str) -> None:
+        """Keep a reply, so that it is paid for once."""
+        with translated(self.path):
+            self._db.execute("INSERT INTO asides VALUES (?, ?, ?)", (request, nth, reply))
+
+    def asides_usage(self) -> Usage:
+        """What the replies kept so far cost."""
+        with translated(self.path):
+            row = self._db.execute(
+                "SELECT COUNT(*), COUNT(*), TOTAL(json_extract(reply, '$.prompt_tokens')), "
+                "TOTAL(json_extract(reply, '$.completion_tokens')), "
+                "TOTAL(json_extract(reply, '$.cached_tokens')) FROM asides"
+            ).fetchone()
+        return Usage(*map(int, row))
+
+    def forget_asides(self) -> None:
+        """Let everything be asked afresh, because the endpoint may be another by then."""
+        with translated(self.path):
+            self._db.execute("DELETE FROM asides")
+
+    # Rounds
+
+    def rounds(self) -> list[Round]:
+        """The rounds of the design so far, in order."""
+        with translated(self.path):
+            rows = self._db.execute(
+                "SELECT items, shifts, temperatures FROM rounds ORDER BY round"
+            ).fetchall()
+        return [Round(np.frombuffer(i, np.int64), np.frombuffer(s), np.frombuffer(t)) for i, s, t in rows]
+
+    def add_round(self, asked: Round) -> None:
+        """Put the next round on disk; only then may it be asked."""
+        with translated(self.path):
+            number, first = self._db.execute(
+                "SELECT COUNT(*), COALESCE(MAX(first + size), 0) FROM rounds"
+            ).fetchone()
+            blobs = (
+                asked.items.astype(np.int64).tobytes(),
+                asked.shifts.astype(np.float64).tobytes(),
+                asked.temperatures.astype(np.float64).tobytes(),
+            )
+            self._db.execute(
+                "INSERT INTO rounds VALUES (?, ?, ?, ?, ?, ?)", (number, first, len(asked), *blobs)
+            )
+
+    # Answers
+
+    def save(self, answer: SavedAnswer) -> asyncio.Future[None]:
+        """Keep an answer. What is returned is done once it is on disk; answers of one commit share it."""
+        if self._kept is None:
+            self._kept = asyncio.get_running_loop().create_future()
+        self._waiting.append(answer)
+        if self._committing is None:
+            self._committing = asyncio.create_task(self._commit())
+        return self._kept
+
+    async def _commit(self) -> None:
+        loop = asyncio.get_running_loop()
+        while self._kept is not None:
+            group, kept = self._waiting, self._kept
+            self._waiting, self._kept = [], None
+            try:
+                await loop.run_in_executor(self._thread, self._insert, group)
+            except StoreError as error:
+                kept.set_exception(error)
+            else:
+                kept.set_result(None)
+        self._committing = None
+
+    def _insert(self, answers: list[SavedAnswer]) -> None:
+        with translated(self.path):
+            self._db.execute(_INSERT, (msgspec.json.encode(answers).decode(),))
+
+    def answers(self, first: int, size: int) -> AnswerArray:
+        """The answers to ``size`` queries from number ``first`` on; `UNASKED` where there is none."""
+        column = np.full(size, UNASKED, np.int8)
+        rows = self._db.execute(
+            "SELECT query - ?, answer FROM answers WHERE query >= ? AND query < ?",
+            (first, first, first + size),
+        )
+        with translated(self.path):
+            while some := rows.fetchmany(10_000):
+                at, answer = np.array(some, np.int64).T
+                column[at] = answer
+        return column
+
+    def texts(self) -> Iterator[tuple[int, int, str, float]]:
+        """Query number, answer, text and seconds of every answer, in the order of the queries."""
+        yield from self._db.execute("SELECT query, answer, text, seconds FROM answers ORDER BY query")
+
+    # Batches
+
+    def batches(self) -> list[Batch]:
+        """Every batch so far, in order."""
+        with translated(self.path):
+            rows = self._db.execute("SELECT * FROM batches ORDER BY number").fetchall()
+        return [_batch(row) for row in rows]
+
+    def add_batches(self, pieces: Iterable[IntArray]) -> None:
+        """Put on disk which queries are to go in which batch, all of them or none; only then may they go."""
+        with translated(self.path), transaction(self._db):
+            so_far: int = self._db.execute("SELECT COUNT(*) FROM batches").fetchone()[0]
+            for number, piece in enumerate(pieces, so_far):
+                self._db.execute(_INSERT_BATCH, _batch_row(Batch(number, uuid.uuid4().hex, piece)))
+
+    def set_batch(self, batch: Batch, saved: list[SavedAnswer] | None = None) -> None:
+        """Keep what is known of a batch now, together with the answers that it brought."""
+        with translated(self.path), transaction(self._db):
+            if saved:
+                self._insert(saved)
+            self._db.execute(_INSERT_BATCH, _batch_row(batch))
+
+    def usage(self) -> Usage:
+        """What all answers together cost."""
+        with translated(self.path):
+            row = self._db.execute(
+                "SELECT COUNT(*), TOTAL(attempts), TOTAL(prompt_tokens), TOTAL(completion_tokens), "
+                "TOTAL(cached_tokens), TOTAL(answer = -1) FROM answers"
+            ).fetchone()
+        return Usage(*map(int, row))
+
+
+_INSERT = "INSERT INTO answers SELECT {} FROM json_each(?)".format(
+    ", ".join(f"json_extract(value, '$.{column.name}')" for column in fields(SavedAnswer))
+)
+
+_INSERT_BATCH = "INSERT OR REPLACE INTO batches VALUES ({})".format(", ".join("?" for _ in fields(Batch)))
+
+
+def _batch_row(batch: Batch) -> tuple[object, ...]:
+    return tuple(
+        value.tobytes() if isinstance(value, np.ndarray) else value
+        for value in (getattr(batch, column.name) for column in fields(Batch))
+    )
+
+
+def _batch(row: Sequence[Any]) -> Batch:
+    found = {column.name: value for column, value in zip(fields(Batch), row, strict=True)}
+    return Batch(
+        **found | {"queries": np.frombuffer(found["queries"], np.int64), "ended": bool(found["ended"])}
+    )
+
+
+def _item_row(number: int, item: Item, keep_prompts: bool) -> tuple[object, ...]:
+    messages = msgspec.json.encode(item.messages)
+    digest = hashlib.blake2b(messages, digest_size=16).digest()
+    kept = messages.decode() if keep_prompts else None
+    return number, item.id, item.label, item.group, digest, kept, item.part
+
+
+def _difference(begun: Mapping[str, Any], wanted: Mapping[str, Any]) -> str:
+    return "; ".join(
+        "the questions changed"
+        if name == "items_digest"
+        else f"{name}: {printable(json.dumps(begun.get(name)), 80)} then, "
+        f"{printable(json.dumps(wanted.get(name)), 80)} now"
+        for name in sorted({*begun, *wanted})
+        if begun.get(name) != wanted.get(name)
+    )
