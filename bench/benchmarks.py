@@ -1,130 +1,372 @@
-"""Every figure of docs/benchmarks.md, from recorded models to the page.
+"""Every table and figure of docs/benchmarks.md: recorded models, and populations that print the paper's table.
 
-    python bench/benchmarks.py --write docs/benchmarks.md [--data ../shared] [--cache .bench] [--jobs 2]
+    python bench/benchmarks.py [--seeds 2] [--cache .bench]
 
-Cells already computed are read from the cache, so a second run is free and an interrupted one goes on. The
-cache may be filled elsewhere (`--compute` needs numpy and scipy alone) and copied over.
+The published methods are repeated with 20 seeds, those that fit with ``--seeds``. Cells already computed are
+read from the cache, so a second run is free and an interrupted one goes on.
 """
 
 from __future__ import annotations
 
-import argparse
 import os
 import sys
-from dataclasses import replace
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 import numpy as np
 
-import pages
 import paper
-from blindcal.reproduce import sources
-from blindcal.reproduce.cells import Cache, CellSelection, Found, compute
+from blindcal.estimate.truth import blind_bounds
+from blindcal.records import FloatArray, Semantics, Targets
+from blindcal.report.style import file_bytes
+from blindcal.reproduce import page, sources
+from blindcal.reproduce.cells import TABLE_METHODS, Cache, CellSelection, Found, compute
 from blindcal.reproduce.sources import Source
+from blindcal.reproduce.table import Entry, MethodTable, Row, column_of, oracle_of
+from record import ROOT, Cell, Table, parser, record, table
 
-SEEDS = 20
+PLAIN_SEEDS = tuple(range(20))
 SIZES = (250, 500, 1000, 2000, 4000, 8000, 16000, 32000)
 BINS = (2, 3, 5, 8, 10, 15, 20)
+ONCE = ("blind", "latent")
+FITS = ("unseen", "seen")
+FOUR = "{:.4f}"
+SPREAD = "{:.4f} ± {:.4f}"
 
 
-HEAD = """Made by `python bench/benchmarks.py{options} --write docs/benchmarks.md` from recorded models; every
-figure on this page comes from that command. `blindcal reproduce` makes the same tables for
-models of your own ([how](reproduce.md)). The oracle is the binned ECE of the hidden
-probabilities, 5 equal bins on the positive class unless said otherwise; errors are |estimate -
-oracle|. The over-HTTP counterpart is at the end of [reproduce](reproduce.md)."""
-Work = list[tuple[Source, CellSelection]]
+@dataclass(frozen=True, slots=True)
+class Study:
+    """Sources with what is computed of each, and what was found."""
+
+    work: tuple[tuple[Source, CellSelection], ...]
+    found: tuple[Found, ...] = ()
+
+    @property
+    def comparison(self) -> MethodTable:
+        """The columns of a study whose sources are all asked alike."""
+        wanted = self.work[0][1]
+        pairs = zip(self.work, self.found, strict=True)
+        return MethodTable(
+            tuple(column_of(source, cells, wanted.bins) for (source, _), cells in pairs),
+            wanted.bins,
+            wanted.seeds,
+        )
 
 
-def studies(data: Path, cache: Path, seeds: tuple[int, ...]) -> dict[str, Work]:
-    """Everything that is computed, by the name of its section."""
+def studies(data: Path, fits: dict[str, list[paper.Population]], seeds: tuple[int, ...]) -> dict[str, Study]:
+    """Everything that is to be computed, by name."""
     recorded = [sources.read(path) for path in sources.find([data / "logits"])]
-    scores = [sources.read(path) for path in sources.find([data / "scores"])]
-    plain = tuple(range(SEEDS))
-    whole = CellSelection(seeds=seeds, plain_seeds=plain)
-    once = replace(whole, ways=("blind", "latent"), budgets=(1,))
-    spelled = replace(once, ways=("blind", "latent", "sampling+latent"))
-    found: dict[str, Work] = {
+    whole = CellSelection(seeds=seeds, plain_seeds=PLAIN_SEEDS)
+    once = replace(whole, methods=ONCE, budgets=(1,))
+    spelled = replace(once, methods=(*ONCE, "sampling+latent"))
+    work = {
         "recorded": [(source, whole) for source in recorded],
-        "scores": [(source, whole) for source in scores],
         "spelled": [(source.spelled("max"), spelled) for source in recorded],
         "bins": [(source, replace(once, bins=bins)) for bins in BINS for source in recorded],
-        "size": [],
-        "unseen": [],
-        "seen": [],
+        "sizes": [],
+        **{name: [] for name in FITS},
     }
-    populations = {name: paper.fitted(cache, seen_blind=name == "seen") for name in ("unseen", "seen")}
-    for seed in dict.fromkeys(seeds + plain):
+    for seed in dict.fromkeys(seeds + PLAIN_SEEDS):
         wanted = replace(once, seeds=(seed,) if seed in seeds else (), plain_seeds=(seed,))
         for source in recorded:
             order = np.random.default_rng([seed, 8]).permutation(source.n)
             parts = [source.part(np.sort(order[:size])) for size in SIZES if size < source.n]
-            found["size"] += [(part, wanted) for part in parts]
-        for name, every in populations.items():
-            found[name] += [
-                (sources.from_probabilities(one.model, one.data, *one.sample(seed)), wanted) for one in every
+            work["sizes"] += [(part, wanted) for part in parts]
+        for name in FITS:
+            work[name] += [
+                (sources.from_probabilities(one.model, one.data, *one.sample(seed)), wanted)
+                for one in fits[name]
             ]
-    return found
+    return {name: Study(tuple(each)) for name, each in work.items()}
 
 
-def computed(work: dict[str, Work], cache: Path, jobs: int) -> dict[str, list[Found]]:
+def computed(planned: dict[str, Study], cache: Path, jobs: int) -> dict[str, Study]:
     """Every cell of every study, in one go."""
 
     def show(done: int, total: int) -> None:
         print(f"\r{done}/{total} cells ", end="" if done < total else "\n", file=sys.stderr, flush=True)
 
-    found = iter(
-        compute([one for each in work.values() for one in each], Cache(cache), jobs=jobs, progress=show)
-    )
-    return {name: [next(found) for _ in each] for name, each in work.items()}
+    work = [one for study in planned.values() for one in study.work]
+    found = iter(compute(work, Cache(cache), jobs=jobs, progress=show))
+    return {
+        name: replace(study, found=tuple(next(found) for _ in study.work)) for name, study in planned.items()
+    }
 
 
-def page(work: dict[str, Work], found: dict[str, list[Found]], cache: Path, options: str) -> str:
-    """The whole page."""
-    whole = pages.comparison(work["recorded"], found["recorded"])
-    fits = {name: paper.fitted(cache, seen_blind=name == "seen") for name in ("unseen", "seen")}
-    moved = pages.moved(
-        pages.sizes(work["size"], found["size"], whole),
-        pages.binned(work["bins"], found["bins"]),
-        pages.by_budget(whole),
-    )
-    scored = [pages.scored(work["scores"], found["scores"])] if "scores" in work else []
-    return pages.joined(
-        [
-            f"# Benchmarks\n\n{pages.prose(HEAD.format(options=options))}",
-            pages.recorded(work["recorded"], found["recorded"]),
-            *scored,
-            pages.predicted(work, found, fits),
-            moved,
-            pages.spelled(work["spelled"], found["spelled"]),
-            pages.bounded(whole),
+def draw(comparison: MethodTable, folder: Path) -> None:
+    """The figures, as `blindcal reproduce` draws them."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for one in page.draw(comparison):
+        (folder / f"{one.name}.svg").write_bytes(file_bytes(one.figure, "svg"))
+
+
+# The whole published table
+
+
+def spread(value: float | None, sd: float | None) -> Cell:
+    """A number, with its standard deviation if there is one."""
+    return value if value is None or sd is None else (value, sd)
+
+
+def by_row(comparison: MethodTable, cell: Callable[[Entry], Cell]) -> list[list[Cell]]:
+    """A row per method and budget, and a cell per column."""
+    return [
+        [row.name, *(cell(one.entries[row]) if row in one.entries else None for one in comparison.columns)]
+        for row in comparison.rows
+    ]
+
+
+def estimates(comparison: MethodTable) -> Table:
+    """What each method says, and the oracle."""
+    known = [None if one.oracle is None else float(one.oracle.ece) for one in comparison.columns]
+    oracle: list[Cell] = ["oracle", *known]
+    columns = {"": "{}", **{one.name: SPREAD for one in comparison.columns}}
+    return table(columns, [oracle, *by_row(comparison, lambda one: spread(one.mean, one.sd))])
+
+
+def errors(comparison: MethodTable) -> Table:
+    """How far that is from the oracle."""
+    rows = by_row(comparison, lambda one: spread(one.error, one.error_sd))
+    means = [comparison.mean_error(row) for row in comparison.rows]
+    columns = {"": "{}", **{one.name: SPREAD for one in comparison.columns}, "mean": FOUR}
+    return table(columns, [[*row, mean] for row, mean in zip(rows, means, strict=True)])
+
+
+def unused(comparison: MethodTable) -> Table:
+    """The share of answers that are neither word, or state no confidence, at the largest budget."""
+    shares = {name: [one.left_out(name) for one in comparison.columns] for name in TABLE_METHODS}
+    rows = [[name, *each] for name, each in shares.items() if any(each)]
+    return table({"": "{}", **{one.name: "{:.1%}" for one in comparison.columns}}, rows)
+
+
+def claims(comparison: MethodTable) -> Table:
+    """Where one method is at least as accurate as another: on the mean over the cells, and cell by cell."""
+    checks = {
+        "`latent` at K, `extraction` at K + 2": [
+            (Row("latent", k), Row("extraction", k + 2)) for k in range(1, 5)
+        ],
+        "`latent`, `extraction`": [(Row("latent", k), Row("extraction", k)) for k in range(1, 9)],
+        "`latent`, `sampling`": [(Row("latent", k), Row("sampling", k)) for k in range(1, 9)],
+        "`sampling+latent`, `sampling`": [
+            (Row("sampling+latent", k), Row("sampling", k)) for k in range(1, 9)
+        ],
+    }
+    rows: list[list[Cell]] = []
+    for words, pairs in checks.items():
+        means = [_excess(*map(comparison.mean_error, pair)) for pair in pairs]
+        cells = [
+            _excess(one.entries[ours].error, one.entries[theirs].error)
+            for one in comparison.columns
+            for ours, theirs in pairs
         ]
+        kept = [(sum(excess <= 0 for excess in each), len(each)) for each in (means, cells)]
+        rows.append([words, *kept, max(0.0, *cells)])
+    columns = {
+        "at least as accurate": "{}",
+        "budgets, on the mean": "{} of {}",
+        "cells": "{} of {}",
+        "largest excess": "{:.5f}",
+    }
+    return table(columns, rows)
+
+
+def _excess(ours: float | None, theirs: float | None) -> float:
+    return np.inf if ours is None or theirs is None else ours - theirs
+
+
+# How N and M move the error
+
+
+def by_part(study: Study, part: str, place: Callable[[Source, CellSelection], int]) -> Table:
+    """Mean error of both one-query methods: a row per size or number of bins, columns per source."""
+    found: dict[tuple[int, str, str], list[float]] = {}
+    for (source, wanted), cells in zip(study.work, study.found, strict=True):
+        oracle = float(oracle_of(source, wanted.bins, "pair").ece)
+        for cell, one in cells.items():
+            found.setdefault((place(source, wanted), source.name, cell.method), []).append(
+                abs(one.ece - oracle)
+            )
+    names = dict.fromkeys(source.name for source, _ in study.work)
+    heads = [(name, method) for name in names for method in ONCE]
+    rows = []
+    for at in sorted({at for at, _, _ in found}):
+        said = [found.get((at, *head)) for head in heads]
+        rows.append([at, *(None if one is None else float(np.mean(one)) for one in said)])
+    return table({part: "{:,}", **{f"{name}, `{method}`": FOUR for name, method in heads}}, rows)
+
+
+# Populations that print the paper's table
+
+
+def paper_errors(study: Study, method: str) -> FloatArray:
+    """Absolute errors: a line per seed and a column per cell of the paper."""
+    values = [
+        abs(one.ece - float(oracle_of(source, 5, "pair").ece))
+        for (source, _), cells in zip(study.work, study.found, strict=True)
+        for cell, one in cells.items()
+        if cell.method == method
+    ]
+    return np.array(values).reshape(-1, len(paper.CELLS))
+
+
+def averaged(study: Study) -> FloatArray:
+    """Error of `blind` in each cell of the paper when its gaps are averaged over the seeds before |.|."""
+    gaps, truth = [], []
+    for (source, _), cells in zip(study.work, study.found, strict=True):
+        gaps.append(next(one.gaps for cell, one in cells.items() if cell.method == "blind"))
+        truth.append([float(one.gap) for one in oracle_of(source, 5, "pair").bins])
+    shape = (-1, len(paper.CELLS), 5)
+    said, oracle = (np.array(one).reshape(shape).mean(axis=0) for one in (gaps, truth))
+    return np.asarray(np.abs(np.abs(said).sum(axis=1) - np.abs(oracle).sum(axis=1)))
+
+
+def printed() -> FloatArray:
+    """The error of `blind` in the paper, to the printed three digits, so that halves round as in print."""
+    return np.asarray(np.round(np.abs(np.array(paper.BLIND) - np.array(paper.ORACLE)), 3))
+
+
+def predicted(found: dict[str, Study], fits: dict[str, list[paper.Population]]) -> Table:
+    """What the fitted populations say of the two one-query methods."""
+    words = {"unseen": "fitted without `blind`", "seen": "fitted with `blind`"}
+    lines: dict[str, FloatArray] = {"printed: error of `blind`": printed()}
+    for name in FITS:
+        said = words[name]
+        lines[f"{said}: mean misfit of the rows"] = np.array([one.misfit for one in fits[name]])
+        limit = [abs(one.blind - one.oracle) for one in fits[name]]
+        lines[f"{said}: error of `blind` as N grows"] = np.array(limit)
+        lines[f"{said}: measured, `blind`"] = paper_errors(found[name], "blind").mean(axis=0)
+        lines[f"{said}: measured, `blind`, gaps averaged over the tables"] = averaged(found[name])
+        lines[f"{said}: measured, `latent`"] = paper_errors(found[name], "latent").mean(axis=0)
+    columns = {"": "{}", **{f"{model} {data}": FOUR for model, data in paper.CELLS}, "mean": FOUR}
+    rows = [[name, *line.tolist(), float(line.mean())] for name, line in lines.items()]
+    return table(columns, rows)
+
+
+def tables_of_blind(found: dict[str, Study]) -> Table:
+    """The mean error of `blind` over the eight cells, table by table."""
+    rows: list[list[Cell]] = []
+    for name, words in (("unseen", "fitted without `blind`"), ("seen", "fitted with `blind`")):
+        single = paper_errors(found[name], "blind").mean(axis=1)
+        as_good = int((single <= printed().mean()).sum())
+        rows.append(
+            [words, single.size, *(float(x) for x in (single.min(), single.mean(), single.max())), as_good]
+        )
+    columns = {
+        "populations": "{}",
+        "tables": "{}",
+        "smallest mean error": FOUR,
+        "mean": FOUR,
+        "largest": FOUR,
+        "as good as printed": "{}",
+    }
+    return table(columns, rows)
+
+
+# Spellings, and the theorem
+
+
+EVERY: tuple[Semantics, ...] = ("sum", "max", "pair")
+
+
+def _oracles(source: Source, bins: int) -> dict[Semantics, float]:
+    asked = source.targets
+    pair = replace(source, targets=Targets(asked.positive[:1], asked.negative[:1]))
+    return {one: float(oracle_of(pair if one == "pair" else source, bins, one).ece) for one in EVERY}
+
+
+def spellings(study: Study) -> Table:
+    """How far the three semantics differ."""
+    rows: list[list[Cell]] = []
+    for source, wanted in study.work:
+        total, largest = source.probabilities("sum"), source.probabilities("max")
+        differ = float(((total >= 0.5) != (largest >= 0.5)).mean())
+        apart = float(np.abs(total - largest).max())
+        rows.append([source.name, *_oracles(source, wanted.bins).values(), differ, apart])
+    columns = {"": "{}", **{f"ECE {one}": FOUR for one in EVERY}}
+    return table(
+        {**columns, "sides differ, sum and max": "{:.2%}", "largest |f sum - f max|": "{:.3f}"}, rows
     )
+
+
+def spelling_errors(study: Study) -> Table:
+    """What it costs to take one of the semantics for another."""
+    rows: list[list[Cell]] = []
+    for (source, wanted), cells in zip(study.work, study.found, strict=True):
+        oracle = _oracles(source, wanted.bins)
+        for method in wanted.methods:
+            values = np.array([one.ece for cell, one in cells.items() if cell.method == method])
+            held = [float(np.abs(values - oracle[one]).mean()) for one in ("max", "sum", "pair")]
+            rows.append([f"{source.name}, `{method}`", *held])
+    heads = ("against max", "against sum", "against pair")
+    return table({"all spellings biased": "{}", **dict.fromkeys(heads, FOUR)}, rows)
+
+
+def bounds(comparison: MethodTable) -> Table:
+    """The theorem's bounds beside what is measured."""
+    rows: list[list[Cell]] = []
+    for column in comparison.columns:
+        bound, one = blind_bounds(column.n, comparison.bins), column.entries[Row("blind", 1)]
+        assert one.oracle is not None
+        off = np.array(one.estimates) - one.oracle
+        measured = np.sqrt(np.mean(off**2))
+        numbers = [
+            bound.statistical,
+            bound.trapezoid,
+            bound.binning,
+            bound.bias,
+            np.sqrt(bound.mse),
+            abs(off.mean()),
+            off.std(ddof=1),
+            measured,
+            measured / np.sqrt(bound.mse),
+        ]
+        rows.append([column.name, column.n, *map(float, numbers)])
+    heads = (
+        "bias: statistical",
+        "trapezoid",
+        "binning (L = 1)",
+        "sum",
+        "root of the MSE bound",
+        "measured |bias|",
+        "measured sd",
+        "measured root MSE",
+    )
+    return table({"": "{}", "N": "{:,}", **dict.fromkeys(heads, FOUR), "of its bound": "{:.0%}"}, rows)
 
 
 def main() -> None:
-    """Compute what is missing, and write the page."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--data", type=Path, default=Path(__file__).resolve().parents[2] / "shared")
-    parser.add_argument("--cache", type=Path, default=Path(".bench"))
-    parser.add_argument("--jobs", type=int, default=2)
-    parser.add_argument("--seeds", type=int, default=SEEDS)
-    parser.add_argument("--compute", action="store_true", help="fill the cache and write no page")
-    parser.add_argument("--write", type=Path, default=Path("docs/benchmarks.md"))
-    parser.add_argument(
-        "--no-scores", action="store_true", help="leave out the twelve sets, two thirds of it"
+    """Compute what is missing, draw the figures, and record the tables."""
+    options = parser(__doc__)
+    options.add_argument("--cache", type=Path, default=ROOT / ".bench")
+    options.add_argument("--seeds", type=int, default=2, help="seeds of the methods that fit")
+    options.add_argument("--figures", type=Path, default=ROOT / "docs" / "images" / "benchmarks")
+    arguments = options.parse_args()
+    fits = {name: paper.fitted(arguments.cache, seen_blind=name == "seen") for name in FITS}
+    planned = studies(arguments.data, fits, tuple(range(arguments.seeds)))
+    found = computed(planned, arguments.cache, arguments.processes)
+    whole = found["recorded"].comparison
+    draw(whole, arguments.figures)
+    record(
+        "benchmarks",
+        {
+            "estimates": estimates(whole),
+            "errors": errors(whole),
+            "unused": unused(whole),
+            "claims": claims(whole),
+            "paper": predicted(found, fits),
+            "blind": tables_of_blind(found),
+            "sizes": by_part(found["sizes"], "N", lambda source, _: source.n),
+            "bins": by_part(found["bins"], "M", lambda _, wanted: wanted.bins),
+            "spellings": spellings(found["spelled"]),
+            "spelling_errors": spelling_errors(found["spelled"]),
+            "bounds": bounds(whole),
+        },
+        folder=arguments.results,
+        repeats={"published methods": len(PLAIN_SEEDS), "methods that fit": arguments.seeds},
     )
-    arguments = parser.parse_args()
-    work = studies(arguments.data, arguments.cache, tuple(range(arguments.seeds)))
-    if arguments.no_scores:
-        del work["scores"]
-    found = computed(work, arguments.cache, arguments.jobs)
-    if not arguments.compute:
-        options = f" --seeds {arguments.seeds}" if arguments.seeds != SEEDS else ""
-        options += " --no-scores" if arguments.no_scores else ""
-        pages.draw(work["recorded"], found["recorded"], arguments.write.parent / pages.IMAGES)
-        arguments.write.write_text(page(work, found, arguments.cache, options), encoding="utf-8")
 
 
 if __name__ == "__main__":

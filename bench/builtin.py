@@ -1,7 +1,7 @@
-"""What a model scores on the built-in questions: AUROC, accuracy and ECE, by level and by family.
+"""AUROC, accuracy and ECE of a model on the built-in questions, by level and by family.
 
-    blindcal items builtin --n 9000 --seed 1 --out questions.jsonl
-    blindcal score questions.jsonl --transformers --model MODEL --out scores.csv
+    blindcal items builtin --out questions.jsonl
+    blindcal score questions.jsonl --base-url URL --model MODEL --out scores.csv
     python bench/builtin.py scores.csv
 
 Accuracy is that of the answer the model gives, at probability 1/2, and of the best threshold there is.

@@ -19,7 +19,6 @@ from itertools import islice
 from pathlib import Path
 
 from blindcal.endpoints.local_server import ServerSettings, serve
-from blindcal.items.generated import generate
 
 PAPER = "Passage: {passage}\nQuestion: {question}?\nAnswer True or False."
 
@@ -34,7 +33,6 @@ def builtin(folder: Path, n: int) -> Path:
     """The built-in questions as a file."""
     path = folder / "builtin.jsonl"
     blindcal("items", "builtin", "--n", str(n), "--out", str(path))
-    assert len(generate(n)) == len(path.read_text().splitlines())
     return path
 
 
@@ -81,7 +79,7 @@ def main() -> None:
     )
     parser.add_argument("--out", type=Path, default=Path("runs/embedded"))
     parser.add_argument("--boolq", type=Path)
-    parser.add_argument("--n", type=int, default=1000, help="built-in questions")
+    parser.add_argument("--n", type=int, default=1000, help="number of built-in questions")
     parser.add_argument("--n-boolq", type=int, default=600)
     parser.add_argument("--only", choices=["builtin", "boolq"], help="one of the two sets")
     parser.add_argument("--threads", type=int, default=0)

@@ -1,48 +1,69 @@
-"""One sampled answer an item: between which bounds it leaves the ECE, and whether the truth is there.
+"""One sampled answer per item: between which bounds it leaves the ECE, and whether the truth is there.
 
-python bench/once.py [--data ../shared] [--seeds 20]
+    python bench/once.py [--repeats 20]
+
+On the twelve score sets and the four recorded cells. Repeat r uses seed r.
 """
 
 from __future__ import annotations
 
-import argparse
-from pathlib import Path
+import os
 
-from blindcal import design
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+
+from tqdm import tqdm
+
+import blindcal as bc
 from blindcal.estimate.bounds import error_bounds
 from blindcal.estimate.patterns import count_patterns
+from blindcal.methods import make_design
 from blindcal.reproduce import sources
-from blindcal.reproduce.cells import ask
-from blindcal.reproduce.table import known
+from blindcal.reproduce.sources import Source
+from blindcal.simulation.simulate import ask
+from record import Cell, parser, record, table
+
+
+def bounds(source: Source, seed: int) -> tuple[float, float]:
+    """What one sampled answer per item leaves open."""
+    design = make_design("sampling", source.labels, seed=seed)
+    answers = ask(design, source.probabilities("pair"), seed=seed)
+    patterns = count_patterns(
+        source.labels,
+        answers.shifts,
+        answers.temperatures,
+        answers.answers,
+        answers.items,
+        None,
+        jitter=0.0,
+    )
+    found = error_bounds(patterns, 0.95, source.n)
+    assert found is not None
+    return found
 
 
 def main() -> None:
-    """Print a row for each score set and each recorded model."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--data", type=Path, default=Path(__file__).resolve().parents[2] / "shared")
-    parser.add_argument("--seeds", type=int, default=20)
-    arguments = parser.parse_args()
-    print("| set | oracle | bounds, seed 0 | inside |\n|---|---|---|---|")
+    """Run the study, and record its table."""
+    options = parser(__doc__)
+    options.add_argument("--repeats", type=int, default=20)
+    arguments = options.parse_args()
+    rows: list[list[Cell]] = []
     inside = 0
     paths = sources.find([arguments.data / "scores", arguments.data / "logits"])
-    for path in paths:
+    for path in tqdm(paths, disable=None):
         source = sources.read(path)
-        oracle = known(source, 5, "pair").ece
-        found = []
-        for seed in range(arguments.seeds):
-            plan = design.make("sampling", source.labels, queries=1, bins=5, seed=seed)
-            a = ask(plan, source, "sampling", seed)
-            patterns = count_patterns(
-                source.labels, a.shifts, a.temperatures, a.answers, a.items, None, jitter=0.0
-            )
-            bounds = error_bounds(patterns, 0.95, source.n)
-            assert bounds is not None
-            found.append(bounds)
+        oracle = float(bc.binned_ece(source.labels, source.probabilities("pair")).ece)
+        found = [bounds(source, seed) for seed in range(arguments.repeats)]
         there = sum(low <= oracle <= high for low, high in found)
         inside += there
-        low, high = found[0]
-        print(f"| {source.name} | {oracle:.4f} | {low:.4f} to {high:.4f} | {there} of {len(found)} |")
-    print(f"{inside} of {len(paths) * arguments.seeds}")
+        rows.append([source.name, oracle, found[0], (there, len(found))])
+    rows.append(["**all**", None, None, (inside, len(paths) * arguments.repeats)])
+    columns = {
+        "set": "{}",
+        "oracle": "{:.4f}",
+        "bounds, seed 0": "{:.4f} to {:.4f}",
+        "inside": "{} of {}",
+    }
+    record("once", {"bounds": table(columns, rows)}, folder=arguments.results, repeats=arguments.repeats)
 
 
 if __name__ == "__main__":

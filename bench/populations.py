@@ -1,7 +1,7 @@
 """Populations with known truth, for measuring estimators: a distribution of f and a curve E[Y|f].
 
-`POPULATIONS` are six shapes chosen by hand. `drawn` makes as many others as one likes, which nobody has
-looked at, and `Recorded` takes a real model's scores for the whole population.
+`CHOSEN` are six shapes chosen by hand, and `ALTERNATIVES` three more. `drawn` and `narrow` make a new one for
+every seed, which nobody has looked at, and `Recorded` takes a real model's scores for the whole population.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 from scipy.special import expit, logit
 
-from blindcal.estimate.truth import binned_ece
+import blindcal as bc
 from blindcal.items.score_files import read_scores
 from blindcal.records import FloatArray, IntArray
 
@@ -31,7 +31,7 @@ class Population:
         f = expit(self.draw(rng, n))
         return (rng.random(n) < self.curve(f)).astype(np.int64), f
 
-    def ece(self, bins: int = 5, n: int = 4_000_000) -> float:
+    def ece(self, bins: int = 5, n: int = 1_000_000) -> float:
         """The population's binned ECE, by its mean gap over many draws (no label noise)."""
         f = expit(self.draw(np.random.default_rng(12345), n))
         where = np.minimum((f * bins).astype(np.int64), bins - 1)
@@ -41,11 +41,6 @@ class Population:
         """What else an audit states of the population (no label noise)."""
         f = expit(self.draw(np.random.default_rng(12345), n))
         return _others(f, self.curve(f))
-
-    def tce(self, n: int = 4_000_000) -> float:
-        """The population's true calibration error."""
-        f = expit(self.draw(np.random.default_rng(12345), n))
-        return float(np.abs(f - self.curve(f)).mean())
 
 
 def _others(f: FloatArray, up: FloatArray) -> dict[str, float]:
@@ -70,7 +65,7 @@ def _two_humps(rng: np.random.Generator, n: int) -> FloatArray:
 
 
 #: Five miscalibrated populations, then an exactly calibrated one.
-POPULATIONS = (
+CHOSEN = (
     Population("confident and wrong", _two_humps, lambda f: expit(0.35 * logit(f) - 0.2)),
     Population(
         "underconfident", lambda rng, n: 0.2 + rng.standard_normal(n), lambda f: expit(2.2 * logit(f))
@@ -85,6 +80,14 @@ POPULATIONS = (
         lambda f: expit(0.7 * logit(f) - 1.5),
     ),
     Population("exactly calibrated", _beta(0.8, 0.6), lambda f: f),
+)
+
+
+#: With a true calibration error of 0.05, for the power of the test: a slope, an intercept, a wave.
+ALTERNATIVES = (
+    Population("slope", lambda rng, n: 1.5 * rng.standard_normal(n), lambda f: expit(0.693 * logit(f))),
+    Population("intercept", lambda rng, n: 1.5 * rng.standard_normal(n), lambda f: expit(logit(f) - 0.322)),
+    Population("wave", _beta(1.0, 1.0), lambda f: f + 0.0785 * np.sin(2 * np.pi * f)),
 )
 
 
@@ -146,4 +149,4 @@ class Recorded:
     def ece(self, bins: int = 5) -> float:
         """The population's binned ECE."""
         scores = read_scores(self.path)
-        return binned_ece(scores.labels, scores.p, bins).ece
+        return float(bc.binned_ece(scores.labels, scores.p, bins).ece)

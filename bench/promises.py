@@ -1,17 +1,19 @@
-"""How often is a promised precision kept on everything not audited? Real models, simulated endpoints.
+"""How often a promised precision is kept on everything not audited: real models, simulated endpoints.
 
-    python bench/promises.py [--data ../shared] [--repeats 40] [--only gpt]
+    python bench/promises.py [--repeats 20] [--only gpt]
 
-Repeat r audits a random 1,500 items (seed r) with one query an item and asks for a precision; the rest of the
-set, tens of thousands of items, tells what the chosen threshold really does. bench/deployed.py does the same
-over HTTP, on parts of the sets.
+Repeat r audits a random 1,500 items (seed r) with one query per item and asks for a precision; the rest of
+the set, tens of thousands of items, tells what the chosen threshold really does. bench/deployed.py does the
+same over HTTP, on parts of the sets.
 """
 
 from __future__ import annotations
 
-import argparse
 import os
+from collections.abc import Sequence
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
@@ -19,17 +21,16 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 import numpy as np
 from tqdm import tqdm
 
-import blindcal
-from blindcal import design
-from blindcal.errors import NotIdentifiedError
-from blindcal.records import FloatArray, IntArray
+import blindcal as bc
+from audits import simulated_fit
+from blindcal.records import Estimate, FloatArray, IntArray
 from blindcal.reproduce import sources
-from blindcal.simulation.simulate import ask
+from record import Cell, parser, record, table
 
 AUDITED = 1500
 CONFIDENCES = (0.95, None)
 #: A file under the data's folder, and the precision that is asked for.
-CELLS = {
+WISHES = {
     "scores/Llama-3.1-70B__mmlu_test.csv.gz": 0.9,
     "scores/Starling-LM-7B-alpha__halueval_dialogue.csv.gz": 0.9,
     "logits/qwen__mmlu__logits.csv.gz": 0.4,
@@ -37,71 +38,82 @@ CELLS = {
 }
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Promise:
-    """A threshold with what it was said to do and what it does beyond the audit."""
+    """What a threshold was said to do, and what it does beyond the audit."""
 
-    threshold: float
-    low: float
-    high: float
+    promised: Estimate
     precision: float
     recall: float
 
 
-def promises(labels: IntArray, p: FloatArray, wanted: float, seed: int) -> list[Promise | None]:
+@lru_cache
+def population(path: Path) -> tuple[IntArray, FloatArray]:
+    """Labels and probabilities."""
+    source = sources.read(path)
+    return source.labels, source.probabilities("pair")
+
+
+def promises(job: tuple[Path, float, int]) -> list[Promise | None]:
     """What one audit promises with each confidence; ``None`` where no threshold could be promised."""
+    path, wanted, seed = job
+    labels, p = population(path)
     order = np.random.default_rng([seed, 6]).permutation(labels.size)
     ours, theirs = order[:AUDITED], order[AUDITED:]
-    asked = ask(design.make("latent", labels[ours], seed=seed), labels[ours], p[ours])
-    fit = blindcal.latent(
-        labels[ours][asked.items], asked.shifts, asked.answers, 0.0, asked.items, resamples=300, seed=seed
-    )
+    fit = simulated_fit(labels[ours], p[ours], seed=seed)
     return [deployed(fit, wanted, confidence, labels[theirs], p[theirs]) for confidence in CONFIDENCES]
 
 
 def deployed(
-    fit: blindcal.LatentFit, wanted: float, confidence: float | None, labels: IntArray, p: FloatArray
+    fit: bc.LatentFit, wanted: float, confidence: float | None, labels: IntArray, p: FloatArray
 ) -> Promise | None:
     """The promise, and what became of it on other items."""
     try:
-        point = fit.operating_point(precision=wanted, confidence=confidence)
-    except NotIdentifiedError:
+        chosen = fit.choose_threshold(precision=wanted, confidence=confidence)
+    except bc.NotIdentifiedError:
         return None
-    right = labels[p >= point.threshold]
-    low, high = point.precision_interval
-    found = float(right.sum() / labels.sum())
-    return Promise(point.threshold, low, high, float(right.mean()) if right.size else 1.0, found)
+    right = labels[p >= chosen.point.threshold]
+    precision = float(right.mean()) if right.size else 1.0
+    return Promise(chosen.point.precision, precision, float(right.sum() / labels.sum()))
+
+
+def row(name: str, wanted: float, confidence: float | None, tried: Sequence[Promise | None]) -> list[Cell]:
+    """One kind of promise on one set."""
+    made = [one for one in tried if one is not None]
+    wish = "the estimate" if confidence is None else f"{confidence:.0%} sure"
+    means: list[Cell] = [
+        float(np.mean(each)) for each in zip(*((one.precision, one.recall) for one in made), strict=True)
+    ]
+    kept = sum(one.precision >= wanted for one in made)
+    held = sum(one.precision in one.promised for one in made)
+    return [name, f"{wanted:g}, {wish}", len(made), kept, held, *(means or [None, None])]
 
 
 def main() -> None:
-    """Print a row for each set and kind of promise."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--data", type=Path, default=Path(__file__).parents[2] / "shared")
-    parser.add_argument("--repeats", type=int, default=40)
-    parser.add_argument("--only", default="")
-    options = parser.parse_args()
-    print("| model and set | precision asked for | promised | kept | precision | recall | interval holds |")
-    print("|---|---|---|---|---|---|---|")
-    for name, wanted in CELLS.items():
-        if options.only not in name:
-            continue
-        source = sources.read(options.data / name)
-        labels, p = source.labels, source.probabilities("pair")
-        seeds = tqdm(range(options.repeats), desc=source.name, leave=False)
-        tried = [promises(labels, p, wanted, seed) for seed in seeds]
+    """Run the study, and record its table."""
+    options = parser(__doc__)
+    options.add_argument("--repeats", type=int, default=20)
+    options.add_argument("--only", default="", help="part of a file's name")
+    arguments = options.parse_args()
+    wishes = {arguments.data / path: wanted for path, wanted in WISHES.items() if arguments.only in path}
+    jobs = [(path, wanted, seed) for path, wanted in wishes.items() for seed in range(arguments.repeats)]
+    with ProcessPoolExecutor(arguments.processes) as pool:
+        found = list(tqdm(pool.map(promises, jobs), total=len(jobs), disable=None))
+    rows = []
+    for number, (path, wanted) in enumerate(wishes.items()):
+        tried = found[number * arguments.repeats : (number + 1) * arguments.repeats]
         for confidence, mine in zip(CONFIDENCES, zip(*tried, strict=True), strict=True):
-            made = [one for one in mine if one is not None]
-            wish = "the estimate" if confidence is None else f"{confidence:.0%} sure"
-            print(
-                f"| {source.name} | {wanted:g}, {wish} | {len(made)} of {len(mine)} | "
-                f"{sum(one.precision >= wanted for one in made)} | "
-                f"{np.mean([one.precision for one in made]):.3f} | "
-                f"{np.mean([one.recall for one in made]):.3f} | "
-                f"{sum(one.low <= one.precision <= one.high for one in made)} |",
-                flush=True,
-            )
+            rows.append(row(" ".join(sources.names(path)), wanted, confidence, mine))
+    columns = {
+        "model and set": "{}",
+        "precision asked for": "{}",
+        "promised": "{}",
+        "kept": "{}",
+        "interval holds": "{}",
+        "mean precision": "{:.3f}",
+        "mean recall": "{:.3f}",
+    }
+    record("promises", {"kept": table(columns, rows)}, folder=arguments.results, repeats=arguments.repeats)
 
 
 if __name__ == "__main__":

@@ -1,13 +1,13 @@
-"""Ten million answers in a folder of Parquet shards: counted on Ray, by streaming, and on one machine.
+"""Millions of answers in a folder of Parquet shards: counted on Ray, by streaming, and on one machine.
 
-    python bench/shards.py --answers 10000000 --shards 20
+    python bench/shards.py --results bench/results [--answers 10000000] [--shards 20]
 
-The three must agree to the last digit, in the counts, the estimate and its interval.
+The three must agree to the last digit, in the counts, the estimate and its interval. A JSON line is printed
+for each number of queries per item. A test runs this, so it records its table only if ``--results`` is given.
 """
 
 from __future__ import annotations
 
-import argparse
 import json
 import logging
 import os
@@ -26,10 +26,10 @@ import pyarrow.parquet  # type: ignore[import-untyped]
 import ray
 
 import blindcal as bc
-from blindcal import design
+from blindcal.methods import make_design
 from blindcal.records import AnswerTable, IntArray
-from blindcal.results import answer_counts as counting
 from blindcal.simulation.simulate import ask, generate
+from record import Cell, parser, record, table
 
 T = TypeVar("T")
 
@@ -50,7 +50,7 @@ def write_shards(folder: Path, labels: IntArray, answered: AnswerTable, shards: 
 def study(answers: int, shards: int, queries: float, resamples: int) -> dict[str, Any]:
     """Count three ways, and say how long each took."""
     labels, p = generate(round(answers / queries), 0)
-    answered = ask(design.make("latent", labels, queries=queries), labels, p)
+    answered = ask(make_design("latent", labels, queries=queries), p)
     rows, several = labels[answered.items], queries > 1
     took: dict[str, float] = {}
 
@@ -66,49 +66,73 @@ def study(answers: int, shards: int, queries: float, resamples: int) -> dict[str
 
     with tempfile.TemporaryDirectory() as folder:
         write_shards(Path(folder), labels, answered, shards, items=several)
-        here = timed("one machine, in memory", in_memory)
+        here = timed("counted in memory", in_memory)
         if not several:
-            assert timed("one machine, file by file", lambda: counting.read_counts(folder)) == here
-        on_ray = timed("Ray Data", lambda: counting.count_on_ray(ray.data.read_parquet(folder)))
+            assert timed("counted file by file", lambda: bc.read_counts(folder)) == here
+        on_ray = timed("counted on Ray Data", lambda: bc.count_on_ray(ray.data.read_parquet(folder)))
     assert on_ray == here
     fit = timed("fit", lambda: on_ray.latent(resamples=resamples))
-    between = timed("interval", lambda: fit.interval("ece"))
+    ece = timed("interval", lambda: fit.ece)
     directly = bc.latent(rows, answered.shifts, answered.answers, items=answered.items, resamples=resamples)
-    assert directly.ece() == fit.ece()
-    assert directly.interval("ece") == between
+    assert directly.ece == ece
     return {
         "answers": len(answered),
         "queries": queries,
         "shards": shards,
         "patterns": int(here.count.size),
-        "ece": fit.ece(),
-        "interval": [between.low, between.high],
+        "ece": ece.value,
+        "interval": [ece.low, ece.high],
         "equal": True,
         "seconds": took,
     }
 
 
 def main() -> None:
-    """Print one JSON line for each number of queries an item."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--answers", type=int, default=10_000_000)
-    parser.add_argument("--shards", type=int, default=20)
-    parser.add_argument("--queries", type=float, nargs="+", default=[1.0], help="answers an item")
-    parser.add_argument("--resamples", type=int, default=1000)
-    options = parser.parse_args()
+    """Study each number of queries per item, and record the table if that is wanted."""
+    options = parser(__doc__)
+    options.set_defaults(results=None)
+    options.add_argument("--answers", type=int, default=10_000_000)
+    options.add_argument("--shards", type=int, default=20)
+    options.add_argument("--queries", type=float, nargs="+", default=[1.0], help="answers per item")
+    options.add_argument("--resamples", type=int, default=1000)
+    arguments = options.parse_args()
     ray.init(
         address="local",  # never another one that happens to run here
-        num_cpus=os.cpu_count(),
+        num_cpus=arguments.processes,
         include_dashboard=False,
         log_to_driver=False,
         logging_level=logging.ERROR,
     )
     ray.data.DataContext.get_current().enable_progress_bars = False
+    found = []
     try:
-        for queries in options.queries:
-            print(json.dumps(study(options.answers, options.shards, queries, options.resamples)))
+        for queries in arguments.queries:
+            one = study(arguments.answers, arguments.shards, queries, arguments.resamples)
+            print(json.dumps(one))
+            found.append(one)
     finally:
         ray.shutdown()
+    if arguments.results is None:
+        return
+    times = {name: "{:.1f} s" for one in found for name in one["seconds"]}
+    columns = {
+        "answers": "{:,}",
+        "per item": "{:g}",
+        "shards": "{}",
+        "patterns": "{:,}",
+        "equal": "{}",
+        **times,
+    }
+    rows: list[list[Cell]] = [
+        [
+            *(one[name] for name in ("answers", "queries", "shards", "patterns")),
+            "yes" if one["equal"] else "no",
+            *(one["seconds"].get(name) for name in times),
+        ]
+        for one in found
+    ]
+    tables = {"counted": table(columns, rows)}
+    record("shards", tables, folder=arguments.results, repeats=1, seeds="seed 0")
 
 
 if __name__ == "__main__":

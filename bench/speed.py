@@ -1,52 +1,62 @@
 """What one fit with 1,000 refits costs, beside sorting the data 1,000 times and another library's bootstrap.
 
-    python bench/speed.py [--markdown docs/speed.md]
+    python bench/speed.py [--largest 10000000]
 
-`uncertainty-calibration` needs the probabilities themselves; it is given them, and times its own 100
-resamples, counted ten times. Everything runs on one thread.
+`uncertainty-calibration` needs the probabilities themselves; it is given them, and its own 100 resamples are
+timed and counted ten times. Everything runs on one thread.
 """
 
 from __future__ import annotations
 
-import argparse
 import os
 import time
 from collections.abc import Callable
-from pathlib import Path
+from dataclasses import dataclass
 
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 import numpy as np
 
-import blindcal
-from blindcal import design
+import blindcal as bc
+from blindcal.methods import make_design
 from blindcal.simulation.simulate import ask, generate
+from record import Cell, parser, record, table
 
 MMLU = 56_168
 
 
+@dataclass(frozen=True, slots=True)
+class FitTimes:
+    """Seconds for counting and fitting, for 1,000 refits, and for intervals and p-value after that."""
+
+    fit: float
+    refits: float
+    rest: float
+
+
 def seconds(call: Callable[[], object], times: int = 1) -> float:
-    """Best wall time of one call."""
+    """Best processor time of one call: a machine is never quiet."""
     best = np.inf
     for _ in range(times):
-        begin = time.perf_counter()
+        begin = time.process_time()
         call()
-        best = min(best, time.perf_counter() - begin)
+        best = min(best, time.process_time() - begin)
     return float(best)
 
 
-def fit_parts(n: int) -> tuple[float, float, float]:
-    """Seconds for counting and fitting, for 1,000 refits, and for the metrics after that."""
+def time_fit(n: int) -> FitTimes:
+    """How long a fit of one query per item takes."""
     labels, p = generate(n, 0)
-    answered = ask(design.make("latent", labels, adaptive=False), labels, p)
-    rows = labels[answered.items]
-    fits: list[blindcal.LatentFit] = []
+    answers = ask(make_design("latent", labels, adaptive=False), p)
+    rows = labels[answers.items]
+    fits: list[bc.LatentFit] = []
     fitting = seconds(
-        lambda: fits.append(blindcal.latent(rows, answered.shifts, answered.answers, items=answered.items))
+        lambda: fits.append(bc.latent(rows, answers.shifts, answers.answers, items=answers.items))
     )
     refitting = seconds(lambda: fits[0].draws)
-    rest = seconds(lambda: (fits[0].interval("ece"), fits[0].interval("auroc"), fits[0].calibrated_pvalue()))
-    return fitting, refitting, rest
+    return FitTimes(
+        fitting, refitting, seconds(lambda: (fits[0].ece, fits[0].auroc, fits[0].calibrated_pvalue))
+    )
 
 
 def peer(n: int) -> float | None:
@@ -60,39 +70,38 @@ def peer(n: int) -> float | None:
 
 
 def main() -> None:
-    """Print the table."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--markdown", type=Path)
-    arguments = parser.parse_args()
+    """Time everything, and record the tables."""
+    options = parser(__doc__)
+    options.add_argument("--largest", type=int, default=10**7, help="most items")
+    arguments = options.parse_args()
     _, p = generate(MMLU, 0)
     sorting = 1000 * seconds(lambda: np.sort(p), 20)
-    fitting, refitting, rest = fit_parts(MMLU)
+    ours = time_fit(MMLU)
+    whole = ours.fit + ours.refits
     other = peer(MMLU)
-    ours = fitting + refitting
-    lines = [
-        f"| n = {MMLU:,} | seconds |",
-        "|---|---|",
-        f"| sorting the probabilities 1,000 times | {sorting:.2f} |",
-        f"| `latent`: count and fit | {fitting:.2f} |",
-        f"| `latent`: 1,000 refits | {refitting:.2f} |",
-        f"| `latent`: intervals for ECE and AUROC, p-value | {rest:.2f} |",
-        f"| **one fit and 1,000 refits / sorting** | {ours / sorting:.2f} times |",
+    rows: list[list[Cell]] = [
+        ["sorting the probabilities 1,000 times", sorting, sorting / whole],
+        ["`latent`: count and fit", ours.fit, ours.fit / whole],
+        ["`latent`: 1,000 refits", ours.refits, ours.refits / whole],
+        ["**`latent`: one fit and 1,000 refits**", whole, 1.0],
+        ["`latent`: intervals of ECE and AUROC, p-value", ours.rest, ours.rest / whole],
     ]
-    if other is None:
-        lines.append("| `uncertainty-calibration` | not installed |")
-    else:
-        lines.append(f"| `uncertainty-calibration`, 1,000 resamples (100 timed) | {other:.1f} |")
-        lines.append(
-            f"| **`uncertainty-calibration` / one fit and 1,000 refits** | {other / ours:.0f} times |"
-        )
-    lines += ["", "| n | count and fit, s | 1,000 refits, s |", "|---|---|---|"]
-    for n in (10**4, 10**6, 10**7):
-        fitting, refitting, _ = fit_parts(n)
-        lines.append(f"| 10^{round(np.log10(n))} | {fitting:.2f} | {refitting:.2f} |")
-    print("\n".join(lines))
-    if arguments.markdown:
-        title = "# Speed\n\nMade by `python bench/speed.py`, one thread.\n\n"
-        arguments.markdown.write_text(title + "\n".join(lines) + "\n")
+    if other is not None:
+        rows.append(["`uncertainty-calibration`: 1,000 resamples", other, other / whole])
+    sizes = [n for n in (10**4, 10**5, 10**6, 10**7) if n <= arguments.largest]
+    by_size = [[n, found.fit, found.refits] for n in sizes for found in [time_fit(n)]]
+    record(
+        "speed",
+        {
+            "peers": table({f"n = {MMLU:,}": "{}", "seconds": "{:.2f}", "ratio": "{:.2f}"}, rows),
+            "sizes": table(
+                {"items": "{:,}", "count and fit, s": "{:.2f}", "1,000 refits, s": "{:.2f}"}, by_size
+            ),
+        },
+        folder=arguments.results,
+        repeats=1,
+        seeds="seed 0",
+    )
 
 
 if __name__ == "__main__":

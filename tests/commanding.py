@@ -5,8 +5,16 @@ from __future__ import annotations
 from click.testing import CliRunner, Result
 
 from blindcal.cli import app
+from blindcal.cli.console import error_text
+from blindcal.errors import BlindcalError
 
 
 def blindcal(*arguments: object) -> Result:
     """A command as a user types it, without a terminal."""
     return CliRunner().invoke(app, [str(argument) for argument in arguments])
+
+
+def printed_error(result: Result) -> str:
+    """The error of a command as its user reads it, with flags."""
+    assert isinstance(result.exception, BlindcalError), result.output
+    return error_text(result.exception)

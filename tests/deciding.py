@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from blindcal.auditing.audit import audit
-from blindcal.auditing.job import Limits
+from blindcal.auditing.limits import Limits
 from blindcal.records import FloatArray, IntArray
 from blindcal.settings import Settings
 from blindcal.simulation.replay import Server
@@ -49,7 +49,7 @@ def serving(
     items: Path, p: FloatArray, words: Mapping[str, Any] | None = None, **behaviour: Any
 ) -> AbstractContextManager[Server]:
     """A server that answers by these probabilities to the questions as ``words`` (settings) put them."""
-    reading = Settings(**{"model": "replay", "template": TEMPLATE, **(words or {})}).reading
+    reading = Settings(**{"model": "replay", "template": TEMPLATE, **(words or {})}).prompt
     return replaying(items, p, reading=reading, **behaviour)
 
 

@@ -3,19 +3,34 @@
 from __future__ import annotations
 
 import math
-from contextlib import suppress
+from collections.abc import Iterator
 from dataclasses import fields, is_dataclass
 from typing import Any
 
 import numpy as np
+import pytest
 
 import blindcal as bc
-from blindcal import design
 from blindcal.errors import NotIdentifiedError
-from blindcal.records import AnswerTable, FloatArray, IntArray
+from blindcal.methods import make_design
+from blindcal.records import AnswerTable, Estimate, FloatArray, IntArray
 from blindcal.simulation.simulate import ask
 
-QUANTITIES = ("ece", "tce", "accuracy", "auroc", "brier", "reliability", "log_loss", "mean_confidence")
+SCALARS = (
+    "ece",
+    "tce",
+    "accuracy",
+    "auroc",
+    "brier",
+    "log_loss",
+    "mean_confidence",
+    "overconfidence",
+    "leaning",
+)
+"""Quantities of a fit that are one number with an interval."""
+
+NEED_BOTH_LABELS = {"auroc", "curve", "operating", "costs", "next precision", "cheapest", "recall"}
+NEED_MANY_ITEMS = {"recall"}
 
 
 def asked(
@@ -26,8 +41,8 @@ def asked(
     seed: int = 0,
     jitter: float = 0.0,
 ) -> AnswerTable:
-    plan = design.make(method, labels, queries=queries, seed=seed)
-    return ask(plan, labels, p, seed=seed, jitter=jitter)
+    design = make_design(method, labels, queries=queries, seed=seed)
+    return ask(design, p, seed=seed, jitter=jitter)
 
 
 def fitted(labels: IntArray, answered: AnswerTable, **options: Any) -> bc.LatentFit:
@@ -44,42 +59,66 @@ def drawn(n: int, seed: int, share: float | FloatArray, p: float | FloatArray) -
     return (rng.random(n) < share).astype(np.int64), np.broadcast_to(np.float64(p), (n,)).copy()
 
 
-def numbers_in(value: object) -> list[float]:
+def ends(estimate: Estimate) -> tuple[float, float]:
+    """The interval of an estimate that has one."""
+    assert estimate.low is not None
+    assert estimate.high is not None
+    return estimate.low, estimate.high
+
+
+def numbers_in(value: object) -> Iterator[float]:
     """Every number a result holds, however deep."""
     if isinstance(value, (int, float)):
-        return [float(value)]
-    if isinstance(value, np.ndarray):
-        return [float(one) for one in value.reshape(-1)]
-    if is_dataclass(value):
-        return [number for field in fields(value) for number in numbers_in(getattr(value, field.name))]
-    return []
+        yield float(value)
+    elif isinstance(value, np.ndarray):
+        yield from (float(one) for one in value.reshape(-1))
+    elif isinstance(value, tuple):
+        for one in value:
+            yield from numbers_in(one)
+    elif is_dataclass(value):
+        for field in fields(value):
+            yield from numbers_in(getattr(value, field.name))
+
+
+def estimates_in(value: object) -> Iterator[Estimate]:
+    """Every estimate a result holds, however deep."""
+    if isinstance(value, Estimate):
+        yield value
+    elif isinstance(value, tuple):
+        for one in value:
+            yield from estimates_in(one)
+    elif is_dataclass(value):
+        for field in fields(value):
+            yield from estimates_in(getattr(value, field.name))
 
 
 def everything(fit: bc.LatentFit) -> dict[str, object]:
-    """All that a fit can be asked for; what it refuses is left out."""
+    """All that a fit can be asked for; what it refuses is left out, and only some may be refused."""
     calls: dict[str, Any] = {
-        "ece": fit.ece,
-        "top-label ece": lambda: fit.ece(top_label=True),
-        "gaps": lambda: fit.gaps(7),
-        "gap intervals": fit.gap_intervals,
-        "tce": fit.tce,
-        "curve": fit.curve,
-        "pvalue": fit.calibrated_pvalue,
-        "accuracy": fit.accuracy,
-        "auroc": fit.auroc,
-        "brier": fit.brier,
-        "log loss": fit.log_loss,
-        "confidence": fit.confidence,
-        "mean confidence": fit.mean_confidence,
-        "recall": lambda: fit.operating_point(recall=0.9),
-        "cost": lambda: fit.operating_point(cost_fp=1, cost_fn=2),
-        "invalid bound": fit.invalid_bound,
-        **{f"{name} interval": lambda name=name: fit.interval(name) for name in QUANTITIES},
+        "top-label ece": lambda: fit.top_label_ece,
+        "gaps": lambda: fit.at(bins=7).gaps,
+        "bins": lambda: fit.bins,
+        "curve": lambda: fit.curve,
+        "pvalue": lambda: fit.calibrated_pvalue,
+        "brier parts": lambda: fit.brier_parts,
+        "confidence": lambda: fit.confidence,
+        "operating": lambda: fit.operating,
+        "costs": lambda: fit.costs,
+        "recall": lambda: fit.choose_threshold(recall=0.9),
+        "cheapest": lambda: fit.choose_threshold(cost_fp=1, cost_fn=2),
+        "next precision": lambda: fit.next_precision(0.5, 20),
+        "invalid bound": lambda: fit.invalid_bound,
+        **{name: lambda name=name: getattr(fit, name) for name in SCALARS},
     }
     found = {}
+    refused = set()
     for name, call in calls.items():
-        with suppress(NotIdentifiedError):
+        try:
             found[name] = call()
+        except NotIdentifiedError:
+            refused.add(name)
+    both = np.unique(fit.patterns.labels).size == 2
+    assert refused <= NEED_MANY_ITEMS if both else refused == NEED_BOTH_LABELS
     return found
 
 
@@ -88,11 +127,17 @@ def check_sound(fit: bc.LatentFit) -> None:
     for name, value in everything(fit).items():
         for number in numbers_in(value):
             assert not math.isnan(number), name
+        for one in estimates_in(value):
+            assert (one.low is None) == (one.high is None), name
+            if one.low is not None and one.high is not None:
+                assert one.low <= one.high, name
+                assert one.level == fit.level, name
     for name in ("ece", "tce", "accuracy", "brier", "mean_confidence"):
-        low, high = fit.interval(name)
+        low, high = ends(getattr(fit, name))
         assert 0 <= low <= high <= 1, name
-    assert 0 <= fit.ece() <= 1
-    assert 0 <= fit.calibrated_pvalue() <= 1
+    assert 0 <= float(fit.ece) <= 1
+    assert sum(abs(float(one.gap)) for one in fit.bins) == pytest.approx(float(fit.ece))
+    assert 0 <= fit.calibrated_pvalue <= 1
 
 
 def columns(answered: AnswerTable) -> tuple[Any, ...]:

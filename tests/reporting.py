@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from blindcal import design
+from blindcal.estimate.findings import Findings
 from blindcal.estimate.truth import binned_ece
-from blindcal.records import INVALID, AnswerTable, FloatArray, IntArray, Message, Targets, Token
-from blindcal.results.figures import Estimation, figures
-from blindcal.results.parts import break_down
-from blindcal.results.result import SCHEMA_VERSION, AnswerCounts, AuditResult, Example, Oracle, Spend
+from blindcal.methods import Evidence, estimate, estimator_of, make_design, method_of
+from blindcal.records import INVALID, FloatArray, IntArray, Message, Targets, Token
+from blindcal.results.result import AnswerCounts, AuditResult, Example, Oracle, Spend
+from blindcal.results.run import Run
+from blindcal.simulation.simulate import ask
 
 PROBE = {
     "verdict": "thresholds",
@@ -39,21 +41,23 @@ def population(n: int = 3000, seed: int = 0) -> tuple[IntArray, FloatArray]:
     return (rng.random(n) < 0.15 + 0.7 * p).astype(np.int64), p
 
 
-def answers(
-    method: str, labels: IntArray, p: FloatArray, queries: float, seed: int = 0, bins: int = 5
-) -> tuple[Estimation, AnswerTable]:
-    """What a model with these probabilities answers to a method's whole design."""
-    rng = np.random.default_rng(seed)
-    asking = design.make(method, labels, queries=queries, bins=bins, seed=seed)
-    answered = AnswerTable.empty()
-    s = np.log(p / (1 - p))
-    while (asked := asking.next_round(answered)) is not None:
-        shifted = s[asked.items] + asked.shifts
-        heat = np.where(asked.temperatures > 0, asked.temperatures, 1.0)
-        drawn = rng.random(len(asked)) < 1 / (1 + np.exp(-np.clip(shifted / heat, -500, 500)))
-        said = np.where(asked.temperatures > 0, drawn, shifted >= 0)
-        answered = answered.with_round(asked, said.astype(np.int64))
-    return Estimation(design.read_by(method), asking, bins, 0.95, resamples=100), answered
+def evidence(
+    method: str,
+    labels: IntArray,
+    p: FloatArray,
+    *,
+    queries: float | None = None,
+    invalid: float = 0.0,
+    parts: Sequence[str | None] | None = None,
+    seed: int = 0,
+) -> Evidence:
+    """What a model with these probabilities answers to a method's whole design; some answers are invalid."""
+    each = method_of(method).queries if queries is None else queries
+    design = make_design(method, labels, queries=each, seed=seed)
+    answers = ask(design, p, seed=seed)
+    wrong = np.random.default_rng(5).random(len(answers)) < invalid
+    answers = replace(answers, answers=np.where(wrong, INVALID, answers.answers))
+    return Evidence(method, design, labels, answers, parts=parts, resamples=100)
 
 
 def audited(
@@ -67,25 +71,21 @@ def audited(
     **changes: Any,
 ) -> AuditResult:
     """The result of an audit of a model with these probabilities."""
-    queries = 1.0 if method in ("latent", "blind") else 4.0
-    how, answered = answers(method, labels, p, queries)
-    wrong = np.random.default_rng(5).random(len(answered)) < invalid
-    answered = replace(answered, answers=np.where(wrong, INVALID, answered.answers))
-    found = figures(how, labels, None, answered)
-    by_part, pvalue = ((), None) if parts is None else break_down(how, labels, None, parts, answered)
-    counts = np.bincount(answered.answers + 1, minlength=3)
+    known = evidence(method, labels, p, invalid=invalid, parts=parts)
+    found = estimate(known)
+    counts = np.bincount(known.answers.answers + 1, minlength=3)
     true = binned_ece(labels, p, 5)
     ece = found.ece
     oracle = Oracle(
         "scores.csv",
         "p",
-        true.ece,
-        None if ece.value is None else ece.value - true.ece,
-        None if ece.low is None or ece.high is None else ece.low <= true.ece <= ece.high,
+        float(true.ece),
+        None if ece.value is None else ece.value - float(true.ece),
+        float(true.ece) in ece if ece.has_interval else None,
         tuple(true.gaps.tolist()),
     )
     result = AuditResult(
-        schema_version=SCHEMA_VERSION,
+        **{field.name: getattr(found, field.name) for field in fields(Findings)},
         blindcal="0.1.0",
         created="2026-11-15T08:00:00+00:00",
         complete=True,
@@ -93,28 +93,11 @@ def audited(
         items="boolq.jsonl",
         model="org/model-7b-instruct",
         method=method,
-        estimator=design.read_by(method),
+        estimator=estimator_of(method),
         measures="a probability",
-        semantics="sum" if method == "temperature" else "pair",
+        semantics=method_of(method).semantics("pair"),
         level=0.95,
-        ece=ece,
-        overconfidence=found.overconfidence,
-        leaning=found.leaning,
-        auroc=found.auroc,
-        accuracy=found.accuracy,
-        brier=found.brier,
-        log_loss=found.log_loss,
-        tce=found.tce,
-        calibrated_pvalue=found.calibrated_pvalue,
-        bins=found.bins,
-        curve=found.curve,
-        confidence=found.confidence,
-        operating=found.operating,
-        costs=found.costs,
         by=None if parts is None else "topic",
-        parts=by_part,
-        parts_pvalue=pvalue,
-        ece_if_invalid=found.ece_if_invalid,
         invalid_reasons={},
         counts=AnswerCounts(
             labels.size, int(labels.sum()), int(counts[2]), int(counts[1]), int(counts[0]), unanswered=0
@@ -139,10 +122,30 @@ def audited(
             "base_url": "https://api.example/v1",
             "positive": "Yes",
             "negative": "No",
-            "queries": queries,
+            "queries": method_of(method).queries,
             "offset": 50.0,
             "seed": 0,
             "template": "Passage: {passage}\nQuestion: {question}?\nAnswer Yes or No.",
         },
     )
     return replace(result, **changes)
+
+
+def finished(folder: str, labels: IntArray, p: FloatArray, **settings: Any) -> Run:
+    """A finished run of `latent`, as it would be read back from its folder."""
+    result = audited(labels, p)
+    nobody: tuple[None, ...] = (None,) * labels.size
+    return Run(
+        folder=Path(folder),
+        result=result,
+        settings=result.settings | settings,
+        ids=tuple(f"q{k}" for k in range(labels.size)),
+        labels=labels,
+        groups=None,
+        group_names=nobody,
+        parts=nobody,
+        digests=(b"",) * labels.size,
+        answered=evidence("latent", labels, p).answers,
+        jitter=0.0,
+        max_shift=np.inf,
+    )

@@ -7,28 +7,26 @@ from typing import Any
 
 import numpy as np
 
-from blindcal.records import Targets, Token
-from blindcal.results.result import (
-    SCHEMA_VERSION,
-    AnswerCounts,
-    AuditResult,
+from blindcal.estimate.findings import (
+    NOTHING,
     Bin,
-    Confidence,
+    ConfidenceHistogram,
     CostCurve,
     Curve,
-    Estimate,
-    Operating,
+    OperatingPoint,
     Part,
-    Spend,
 )
+from blindcal.records import Estimate, Targets, Token
+from blindcal.results.result import AnswerCounts, AuditResult, Spend
 
-NOTHING = Estimate(None)
+__all__ = ["NOTHING", "around", "bins", "confidence", "cost", "curve", "operating", "part", "result"]
+
 GAPS = (-0.04, -0.01, 0.005, 0.02, 0.05)
 
 
-def around(value: float, by: float = 0.02) -> Estimate:
+def around(value: float, by: float = 0.02, level: float = 0.95) -> Estimate:
     """An estimate with an interval."""
-    return Estimate(value, value - by, value + by)
+    return Estimate(value, value - by, value + by, level)
 
 
 def bins() -> tuple[Bin, ...]:
@@ -43,29 +41,36 @@ def curve() -> Curve:
     """A flat-ish reliability curve with a band."""
     f = [k / 100 for k in range(1, 100)]
     value = [0.15 + 0.7 * one for one in f]
-    return Curve(tuple(f), tuple(value), tuple(v - 0.05 for v in value), tuple(v + 0.05 for v in value))
+    low, high = (tuple(one + by for one in value) for by in (-0.05, 0.05))
+    return Curve(tuple(f), tuple(value), low, high, 0.95)
 
 
-def confidence() -> Confidence:
+def confidence() -> ConfidenceHistogram:
     """Twenty bins; positives are surer than negatives."""
     rising = np.arange(1, 21) / 210
-    return Confidence(tuple(k / 20 for k in range(21)), tuple(rising[::-1].tolist()), tuple(rising.tolist()))
+    edges = tuple(k / 20 for k in range(21))
+    return ConfidenceHistogram(edges, tuple(rising[::-1].tolist()), tuple(rising.tolist()))
 
 
-def operating() -> tuple[Operating, ...]:
-    """Precision rises with the threshold and recall falls."""
-    return tuple(
-        Operating(
-            t,
-            -float(np.log(t / (1 - t))),
-            around(0.5 + 0.45 * t),
-            around(1 - 0.9 * t),
-            around(0.6 + t * (1 - t) / 2),
-            around(1 - t),
-            around((1 - t) * (0.5 - 0.45 * t)),
-            around(0.4 - t * (1 - t) / 2 - (1 - t) * (0.5 - 0.45 * t)),
-        )
-        for t in (k / 20 for k in range(1, 20))
+def operating() -> tuple[OperatingPoint, ...]:
+    """Precision rises with the threshold and recall falls; half of the items are positive."""
+    return tuple(_decided(k / 20) for k in range(1, 20))
+
+
+def _decided(threshold: float) -> OperatingPoint:
+    precision, recall = 0.5 + 0.45 * threshold, 1 - 0.9 * threshold
+    said_yes = 0.5 * recall / precision
+    wrong, missed = said_yes * (1 - precision), 0.5 * (1 - recall)
+    return OperatingPoint(
+        threshold,
+        -float(np.log(threshold / (1 - threshold))),
+        precision=around(precision),
+        recall=around(recall),
+        accuracy=around(1 - wrong - missed),
+        positive_rate=around(said_yes),
+        false_positive=around(wrong),
+        false_negative=around(missed),
+        negative_precision=around(1 - missed / (1 - said_yes)),
     )
 
 
@@ -76,14 +81,13 @@ def cost(cost_fp: float, cost_fn: float) -> CostCurve:
 
 
 def part(name: str, ece: Estimate, items: int = 400) -> Part:
-    """A part of so many items; under a hundred are few."""
+    """A part with this number of items; fewer than a hundred are few."""
     return Part(name, items, items // 2, ece, around(0.8), around(0.01), around(0.02), items < 100)
 
 
 def result(**changes: Any) -> AuditResult:
     """A complete result of `latent`."""
     found = AuditResult(
-        schema_version=SCHEMA_VERSION,
         blindcal="0",
         created="2026-01-02T03:04:05+00:00",
         complete=True,

@@ -19,7 +19,7 @@ import pytest
 from blindcal.auditing import canaries
 from blindcal.auditing.audit import audit
 from blindcal.auditing.batch_sender import Polling
-from blindcal.auditing.job import Limits
+from blindcal.auditing.limits import Limits
 from blindcal.errors import ConfigError, EndpointError, FatalError, PendingError
 from blindcal.prices import Prices
 from blindcal.records import Usage

@@ -1,16 +1,24 @@
-"""The paper's baselines: shares of samples, and bisection of the flip."""
+"""The paper's baselines: shares of samples, bisection of the flip, and probabilities at face value."""
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from scipy.special import expit, logit
 
-from blindcal import design
+from blindcal.design import BlindDesign
 from blindcal.estimate.baselines import EXTRACTION_REACH, extracted, flip_bounds, sampled_shares
+from blindcal.estimate.blind import blind
+from blindcal.estimate.face_value import findings_at_face_value
+from blindcal.estimate.findings import OperatingPoint
 from blindcal.estimate.truth import binned_ece
-from blindcal.records import AnswerTable, FloatArray
-from blindcal.simulation.simulate import ask
+from blindcal.methods import Evidence, estimate, make_design
+from blindcal.records import INVALID, AnswerTable, FloatArray
+from blindcal.simulation.simulate import ask, generate
 
 
 def test_sampling_counts_the_valid_answers() -> None:
@@ -25,7 +33,7 @@ def test_one_query_of_extraction_says_sigmoid_of_plus_or_minus_seven_and_a_half(
     answer: int, p: float
 ) -> None:
     """K = 1 asks b = 0, which leaves half of [-15, 15] (METHOD 3)."""
-    asked = design.make("extraction", [1], queries=1).next_round(AnswerTable.empty())
+    asked = make_design("extraction", [1], queries=1).next_round(AnswerTable.empty())
     assert asked is not None
     assert asked.shifts.tolist() == [0.0]
     assert extracted(1, asked.items, asked.shifts, np.array([answer])) == pytest.approx([p])
@@ -49,7 +57,7 @@ def test_extraction_is_bisection(queries: int) -> None:
     """Rounds of the design, answered and read back, are the loop that bisects each item by itself."""
     p = np.random.default_rng(2).beta(0.3, 0.4, 50)
     labels = np.arange(50) % 2
-    answered = ask(design.make("extraction", labels, queries=queries), labels, p)
+    answered = ask(make_design("extraction", labels, queries=queries), p)
     assert len(answered) == 50 * queries
     found = extracted(50, answered.items, answered.shifts, answered.answers)
     assert found == pytest.approx([bisected(f, queries) for f in p], abs=1e-12)
@@ -59,7 +67,7 @@ def test_extraction_converges_to_the_probability() -> None:
     """Each query halves the interval, so K queries leave at most 15/2^K of log-odds error within reach."""
     s = np.linspace(-14.9, 14.9, 200)
     labels = np.ones(200, int)
-    answered = ask(design.make("extraction", labels, queries=12), labels, expit(s))
+    answered = ask(make_design("extraction", labels, queries=12), expit(s))
     found = extracted(200, answered.items, answered.shifts, answered.answers)
     assert np.abs(logit(found) - s).max() <= EXTRACTION_REACH / 2**12 + 1e-6
 
@@ -74,14 +82,120 @@ def test_an_invalid_answer_leaves_the_range_as_it_is() -> None:
     )
 
 
+values = st.integers(0, 20).map(lambda k: k / 20) | st.floats(0, 1)
+items = st.lists(
+    st.tuples(st.integers(0, 1), values | st.just(float("nan"))), min_size=1, max_size=40
+).filter(lambda rows: any(np.isfinite(f) for _, f in rows))
+
+
+@given(items, st.integers(1, 9))
+def test_probabilities_at_face_value_are_counted_item_by_item(
+    rows: list[tuple[int, float]], bins: int
+) -> None:
+    """Bins, scores, distributions and rates are what a loop over the items with a probability finds."""
+    labels, p = np.array([y for y, _ in rows]), np.array([f for _, f in rows])
+    found = findings_at_face_value(labels, p, bins)
+    known = [(y, f) for y, f in rows if np.isfinite(f)]
+    n = len(known)
+    for m, one in enumerate(found.bins):
+        inside = [(y, f) for y, f in known if f >= m / bins and (m == bins - 1 or f < (m + 1) / bins)]
+        assert one.share == pytest.approx(len(inside) / n)
+        assert one.gap.value == pytest.approx(sum(f - y for y, f in inside) / n, abs=1e-12)
+        if inside:
+            assert one.predicted == pytest.approx(np.mean([f for _, f in inside]))
+            assert one.observed == pytest.approx(np.mean([y for y, _ in inside]))
+    assert found.ece.value == pytest.approx(sum(abs(float(one.gap)) for one in found.bins))
+    left = 1 - n / len(rows)
+    rest = (1 - left) * float(found.ece)
+    assert found.ece_if_invalid == pytest.approx((max(0, rest - left), min(1, rest + left)), abs=1e-12)
+    right = [(f >= 0.5) == (y == 1) for y, f in known]
+    assert found.accuracy.value == pytest.approx(np.mean(right))
+    sure = [max(f, 1 - f) for _, f in known]
+    assert found.overconfidence.value == pytest.approx(np.mean(sure) - np.mean(right), abs=1e-12)
+    assert found.leaning.value == pytest.approx(np.mean([f - y for y, f in known]), abs=1e-12)
+    assert found.brier.value == pytest.approx(np.mean([(f - y) ** 2 for y, f in known]))
+    if any(f == 1 - y for y, f in known):
+        assert found.log_loss.value is None  # a wrong answer of which the model was certain
+    else:
+        assert found.log_loss.value == pytest.approx(
+            -np.mean([np.log(f if y else 1 - f) for y, f in known]), abs=1e-12
+        )
+    pairs = [(a > b) + (a == b) / 2 for y, a in known for z, b in known if y > z]
+    assert found.auroc.value == (pytest.approx(np.mean(pairs)) if pairs else None)
+    assert found.confidence is not None
+    for label, shares in enumerate((found.confidence.negatives, found.confidence.positives)):
+        mine = [f for y, f in known if y == label]
+        counts = [sum(k / 20 <= f < (k + 1) / 20 for f in mine) for k in range(20)]
+        counts[-1] += mine.count(1.0)
+        assert shares == pytest.approx([count / max(len(mine), 1) for count in counts])
+    assert len(found.operating) == (39 if pairs else 0)
+    for point in found.operating:
+        check_decisions(point, known)
+    assert [one.has_interval for one in (found.ece, found.accuracy, found.leaning)] == [False] * 3
+
+
+def check_decisions(point: OperatingPoint, known: list[tuple[int, float]]) -> None:
+    """What deciding by a threshold does, one item at a time."""
+    n, t = len(known), point.threshold
+    assert point.shift == pytest.approx(-logit(t))
+    true, false = (sum(y == label and f >= t for y, f in known) for label in (1, 0))
+    missed, rejected = (sum(y == label and f < t for y, f in known) for label in (1, 0))
+    shares = {
+        "precision": (true, true + false),
+        "recall": (true, true + missed),
+        "accuracy": (true + rejected, n),
+        "positive_rate": (true + false, n),
+        "false_positive": (false, n),
+        "false_negative": (missed, n),
+        "negative_precision": (rejected, missed + rejected),
+    }
+    for name, (part, whole) in shares.items():
+        found = getattr(point, name).value
+        assert found == (pytest.approx(part / whole, abs=1e-12) if whole else None), name
+
+
+@pytest.mark.parametrize(
+    ("method", "queries"), [("sampling", 4), ("extraction", 3), ("verbalized", 1), ("blind", 1)]
+)
+def test_estimates_of_a_method_are_those_of_its_own_estimator(method: str, queries: float) -> None:
+    """From evidence to findings is the estimator called by hand, for items that were asked and answered."""
+    labels, p = generate(300, 5)
+    design = make_design(method, labels, queries=queries, bins=6, seed=2)
+    answered = ask(design, p)
+    answered = answered.rows(np.arange(len(answered)) % 50 != 0)  # a run that was stopped
+    answers = np.where(np.arange(len(answered)) % 40 == 0, INVALID, answered.answers)
+    stated = np.where(answers == INVALID, np.nan, p[answered.items].round(1))
+    answered = replace(answered, answers=answers, stated=stated if method == "verbalized" else None)
+    found = estimate(Evidence(method, design, labels, answered, bins=6))
+    asked = np.unique(answered.items)
+    if isinstance(design, BlindDesign):
+        thresholds = design.thresholds()
+        all_answers = np.full(300, INVALID)
+        all_answers[answered.items] = answers
+        reached = np.union1d(asked, np.flatnonzero(thresholds == 0))
+        known = blind(labels[reached], thresholds[reached], all_answers[reached], 6).findings()
+        assert float(known.ece) > 0
+    else:
+        by_hand: dict[str, FloatArray] = {
+            "sampling": sampled_shares(300, answered.items, answers),
+            "extraction": extracted(300, answered.items, answered.shifts, answers),
+            "verbalized": np.bincount(answered.items, stated, 300).astype(np.float64),
+        }
+        known = findings_at_face_value(labels[asked], by_hand[method][asked], 6)
+        assert len(known.operating) == 39
+        if method == "verbalized":  # no shift deploys a threshold on what is said
+            known = replace(known, operating=(), costs=())
+    assert found == known
+
+
 def test_sampling_is_biased_as_its_expectation_says() -> None:
-    """One sample an item makes every bin but the outer two empty: E ECE = E f(1-y) + E (1-f) y."""
+    """One sample per item makes every bin but the outer two empty: E ECE = E f(1-y) + E (1-f) y."""
     n = 40_000
     rng = np.random.default_rng(4)
     f: FloatArray = rng.beta(2, 2, n)
     labels = (rng.random(n) < f).astype(np.int64)
-    answered = ask(design.make("sampling", labels, queries=1), labels, f)
-    ece = binned_ece(labels, sampled_shares(n, answered.items, answered.answers), 5).ece
+    answered = ask(make_design("sampling", labels, queries=1), f)
+    ece = float(binned_ece(labels, sampled_shares(n, answered.items, answered.answers), 5).ece)
     expected = 2 * float((f * (1 - f)).mean())
     # of n items, each wrong with its own chance: a binomial's sd is at most 1/(2 sqrt n)
     assert abs(ece - expected) < 4 / (2 * np.sqrt(n))

@@ -14,15 +14,17 @@ import pytest
 
 from blindcal import design
 from blindcal.auditing import batch_sender as batched
-from blindcal.auditing.batch_sender import Polling, run_batched
-from blindcal.auditing.job import Job, Limits, Progress, RunOutcome
-from blindcal.auditing.live_sender import run
+from blindcal.auditing.batch_sender import Polling, ask_in_batches
+from blindcal.auditing.job import Job, RunOutcome
+from blindcal.auditing.limits import Limits
+from blindcal.auditing.live_sender import ask_live
 from blindcal.endpoints.batches import Batches
 from blindcal.endpoints.http import Address, HttpEndpoint
 from blindcal.endpoints.query_format import TokenQuestion
 from blindcal.errors import EndpointError, FatalError, PendingError
+from blindcal.methods import make_design
 from blindcal.prices import Prices
-from blindcal.records import IntArray, Round, Usage
+from blindcal.records import IntArray, Progress, Round, Usage
 from blindcal.simulation.http_server import HttpResponse
 from blindcal.simulation.replay import Server
 from blindcal.simulation.replay_batches import BatchBehaviour, Fate, Trouble
@@ -39,11 +41,11 @@ SOON = Limits(backoff=0.001, patience=20)
 
 
 def one_round(seed: int = 0) -> design.Design:
-    return design.make("latent", LABELS, seed=seed, adaptive=False)
+    return make_design("latent", LABELS, seed=seed, adaptive=False)
 
 
 def two_rounds() -> design.Design:
-    return design.make("extraction", LABELS, queries=2)
+    return make_design("extraction", LABELS, queries=2)
 
 
 @contextlib.asynccontextmanager
@@ -76,13 +78,13 @@ async def go(
 ) -> RunOutcome:
     with opened(Store, path) as store:
         job = Job(items(N), TokenQuestion(PAIR, seed=3), store, limits, **more)
-        return await run_batched(asking or one_round(), job, Batches(endpoint), polling=polling)
+        return await ask_in_batches(asking or one_round(), job, Batches(endpoint), polling=polling)
 
 
 async def live(endpoint: HttpEndpoint, path: Path, asking: design.Design | None = None) -> RunOutcome:
     with opened(Store, path) as store:
         job = Job(items(N), TokenQuestion(PAIR, seed=3), store)
-        return await run(asking or one_round(), job, endpoint)
+        return await ask_live(asking or one_round(), job, endpoint)
 
 
 def same(one: RunOutcome, other: RunOutcome) -> bool:
@@ -95,7 +97,7 @@ def same(one: RunOutcome, other: RunOutcome) -> bool:
 @pytest.mark.parametrize("method", ["latent", "blind", "sampling", "temperature", "extraction", "twice"])
 def test_batches_bring_what_live_queries_bring(method: str, tmp_path: Path) -> None:
     """Every method's answers through batches are those of the same design and seed asked live."""
-    asking = design.make(
+    asking = make_design(
         "latent" if method == "twice" else method,
         LABELS,
         queries={"latent": 1, "blind": 1, "twice": 1.5}.get(method, 2),
@@ -219,7 +221,7 @@ async def crash(endpoint: HttpEndpoint, path: Path, moment: Moments) -> bool:
         store.moment = moment
         try:
             job = Job(items(N), TokenQuestion(PAIR, seed=3), store, SOON)
-            await run_batched(two_rounds(), job, client, polling=QUICK)
+            await ask_in_batches(two_rounds(), job, client, polling=QUICK)
         except CrashError:
             return True
     return False

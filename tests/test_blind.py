@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from blindcal.errors import InputError, NotIdentifiedError
 from blindcal.estimate.blind import BlindResult, blind, blind_subsets
 from blindcal.estimate.truth import bins_blind, blind_bounds
-from blindcal.records import FloatArray, IntArray
+from blindcal.records import Estimate, FloatArray, IntArray
 
 NAN = float("nan")
 
@@ -59,7 +59,7 @@ def test_gaps_are_those_of_the_formula(bins: int, seed: int) -> None:
     found = blind(labels, thresholds, answers, bins)
     naive = naive_gaps(labels, thresholds, answers, bins)
     assert found.gaps == pytest.approx(naive, abs=1e-12)
-    assert found.ece == pytest.approx(sum(map(abs, naive)), abs=1e-12)
+    assert found.ece.value == pytest.approx(sum(map(abs, naive)), abs=1e-12)
 
 
 @given(st.integers(1, 400), st.integers(1, 20), st.integers(0, 99))
@@ -108,7 +108,7 @@ def test_gaps_have_their_expectation_and_variance_within_the_bound() -> None:
     for k in range(audits):
         f = rng.random(n)
         found = audit((rng.random(n) < f**2).astype(np.int64), f, bins, rng)
-        gaps[k], eces[k] = found.gaps, found.ece
+        gaps[k], eces[k] = found.gaps, float(found.ece)
     expected = np.array([expected_gap(m, bins) for m in range(1, bins + 1)])
     bounds = blind_bounds(n, bins, lipschitz=2.0)
     # the mean of `audits` draws, each of variance at most 2M/N: four standard errors
@@ -143,7 +143,8 @@ def test_the_estimate_is_consistent() -> None:
         squares = []
         for _ in range(audits):
             f = rng.random(n)
-            squares.append((audit((rng.random(n) < f**2).astype(np.int64), f, bins, rng).ece - 1 / 6) ** 2)
+            found = audit((rng.random(n) < f**2).astype(np.int64), f, bins, rng)
+            squares.append((float(found.ece) - 1 / 6) ** 2)
         errors.append(math.sqrt(float(np.mean(squares))))
         assert np.mean(squares) <= blind_bounds(n, bins, lipschitz=2.0).mse
     assert errors == sorted(errors, reverse=True)
@@ -188,8 +189,10 @@ def test_a_missing_class_is_noted(label: int) -> None:
     rng = np.random.default_rng(0)
     found = audit(np.full(500, label), rng.random(500), 5, rng)
     assert any(f"all labels are {label}" in note for note in found.notes)
-    # f uniform: the error against a constant label is 1/2 in mean; sd from blind's own bound
-    assert abs(found.ece - 0.5) < 4 * math.sqrt(blind_bounds(500, 5).variance)
+    # f uniform: the error against a constant label is 1/2 in mean. Where all gaps have one sign, only 0.2
+    # times the shares of the four subsets of 100 that are asked vary in it, by .16, .24, .24 and .16 / 100
+    assert np.unique(np.sign(found.gaps)).size == 1
+    assert float(found.ece) == pytest.approx(0.5, abs=4 * 0.2 * math.sqrt(0.8 / 100))
 
 
 @given(st.integers(0, 10_000))
@@ -208,7 +211,41 @@ def test_the_invalid_bound_holds_for_every_way_the_answers_could_have_been(seed:
         return
     for fill in (np.zeros(n, int), np.ones(n, int), labels, 1 - labels, rng.integers(0, 2, n)):
         complete = blind(labels, thresholds, np.where(lost, fill, answers), bins)
-        assert abs(complete.ece - found.ece) <= found.invalid_bound + 1e-12
+        assert abs(float(complete.ece) - float(found.ece)) <= found.invalid_bound + 1e-12
+
+
+@pytest.mark.parametrize("bins", [1, 4, 5])
+def test_findings_are_sums_of_signed_gaps(bins: int) -> None:
+    """Leaning adds up all gaps, overconfidence those above 1/2 less those below, and none around 1/2."""
+    rng = np.random.default_rng(6)
+    f = rng.random(400)
+    labels = (rng.random(400) < f**2).astype(np.int64)
+    thresholds, answers = asked(f, bins, rng)
+    answers[:40] = -1
+    result = blind(labels, thresholds, answers, bins)
+    found = result.findings()
+    assert found.ece == result.ece == Estimate(float(np.abs(result.gaps).sum()))
+    assert [one.gap.value for one in found.bins] == result.gaps.tolist()
+    assert [(one.low, one.high) for one in found.bins] == [(m / bins, (m + 1) / bins) for m in range(bins)]
+    assert found.leaning.value == pytest.approx(sum(result.gaps))
+    below, above = range(bins // 2), range(bins - bins // 2, bins)
+    over = sum(result.gaps[m] for m in above) - sum(result.gaps[m] for m in below)
+    assert found.overconfidence.value == pytest.approx(over)
+    bound = result.invalid_bound
+    assert (bound > 0) == (bins > 1)
+    assert found.ece_if_invalid == (
+        max(0.0, float(result.ece) - bound),
+        min(1.0, float(result.ece) + bound),
+    )
+    assert (found.accuracy, found.curve, found.operating) == (Estimate(None), None, ())
+
+
+def test_findings_say_which_gaps_are_not_known() -> None:
+    """Where a subset has no valid answer the gaps beside it and all sums of them are unknown."""
+    found = blind([1, 0, 1, 0], [0.0, 0.2, 0.4, 0.8], [1, 1, 0, 0], bins=5).findings()
+    assert [one.gap.value is None for one in found.bins] == [False, False, True, True, False]
+    assert (found.ece, found.leaning, found.overconfidence) == (Estimate(None),) * 3
+    assert found.ece_if_invalid == (0.0, 1.0)
 
 
 def test_valid_answers_have_no_bound_to_state() -> None:

@@ -17,10 +17,11 @@ from click.testing import CliRunner
 
 from blindcal import design
 from blindcal.auditing.audit import audit
-from blindcal.auditing.job import Limits
+from blindcal.auditing.limits import Limits
 from blindcal.cli import app
 from blindcal.errors import ConfigError, InputError
 from blindcal.items.files import load
+from blindcal.methods import METHODS
 from blindcal.planning import shapes
 from blindcal.prices import Prices
 from blindcal.results.result import AuditResult
@@ -130,7 +131,7 @@ def test_the_money_decides_how_many_items_other_methods_ask(
 ) -> None:
     """As many items as it pays for are asked, each as often as ever; more money asks more, nothing twice."""
     probe, once = unit
-    queries = design.METHODS[method].queries * (0.75 if method == "blind" else 1)
+    queries = METHODS[method].queries * (0.75 if method == "blind" else 1)
     small, large = (probe + share * queries * once for share in (0.4, 0.8))
     first = spend(items, server, tmp_path / "run", small, method=method)
     assert first.complete
@@ -254,13 +255,13 @@ def test_a_killed_run_keeps_to_its_budget_and_its_decision(items: Path, tmp_path
 def test_asking_ends_when_nothing_is_left_to_learn() -> None:
     """A thousand queries of two items end after the few that pin them down."""
     labels, p = np.array([0, 1]), np.array([0.2, 0.9])
-    answered = ask(design.LatentDesign(labels, 1000.0, 0), labels, p)
+    answered = ask(design.LatentDesign(labels, 1000.0, 0), p)
     assert len(answered) < 60
 
 
 def test_absurd_numbers_of_queries_are_refused() -> None:
-    """More than a hundred queries an item is refused, with the reason."""
+    """More than a hundred queries per item is refused, with the reason."""
     with pytest.raises(
-        ConfigError, match="queries must be at most 100 an item: more would tell nothing more"
+        ConfigError, match="queries must be at most 100 per item: more would tell nothing more"
     ):
         Settings(model="m", queries=1000)

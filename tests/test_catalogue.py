@@ -125,11 +125,11 @@ def test_a_wrong_file_is_refused(tmp_path: Path) -> None:
     put(tmp_path / "mmlu_test.jsonl", BOOLQ)
     with pytest.raises(InputError, match=r"mmlu: a row lacks 'subject' \(it has: question, passage, answer"):
         list(SETS["mmlu"].records(tmp_path))
-    with pytest.raises(InputError, match=r"^mmlu: --data-dir .*none: no such folder"):
-        open_items("mmlu", data_dir=tmp_path / "none")
+    with pytest.raises(InputError, match=r"^mmlu: data_dir=.*none': no such folder"):
+        open_items("mmlu", RecordFormat(data_dir=str(tmp_path / "none")))
     (tmp_path / "empty").mkdir()
     with pytest.raises(InputError, match=r"none of its files is there; they are looked for as mmlu_test\.\*"):
-        open_items("mmlu", data_dir=tmp_path / "empty")
+        open_items("mmlu", RecordFormat(data_dir=str(tmp_path / "empty")))
     bad = [{**MMLU[0], "answer": "E"}]
     put(tmp_path / "mmlu_test.jsonl", bad)
     with pytest.raises(InputError, match="an answer must be 0 to 3 or A to D, not 'E'"):
@@ -257,8 +257,8 @@ def test_unknown_names_list_what_exists(tmp_path: Path) -> None:
         assert isinstance(refused.exception, BlindcalError)
         assert "the sets are boolq, mmlu, builtin and hf:NAME[:CONFIG][@SPLIT]" in str(refused.exception)
     assert not run.exists()
-    with pytest.raises(InputError, match="--data-dir is for boolq and mmlu, not for builtin"):
-        open_items("builtin", data_dir="x")
+    with pytest.raises(InputError, match=r"data_dir=\.\.\. is for boolq and mmlu, not for builtin"):
+        open_items("builtin", RecordFormat(data_dir="x"))
 
 
 def test_a_file_goes_before_a_set_of_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -299,8 +299,8 @@ def test_a_set_is_audited_by_name_or_file_with_its_own_words(
     assert by_name.ece == by_file.ece
     assert [token.text for token in by_name.targets.positive] == ["True"]
     assert by_name.settings["negative"] == "False"
-    assert Settings(model="m", positive="Ja").resolved(9, ("True", "False")).words == ("Ja", "False")
-    assert Settings(model="m").resolved(9).words == ("Yes", "No")
+    assert Settings(model="m", positive="Ja").resolved(9, ("True", "False")).answer_words == ("Ja", "False")
+    assert Settings(model="m").resolved(9).answer_words == ("Yes", "No")
 
 
 def test_words_that_differ_or_make_no_sense_are_refused(tmp_path: Path) -> None:

@@ -13,9 +13,11 @@ from click.testing import CliRunner, Result
 
 import results
 from blindcal.cli import app
+from blindcal.errors import InputError
+from blindcal.records import Estimate
 from blindcal.report.check_summary import junit, summary
-from blindcal.results.check import CheckResult, Limit, check
-from blindcal.results.result import AuditResult, Estimate
+from blindcal.results.check import CheckResult, check
+from blindcal.results.result import AuditResult
 from blindcal.results.run import open_run
 from blindcal.simulation.replay import Server
 from commanding import blindcal
@@ -44,7 +46,7 @@ def run(items: Path, server: Server) -> Path:
 def bound(run: Path, quantity: str, confidence: float) -> tuple[float, float]:
     """The estimate, and the upper end of its interval that is passed with probability 1 - confidence."""
     read = open_run(run)
-    between = read.fit(REFITS).interval(quantity, 2 * confidence - 1, bins=len(read.result.bins))
+    between = getattr(read.fit(level=2 * confidence - 1, resamples=REFITS), quantity)
     value = getattr(read.result, quantity).value
     return value, between.high
 
@@ -75,7 +77,7 @@ def test_more_confidence_asks_for_more(run: Path) -> None:
 
 
 def test_the_estimate_may_decide_alone(run: Path) -> None:
-    """--estimate holds a limit just beside the figure, and says that it did."""
+    """--estimate holds a limit just beside the estimate, and says that it did."""
     value, _ = bound(run, "ece", 0.95)
     found = held(run, "--max-ece", value + 1e-6, "--estimate")
     assert found.exit_code == 0
@@ -92,7 +94,7 @@ def test_all_limits_must_hold(run: Path) -> None:
 
 
 def test_json_says_what_was_compared(run: Path) -> None:
-    """One object a run, with the estimate and its bound as the fit has them."""
+    """One object per run, with the estimate and its bound as the fit has them."""
     found = held(run, "--max-ece", 0.5, "--json")
     record = json.loads(found.stdout)
     value, high = bound(run, "ece", 0.95)
@@ -117,7 +119,7 @@ def test_a_method_without_intervals_needs_the_estimate(items: Path, server: Serv
     folder = audited(items, server, tmp_path / "blind", method="blind")
     found = held(folder, "--max-ece", 0.9)
     assert found.exit_code == 4
-    assert "--estimate" in found.output
+    assert "blind gives no intervals; --estimate checks the estimates themselves" in found.output
     assert held(folder, "--max-ece", 0.9, "--estimate").exit_code == 0
 
 
@@ -126,7 +128,7 @@ def test_answers_of_another_method_read_by_latent_have_bounds(
 ) -> None:
     """What counts is who read the answers, not who asked for them."""
     out = audited(items, server, tmp_path / "run", method="extraction", queries=2, estimator="latent")
-    found = check(out, [Limit("ece", 0.9)], resamples=REFITS)
+    found = check(out, max_ece=0.9, resamples=REFITS)
     assert found.outcome == "passed"
     assert found.verdicts[0].bound is not None
 
@@ -134,6 +136,8 @@ def test_answers_of_another_method_read_by_latent_have_bounds(
 def test_without_a_limit_or_a_run_it_says_so(run: Path, tmp_path: Path) -> None:
     """No limit is a wrong command line, no run an error: neither passes."""
     assert held(run).exit_code == 2
+    with pytest.raises(InputError, match="no limit to check"):
+        check(run)
     assert held(tmp_path / "nothing", "--max-ece", 0.1).exit_code == 1
 
 
@@ -144,27 +148,28 @@ def stored(tmp_path: Path, name: str = "result.json", **changes: object) -> Path
 
 
 def test_a_forced_audit_passes_nothing(tmp_path: Path) -> None:
-    """Figures of an endpoint that the probe found unfit may mean nothing, however good they look."""
-    found = check(stored(tmp_path, probe={"forced": True}), [Limit("ece", 0.5)])
+    """Estimates of an endpoint that the probe found unfit may mean nothing, however good they look."""
+    found = check(stored(tmp_path, probe={"forced": True}), max_ece=0.5)
     assert found.outcome == "undecided"
 
 
 def test_an_unfinished_audit_passes_only_if_allowed(tmp_path: Path) -> None:
     """Part of an audit holds no limit, unless part of it is to count; what it breaks is broken."""
     path = stored(tmp_path, complete=False, stopped="max-queries reached")
-    limits = [Limit("ece", 0.9), Limit("invalid", 0.5)]
-    found = check(path, limits)
+    found = check(path, max_ece=0.9, max_invalid=0.5)
     assert {one.outcome for one in found.verdicts} == {"undecided"}
     assert all("stopped early" in one.why for one in found.verdicts)
-    assert check(path, limits, partial=True).outcome == "passed"
-    assert check(path, [Limit("ece", 0.0)]).outcome == "failed"
-    assert blindcal("check", path, "--max-ece", 0.9).exit_code == 4
+    assert check(path, max_ece=0.9, max_invalid=0.5, partial=True).outcome == "passed"
+    assert check(path, max_ece=0.0).outcome == "failed"
+    stopped = blindcal("check", path, "--max-ece", 0.9)
+    assert stopped.exit_code == 4
+    assert "--partial lets it pass" in stopped.output
     assert blindcal("check", path, "--max-ece", 0.9, "--partial").exit_code == 0
 
 
 def test_what_could_not_be_told_is_undecided(tmp_path: Path) -> None:
-    """A figure that is null holds no limit."""
-    assert check(stored(tmp_path, ece=Estimate(None)), [Limit("ece", 0.5)]).outcome == "undecided"
+    """An estimate that is unknown holds no limit."""
+    assert check(stored(tmp_path, ece=Estimate(None)), max_ece=0.5).outcome == "undecided"
 
 
 def test_invalid_answers_are_counted(tmp_path: Path) -> None:
@@ -173,20 +178,19 @@ def test_invalid_answers_are_counted(tmp_path: Path) -> None:
     path = stored(tmp_path, counts=counts)
     found = blindcal("check", path, "--max-invalid", 0.05)
     assert found.exit_code == 3
-    assert "whatever the invalid answers were" in found.output
+    assert "whatever the invalid answers would have been" in found.output
 
 
 HOSTILE = "<b>|`x`|\x1b[31m\u202e\uffff [a](http://b) @team ::error::"
 
 
 def several(tmp_path: Path) -> list[CheckResult]:
-    limits = [Limit("ece", 0.2), Limit("accuracy", 0.74), Limit("auroc", 0.9)]
     paths = [stored(tmp_path, "a.json"), stored(tmp_path, "b.json", model=HOSTILE)]
-    return [check(path, limits) for path in paths]
+    return [check(path, max_ece=0.2, min_accuracy=0.74, min_auroc=0.9) for path in paths]
 
 
 def test_junit_reads_the_report(tmp_path: Path) -> None:
-    """A suite a run, a case a limit; what failed and what is undecided are failures with a reason."""
+    """A suite per run, a case per limit; what failed and what is undecided are failures with a reason."""
     root = ElementTree.fromstring(junit(several(tmp_path)))
     assert (root.tag, root.get("tests"), root.get("failures")) == ("testsuites", "6", "4")
     suite = root[0]

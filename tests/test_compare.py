@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 from html import escape
 from html.parser import HTMLParser
 from pathlib import Path
@@ -11,18 +12,23 @@ from typing import Any
 
 import numpy as np
 import pytest
+from markupsafe import Markup
 
 import blindcal as bc
-from blindcal import design
 from blindcal.estimate.latent import LatentFit
 from blindcal.estimate.paired import Difference, differences
-from blindcal.records import FloatArray, IntArray
+from blindcal.methods import make_design
+from blindcal.records import Estimate, FloatArray, IntArray
+from blindcal.report.comparison import comparison_page, draw_comparison, labels_of
+from blindcal.report.plots import save_drawings
 from blindcal.results.compare import RunComparison, better, compare, differing, headline, pairing
 from blindcal.results.run import open_run
 from blindcal.simulation.simulate import ask
 from browsing import CONTRAST, Seen, chromium
 from commanding import blindcal
 from deciding import TEMPLATE, audited, model, serving, write_items
+from reporting import finished
+from reporting import population as people
 
 N = 600
 LABELS, SHARP = model(N, 8)
@@ -67,10 +73,12 @@ def test_a_real_difference_is_shown_and_none_is_not(runs: dict[str, Path]) -> No
     assert found.paired
     assert (found.common, found.reworded, found.only_first, found.only_second) == (N, 0, 0, 0)
     one = by_name(found.differences)
-    assert one["ece"].low > 0
-    assert one["ece"].value == one["ece"].second - one["ece"].first
-    assert one["ece"].first == open_run(runs["sharp"]).result.ece.value
-    assert one["auroc"].low < 0 < one["auroc"].high
+    ece = one["ece"]
+    assert ece.difference.low is not None
+    assert ece.difference.low > 0
+    assert float(ece.difference) == float(ece.second) - float(ece.first)
+    assert ece.first.value == open_run(runs["sharp"]).result.ece.value
+    assert 0 in one["auroc"].difference
     assert set(one) == {"ece", "accuracy", "auroc", "brier", "log_loss"}
 
 
@@ -121,7 +129,8 @@ def test_the_command_says_it_in_text_json_and_a_page(runs: dict[str, Path], tmp_
     assert found["paired"] is True
     text = page.read_text()
     for one in found["differences"]:
-        for number in (f"{one['first']:.4f}", f"{one['value']:+.4f}", f"{one['low']:+.4f}"):
+        off = one["difference"]
+        for number in (f"{one['first']['value']:.4f}", f"{off['value']:+.4f}", f"{off['low']:+.4f}"):
             assert number in shown
             assert number in text
     assert "higher in B" in shown
@@ -181,13 +190,49 @@ def test_the_page_can_be_read_on_every_screen(runs: dict[str, Path], tmp_path: P
                 faintest, where = seen.page.evaluate(CONTRAST)[0]
                 assert faintest >= 4.5, where
                 assert "Hand on heart" in seen.text("#settings")
-                assert "600 in other words" in seen.text(".tiles")
+                assert "600 reworded" in seen.text(".tiles")
+
+
+def test_the_page_shows_every_difference_and_every_caveat(tmp_path: Path) -> None:
+    """Each difference with its interval, which run is better, and what weakens the comparison."""
+    labels, p = people(80)
+    one, two = finished("runs/one", labels, p), finished("runs/two", labels, 1 - p, seed=7)
+    doubtful: dict[str, Any] = {
+        "semantics": "sum",
+        "complete": False,
+        "probe": {"forced": True, "objection": "no"},
+    }
+    two = replace(two, result=replace(two.result, **doubtful))
+    found = compare(one, two, level=0.975, resamples=40)
+    drawn = draw_comparison([one.result, two.result], labels_of(found))
+    page = " ".join(Markup(comparison_page(found, drawn, (one, two))).striptags().split())
+    for each in found.differences:
+        off = each.difference
+        assert off.low is not None
+        assert off.high is not None
+        sides = f"A {float(each.first):.4f}B {float(each.second):.4f}"
+        assert f"{sides}{float(off):+.4f}{off.low:+.4f} to {off.high:+.4f}" in page
+    assert "its 97.5% interval" in page
+    assert "lower in BA is better" in page
+    for note in (
+        "Run A has only 80 items",
+        "Run B has only 80 items",
+        "Run B was forced although the probe found a problem",
+        "Run B was stopped early",
+        "The runs measured different things",
+    ):
+        assert note in page
+    assert "Run A was" not in page
+    files = {path.name for path in save_drawings(drawn, tmp_path)}
+    assert files == {path.name for path in tmp_path.iterdir()}
+    names = ("calibration-curves", "reliability-curves")
+    assert files == {f"{name}.{kind}" for name in names for kind in ("png", "svg")}
 
 
 def made_up(**found: tuple[float, float, float]) -> RunComparison:
-    """A comparison with these differences: the second's figure, and the ends of the difference's interval."""
+    """A comparison with these differences: the second's value, and the ends of the difference's interval."""
     differences = tuple(
-        Difference(name, 0.1, second, second - 0.1, low, high, 0.3, 0.95)
+        Difference(name, Estimate(0.1), Estimate(second), Estimate(second - 0.1, low, high, 0.95), 0.3)
         for name, (second, low, high) in found.items()
     )
     return RunComparison("a", "b", ("m", "n"), 100, 0, 0, 0, 5, 0.95, differences)
@@ -199,14 +244,16 @@ def test_the_headline_reads_no_more_than_is_shown() -> None:
     lower = headline(made_up(ece=(0.06, -0.07, -0.01), **none))
     told = "B's calibration error is 4.0 points lower than A's: 6.0% against 10.0%"
     assert lower[0] == f"{told} (95% sure: 1.0 to 7.0 points)."
-    assert lower[1] == "But accuracy and AUROC do not differ by more than noise may."
+    assert lower[1] == "Accuracy and AUROC do not differ significantly."
     alike = headline(made_up(ece=(0.09, -0.05, 0.03), **none))
-    assert alike[0].startswith("No difference in calibration error is shown: A has 10.0% and B 9.0%")
+    assert alike[0].startswith(
+        "The runs do not differ significantly in calibration error: A has 10.0%, B has 9.0%"
+    )
     assert "at most 5.0 points" in alike[0]
-    assert alike[1] == "Nor do accuracy and AUROC differ by more than noise may."
+    assert alike[1] == "Accuracy and AUROC do not differ significantly."
     lone = headline(made_up(ece=(0.09, -0.05, 0.03), **{**none, "brier": (0.2, 0.05, 0.15)}))
     assert lone[1] == "Brier score is higher in B."
-    assert "in up to 20% of comparisons" in lone[2]
+    assert "up to 20% of comparisons" in lone[2]
     both = made_up(ece=(0.2, 0.05, 0.15), accuracy=(0.05, -0.09, -0.01), brier=(0.2, 0.05, 0.15))
     assert headline(both)[1] == "Brier score is higher and accuracy is lower in B."
     assert [better(one) for one in both.differences] == ["A", "A", "A"]
@@ -239,7 +286,7 @@ def population(n: int, seed: int) -> tuple[IntArray, FloatArray, FloatArray]:
 
 
 def fitted(labels: IntArray, f: FloatArray, seed: int) -> LatentFit:
-    asked = ask(design.make("latent", labels, seed=seed), labels, f)
+    asked = ask(make_design("latent", labels, seed=seed), f)
     return bc.latent(labels[asked.items], asked.shifts, asked.answers, 0.0, asked.items, resamples=60)
 
 
@@ -259,8 +306,8 @@ def test_paired_intervals_hold_the_difference_and_are_narrower() -> None:
         same = np.arange(300)
         paired, apart = (by_name(differences(first, second, units)) for units in ((same, same), None))
         for name, value in truth.items():
-            missed[name] += not paired[name].low <= value <= paired[name].high
-        widths.append((paired["brier"].high - paired["brier"].low, apart["brier"].high - apart["brier"].low))
+            missed[name] += value not in paired[name].difference
+        widths.append((paired["brier"].difference.half_width, apart["brier"].difference.half_width))
     assert max(missed.values()) <= 3
     mean = np.mean(widths, axis=0)
     assert mean[0] < 0.9 * mean[1]

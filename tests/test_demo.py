@@ -24,7 +24,7 @@ real = pytest.mark.skipif(
 
 @real
 def test_the_demo_audits_a_real_model_from_end_to_end(tmp_path: Path) -> None:
-    """A real llama.cpp server is probed, asked one query a question over HTTP, and estimated from."""
+    """A real llama.cpp server is probed, asked one query per question over HTTP, and estimated from."""
     done = CliRunner().invoke(command, ["--n", "20", "--port", "0", "--out", str(tmp_path)])
     assert done.exit_code == 0, done.output
     result = json.loads((tmp_path / "result.json").read_text())
@@ -33,7 +33,7 @@ def test_the_demo_audits_a_real_model_from_end_to_end(tmp_path: Path) -> None:
     assert result["counts"]["positive"] + result["counts"]["negative"] == 20
     assert 0 <= result["ece"]["low"] <= result["ece"]["high"] <= 1
     assert len((tmp_path / "answers.csv").read_text().splitlines()) == 21
-    assert "Your own model" in done.output
+    assert "To audit your own model" in done.output
 
 
 def test_what_cannot_work_fetches_and_writes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 
 import blindcal as bc
-from blindcal import design
 from blindcal.endpoints.http import Address, HttpEndpoint
 from blindcal.errors import NotIdentifiedError
+from blindcal.methods import make_design
 from blindcal.records import FloatArray, IntArray, Message, Request
 from blindcal.results.deployment import deployment
 from blindcal.results.run import open_run
@@ -33,8 +33,8 @@ def test_the_deployed_endpoint_keeps_the_promise_over_http(tmp_path: Path) -> No
     (tmp_path / "audited.jsonl").write_text("".join(lines[:700]))
     with serving(everything, p) as server:
         run = open_run(audited(tmp_path / "audited.jsonl", server, tmp_path / "run"))
-        fit = run.fit(300)
-        point = fit.operating_point(precision=0.9, max_shift=run.max_shift)
+        fit = run.fit(resamples=300)
+        point = fit.choose_threshold(precision=0.9, max_shift=run.max_shift).point
         bias = {int(token): value for token, value in deployment(run, point.shift).logit_bias.items()}
 
         async def decide() -> list[bool]:
@@ -46,8 +46,8 @@ def test_the_deployed_endpoint_keeps_the_promise_over_http(tmp_path: Path) -> No
         said = np.array(asyncio.run(decide()))
     assert (said == (p[700:] >= point.threshold)).mean() > 0.998  # the bias has four digits
     right = labels[700:][said]
-    assert right.mean() in fit.next_right(point.threshold, right.size)
-    assert said[labels[700:] == 1].mean() == pytest.approx(point.recall, abs=0.1)
+    assert right.mean() in fit.next_precision(point.threshold, right.size)
+    assert said[labels[700:] == 1].mean() == pytest.approx(point.recall.value, abs=0.1)
 
 
 def recorded() -> tuple[IntArray, FloatArray]:
@@ -77,18 +77,18 @@ def test_promises_about_a_real_model_are_kept_on_the_other_half() -> None:
     for seed in range(8):
         order = np.random.default_rng([seed, 6]).permutation(labels.size)
         ours, theirs = order[:1635], order[1635:]
-        asked = ask(design.make("latent", labels[ours], seed=seed), labels[ours], p[ours])
+        asked = ask(make_design("latent", labels[ours], seed=seed), p[ours])
         fit = bc.latent(
             labels[ours][asked.items], asked.shifts, asked.answers, 0.0, asked.items, resamples=200
         )
         for goal in (0.8, 0.85):
             try:
-                point = fit.operating_point(precision=goal)
+                threshold = fit.choose_threshold(precision=goal).point.threshold
             except NotIdentifiedError:
                 silent[goal] += 1
                 continue
-            right = labels[theirs][p[theirs] >= point.threshold]
-            missed[goal] += right.mean() not in fit.next_right(point.threshold, right.size)
+            right = labels[theirs][p[theirs] >= threshold]
+            missed[goal] += right.mean() not in fit.next_precision(threshold, right.size)
             # its own two standard errors
             short[goal] += right.mean() < goal - 2 * np.sqrt(goal * (1 - goal) / right.size)
     assert silent[0.8] == 0

@@ -7,13 +7,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from blindcal import design
+from blindcal.design import TEMPERATURES, BlindDesign, Design, LatentDesign, answer_design, best_splits
 from blindcal.errors import InputError
 from blindcal.estimate.grid import CELLS, EDGES_S, MID_P
 from blindcal.estimate.model import working_table
 from blindcal.estimate.patterns import count_patterns
+from blindcal.methods import METHODS, count_queries, estimator_of, make_design
 from blindcal.records import INVALID, AnswerTable, FloatArray, IntArray, Round
 from blindcal.simulation.simulate import ask, generate, log_odds, respond
+from fitting import columns
 
 CASES = [
     ("latent", 1.0),
@@ -28,11 +30,11 @@ CASES = [
 ]
 
 
-def rounds_of(plan: design.Design, p: FloatArray, seed: int = 0) -> list[tuple[Round, IntArray]]:
+def rounds_of(design: Design, p: FloatArray, seed: int = 0) -> list[tuple[Round, IntArray]]:
     """All rounds with their answers."""
     rng = np.random.default_rng(seed)
     answered, rounds = AnswerTable.empty(), []
-    while (asked := plan.next_round(answered)) is not None:
+    while (asked := design.next_round(answered)) is not None:
         answers = respond(log_odds(p), asked, rng)
         rounds.append((asked, answers))
         answered = answered.with_round(asked, answers)
@@ -56,11 +58,11 @@ def test_every_round_can_be_made_again_from_the_answers_before_it(method: str, q
     """A new design with the same seed and the same history hands out the very same next round."""
     labels, p = generate(300, 1)
     answered = AnswerTable.empty()
-    for asked, answers in rounds_of(design.make(method, labels, queries=queries, seed=5), p):
-        again = design.make(method, labels, queries=queries, seed=5).next_round(answered)
+    for asked, answers in rounds_of(make_design(method, labels, queries=queries, seed=5), p):
+        again = make_design(method, labels, queries=queries, seed=5).next_round(answered)
         assert same(asked, again)
         answered = answered.with_round(asked, answers)
-    assert design.make(method, labels, queries=queries, seed=5).next_round(answered) is None
+    assert make_design(method, labels, queries=queries, seed=5).next_round(answered) is None
 
 
 @pytest.mark.parametrize(("method", "queries"), [case for case in CASES if case[0] != "extraction"])
@@ -68,7 +70,7 @@ def test_another_seed_asks_otherwise(method: str, queries: float) -> None:
     """Seeds matter: two of them share no first round."""
     labels, _ = generate(300, 1)
     first, second = (
-        design.make(method, labels, queries=queries, seed=seed).next_round(AnswerTable.empty())
+        make_design(method, labels, queries=queries, seed=seed).next_round(AnswerTable.empty())
         for seed in (0, 1)
     )
     assert first is not None
@@ -80,7 +82,7 @@ def test_another_seed_asks_otherwise(method: str, queries: float) -> None:
 def test_rows_are_finite_and_as_many_as_asked_for(method: str, queries: float, n: int) -> None:
     """Every row names an item, a finite shift and a temperature; the total is the number of queries."""
     labels, p = generate(n, 2)
-    rounds = rounds_of(design.make(method, labels, queries=queries, bins=5), p)
+    rounds = rounds_of(make_design(method, labels, queries=queries, bins=5), p)
     total = 0
     for asked, _ in rounds:
         assert len(asked) == asked.items.size == asked.shifts.size == asked.temperatures.size > 0
@@ -92,6 +94,7 @@ def test_rows_are_finite_and_as_many_as_asked_for(method: str, queries: float, n
         assert total == n - -(-n // 5)
     else:
         assert total == max(1, round(queries * n))
+    assert total == count_queries(method, n, queries, 5)
 
 
 @pytest.mark.parametrize("queries", [1.0, 1.6, 3.0])
@@ -99,7 +102,7 @@ def test_a_round_of_latent_asks_an_item_at_most_once(queries: float) -> None:
     """Within a round no item is asked twice, and the first query of each comes before any second."""
     labels, p = generate(301, 3)
     seen = np.zeros(301, int)
-    for asked, _ in rounds_of(design.make("latent", labels, queries=queries), p):
+    for asked, _ in rounds_of(make_design("latent", labels, queries=queries), p):
         assert np.unique(asked.items).size == len(asked)
         np.add.at(seen, asked.items, 1)
         assert seen.max() <= 1 or seen.min() >= 1
@@ -108,7 +111,7 @@ def test_a_round_of_latent_asks_an_item_at_most_once(queries: float) -> None:
 def test_thresholds_of_latent_are_on_the_grid() -> None:
     """Every shift is the negative of a cell's edge, so that counting loses nothing."""
     labels, p = generate(400, 4)
-    for asked, _ in rounds_of(design.make("latent", labels, queries=2.5), p):
+    for asked, _ in rounds_of(make_design("latent", labels, queries=2.5), p):
         assert np.isin(-asked.shifts, EDGES_S).all()
 
 
@@ -117,7 +120,7 @@ def test_thresholds_of_latent_are_on_the_grid() -> None:
 def test_dither_is_even_within_each_label(n: int, share: float, seed: int) -> None:
     """One round, not adaptive: each label's thresholds lie evenly on (0, 1), one in each of its slices."""
     labels = (np.random.default_rng(seed).random(n) < share).astype(np.int64)
-    asked = design.make("latent", labels, seed=seed, adaptive=False).next_round(AnswerTable.empty())
+    asked = make_design("latent", labels, seed=seed, adaptive=False).next_round(AnswerTable.empty())
     assert asked is not None
     assert len(asked) == n
     thresholds = 1 / (1 + np.exp(asked.shifts))
@@ -135,7 +138,7 @@ def test_dither_does_not_depend_on_the_item() -> None:
     labels, _ = generate(40, 5)
     total = np.zeros(40)
     for seed in range(400):
-        asked = design.make("latent", labels, seed=seed, adaptive=False).next_round(AnswerTable.empty())
+        asked = make_design("latent", labels, seed=seed, adaptive=False).next_round(AnswerTable.empty())
         assert asked is not None
         total[asked.items] += 1 / (1 + np.exp(asked.shifts))
     # a uniform's sd is .289; the mean of 400 has .0144; 4 of them for 40 items
@@ -146,15 +149,15 @@ def test_a_batch_asks_nothing_in_a_round_of_one() -> None:
     """Where a round may take a day, an odd number of items makes no further round for the odd one."""
     labels = np.arange(801) % 2
     for queries, sizes in ((2.0, (801, 400, 401)), (1.5, (801, 401)), (2.4, (801, 400, 400, 321))):
-        made = design.make("latent", labels, queries=queries, adaptive=False)
-        assert isinstance(made, design.LatentDesign)
+        made = make_design("latent", labels, queries=queries, adaptive=False)
+        assert isinstance(made, LatentDesign)
         assert made.sizes == sizes
 
 
 def test_every_stretch_of_the_first_queries_holds_both_labels() -> None:
     """A pilot, or any first part of a run, has the labels in their proportions."""
     labels = (np.arange(400) < 80).astype(np.int64)
-    asked = design.make("latent", labels).next_round(AnswerTable.empty())
+    asked = make_design("latent", labels).next_round(AnswerTable.empty())
     assert asked is not None
     assert len(asked) == 100
     assert labels[asked.items].sum() == pytest.approx(20, abs=1)
@@ -165,7 +168,7 @@ def test_the_second_round_looks_where_answers_vary() -> None:
     rng = np.random.default_rng(0)
     p = rng.beta(90, 10, 2000)
     labels = (rng.random(2000) < p).astype(np.int64)
-    rounds = rounds_of(design.make("latent", labels), p)
+    rounds = rounds_of(make_design("latent", labels), p)
     assert [len(asked) for asked, _ in rounds] == [500, 1500]
     thresholds = 1 / (1 + np.exp(rounds[1][0].shifts))
     near = np.mean(np.abs(thresholds - 0.9) < 0.1)
@@ -176,7 +179,7 @@ def test_the_second_round_looks_where_answers_vary() -> None:
 def test_follow_ups_lie_within_what_is_left_open() -> None:
     """A second query of an item falls strictly inside the interval that its first answer left."""
     labels, p = generate(300, 6)
-    rounds = rounds_of(design.make("latent", labels, queries=3), p)
+    rounds = rounds_of(make_design("latent", labels, queries=3), p)
     low, high = np.zeros(300, int), np.full(300, CELLS)
     for asked, answers in rounds:
         edges = np.searchsorted(EDGES_S, -asked.shifts)
@@ -188,7 +191,7 @@ def test_follow_ups_lie_within_what_is_left_open() -> None:
 def test_follow_ups_take_the_most_uncertain_items() -> None:
     """With a fifth of a query to spare, items whose answers leave the widest doubt are asked again."""
     labels, p = generate(500, 7)
-    rounds = rounds_of(design.make("latent", labels, queries=1.2), p)
+    rounds = rounds_of(make_design("latent", labels, queries=1.2), p)
     answered = AnswerTable.empty()
     for asked, answers in rounds[:-1]:
         answered = answered.with_round(asked, answers)
@@ -207,12 +210,12 @@ def test_follow_ups_take_the_most_uncertain_items() -> None:
 def test_the_best_split_explains_the_most_variance() -> None:
     """The gain of a pattern is the most variance of f that any threshold removes, by trying all of them."""
     labels, p = generate(30, 8)
-    answered = ask(design.make("latent", labels, queries=2), labels, p)
+    answered = ask(make_design("latent", labels, queries=2), p)
     patterns = count_patterns(
         labels, answered.shifts, answered.temperatures, answered.answers, answered.items
     )
     table = working_table(patterns)
-    splits = design.best_splits(patterns, table)
+    splits = best_splits(patterns, table)
     posterior = patterns.posterior(table, slice(None))
 
     def variance(weights: FloatArray) -> float:
@@ -236,18 +239,76 @@ def test_invalid_answers_do_not_stop_a_design() -> None:
     """If every answer is invalid the rounds still come, and end."""
     labels, _ = generate(100, 9)
     for method, queries in CASES:
-        plan = design.make(method, labels, queries=queries)
+        design = make_design(method, labels, queries=queries)
         answered = AnswerTable.empty()
-        while (asked := plan.next_round(answered)) is not None:
+        while (asked := design.next_round(answered)) is not None:
             answered = answered.with_round(asked, np.full(len(asked), INVALID))
-        assert len(answered) > 0
+        assert len(answered) == count_queries(method, 100, queries, 5)
+
+
+@pytest.mark.parametrize(("method", "queries"), [("latent", 2.3), ("extraction", 3.0), ("temperature", 2.0)])
+def test_a_design_goes_on_from_what_is_answered(method: str, queries: float) -> None:
+    """Stopped once there are enough answers and taken up again, a design asks what it would have asked."""
+    labels, p = generate(120, 4)
+    firsts: list[int] = []
+
+    def answer(asked: Round, first: int) -> IntArray:
+        firsts.append(first)
+        return (log_odds(p)[asked.items] + asked.shifts >= 0).astype(np.int64)
+
+    def made() -> Design:
+        return make_design(method, labels, queries=queries, seed=2)
+
+    whole = answer_design(made(), answer)
+    rounds, firsts = firsts, []
+    part = answer_design(made(), answer, enough=1)
+    assert len(firsts) == 1
+    again = answer_design(made(), answer, answered=part)
+    assert firsts == rounds
+    assert rounds[0] == 0
+    for one, other in zip(columns(whole), columns(again), strict=True):
+        assert one.tolist() == other.tolist()
+    assert answer_design(made(), answer, answered=whole) is whole
+
+
+def test_a_later_stage_waits_for_the_earlier_one() -> None:
+    """Each stage is designed as if its items were alone, and starts when the one before is answered."""
+    labels, p = generate(90, 3)
+    first, second = np.arange(0, 90, 3), np.arange(1, 90, 3)
+    answered = ask(make_design("latent", labels, queries=2, seed=1, stages=[first, second]), p)
+    alone = ask(make_design("latent", labels[first], queries=2, seed=1), p[first])
+    size = len(alone)
+    assert first[alone.items].tolist() == answered.items[:size].tolist()
+    assert alone.shifts.tolist() == answered.shifts[:size].tolist()
+    assert set(answered.items[size:].tolist()) == set(second.tolist())
+    assert len(answered) == size + 60
+    with pytest.raises(InputError, match="blind splits all its items at once"):
+        make_design("blind", labels, stages=[first, second])
+
+
+def test_latent_reads_the_answers_of_all_but_what_is_stated() -> None:
+    """Every method has an estimator of its own; `latent` reads what comes as answers of one word."""
+    own = {name: estimator_of(name) for name in METHODS}
+    assert own == {
+        "latent": "latent",
+        "blind": "blind",
+        "sampling": "shares",
+        "extraction": "flips",
+        "temperature": "latent",
+        "verbalized": "stated",
+    }
+    assert {estimator_of(name, "latent") for name in METHODS if name != "verbalized"} == {"latent"}
+    with pytest.raises(InputError, match="latent reads answers of one word, and verbalized gets free text"):
+        estimator_of("verbalized", "latent")
+    with pytest.raises(InputError, match="estimator: must be one of own, latent, got 'best'"):
+        estimator_of("blind", "best")
 
 
 @pytest.mark.parametrize("label", [0, 1])
 def test_one_class_only_is_designed_too(label: int) -> None:
     """A single class gets its queries like two."""
     labels = np.full(200, label)
-    rounds = rounds_of(design.make("latent", labels, queries=2), np.full(200, 0.7))
+    rounds = rounds_of(make_design("latent", labels, queries=2), np.full(200, 0.7))
     assert sum(len(asked) for asked, _ in rounds) == 400
 
 
@@ -255,12 +316,12 @@ def test_one_class_only_is_designed_too(label: int) -> None:
 @settings(max_examples=30)
 def test_subsets_of_blind_differ_by_at_most_one(n: int, bins: int, seed: int) -> None:
     """The thresholds are the paper's edges; t = 0 is not asked and every other item once."""
-    plan = design.make("blind", np.arange(n) % 2, bins=bins, seed=seed)
-    assert isinstance(plan, design.BlindDesign)
-    thresholds = plan.thresholds()
+    design = make_design("blind", np.arange(n) % 2, bins=bins, seed=seed)
+    assert isinstance(design, BlindDesign)
+    thresholds = design.thresholds()
     sizes = np.bincount(np.rint(thresholds * bins).astype(int), minlength=bins)
     assert sizes.max() - sizes.min() <= 1
-    asked = plan.next_round(AnswerTable.empty())
+    asked = design.next_round(AnswerTable.empty())
     if asked is None:
         assert (thresholds == 0).all()
         return
@@ -271,16 +332,16 @@ def test_subsets_of_blind_differ_by_at_most_one(n: int, bins: int, seed: int) ->
 def test_temperatures_of_an_item_differ() -> None:
     """Up to four samples of an item use four different temperatures, all of METHOD 6's, and no shift."""
     labels, p = generate(200, 1)
-    asked = rounds_of(design.make("temperature", labels, queries=4), p)[0][0]
+    asked = rounds_of(make_design("temperature", labels, queries=4), p)[0][0]
     assert (asked.shifts == 0).all()
     for i in range(200):
-        assert sorted(asked.temperatures[asked.items == i]) == sorted(design.TEMPERATURES)
+        assert sorted(asked.temperatures[asked.items == i]) == sorted(TEMPERATURES)
 
 
 def test_fractional_samples_go_to_a_random_part() -> None:
-    """1.5 samples an item: everyone once, half of them twice."""
+    """1.5 samples per item: everyone once, half of them twice."""
     labels, p = generate(200, 1)
-    asked = rounds_of(design.make("sampling", labels, queries=1.5), p)[0][0]
+    asked = rounds_of(make_design("sampling", labels, queries=1.5), p)[0][0]
     counts = np.bincount(asked.items, minlength=200)
     assert np.bincount(counts).tolist() == [0, 100, 100]
     assert (asked.temperatures == 1).all()
@@ -295,6 +356,7 @@ BAD = [
     ({"queries": float("nan")}, "queries: must be a positive number, got nan"),
     ({"queries": float("inf")}, "queries: must be a positive number, got inf"),
     ({"method": "extraction", "queries": 1.5}, "queries: extraction asks a whole number .* got 1.5"),
+    ({"method": "verbalized", "queries": 2}, "queries: verbalized asks each item once, got 2"),
     ({"method": "blind", "bins": 0}, "bins: must be a whole number of at least 1, got 0"),
     ({"labels": []}, "labels: must not be empty"),
     ({"labels": [0, 1, 5]}, r"labels: must be 0 or 1, got .*5.* at position 2"),
@@ -306,4 +368,4 @@ def test_bad_input_is_named(change: dict[str, object], message: str) -> None:
     """The error names the argument, the rule and the value."""
     arguments = {"method": "latent", "labels": [0, 1], **change}
     with pytest.raises(InputError, match=message):
-        design.make(**arguments)  # type: ignore[arg-type]  # on purpose
+        make_design(**arguments)  # type: ignore[arg-type]  # on purpose

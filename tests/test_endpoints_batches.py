@@ -236,7 +236,7 @@ def test_an_endpoint_without_batches_is_named_as_such(status: int) -> None:
         ):
             await Batches(endpoint).check()
 
-    with pytest.raises(FatalError, match=rf"has no batches \({status} at /files\): leave --batch out"):
+    with pytest.raises(FatalError, match=rf"has no batches \({status} at /files\): leave batch=True out"):
         asyncio.run(talk())
 
 

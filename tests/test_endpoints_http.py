@@ -457,5 +457,6 @@ def test_patient_asks_again() -> None:
     assert asyncio.run(talk(Behaviour(fault="429", fault_first=2, retry_after="9"))) == 3
     assert waits == [9, 9]
     assert asyncio.run(talk(Behaviour(fault="500"))) == -4
-    assert waits[2:] == [0.5, 1, 2]
+    assert len(waits[2:]) == 3
+    assert all(longest / 2 <= wait <= longest for wait, longest in zip(waits[2:], (0.5, 1, 2), strict=True))
     assert asyncio.run(talk(Behaviour(fault="401"))) == -1

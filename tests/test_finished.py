@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from blindcal.auditing.audit import audit
-from blindcal.auditing.job import Limits
+from blindcal.auditing.limits import Limits
 from blindcal.errors import InputError, NotIdentifiedError, StoreError
 from blindcal.items.files import load
 from blindcal.records import INVALID
@@ -95,10 +95,10 @@ def test_the_fit_is_the_one_behind_the_result(folder: Path) -> None:
     """Refitted from the run file, figures equal the result's to the last digit, intervals too."""
     run = open_run(folder)
     fit = run.fit(resamples=40)
-    assert fit.ece(5) == run.result.ece.value
-    assert fit.auroc() == run.result.auroc.value
-    assert tuple(fit.interval("accuracy")) == (run.result.accuracy.low, run.result.accuracy.high)
-    assert run.fit().resamples == 1000
+    assert fit.ece == run.result.ece
+    assert fit.auroc == run.result.auroc
+    assert fit.accuracy == run.result.accuracy
+    assert run.fit().resampling.size == 1000
 
 
 @pytest.mark.parametrize("name", ["", "run.sqlite", "result.json"])
@@ -125,7 +125,7 @@ def test_an_interrupted_run_holds_what_was_answered(items: Path, server: Server,
     run = open_run(tmp_path / "run")
     assert not run.result.complete
     assert 0 < len(run.answered) < N
-    assert run.fit(resamples=40).ece(5) == cut.ece.value
+    assert run.fit(resamples=40).ece == cut.ece
     before = (tmp_path / "run" / "result.json").read_bytes()
     audited(items, server, tmp_path / "run")
     (tmp_path / "run" / "result.json").write_bytes(before)
@@ -138,7 +138,7 @@ def test_a_method_without_a_fit_says_which_have_one(items: Path, server: Server,
     audited(items, server, tmp_path / "run", method="blind")
     run = open_run(tmp_path / "run")
     assert len(run.answered) == run.result.counts.positive + run.result.counts.negative
-    with pytest.raises(NotIdentifiedError, match=r"'blind' has no fit.*--method latent or temperature"):
+    with pytest.raises(NotIdentifiedError, match=r"'blind' has no fit.*audit again with estimator='latent'"):
         run.fit()
 
 

@@ -2,35 +2,41 @@
 
 from __future__ import annotations
 
+import ast
+import asyncio
 import csv
 import json
 import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
+import click
 import numpy as np
 import pytest
 from scipy.special import expit, logsumexp
 
 from blindcal.auditing.audit import audit
-from blindcal.auditing.job import Progress
-from blindcal.cli.audit import show
+from blindcal.auditing.probe_endpoint import EndpointProbe, probe
+from blindcal.cli import COMMANDS, app
+from blindcal.cli.console import command_line_option
+from blindcal.cli.result_summary import print_result
 from blindcal.endpoints.http import Address, keyless
 from blindcal.errors import BlindcalError, ConfigError
 from blindcal.estimate.truth import binned_ece
 from blindcal.items.files import load
 from blindcal.methods import measures
 from blindcal.progress_bar import ProgressBar
-from blindcal.records import Usage
-from blindcal.results.result import AuditResult, Estimate
+from blindcal.records import Estimate, Progress, Usage
+from blindcal.results.result import AuditResult
 from blindcal.settings import Settings
 from blindcal.simulation.recording import Recording
-from blindcal.simulation.replay import Server, running
-from commanding import blindcal
+from blindcal.simulation.replay import Behaviour, Server, running
+from commanding import blindcal, printed_error
 from results import around, part
 from results import result as made_up
 
@@ -71,7 +77,9 @@ def test_a_missing_key_is_noticed_before_anything_is_read(
     }.get(command, ("broken.csv",))
     refused = blindcal(command, *given, "--model", "gpt-4o-mini")
     assert isinstance(refused.exception, ConfigError)
-    assert "export OPENAI_API_KEY=..." in str(refused.exception)
+    assert "export OPENAI_API_KEY=..., or name the variable that holds it with --api-key-env" in (
+        printed_error(refused)
+    )
     with pytest.raises(ConfigError, match=r"export OPENAI_API_KEY=\.\.\."):
         audit("broken.csv", Settings(model="gpt-4o-mini"))
     assert [path.name for path in tmp_path.iterdir()] == ["broken.csv"]
@@ -127,7 +135,8 @@ def test_status_counts_what_the_probe_was_paid(items: Path, server: Server, tmp_
     """Cut short while it probes, a run keeps and counts every reply; the next call asks only the rest."""
     given: tuple[object, ...] = ("audit", items, "--model", "replay", "--base-url", server.base_url)
     given += ("--quiet", "--method", "blind", "--out", tmp_path / "run")
-    assert "does not even pay for the probe" in str(blindcal(*given, "--max-queries", 7).exception)
+    refused = printed_error(blindcal(*given, "--max-queries", 7))
+    assert "--max-queries 7 does not pay for the probe, which takes about 90 queries" in refused
     assert "probe      7 queries, " in blindcal("status", tmp_path / "run").output
     assert blindcal(*given).exit_code == 0
     found = json.loads(blindcal("status", tmp_path / "run", "--json").output)
@@ -163,19 +172,18 @@ def test_a_logit_file_is_an_oracle_and_can_be_simulated(items: Path, tmp_path: P
     assert [token.id for token in (*found.targets.positive, *found.targets.negative)] == [2, 3]
     assert found.oracle.column == " True|2 against False|3"
     labels = np.arange(N) % 2
-    truth = binned_ece(labels, expit(logits[:, 1] - logits[:, 2]), len(found.bins)).ece
+    truth = float(binned_ece(labels, expit(logits[:, 1] - logits[:, 2]), len(found.bins)).ece)
     assert found.oracle.ece == pytest.approx(truth)
     shown = blindcal("simulate", path, "--method", "blind", "--repeats", 1, "--json")
     assert shown.exit_code == 0, shown.output
-    alone = binned_ece(labels, expit(logits[:, 0] - logits[:, 2]), 5).ece
+    alone = float(binned_ece(labels, expit(logits[:, 0] - logits[:, 2]), 5).ece)
     assert json.loads(shown.output)["oracle"] == pytest.approx(alone)
 
 
 def test_a_plan_says_where_its_number_of_items_comes_from() -> None:
     """A number that nobody gave is called an assumption, with the cure; a given one is not."""
-    told = "items       1,000, a mere assumption: give a file of items, or --items N"
-    assert told in blindcal("plan").output
-    assert "items       300\n" in blindcal("plan", "--items", 300).output
+    assert "items       1,000, assumed: give a file of items or --sample N" in blindcal("plan").output
+    assert "items       300\n" in blindcal("plan", "--sample", 300).output
 
 
 def test_an_endpoint_without_logprobs_cannot_be_scored_and_it_says_what_can(
@@ -183,52 +191,52 @@ def test_an_endpoint_without_logprobs_cannot_be_scored_and_it_says_what_can(
 ) -> None:
     """Refusing logprobs is what a black box does: the error says which servers show them."""
     given = ("--model", "replay", "--base-url", server.base_url, "--out", tmp_path / "scores.csv")
-    refused = blindcal("score", items, *given)
-    assert "shows no logprobs" in str(refused.exception)
-    assert "--transformers" in str(refused.exception)
+    refused = printed_error(blindcal("score", items, *given))
+    assert "shows no logprobs" in refused
+    assert "llama.cpp or vLLM, or load the model itself with --transformers" in refused
     assert not (tmp_path / "scores.csv").exists()
 
 
 def test_the_parts_are_on_the_console(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """A result by a field prints a line a part and whether they differ; of many parts the largest."""
+    """A result by a field prints one line per part and whether they differ; of many parts the largest."""
     result = replace(made_up(), by="topic\x1b", parts_pvalue=0.4)
-    show(result, tmp_path)
+    print_result(result, tmp_path)
     shown = capsys.readouterr().out
-    assert "parts      by topic\\x1b; they differ no more than by chance (p-value 0.4)" in shown
+    assert "parts      by topic\\x1b; their differences may be chance (p-value 0.4)" in shown
     assert "law" in shown
-    assert "60 items  ECE 0.200 (0.100 to 0.300)" in shown
+    assert "60 items  ECE 0.200 (95%: 0.100 to 0.300)" in shown
     many = tuple(part(f"part {k}", around(0.1), 100 + k) for k in range(30))
-    show(replace(result, parts=many, parts_pvalue=0.001), tmp_path)
+    print_result(replace(result, parts=many, parts_pvalue=0.001), tmp_path)
     shown = capsys.readouterr().out
     assert "the 12 largest of 30; they differ by more than chance (p-value 0.001)" in shown
     assert "part 29" in shown
     assert "part 3 " not in shown
 
 
-def test_the_headline_says_what_figures_and_ranges_are_of(
+def test_the_summary_says_what_estimates_and_intervals_refer_to(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A figure is of the items asked, its interval for all questions like them: said once, where both are."""
-    show(made_up(), tmp_path)
-    said = "ranges     95% intervals, for all questions like these; the figures are of these 1,000"
-    assert said in capsys.readouterr().out
-    show(made_up(ece=Estimate(0.1)), tmp_path)
-    assert "ranges" not in capsys.readouterr().out
+    """Estimates are for the items asked, intervals for all questions like them: said where there are any."""
+    print_result(made_up(), tmp_path)
+    note = "note       the intervals refer to all questions like these, the estimates to these 1,000"
+    assert note in capsys.readouterr().out
+    print_result(made_up(ece=Estimate(0.1)), tmp_path)
+    assert "the intervals refer to" not in capsys.readouterr().out
 
 
 def test_what_is_measured_names_the_number_of_answers() -> None:
     """The number of queries stands where the list of methods says K."""
     one = measures("latent", "pair", "latent", 1.0)
-    assert "; from one threshold answer an item" in one
-    assert "; from 2.5 threshold answers an item" in measures("latent", "pair", "latent", 2.5)
-    assert "; from 3 answers an item drawn" in measures("temperature", "sum", "latent", 3.0)
+    assert "; from one threshold answer per item" in one
+    assert "; from 2.5 threshold answers per item" in measures("latent", "pair", "latent", 2.5)
+    assert "; from 3 answers per item drawn" in measures("temperature", "sum", "latent", 3.0)
     assert "K " not in one
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="needs a pseudo-terminal")
-def test_long_facts_are_wrapped_on_a_terminal_and_not_in_a_pipe() -> None:
-    """On a terminal a long line is wrapped under its own beginning; in a pipe it stays one line."""
-    code = "from blindcal.cli.console import fact; fact('measures', 'word ' * 30)"
+def test_long_fields_are_wrapped_on_a_terminal_and_not_in_a_pipe() -> None:
+    """On a terminal a long field is wrapped under its own beginning; in a pipe it stays one line."""
+    code = "from blindcal.cli.console import print_field; print_field('measures', 'word ' * 30)"
     env = {**os.environ, "COLUMNS": "60"}
     piped = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=env)
     assert piped.stdout.count("\n") == 1
@@ -244,6 +252,95 @@ def test_long_facts_are_wrapped_on_a_terminal_and_not_in_a_pipe() -> None:
     assert all(line.startswith(" " * 11 + "word") for line in lines[1:])
 
 
+def test_an_endpoint_is_probed_from_python(items: Path, server: Server) -> None:
+    """One call finds the tokens and the verdict, reports every reply, and works inside an event loop too."""
+    heard: list[Progress] = []
+    settings = Settings(model="replay", base_url=server.base_url)
+    found = probe(items, settings, progress=heard.append)
+    assert found.verdict == "thresholds"
+    assert found.reason in repr(found)
+    assert "\n" not in repr(found)
+    assert [token.text for token in (*found.choice.targets.positive, *found.probe.targets.negative)] == [
+        "Yes",
+        "No",
+    ]
+    assert [one.done for one in heard] == list(range(1, server.answered + 1))
+    assert found.queries == server.requests
+    assert all(one.probing for one in heard)
+
+    async def in_a_notebook() -> EndpointProbe:
+        return probe(items, settings)
+
+    assert asyncio.run(in_a_notebook()).verdict == "thresholds"
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="needs SIGINT")
+def test_ctrl_c_ends_a_probe_at_once(items: Path, server: Server) -> None:
+    """An interrupted probe waits for no reply."""
+    server.behaviour = Behaviour(latency=600.0)  # a first answer would come in ten minutes
+    command = [sys.executable, "-c", "from blindcal.cli import main; main()", "probe", str(items)]
+    command += ["--model", "replay", "--base-url", server.base_url]
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+    while not server.requests:
+        assert process.poll() is None
+        time.sleep(0.05)
+    process.send_signal(signal.SIGINT)
+    _, shown = process.communicate(timeout=60)
+    assert (process.returncode, shown.splitlines()[-1]) == (130, "interrupted")
+
+
+def test_an_error_is_one_line_with_flags(tmp_path: Path) -> None:
+    """What the library says with Python's arguments, the command line says with its flags; no traceback."""
+    clean = {name: value for name, value in os.environ.items() if not name.startswith("OPENAI_")}
+    command = [
+        sys.executable,
+        "-c",
+        "from blindcal.cli import main; main()",
+        "audit",
+        "builtin",
+        "--model",
+        "m",
+    ]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path, env=clean)
+    assert done.returncode == 1
+    (line,) = done.stderr.splitlines()
+    assert line.startswith("error: api.openai.com wants an API key and OPENAI_API_KEY is not set: ")
+    assert line.endswith("with --api-key-env")
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "flag"),
+    [
+        ("bins", None, "--bins"),
+        ("max_cost", 0.25, "--max-cost 0.25"),
+        ("keep_prompts", False, "--no-prompts"),
+        ("positive_ids", (9642, 10035), "--positive-ids 9642,10035"),
+    ],
+)
+def test_an_option_is_named_as_the_command_line_takes_it(name: str, value: object, flag: str) -> None:
+    """An option of Python in an error is printed as the flag that does the same."""
+    assert command_line_option(name, value) == flag
+
+
+def test_every_flag_in_an_error_exists() -> None:
+    """Options that errors of the library name are options of the command line, by the names it prints."""
+    source = Path(__file__).parents[1] / "src" / "blindcal"
+    named = set()
+    for path in source.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.keyword) and node.arg == "options" and isinstance(node.value, ast.Dict):
+                named |= {key.value for key in node.value.keys if isinstance(key, ast.Constant)}
+    assert {"out", "api_key_env", "template"} <= named
+    flags = {flag for name in named for flag in command_line_option(str(name), ...).split(" and ")}
+    context = click.Context(app)
+    known = set()
+    for name in COMMANDS:
+        command = app.get_command(context, name)
+        assert command is not None
+        known |= {flag for option in command.params for flag in option.opts}
+    assert flags <= known
+
+
 def test_a_mistyped_command_is_answered_with_the_right_one() -> None:
     """A typo is met with what was probably meant, and with nothing where that cannot be guessed."""
     assert "No such command 'adit'. Did you mean 'audit'?" in blindcal("adit").output
@@ -253,15 +350,15 @@ def test_a_mistyped_command_is_answered_with_the_right_one() -> None:
 def test_a_missing_run_is_answered_with_those_there_are(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whoever forgets where a run went is told which there are; where there is none, how one is made."""
+    """A wrong folder is answered with the existing runs; where there is none, with how one is made."""
     monkeypatch.chdir(tmp_path)
     for command in ("status", "report", "threshold"):
-        assert "no such run; an audit makes one" in str(blindcal(command, "runs/m").exception)
+        assert "no such run; 'blindcal audit' creates one" in str(blindcal(command, "runs/m").exception)
     (tmp_path / "runs" / "items-m").mkdir(parents=True)
     (tmp_path / "runs" / "items-m" / "run.sqlite").touch()
     asked: tuple[tuple[object, ...], ...] = (("status", "m"), ("compare", "m", "n"), ("check", "m"))
     for arguments in asked:
-        assert f"m: no such run; here are {Path('runs/items-m')}" in str(blindcal(*arguments).exception)
+        assert f"m: no such run; existing runs: {Path('runs/items-m')}" in str(blindcal(*arguments).exception)
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="needs SIGINT")
@@ -290,8 +387,8 @@ def test_a_second_ctrl_c_does_not_wait(items: Path, server: Server, tmp_path: Pa
     command += ["--base-url", server.base_url, "--out", str(tmp_path / "run")]
     process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
     assert process.stderr is not None
-    for said in ("computing", "stopping, and keeping what is under way"):
-        assert any(line.startswith(said) for line in process.stderr)
+    for start in ("computing", "stopping, and keeping what is under way"):
+        assert any(line.startswith(start) for line in process.stderr)
         process.send_signal(signal.SIGINT)
     _, rest = process.communicate(timeout=60)
     assert process.returncode == 130
@@ -312,14 +409,14 @@ def test_a_bar_shows_the_probe_and_then_the_run(capsys: pytest.CaptureFixture[st
 
 
 def test_lines_of_text_and_the_bar_do_not_run_into_each_other(capsys: pytest.CaptureFixture[str]) -> None:
-    """What is said while a bar is shown stands on a line of its own; only a finished bar stays."""
+    """What is printed while a bar is shown stands on a line of its own; only a finished bar stays."""
     with ProgressBar(mininterval=0, ncols=80) as bar:
-        say = bar.giving_way(lambda text: print(text, file=sys.stderr))
-        say("asking")
+        print_line = bar.wrap_print(lambda text: print(text, file=sys.stderr))
+        print_line("asking")
         bar(Progress(200, 500, Usage(200, 200), None, 8))
-        say("200 of 500")
+        print_line("200 of 500")
         bar(Progress(500, 500, Usage(500, 500), None, 8))
-        say("estimating")
+        print_line("estimating")
     lines = [line.split("\r")[-1].rstrip() for line in capsys.readouterr().err.split("\n")]
     assert lines[:2] == ["asking", "200 of 500"]
     assert "500/500" in lines[2]
@@ -327,7 +424,7 @@ def test_lines_of_text_and_the_bar_do_not_run_into_each_other(capsys: pytest.Cap
 
 
 def test_an_audit_tells_how_far_its_probe_is(items: Path, server: Server, tmp_path: Path) -> None:
-    """Whoever follows a run hears of the probe's queries first, then of its own, each from its beginning."""
+    """Progress counts the queries of the probe first, then those of the run, each from one up."""
     heard: list[Progress] = []
     settings = Settings(model="replay", base_url=server.base_url, method="blind")
     found = audit(items, settings, out=tmp_path / "run", progress=heard.append)

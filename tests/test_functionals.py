@@ -31,7 +31,7 @@ def test_gaps_are_the_binned_gaps_of_the_items(seed: int, bins: int) -> None:
     table, labels, cells = items(seed)
     known = binned_ece(labels, MID_P[cells], bins)
     assert of.gaps(table, bins) == pytest.approx(known.gaps, abs=1e-12)
-    assert float(of.ece(table, bins)) == pytest.approx(known.ece, abs=1e-12)
+    assert float(of.ece(table, bins)) == pytest.approx(known.ece.value, abs=1e-12)
 
 
 @given(seeds, st.sampled_from([1, 2, 4, 5, 8, 10, 15, 20]))

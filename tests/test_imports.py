@@ -1,17 +1,51 @@
-"""Imports point one way, and importing the package is quick."""
+"""Imports point one way, lazily or not, and importing the package is quick."""
 
 from __future__ import annotations
 
 import ast
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-SOURCE = Path(__file__).parents[1] / "src"
+ROOT = Path(__file__).parents[1]
+SOURCE = ROOT / "src"
 STANDARD = set(sys.stdlib_module_names)
+
+#: The rooms from the ground up: a room imports only from those before it (docs/decisions/packages.md).
+ROOMS = (
+    "errors",
+    "records",
+    "text",
+    "atomic_write",
+    "query_seeds",
+    "confidence_prompt",
+    "prices",
+    "pareto",
+    "estimate",
+    "design",
+    "methods",
+    "items",
+    "endpoints",
+    "simulation",
+    "store",
+    "settings",
+    "planning",
+    "results",
+    "report",
+    "plot",
+    "auditing",
+    "scoring",
+    "progress_bar",
+    "reproduce",
+    "notebook_display",
+    "blindcal",
+    "cli",
+    "__main__",
+)
 
 
 def modules() -> dict[str, Path]:
@@ -39,6 +73,12 @@ def imports(name: str) -> set[str]:
     return found
 
 
+def room_of(name: str) -> str:
+    """The room that a module is in: its package, or itself at the top; the facade is ``blindcal``."""
+    parts = name.split(".")
+    return parts[1] if len(parts) > 1 else parts[0]
+
+
 def within(name: str, *packages: str) -> bool:
     return any(name == package or name.startswith(package + ".") for package in packages)
 
@@ -57,74 +97,80 @@ def of_others(name: str) -> set[str]:
     return {one.split(".")[0] for one in imports(name)} - STANDARD - {"blindcal"}
 
 
-@pytest.mark.parametrize("name", named("blindcal.errors", "blindcal.records"))
-def test_errors_and_records_import_nothing_of_ours(name: str) -> None:
-    """What everything passes around knows nobody."""
-    assert of_ours(name) <= {"blindcal.errors"}
+def test_every_room_has_its_place() -> None:
+    """A new top-level module or package is put into the order, and one that is gone leaves it."""
+    assert {room_of(name) for name in MODULES} == set(ROOMS)
 
 
-@pytest.mark.parametrize("name", named("blindcal.estimate"))
+@pytest.mark.parametrize("name", list(MODULES))
+def test_imports_point_down(name: str) -> None:
+    """A module imports from its own room and from those below, also where it imports lazily."""
+    mine = ROOMS.index(room_of(name))
+    above = {one for one in of_ours(name) if ROOMS.index(room_of(one)) > mine}
+    assert not above, f"{name} imports {', '.join(sorted(above))}"
+
+
+@pytest.mark.parametrize("room", ROOMS)
+def test_no_room_has_a_circle(room: str) -> None:
+    """Within a room, too, imports go one way."""
+    inside = [name for name in MODULES if room_of(name) == room]
+    graph = {name: {one for one in of_ours(name) if one in inside and one != name} for name in inside}
+    done: set[str] = set()
+
+    def visit(name: str, path: tuple[str, ...]) -> None:
+        assert name not in path, " -> ".join((*path, name))
+        if name not in done:
+            for one in graph[name]:
+                visit(one, (*path, name))
+            done.add(name)
+
+    for name in graph:
+        visit(name, ())
+
+
+def test_the_drawn_graph_is_the_one_in_force() -> None:
+    """docs/decisions/packages.md lists the rooms in this order with what each imports (bench/rooms.py)."""
+    page = (ROOT / "docs" / "decisions" / "packages.md").read_text()
+    drawn = dict(re.findall(r"^\| `(\w+)` \| [^|]* \| ([^|]*) \|$", page, re.M))
+    assert list(drawn) == list(ROOMS)
+    for room in ROOMS:
+        used = {room_of(one) for name in MODULES if room_of(name) == room for one in of_ours(name)} - {room}
+        assert drawn[room] == (", ".join(sorted(used, key=ROOMS.index)) or "nothing"), room
+
+
+@pytest.mark.parametrize("name", named("blindcal.estimate", "blindcal.design", "blindcal.methods"))
 def test_estimators_know_numbers_only(name: str) -> None:
-    """estimate imports numpy, scipy, errors, records and itself; no I/O, clock, logging or async.
-
-    The one way out is named: what draws itself asks the report to, when it is asked to and not before.
-    """
+    """Numbers in, numbers out: numpy and scipy; no I/O, clock, logging or async."""
     assert of_others(name) <= {"numpy", "scipy"}
-    way_out = {"blindcal.report"} if name == "blindcal.estimate.drawn" else set()
-    allowed = ("blindcal.errors", "blindcal.records", "blindcal.estimate", *way_out)
-    assert all(within(one, *allowed) for one in of_ours(name))
     reaching = {
-        "asyncio",
-        "io",
-        "logging",
-        "os",
-        "pathlib",
-        "random",
-        "socket",
-        "sqlite3",
-        "subprocess",
-        "sys",
-        "time",
+        *(
+            "asyncio",
+            "io",
+            "logging",
+            "os",
+            "pathlib",
+            "random",
+            "socket",
+            "sqlite3",
+            "subprocess",
+            "sys",
+            "time",
+        ),
     }
     assert not {one.split(".")[0] for one in imports(name)} & reaching
 
 
-def test_the_design_knows_estimators_only() -> None:
-    """design imports estimate, errors and records."""
-    assert of_others("blindcal.design") <= {"numpy", "scipy"}
-    allowed = ("blindcal.errors", "blindcal.records", "blindcal.estimate")
-    assert all(within(one, *allowed) for one in of_ours("blindcal.design"))
-
-
-@pytest.mark.parametrize(
-    "name", named("blindcal.planning.shapes", "blindcal.planning.forecast", "blindcal.auditing.item_sample")
-)
-def test_promises_know_numbers_only(name: str) -> None:
-    """What is assumed and promised, and which items take part, follows from numbers: no files, no clock."""
+@pytest.mark.parametrize("name", named("blindcal.planning.shapes", "blindcal.planning.forecast"))
+def test_forecasts_know_numbers_only(name: str) -> None:
+    """What is assumed and expected follows from numbers: no files, no clock."""
     assert of_others(name) <= {"numpy", "scipy"}
-    pure = ("errors", "records", "estimate", "design", "methods", "simulate", "planning.shapes")
-    assert all(within(one, *(f"blindcal.{each}" for each in pure)) for one in of_ours(name))
-
-
-@pytest.mark.parametrize("name", named("blindcal.items"))
-def test_items_know_nobody_who_is_asked(name: str) -> None:
-    """Questions and their labels are read without a thought of what is done with them."""
-    allowed = ("blindcal.errors", "blindcal.records", "blindcal.text", "blindcal.items")
-    assert all(within(one, *allowed) for one in of_ours(name))
-
-
-@pytest.mark.parametrize("name", named("blindcal.endpoints"))
-def test_endpoints_know_nobody_who_asks(name: str) -> None:
-    """An endpoint turns requests into replies: it may know items (a replay does), but no store and no run."""
-    allowed = ("errors", "records", "text", "chance", "wording", "items", "endpoints")
-    assert all(within(one, *(f"blindcal.{each}" for each in allowed)) for one in of_ours(name))
+    assert not {one.split(".")[0] for one in imports(name)} & {"os", "pathlib", "time", "io"}
 
 
 def test_the_store_knows_records_only() -> None:
-    """The run on disk knows neither the wire nor the design, nor who fills it."""
-    allowed = {"blindcal.errors", "blindcal.records", "blindcal.store.run_file", "blindcal.text"}
-    assert of_ours("blindcal.store.run_store") <= allowed
-    assert of_ours("blindcal.store.run_file") <= {"blindcal.errors"}
+    """The run on disk knows neither HTTP nor the design, nor who fills it."""
+    allowed = ("blindcal.errors", "blindcal.records", "blindcal.store", "blindcal.text")
+    assert all(within(one, *allowed) for name in named("blindcal.store") for one in of_ours(name))
 
 
 def test_cells_need_numbers_alone() -> None:
@@ -139,18 +185,48 @@ COMMAND_LINE = ("blindcal.cli", "blindcal.__main__")
 
 
 @pytest.mark.parametrize("name", [name for name in MODULES if not within(name, *COMMAND_LINE)])
-def test_nothing_imports_the_command_line(name: str) -> None:
-    """cli uses everything and nothing uses cli; only cli prints to the terminal."""
-    assert not any(within(one, "blindcal.cli") for one in of_ours(name))
+def test_only_the_command_line_prints(name: str) -> None:
+    """Only cli prints to the terminal."""
     assert "click" not in of_others(name)
     for node in ast.walk(ast.parse(MODULES[name].read_text())):
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "print":
             assert any(keyword.arg == "file" for keyword in node.keywords), f"{name}, line {node.lineno}"
 
 
-@pytest.mark.parametrize("name", [name for name in MODULES if not within(name, "blindcal.report")])
+@pytest.mark.parametrize("name", [name for name in MODULES if not within(name, *COMMAND_LINE)])
+def test_only_the_command_line_speaks_of_flags(name: str) -> None:
+    """Errors carry their options as data: no text outside cli quotes a flag of the command line."""
+    flags = re.compile(r"(?<![\w-])--[a-z][a-z-]+")
+    tree = ast.parse(MODULES[name].read_text())
+    docstrings = {
+        id(node.body[0].value)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef)
+        and node.body
+        and isinstance(node.body[0], ast.Expr)
+    }
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in docstrings:
+            quoted = [flag for flag in flags.findall(node.value) if flag not in OTHERS_FLAGS.get(name, ())]
+            assert not quoted, f"{name}, line {node.lineno}: {quoted}"
+
+
+#: Flags of other programs, and CSS variables.
+OTHERS_FLAGS = {
+    "blindcal.endpoints.model_file": (
+        "--quiet",
+        "--no-deps",
+        "--no-cache-dir",
+        "--disable-pip-version-check",
+        "--dest",
+    ),
+    "blindcal.report.style": ("--bc-font", "--bc-ink", "--bc-"),
+}
+
+
+@pytest.mark.parametrize("name", [n for n in MODULES if room_of(n) not in ("report", "plot", "reproduce")])
 def test_drawing_lives_in_the_report(name: str) -> None:
-    """matplotlib is imported by report alone."""
+    """matplotlib is imported by what draws alone."""
     assert "matplotlib" not in of_others(name)
 
 
@@ -160,66 +236,13 @@ def test_the_hub_has_one_door(name: str) -> None:
     assert "datasets" not in of_others(name)
 
 
-@pytest.mark.parametrize("name", named("blindcal.items.record_files", "blindcal.items.hub"))
-def test_records_are_read_before_they_mean_anything(name: str) -> None:
-    """What reads records knows neither items nor audits."""
-    assert of_ours(name) <= {"blindcal.errors", "blindcal.text", "blindcal.items.record_files"}
-
-
-@pytest.mark.parametrize("name", named("blindcal.endpoints.query_format", "blindcal.confidence_prompt"))
-def test_a_question_knows_nobody_who_asks_it(name: str) -> None:
-    """How a query is put and read does not depend on who sends, keeps or answers it."""
-    assert not any(
-        within(
-            one,
-            "blindcal.endpoints",
-            "blindcal.store.run_store",
-            "blindcal.asking",
-            "blindcal.auditing.audit",
-        )
-        for one in of_ours(name)
-    )
-
-
-def at_once(name: str) -> set[str]:
-    """What of ours a module imports as soon as it is imported itself."""
-    found = set()
-    for node in ast.parse(MODULES[name].read_text()).body:
-        if isinstance(node, ast.ImportFrom) and within(str(node.module), "blindcal"):
-            members = {f"{node.module}.{alias.name}" for alias in node.names}
-            found |= {member if member in MODULES else str(node.module) for member in members}
-    return found - {"blindcal"}
-
-
-def assert_no_circle(graph: dict[str, set[str]]) -> None:
-    done: set[str] = set()
-
-    def visit(name: str, path: tuple[str, ...]) -> None:
-        assert name not in path, " -> ".join((*path, name))
-        if name not in done:
-            for one in graph[name]:
-                visit(one, (*path, name))
-            done.add(name)
-
-    for name in graph:
-        visit(name, ())
-
-
-def test_no_module_imports_itself_in_a_circle() -> None:
-    """The graph of top-level imports has no cycle."""
-    assert_no_circle({name: at_once(name) for name in MODULES})
-
-
-def test_no_package_imports_itself_in_a_circle() -> None:
-    """Nor has that of packages: each is built on those below it."""
-
-    def package(name: str) -> str:
-        return ".".join(name.split(".")[:2])
-
-    graph: dict[str, set[str]] = {package(name): set() for name in MODULES}
-    for name in MODULES:
-        graph[package(name)] |= {package(one) for one in at_once(name)} - {package(name)}
-    assert_no_circle(graph)
+def test_a_class_name_occurs_once() -> None:
+    """No two public classes or type aliases of the package share a name."""
+    seen: dict[str, str] = {}
+    for name, path in MODULES.items():
+        for node in ast.parse(path.read_text()).body:
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                assert seen.setdefault(node.name, name) == name, f"{node.name}: {seen[node.name]} and {name}"
 
 
 def test_importing_is_quick_and_light() -> None:

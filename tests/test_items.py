@@ -81,15 +81,15 @@ def test_a_label_map_adds_words(tmp_path: Path) -> None:
     path = write_jsonl(
         tmp_path / "a.jsonl", [{"prompt": "a", "label": "sure"}, {"prompt": "b", "label": "yes"}]
     )
-    with load(path, RecordFormat(labels={"sure": 1})) as items:
+    with load(path, RecordFormat(label_map={"sure": 1})) as items:
         assert items.labels.tolist() == [1, 1]
-    assert RecordFormat(labels={"1": 0, "0": 1}).item({"prompt": "a", "label": "1.0"}, 0).label == 0
+    assert RecordFormat(label_map={"1": 0, "0": 1}).item({"prompt": "a", "label": "1.0"}, 0).label == 0
 
 
 def test_a_label_map_maps_to_zero_and_one_only() -> None:
     """A label map to anything else is refused before a file is read."""
     with pytest.raises(InputError, match="must map to 0 or 1"):
-        RecordFormat(labels={"sure": 2})
+        RecordFormat(label_map={"sure": 2})
 
 
 def test_messages_are_taken_as_they_are_after_the_system_message(tmp_path: Path) -> None:

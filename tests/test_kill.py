@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from blindcal.auditing.audit import audit
-from blindcal.auditing.job import Limits
+from blindcal.auditing.limits import Limits
 from blindcal.results.result import ANSWERS_FILE, RESULT_FILE, AuditResult
 from blindcal.settings import Settings
 from blindcal.store.run_store import RUN_FILE, Store

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -12,48 +13,52 @@ from scipy.special import expit
 import blindcal as bc
 from blindcal.records import AnswerTable, FloatArray, IntArray, Round
 from blindcal.simulation.simulate import generate, log_odds, respond
-from fitting import asked, check_sound, columns, drawn, fitted
+from fitting import asked, check_sound, columns, drawn, ends, fitted
 
 # -- limits in which the answer is known ---------------------------------------------------------------
 
 
 def test_many_queries_give_the_binned_error_of_the_hidden_probabilities() -> None:
-    """With a dozen queries an item nothing is left to estimate: every figure is that of the true p."""
+    """With a dozen queries per item nothing is left to estimate: every estimate is that of the true p."""
     labels, p = generate(1500, 1)
     fit = fitted(labels, asked(labels, p, 12))
     for bins in (3, 5, 10):
-        assert fit.gaps(bins) == pytest.approx(bc.binned_ece(labels, p, bins).gaps, abs=1e-3)
-    assert fit.ece(10, top_label=True) == pytest.approx(
-        bc.binned_ece(labels, p, 10, top_label=True).ece, abs=2e-3
+        assert fit.at(bins=bins).gaps == pytest.approx(bc.binned_ece(labels, p, bins).gaps, abs=1e-3)
+    assert fit.at(bins=10).top_label_ece.value == pytest.approx(
+        bc.binned_ece(labels, p, 10, top_label=True).ece.value, abs=2e-3
     )
-    assert fit.accuracy() == pytest.approx(np.mean((p >= 0.5) == labels), abs=1e-3)
-    assert fit.brier().score == pytest.approx(np.mean((p - labels) ** 2), abs=1e-3)
+    assert fit.accuracy.value == pytest.approx(np.mean((p >= 0.5) == labels), abs=1e-3)
+    assert fit.brier.value == pytest.approx(np.mean((p - labels) ** 2), abs=1e-3)
     pairs = p[labels == 1][:, None] - p[labels == 0][None, :]
-    assert fit.auroc() == pytest.approx(np.mean(pairs > 0), abs=1e-3)
-    assert fit.mean_confidence() == pytest.approx(p.mean(), abs=1e-3)
+    assert fit.auroc.value == pytest.approx(np.mean(pairs > 0), abs=1e-3)
+    assert fit.mean_confidence.value == pytest.approx(p.mean(), abs=1e-3)
     s = log_odds(p)
-    assert fit.log_loss() == pytest.approx(np.mean(np.logaddexp(0, np.where(labels == 1, -s, s))), abs=5e-3)
+    loss = np.mean(np.logaddexp(0, np.where(labels == 1, -s, s)))
+    assert fit.log_loss.value == pytest.approx(loss, abs=5e-3)
+    assert fit.leaning.value == pytest.approx(p.mean() - labels.mean(), abs=1e-3)
+    sure = np.maximum(p, 1 - p).mean()
+    assert fit.overconfidence.value == pytest.approx(sure - np.mean((p >= 0.5) == labels), abs=2e-3)
 
 
 @pytest.mark.parametrize("seed", [0, 1, 2])
 def test_one_query_comes_close_to_the_binned_error(seed: int) -> None:
-    """On 10,000 items of a smooth population one query an item finds the sample's ECE within 0.01."""
+    """On 10,000 items of a smooth population one query per item finds the sample's ECE within 0.01."""
     labels, p = generate(10_000, seed)
     # sd of the estimate about its oracle is near .0035 at this size (mean |error| .0028 in METHOD 7's terms)
-    assert fitted(labels, asked(labels, p, seed=seed)).ece() == pytest.approx(
-        bc.binned_ece(labels, p).ece, abs=0.0125
+    assert fitted(labels, asked(labels, p, seed=seed)).ece.value == pytest.approx(
+        bc.binned_ece(labels, p).ece.value, abs=0.0125
     )
 
 
 def test_more_queries_come_closer() -> None:
-    """The error against the oracle falls with the number of queries an item."""
+    """The error against the oracle falls with the number of queries per item."""
     errors = []
     for queries in (1, 2, 4, 8):
         off = []
         for seed in range(3):
             labels, p = generate(1500, seed)
             off.append(
-                fitted(labels, asked(labels, p, queries, seed=seed)).gaps(10)
+                fitted(labels, asked(labels, p, queries, seed=seed), bins=10).gaps
                 - bc.binned_ece(labels, p, 10).gaps
             )
         errors.append(float(np.abs(off).sum(axis=1).mean()))
@@ -69,10 +74,10 @@ def test_one_atom(p: float, share: float) -> None:
     check_sound(fit)
     oracle = abs(p - labels.mean())
     # an atom on a bin's edge (0.8) may be shared between two bins, never lost
-    assert fit.ece() == pytest.approx(oracle, abs=0.01)
+    assert fit.ece.value == pytest.approx(oracle, abs=0.01)
     # the mean label alone has sd sqrt(share (1-share) / 2000); the 95% interval must hold 4.5 of them less
     slack = 2.5 * math.sqrt(share * (1 - share) / 2000)
-    low, high = fit.interval("ece")
+    low, high = ends(fit.ece)
     assert low - slack <= abs(p - share) <= high + slack
 
 
@@ -87,9 +92,9 @@ def test_two_atoms(queries: int) -> None:
     check_sound(fit)
     known = bc.binned_ece(labels, p).gaps
     # thresholds resolve which atom for all but those between them: sd of a gap <= sqrt(.5 * .25 / n) = .0065
-    assert fit.gaps() == pytest.approx(known, abs=0.025 if queries == 1 else 0.002)
-    assert 0.225 in fit.interval("ece")  # the population's: (.2 + .25) / 2
-    assert fit.calibrated_pvalue() < 1e-6
+    assert fit.gaps == pytest.approx(known, abs=0.025 if queries == 1 else 0.002)
+    assert 0.225 in fit.ece  # the population's: (.2 + .25) / 2
+    assert fit.calibrated_pvalue < 1e-6
 
 
 SATURATED = {
@@ -106,9 +111,10 @@ def test_saturated_probabilities_have_a_place(name: str) -> None:
     labels, hidden = drawn(1500, 1, share, p)
     fit = fitted(labels, asked(labels, hidden))
     check_sound(fit)
-    assert fit.ece() == pytest.approx(bc.binned_ece(labels, hidden).ece, abs=0.005)
-    assert bc.binned_ece(labels, hidden).ece in fit.interval("ece")
-    assert fit.calibrated_pvalue() < 1e-6
+    oracle = float(bc.binned_ece(labels, hidden).ece)
+    assert fit.ece.value == pytest.approx(oracle, abs=0.005)
+    assert oracle in fit.ece
+    assert fit.calibrated_pvalue < 1e-6
 
 
 def test_certain_and_right_is_calibrated() -> None:
@@ -116,13 +122,13 @@ def test_certain_and_right_is_calibrated() -> None:
     labels, _ = drawn(1000, 2, 0.6, 0.0)
     fit = fitted(labels, asked(labels, labels.astype(float)))
     check_sound(fit)
-    assert fit.ece() < 0.001
-    assert fit.calibrated_pvalue() > 0.5
-    low, high = fit.interval("ece")
+    assert float(fit.ece) < 0.001
+    assert fit.calibrated_pvalue > 0.5
+    low, high = ends(fit.ece)
     # a share of 1 - .025^(1/n) goes unseen in 2.5% of samples
     assert low == 0
     assert high >= 1 - 0.025 ** (1 / 1000)
-    assert fit.interval("accuracy").low <= 0.025 ** (1 / 1000)
+    assert ends(fit.accuracy)[0] <= 0.025 ** (1 / 1000)
 
 
 def test_certain_and_wrong_is_the_largest_error() -> None:
@@ -130,23 +136,16 @@ def test_certain_and_wrong_is_the_largest_error() -> None:
     labels, _ = drawn(1000, 2, 0.6, 0.0)
     fit = fitted(labels, asked(labels, (1 - labels).astype(float)))
     check_sound(fit)
-    assert fit.ece() == pytest.approx(1, abs=1e-3)
-    assert (fit.accuracy(), fit.auroc()) == pytest.approx((0, 0), abs=1e-3)
+    assert fit.ece.value == pytest.approx(1, abs=1e-3)
+    assert (fit.accuracy.value, fit.auroc.value) == pytest.approx((0, 0), abs=1e-3)
 
 
 # -- symmetries ----------------------------------------------------------------------------------------
 
 
-def figures(fit: bc.LatentFit) -> list[float]:
-    return [
-        fit.ece(),
-        fit.tce(),
-        fit.accuracy(),
-        fit.auroc(),
-        fit.brier().score,
-        fit.log_loss(),
-        fit.calibrated_pvalue(),
-    ]
+def values(fit: bc.LatentFit) -> list[float]:
+    estimates = fit.ece, fit.tce, fit.accuracy, fit.auroc, fit.brier, fit.log_loss
+    return [*map(float, estimates), fit.calibrated_pvalue]
 
 
 @pytest.mark.parametrize(("method", "queries"), [("latent", 1), ("latent", 2.5), ("temperature", 3)])
@@ -157,8 +156,8 @@ def test_the_order_of_queries_does_not_matter(method: str, queries: float) -> No
     order = np.random.default_rng(0).permutation(len(answered))
     shuffled = AnswerTable(*(column[order] for column in columns(answered)))
     first, second = fitted(labels, answered), fitted(labels, shuffled)
-    assert figures(first) == pytest.approx(figures(second), rel=1e-9)
-    assert tuple(first.interval("ece")) == pytest.approx(tuple(second.interval("ece")), rel=1e-9)
+    assert values(first) == pytest.approx(values(second), rel=1e-9)
+    assert ends(first.ece) == pytest.approx(ends(second.ece), rel=1e-9)
 
 
 def test_the_names_of_items_and_groups_do_not_matter() -> None:
@@ -170,10 +169,9 @@ def test_the_names_of_items_and_groups_do_not_matter() -> None:
     names = np.array([f"item {i * 7919 % 400:03}" for i in range(400)])
     plain = bc.latent(*rows, answered.items, groups, resamples=300)
     named = bc.latent(*rows, names[answered.items], [f"group {99 - g}" for g in groups], resamples=300)
-    assert figures(plain) == pytest.approx(figures(named), rel=1e-9)
+    assert values(plain) == pytest.approx(values(named), rel=1e-9)
     # resampling meets the groups in another order: the ends of 300 draws' intervals have Monte Carlo error
-    width = plain.interval("ece").high - plain.interval("ece").low
-    assert tuple(plain.interval("ece")) == pytest.approx(tuple(named.interval("ece")), abs=0.25 * width)
+    assert ends(plain.ece) == pytest.approx(ends(named.ece), abs=0.25 * 2 * plain.ece.half_width)
 
 
 @pytest.mark.parametrize(("method", "queries"), [("latent", 1), ("latent", 2.5), ("temperature", 3)])
@@ -184,9 +182,9 @@ def test_swapping_the_names_of_the_classes_mirrors_the_result(method: str, queri
     turned = AnswerTable(answered.items, -answered.shifts, answered.temperatures, 1 - answered.answers)
     here, there = fitted(labels, answered), fitted(1 - labels, turned)
     # f >= t turns into f > t: the cells are open on the other side, which no answer at an edge tells apart
-    assert there.gaps() == pytest.approx(-here.gaps()[::-1], abs=1e-6)
-    assert figures(there) == pytest.approx(figures(here), rel=1e-5)
-    assert there.mean_confidence() == pytest.approx(1 - here.mean_confidence(), abs=1e-6)
+    assert there.gaps == pytest.approx(-here.gaps[::-1], abs=1e-6)
+    assert values(there) == pytest.approx(values(here), rel=1e-5)
+    assert there.mean_confidence.value == pytest.approx(1 - float(here.mean_confidence), abs=1e-6)
 
 
 def test_the_same_seed_gives_the_same_interval() -> None:
@@ -194,21 +192,22 @@ def test_the_same_seed_gives_the_same_interval() -> None:
     labels, p = generate(800, 7)
     answered = asked(labels, p)
     first, again, other = (fitted(labels, answered, seed=seed, resamples=1000) for seed in (1, 1, 2))
-    assert tuple(first.interval("ece")) == tuple(again.interval("ece"))
-    width = first.interval("ece").high - first.interval("ece").low
-    assert tuple(first.interval("ece")) == pytest.approx(tuple(other.interval("ece")), abs=0.15 * width)
+    assert first.ece == again.ece
+    assert first.ece != other.ece
+    assert ends(first.ece) == pytest.approx(ends(other.ece), abs=0.15 * 2 * first.ece.half_width)
 
 
 def test_bins_partition_the_error() -> None:
     """Gaps at any binning add up to mean confidence minus prevalence, and finer bins never hide error."""
     labels, p = generate(1000, 8)
     fit = fitted(labels, asked(labels, p))
-    total = fit.mean_confidence() - labels.mean()
+    total = float(fit.mean_confidence) - labels.mean()
     for bins in (1, 2, 3, 5, 7, 10, 20):
-        assert fit.gaps(bins).sum() == pytest.approx(total, abs=1e-9)
-    assert fit.ece(1) <= fit.ece(5) + 1e-12
-    assert fit.ece(5) <= fit.ece(10) + 1e-12
-    assert fit.ece(10) <= fit.ece(20) + 1e-12
+        assert fit.at(bins=bins).gaps.sum() == pytest.approx(total, abs=1e-9)
+    errors = [float(fit.at(bins=bins).ece) for bins in (1, 5, 10, 20)]
+    for coarse, fine in pairwise(errors):
+        assert coarse <= fine + 1e-12
+    assert errors[0] == pytest.approx(abs(total), abs=1e-9)
 
 
 # -- groups --------------------------------------------------------------------------------------------
@@ -224,12 +223,12 @@ def test_groups_undo_the_false_certainty_of_duplicates() -> None:
     plain = bc.latent(rows[0], rows[1], rows[2], 0.0, copies)
     grouped = bc.latent(rows[0], rows[1], rows[2], 0.0, copies, np.tile(answered.items, 4))
     for name in ("ece", "accuracy", "auroc", "brier"):
-        width = [high - low for low, high in (tuple(fit.interval(name)) for fit in (once, plain, grouped))]
+        width = [getattr(fit, name).half_width for fit in (once, plain, grouped)]
         # half the width with four times the data; back to the first with groups (Monte Carlo error: a tenth)
         assert width[1] < 0.75 * width[0], name
         assert width[2] == pytest.approx(width[0], rel=0.25), name
-    assert plain.calibrated_pvalue() < once.calibrated_pvalue()
-    assert grouped.calibrated_pvalue() > plain.calibrated_pvalue()
+    assert plain.calibrated_pvalue < once.calibrated_pvalue
+    assert grouped.calibrated_pvalue > plain.calibrated_pvalue
 
 
 def test_groups_of_one_are_no_groups() -> None:
@@ -238,23 +237,21 @@ def test_groups_of_one_are_no_groups() -> None:
     answered = asked(labels, p)
     plain = fitted(labels, answered, resamples=1000)
     alone = fitted(labels, answered, groups=answered.items, resamples=1000)
-    assert plain.ece() == alone.ece()
-    width = plain.interval("ece").high - plain.interval("ece").low
-    assert tuple(alone.interval("ece")) == pytest.approx(tuple(plain.interval("ece")), abs=0.2 * width)
+    assert plain.ece.value == alone.ece.value
+    assert ends(alone.ece) == pytest.approx(ends(plain.ece), abs=0.2 * 2 * plain.ece.half_width)
 
 
 # -- other kinds of answers ----------------------------------------------------------------------------
 
 
 def test_temperatures_alone_are_enough() -> None:
-    """Three samples an item at several temperatures, no shift: the error is found and covered."""
+    """Three samples per item at several temperatures, no shift: the error is found and covered."""
     labels, p = generate(3000, 2)
     fit = fitted(labels, asked(labels, p, 3, "temperature"))
     check_sound(fit)
-    oracle = bc.binned_ece(labels, p).ece
-    low, high = fit.interval("ece")
-    assert fit.ece() == pytest.approx(oracle, abs=(high - low) / 2)
-    assert fit.calibrated_pvalue() < 1e-4
+    assert fit.ece.half_width < 0.05
+    assert fit.ece.value == pytest.approx(bc.binned_ece(labels, p).ece.value, abs=fit.ece.half_width)
+    assert fit.calibrated_pvalue < 1e-4
 
 
 def test_thresholds_and_samples_go_into_one_fit() -> None:
@@ -263,11 +260,10 @@ def test_thresholds_and_samples_go_into_one_fit() -> None:
     cold, warm = asked(labels, p), asked(labels, p, 3, "temperature")
     whole = AnswerTable(*(np.concatenate(pair) for pair in zip(columns(cold), columns(warm), strict=True)))
     fits = [fitted(labels, part) for part in (cold, warm, whole)]
-    oracle = bc.binned_ece(labels, p).ece
-    width = [fit.interval("ece").high - fit.interval("ece").low for fit in fits]
-    assert width[2] < min(width) + 1e-12
-    for fit, wide in zip(fits, width, strict=True):
-        assert fit.ece() == pytest.approx(oracle, abs=wide / 2)
+    oracle = bc.binned_ece(labels, p).ece.value
+    assert fits[2].ece.half_width < min(fit.ece.half_width for fit in fits[:2])
+    for fit in fits:
+        assert fit.ece.value == pytest.approx(oracle, abs=fit.ece.half_width)
 
 
 def test_a_forced_answer_tells_nothing() -> None:
@@ -277,7 +273,7 @@ def test_a_forced_answer_tells_nothing() -> None:
     forced = answered.with_round(
         Round(np.arange(500), np.full(500, np.inf), np.zeros(500)), np.ones(500, np.int64)
     )
-    assert fitted(labels, forced).ece() == pytest.approx(fitted(labels, answered).ece(), rel=1e-9)
+    assert values(fitted(labels, forced)) == pytest.approx(values(fitted(labels, answered)), rel=1e-9)
 
 
 # -- jitter --------------------------------------------------------------------------------------------
@@ -290,9 +286,8 @@ def test_ignoring_a_jitter_of_a_fifth_does_no_harm(queries: int) -> None:
         labels, p = generate(3000, seed)
         still = fitted(labels, asked(labels, p, queries, seed=seed))
         shaken = fitted(labels, asked(labels, p, queries, seed=seed, jitter=0.2))
-        low, high = shaken.interval("ece")
         # seen over 20 seeds: at most .008, where half the width is .026 (one query) or .016 (two)
-        assert abs(shaken.ece() - still.ece()) < (high - low) / 2
+        assert abs(float(shaken.ece) - float(still.ece)) < min(0.012, shaken.ece.half_width)
 
 
 def repeated(labels: IntArray, p: FloatArray, times: int, jitter: float) -> AnswerTable:
@@ -311,25 +306,25 @@ def test_jitter_is_estimated_from_repeats(jitter: float, among: set[float]) -> N
     labels, p = generate(1500, 3)
     fit = fitted(labels, repeated(labels, p, 3, jitter), jitter="estimate")
     assert fit.jitter in among
-    assert fit.ece() == pytest.approx(bc.binned_ece(labels, p).ece, abs=0.03)
+    assert fit.ece.value == pytest.approx(bc.binned_ece(labels, p).ece.value, abs=0.03)
 
 
 def test_jitter_that_nothing_tells_of_is_none() -> None:
-    """One query an item cannot tell noise from a rough density: the estimate is the same as without."""
+    """One query per item cannot tell noise from a rough density: the estimate is the same as without."""
     labels, p = generate(1500, 4)
     answered = asked(labels, p)
     fit = fitted(labels, answered, jitter="estimate")
     assert fit.jitter == 0
-    assert fit.ece() == fitted(labels, answered).ece()
+    assert fit.findings() == fitted(labels, answered).findings()
 
 
 def test_a_known_jitter_is_taken_into_account() -> None:
     """With much noise, known noise beats ignored noise on repeated thresholds."""
     labels, p = generate(3000, 5)
     answered = repeated(labels, p, 2, 0.8)
-    known, ignored = fitted(labels, answered, jitter=0.8), fitted(labels, answered)
+    known, ignored = (fitted(labels, answered, jitter=jitter, bins=10) for jitter in (0.8, 0.0))
     oracle = bc.binned_ece(labels, p, 10).gaps
-    assert np.abs(known.gaps(10) - oracle).sum() < np.abs(ignored.gaps(10) - oracle).sum()
+    assert np.abs(known.gaps - oracle).sum() < np.abs(ignored.gaps - oracle).sum()
     assert ignored.contradictions > 0
 
 
@@ -345,6 +340,6 @@ def test_a_narrow_but_telling_confidence_is_followed() -> None:
         order = np.argsort(wide)
         up = expit(5 * (wide[order] + 0.85))
         true = float((up * np.cumsum(1 - up)).sum() / (up.sum() * (1 - up).sum()))
-        held += true in fit.interval("auroc")
+        held += true in fit.auroc
     # binomial(10, .95): fewer than 7 happen once in a thousand
     assert held >= 7

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -12,9 +13,9 @@ from scipy.stats import kstest
 
 import blindcal as bc
 from blindcal.errors import InputError, NotIdentifiedError
-from blindcal.records import INVALID, AnswerTable
+from blindcal.records import INVALID, AnswerTable, IntArray
 from blindcal.simulation.simulate import generate, log_odds
-from fitting import asked, check_sound, drawn, fitted
+from fitting import asked, check_sound, drawn, ends, fitted
 
 NAN = float("nan")
 
@@ -31,11 +32,11 @@ def test_tiny_samples_are_sound_and_unsure(n: int, seed: int) -> None:
     fit = fitted(labels, asked(labels, p, seed=seed))
     check_sound(fit)
     truth = 1 / 6  # E(f - f^2) under Beta(2, 1)
-    assert truth in fit.interval("ece", 0.99)
+    assert truth in fit.at(level=0.99).ece
     # n items alike say no more than that the share of others is at most 1 - .025^(1/n)
-    low, high = fit.interval("ece")
+    low, high = ends(fit.ece)
     assert high - low >= (1 - 0.025 ** (1 / n)) * 0.99
-    assert fit.calibrated_pvalue() > 1e-4
+    assert fit.calibrated_pvalue > 1e-4
 
 
 @pytest.mark.parametrize("n", [5, 30, 300])
@@ -45,8 +46,8 @@ def test_rare_positives_that_never_turned_up_are_no_evidence(n: int, chance: flo
     labels = np.zeros(n, np.int64)
     fit = fitted(labels, asked(labels, np.full(n, chance)))
     check_sound(fit)
-    assert fit.calibrated_pvalue() > 0.05
-    assert chance in fit.interval("mean_confidence")
+    assert fit.calibrated_pvalue > 0.05
+    assert chance in fit.mean_confidence
 
 
 @pytest.mark.parametrize("label", [0, 1])
@@ -57,10 +58,18 @@ def test_one_class_only(label: int) -> None:
     labels = np.full(1500, label)
     fit = fitted(labels, asked(labels, p))
     check_sound(fit)
-    assert fit.ece() == pytest.approx(abs(p - label).mean(), abs=0.01)
-    for refused in (fit.auroc, lambda: fit.interval("auroc"), lambda: fit.operating_point(recall=0.9)):
-        with pytest.raises(NotIdentifiedError, match="needs items of both labels"):
-            refused()
+    assert fit.ece.value == pytest.approx(abs(p - label).mean(), abs=0.01)
+    refused: list[tuple[str, Callable[[], object]]] = [
+        ("auroc", lambda: fit.auroc),
+        ("curve", lambda: fit.curve),
+        ("operating", lambda: fit.operating),
+        ("expected_cost", lambda: fit.expected_cost(1, 2)),
+        ("choose_threshold", lambda: fit.choose_threshold(recall=0.9)),
+        ("next_precision", lambda: fit.next_precision(0.5, 10)),
+    ]
+    for name, call in refused:
+        with pytest.raises(NotIdentifiedError, match=f"{name}: needs items of both labels"):
+            call()
 
 
 @pytest.mark.parametrize("positives", [1, 2])
@@ -71,8 +80,7 @@ def test_a_class_of_one_or_two_items(positives: int) -> None:
     p = np.random.default_rng(4).beta(1, 8, 400)
     fit = fitted(labels, asked(labels, p))
     check_sound(fit)
-    low, high = fit.interval("auroc")
-    assert high - low > 0.3
+    assert fit.auroc.half_width > 0.15
 
 
 def test_no_valid_answer_is_an_error() -> None:
@@ -83,8 +91,8 @@ def test_no_valid_answer_is_an_error() -> None:
         bc.latent([0, 1, 1], np.full(3, np.inf), [1, 1, -1])
 
 
-def test_invalid_answers_are_counted_and_their_effect_bounded() -> None:
-    """Invalid answers are left out, counted, and bounded; losing them at random widens the interval."""
+def test_invalid_answers_are_counted() -> None:
+    """Invalid answers are left out and counted; losing them at random widens the interval."""
     labels, p = generate(2000, 2)
     answered = asked(labels, p)
     lost = np.random.default_rng(0).random(2000) < 0.3
@@ -94,13 +102,29 @@ def test_invalid_answers_are_counted_and_their_effect_bounded() -> None:
     whole, fit = fitted(labels, answered), fitted(labels, part)
     check_sound(fit)
     assert (fit.invalid, fit.unanswered, fit.items, fit.queries) == (lost.sum(), lost.sum(), 2000, 2000)
-    assert fit.invalid_bound() == pytest.approx(2 * lost.mean())
-    assert abs(fit.ece() - bc.binned_ece(labels, p).ece) <= fit.invalid_bound()
-    assert (
-        fit.interval("ece").high - fit.interval("ece").low
-        > whole.interval("ece").high - whole.interval("ece").low
-    )
-    assert (whole.invalid, whole.invalid_bound()) == (0, 0)
+    assert fit.invalid_bound == pytest.approx(2 * lost.mean())
+    assert fit.ece.half_width > whole.ece.half_width
+    assert (whole.invalid, whole.invalid_bound) == (0, 0)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_the_effect_of_invalid_answers_is_bounded(seed: int) -> None:
+    """Whatever ten invalid answers of 500 had been, the ECE moves by no more than the stated bound."""
+    labels, p = generate(500, seed)
+    answered = asked(labels, p, seed=seed)
+    lost = np.random.default_rng(seed).permutation(500) < 10
+
+    def with_answers(answers: IntArray) -> bc.LatentFit:
+        filled = np.where(lost, answers, answered.answers)
+        return fitted(labels, replace(answered, answers=filled), resamples=0)
+
+    fit = with_answers(np.full(500, INVALID))
+    assert fit.invalid_bound == pytest.approx(2 * 10 / 500)
+    right = labels[answered.items]
+    fills = np.zeros(500, np.int64), np.ones(500, np.int64), right, 1 - right, answered.answers
+    moved = [abs(float(with_answers(fill).ece) - float(fit.ece)) for fill in fills]
+    assert max(moved) <= fit.invalid_bound
+    assert max(moved) > fit.invalid_bound / 4  # so that a bound a few times too small would be noticed
 
 
 def test_an_item_with_another_valid_answer_is_not_unanswered() -> None:
@@ -115,7 +139,7 @@ def test_an_item_with_another_valid_answer_is_not_unanswered() -> None:
 
 
 def test_contradictory_answers_are_counted_and_survived() -> None:
-    """Answers at random, four an item: the fit stands, and says how many items contradict themselves."""
+    """Answers at random, four per item: the fit stands, and says how many items contradict themselves."""
     rng = np.random.default_rng(1)
     items = np.repeat(np.arange(300), 4)
     shifts = -logit(rng.uniform(0.01, 0.99, 1200))
@@ -134,7 +158,7 @@ def test_contradictory_answers_are_counted_and_survived() -> None:
 def at_one_threshold(seed: int) -> tuple[float, bc.LatentFit]:
     """The oracle of some items, and a fit to what they answer unshifted."""
     labels, p = generate(2000, seed)
-    return bc.binned_ece(labels, p).ece, bc.latent(labels, np.zeros(2000), p >= 0.5, resamples=300)
+    return float(bc.binned_ece(labels, p).ece), bc.latent(labels, np.zeros(2000), p >= 0.5, resamples=300)
 
 
 def test_a_single_threshold_gives_the_accuracy_and_no_verdict() -> None:
@@ -142,15 +166,17 @@ def test_a_single_threshold_gives_the_accuracy_and_no_verdict() -> None:
     labels, p = generate(2000, 2)
     _, fit = at_one_threshold(2)
     check_sound(fit)
-    assert fit.accuracy() == pytest.approx(np.mean((p >= 0.5) == labels), abs=1e-6)
-    assert fit.interval("ece").low == 0
-    assert fit.calibrated_pvalue() > 1e-3
+    assert fit.accuracy.value == pytest.approx(np.mean((p >= 0.5) == labels), abs=1e-6)
+    assert fit.ece.low == 0
+    assert fit.calibrated_pvalue > 1e-3
 
 
 def test_a_single_threshold_leaves_the_error_open() -> None:
     """All items asked b = 0: the ECE can hardly be told, so its interval holds what it really is."""
-    found = [oracle in fit.interval("ece") for oracle, fit in map(at_one_threshold, range(4))]
-    assert sum(found) >= 3
+    found = [at_one_threshold(seed) for seed in range(4)]
+    assert sum(oracle in fit.ece for oracle, fit in found) >= 3
+    # an item surely lies on its own side of 1/2, so that not everything is possible
+    assert max(ends(fit.ece)[1] for _, fit in found) < 0.75
 
 
 def test_thresholds_of_a_design_leave_nothing_open() -> None:
@@ -171,7 +197,7 @@ def test_the_pvalue_is_uniform_under_the_null() -> None:
         rng = np.random.default_rng([seed, 1])
         p = rng.beta(0.8, 0.6, 300)
         labels = (rng.random(300) < p).astype(np.int64)
-        pvalues.append(fitted(labels, asked(labels, p, seed=seed)).calibrated_pvalue())
+        pvalues.append(fitted(labels, asked(labels, p, seed=seed)).calibrated_pvalue)
     # binomial(100, .05): mean 5, sd 2.2; 3 of them. Kolmogorov-Smirnov at one in a thousand
     assert sum(one < 0.05 for one in pvalues) <= 5 + 3 * 2.2
     assert kstest(pvalues, "uniform").pvalue > 1e-3
@@ -184,7 +210,7 @@ def test_the_pvalue_sees_an_error_of_a_twentieth() -> None:
         rng = np.random.default_rng([seed, 2])
         p = rng.beta(1, 1, 3000)
         labels = (rng.random(3000) < p + 0.2 * (0.5 - p)).astype(np.int64)  # E|.2 (f - .5)| = .05
-        found += fitted(labels, asked(labels, p, seed=seed)).calibrated_pvalue() < 0.05
+        found += fitted(labels, asked(labels, p, seed=seed)).calibrated_pvalue < 0.05
     # power above .9: of 12, 10.8 less 2 binomial sds of 1.04
     assert found >= 10.8 - 2 * 1.04
 
@@ -223,8 +249,11 @@ BAD = [
     ({"jitter": -0.1}, r'jitter: must be a number of at least 0 or "estimate", got -0\.1'),
     ({"jitter": "guess"}, r"jitter: must be a number of at least 0 .* got 'guess'"),
     ({"jitter": NAN}, r"jitter: must be a number of at least 0"),
-    ({"resamples": 0}, r"resamples: must be a whole number of at least 2, got 0"),
-    ({"resamples": 10.5}, r"resamples: must be a whole number of at least 2, got 10\.5"),
+    ({"resamples": 1}, r"resamples: must be 0 or at least 2, got 1"),
+    ({"resamples": -1}, r"resamples: must be a whole number of at least 0, got -1"),
+    ({"resamples": 10.5}, r"resamples: must be a whole number of at least 0, got 10\.5"),
+    ({"bins": 0}, r"bins: must be a whole number of at least 1, got 0"),
+    ({"level": 95}, r"level: must be strictly between 0 and 1, got 95"),
 ]
 
 
@@ -240,13 +269,16 @@ def test_bad_questions_are_named() -> None:
     fit = bc.latent(**GOOD)
     wrong: Any = 2.5
     calls: list[tuple[Callable[[], object], str]] = [
-        (lambda: fit.ece(0), "bins: must be a whole number of at least 1, got 0"),
-        (lambda: fit.gaps(wrong), "bins: must be a whole number"),
-        (lambda: fit.interval("f1"), "quantity: must be one of ece, tce, accuracy, .*got 'f1'"),
-        (lambda: fit.interval("ece", 1.0), "level: must be strictly between 0 and 1, got 1.0"),
-        (lambda: fit.interval("ece", NAN), "level: must be strictly between 0 and 1, got nan"),
-        (lambda: fit.gap_intervals(level=95), "level: must be strictly between 0 and 1, got 95"),
-        (lambda: fit.operating_point(), "give exactly one of precision, recall"),
+        (lambda: fit.at(bins=0), "bins: must be a whole number of at least 1, got 0"),
+        (lambda: fit.at(bins=wrong), "bins: must be a whole number"),
+        (lambda: fit.at(level=1.0), "level: must be strictly between 0 and 1, got 1.0"),
+        (lambda: fit.at(level=NAN), "level: must be strictly between 0 and 1, got nan"),
+        (lambda: fit.at(level=95), "level: must be strictly between 0 and 1, got 95"),
+        (lambda: fit.curve_at([0.5, 1.5]), r"f: must be a number in \[0, 1\], got .*1\.5.* at position 1"),
+        (lambda: fit.expected_cost(0, 1), "cost_fp, cost_fn: must be positive, got 0 and 1"),
+        (lambda: fit.next_precision(1.0, 10), "threshold: must be strictly between 0 and 1, got 1.0"),
+        (lambda: fit.next_precision(0.5, 0), "decisions: must be a whole number of at least 1, got 0"),
+        (lambda: fit.choose_threshold(), "give exactly one of precision, recall"),
     ]
     for call, message in calls:
         with pytest.raises(InputError, match=message):
@@ -258,11 +290,17 @@ def test_answers_may_be_written_in_every_usual_way() -> None:
     labels, p = generate(60, 0)
     shifts = -logit((np.random.default_rng(0).permutation(60) + 0.5) / 60)
     answers = (log_odds(p) + shifts >= 0).astype(int)
-    plain = bc.latent(labels, shifts, answers).ece()
-    assert bc.latent(labels.astype(bool), shifts, answers.astype(bool)).ece() == plain
-    assert bc.latent(labels.tolist(), shifts.tolist(), answers.astype(float).tolist()).ece() == plain
+
+    def ece(labels: Any, shifts: Any, answers: Any) -> bc.Estimate:
+        return bc.latent(labels, shifts, answers, resamples=20).ece
+
+    plain = ece(labels, shifts, answers)
+    assert ece(labels.astype(bool), shifts, answers.astype(bool)) == plain
+    assert ece(labels.tolist(), shifts.tolist(), answers.astype(float).tolist()) == plain
     some = [None if i < 5 else bool(a) for i, a in enumerate(answers)]
     nans = np.where(np.arange(60) < 5, NAN, answers)
     ints = np.where(np.arange(60) < 5, -1, answers)
-    assert bc.latent(labels, shifts, np.array(some)).ece() == bc.latent(labels, shifts, ints).ece()
-    assert bc.latent(labels, shifts, nans).ece() == bc.latent(labels, shifts, ints).ece()
+    fewer = ece(labels, shifts, ints)
+    assert fewer != plain
+    assert ece(labels, shifts, np.array(some)) == fewer
+    assert ece(labels, shifts, nans) == fewer

@@ -15,14 +15,16 @@ from hypothesis import strategies as st
 
 from blindcal.auditing.audit import audit
 from blindcal.auditing.batch_sender import Polling
-from blindcal.auditing.job import Job, Limits
-from blindcal.auditing.live_sender import run
+from blindcal.auditing.job import Job
+from blindcal.auditing.limits import Limits
+from blindcal.auditing.live_sender import ask_live
 from blindcal.auditing.prepare import _Remembered
+from blindcal.auditing.session import Session
 from blindcal.auditing.token_estimate import TokenEstimator, bytes_of
 from blindcal.design import SampledDesign
 from blindcal.endpoints.query_format import TokenQuestion
 from blindcal.errors import ConfigError
-from blindcal.items.files import load
+from blindcal.items.files import collect, load
 from blindcal.planning import shapes
 from blindcal.prices import Prices
 from blindcal.records import Item, Message, Reply, Request, Targets, Token, Usage
@@ -76,7 +78,7 @@ def test_a_run_never_costs_more(kinds: list[tuple[str, int]], money: float, conc
     with tempfile.TemporaryDirectory() as folder, Store.open(Path(folder) / "run.sqlite") as store:
         store.begin({}, items)
         job = Job(items, QUESTION, store, limits, PRICES)
-        outcome = asyncio.run(run(SampledDesign(len(items), 2, (1.0,), 0), job, endpoint))
+        outcome = asyncio.run(ask_live(SampledDesign(len(items), 2, (1.0,), 0), job, endpoint))
     assert PRICES.cost(endpoint.paid) <= money
     assert outcome.usage.prompt_tokens == endpoint.paid.prompt_tokens
     if outcome.stopped:
@@ -92,14 +94,16 @@ def test_a_probe_never_costs_more(kinds: list[tuple[str, int]], money: float, co
     endpoint, asked = Billing(), [Request(messages, max_tokens=3) for messages in prompts(kinds)]
 
     async def ask_all(store: Store) -> bool:
-        probe = _Remembered(endpoint, store, Limits(concurrency=concurrency, max_cost=money), PRICES)
+        limits = Limits(concurrency=concurrency, max_cost=money)
+        probe = _Remembered(endpoint, Session(one, Settings(model="m"), store, limits, PRICES))
         replies = await asyncio.gather(*map(probe.ask, asked), return_exceptions=True)
         refused = [reply for reply in replies if not isinstance(reply, Reply)]
         assert all(isinstance(one, ConfigError) for one in refused)
         assert probe.paid == endpoint.paid
         return not refused
 
-    with tempfile.TemporaryDirectory() as folder, Store.open(Path(folder) / "run.sqlite") as store:
+    one = collect("one", [{"prompt": "Is it?", "label": 1}])
+    with tempfile.TemporaryDirectory() as folder, Store.open(Path(folder) / "run.sqlite") as store, one:
         answered = asyncio.run(ask_all(store))
     assert PRICES.cost(endpoint.paid) <= money
     assert answered == (endpoint.paid.queries == len(asked))

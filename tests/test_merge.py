@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import numpy as np
@@ -66,9 +66,8 @@ def test_the_result_is_that_of_all_answers_together(runs: list[Run]) -> None:
     ]
     labels, shifts, answers, items = (np.concatenate(each) for each in zip(*columns, strict=True))
     fit = latent(labels, shifts, answers, items=items, groups=items // 7, resamples=60)
-    assert merged.ece.value == fit.ece()
-    assert (merged.ece.low, merged.ece.high) == tuple(fit.interval("ece"))[:2]
-    assert merged.calibrated_pvalue == fit.calibrated_pvalue()
+    assert merged.ece == fit.ece
+    assert merged.calibrated_pvalue == fit.calibrated_pvalue
     assert merged.counts.items == N
     assert merged.spend.queries == sum(run.result.spend.queries for run in runs)
     assert merged.complete
@@ -87,7 +86,7 @@ def test_runs_that_do_not_belong_together_are_refused(runs: list[Run]) -> None:
     with pytest.raises(ConfigError, match=r"model is 'another' there and 'replay' here"):
         merge([runs[0], other])
     blind = replace(runs[0], result=replace(runs[0].result, method="blind", estimator="blind"))
-    with pytest.raises(ConfigError, match="runs of method 'blind' cannot be put together"):
+    with pytest.raises(ConfigError, match="runs of method 'blind' cannot be merged"):
         merge([blind, runs[1]])
 
 
@@ -115,10 +114,10 @@ def test_a_threshold_is_found_from_all_shards(folders: list[Path], runs: list[Ru
     wish = ["--recall", "0.6", "--estimate", "--resamples", "40", "--json"]
     said = CliRunner().invoke(app, ["threshold", *named, *wish])
     assert said.exit_code == 0, said.output
-    point = together(runs).fit(40).operating_point(recall=0.6, confidence=None)
+    point = together(runs).fit(resamples=40).choose_threshold(recall=0.6, confidence=None)
     found = json.loads(said.stdout)
-    assert found["threshold"] == point.threshold
-    assert found["recall"] == point.recall
+    assert found["threshold"] == asdict(point.threshold)
+    assert found["recall"] == asdict(point.point.recall)
     assert found["logit_bias"] is not None
     assert together(runs).result.counts.items == N
     twice = CliRunner().invoke(app, ["threshold", named[0], named[0], *wish])

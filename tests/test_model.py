@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import product
 
 import numpy as np
 import pytest
 from scipy.optimize import minimize
 from scipy.special import expit
 
-from blindcal import design
 from blindcal.estimate import functionals, model
 from blindcal.estimate.grid import CELLS, MID_S, WIDTH_S
 from blindcal.estimate.patterns import Patterns, count_patterns
+from blindcal.methods import make_design
 from blindcal.records import FloatArray
 from blindcal.simulation.simulate import ask, generate
 
@@ -21,7 +22,7 @@ from blindcal.simulation.simulate import ask, generate
 def counted(n: int, queries: float = 1.0, method: str = "latent", seed: int = 0) -> Patterns:
     """Patterns of an overconfident model's answers."""
     labels, p = generate(n, seed)
-    answered = ask(design.make(method, labels, queries=queries, seed=seed), labels, p, seed=seed)
+    answered = ask(make_design(method, labels, queries=queries, seed=seed), p, seed=seed)
     return count_patterns(labels, answered.shifts, answered.temperatures, answered.answers, answered.items)
 
 
@@ -52,7 +53,7 @@ def brute_table(theta: FloatArray) -> FloatArray:
 def test_the_likelihood_is_that_of_each_item_by_itself(method: str, queries: float) -> None:
     """The penalised log-likelihood on counts is the sum over items of log P(label, answers), brute force."""
     labels, p = generate(60, 3)
-    answered = ask(design.make(method, labels, queries=queries, seed=3), labels, p, seed=3)
+    answered = ask(make_design(method, labels, queries=queries, seed=3), p, seed=3)
     patterns = count_patterns(
         labels, answered.shifts, answered.temperatures, answered.answers, answered.items
     )
@@ -211,12 +212,19 @@ def test_the_evidence_is_laplaces_integral() -> None:
 
 def test_the_ensemble_weighs_what_it_keeps_by_evidence() -> None:
     """Weights are proportional to the evidence, sum to one, and the best smoothness is among them."""
-    ensemble = model.fit_ensemble(counted(1000))
+    patterns = counted(1000)
+    ensemble = model.fit_ensemble(patterns)
     evidence = np.array([mode.evidence for mode in ensemble.modes])
     relative = np.exp(evidence - evidence.max())
     assert ensemble.weights == pytest.approx(relative / relative.sum())
     assert ensemble.table.sum() == pytest.approx(1)
     assert ensemble.expected_counts.sum() == pytest.approx(1000)
+    ladder = product(*(range(low, high + 1) for low, high in model._LADDER))
+    everywhere = [
+        model.find_mode(patterns, model._splines().precision(model._STEP**density, model._STEP**link))
+        for density, link in ladder
+    ]
+    assert evidence.max() >= max(mode.evidence for mode in everywhere) - 1e-3
 
 
 def test_a_calibrated_population_prefers_no_link() -> None:
@@ -227,7 +235,7 @@ def test_a_calibrated_population_prefers_no_link() -> None:
     for curve in curves:
         f = rng.beta(1, 1, 3000)
         labels = (rng.random(3000) < curve(f)).astype(np.int64)
-        answered = ask(design.make("latent", labels), labels, f)
+        answered = ask(make_design("latent", labels), f)
         patterns = count_patterns(
             labels, answered.shifts, answered.temperatures, answered.answers, answered.items
         )

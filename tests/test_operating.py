@@ -9,16 +9,16 @@ import pytest
 from scipy.special import logit
 
 import blindcal as bc
-from blindcal import design
 from blindcal.errors import InputError, NotIdentifiedError
 from blindcal.estimate.grid import CELLS, MID_P
 from blindcal.estimate.operating import (
-    THRESHOLDS,
+    GRID_THRESHOLDS,
+    ChosenThreshold,
     Decisions,
-    OperatingPoint,
     choose_threshold,
     decision_rates,
 )
+from blindcal.methods import make_design
 from blindcal.records import FloatArray
 from blindcal.simulation.simulate import ask, generate
 
@@ -31,7 +31,7 @@ def table_of(seed: int) -> FloatArray:
     return np.concatenate([share * (1 - up), share * up])
 
 
-def chosen(table: FloatArray, **wanted: Any) -> OperatingPoint:
+def chosen(table: FloatArray, **wanted: Any) -> ChosenThreshold:
     """The choice where the table is known exactly."""
     return choose_threshold(Decisions.of(table, np.stack([table] * 3), lambda _: 0.0), **wanted)
 
@@ -42,7 +42,7 @@ def test_rates_are_counts() -> None:
     rates = decision_rates(table)
     negative, positive = table[:CELLS], table[CELLS:]
     for j in (0, 100, CELLS // 2, CELLS - 2):
-        above = THRESHOLDS[j] <= MID_P
+        above = GRID_THRESHOLDS[j] <= MID_P
         true, false = positive[above].sum(), negative[above].sum()
         assert rates.precision[j] == pytest.approx(true / (true + false))
         assert rates.recall[j] == pytest.approx(true / positive.sum())
@@ -57,9 +57,9 @@ def test_precision_takes_the_lowest_threshold_that_reaches_it(wanted: float) -> 
     """The chosen threshold reaches the precision, and no lower one does."""
     table = table_of(1)
     rates = decision_rates(table)
-    found = chosen(table, precision=wanted)
-    assert found.precision >= wanted
-    assert (rates.precision[found.threshold > THRESHOLDS] < wanted).all()
+    found = chosen(table, precision=wanted).point
+    assert float(found.precision) >= wanted
+    assert (rates.precision[found.threshold > GRID_THRESHOLDS] < wanted).all()
 
 
 @pytest.mark.parametrize("wanted", [0.5, 0.9, 0.99])
@@ -67,9 +67,9 @@ def test_recall_takes_the_highest_threshold_that_keeps_it(wanted: float) -> None
     """The chosen threshold keeps the recall, and no higher one does."""
     table = table_of(2)
     rates = decision_rates(table)
-    found = chosen(table, recall=wanted)
-    assert found.recall >= wanted
-    assert (rates.recall[found.threshold < THRESHOLDS] < wanted).all()
+    found = chosen(table, recall=wanted).point
+    assert float(found.recall) >= wanted
+    assert (rates.recall[found.threshold < GRID_THRESHOLDS] < wanted).all()
 
 
 @pytest.mark.parametrize(("cost_fp", "cost_fn"), [(1, 1), (5, 1), (1, 5)])
@@ -78,15 +78,16 @@ def test_costs_take_the_cheapest_threshold(cost_fp: float, cost_fn: float) -> No
     table = table_of(3)
     rates = decision_rates(table)
     found = chosen(table, cost_fp=cost_fp, cost_fn=cost_fn)
-    assert found.expected_cost == pytest.approx(rates.cost(cost_fp, cost_fn).min())
+    assert found.expected_cost is not None
+    assert found.expected_cost.value == pytest.approx(rates.cost(cost_fp, cost_fn).min())
     assert found.confidence is None
     known = np.sqrt((cost_fp / (cost_fp + cost_fn) - 0.1) / 0.8)
-    assert found.threshold == pytest.approx(known, abs=1 / 240)
+    assert found.threshold.value == found.point.threshold == pytest.approx(known, abs=1 / 240)
 
 
 def test_the_shift_deploys_the_threshold() -> None:
     """A greedy endpoint with the stated shift answers positive exactly where f is at least the threshold."""
-    found = chosen(table_of(1), recall=0.9)
+    found = chosen(table_of(1), recall=0.9).point
     f = np.random.default_rng(0).random(1000)
     assert ((logit(f) + found.shift >= 0) == (f >= found.threshold)).all()
 
@@ -125,20 +126,22 @@ def test_bad_wishes_are_named(wanted: dict[str, Any], message: str) -> None:
 def test_what_a_fit_promises_is_what_the_hidden_probabilities_do() -> None:
     """Rates at the chosen threshold agree with those of the hidden probabilities, within the intervals."""
     labels, p = generate(6000, 3)
-    answered = ask(design.make("latent", labels), labels, p)
+    answered = ask(make_design("latent", labels), p)
     fit = bc.latent(labels[answered.items], answered.shifts, answered.answers, 0.0, answered.items)
     for wanted in ({"precision": 0.8}, {"recall": 0.9}, {"cost_fp": 1.0, "cost_fn": 3.0}):
-        found = fit.operating_point(level=0.99, **wanted)
-        above = p >= found.threshold
-        assert labels[above].mean() in found.precision_interval
-        assert above[labels == 1].mean() in found.recall_interval
-        assert (above == (labels == 1)).mean() in found.accuracy_interval
-        assert found.threshold in found.threshold_interval
+        found = fit.at(level=0.99).choose_threshold(**wanted)
+        above = p >= found.point.threshold
+        assert labels[above].mean() in found.point.precision
+        assert above[labels == 1].mean() in found.point.recall
+        assert (above == (labels == 1)).mean() in found.point.accuracy
+        assert above.mean() in found.point.positive_rate
+        assert found.point.threshold in found.threshold
+        assert found.point.precision.half_width < 0.1
 
 
 def fitted(n: int, seed: int = 3, **more: Any) -> tuple[bc.LatentFit, FloatArray, Any]:
     labels, p = generate(n, seed)
-    answered = ask(design.make("latent", labels), labels, p)
+    answered = ask(make_design("latent", labels), p)
     fit = bc.latent(labels[answered.items], answered.shifts, answered.answers, 0.0, answered.items, **more)
     return fit, p, labels
 
@@ -146,27 +149,61 @@ def fitted(n: int, seed: int = 3, **more: Any) -> tuple[bc.LatentFit, FloatArray
 def test_the_curve_is_what_each_threshold_does() -> None:
     """Rows agree with the hidden probabilities within 99% intervals, and with the point chosen."""
     fit, p, labels = fitted(6000)
-    curve = fit.operating_curve(cost_fp=2, cost_fn=1, level=0.99)
-    assert curve.thresholds == pytest.approx(np.arange(1, 20) / 20)
-    assert curve.shifts == pytest.approx(-logit(curve.thresholds))
-    assert curve.expected_cost is not None
-    for k in range(1, 19, 4):
-        above = p >= curve.thresholds[k]
+    fit = fit.at(level=0.99)
+    costs = fit.expected_cost(2, 1)
+    assert (costs.cost_fp, costs.cost_fn) == (2, 1)
+    points = fit.operating
+    assert [one.threshold for one in points] == pytest.approx(np.arange(1, 40) / 40)
+    assert [one.shift for one in points] == pytest.approx([-logit(one.threshold) for one in points])
+    for k in range(3, 39, 8):
+        above = p >= points[k].threshold
+        wrong, missed = above & (labels == 0), ~above & (labels == 1)
         truth = {
             "precision": labels[above].mean(),
             "recall": above[labels == 1].mean(),
             "accuracy": (above == labels).mean(),
             "positive_rate": above.mean(),
-            "expected_cost": (2 * (above & (labels == 0)) + 1 * (~above & (labels == 1))).mean(),
+            "false_positive": wrong.mean(),
+            "false_negative": missed.mean(),
+            "negative_precision": 1 - labels[~above].mean(),
         }
         for name, value in truth.items():
-            band = getattr(curve, name)
-            assert band.low[k] <= band.value[k] <= band.high[k]
-            assert band.low[k] <= value <= band.high[k], name
-    point = fit.operating_point(recall=0.8, level=0.99)
-    same = fit.operating_curve([point.threshold], level=0.99)
-    assert same.precision.value[0] == point.precision
-    assert (same.recall.low[0], same.recall.high[0]) == tuple(point.recall_interval)
+            estimate = getattr(points[k], name)
+            assert float(estimate) in estimate, name
+            assert value in estimate, name
+        assert (2 * wrong + 1 * missed).mean() in costs.expected[k]
+    point = fit.choose_threshold(recall=0.8).point
+    assert fit.operating_at([point.threshold]) == (point,)
+
+
+def test_costs_of_a_fit_are_the_rates_times_the_costs() -> None:
+    """The three examples that a result shows, and any other pair at any thresholds."""
+    fit, _, _ = fitted(600, resamples=20)
+    assert [(one.cost_fp, one.cost_fn) for one in fit.costs] == [(1, 1), (5, 1), (1, 5)]
+    assert fit.costs[1] == fit.expected_cost(5, 1)
+    points = fit.operating_at([0.2, 0.7])
+    for point, cost in zip(points, fit.expected_cost(3, 4, [0.2, 0.7]).expected, strict=True):
+        assert cost.value == pytest.approx(3 * float(point.false_positive) + 4 * float(point.false_negative))
+
+
+@pytest.mark.parametrize("decisions", [1, 20, 1000])
+def test_the_next_decisions_are_a_draw_on_top_of_the_precision(decisions: int) -> None:
+    """The share of right ones among the next few is less sure than the precision, and of many hardly so.
+
+    Its ends are quantiles of a binomial draw at each refit's precision, by drawing them.
+    """
+    fit, _, _ = fitted(2000, resamples=300)
+    (point,) = fit.operating_at([0.6])
+    found = fit.next_precision(0.6, decisions)
+    assert (found.value, found.level) == (point.precision.value, 0.95)
+    assert found.half_width > point.precision.half_width
+    place = int(np.argmin(np.abs(GRID_THRESHOLDS - 0.6)))
+    precision = decision_rates(fit.draws).precision[:, place]
+    shares = np.random.default_rng(0).binomial(decisions, np.repeat(precision, 200)) / decisions
+    low, high = np.quantile(shares, [0.025, 0.975], method="inverted_cdf")
+    # 60,000 draws: a count off at the most, or 2% of the width
+    slack = max(1 / decisions if decisions > 1 else 0.0, 0.02 * (high - low))
+    assert (found.low, found.high) == pytest.approx((low, high), abs=slack)
 
 
 @pytest.mark.parametrize("thresholds", [[0.0], [0.5, 1.0], [float("nan")], [[0.5]]])
@@ -174,7 +211,9 @@ def test_thresholds_outside_are_named(thresholds: Any) -> None:
     """A threshold that no shift deploys is refused."""
     fit, _, _ = fitted(200, resamples=20)
     with pytest.raises(InputError, match="thresholds: must lie strictly between 0 and 1"):
-        fit.operating_curve(thresholds)
+        fit.operating_at(thresholds)
+    with pytest.raises(InputError, match="thresholds: must lie strictly between 0 and 1"):
+        fit.expected_cost(1, 1, thresholds)
 
 
 def test_few_decisions_leave_precision_open() -> None:
@@ -185,13 +224,14 @@ def test_few_decisions_leave_precision_open() -> None:
     table = np.concatenate([0.9 * low / low.sum(), 0.1 * high])
     unseen = 1 - 0.05 ** (1 / 100)  # what the rule of three says of a hundred items
     decisions = Decisions.of(table, np.stack([table] * 5), lambda tail: 1 - tail ** (1 / 100))
-    at_half = int(np.argmin(np.abs(THRESHOLDS - 0.5)))
+    at_half = int(np.argmin(np.abs(GRID_THRESHOLDS - 0.5)))
     bound = decisions.lower(lambda rates: rates.precision, 0.05)[at_half]
     assert bound == pytest.approx(0.1 * (1 - unseen) / (0.1 * (1 - unseen) + unseen))
     assert 0.7 < bound < 0.8  # ten right of ten: the exact one-sided 95% bound is 0.05 ** (1 / 10) = 0.741
     with pytest.raises(NotIdentifiedError, match=r"no threshold reaches 0.95 with 95% confidence, although"):
         choose_threshold(decisions, precision=0.95)
-    assert choose_threshold(decisions, precision=0.95, confidence=None).precision == pytest.approx(1.0)
+    likely = choose_threshold(decisions, precision=0.95, confidence=None)
+    assert likely.point.precision.value == pytest.approx(1.0)
 
 
 @pytest.mark.parametrize("wanted", [{"precision": 0.7}, {"recall": 0.9}])
@@ -199,46 +239,47 @@ def test_surer_thresholds_are_more_careful(wanted: dict[str, float]) -> None:
     """The surer, the higher a threshold for precision and the lower one for recall."""
     fit, _, _ = fitted(3000, resamples=200)
     ((name, goal),) = wanted.items()
-    points = [fit.operating_point(confidence=c, level=0.9, **wanted) for c in (None, 0.8, 0.95, 0.99)]
-    thresholds = [point.threshold for point in points]
+    found = [fit.at(level=0.9).choose_threshold(confidence=c, **wanted) for c in (None, 0.8, 0.95, 0.99)]
+    thresholds = [one.point.threshold for one in found]
     assert thresholds == sorted(thresholds, reverse=name == "recall")
     assert len(set(thresholds)) == 4
     # the low end of a 90% interval is the bound that 95% confidence is about
-    assert getattr(points[2], f"{name}_interval").low >= goal
-    assert points[2].confidence == 0.95
-    assert points[0].confidence is None
+    assert getattr(found[2].point, name).low >= goal
+    assert found[2].confidence == 0.95
+    assert found[0].confidence is None
 
 
 def test_no_threshold_beyond_what_the_endpoint_takes() -> None:
     """With a small largest shift the choice is made within it."""
     fit, _, _ = fitted(1000, resamples=50)
-    assert fit.operating_point(recall=0.97, confidence=None).shift > 0.5
+    assert fit.choose_threshold(recall=0.97, confidence=None).point.shift > 0.5
     with pytest.raises(NotIdentifiedError, match="recall"):
-        fit.operating_point(recall=0.97, max_shift=0.5)
-    assert abs(fit.operating_point(cost_fp=1, cost_fn=50, max_shift=0.5).shift) <= 0.5
+        fit.choose_threshold(recall=0.97, max_shift=0.5)
+    assert abs(fit.choose_threshold(cost_fp=1, cost_fn=50).point.shift) > 0.5
+    assert abs(fit.choose_threshold(cost_fp=1, cost_fn=50, max_shift=0.5).point.shift) <= 0.5
     with pytest.raises(NotIdentifiedError, match="max_shift"):
-        fit.operating_point(recall=0.5, max_shift=-1.0)
+        fit.choose_threshold(recall=0.5, max_shift=-1.0)
 
 
 def test_nothing_is_promised_where_hardly_an_answer_lies() -> None:
     """However good the refits look, a sure threshold has 30 answers beyond it, counted by hand."""
     labels, p = generate(600, 3)
-    answered = ask(design.make("latent", labels, adaptive=False), labels, p)
+    answered = ask(make_design("latent", labels, adaptive=False), p)
     fit = bc.latent(
         labels[answered.items], answered.shifts, answered.answers, 0.0, answered.items, resamples=40
     )
     tested = fit.patterns.tested_beyond()
-    for k in (5, 100, THRESHOLDS.size // 2 + 20, THRESHOLDS.size - 60):
-        t, asked = THRESHOLDS[k], 1 / (1 + np.exp(answered.shifts))
+    for k in (5, 100, GRID_THRESHOLDS.size // 2 + 20, GRID_THRESHOLDS.size - 60):
+        t, asked = GRID_THRESHOLDS[k], 1 / (1 + np.exp(answered.shifts))
         assert tested[k] == ((asked >= t - 1e-9) if t >= 0.5 else (asked <= t + 1e-9)).sum()
     bare = Decisions.of(fit.population, np.stack([fit.population] * 3), lambda _: 0.0, tested)
     precision = decision_rates(fit.population).precision
-    highest = float(THRESHOLDS[tested >= 30].max())
+    highest = float(GRID_THRESHOLDS[tested >= 30].max())
     sure = choose_threshold(bare, precision=float(precision[tested >= 30].max()))
-    assert sure.threshold <= highest < THRESHOLDS[-1]
+    assert sure.point.threshold <= highest < GRID_THRESHOLDS[-1]
     beyond = float(
-        precision[THRESHOLDS.searchsorted(highest) + 10]
+        precision[GRID_THRESHOLDS.searchsorted(highest) + 10]
     )  # only thresholds past the highest reach it
-    assert choose_threshold(bare, precision=beyond, confidence=None).threshold > highest
+    assert choose_threshold(bare, precision=beyond, confidence=None).point.threshold > highest
     with pytest.raises(NotIdentifiedError):
         choose_threshold(bare, precision=beyond)

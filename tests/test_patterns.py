@@ -176,7 +176,7 @@ def test_relabelled_patterns_are_those_of_the_other_label() -> None:
 
 
 def test_the_number_of_patterns_does_not_grow_with_items() -> None:
-    """One threshold an item: at most two answers a label and an edge, however many items."""
+    """One threshold per item: at most two answers a label and an edge, however many items."""
     rng = np.random.default_rng(0)
     n = 200_000
     shifts = -EDGES_S[rng.integers(1, CELLS, n)]

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import csv
 import json
 import os
+import re
 import resource
 import subprocess
 import sys
@@ -21,15 +23,20 @@ from blindcal.cli import app
 from blindcal.errors import InputError
 from blindcal.estimate import model
 from blindcal.estimate.patterns import Patterns
-from blindcal.planning import forecast as promise
-from blindcal.planning import shapes
+from blindcal.methods import SIMULABLE
+from blindcal.pareto import pareto_front
+from blindcal.planning import forecast, shapes
 from blindcal.planning.plan import (
+    FIGURE_BUDGETS,
+    Plan,
     PlanGoal,
     PlanInputs,
     Throughput,
     TokenCount,
     choices,
     front,
+    plan,
+    plan_audit,
     price_of,
     reach_of,
 )
@@ -37,7 +44,7 @@ from blindcal.prices import Prices
 from blindcal.settings import Settings
 from serving import replaying
 
-MEANS = PlanInputs(shapes.preset("overconfident"), tokens=TokenCount(200), prices=Prices(1.0, 2.0))
+INPUTS = PlanInputs(shapes.preset("overconfident"), tokens=TokenCount(200), prices=Prices(1.0, 2.0))
 
 
 def blindcal(*arguments: object) -> Result:
@@ -62,70 +69,105 @@ def items(tmp_path: Path) -> Path:
 
 def test_a_plan_says_what_it_asks_costs_and_finds_out() -> None:
     """Queries, tokens, cost and time are what the numbers given come to."""
-    plan = MEANS.plan("latent", 1000, 1.5)
-    asked = 1500 + plan.probe_queries
-    assert (plan.queries, plan.prompt_tokens, plan.completion_tokens) == (1500, 200 * asked, asked)
-    assert plan.cost == pytest.approx((200 * 1.0 + 2.0) * asked / 1e6)
-    assert replace(MEANS, batch=True).plan("latent", 1000, 1.5).cost == pytest.approx(
-        202 * (plan.probe_queries + 750) / 1e6
+    found = INPUTS.plan("latent", 1000, 1.5)
+    asked = 1500 + found.probe_queries
+    assert (found.queries, found.prompt_tokens, found.completion_tokens) == (1500, 200 * asked, asked)
+    assert found.cost == pytest.approx((200 * 1.0 + 2.0) * asked / 1e6)
+    assert replace(INPUTS, batch=True).plan("latent", 1000, 1.5).cost == pytest.approx(
+        202 * (found.probe_queries + 750) / 1e6
     )
-    assert plan.seconds == pytest.approx(1500 * 0.6 / 32)
-    assert plan.promise is not None
-    assert plan.promise.half_width is not None
+    assert found.seconds == pytest.approx(1500 * 0.6 / 32)
+    assert found.forecast is not None
+    assert found.forecast.half_width is not None
+
+
+def test_a_plan_shows_itself_in_one_line() -> None:
+    """Items, queries, cost and what is expected; of its inputs what they assume."""
+    found = INPUTS.plan("latent", 1000, 1.5, with_power=False)
+    assert re.fullmatch(
+        r"Plan\(1,000 items, 1,500 queries, \$0.3212, latent: ECE 0.1126 ± 0.\d{4}\)", repr(found)
+    )
+    assert repr(INPUTS).startswith(
+        "PlanInputs(Shape('overconfident', ECE 0.1126), 200 tokens per prompt, Prices("
+    )
+
+
+def test_a_plan_can_be_had_with_and_without_an_event_loop(items: Path) -> None:
+    """`plan_audit` waits for `plan`, in a script and inside a loop that is running, as a notebook's is."""
+    settings = Settings(model="unknown", queries=1.5, sample=200, level=0.9)
+    shape = shapes.preset("rare")
+
+    async def both() -> tuple[Plan, Plan]:
+        return await plan(items, settings, shape=shape), plan_audit(items, settings, shape=shape)
+
+    first, inside = asyncio.run(both())
+    assert first == inside == plan_audit(items, settings, shape=shape)
+    assert (first.items, first.queries, first.counted, first.cost) == (200, 300, False, None)
+    assert first.prompt_tokens == 100 * (300 + first.probe_queries)
+    known = PlanInputs(shape, level=0.9).plan("latent", 200, 1.5).forecast
+    assert first.forecast == known
+    assert plan_audit(items, settings).forecast is None
+
+
+def test_a_figure_shows_the_ends_of_the_budgets() -> None:
+    """Three budgets are drawn by their ends, others all; what is said in words cannot be planned."""
+    assert FIGURE_BUDGETS["latent"] == (1.0, 1.5, 2.0, 3.0)
+    assert FIGURE_BUDGETS["sampling"] == (2.0, 8.0)
+    assert tuple(FIGURE_BUDGETS) == SIMULABLE
 
 
 def test_the_slowest_limit_decides_the_time() -> None:
-    """Latency, requests a minute and tokens a minute: whichever lets the least through."""
+    """Latency, requests per minute and tokens per minute: whichever lets the least through."""
     assert Throughput(1.0, 10).seconds(100, 5000) == pytest.approx(10)
     assert Throughput(1.0, 10, rpm=60).seconds(100, 5000) == pytest.approx(100)
     assert Throughput(1.0, 10, rpm=60, tpm=1000).seconds(100, 5000) == pytest.approx(300)
 
 
-@pytest.mark.parametrize("wanted", [PlanGoal(half_width=0.03), PlanGoal(power=0.8)])
-def test_choices_meet_what_is_wanted_and_hardly_more(wanted: PlanGoal) -> None:
+@pytest.mark.parametrize("goal", [PlanGoal(half_width=0.03), PlanGoal(power=0.8)])
+def test_choices_meet_the_goal_and_hardly_more(goal: PlanGoal) -> None:
     """Every choice meets it, and five per cent fewer items would not."""
-    means = PlanInputs(shapes.preset("overconfident").with_ece(0.05))
-    found = choices(means, wanted, ["latent"], [1.0, 2.0])
+    inputs = PlanInputs(shapes.preset("overconfident").with_ece(0.05))
+    found = choices(inputs, goal, ["latent"], [1.0, 2.0])
     assert [one.queries for one in found] == sorted(one.queries for one in found)
     assert len(found) == 2
     for one in found:
-        assert one.promise is not None
-        assert wanted.met(one.promise)
-        fewer = means.plan("latent", round(0.9 * one.items), one.promise.queries).promise
+        assert one.forecast is not None
+        assert goal.met(one.forecast)
+        fewer = inputs.plan("latent", round(0.9 * one.items), one.forecast.queries).forecast
         assert fewer is not None
-        assert not wanted.met(fewer)
+        assert not goal.met(fewer)
 
 
 def test_what_the_items_do_not_reach_is_left_out() -> None:
     """Where there are too few items for any number of queries nothing is offered."""
-    assert choices(MEANS, PlanGoal(half_width=0.01), ["latent"], most=300) == ()
+    assert choices(INPUTS, PlanGoal(half_width=0.01), ["latent"], most=300) == ()
 
 
 @pytest.mark.parametrize(
-    ("wanted", "words"),
+    ("goal", "words"),
     [
-        ({}, "one of them"),
-        ({"half_width": 0.1, "power": 0.5}, "one of them"),
-        ({"half_width": 0.0}, "half-width: must be between 0 and 1, got 0.0"),
+        ({}, "give either half_width=... or power=..."),
+        ({"half_width": 0.1, "power": 0.5}, "give either half_width=... or power=..."),
+        ({"half_width": 0.0}, "half_width: must be between 0 and 1, got 0.0"),
         ({"power": 1.0}, "power: must be between 0 and 1, got 1.0"),
     ],
 )
-def test_wants_out_of_range_are_refused(wanted: dict[str, float], words: str) -> None:
-    """A wish that means nothing is refused by name."""
-    with pytest.raises(InputError, match=words):
-        PlanGoal(**wanted)
+def test_goals_out_of_range_are_refused(goal: dict[str, float], words: str) -> None:
+    """A goal that means nothing is refused by name."""
+    with pytest.raises(InputError, match=re.escape(words)):
+        PlanGoal(**goal)
 
 
 def test_methods_without_intervals_cannot_be_chosen_for_a_width() -> None:
-    """Blind, sampling and extraction promise no width, and say so."""
+    """Blind, sampling and extraction have no width to forecast, and say so."""
     with pytest.raises(InputError, match="blind gives neither an interval nor a test"):
-        choices(MEANS, PlanGoal(half_width=0.03), ["blind"])
+        choices(INPUTS, PlanGoal(half_width=0.03), ["blind"])
 
 
 def test_nothing_beats_the_front() -> None:
     """No plan is both cheaper and narrower than one on the front, and every other is beaten by one."""
     plans = [
-        MEANS.plan(m, n, k, tested=False)
+        INPUTS.plan(m, n, k, with_power=False)
         for m, k in (("latent", 1), ("latent", 2), ("blind", 1))
         for n in (200, 800)
     ]
@@ -137,9 +179,17 @@ def test_nothing_beats_the_front() -> None:
         assert beaten != (one in best)
 
 
+def test_the_front_holds_what_nothing_beats() -> None:
+    """Of equals one is kept, and what costs more must err less."""
+    points = [(3, 4), (1, 9), (2, 9), (3, 5), (1, 9), (4, 4), (5, 1)]
+    front = pareto_front(points, cost=lambda point: point[0], error=lambda point: point[1])
+    assert front == ((1, 9), (3, 4), (5, 1))
+    assert pareto_front([], cost=float, error=float) == ()
+
+
 def test_the_command_plans_for_a_number_of_items() -> None:
     """Items, queries, interval and power; what is not known is said to be so, with what would tell."""
-    found = blindcal("--items", 800)
+    found = blindcal("--sample", 800)
     assert found.exit_code == 0
     assert "queries     800 by latent" in found.output
     assert "tokens      unknown: give a file of items, or --tokens" in found.output
@@ -153,18 +203,18 @@ def test_the_command_counts_a_file(items: Path) -> None:
     asked = 450 + found["probe_queries"]
     assert (found["items"], found["queries"], found["prompt_tokens"]) == (300, 450, 100 * asked)
     assert found["cost"] == pytest.approx(101 * asked / 1e6)
-    assert planned(items, "--items", 100)["items"] == 100
-    assert "the file holds 300" in blindcal(items, "--items", 301).output
+    assert planned(items, "--sample", 100)["items"] == 100
+    assert "the file holds 300" in blindcal(items, "--sample", 301).output
 
 
 def test_the_command_works_the_other_way_round() -> None:
     """A wanted half-width or power gives numbers of items and queries, the cheapest first."""
     found = planned("--half-width", 0.04, "--tokens", 100, "--price-in", 1, "--price-out", 1)["choices"]
-    assert all(one["promise"]["half_width"] <= 0.04 for one in found)
+    assert all(one["forecast"]["half_width"] <= 0.04 for one in found)
     assert [one["cost"] for one in found] == sorted(one["cost"] for one in found)
     power = planned("--power", 0.9, "--ece", 0.08, "--queries", 1)["choices"]
-    assert power[0]["promise"]["power"] >= 0.9
-    short = blindcal("--items", 200, "--half-width", 0.01)
+    assert power[0]["forecast"]["power"] >= 0.9
+    short = blindcal("--sample", 200, "--half-width", 0.01)
     assert short.exit_code == 1
     assert "200 items do not suffice" in short.output
 
@@ -179,10 +229,10 @@ def test_wrong_wishes_are_refused_in_one_line() -> None:
 def test_the_figure_is_drawn(tmp_path: Path) -> None:
     """Half-width against cost, as a picture; other endings are refused."""
     path = tmp_path / "plan.svg"
-    found = blindcal("--items", 200, "--figure", path)
+    found = blindcal("--sample", 200, "--figure", path)
     assert found.exit_code == 0, found.output
     assert "latent" in path.read_text()
-    refused = CliRunner().invoke(app, ["plan", "--items", "200", "--figure", str(tmp_path / "plan.bmp")])
+    refused = CliRunner().invoke(app, ["plan", "--sample", "200", "--figure", str(tmp_path / "plan.bmp")])
     assert isinstance(refused.exception, InputError)
 
 
@@ -200,10 +250,10 @@ def test_scores_and_runs_serve_as_shapes(tmp_path: Path) -> None:
     with replaying(questions, p) as server:
         settings = Settings(model="replay", base_url=server.base_url, resamples=50)
         result = audit(questions, settings, out=tmp_path / "run")
-    by_scores = planned("--shape", scores, "--items", 1000)
+    by_scores = planned("--shape", scores, "--sample", 1000)
     by_run = planned("--shape", tmp_path / "run", "--price-in", 1, "--price-out", 1)
-    assert by_scores["promise"]["ece"] == pytest.approx(shape.ece(), abs=0.06)
-    assert by_run["promise"]["ece"] == pytest.approx(result.ece.value, abs=0.02)
+    assert by_scores["forecast"]["ece"] == pytest.approx(shape.ece(), abs=0.06)
+    assert by_run["forecast"]["ece"] == pytest.approx(result.ece.value, abs=0.02)
     assert (by_run["items"], by_run["counted"]) == (300, True)
     assert by_run["cost"] > 0
 
@@ -220,14 +270,14 @@ def test_a_plan_takes_less_than_two_seconds(tmp_path: Path) -> None:
         after = resource.getrusage(resource.RUSAGE_CHILDREN)
         return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
 
-    spent("--items", "300", "--queries", "1")
-    assert spent("--items", "3000", "--queries", "1.5") < 2.0
+    spent("--sample", "300", "--queries", "1")
+    assert spent("--sample", "3000", "--queries", "1.5") < 2.0
     assert spent("--half-width", "0.02", "--queries", "1") < 2.0
 
 
 @pytest.mark.parametrize(
     ("arguments", "fits"),
-    [(["--items", 3000], 2), (["--half-width", 0.02], 9), (["--items", 3000, "--figure", "plan.svg"], 17)],
+    [(["--sample", 3000], 2), (["--half-width", 0.02], 9), (["--sample", 3000, "--figure", "plan.svg"], 17)],
 )
 def test_a_plan_takes_few_fits(
     arguments: list[object], fits: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -240,9 +290,9 @@ def test_a_plan_takes_few_fits(
         begun += 1
         return model.fit_ensemble(patterns, enough=enough)
 
-    for cached in (promise._scatter, promise._bend, promise._rehearsed, promise._rehearsal):
+    for cached in (forecast._scatter, forecast._bend, forecast._rehearsed, forecast._rehearsal):
         cached.cache_clear()
-    monkeypatch.setattr(promise, "fit_ensemble", counted)
+    monkeypatch.setattr(forecast, "fit_ensemble", counted)
     monkeypatch.chdir(tmp_path)
     assert blindcal(*arguments).exit_code == 0
     assert 0 < begun <= fits

@@ -20,10 +20,12 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle, StepPatch
 
 import results
-from blindcal.report import plots, style
+from blindcal.estimate.findings import Bin, ConfidenceHistogram, Curve
+from blindcal.records import Estimate
+from blindcal.report import alt_text, plots, style
 from blindcal.report.csv_tables import write_curves
 from blindcal.report.style import root_figure
-from blindcal.results.result import AuditResult, Bin, Confidence, Curve, Estimate
+from blindcal.results.result import AuditResult
 from results import NOTHING, around
 
 HOSTILE = '$\\frac{1}{0}$ <script>alert(\'1\')</script> ]]> --> \u202egnp.\x1b[31m & " id="x" 東京'
@@ -59,13 +61,13 @@ def drawn(axes: Axes) -> str:
 
 def test_the_calibration_curve_shows_gaps_and_intervals() -> None:
     """Bars are the signed gaps over their bins, whiskers the intervals, and the words the ECE."""
-    axes = plots.plot_calibration_curve(results.bins(), ece=Estimate(0.125, 0.1, 0.15), level=0.9)
+    axes = plots.plot_calibration_curve(results.bins(), ece=Estimate(0.125, 0.1, 0.15, 0.9))
     assert [bar.get_height() for bar in bars(axes)] == pytest.approx(results.GAPS)
     centres = [bar.get_x() + bar.get_width() / 2 for bar in bars(axes)]
     assert centres == pytest.approx([0.1, 0.3, 0.5, 0.7, 0.9])
     expected = [(gap - 0.02, gap + 0.02) for gap in results.GAPS]
     assert np.array(whiskers(axes)) == pytest.approx(np.array(expected))
-    assert "ECE 0.125  (90%: 0.100 to 0.150)" in texts(axes)
+    assert "ECE 0.125 (90%: 0.100 to 0.150)" in texts(axes)
 
 
 def test_without_an_ece_the_bars_are_summed() -> None:
@@ -74,28 +76,31 @@ def test_without_an_ece_the_bars_are_summed() -> None:
 
 
 def test_over_and_underestimated_bins_differ_in_colour() -> None:
-    """What is predicted too often and too rarely is told apart by more than the side."""
+    """Bins predicted too high and bins predicted too low differ in colour as well as in side."""
     colours = [bar.get_facecolor() for bar in bars(plots.plot_calibration_curve(results.bins()))]
     assert colours[0] == colours[1] != colours[2] == colours[3]
 
 
 def test_an_unknown_gap_is_a_question_mark() -> None:
-    """A gap that could not be estimated is said to be unknown, and so is the ECE."""
+    """A gap that could not be estimated is marked as unknown, and so is the ECE; zero stays in sight."""
     some = (*results.bins()[:4], Bin(0.8, 1.0, NOTHING))
     axes = plots.plot_calibration_curve(some)
     assert len(bars(axes)) == 4
     assert "?" in texts(axes)
-    assert "ECE not known" in texts(axes)
+    assert "ECE unknown" in texts(axes)
+    low, high = plots.plot_calibration_curve((Bin(0, 1, NOTHING),)).get_ylim()
+    assert low < 0 < high
 
 
 def test_reliability_shows_curve_band_and_bins() -> None:
-    """The line is the curve, the area its band, and dots are where the bins' items are, by their share."""
+    """The line is the curve, the area its band with its level, and dots are the bins, by their share."""
     curve = results.curve()
     some = [
         replace(one, share=share)
         for one, share in zip(results.bins(), (0.4, 0.1, 0.1, 0.1, 0.3), strict=True)
     ]
-    axes = plots.plot_reliability(curve, bins=some)
+    axes = plots.plot_reliability(replace(curve, level=0.999), bins=some)
+    assert "curve, 99.9% band" in texts(axes)
     line = axes.lines[-1]
     assert np.array_equal(line.get_ydata(), curve.value)
     (band,) = [one for one in axes.collections if isinstance(one, PolyCollection)]
@@ -130,26 +135,32 @@ def test_operating_curves_are_the_rows() -> None:
     assert any(list(np.unique(line.get_xdata())) == [0.7] for line in axes.lines)
 
 
-def test_costs_follow_from_the_rows() -> None:
-    """False positives and negatives at their prices, by the definitions; the cheapest threshold is marked."""
-    rows = results.operating()
-    axes = plots.plot_cost(rows, 1, 3)
-    expected = []
-    for row in rows:
-        assert row.positive_rate.value is not None
-        assert row.precision.value is not None
-        assert row.accuracy.value is not None
-        wrongly = row.positive_rate.value * (1 - row.precision.value)
-        expected.append(wrongly + 3 * max(0.0, 1 - row.accuracy.value - wrongly))
+def test_the_lowest_cost_is_marked() -> None:
+    """The line is the expected cost with its band; the cheapest threshold is marked and named."""
+    rows, costs = results.operating(), results.cost(2, 1)
+    axes = plots.plot_cost([row.threshold for row in rows], costs)
+    expected = [float(one) for one in costs.expected]
+    assert axes.lines[0].get_xdata() == pytest.approx([row.threshold for row in rows])
     assert axes.lines[0].get_ydata() == pytest.approx(expected)
+    (band,) = [one for one in axes.collections if isinstance(one, PolyCollection)]
+    outline = np.asarray(band.get_paths()[0].vertices)
+    for one in costs.expected:
+        assert one.low in outline
+        assert one.high in outline
     best = int(np.argmin(expected))
+    assert 0 < best < len(rows) - 1
     assert axes.lines[1].get_xdata() == pytest.approx([rows[best].threshold])
-    assert f"at threshold {rows[best].threshold:g}" in texts(axes)
+    assert f"lowest: {expected[best]:.3g} at threshold {rows[best].threshold:g}\n" in texts(axes)
+    assert "false positive costs 2, false negative 1" in texts(axes)
 
 
 def test_parts_with_few_items_are_hollow() -> None:
-    """Dots are the parts' ECE, whiskers their intervals; few items are not filled and are said to be few."""
+    """Dots are the parts' ECE, whiskers their intervals; parts with few items are hollow and marked."""
     axes = plots.plot_parts(results.result().parts, overall=around(0.125))
+    lines = [
+        line for one in axes.collections if isinstance(one, LineCollection) for line in one.get_segments()
+    ]
+    assert np.array(lines)[:, :, 0] == pytest.approx(np.array([(0.08, 0.12), (0.1, 0.3)]))
     full, hollow = [line for line in axes.lines if line.get_marker() == "o"]
     assert (full.get_xdata(), hollow.get_xdata()) == ([0.1], [0.2])
     assert full.get_markerfacecolor() != "none"
@@ -200,7 +211,7 @@ def test_given_axes_are_drawn_on_and_given_back() -> None:
         plots.plot_reliability(results.curve(), axes[0, 1]),
         plots.plot_confidence(results.confidence(), axes[0, 2]),
         plots.plot_operating(results.operating(), axes[1, 0]),
-        plots.plot_cost(results.operating(), 1, 1, axes[1, 1]),
+        plots.plot_cost([row.threshold for row in results.operating()], results.cost(1, 1), axes[1, 1]),
         plots.plot_parts(results.result().parts, axes[1, 2]),
     )
     assert list(everything) == list(axes.flat)
@@ -225,6 +236,9 @@ def degenerate() -> dict[str, AuditResult]:
     bare = tuple(Bin(one.low, one.high, Estimate(one.gap.value)) for one in results.bins())
     return {
         "no intervals": results.result(ece=Estimate(0.1), bins=bare, curve=Curve((0.5,), (0.4,))),
+        "unknown costs": results.result(
+            costs=tuple(replace(one, expected=(NOTHING,) * 19) for one in results.result().costs)
+        ),
         "no estimate at all": results.result(
             ece=NOTHING,
             bins=(Bin(0, 1, NOTHING),),
@@ -238,8 +252,8 @@ def degenerate() -> dict[str, AuditResult]:
         "perfect": results.result(
             ece=Estimate(0.0, 0.0, 0.0), bins=(Bin(0, 1, Estimate(0.0, 0.0, 0.0), 1.0, 0.5, 0.5),)
         ),
-        "one class": results.result(confidence=Confidence(edges, none, (0.0,) * 19 + (1.0,))),
-        "no class": results.result(confidence=Confidence(edges, none, none)),
+        "one class": results.result(confidence=ConfidenceHistogram(edges, none, (0.0,) * 19 + (1.0,))),
+        "no class": results.result(confidence=ConfidenceHistogram(edges, none, none)),
         "no precision above": results.result(
             operating=(*results.operating(), replace(results.operating()[-1], precision=NOTHING)), costs=()
         ),
@@ -251,25 +265,39 @@ def degenerate() -> dict[str, AuditResult]:
 
 @pytest.mark.parametrize("which", degenerate())
 def test_degenerate_results_are_drawn(which: str, tmp_path: Path) -> None:
-    """Whatever a method could not tell is left out or said; nothing fails and nothing warns."""
+    """What a method does not estimate is left out or named; nothing fails and nothing warns."""
     found = degenerate()[which]
-    names = [one.name for one in plots.draw(found) if ElementTree.fromstring(one.svg()) is not None]
-    assert "calibration-curve" in names
-    assert ("operating" in names) == bool(found.operating)
+    pages = {one.name: ElementTree.fromstring(one.svg()) for one in plots.draw(found)}
+    assert "calibration-curve" in pages
+    assert ("operating" in pages) == bool(found.operating)
+    assert ("cost-5-1" in pages) == bool(found.costs)
     write_curves(found, tmp_path)
-    drawn(plots.plot_cost(found.operating, 1, 5))
     drawn(plots.plot_operating(found.operating))
     drawn(plots.plot_reliability(found.curve))
+
+
+def test_what_is_not_estimated_is_said_in_the_figure() -> None:
+    """A figure without numbers says so instead of showing empty axes."""
+    nothing = replace(results.cost(1, 1), expected=())
+    for axes in (
+        plots.plot_reliability(None),
+        plots.plot_confidence(None),
+        plots.plot_operating(()),
+        plots.plot_cost((), nothing),
+    ):
+        assert "not estimated by this method" in texts(axes)
 
 
 def test_nothing_is_cut_off() -> None:
     """Every word of every figure is inside it, with numbers as long as they come and names as well."""
     wide = results.result(
-        level=0.999, parts=[results.part("W" * 99, around(0.1, 0.2), 5_000_000 + k) for k in range(70)]
+        ece=around(0.125, level=0.999),
+        curve=replace(results.curve(), level=0.999),
+        parts=[results.part("W" * 99, around(0.1, 0.2), 5_000_000 + k) for k in range(70)],
     )
     all_axes = [
         *(one.figure.axes[0] for one in plots.draw(wide)),
-        plots.plot_cost(results.operating(), 12345, 0.012345),
+        plots.plot_cost([row.threshold for row in results.operating()], results.cost(12345, 0.012345)),
         plots.plot_parts([results.part("x", around(0.1), 3)], overall=around(0.1)),
         plots.plot_reliabilities(dict.fromkeys("ab", results.curve())),
     ]
@@ -283,21 +311,39 @@ def test_nothing_is_cut_off() -> None:
         assert inside.y1 <= height, axes
 
 
-def test_a_figure_is_told_in_words() -> None:
-    """Who cannot see a figure hears what it shows: the numbers that make its shape, not its kind alone."""
-    said = {one.name: one.title for one in plots.draw(results.result())}
-    assert "in points: -4.0, -1.0, +0.5, +2.0 and +5.0" in said["calibration-curve"]
-    assert "It is 22% at 10%, 36% at 30%, 50% at 50%, 64% at 70% and 78% at 90%" in said["reliability"]
-    assert "74% of the positive ones lie above one half and 74% of the negative ones" in said["confidence"]
-    assert "at 0.5 precision 72% and recall 55%" in said["operating"]
-    assert re.search(r"costs 5 and a missed one 1\. It is least, [\d.]+, at 0\.\d+; it is", said["cost-5-1"])
-    assert said["parts"].endswith("physics 0.200") or said["parts"].endswith("law 0.100 and physics 0.200")
+def test_a_figure_has_a_description() -> None:
+    """People who cannot see a figure get the numbers that make its shape, not its kind alone."""
+    words = {one.name: one.title for one in plots.draw(results.result())}
+    assert "ECE 0.125 (95%: 0.105 to 0.145)." in words["calibration-curve"]
+    assert "to the highest: -4.0, -1.0, +0.5, +2.0 and +5.0." in words["calibration-curve"]
+    shares = "The share is 22% at 10%, 36% at 30%, 50% at 50%, 64% at 70% and 78% at 90% confidence."
+    assert shares in words["reliability"]
+    sides = "74% of the positive items are above one half and 74% of the negative items are below one half."
+    assert sides in words["confidence"]
+    assert "At threshold 0.5, precision is 72% and recall is 55%." in words["operating"]
+    assert "if a false positive costs 5 and a false negative 1." in words["cost-5-1"]
+    assert re.search(
+        r"It is lowest, [\d.]+, at threshold 0\.\d+\. It is [\d.]+ at 0\.05 and", words["cost-5-1"]
+    )
+    assert words["parts"].endswith("with its interval. The parts: law 0.100 and physics 0.200.")
+    many = [results.part(f"part {k}", around(0.1), 100 + k) for k in range(9)]
+    assert "The largest parts: part 8 0.100, part 7 0.100" in alt_text.parts(many)
+
+
+def test_a_description_leaves_out_what_is_unknown() -> None:
+    """Where nothing is known a description names the kind of figure, and makes no sentence of nothing."""
+    assert alt_text.calibration_curve((Bin(0, 1, NOTHING),), NOTHING).endswith("confidence. ECE unknown.")
+    assert alt_text.reliability(None, ()).endswith("against the diagonal.")
+    found = ConfidenceHistogram((0.0, 0.5, 1.0), (0.75, 0.25), (0.0, 0.0))
+    assert alt_text.confidence(found).endswith(" label. 75% of the negative items are below one half.")
+    assert alt_text.cost([0.5], replace(results.cost(1, 5), expected=(NOTHING,))).endswith("negative 5.")
+    assert alt_text.parts([results.part("x", NOTHING)]).endswith("with its interval.")
 
 
 def test_an_absent_class_is_said_to_be_absent() -> None:
     """A distribution that does not exist is not drawn as if it were all zero."""
     edges = tuple(k / 20 for k in range(21))
-    axes = plots.plot_confidence(Confidence(edges, (0.0,) * 20, (0.05,) * 20))
+    axes = plots.plot_confidence(ConfidenceHistogram(edges, (0.0,) * 20, (0.05,) * 20))
     assert "no items with a negative label" in texts(axes)
 
 
@@ -373,17 +419,23 @@ def test_hostile_names_are_text(tmp_path: Path) -> None:
         drawn(plots.plot_parts(found.parts)),
         drawn(plots.plot_reliabilities({HOSTILE: results.curve(), "$": results.curve()})),
         drawn(plots.plot_calibration_curves({HOSTILE: results.bins()})),
-        style.svg(plots.draw(found)[0].figure, HOSTILE.replace("\x1b", "")),
     ):
         words = "".join(ElementTree.fromstring(page).itertext())
         assert "<script" not in page
-        assert "$\\frac{1}{0}$" in words or "frac" in ElementTree.fromstring(page).attrib["aria-label"]
+        assert "$\\frac{1}{0}$" in words
         assert "\u202e" not in words
         assert "\x1b" not in words
+    parts = next(one for one in plots.draw(found) if one.name == "parts")
+    page = parts.svg()
+    assert "<script" not in page
+    description = ElementTree.fromstring(page).attrib["aria-label"]
+    assert "$\\frac{1}{0}$ <script>alert" in description
+    assert "\u202e" not in description
+    assert "\x1b" not in description
 
 
 def test_curves_are_written_as_tables(tmp_path: Path) -> None:
-    """Every figure has a table with the very numbers of the result; formulas in names are disarmed."""
+    """Every figure has a table with exactly the numbers of the result; formulas in names are disarmed."""
     found = results.result(parts=(results.part("=1+1", NOTHING), results.part("law", around(0.1))))
     names = sorted(path.name for path in write_curves(found, tmp_path))
     assert names == [

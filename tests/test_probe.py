@@ -22,7 +22,7 @@ from blindcal.endpoints.http import Address, HttpEndpoint
 from blindcal.endpoints.model_file import ModelError
 from blindcal.endpoints.probe import Probe, probe
 from blindcal.errors import FatalError, InputError, MissingExtraError
-from blindcal.items.generated import generate
+from blindcal.items.catalogue import open_items
 from blindcal.records import NEGATIVE, POSITIVE, Item, Reply, Request
 from blindcal.simulation.recording import Recording
 from blindcal.simulation.replay import Behaviour, Server, running
@@ -405,7 +405,8 @@ def served() -> Iterator[local.Served]:
 
 def test_real_server(served: local.Served) -> None:
     """A real llama.cpp server with a real model: its tokens, its verdict, and the flip at the logprob gap."""
-    question = min(generate(6, seed=3), key=lambda one: len(one.messages[0].content))
+    with open_items("builtin") as questions:
+        question = min(questions, key=lambda one: len(one.messages[0].content))
 
     async def talk() -> tuple[tokens.Choice, Probe, list[int]]:
         address = Address(served.base_url, served.model)

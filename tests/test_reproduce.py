@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,10 +13,10 @@ import pytest
 from click.testing import CliRunner, Result
 
 from blindcal.cli import app
+from blindcal.estimate.face_value import findings_at_face_value
 from blindcal.items import files
-from blindcal.reproduce import sources, table
+from blindcal.reproduce import page, sources, table
 from blindcal.reproduce.cells import Cell, Measured
-from blindcal.reproduce.page import gap_bins
 from blindcal.reproduce.table import Column, MethodTable, Row
 from blindcal.simulation import replay
 from blindcal.simulation.recording import RecordedTexts, Recording
@@ -101,14 +102,14 @@ def test_over_http_and_from_files_it_is_the_same_table(tmp_path: Path) -> None:
         ok(*endpoint, *common, "--out", tmp_path / "http")
         assert server.requests == asked  # a second time nothing is asked
     assert estimates(tmp_path / "http") == estimates(tmp_path / "files")
-    ways = {(row["method"], row["K"]) for row in estimates(tmp_path / "http")}
+    rows = {(row["method"], row["K"]) for row in estimates(tmp_path / "http")}
     assert {
         ("temperature", "3"),
         ("sampling+latent", "1"),
         ("blind", "1"),
         ("latent", "2"),
         ("verbalized", "1"),
-    } <= ways
+    } <= rows
     ok(*endpoint, *common, "--out", tmp_path / "http")  # nor is anybody needed
     assert (tmp_path / "http" / "index.html").read_bytes() == first
 
@@ -129,8 +130,8 @@ def test_a_recorded_model_over_http_and_from_its_file(tmp_path: Path) -> None:
     write_items(items, list(known.recording.ids), known.labels.tolist())
     words = ("--positive", "True", "--negative", "False")
     ids = ("--positive-ids", known.targets.positive[0].id, "--negative-ids", known.targets.negative[0].id)
-    ways = ("blind", "sampling", "sampling+latent", "extraction", "latent", "temperature")  # all but words
-    common = (*words, "--budgets", "1,2", "--seeds", 1, "--jobs", 1, *(f"--method={way}" for way in ways))
+    methods = ("blind", "sampling", "sampling+latent", "extraction", "latent", "temperature")  # all but words
+    common = (*words, "--budgets", "1,2", "--seeds", 1, "--jobs", 1, *(f"--method={one}" for one in methods))
     ok(few, *common, "--out", tmp_path / "files")
     loaded = Recording.load(few)
     recording = Recording("smollm2", *(getattr(loaded, name) for name in loaded.__slots__[1:]))
@@ -219,7 +220,7 @@ def test_models_behind_several_servers_are_one_table(tmp_path: Path) -> None:
 
 
 def test_a_dry_run_says_what_would_be_asked(tmp_path: Path) -> None:
-    """Eight queries an item by four methods and one in five less by blind: one run holds all its budgets."""
+    """Eight queries per item by four methods and one in five less by blind: one run holds all its budgets."""
     items = tmp_path / "set.jsonl"
     write_items(items, [f"q{k}" for k in range(10)], [k % 2 for k in range(10)])
     said = ok("--model", "m", "--base-url", "http://127.0.0.1:9/v1", "--data", items, "--dry-run")
@@ -233,11 +234,11 @@ def test_a_dry_run_says_what_would_be_asked(tmp_path: Path) -> None:
     ("arguments", "said"),
     [
         ([], "give score or logit files"),
-        (["--model", "m"], "--data says what is asked: boolq, mmlu"),
+        (["--model", "m"], "give the data sets to ask with --data: boolq, mmlu"),
         (["--model", "m", "--base-url", "http://127.0.0.1:9/v1", "--data", "boolqq"], "no set of this name"),
         (["nowhere.csv"], "no such file or folder"),
         (["x.csv", "--method", "psychic"], "'latent'"),
-        (["x.csv", "--budgets", "9"], "within 1 to 8"),
+        (["x.csv", "--budgets", "9"], "from 1 to 8"),
     ],
 )
 def test_wrong_names_are_answered_with_the_right_ones(arguments: list[str], said: str) -> None:
@@ -249,9 +250,7 @@ def test_wrong_names_are_answered_with_the_right_ones(arguments: list[str], said
 
 def test_the_tables_say_what_was_found() -> None:
     """Means, spreads, errors and dashes in Markdown, LaTeX and CSV, names escaped in each."""
-    oracle = table.WhiteBoxBins(
-        np.array([0.1, 0.0]), np.array([1.0, 0.0]), np.array([0.5, np.nan]), np.array([0.4, np.nan])
-    )
+    oracle = findings_at_face_value(np.array([1, 1, 0, 0, 0]), np.array([0.5] * 5), 2)  # an ECE of 0.1
     found = {
         Cell("latent", 1, seed, 2): Measured(ece, (ece, 0.0), 10, 1) for seed, ece in enumerate((0.12, 0.10))
     }
@@ -284,24 +283,45 @@ def test_what_is_undefined_is_a_dash(tmp_path: Path) -> None:
         assert "nan" not in (tmp_path / "out" / name).read_text()
 
 
+def test_tables_and_sources_show_themselves_in_one_line() -> None:
+    """What they hold is counted, not listed."""
+    column = Column("a", "x", 10, "pair", {}, {Cell("latent", 1, 0, 2): Measured(0.1, (0.1, 0.0), 10, 0)})
+    source = sources.from_probabilities("a", "x", np.array([0, 1]), np.array([0.2, 0.9]))
+    assert repr(column) == "Column('a x', 10 items, 1 cells)"
+    assert repr(MethodTable((column,), 2, (0,))) == "MethodTable(1 columns, 1 rows, 1 seeds)"
+    assert repr(source) == "Source('a x', 2 items)"
+    assert repr(source.recording) == "Recording('a', 2 items, 2 tokens)"
+
+
 def test_one_repeat_has_no_spread_to_draw() -> None:
     """A standard deviation takes two seeds: the bars of one have no whiskers, not whiskers of no length."""
     cells = [Cell("latent", 1, seed, 2) for seed in (0, 1)]
     once = Column("a", "x", 10, "pair", {}, {cells[0]: Measured(0.1, (0.1, 0.0), 10, 0)})
     twice = Column("a", "x", 10, "pair", {}, {cell: Measured(0.1, (0.1, 0.0), 10, 0) for cell in cells})
     for column, low in ((once, None), (twice, 0.1)):
-        (drawn,) = gap_bins(column, [Row("latent", 1)]).values()
+        (drawn,) = page.gap_bins(column, [Row("latent", 1)]).values()
         assert (drawn[0].gap.value, drawn[0].gap.low) == (0.1, low)
 
 
 def test_the_page_shows_names_as_text(tmp_path: Path) -> None:
     """Whatever a model is called, it is text on the page; nothing is fetched from anywhere."""
-    from blindcal.reproduce import folder
-
     found = {Cell("blind", 1, 0, 2): Measured(0.3, (0.3, 0.0), 5, 0)}
     column = Column("<script>alert(1)</script>", "y", 10, "pair", {}, found)
-    page = folder.write(MethodTable((column,), 2, (0,)), tmp_path, ["<b>unfit</b>"]).read_text()
-    assert "<script" not in page
-    assert "&lt;b&gt;unfit" in page
-    assert "http://" not in page.replace("http://www.w3.org/", "")
-    assert "https://" not in page
+    written = page.write(MethodTable((column,), 2, (0,)), tmp_path, ["<b>unfit</b>"]).read_text()
+    assert "<script" not in written
+    assert "&lt;b&gt;unfit" in written
+    assert "http://" not in written.replace("http://www.w3.org/", "")
+    assert "https://" not in written
+
+
+def test_rows_that_are_fitted_are_told_from_the_published_ones(tmp_path: Path) -> None:
+    """Rows read by `latent` stand on a tint, whatever their name; figures lie beside the page."""
+    found = {
+        Cell(method, 2, 0, 2): Measured(0.3, (0.3, 0.0), 5, 0)
+        for method in ("sampling", "latent", "sampling+latent", "temperature")
+    }
+    column = Column("m", "latent questions", 10, "pair", {}, found)
+    written = page.write(MethodTable((column,), 2, (0,)), tmp_path).read_text()
+    tinted = re.findall(r'<tr class="ours"><th scope="row">(.*?)</th>', written)
+    assert tinted == ["latent, K=2", "sampling+latent, K=2", "temperature, K=2"]
+    assert (tmp_path / "figures" / "m__latent-questions.svg").exists()

@@ -13,13 +13,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from blindcal import design
 from blindcal.errors import InputError
-from blindcal.methods import estimate_ece
+from blindcal.methods import METHODS, Evidence, estimate, make_design
 from blindcal.reproduce import sources
-from blindcal.reproduce.cells import WAYS, Cache, Cell, CellSelection, ask, compute, measure
-from blindcal.reproduce.sources import Source
-from blindcal.reproduce.table import known
+from blindcal.reproduce.cells import TABLE_METHODS, Cache, Cell, CellSelection, ask, compute, measure
+from blindcal.reproduce.sources import RecordedConfidence, Source
+from blindcal.reproduce.table import oracle_of
 from blindcal.simulation.simulate import generate, simulate
 from serving import SHARED
 
@@ -30,41 +29,60 @@ def source(n: int = 300, seed: int = 0) -> Source:
     return sources.from_probabilities("made", "up", *generate(n, seed))
 
 
-@pytest.mark.parametrize("way", [way for way in WAYS if way not in ("blind", "verbalized")])
-def test_the_beginning_of_a_run_is_the_run_with_a_smaller_budget(way: str) -> None:
-    """Cells read from one run with four queries an item are, to the last bit, those of runs of their own."""
+def test_the_table_has_every_method_and_samples_read_by_latent() -> None:
+    """Each registered method is in it with its own budgets, the published ones before ours."""
+    published, ours = ("blind", "verbalized", "sampling", "extraction"), ("latent", "sampling+latent")
+    assert tuple(TABLE_METHODS) == (*published, *ours, "temperature")
+    assert {method.base for method in TABLE_METHODS.values()} == set(METHODS)
+    assert all(method.budgets == METHODS[method.base].budgets for method in TABLE_METHODS.values())
+    fitted = [name for name, method in TABLE_METHODS.items() if method.fitted]
+    assert fitted == [*ours, "temperature"]
+
+
+@pytest.mark.parametrize("name", [name for name in TABLE_METHODS if name not in ("blind", "verbalized")])
+def test_the_beginning_of_a_run_is_the_run_with_a_smaller_budget(name: str) -> None:
+    """Cells read from one run with four queries per item are, to the last bit, those of runs of their own."""
     n = 121  # odd: half a round is no whole number of items
-    here, method = source(n), WAYS[way].method
-    least = WAYS[way].budgets[0]
-    together = measure(here, method, 3, [Cell(way, k, 3, 5) for k in range(least, 5)])
-    for k in range(least, 5):
-        plan = design.make(method, here.labels, queries=k, seed=3)
-        alone = ask(plan, here, method, 3)
-        assert len(alone) == k * n
-        assert (
-            together[Cell(way, k, 3, 5)] == measure(here, method, 3, [Cell(way, k, 3, 5)])[Cell(way, k, 3, 5)]
-        )
-        if way != "sampling+latent":
-            assert together[Cell(way, k, 3, 5)].ece == pytest.approx(
-                estimate_ece(method, plan, here.labels, alone, 5), abs=1e-12
-            )
+    here, method = source(n), TABLE_METHODS[name]
+    cells = [Cell(name, k, 3, 5) for k in range(method.budgets[0], 5)]
+    together = measure(here, method.base, 3, cells)
+    for cell in cells:
+        design = make_design(method.base, here.labels, queries=cell.queries, seed=3)
+        alone = ask(design, here, method.base, 3)
+        assert len(alone) == cell.queries * n
+        assert together[cell] == measure(here, method.base, 3, [cell])[cell]
+        evidence = Evidence(method.base, design, here.labels, alone, estimator=method.estimator, resamples=0)
+        assert together[cell].ece == estimate(evidence, brief=True).ece.value
+
+
+def test_what_was_stated_is_read_like_any_other_answers() -> None:
+    """Confidences in words are taken at their word; answers that state none count as invalid."""
+    stated = RecordedConfidence(np.array([1, 0, 1, 0]), np.array([0.9, 0.2, np.nan, 0.6]))
+    cell = Cell("verbalized", 1, 0, 2)
+    found = measure(replace(source(50), stated=stated), "verbalized", 0, [cell])[cell]
+    assert (found.queries, found.invalid) == (4, 1)
+    assert found.gaps == pytest.approx(((0.2 - 0) / 3, (0.9 - 1 + 0.6 - 0) / 3))
+    assert found.ece == pytest.approx(sum(map(abs, found.gaps)))
+    silent = replace(stated, p=np.full(4, np.nan))
+    nothing = measure(replace(source(50), stated=silent), "verbalized", 0, [cell])[cell]
+    assert np.isnan([nothing.ece, *nothing.gaps]).all()
+    assert nothing.invalid == 4
 
 
 def test_cells_are_what_simulate_finds(tmp_path: Path) -> None:
     """The same seed in `simulate` gives the same estimates: one way to answer, not two."""
     labels, p = generate(400)
     here = sources.from_probabilities("made", "up", labels, p)
-    found = compute(
-        [(here, replace(SMALL, ways=("blind", "sampling", "extraction", "latent")))], Cache(tmp_path)
-    )
-    for way, k in (("blind", 1), ("sampling", 2), ("extraction", 2), ("latent", 2)):
-        same = simulate(way, labels, p, queries=k, repeats=2).estimates
-        assert [found[0][Cell(way, k, seed, 5)].ece for seed in (0, 1)] == pytest.approx(same, abs=1e-12)
+    budgets = {"blind": 1, "sampling": 2, "extraction": 2, "latent": 2}
+    (found,) = compute([(here, replace(SMALL, methods=tuple(budgets)))], Cache(tmp_path))
+    for method, k in budgets.items():
+        same = simulate(method, labels, p, queries=k, repeats=2).estimates
+        assert tuple(found[Cell(method, k, seed, 5)].ece for seed in (0, 1)) == same
 
 
 def test_a_second_computation_is_free_and_bit_identical(tmp_path: Path) -> None:
     """Kept cells are read, not computed, and equal what was computed; two processes make no difference."""
-    small = replace(SMALL, ways=("blind", "sampling", "sampling+latent", "extraction"))
+    small = replace(SMALL, methods=("blind", "sampling", "sampling+latent", "extraction"))
     work = [(source(), small), (source(200, 1), small)]
     first = compute(work, Cache(tmp_path), jobs=2)
     told: list[tuple[int, int]] = []
@@ -76,7 +94,7 @@ def test_a_second_computation_is_free_and_bit_identical(tmp_path: Path) -> None:
 
 def test_a_broken_cell_is_computed_again(tmp_path: Path) -> None:
     """A file cut short, or of something else, counts as missing."""
-    work = [(source(), replace(SMALL, ways=("sampling",)))]
+    work = [(source(), replace(SMALL, methods=("sampling",)))]
     first = compute(work, Cache(tmp_path))
     for place, text in enumerate(("", "{", "[]", '{"ece": 1}')):
         sorted(tmp_path.rglob("*.json"))[place % 4].write_text(text)
@@ -84,13 +102,13 @@ def test_a_broken_cell_is_computed_again(tmp_path: Path) -> None:
 
 
 def test_cells_are_kept_by_what_they_depend_on() -> None:
-    """Another source, way, budget, seed or number of bins is another cell."""
+    """Another source, method, budget, seed or number of bins is another cell."""
     cache, here, cell = Cache(Path()), source(), Cell("sampling", 2, 1, 5)
     others = [
         replace(cell, queries=3),
         replace(cell, seed=2),
         replace(cell, bins=6),
-        replace(cell, way="latent"),
+        replace(cell, method="latent"),
     ]
     keys = {cache.key(here, one) for one in (cell, *others)} | {cache.key(source(301), cell)}
     assert len(keys) == 6
@@ -135,8 +153,8 @@ def test_killed_at_any_moment_it_goes_on(tmp_path: Path) -> None:
 
 def test_an_unknown_method_lists_those_there_are() -> None:
     """A wrong name is answered with the right ones."""
-    with pytest.raises(InputError, match="'psychic' is none of blind, verbalized, sampling"):
-        CellSelection(ways=("psychic",))
+    with pytest.raises(InputError, match=r"must be among blind, verbalized, sampling.*, got 'psychic'"):
+        CellSelection(methods=("psychic",))
 
 
 def test_files_are_found_and_named(tmp_path: Path) -> None:
@@ -209,12 +227,13 @@ def test_the_recorded_models_hold_what_they_are_said_to() -> None:
     if not path.exists():
         pytest.skip("no recorded logits beside the project")
     here = sources.read(path)
-    found = [known(here, 5, semantics).ece for semantics in ("sum", "max", "pair")]
-    assert [round(one, 4) for one in found] == [0.0661, 0.0663, 0.0663]
+    found = [oracle_of(here, 5, semantics).ece for semantics in ("sum", "max", "pair")]
+    assert [round(float(one), 4) for one in found] == [0.0661, 0.0663, 0.0663]
 
 
 def test_what_fits_nothing_can_be_repeated_more_often() -> None:
     """Further seeds go to the published methods alone: they cost little and scatter most."""
-    wanted = CellSelection(ways=("sampling", "latent"), budgets=(1,), seeds=(0, 1), plain_seeds=(1, 2, 3))
-    seeds = {way: [cell.seed for cell in wanted.cells(source(50)) if cell.way == way] for way in wanted.ways}
+    wanted = CellSelection(("sampling", "latent"), budgets=(1,), seeds=(0, 1), plain_seeds=(1, 2, 3))
+    cells = list(wanted.cells(source(50)))
+    seeds = {name: [cell.seed for cell in cells if cell.method == name] for name in wanted.methods}
     assert seeds == {"sampling": [0, 1, 2, 3], "latent": [0, 1]}

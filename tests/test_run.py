@@ -15,13 +15,26 @@ from typing import Any
 import numpy as np
 import pytest
 
-from blindcal.auditing.job import Job, Limits, Progress, RunOutcome
-from blindcal.auditing.live_sender import run
+from blindcal.auditing.job import Job, RunOutcome
+from blindcal.auditing.limits import Limits
+from blindcal.auditing.live_sender import ask_live
 from blindcal.endpoints.http import Address, HttpEndpoint
 from blindcal.endpoints.query_format import TokenQuestion
 from blindcal.errors import EndpointError, FatalError, InputError, ReplyError, RetryableError
 from blindcal.prices import Prices
-from blindcal.records import INVALID, AnswerTable, Item, Message, Reply, Request, Round, Targets, Token, Usage
+from blindcal.records import (
+    INVALID,
+    AnswerTable,
+    Item,
+    Message,
+    Progress,
+    Reply,
+    Request,
+    Round,
+    Targets,
+    Token,
+    Usage,
+)
 from blindcal.simulation.recording import Recording
 from blindcal.simulation.replay import Behaviour, Fault, Server
 from blindcal.store.run_store import SavedAnswer, Store
@@ -101,7 +114,7 @@ async def ask_all(
     try:
         store.begin({}, make_items(fake.n))
         job = Job(items or make_items(fake.n), QUESTION, store, limits, **more)
-        return await run(Dithered(fake.n, rounds), job, fake), store
+        return await ask_live(Dithered(fake.n, rounds), job, fake), store
     finally:
         store.close()
 
@@ -483,7 +496,7 @@ async def over_http(
             HttpEndpoint(Address(server.base_url, model, timeout=timeout), environ={}) as endpoint,
         ):
             limits = Limits(concurrency=8, backoff=0.01)
-            return await run(Dithered(n), Job(items, QUESTION, store, limits), endpoint), server
+            return await ask_live(Dithered(n), Job(items, QUESTION, store, limits), endpoint), server
     finally:
         store.close()
 

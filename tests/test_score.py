@@ -1,4 +1,4 @@
-"""White-box scores: the semantics, reading them from endpoints of both kinds, and the file."""
+"""White-box scores: the semantics, reading them from endpoints of both kinds, and writing the file."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ import pytest
 
 from blindcal.errors import FatalError, InputError
 from blindcal.records import FloatArray, Item, Message, Reply, Request, Targets, Token
-from blindcal.scoring.logprobs import Reader, Score, ScoreFile, in_order, log_odds, marks, prefer, read_all
+from blindcal.scoring.logprobs import Reader, Score, in_order, log_odds, prefer, read_all
+from blindcal.scoring.score_writer import ScoreWriter, coverage, prompt_digests
 
 TEXTS = ("Yes", " Yes", "yes", "No", " No", "The", "A", "I")
 YES, SPACE_YES, LOWER_YES, NO, SPACE_NO = (Token(k, text) for k, text in enumerate(TEXTS[:5]))
@@ -75,7 +76,7 @@ def test_endpoint_scores_are_the_models(biased: bool) -> None:
 
 
 def test_forced_only_where_needed() -> None:
-    """An endpoint that shows everything is asked once an item."""
+    """An endpoint that shows everything is asked once per item."""
     model = Model(most=8)
     asyncio.run(read(model))
     assert model.asked <= len(ITEMS) + 3 + len(in_order(TARGETS))
@@ -103,8 +104,8 @@ def test_wrong_texts_are_noticed() -> None:
     ("model", "message"),
     [
         (Model(shows=False), "shows no logprobs"),
-        (Model(obeys=False), "logit_bias does not act"),
-        (Model(biased=True, most=3), "one spelling a side"),
+        (Model(obeys=False), "logit_bias has no effect"),
+        (Model(biased=True, most=3), "name one token per answer"),
     ],
 )
 def test_endpoints_that_cannot_be_scored(model: Model, message: str) -> None:
@@ -132,7 +133,7 @@ def test_prefer() -> None:
     assert set(in_order(chosen)) == set(order)
 
 
-ASKED = {name: f"digest of {name}" for name in "abc"}
+DIGESTS = {name: f"digest of {name}" for name in "abc"}
 
 
 def score(name: str, first: float = -1.0) -> Score:
@@ -141,10 +142,10 @@ def score(name: str, first: float = -1.0) -> Score:
 
 def test_file_reads_as_a_score_file(tmp_path: Path) -> None:
     """A finished file is in the items' order and has id, label and p as its first columns."""
-    file = ScoreFile.create(tmp_path / "new" / "scores.csv", TARGETS, ASKED)
-    file.add([score("b"), score("a", -2.0)])
-    file.finish(["a", "b"])
-    with file.path.open(newline="") as lines:
+    writer = ScoreWriter.create(tmp_path / "new" / "scores.csv", TARGETS, DIGESTS)
+    writer.add([score("b"), score("a", -2.0)])
+    writer.finish()
+    with writer.path.open(newline="") as lines:
         rows = list(csv.DictReader(lines))
     assert [row["id"] for row in rows] == ["a", "b"]
     assert [float(row["p"]) for row in rows] == pytest.approx([0.5, 1 / (1 + math.exp(-1))])
@@ -156,45 +157,47 @@ def test_file_is_taken_up_after_a_crash(tmp_path: Path) -> None:
     """A row cut off in the middle is dropped, whole ones stay, and the pair is the one begun with."""
     path = tmp_path / "scores.csv"
     begun = Targets((SPACE_YES, YES, LOWER_YES), (NO, SPACE_NO), "max")
-    ScoreFile.create(path, begun, ASKED).add([score("a"), score("b")])
+    ScoreWriter.create(path, begun, DIGESTS).add([score("a"), score("b")])
     whole = path.read_bytes()
     path.write_bytes(whole + b"c,1,0.73,0.7")
-    file = ScoreFile.resume(path, TARGETS, ASKED)
-    assert file is not None
-    assert (file.done, file.targets) == ({"a", "b"}, begun)
+    writer = ScoreWriter.resume(path, TARGETS, DIGESTS)
+    assert writer is not None
+    assert (writer.done, writer.targets) == ({"a", "b"}, begun)
     assert path.read_bytes() == whole
-    assert ScoreFile.resume(tmp_path / "none.csv", TARGETS, ASKED) is None
+    assert ScoreWriter.resume(tmp_path / "none.csv", TARGETS, DIGESTS) is None
 
 
 def test_file_of_other_tokens(tmp_path: Path) -> None:
     """A file scored for other answers, or that is no score file, is not continued."""
     path = tmp_path / "scores.csv"
-    ScoreFile.create(path, TARGETS, ASKED)
+    ScoreWriter.create(path, TARGETS, DIGESTS)
     with pytest.raises(InputError, match="other answer tokens"):
-        ScoreFile.resume(path, Targets((YES,), (NO,)), ASKED)
+        ScoreWriter.resume(path, Targets((YES,), (NO,)), DIGESTS)
     path.write_text("something,else\n1,2\n")
     with pytest.raises(InputError, match="is not a score file"):
-        ScoreFile.resume(path, TARGETS, ASKED)
+        ScoreWriter.resume(path, TARGETS, DIGESTS)
 
 
 def test_file_of_another_model_or_prompt(tmp_path: Path) -> None:
     """Rows of another model, prompt or label are not mixed with new ones; more items of the same are."""
     path = tmp_path / "scores.csv"
     items = [Item(name, 1, (Message("user", f"Is {name} true?"),)) for name in "abc"]
-    asked = marks(items, ["m", "float32"])
-    assert ScoreFile.of(path, asked) == "none"
-    ScoreFile.create(path, TARGETS, asked).add([score("a"), score("b")])
-    assert ScoreFile.of(path, asked) == "some"
-    assert ScoreFile.of(path, marks(items[:2], ["m", "float32"])) == "all"
+    asked = prompt_digests(items, ["m", "float32"])
+    assert coverage(path, asked) == "none"
+    ScoreWriter.create(path, TARGETS, asked).add([score("a"), score("b")])
+    assert coverage(path, asked) == "some"
+    assert coverage(path, prompt_digests(items[:2], ["m", "float32"])) == "all"
     others = [
-        marks(items, ["another", "float32"]),
-        marks([replace(item, messages=(Message("user", "Is it?"),)) for item in items], ["m", "float32"]),
-        marks([replace(item, label=0) for item in items], ["m", "float32"]),
+        prompt_digests(items, ["another", "float32"]),
+        prompt_digests(
+            [replace(item, messages=(Message("user", "Is it?"),)) for item in items], ["m", "float32"]
+        ),
+        prompt_digests([replace(item, label=0) for item in items], ["m", "float32"]),
     ]
     for other in others:
-        assert ScoreFile.of(path, other) == "none"
+        assert coverage(path, other) == "none"
         with pytest.raises(InputError, match="another model, prompt or label"):
-            ScoreFile.resume(path, TARGETS, other)
-    whole = ScoreFile.resume(path, TARGETS, asked)
+            ScoreWriter.resume(path, TARGETS, other)
+    whole = ScoreWriter.resume(path, TARGETS, asked)
     assert whole is not None
     assert whole.done == {"a", "b"}

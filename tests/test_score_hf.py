@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import csv
 import json
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from blindcal.endpoints.http import Address, HttpEndpoint
 from blindcal.endpoints.local_server import serve
 from blindcal.endpoints.model_file import installed_model
 from blindcal.errors import InputError, MissingExtraError
-from blindcal.items.generated import generate
+from blindcal.items.catalogue import open_items
 from blindcal.records import Item, Message, Targets
 from blindcal.scoring.hf import HfModel, HfSettings
 from blindcal.scoring.logprobs import Reader, Score, in_order, log_odds
@@ -155,7 +156,7 @@ def test_a_table_of_a_model_loaded_here(
     assert table("{x}").exit_code == 0
     first = scores()
     with monkeypatch.context() as patched:
-        patched.setattr("blindcal.cli.score.HfModel", None)
+        patched.setattr("blindcal.scoring.score_items.HfModel", None)
         again = table("{x}")
     assert again.exit_code == 0, again.output
     assert scores() == first
@@ -174,10 +175,16 @@ def smollm() -> HfModel:
     return HfModel(str(path), HfSettings(device="cpu", batch_tokens=600))
 
 
+def built_in(n: int) -> list[Item]:
+    """The first built-in questions."""
+    with open_items("builtin") as items:
+        return list(islice(items, n))
+
+
 def test_padded_batch_of_a_real_model(smollm: HfModel) -> None:
     """Questions of all lengths get from a padded batch the log-odds of a single prompt, to rounding."""
     targets = asyncio.run(spellings(smollm))
-    items = generate(12)
+    items = built_in(12)
     assert len({len(prompt) for prompt in smollm.prompt_ids(item.messages for item in items)}) > 5
     batched = {s.id: s.logprobs for batch in smollm.scores(items, targets) for s in batch}
     for item in items[:4]:
@@ -192,7 +199,7 @@ def test_gguf_equals_llama_cpp(smollm: HfModel) -> None:
     On 40 questions the log-odds differed by .07 on average and by .36 at most, and spread over several units.
     """
     pytest.importorskip("xllamacpp")
-    items = generate(5)
+    items = built_in(5)
 
     async def served(base_url: str, model: str) -> tuple[Targets, list[Score]]:
         async with HttpEndpoint(Address(base_url, model, timeout=120)) as endpoint:

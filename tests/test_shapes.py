@@ -16,7 +16,7 @@ def test_a_sample_of_a_shape_has_its_ece(name: str) -> None:
     shape = shapes.preset(name)
     labels, p = shape.sample(100_000, np.random.default_rng(0))
     # five gaps, each with a standard error of at most .5 / sqrt(100,000) = .0016
-    assert binned_ece(labels, p, 5).ece == pytest.approx(shape.ece(), abs=5 * 0.0016)
+    assert float(binned_ece(labels, p, 5).ece) == pytest.approx(shape.ece(), abs=5 * 0.0016)
     assert shape.table.sum() == pytest.approx(1)
 
 
@@ -38,6 +38,11 @@ def test_an_impossible_ece_is_refused_with_the_range() -> None:
         shapes.preset("rare").with_ece(0.9)
 
 
+def test_a_shape_shows_itself_in_one_line() -> None:
+    """Its name and its ECE, and not its table."""
+    assert repr(shapes.preset("calibrated")) == "Shape('calibrated', ECE 0.0000)"
+
+
 def test_an_unknown_shape_is_refused_with_the_known_ones() -> None:
     """A wrong name is answered with the right ones."""
     with pytest.raises(InputError, match=r"must be one of overconfident, .*, got 'shy'"):
@@ -57,4 +62,4 @@ def test_a_spread_sample_is_nearly_the_shape_itself() -> None:
     """Evenly spread items have the shape's ECE far more closely than a random sample would."""
     shape = shapes.preset("overconfident")
     labels, p = shape.spread(2000, np.random.default_rng(2))
-    assert binned_ece(labels, p, 5).ece == pytest.approx(shape.ece(), abs=0.004)
+    assert float(binned_ece(labels, p, 5).ece) == pytest.approx(shape.ece(), abs=0.004)

@@ -18,8 +18,9 @@ from blindcal.cli import app
 from blindcal.errors import BlindcalError
 from blindcal.estimate.truth import binned_ece
 from blindcal.items.score_files import read_scores
+from blindcal.methods import SIMULABLE
 from blindcal.records import Round
-from blindcal.simulation.simulate import SIMULATED, generate, log_odds, respond, simulate
+from blindcal.simulation.simulate import Simulation, generate, log_odds, respond, simulate
 
 SCORES = Path(__file__).parents[2] / "shared" / "scores"
 
@@ -58,7 +59,7 @@ def test_certain_probabilities_are_infinite_log_odds() -> None:
     assert log_odds(np.array([0.0, 0.5, 1.0])).tolist() == [-np.inf, 0.0, np.inf]
 
 
-@pytest.mark.parametrize("method", SIMULATED)
+@pytest.mark.parametrize("method", SIMULABLE)
 def test_every_method_runs_and_says_what_it_asked(method: str) -> None:
     """Each method has as many estimates as repeats, the oracle, the queries asked, and can be repeated."""
     labels, p = generate(400, 1)
@@ -66,9 +67,21 @@ def test_every_method_runs_and_says_what_it_asked(method: str) -> None:
     found = simulate(method, labels, p, queries=queries, repeats=2, seed=3)
     assert (found.n, found.method, len(found.estimates)) == (400, method, 2)
     assert found.queries == pytest.approx(0.8 if method == "blind" else 2.0)
-    assert found.oracle == binned_ece(labels, p, 5).ece
+    assert found.oracle == binned_ece(labels, p, 5).ece.value
     assert found.mae == pytest.approx(np.mean(np.abs(np.array(found.estimates) - found.oracle)))
     assert simulate(method, labels, p, queries=queries, repeats=1, seed=4).estimates[0] == found.estimates[1]
+
+
+def test_what_is_said_in_words_cannot_be_simulated() -> None:
+    """Probabilities do not tell what a model would say of them."""
+    with pytest.raises(BlindcalError, match="method: known probabilities do not tell"):
+        simulate("verbalized", *generate(50, 1), repeats=1)
+
+
+def test_a_simulation_shows_itself_in_one_line() -> None:
+    """The method, how much was simulated, and how far it was from the oracle."""
+    found = Simulation(1500, "latent", "own", 1.0, 0.1, (0.11, 0.12))
+    assert repr(found) == "Simulation(latent, 1,500 items, 2 audits, error 0.0150)"
 
 
 def test_latent_beats_blind_on_made_up_items() -> None:
@@ -129,7 +142,7 @@ def test_latent_beats_blind_on_real_models() -> None:
     assert np.mean(errors["latent"]) < 0.006
 
 
-# -- the command -----------------------------------------------------------------------------------------
+# The command
 
 
 def call(*arguments: str) -> Result:
@@ -151,14 +164,14 @@ def objects(result: Result) -> list[dict[str, Any]]:
     return [json.loads(line) for line in result.stdout.splitlines()]
 
 
-def test_json_is_one_object_a_file_with_these_keys(scores: Path) -> None:
+def test_json_is_one_object_per_file_with_these_keys(scores: Path) -> None:
     """The keys are file, n, method, estimator, queries, oracle, estimates, mae; numbers are finite."""
     (found,) = objects(call(str(scores), "--method", "latent", "--repeats", "2", "--json"))
     assert list(found) == ["file", "n", "method", "estimator", "queries", "oracle", "estimates", "mae"]
     assert (found["file"], found["n"], found["method"], found["queries"]) == (str(scores), 300, "latent", 1.0)
     assert len(found["estimates"]) == 2
     data = read_scores(scores)
-    assert found["oracle"] == pytest.approx(binned_ece(data.labels, data.p, 5).ece)
+    assert found["oracle"] == pytest.approx(binned_ece(data.labels, data.p, 5).ece.value)
     assert found["mae"] == pytest.approx(np.mean([abs(e - found["oracle"]) for e in found["estimates"]]))
 
 
@@ -199,10 +212,10 @@ def test_options_reach_the_method(scores: Path) -> None:
     known = simulate("latent", data.labels, data.p, queries=1.5, bins=10, repeats=1, seed=7)
     assert (found["method"], found["queries"]) == ("latent", 1.5)
     assert found["estimates"] == list(known.estimates)
-    assert found["oracle"] == pytest.approx(binned_ece(data.labels, data.p, 10).ece)
+    assert found["oracle"] == pytest.approx(binned_ece(data.labels, data.p, 10).ece.value)
 
 
-def test_the_table_has_a_line_a_file_and_a_mean_a_method(scores: Path) -> None:
+def test_the_table_has_a_line_per_file_and_a_mean_per_method(scores: Path) -> None:
     """Without --json: a header, a row for each file and method, and the mean of each method."""
     result = call(str(scores), "--method", "blind", "--method", "extraction", "--repeats", "1")
     assert result.exit_code == 0
@@ -241,19 +254,34 @@ def test_a_bad_file_is_one_line(tmp_path: Path, text: str, message: str) -> None
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["--repeats", "0"], "repeats: must be at least 1, got 0"),
-        (["--queries", "0"], "queries: must be a positive number, got 0.0"),
-        (["--queries", "nan"], "queries: must be a positive number, got nan"),
-        (["--bins", "0"], "bins: must be a whole number of at least 1, got 0"),
+        (["--repeats", "0"], "'--repeats': 0 is not in the range"),
+        (["--queries", "0"], "'--queries': 0.0 is not in the range"),
+        (["--queries", "nan"], "'--queries': nan is not a number"),
+        (["--bins", "0"], "'--bins': 0 is not in the range"),
         (["--method", "extraction", "--queries", "1.5"], "queries: extraction asks a whole number"),
-        (["--generate", "0"], "n: must be a whole number of at least 1, got 0"),
+        (["--generate", "0"], "'--generate': 0 is not in the range"),
     ],
 )
 def test_bad_options_are_named(scores: Path, options: list[str], message: str) -> None:
     """An option that breaks a rule is named with the rule and the value."""
     result = call(str(scores), "--repeats", "1", *options)
     assert result.exit_code != 0
-    assert message in str(result.exception)
+    assert message in result.output or message in str(result.exception)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"repeats": 0}, "repeats: must be a whole number of at least 1, got 0"),
+        ({"queries": 0.0}, "queries: must be a positive number, got 0.0"),
+        ({"queries": np.nan}, "queries: must be a positive number, got nan"),
+        ({"bins": 0}, "bins: must be a whole number of at least 1, got 0"),
+    ],
+)
+def test_bad_arguments_are_named(arguments: dict[str, Any], message: str) -> None:
+    """In Python too."""
+    with pytest.raises(BlindcalError, match=message):
+        simulate("latent", *generate(50, 1), **({"repeats": 1} | arguments))
 
 
 def test_no_file_and_a_foreign_method_are_usage_errors(scores: Path) -> None:
@@ -266,7 +294,7 @@ def test_tiny_files_do_not_break_any_method(tmp_path: Path) -> None:
     """One item is enough for a result or a clear error, whatever the method."""
     path = tmp_path / "one.csv"
     path.write_text("id,label,p\na,1,0.8\n")
-    for method in SIMULATED:
+    for method in SIMULABLE:
         result = call(str(path), "--method", method, "--repeats", "1", "--json")
         if result.exit_code == 0:
             assert all(np.isfinite(objects(result)[0]["estimates"]))

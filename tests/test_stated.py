@@ -14,14 +14,14 @@ import pytest
 
 from blindcal.auditing.audit import audit
 from blindcal.auditing.batch_sender import Polling
-from blindcal.auditing.job import Limits
+from blindcal.auditing.limits import Limits
 from blindcal.confidence_prompt import INSTRUCTION, ask_confidence
-from blindcal.design import METHODS
 from blindcal.endpoints.query_format import STATED_TOKENS, ConfidenceQuestion
 from blindcal.errors import BlindcalError, FatalError, UnfitError
 from blindcal.estimate.truth import binned_ece
 from blindcal.items.catalogue import SETS
 from blindcal.items.files import load
+from blindcal.methods import METHODS
 from blindcal.records import INVALID, NEGATIVE, POSITIVE, Message
 from blindcal.results.result import AuditResult
 from blindcal.results.run import open_run
@@ -225,7 +225,7 @@ def test_recorded_texts_of_a_real_model_go_through_http(tmp_path: Path) -> None:
             file.write(json.dumps(record) + "\n")
     with gzip.open(recorded, "rt", newline="") as rows:
         said = {row["id"]: row["text"] for row in csv.DictReader(rows)}
-    with load(path, Settings(model="m", template=SETS["boolq"].template).reading) as loaded:
+    with load(path, Settings(model="m", template=SETS["boolq"].template).prompt) as loaded:
         asked, labels = list(loaded), loaded.labels
     recording = Recording.from_probabilities([item.id for item in asked], np.full(300, 0.5))
     with running(recording, asked, spoken=RecordedTexts.load(recorded, words)) as server:
@@ -255,7 +255,7 @@ def test_answers_are_read_anew_without_asking(items: Path, tmp_path: Path) -> No
     assert fitted.curve is not None
     assert fitted.spend == own.spend
     assert "read by maximum likelihood" in fitted.measures
-    assert open_run(tmp_path / "run").fit(resamples=20).ece(5) == pytest.approx(fitted.ece.value)
+    assert open_run(tmp_path / "run").fit(resamples=20).ece.value == pytest.approx(fitted.ece.value)
 
 
 def test_what_is_measured_follows_from_the_method() -> None:

@@ -18,9 +18,10 @@ import blindcal
 from blindcal import design
 from blindcal.auditing.audit import audit
 from blindcal.auditing.item_sample import grown
-from blindcal.auditing.job import Limits
+from blindcal.auditing.limits import Limits
 from blindcal.cli import app
 from blindcal.errors import ConfigError, InputError
+from blindcal.methods import make_design
 from blindcal.planning import shapes
 from blindcal.records import IntArray
 from blindcal.settings import Settings
@@ -82,8 +83,8 @@ def test_stages_are_asked_one_after_the_other(method: str, queries: float) -> No
     labels, p = shapes.preset("confident").sample(400, np.random.default_rng(0))
     first = grown([], 150, labels)
     both = grown(first, 400, labels)
-    early = ask(design.make(method, labels, queries=queries, stages=first), labels, p)
-    late = ask(design.make(method, labels, queries=queries, stages=both), labels, p)
+    early = ask(make_design(method, labels, queries=queries, stages=first), p)
+    late = ask(make_design(method, labels, queries=queries, stages=both), p)
     known = len(early)
     assert known == round(queries * 150)
     assert len(late) == known + round(queries * 250)
@@ -96,11 +97,11 @@ def test_blind_takes_a_part_but_does_not_grow() -> None:
     """Blind splits its members alone, and refuses a second stage."""
     labels = labels_of(300)
     stages = grown([], 100, labels)
-    plan = design.make("blind", labels, bins=5, stages=stages)
+    plan = make_design("blind", labels, bins=5, stages=stages)
     assert isinstance(plan, design.BlindDesign)
     assert np.isfinite(plan.thresholds()).sum() == 100
     with pytest.raises(InputError, match="blind splits all its items at once and cannot grow"):
-        design.make("blind", labels, bins=5, stages=grown(stages, 200, labels))
+        make_design("blind", labels, bins=5, stages=grown(stages, 200, labels))
 
 
 def test_intervals_from_a_part_hold_for_the_whole() -> None:
@@ -109,12 +110,12 @@ def test_intervals_from_a_part_hold_for_the_whole() -> None:
     covered = 0
     for seed in range(30):
         labels, p = shape.sample(1500, np.random.default_rng([seed, 12]))
-        plan = design.make("latent", labels, seed=seed, stages=grown([], 300, labels, seed=seed))
-        asked = ask(plan, labels, p)
+        plan = make_design("latent", labels, seed=seed, stages=grown([], 300, labels, seed=seed))
+        asked = ask(plan, p)
         fit = blindcal.latent(
             labels[asked.items], asked.shifts, asked.answers, items=asked.items, resamples=100
         )
-        covered += shape.ece() in fit.interval("ece")
+        covered += shape.ece() in fit.ece
     assert covered >= 25
 
 
@@ -150,47 +151,47 @@ def settings(server: Server, **more: Any) -> Settings:
 def test_an_audit_asks_a_part_and_grows(items: Path, server: Server, tmp_path: Path) -> None:
     """The result speaks of the items asked; more cost only their own queries, and what was said stays."""
     out = tmp_path / "run"
-    small = audit(items, settings(server, subset=80, by_field="topic"), out=out)
+    small = audit(items, settings(server, sample=80, by_field="topic"), out=out)
     assert small.complete
     assert (small.counts.items, small.counts.positive + small.counts.negative) == (80, 80)
     assert sum(part.items for part in small.parts) == 80
     assert {part.items for part in small.parts} == {40}
     answers = (out / "answers.csv").read_text().splitlines()
     asked = server.answered
-    large = audit(items, settings(server, subset=200), out=out)
+    large = audit(items, settings(server, sample=200), out=out)
     assert large.counts.items == 200
     assert server.answered - asked == 120
     assert (out / "answers.csv").read_text().splitlines()[:81] == answers
     everything = audit(items, settings(server), out=out)
     assert everything.counts.items == N
     with pytest.raises(ConfigError, match="already asks 240 items, and 100 are wanted now"):
-        audit(items, settings(server, subset=100), out=out)
+        audit(items, settings(server, sample=100), out=out)
 
 
 def test_a_whole_run_cannot_become_a_part(items: Path, server: Server, tmp_path: Path) -> None:
     """A run begun with all items refuses fewer, and takes as many."""
     whole = audit(items, settings(server), out=tmp_path / "run")
     with pytest.raises(ConfigError, match="already asks 240 items"):
-        audit(items, settings(server, subset=50), out=tmp_path / "run")
+        audit(items, settings(server, sample=50), out=tmp_path / "run")
     asked = server.answered
-    assert audit(items, settings(server, subset=N), out=tmp_path / "run").ece == whole.ece
+    assert audit(items, settings(server, sample=N), out=tmp_path / "run").ece == whole.ece
     assert server.answered == asked
 
 
 def test_blind_audits_a_part(items: Path, server: Server, tmp_path: Path) -> None:
     """Blind estimates from its part, and says that it cannot grow before anything is asked."""
-    found = audit(items, settings(server, method="blind", subset=100, bins=5), out=tmp_path / "run")
+    found = audit(items, settings(server, method="blind", sample=100, bins=5), out=tmp_path / "run")
     assert found.counts.items == 100
     assert found.counts.positive + found.counts.negative == 80
     asked = server.requests
     with pytest.raises(ConfigError, match="cannot grow"):
-        audit(items, settings(server, method="blind", subset=150, bins=5), out=tmp_path / "run")
+        audit(items, settings(server, method="blind", sample=150, bins=5), out=tmp_path / "run")
     assert server.requests == asked
 
 
 def grow(items: Path, base_url: str, out: Path, size: int) -> None:
     """What the killed process does."""
-    settings = Settings(model="replay", base_url=base_url, resamples=50, queries=1.5, subset=size)
+    settings = Settings(model="replay", base_url=base_url, resamples=50, queries=1.5, sample=size)
     audit(items, settings, out=out, limits=Limits(concurrency=4))
 
 
@@ -222,7 +223,7 @@ def test_a_run_killed_while_growing_ends_as_one_left_alone(items: Path, tmp_path
 
 def test_the_command_takes_a_number_of_items(items: Path, server: Server, tmp_path: Path) -> None:
     """``audit --items`` asks so many, and its dry run counts so many."""
-    given = ["audit", str(items), "--model", "replay", "--base-url", server.base_url, "--items", "60"]
+    given = ["audit", str(items), "--model", "replay", "--base-url", server.base_url, "--sample", "60"]
     dry = CliRunner().invoke(app, [*given, "--dry-run"])
     assert "items      60" in dry.output
     done = CliRunner().invoke(app, [*given, "--out", str(tmp_path / "run"), "--quiet", "--json"])

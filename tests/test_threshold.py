@@ -14,12 +14,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from blindcal.auditing.job import Limits
+from blindcal.auditing.limits import Limits
 from blindcal.errors import NotIdentifiedError
+from blindcal.records import Estimate
 from blindcal.results.deployment import deployment
 from blindcal.results.run import open_run
 from blindcal.simulation.replay import Server
-from commanding import blindcal
+from commanding import blindcal, printed_error
 from deciding import TEMPLATE, audited, model, serving, write_items
 
 N, SYSTEM = 900, "Be brief."
@@ -55,27 +56,27 @@ def decided(body: dict[str, Any], url: str, k: int) -> bool:
     messages = [{**m, "content": m["content"].replace("{n}", str(k))} for m in body["messages"]]
     sent = json.dumps({**body, "messages": messages}).encode()
     with urllib.request.urlopen(urllib.request.Request(url, sent)) as reply:
-        said = json.load(reply)["choices"][0]["message"]["content"]
-    assert said in ("Yes", "No")
-    return bool(said == "Yes")
+        answer = json.load(reply)["choices"][0]["message"]["content"]
+    assert answer in ("Yes", "No")
+    return bool(answer == "Yes")
 
 
 @pytest.mark.parametrize("wish", [("--precision", 0.9), ("--recall", 0.8), ("--cost-fp", 1, "--cost-fn", 3)])
 def test_the_printed_request_takes_the_decision(run: Path, wish: tuple[object, ...]) -> None:
     """Sent as printed, the request is answered positive exactly where the probability is high enough."""
     found = chosen(run, *wish)
-    body = found["request"]
+    body, threshold = found["request"], found["threshold"]["value"]
     assert body["messages"] == [
         {"role": "system", "content": SYSTEM},
         {"role": "user", "content": TEMPLATE},
     ]
     assert body["logit_bias"] == found["logit_bias"]
     # the ones nearest to the threshold on both sides, where a wrong shift would show first
-    near = np.argsort(np.abs(P - found["threshold"]))[:40]
-    assert {bool(P[k] >= found["threshold"]) for k in near} == {True, False}
+    near = np.argsort(np.abs(P - threshold))[:40]
+    assert {bool(P[k] >= threshold) for k in near} == {True, False}
     for k in near:
-        if abs(P[k] - found["threshold"]) > 1e-4:  # the bias has four digits
-            assert decided(body, found["url"], int(k)) == (P[k] >= found["threshold"])
+        if abs(P[k] - threshold) > 1e-4:  # the bias has four digits
+            assert decided(body, found["url"], int(k)) == (P[k] >= threshold)
 
 
 WITH_CURL = pytest.mark.skipif(shutil.which("curl") is None, reason="curl is not installed")
@@ -91,23 +92,29 @@ def test_snippets_run_as_they_are(run: Path, kind: str, tmp_path: Path) -> None:
         script = tmp_path / "snippet"
         script.write_text(snippet.stdout.replace("{n}", str(k)))
         command = ["bash", str(script)] if kind == "curl" else [sys.executable, str(script)]
-        said = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+        output = subprocess.run(command, capture_output=True, text=True, check=True).stdout
         if kind == "curl":
-            assert json.loads(said)["choices"][0]["message"]["content"] == ("Yes" if positive else "No")
+            assert json.loads(output)["choices"][0]["message"]["content"] == ("Yes" if positive else "No")
         else:
-            assert said == ("positive\n" if positive else "negative\n")
+            assert output == ("positive\n" if positive else "negative\n")
 
 
 def test_what_is_shown_is_what_json_says(run: Path) -> None:
     """The text names the promise, the rates and the bias; the body alone can be had too."""
     found = chosen(run, "--precision", 0.9, "--decisions", 200)
     shown = blindcal("threshold", run, "--precision", 0.9, "--decisions", 200, "--resamples", 100).stdout
-    assert f"threshold  {found['threshold']:.4f}: the answer is 'Yes' where" in shown
+    assert f"threshold  {found['threshold']['value']:.4f}: the answer is 'Yes' where" in shown
     assert "promise    precision at least 0.9, 95% sure" in shown
     assert f"logit_bias {json.dumps(found['logit_bias'])}" in shown
+    for name in ("precision", "recall", "accuracy"):
+        assert f"{name:<10} {Estimate(**found[name]):.4f}" in shown
     assert "expect     of the next 200 positive decisions" in shown
+    assert found["next"]["decisions"] == 200
     low, high = found["next"]["low"], found["next"]["high"]
-    assert low < found["precision_interval"]["low"] < found["precision_interval"]["high"] < high
+    assert low < found["precision"]["low"] < found["precision"]["high"] < high
+    for one in (found["threshold"], found["precision"], found["next"]):
+        assert one["low"] <= one["value"] <= one["high"]
+        assert one["level"] == 0.95
     body = blindcal("threshold", run, "--precision", 0.9, "--resamples", 100, "--snippet", "body")
     assert json.loads(body.stdout) == found["request"]
 
@@ -118,6 +125,7 @@ def test_without_a_wish_all_thresholds_are_shown(run: Path) -> None:
     assert len(shown) == 21
     rows = json.loads(blindcal("threshold", run, "--resamples", 50, "--json").stdout)
     recalls = [row["recall"]["value"] for row in rows]
+    assert {row["recall"]["level"] for row in rows} == {0.95}
     assert recalls == sorted(recalls, reverse=True)
     assert [row["threshold"] for row in rows] == pytest.approx(np.arange(1, 20) / 20)
 
@@ -125,7 +133,7 @@ def test_without_a_wish_all_thresholds_are_shown(run: Path) -> None:
 def test_the_estimate_alone_promises_less(run: Path) -> None:
     """Without confidence the threshold is lower, and the words say what that means."""
     sure, alone = chosen(run, "--precision", 0.9), chosen(run, "--precision", 0.9, "--estimate")
-    assert alone["threshold"] < sure["threshold"]
+    assert alone["threshold"]["value"] < sure["threshold"]["value"]
     assert alone["confidence"] is None
     shown = blindcal("threshold", run, "--precision", 0.9, "--estimate", "--resamples", 50).stdout
     assert "by the estimate alone: it falls short about half of the time" in shown
@@ -152,12 +160,12 @@ def test_a_threshold_that_hardly_anything_tested_is_named(run: Path) -> None:
     ("wish", "message"),
     [
         (("--cost-fp", 1), "--cost-fp and --cost-fn go together"),
-        (("--precision", 0.9, "--recall", 0.9), "give one of"),
-        (("--snippet", "curl"), "say what is wanted"),
+        (("--precision", 0.9, "--recall", 0.9), "give only one of"),
+        (("--snippet", "curl"), "give a goal"),
         (("--precision", 1.5), "is not in the range"),
     ],
 )
-def test_wrong_wishes_are_command_line_errors(run: Path, wish: tuple[object, ...], message: str) -> None:
+def test_wrong_goals_are_command_line_errors(run: Path, wish: tuple[object, ...], message: str) -> None:
     """Exit status 2, and what to write instead."""
     found = blindcal("threshold", run, *wish)
     assert found.exit_code == 2
@@ -180,6 +188,8 @@ def test_sampled_audits_have_a_threshold_but_no_request(items: Path, server: Ser
     assert "request    none: a run of method temperature sends no logit_bias" in found.stdout
     snippet = blindcal("threshold", out, "--recall", 0.8, "--resamples", 50, "--snippet", "curl")
     assert isinstance(snippet.exception, NotIdentifiedError)
+    assert "audit with --method latent" in printed_error(snippet)
+    assert "audit with --method latent" in found.stdout
 
 
 @WITH_CURL
@@ -196,7 +206,7 @@ def test_hostile_words_stay_text(items: Path, tmp_path: Path) -> None:
         for kind, shell, answer in (("curl", "bash", '"Yes"'), ("python", sys.executable, "positive")):
             script = tmp_path / f"snippet-{kind}"
             script.write_text(blindcal(*wish, "--snippet", kind).stdout.replace("{n}", str(best)))
-            said = subprocess.run([shell, script], cwd=tmp_path, capture_output=True, text=True, check=True)
-            assert answer in said.stdout
+            done = subprocess.run([shell, script], cwd=tmp_path, capture_output=True, text=True, check=True)
+            assert answer in done.stdout
             assert not (tmp_path / "owned").exists()
     assert deployment(open_run(out), 0.5).body["messages"][0]["content"] == hostile

@@ -7,14 +7,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.optimize import brentq
-from scipy.stats import chi2, norm
+from scipy.stats import chi2, kstest, norm
 
 from blindcal.estimate.uncertainty import (
-    Interval,
     absolute_sum_interval,
+    heterogeneity_pvalue,
     percentile_interval,
     quadratic_pvalue,
 )
+from blindcal.records import Estimate
 
 # the midpoints of 20,000 equal slices of a standard normal: draws without Monte Carlo error
 DRAWS = norm.ppf((np.arange(20_000) + 0.5) / 20_000)
@@ -38,10 +39,10 @@ def test_one_component_inverts_the_folded_normal(estimate: float, sd: float, lev
     """In one dimension the interval holds the exact one, and is exactly it away from zero."""
     found = absolute_sum_interval(np.array([estimate * sd]), (estimate + DRAWS[:, None]) * sd, level)
     low, high = folded_interval(abs(estimate) * sd, sd, level)
-    assert found.low == pytest.approx(low, abs=2e-3 * sd)
-    assert found.high >= high - 2e-3 * sd
+    assert found[0] == pytest.approx(low, abs=2e-3 * sd)
+    assert found[1] >= high - 2e-3 * sd
     if abs(estimate) > 3:
-        assert found.high == pytest.approx(high, abs=2e-3 * sd)
+        assert found[1] == pytest.approx(high, abs=2e-3 * sd)
 
 
 def test_zero_is_never_excluded_by_noise_alone() -> None:
@@ -49,7 +50,7 @@ def test_zero_is_never_excluded_by_noise_alone() -> None:
     rng = np.random.default_rng(0)
     draws = rng.standard_normal((2000, 5))
     excluded = sum(
-        absolute_sum_interval(estimate, draws + estimate, 0.95).low > 0
+        absolute_sum_interval(estimate, draws + estimate, 0.95)[0] > 0
         for estimate in rng.standard_normal((400, 5))
     )
     # one-sided 2.5% of 400: mean 10, sd 3.1; 4 of them
@@ -63,7 +64,8 @@ def test_intervals_cover_a_sum_of_absolute_values() -> None:
     covered = 0
     for estimate in truth + rng.standard_normal((400, 5)):
         draws = estimate + rng.standard_normal((1000, 5))
-        covered += np.abs(truth).sum() in absolute_sum_interval(estimate, draws, 0.95)
+        low, high = absolute_sum_interval(estimate, draws, 0.95)
+        covered += low <= np.abs(truth).sum() <= high
     # binomial: sd = sqrt(.95 * .05 / 400) = .011; 4 of them below
     assert covered / 400 > 0.95 - 4 * 0.011
 
@@ -71,7 +73,7 @@ def test_intervals_cover_a_sum_of_absolute_values() -> None:
 def test_no_noise_is_no_width() -> None:
     """Draws that never differ leave the estimate itself."""
     found = absolute_sum_interval(np.array([0.1, -0.2]), np.tile([0.1, -0.2], (50, 1)), 0.95)
-    assert tuple(found) == pytest.approx((0.3, 0.3))
+    assert found == pytest.approx((0.3, 0.3))
 
 
 @given(st.integers(0, 10**6), st.sampled_from([0.5, 0.8, 0.95, 0.99]))
@@ -83,23 +85,86 @@ def test_intervals_are_ordered_and_widen_with_the_level(seed: int, level: float)
     estimate = rng.standard_normal(d) * rng.choice([0.1, 1, 10])
     draws = estimate + rng.standard_normal((400, d)) * rng.random(d)
     inner, outer = (absolute_sum_interval(estimate, draws, at) for at in (level, 1 - (1 - level) / 2))
-    assert 0 <= inner.low <= inner.high
-    assert outer.low <= inner.low + 1e-3
-    assert outer.high >= inner.high - 1e-3
+    assert 0 <= inner[0] <= inner[1]
+    assert outer[0] <= inner[0] + 1e-3
+    assert outer[1] >= inner[1] - 1e-3
 
 
 def test_percentiles_are_those_of_the_draws() -> None:
     """The central 95% of a normal's draws end at +-1.96."""
     found = percentile_interval(DRAWS, 0.95)
-    assert tuple(found) == pytest.approx((-1.95996, 1.95996), abs=1e-3)
+    assert found == pytest.approx((-1.95996, 1.95996), abs=1e-3)
 
 
-def test_an_interval_unpacks_and_contains() -> None:
-    """``low, high = interval`` and ``x in interval`` work, ends included."""
-    low, high = Interval(0.1, 0.3, 0.95)
-    assert (low, high) == (0.1, 0.3)
-    assert 0.1 in Interval(0.1, 0.3, 0.95)
-    assert 0.31 not in Interval(0.1, 0.3, 0.95)
+def test_an_estimate_holds_what_lies_in_its_interval() -> None:
+    """``x in estimate`` is about the interval, ends included; without an interval nothing is in it."""
+    estimate = Estimate(0.2, 0.1, 0.3, 0.95)
+    assert [x in estimate for x in (0.0999, 0.1, 0.25, 0.3, 0.3001)] == [False, True, True, True, False]
+    assert float("nan") not in estimate
+    for bare in (Estimate(0.2), Estimate(None), Estimate(0.2, low=0.1), Estimate(0.2, high=0.3)):
+        assert not bare.has_interval
+        assert 0.2 not in bare
+    assert estimate.has_interval
+
+
+def test_an_estimate_is_a_number_with_a_half_width() -> None:
+    """It converts to its value and has half the width of its interval; NaN stands for what is not known."""
+    assert float(Estimate(0.2, 0.1, 0.35)) == 0.2
+    assert Estimate(0.2, 0.1, 0.35).half_width == pytest.approx(0.125)
+    assert np.isnan(
+        [float(Estimate(None)), Estimate(0.2).half_width, Estimate(0.2, high=0.3).half_width]
+    ).all()
+    assert Estimate(0.2, 0.1, 0.3, 0.9).times(1000) == Estimate(200.0, 100.0, 300.0, 0.9)
+    assert Estimate(None).times(1000) == Estimate(None)
+    assert Estimate(0.2).times(3).high is None
+
+
+FORMATTED = [
+    (Estimate(0.09876, 0.08221, 0.11509, 0.95), ".4f", "0.0988 (95%: 0.0822 to 0.1151)"),
+    (Estimate(0.09876, 0.08221, 0.11509, 0.95), ".1%", "9.9% (95%: 8.2% to 11.5%)"),
+    (Estimate(0.5, 0.25, 0.75, 0.999), "", "0.5000 (99.9%: 0.2500 to 0.7500)"),
+    (Estimate(0.5, 0.25, 0.75), ".2f", "0.50 (0.25 to 0.75)"),
+    (Estimate(-0.04), "+.3f", "-0.040"),
+    (Estimate(0.5, low=0.25), ".2f", "0.50"),
+    (Estimate(None), ".4f", "unknown"),
+    (Estimate(None, 0.0, 1.0, 0.95), ".4f", "unknown"),
+]
+
+
+@pytest.mark.parametrize(("estimate", "spec", "text"), FORMATTED)
+def test_an_estimate_is_written_with_its_interval(estimate: Estimate, spec: str, text: str) -> None:
+    """The format is that of each number; the level is named where it is known."""
+    assert format(estimate, spec) == text
+
+
+def test_an_estimate_prints_four_digits() -> None:
+    """``print`` needs no format."""
+    assert str(Estimate(0.09876, 0.08221, 0.11509, 0.95)) == "0.0988 (95%: 0.0822 to 0.1151)"
+    assert str(Estimate(0.1)) == "0.1000"
+    assert str(Estimate(None)) == "unknown"
+
+
+def test_estimates_that_differ_by_chance_are_called_alike() -> None:
+    """Under one mean Cochran's Q is chi-square: the share of p-values below 5% is 5%, and a shift is seen."""
+    rng = np.random.default_rng(4)
+    covariances = [np.array([[a, 0.3 * a], [0.3 * a, 2 * a]]) for a in (1.0, 4.0, 0.25)]
+    roots = [np.linalg.cholesky(one) for one in covariances]
+
+    def drawn(shift: float) -> list[np.ndarray]:
+        values = [np.array([3.0, -1.0]) + root @ rng.standard_normal(2) for root in roots]
+        return [values[0] + shift, *values[1:]]
+
+    null = np.array([heterogeneity_pvalue(drawn(0.0), covariances) for _ in range(1000)])
+    # binomial: sd = sqrt(.05 * .95 / 1000) = .0069; 4 of them. Kolmogorov-Smirnov at one in a thousand
+    assert abs((null < 0.05).mean() - 0.05) < 4 * 0.0069
+    assert kstest(null, "uniform").pvalue > 1e-3
+    assert heterogeneity_pvalue(drawn(12.0), covariances) < 1e-6
+
+
+def test_heterogeneity_of_two_numbers_is_their_z_test() -> None:
+    """Two values with a variance each: Q is the square of (a - b) over its standard error."""
+    found = heterogeneity_pvalue([np.array([0.3]), np.array([0.8])], [np.eye(1) * 0.04, np.eye(1) * 0.09])
+    assert found == pytest.approx(2 * norm.sf(0.5 / np.sqrt(0.13)), rel=1e-6)
 
 
 @pytest.mark.parametrize("df", [1, 2, 5, 14])

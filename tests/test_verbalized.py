@@ -96,10 +96,17 @@ def test_no_text_breaks_it(text: str) -> None:
     assert found.p is None or 0 <= found.p <= 1
 
 
-@pytest.mark.parametrize(
-    ("cell", "words", "least"), [("qwen__boolq", ("True", "False"), 0.6), ("qwen__mmlu", ("Yes", "No"), 0.0)]
-)
-def test_recorded_answers_of_a_real_model_are_read(cell: str, words: tuple[str, str], least: float) -> None:
+RECORDED = [
+    # two in three state a percentage; of MMLU's only a handful, and the questions' own numbers are none
+    ("qwen__boolq", ("True", "False"), 1277, (0.6, 0.7)),
+    ("qwen__mmlu", ("Yes", "No"), 5, (0.002, 0.01)),
+]
+
+
+@pytest.mark.parametrize(("cell", "words", "plainly", "share"), RECORDED)
+def test_recorded_answers_of_a_real_model_are_read(
+    cell: str, words: tuple[str, str], plainly: int, share: tuple[float, float]
+) -> None:
     """Where a real model wrote an answer and a percentage from 50 to 100, that is what is read."""
     path = SHARED / "logits" / f"{cell}__verbalized.csv.gz"
     if not path.exists():
@@ -107,13 +114,15 @@ def test_recorded_answers_of_a_real_model_are_read(cell: str, words: tuple[str, 
     with gzip.open(path, "rt", newline="") as file:
         texts = [row["text"] for row in csv.DictReader(file)][:2000]
     plain = re.compile(rf"\s*({words[0]}|{words[1]})\b[^\d/]*?(\d+)%[^\d%]*", re.IGNORECASE)
-    read = 0
+    read, simply = 0, 0
     for text in texts:
         found = parse_verbalized(text, words[:1], words[1:])
         assert (found.p is None) == (found.reason != "")
         read += found.p is not None
         simple = plain.fullmatch(text)
         if simple and 50 <= int(simple[2]) <= 100:
+            simply += 1
             stated = int(simple[2]) / 100
             assert found.p == pytest.approx(stated if simple[1].lower() == words[0].lower() else 1 - stated)
-    assert read / len(texts) >= least
+    assert simply == plainly
+    assert share[0] <= read / len(texts) <= share[1]

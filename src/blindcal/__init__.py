@@ -1,59 +1,131 @@
-"""How well calibrated is a black-box LLM? One query an item, no logprobs."""
+"""How well calibrated is a black-box LLM? One query per item, no logprobs.
+
+Everything a program needs is here: ``audit`` and what comes before and after it, the estimators for answers
+of your own, and the records and errors they use.
+"""
 
 from __future__ import annotations
 
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from blindcal.errors import BlindcalError
+from blindcal import notebook_display
+from blindcal.errors import (
+    BlindcalError,
+    ConfigError,
+    EndpointError,
+    FatalError,
+    InputError,
+    MissingExtraError,
+    NoSenseError,
+    NotIdentifiedError,
+    PendingError,
+    ReplyError,
+    RetryableError,
+    StoreError,
+    UnfitError,
+)
 
 if TYPE_CHECKING:
+    from blindcal import plot
     from blindcal.auditing.audit import audit, audit_async
+    from blindcal.auditing.batch_sender import Polling
+    from blindcal.auditing.limits import Limits
+    from blindcal.auditing.probe_endpoint import EndpointProbe, probe
     from blindcal.estimate.blind import BlindResult, blind
     from blindcal.estimate.counts import Counts
     from blindcal.estimate.latent import LatentFit, latent
     from blindcal.estimate.truth import BinnedCalibration, binned_ece
+    from blindcal.planning.plan import Plan
+    from blindcal.planning.plan import plan_audit as plan
+    from blindcal.prices import Prices
     from blindcal.progress_bar import ProgressBar
+    from blindcal.records import Estimate
+    from blindcal.results.answer_counts import count_on_ray, read_counts, write_counts
+    from blindcal.results.check import CheckResult, check
+    from blindcal.results.compare import RunComparison, compare
+    from blindcal.results.merge import merge
     from blindcal.results.result import AuditResult
     from blindcal.results.run import Run, open_run
     from blindcal.settings import Settings
+    from blindcal.simulation.simulate import Simulation, simulate
 
 __all__ = [
     "AuditResult",
     "BinnedCalibration",
     "BlindResult",
     "BlindcalError",
+    "CheckResult",
+    "ConfigError",
     "Counts",
+    "EndpointError",
+    "EndpointProbe",
+    "Estimate",
+    "FatalError",
+    "InputError",
     "LatentFit",
+    "Limits",
+    "MissingExtraError",
+    "NoSenseError",
+    "NotIdentifiedError",
+    "PendingError",
+    "Plan",
+    "Polling",
+    "Prices",
     "ProgressBar",
+    "ReplyError",
+    "RetryableError",
     "Run",
+    "RunComparison",
     "Settings",
+    "Simulation",
+    "StoreError",
+    "UnfitError",
     "audit",
     "audit_async",
     "binned_ece",
     "blind",
+    "check",
+    "compare",
+    "count_on_ray",
     "latent",
+    "merge",
     "open_run",
+    "plan",
+    "plot",
+    "probe",
+    "read_counts",
+    "simulate",
+    "write_counts",
 ]
 
-# Everything is imported when it is first asked for: estimating needs no HTTP client, and the command line
-# starts without numpy.
-_LATER = {
-    "AuditResult": "results.result",
-    "ProgressBar": "progress_bar",
-    "BinnedCalibration": "estimate.truth",
-    "BlindResult": "estimate.blind",
-    "Counts": "estimate.counts",
-    "Run": "results.run",
-    "LatentFit": "estimate.latent",
-    "Settings": "settings",
-    "audit": "auditing.audit",
-    "audit_async": "auditing.audit",
-    "binned_ece": "estimate.truth",
-    "blind": "estimate.blind",
-    "latent": "estimate.latent",
-    "open_run": "results.run",
+# Everything but errors is imported when it is first asked for: estimating needs no HTTP client, and the
+# command line starts without numpy.
+_MODULES = {
+    "auditing.audit": ("audit", "audit_async"),
+    "auditing.batch_sender": ("Polling",),
+    "auditing.limits": ("Limits",),
+    "auditing.probe_endpoint": ("EndpointProbe", "probe"),
+    "estimate.blind": ("BlindResult", "blind"),
+    "estimate.counts": ("Counts",),
+    "estimate.latent": ("LatentFit", "latent"),
+    "estimate.truth": ("BinnedCalibration", "binned_ece"),
+    "planning.plan": ("Plan",),
+    "prices": ("Prices",),
+    "progress_bar": ("ProgressBar",),
+    "records": ("Estimate",),
+    "results.answer_counts": ("count_on_ray", "read_counts", "write_counts"),
+    "results.check": ("CheckResult", "check"),
+    "results.compare": ("RunComparison", "compare"),
+    "results.merge": ("merge",),
+    "results.result": ("AuditResult",),
+    "results.run": ("Run", "open_run"),
+    "settings": ("Settings",),
+    "simulation.simulate": ("Simulation", "simulate"),
 }
+_MODULE_OF = {name: module for module, names in _MODULES.items() for name in names}
+
+notebook_display.register()
 
 
 def __dir__() -> list[str]:
@@ -61,6 +133,10 @@ def __dir__() -> list[str]:
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _LATER:
+    if name == "plot":
+        return importlib.import_module("blindcal.plot")
+    if name == "plan":
+        return importlib.import_module("blindcal.planning.plan").plan_audit
+    if name not in _MODULE_OF:
         raise AttributeError(f"module 'blindcal' has no attribute {name!r}")
-    return getattr(importlib.import_module(f"blindcal.{_LATER[name]}"), name)
+    return getattr(importlib.import_module(f"blindcal.{_MODULE_OF[name]}"), name)

@@ -7,22 +7,20 @@ run can be taken up again from its answers alone.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Protocol
 
 import numpy as np
 from scipy.special import logit
 
-from blindcal.errors import InputError
 from blindcal.estimate.baselines import flip_bounds
 from blindcal.estimate.blind import blind_subsets
-from blindcal.estimate.checks import ArrayLike, labels_array, whole
 from blindcal.estimate.grid import CELLS, EDGES_P, EDGES_S, MID_P, edge_of_threshold
 from blindcal.estimate.model import working_table
 from blindcal.estimate.patterns import Patterns, count_patterns
 from blindcal.estimate.truth import bin_edges
-from blindcal.records import AnswerTable, Estimator, FloatArray, IntArray, Round, Semantics
+from blindcal.records import AnswerTable, FloatArray, IntArray, Round
 
 #: Temperatures that together tell weak from strong preferences (METHOD 6); no API takes more than 2.
 TEMPERATURES = (0.3, 0.6, 1.0, 2.0)
@@ -295,175 +293,18 @@ def best_splits(patterns: Patterns, table: FloatArray) -> Splits:
     return Splits(low, high, gain)
 
 
-@dataclass(frozen=True, slots=True)
-class DesignSpec:
-    """What a method's design is made for."""
-
-    labels: IntArray
-    queries: float
-    bins: int
-    seed: int
-    adaptive: bool
-    pilot: int | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Method:
-    """One way to audit: what is asked, and which estimator reads the answers.
-
-    ``queries`` is the usual mean number an item. ``answers`` says in words what is asked for. ``biased``
-    says whether ``logit_bias`` is sent, ``sampled`` whether answers are drawn at T > 0.
-    """
-
-    queries: float
-    design: Callable[[DesignSpec], Design]
-    reads: Estimator
-    answers: str
-    biased: bool = True
-    sampled: bool = False
-
-    def semantics(self, targets: Semantics) -> str:
-        """What is measured where the tokens are chosen under ``targets`` (METHOD 1)."""
-        if self.reads == "stated":
-            return "stated"
-        # A drawn answer follows the summed probability of all spellings that can be said.
-        return "sum" if not self.biased or (self.sampled and targets == "max") else targets
-
-
-#: Every method by its name. This is the one place that lists them.
-METHODS: Mapping[str, Method] = {
-    "latent": Method(
-        1.0,
-        lambda t: LatentDesign(t.labels, t.queries, t.seed, t.adaptive, t.pilot),
-        "latent",
-        "K threshold answers an item (logit_bias, T = 0), asked where they tell most",
-    ),
-    "blind": Method(
-        1.0,
-        lambda t: BlindDesign(t.labels.size, whole(t.bins, "bins"), t.seed),
-        "blind",
-        "one threshold answer an item (logit_bias, T = 0), none for one subset: 1 - 1/bins queries",
-    ),
-    "sampling": Method(
-        4.0,
-        lambda t: SampledDesign(t.labels.size, t.queries, (1.0,), t.seed),
-        "shares",
-        "K answers an item drawn at T = 1 (logit_bias)",
-        sampled=True,
-    ),
-    "extraction": Method(
-        6.0,
-        lambda t: ExtractionDesign(t.labels.size, _whole_queries(t.queries)),
-        "flips",
-        "K threshold answers an item (logit_bias, T = 0) that bisect its log-odds on [-15, 15]",
-    ),
-    "temperature": Method(
-        3.0,
-        lambda t: SampledDesign(t.labels.size, t.queries, TEMPERATURES, t.seed),
-        "latent",
-        "K answers an item drawn at temperatures 0.3 to 2, without logit_bias",
-        biased=False,
-        sampled=True,
-    ),
-    "verbalized": Method(
-        1.0,
-        lambda t: SampledDesign(t.labels.size, _once(t.queries), (0.0,), t.seed),
-        "stated",
-        "one answer an item in free text with a confidence in it (T = 0), without logit_bias",
-        biased=False,
-    ),
-}
-
-#: How answers may be read: by the method's own estimator, or by the likelihood that takes any answers.
-ESTIMATORS = ("own", "latent")
-
-
-def method_of(name: str) -> Method:
-    """The method of a name."""
-    if name not in METHODS:
-        raise InputError(f"method: must be one of {', '.join(METHODS)}, got {name!r}")
-    return METHODS[name]
-
-
-def read_by(method: str, estimator: str = "own") -> Estimator:
-    """Which estimator reads a method's answers; ``latent`` can be asked to read those of most others.
-
-    Threshold and sampled answers are all readings of the hidden log-odds (METHOD 2), so one likelihood
-    takes them, whoever designed the asking. What is stated in words is no such reading.
-    """
-    own = method_of(method).reads
-    if estimator not in ESTIMATORS:
-        raise InputError(f"estimator: must be one of {', '.join(ESTIMATORS)}, got {estimator!r}")
-    if estimator == "own":
-        return own
-    if own == "stated":
-        raise InputError("estimator: latent reads answers of one word, and verbalized gets free text")
-    return "latent"
-
-
-def make(
-    method: str,
-    labels: ArrayLike,
+def answer_design(
+    design: Design,
+    answer: Callable[[Round, int], IntArray],
     *,
-    queries: float = 1.0,
-    bins: int = 5,
-    seed: int = 0,
-    adaptive: bool = True,
-    stages: Sequence[IntArray] | None = None,
-    pilot: int | None = None,
-) -> Design:
-    """The design of a method by name.
+    answered: AnswerTable | None = None,
+    enough: float = np.inf,
+) -> AnswerTable:
+    """Run a design to its end: ``answer`` is given each round and the number of its first query.
 
-    Parameters
-    ----------
-    method : str
-        One of `METHODS`.
-    labels : array_like of 0/1
-    queries : float
-        Mean queries an item. ``blind`` always asks 1 - 1/bins, ``extraction`` a whole number,
-        ``verbalized`` one.
-    bins : int
-        Subsets of ``blind``; the other designs do not depend on it.
-    seed : int
-    adaptive : bool
-        Let later rounds of ``latent`` depend on earlier answers; off, one query an item is one round.
-    stages : sequence of arrays, optional
-        Only these items, sorted, one stage after the other, each as if it were alone.
-    pilot : int, optional
-        Items of the first round of ``latent``.
+    It goes on from what is ``answered``, and begins no round once there are ``enough`` answers.
     """
-    y = labels_array(labels)
-    if not (np.isfinite(queries) and queries > 0):
-        raise InputError(f"queries: must be a positive number, got {queries!r}")
-    if stages is None:
-        return method_of(method).design(DesignSpec(y, queries, bins, seed, adaptive, pilot))
-    if method == "blind":
-        if len(stages) > 1:
-            raise InputError(
-                "items: blind splits all its items at once and cannot grow; choose another folder"
-            )
-        return BlindDesign(y.size, whole(bins, "bins"), seed, stages[0])
-    designs = [
-        method_of(method).design(DesignSpec(y[members], queries, bins, seed + k * 2**32, adaptive, pilot))
-        for k, members in enumerate(stages)
-    ]
-    return StagedDesign(tuple(stages), tuple(designs))
-
-
-def count(method: str, n: int, queries: float, bins: int) -> int:
-    """How many queries the design of a method asks of ``n`` items, if nothing stops it."""
-    if method == "blind":  # one subset needs no query
-        return n - len(range(0, n, bins))
-    return max(1, round(queries * n))
-
-
-def _whole_queries(queries: float) -> int:
-    if queries != int(queries):
-        raise InputError(f"queries: extraction asks a whole number of queries an item, got {queries!r}")
-    return int(queries)
-
-
-def _once(queries: float) -> float:
-    if queries != 1:
-        raise InputError(f"queries: verbalized asks each item once, got {queries!r}")
-    return queries
+    answered = AnswerTable.empty() if answered is None else answered
+    while len(answered) < enough and (asked := design.next_round(answered)) is not None:
+        answered = answered.with_round(asked, answer(asked, len(answered)))
+    return answered

@@ -17,9 +17,45 @@ BlindcalError
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
+from typing import Self
+
+
+def python_option(name: str, value: object) -> str:
+    """An option as Python code gives it: ``force=True``; an ellipsis stands for a value that is the user's."""
+    return f"{name}=..." if value is ... else f"{name}={value!r}"
+
 
 class BlindcalError(Exception):
-    """Base of all errors that blindcal raises on purpose."""
+    """Base of all errors that blindcal raises on purpose.
+
+    ``remedy`` says what would help. Options that the message or the remedy speaks of stand in both as
+    ``{name}``, and ``options`` holds their values (an ellipsis where the value is the user's to choose), so that whoever
+    shows the error can put them as the reader would give them: ``force=True`` in Python, which is what ``str``
+    does, ``--force`` on the command line.
+    """
+
+    def __init__(
+        self, message: str, *, remedy: str = "", options: Mapping[str, object] | None = None
+    ) -> None:
+        super().__init__(message)
+        self.message = message
+        self.remedy = remedy
+        self.options = dict(options or {})
+
+    def render(self, option: Callable[[str, object], str]) -> str:
+        """The whole text, with options put as ``option`` puts them."""
+        text = f"{self.message}: {self.remedy}" if self.remedy else self.message
+        for name, value in self.options.items():
+            text = text.replace(f"{{{name}}}", option(name, value))
+        return text
+
+    def prefixed(self, where: str) -> Self:
+        """The same error, with where it came up before its message."""
+        return type(self)(f"{where}{self.message}", remedy=self.remedy, options=self.options)
+
+    def __str__(self) -> str:
+        return self.render(python_option)
 
 
 class InputError(BlindcalError, ValueError):
@@ -41,8 +77,16 @@ class EndpointError(BlindcalError):
 class RetryableError(EndpointError):
     """May succeed if asked again; ``retry_after`` is the server's own word on when, in seconds."""
 
-    def __init__(self, message: str, *, retry_after: float | None = None, throttled: bool = False) -> None:
-        super().__init__(message)
+    def __init__(
+        self,
+        message: str,
+        *,
+        remedy: str = "",
+        options: Mapping[str, object] | None = None,
+        retry_after: float | None = None,
+        throttled: bool = False,
+    ) -> None:
+        super().__init__(message, remedy=remedy, options=options)
         self.retry_after = retry_after
         self.throttled = throttled
 

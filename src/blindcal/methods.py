@@ -1,68 +1,435 @@
-"""From a method's answers to its estimate: the one place that knows which estimator reads which design."""
+"""The one registry of methods, and the one way from a method's answers to everything a result shows.
+
+A method is a design (which query each item is asked), the estimator that reads its answers, what it needs of
+an endpoint, and the budgets that tables and plans weigh. Adding a method means adding one entry to `METHODS`:
+audits, simulations, reproductions, merges and plans all make their designs and their estimates here.
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from blindcal.design import METHODS, BlindDesign, Design, read_by
+from blindcal.design import (
+    TEMPERATURES,
+    BlindDesign,
+    Design,
+    ExtractionDesign,
+    LatentDesign,
+    SampledDesign,
+    StagedDesign,
+)
+from blindcal.errors import InputError
 from blindcal.estimate.baselines import extracted, sampled_shares
-from blindcal.estimate.blind import BlindResult, blind
-from blindcal.estimate.latent import latent
+from blindcal.estimate.blind import blind
+from blindcal.estimate.checks import ArrayLike, labels_array, whole
+from blindcal.estimate.face_value import findings_at_face_value, half_gap_covariance
+from blindcal.estimate.findings import Findings, Part, no_findings
+from blindcal.estimate.latent import fit_table
 from blindcal.estimate.truth import binned_ece
-from blindcal.records import INVALID, AnswerTable, Estimator, FloatArray, IntArray
+from blindcal.estimate.uncertainty import heterogeneity_pvalue
+from blindcal.records import INVALID, AnswerTable, EstimatorName, FloatArray, IntArray, Semantics
 
-#: Methods that are read by `latent` unasked: these have a fit, with a curve, operating points and draws.
-FITTED = tuple(name for name, method in METHODS.items() if method.reads == "latent")
+FEW_ITEMS = 100
+"""Items, below which estimates come with a warning."""
+FEW_OF_A_LABEL = 10
+UNNAMED = "(none)"
+"""The name of the part that items without one belong to."""
+_PART_RESAMPLES = 300  # refits behind each part's intervals: many parts must not take forever
+
+ESTIMATOR_CHOICES = ("own", "latent")
+"""How answers may be read: by the method's own estimator, or by the likelihood that takes any answers."""
 
 
-def blind_result(
-    plan: BlindDesign, labels: IntArray, answered: AnswerTable, chosen: IntArray | None = None
-) -> BlindResult:
-    """`blind` of a run's answers (or the ``chosen`` items'): those asked so far and those not to be asked."""
-    thresholds = plan.thresholds()
-    answers = np.full(labels.size, INVALID)
-    answers[answered.items] = answered.answers
-    reached = thresholds == 0  # these are not asked: their indicator is 1
-    reached[answered.items] = True
+@dataclass(frozen=True, slots=True)
+class DesignSpec:
+    """What a method's design is made for; ``members`` are the items that take part, ``None`` for all."""
+
+    labels: IntArray
+    queries: float
+    bins: int
+    seed: int
+    adaptive: bool = True
+    pilot: int | None = None
+    members: IntArray | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Method:
+    """One way to audit.
+
+    Attributes
+    ----------
+    estimator : str
+        The estimator that reads its answers, by name.
+    queries : float
+        The usual mean number of queries per item.
+    answers : str
+        What is asked for, in words; "K" stands for the number of queries per item.
+    design : callable
+        Makes its design.
+    biased : bool
+        Whether ``logit_bias`` is sent.
+    sampled : bool
+        Whether answers are drawn at T > 0.
+    budgets : tuple of int
+        Queries per item that the reproduced table has a row for.
+    plan_budgets : tuple of float
+        Queries per item that a plan weighs against each other; empty for what cannot be planned.
+    """
+
+    estimator: EstimatorName
+    queries: float
+    answers: str
+    design: Callable[[DesignSpec], Design]
+    biased: bool = True
+    sampled: bool = False
+    budgets: tuple[int, ...] = tuple(range(1, 9))
+    plan_budgets: tuple[float, ...] = ()
+
+    @property
+    def fitted(self) -> bool:
+        """Whether its answers are read by a fit, with a curve, operating points and intervals."""
+        return self.estimator == "latent"
+
+    @property
+    def simulable(self) -> bool:
+        """Whether its answers follow from probabilities; what a model would say in words does not."""
+        return self.estimator != "stated"
+
+    def semantics(self, targets: Semantics) -> str:
+        """What is measured where the tokens are chosen under ``targets`` (METHOD 1)."""
+        if self.estimator == "stated":
+            return "stated"
+        # A drawn answer follows the summed probability of all spellings that can be said.
+        return "sum" if not self.biased or (self.sampled and targets == "max") else targets
+
+
+#: Every method by its name. This is the one place that lists them.
+METHODS: Mapping[str, Method] = {
+    "latent": Method(
+        "latent",
+        1.0,
+        "K threshold answers per item (logit_bias, T = 0), asked where they tell most",
+        lambda spec: LatentDesign(spec.labels, spec.queries, spec.seed, spec.adaptive, spec.pilot),
+        plan_budgets=(1.0, 1.5, 2.0, 3.0),
+    ),
+    "blind": Method(
+        "blind",
+        1.0,
+        "one threshold answer per item (logit_bias, T = 0), none for one subset: 1 - 1/bins queries",
+        lambda spec: BlindDesign(spec.labels.size, whole(spec.bins, "bins"), spec.seed, spec.members),
+        budgets=(1,),
+        plan_budgets=(1.0,),
+    ),
+    "sampling": Method(
+        "shares",
+        4.0,
+        "K answers per item drawn at T = 1 (logit_bias)",
+        lambda spec: SampledDesign(spec.labels.size, spec.queries, (1.0,), spec.seed),
+        sampled=True,
+        plan_budgets=(2.0, 4.0, 8.0),
+    ),
+    "extraction": Method(
+        "flips",
+        6.0,
+        "K threshold answers per item (logit_bias, T = 0) that bisect its log-odds on [-15, 15]",
+        lambda spec: ExtractionDesign(spec.labels.size, _whole_queries(spec.queries)),
+        plan_budgets=(4.0, 6.0, 8.0),
+    ),
+    "temperature": Method(
+        "latent",
+        3.0,
+        "K answers per item drawn at temperatures 0.3 to 2, without logit_bias",
+        lambda spec: SampledDesign(spec.labels.size, spec.queries, TEMPERATURES, spec.seed),
+        biased=False,
+        sampled=True,
+        budgets=tuple(range(2, 9)),
+        plan_budgets=(2.0, 3.0, 4.0),
+    ),
+    "verbalized": Method(
+        "stated",
+        1.0,
+        "one answer per item in free text with a confidence in it (T = 0), without logit_bias",
+        lambda spec: SampledDesign(spec.labels.size, _once(spec.queries), (0.0,), spec.seed),
+        biased=False,
+        budgets=(1,),
+    ),
+}
+
+FITTED = tuple(name for name, method in METHODS.items() if method.fitted)
+SIMULABLE = tuple(name for name, method in METHODS.items() if method.simulable)
+
+
+def method_of(name: str) -> Method:
+    """The method of a name."""
+    if name not in METHODS:
+        raise InputError(f"method: must be one of {', '.join(METHODS)}, got {name!r}")
+    return METHODS[name]
+
+
+def estimator_of(method: str, estimator: str = "own") -> EstimatorName:
+    """The name of the estimator that reads a method's answers; ``latent`` can read those of most others.
+
+    Threshold and sampled answers are all readings of the hidden log-odds (METHOD 2), so one likelihood
+    takes them, whoever designed the queries. What is stated in words is no such reading.
+    """
+    own = method_of(method).estimator
+    if estimator not in ESTIMATOR_CHOICES:
+        raise InputError(f"estimator: must be one of {', '.join(ESTIMATOR_CHOICES)}, got {estimator!r}")
+    if estimator == "own":
+        return own
+    if own == "stated":
+        raise InputError("estimator: latent reads answers of one word, and verbalized gets free text")
+    return "latent"
+
+
+# Designs
+
+
+def make_design(
+    method: str,
+    labels: ArrayLike,
+    *,
+    queries: float = 1.0,
+    bins: int = 5,
+    seed: int = 0,
+    adaptive: bool = True,
+    stages: Sequence[IntArray] | None = None,
+    pilot: int | None = None,
+) -> Design:
+    """The design of a method by name.
+
+    Parameters
+    ----------
+    method : str
+        One of `METHODS`.
+    labels : array_like of 0/1
+    queries : float
+        Mean queries per item. ``blind`` always asks 1 - 1/bins, ``extraction`` a whole number,
+        ``verbalized`` one.
+    bins : int
+        Subsets of ``blind``; the other designs do not depend on it.
+    seed : int
+    adaptive : bool
+        Let later rounds of ``latent`` depend on earlier answers; off, one query per item is one round.
+    stages : sequence of arrays, optional
+        Only these items, sorted, one stage after the other, each as if it were alone.
+    pilot : int, optional
+        Items of the first round of ``latent``.
+    """
+    y = labels_array(labels)
+    if not (np.isfinite(queries) and queries > 0):
+        raise InputError(f"queries: must be a positive number, got {queries!r}")
+    make = method_of(method).design
+    if stages is None:
+        return make(DesignSpec(y, queries, bins, seed, adaptive, pilot))
+    if method == "blind":
+        if len(stages) > 1:
+            raise InputError(
+                "sample: blind splits all its items at once and cannot grow; choose another folder"
+            )
+        return make(DesignSpec(y, queries, bins, seed, members=stages[0]))
+    designs = [
+        make(DesignSpec(y[members], queries, bins, seed + k * 2**32, adaptive, pilot))
+        for k, members in enumerate(stages)
+    ]
+    return StagedDesign(tuple(stages), tuple(designs))
+
+
+def count_queries(method: str, n: int, queries: float, bins: int) -> int:
+    """How many queries the design of a method asks of ``n`` items, if nothing stops it."""
+    if method == "blind":  # one subset needs no query
+        return n - len(range(0, n, bins))
+    return max(1, round(queries * n))
+
+
+def _whole_queries(queries: float) -> int:
+    if queries != int(queries):
+        raise InputError(f"queries: extraction asks a whole number of queries per item, got {queries!r}")
+    return int(queries)
+
+
+def _once(queries: float) -> float:
+    if queries != 1:
+        raise InputError(f"queries: verbalized asks each item once, got {queries!r}")
+    return queries
+
+
+# Estimates
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """Answers, and how they are to be read: what `estimate` takes, in one record.
+
+    ``labels``, ``groups`` and ``parts`` are per item; ``parts`` names what the result is broken down by.
+    ``members`` are the items that take part, ``None`` for all. ``jitter`` is the endpoint's own noise on the
+    log-odds. With ``resamples=0`` there are no intervals.
+    """
+
+    method: str
+    design: Design
+    labels: IntArray
+    answers: AnswerTable
+    groups: IntArray | None = None
+    parts: Sequence[str | None] | None = None
+    members: IntArray | None = None
+    estimator: str = "own"
+    bins: int = 5
+    level: float = 0.95
+    jitter: float = 0.0
+    resamples: int = 1000
+
+    @property
+    def estimator_name(self) -> EstimatorName:
+        """The estimator that reads these answers."""
+        return estimator_of(self.method, self.estimator)
+
+
+def estimate(evidence: Evidence, *, brief: bool = False) -> Findings:
+    """Estimate everything that a method's answers tell, each part on its own where there are any.
+
+    ``brief`` leaves out curves, operating points, tests and parts. Without a single valid answer there is
+    nothing to rest on, and every quantity is ``None``.
+    """
+    found = _read(evidence, brief).findings
+    if brief or evidence.parts is None:
+        return found
+    parts, pvalue = _by_part(evidence, evidence.parts)
+    return replace(found, parts=parts, parts_pvalue=pvalue)
+
+
+@dataclass(frozen=True, slots=True)
+class _Reading:
+    """Findings, and the signed gaps below and above 1/2 with their covariance, which compare parts."""
+
+    findings: Findings
+    half_gaps: tuple[FloatArray, FloatArray] | None = None
+
+
+def _read(evidence: Evidence, brief: bool, chosen: IntArray | None = None) -> _Reading:
     if chosen is not None:
-        reached &= np.isin(np.arange(labels.size), chosen)
-    return blind(labels[reached], thresholds[reached], answers[reached], plan.bins)
+        evidence = replace(evidence, answers=evidence.answers.of(chosen), members=chosen)
+    if not (evidence.answers.answers != INVALID).any():
+        return _Reading(no_findings(evidence.bins))
+    return _READERS[evidence.estimator_name].read(evidence, brief)
 
 
-def face_value(reads: Estimator, n: int, answered: AnswerTable) -> FloatArray | None:
-    """Each item's probability for an estimator that takes its answers for it; NaN where it has none."""
-    if reads == "shares":
-        return sampled_shares(n, answered.items, answered.answers)
-    if reads == "flips":
-        return extracted(n, answered.items, answered.shifts, answered.answers)
-    if reads == "stated":
-        assert answered.stated is not None
-        p = np.full(n, np.nan)
-        p[answered.items] = answered.stated
-        return p
-    return None
+def _by_part(evidence: Evidence, names: Sequence[str | None]) -> tuple[tuple[Part, ...], float | None]:
+    """The estimates for every part, and the p-value of "all parts are miscalibrated alike".
+
+    Each part is estimated from its own answers alone. The test compares the signed gaps below and above 1/2
+    between the parts that are not few; it is ``None`` with fewer than two of these, and where the method does
+    not know its own noise.
+    """
+    found, compared = [], []
+    of_item = np.array([UNNAMED if name is None else name for name in names], dtype=object)
+    taking_part = np.ones(of_item.size, bool)
+    if evidence.members is not None:
+        taking_part = np.isin(np.arange(of_item.size), evidence.members)
+    fewer = replace(evidence, resamples=min(evidence.resamples, _PART_RESAMPLES))
+    for name in sorted(set(of_item)):
+        chosen = np.flatnonzero((of_item == name) & taking_part)
+        one = _read(fewer, True, chosen)
+        some, positive = one.findings, int(evidence.labels[chosen].sum())
+        few = chosen.size < FEW_ITEMS or min(positive, chosen.size - positive) < FEW_OF_A_LABEL
+        found.append(
+            Part(name, chosen.size, positive, some.ece, some.accuracy, some.leaning, some.overconfidence, few)
+        )
+        if not few:
+            compared.append(one.half_gaps)
+    known = [one for one in compared if one is not None]
+    if len(known) < 2 or len(known) < len(compared):
+        return tuple(found), None
+    return tuple(found), heterogeneity_pvalue(*map(list, zip(*known, strict=True)))
 
 
-def estimate_ece(
-    method: str, plan: Design, labels: IntArray, answered: AnswerTable, bins: int, estimator: str = "own"
-) -> float:
-    """The ECE from a method's answers, by its own estimator or by `latent`."""
-    reads = read_by(method, estimator)
-    if reads == "blind":
-        assert isinstance(plan, BlindDesign)
-        return blind_result(plan, labels, answered).ece
-    p = face_value(reads, labels.size, answered)
-    if p is not None:
-        known = np.isfinite(p)
-        return binned_ece(labels[known], p[known], bins).ece
-    fit = latent(
-        labels[answered.items], answered.shifts, answered.answers, answered.temperatures, answered.items
+def _read_latent(evidence: Evidence, brief: bool) -> _Reading:
+    fit = fit_table(
+        evidence.labels,
+        evidence.answers,
+        evidence.groups,
+        jitter=evidence.jitter,
+        bins=evidence.bins,
+        level=evidence.level,
+        resamples=evidence.resamples,
     )
-    return fit.ece(bins)
+    return _Reading(fit.findings(brief=brief), fit.half_gaps if evidence.resamples else None)
 
+
+def _read_blind(evidence: Evidence, brief: bool) -> _Reading:  # noqa: ARG001 - it has nothing to leave out
+    """Those asked so far, and those that are not to be asked: their indicator is 1."""
+    design, asked = evidence.design, evidence.answers
+    assert isinstance(design, BlindDesign)
+    thresholds = design.thresholds()
+    answers = np.full(evidence.labels.size, INVALID)
+    answers[asked.items] = asked.answers
+    reached = thresholds == 0
+    reached[asked.items] = True
+    if evidence.members is not None:
+        reached &= np.isin(np.arange(evidence.labels.size), evidence.members)
+    found = blind(evidence.labels[reached], thresholds[reached], answers[reached], design.bins)
+    return _Reading(found.findings())
+
+
+def _at_face_value(
+    probabilities: Callable[[int, AnswerTable], FloatArray], *, deployable: bool = True
+) -> Callable[[Evidence, bool], _Reading]:
+    """What reads answers as probabilities; no shift deploys a threshold on those that are stated in words."""
+
+    def read(evidence: Evidence, brief: bool) -> _Reading:  # noqa: ARG001 - all of it costs nothing
+        asked = np.unique(evidence.answers.items)
+        labels, p = evidence.labels[asked], probabilities(evidence.labels.size, evidence.answers)[asked]
+        found = findings_at_face_value(labels, p, evidence.bins)
+        if not deployable:
+            found = replace(found, operating=(), costs=())
+        covariance = half_gap_covariance(labels, p) if evidence.groups is None else None
+        known = np.isfinite(p)
+        halves = binned_ece(labels[known], p[known], 2).gaps
+        return _Reading(found, None if covariance is None else (halves, covariance))
+
+    return read
+
+
+def _stated(n: int, answers: AnswerTable) -> FloatArray:
+    assert answers.stated is not None
+    p = np.full(n, np.nan)
+    p[answers.items] = answers.stated
+    return p
+
+
+@dataclass(frozen=True, slots=True)
+class _Reader:
+    """How an estimator reads answers, and what that is worth in words."""
+
+    read: Callable[[Evidence, bool], _Reading]
+    words: str
+
+
+_READERS: Mapping[EstimatorName, _Reader] = {
+    "latent": _Reader(_read_latent, "read by maximum likelihood, with intervals"),
+    "blind": _Reader(
+        _read_blind,
+        "read as published: the gap of each bin, whose midpoint stands for the confidence in it; no "
+        "intervals, no accuracy",
+    ),
+    "shares": _Reader(
+        _at_face_value(lambda n, a: sampled_shares(n, a.items, a.answers)),
+        "read as the share of positive ones: the noise of few draws adds to the error; no intervals",
+    ),
+    "flips": _Reader(
+        _at_face_value(lambda n, a: extracted(n, a.items, a.shifts, a.answers)),
+        "read as the middle of what bisection leaves, coarse below five queries; no intervals",
+    ),
+    "stated": _Reader(
+        _at_face_value(_stated, deployable=False),
+        "taken at its word; no intervals, and no shift deploys a threshold on it",
+    ),
+}
 
 _QUANTITIES = {
     "pair": "one spelling of the positive answer against one of the negative",
@@ -70,20 +437,12 @@ _QUANTITIES = {
     "sum": "all spellings of the positive answer against all of the negative",
     "stated": "the confidence that the model states in words, which need not be its probability",
 }
-_READINGS: Mapping[Estimator, str] = {
-    "latent": "read by maximum likelihood, with intervals",
-    "blind": "read as published: the gap of each bin, whose midpoint stands for the confidence in it; no "
-    "intervals, no accuracy",
-    "shares": "read as the share of positive ones: the noise of few draws adds to the error; no intervals",
-    "flips": "read as the middle of what bisection leaves, coarse below five queries; no intervals",
-    "stated": "taken at its word; no intervals, and no shift deploys a threshold on it",
-}
 
 
-def measures(method: str, semantics: str, reads: Estimator, queries: float) -> str:
-    """What the figures of an audit are about, what they rest on, and what they cannot tell."""
+def measures(method: str, semantics: str, estimator: EstimatorName, queries: float) -> str:
+    """What the estimates of an audit are about, what they rest on, and what they cannot tell."""
     answers = METHODS[method].answers
     # The list of methods says K; of a run it is known.
     answers = re.sub(r"^K ((?:\w+ )?)answers", r"one \1answer", answers) if queries == 1 else answers
     answers = re.sub(r"^K ", f"{queries:.3g} ", answers)
-    return f"{_QUANTITIES[semantics]}; from {answers}; {_READINGS[reads]}"
+    return f"{_QUANTITIES[semantics]}; from {answers}; {_READERS[estimator].words}"

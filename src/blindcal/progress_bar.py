@@ -8,11 +8,14 @@ from typing import Any, Self
 
 from tqdm import TqdmWarning
 
-from blindcal.auditing.job import Progress
+from blindcal.records import Progress
 
 
 class ProgressBar:
-    """Shows answers that are on disk, their rate, the time left, the share of invalid ones and the cost."""
+    """Shows the answers on disk, their rate, the time left, the share of invalid answers and the cost.
+
+    Options are passed on to tqdm.
+    """
 
     def __init__(self, **options: Any) -> None:
         self._options = options
@@ -20,7 +23,7 @@ class ProgressBar:
         self._probing = False
 
     def __call__(self, progress: Progress) -> None:
-        """Show where a run is; the probe has a bar of its own, which goes when it is over."""
+        """Show how far a run is; the probe has a bar of its own, which disappears when it is over."""
         if progress.probing != self._probing:
             self.close()
         if self._bar is None:
@@ -39,15 +42,17 @@ class ProgressBar:
         shown: dict[str, Any] = {}
         if not progress.probing:
             shown["invalid"] = f"{usage.invalid / max(1, progress.done):.1%}"
-            shown["at once"] = progress.concurrency
+            shown["concurrency"] = progress.concurrency
         if progress.cost is not None:
             shown["cost"] = f"${progress.cost:.4f}"
         bar.total = progress.total
         bar.set_postfix(shown, refresh=False)
-        if progress.done == bar.n:  # waiting: the clock goes on at least
+        if progress.done == bar.n:  # nothing new, but the clock goes on
             bar.refresh()
         bar.update(progress.done - bar.n)
-        if progress.done >= progress.total:  # tqdm may hold it back as too soon, and no more will come
+        if (
+            progress.done >= progress.total
+        ):  # tqdm may skip an update that comes too soon, and no other follows
             bar.refresh()
 
     def close(self) -> None:
@@ -56,16 +61,16 @@ class ProgressBar:
             self._bar.close()
             self._bar = None
 
-    def giving_way(self, say: Callable[[str], None]) -> Callable[[str], None]:
-        """``say`` for while the bar is shown: an unfinished bar goes for a line of text, and comes again."""
+    def wrap_print(self, print_line: Callable[[str], None]) -> Callable[[str], None]:
+        """``print_line`` for while the bar is shown: it removes an unfinished bar, which is drawn again."""
 
-        def told(text: str) -> None:
+        def wrapped(text: str) -> None:
             if self._bar is not None:
                 self._bar.leave = not self._probing and self._bar.n >= self._bar.total
                 self.close()
-            say(text)
+            print_line(text)
 
-        return told
+        return wrapped
 
     def __enter__(self) -> Self:
         return self

@@ -18,11 +18,59 @@ FloatArray: TypeAlias = npt.NDArray[np.float64]
 IntArray: TypeAlias = npt.NDArray[np.int64]
 
 Semantics: TypeAlias = Literal["pair", "max", "sum"]
-Estimator: TypeAlias = Literal["latent", "blind", "shares", "flips", "stated"]
+EstimatorName: TypeAlias = Literal["latent", "blind", "shares", "flips", "stated"]
 
 POSITIVE = 1
 NEGATIVE = 0
 INVALID = -1
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """A number with its interval and the interval's confidence level.
+
+    ``value`` is ``None`` where the answers cannot tell it, and the ends where a method gives no interval.
+    ``f"{estimate:.4f}"`` writes both: ``0.0988 (95%: 0.0822 to 0.1151)``.
+    """
+
+    value: float | None
+    low: float | None = None
+    high: float | None = None
+    level: float | None = None
+
+    @property
+    def has_interval(self) -> bool:
+        """Whether it says how sure it is."""
+        return self.low is not None and self.high is not None
+
+    @property
+    def half_width(self) -> float:
+        """Half the width of the interval; NaN without one."""
+        return np.nan if self.low is None or self.high is None else (self.high - self.low) / 2
+
+    def times(self, factor: float) -> Estimate:
+        """The same in another unit."""
+        value, low, high = (None if x is None else factor * x for x in (self.value, self.low, self.high))
+        return Estimate(value, low, high, self.level)
+
+    def __float__(self) -> float:
+        return np.nan if self.value is None else self.value
+
+    def __contains__(self, value: float) -> bool:
+        """Whether a value is inside the interval."""
+        return self.low is not None and self.high is not None and self.low <= value <= self.high
+
+    def __format__(self, spec: str) -> str:
+        spec = spec or ".4f"
+        if self.value is None:
+            return "unknown"
+        if self.low is None or self.high is None:
+            return format(self.value, spec)
+        level = "" if self.level is None else f"{100 * self.level:.4g}%: "
+        return f"{self.value:{spec}} ({level}{self.low:{spec}} to {self.high:{spec}})"
+
+    def __str__(self) -> str:
+        return format(self)
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +153,10 @@ class Round:
     def __len__(self) -> int:
         return int(self.items.size)
 
+    def rows(self, chosen: npt.NDArray[np.bool_]) -> Round:
+        """Some of the queries."""
+        return Round(self.items[chosen], self.shifts[chosen], self.temperatures[chosen])
+
 
 @dataclass(frozen=True, slots=True)
 class AnswerTable:
@@ -131,13 +183,16 @@ class AnswerTable:
 
     def of(self, items: IntArray) -> AnswerTable:
         """The answers to these items alone."""
-        keep = np.isin(self.items, items)
+        return self.rows(np.isin(self.items, items))
+
+    def rows(self, chosen: npt.NDArray[np.bool_] | slice) -> AnswerTable:
+        """Some of the answers."""
         return AnswerTable(
-            self.items[keep],
-            self.shifts[keep],
-            self.temperatures[keep],
-            self.answers[keep],
-            None if self.stated is None else self.stated[keep],
+            self.items[chosen],
+            self.shifts[chosen],
+            self.temperatures[chosen],
+            self.answers[chosen],
+            None if self.stated is None else self.stated[chosen],
         )
 
     def with_round(self, asked: Round, answers: IntArray) -> AnswerTable:
@@ -170,3 +225,18 @@ class Usage:
             self.cached_tokens + other.cached_tokens,
             self.invalid + other.invalid,
         )
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """Where a run is; everything counted here is on disk.
+
+    While it is ``probing`` the queries are the probe's, and how many these will be is only about known.
+    """
+
+    done: int
+    total: int
+    usage: Usage
+    cost: float | None
+    concurrency: int
+    probing: bool = False

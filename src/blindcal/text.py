@@ -40,6 +40,11 @@ def csv_cell(text: str) -> str:
     return f"'{shown}" if shown.lstrip()[:1] in ("=", "+", "-", "@") else shown
 
 
+def file_name(*parts: str) -> str:
+    """Parts joined by two underscores, with nothing in them that a file system or a shell would mind."""
+    return "__".join(re.sub(r"[^\w.]+", "-", part).strip("-.") or "x" for part in parts)
+
+
 def _escape(match: re.Match[str]) -> str:
     code = ord(match[0])
     return _NAMED.get(code) or (f"\\x{code:02x}" if code < 256 else f"\\u{code:04x}")

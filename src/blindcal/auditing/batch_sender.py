@@ -12,7 +12,6 @@ from __future__ import annotations
 import asyncio
 import itertools
 import math
-import random
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator
@@ -23,13 +22,14 @@ from typing import Any, TypeVar
 import numpy as np
 
 from blindcal.auditing.canaries import Canaries
-from blindcal.auditing.job import HOPELESS, Job, Progress, RunOutcome, rounds
+from blindcal.auditing.job import HOPELESS, Job, RunOutcome, Send, ask_rounds
 from blindcal.auditing.token_estimate import TokenEstimator, bytes_of
 from blindcal.design import Design
+from blindcal.endpoints.base import backoff
 from blindcal.endpoints.batches import MOST_BYTES, MOST_REQUESTS, Batches, RemoteBatch
 from blindcal.errors import EndpointError, FatalError, PendingError, ReplyError, RetryableError
 from blindcal.prices import Prices
-from blindcal.records import FloatArray, IntArray, Reply, Round, Usage
+from blindcal.records import FloatArray, IntArray, Progress, Reply, Round, Usage
 from blindcal.store.run_store import UNASKED, AnswerArray, Batch, SavedAnswer
 from blindcal.text import printable
 
@@ -62,7 +62,20 @@ class Polling:
         return 6 * self.every
 
 
-async def run_batched(
+def batch_send(
+    job: Job,
+    batches: Batches,
+    canaries: Canaries | None,
+    polling: Polling,
+    stage: Callable[[str], None],
+) -> Send:
+    """Queries sent through a provider's batches."""
+    return lambda design, planned: ask_in_batches(
+        design, job, batches, planned=planned, canaries=canaries, polling=polling, stage=stage
+    )
+
+
+async def ask_in_batches(
     design: Design,
     job: Job,
     batches: Batches,
@@ -85,15 +98,15 @@ async def run_batched(
     EndpointError
         When going on is useless. Everything answered until then is kept.
     """
-    asker = _Batcher(job, batches, canaries, polling or Polling(), stage or (lambda _: None), planned)
-    return replace(await rounds(design, job, asker), beside=asker.beside)
+    sender = _BatchSender(job, batches, canaries, polling or Polling(), stage or (lambda _: None), planned)
+    return replace(await ask_rounds(design, job, sender), beside=sender.beside)
 
 
 class _StoppedError(Exception):
     """The run was asked to stop."""
 
 
-class _Batcher:
+class _BatchSender:
     """The state of one run: which batches there are, what they brought, why it stopped."""
 
     def __init__(
@@ -109,13 +122,13 @@ class _Batcher:
         self._stage, self._total = stage, planned
         self._store, self._limits, self._stop = job.store, job.limits, job.stop
         self._prices, self._spent = job.prices, job.spent
-        self._lengths = TokenEstimator()
+        self._tokens = TokenEstimator()
         if job.spent_size:
-            self._lengths.learn(job.spent_size, job.spent.prompt_tokens, answered=0)
+            self._tokens.learn(job.spent_size, job.spent.prompt_tokens, answered=0)
         self._batches = job.store.batches()
         self._canaries = canaries
         # by batch: whether they act, and their cost
-        self._sung: dict[str, Any] = job.store.note("canaries") or {}
+        self._canary_results: dict[str, Any] = job.store.note("canaries") or {}
         self._most = MOST_REQUESTS - (len(canaries) if canaries else 0)
         self._careful = self._held = False
         self._fruitless = 0
@@ -127,7 +140,7 @@ class _Batcher:
     @property
     def beside(self) -> Usage:
         """What the canaries cost."""
-        return sum((Usage(**one["usage"]) for one in self._sung.values()), Usage())
+        return sum((Usage(**one["usage"]) for one in self._canary_results.values()), Usage())
 
     async def ask(self, asked: Round, first: int, answers: AnswerArray) -> AnswerArray:
         """Have a round answered; returns its answers, `UNASKED` where the run stopped before."""
@@ -151,7 +164,7 @@ class _Batcher:
                     break
                 if not self._polling.wait:
                     raise PendingError(self._pending())
-                self.tell()
+                self.report()
                 await self._wait(delay)
                 delay = min(1.5 * delay, self._polling.longest)
         except _StoppedError:
@@ -226,7 +239,7 @@ class _Batcher:
         return self._client.line(f"q{query}", request)
 
     def _canary_lines(self) -> list[bytes]:
-        if self._canaries is None or any(one["act"] for one in self._sung.values()):
+        if self._canaries is None or any(one["act"] for one in self._canary_results.values()):
             return []
         return [
             self._client.line(
@@ -321,7 +334,7 @@ class _Batcher:
         self._listen(batch, sung)
         for query, reply in replies.items():
             asked = self._job.request(self._asked, query - self._first, query)
-            self._lengths.learn(bytes_of(asked), reply.prompt_tokens)
+            self._tokens.learn(bytes_of(asked), reply.prompt_tokens)
         tries = self._tries(batch)
         saved = [self._job.read(query, replies[query], tries[query], 0.0) for query in replies]
         useless = {query: error for query, error in errors.items() if isinstance(error, ReplyError)}
@@ -329,16 +342,17 @@ class _Batcher:
         hopeless = bool(useless) and (not answered or len(useless) >= max(HOPELESS, answered))
         if not hopeless:
             saved += [
-                self._job.read(query, Reply(f"({error})"), tries[query], 0.0)
+                self._job.read(query, Reply(f"({error.message})"), tries[query], 0.0)
                 for query, error in useless.items()
             ]
         missing = batch.queries.size - len(saved)
         fatal = next((error for error in errors.values() if isinstance(error, FatalError)), None)
-        reasons = Counter(str(error) for error in errors.values()).most_common(1)
+        reasons = Counter(error.message for error in errors.values()).most_common(1)
         why = remote.said or next((reason for reason, _ in reasons), "no reason given")
         self._keep_results(batch, remote, saved, why if missing else "")
         if hopeless:
-            raise EndpointError(str(next(iter(useless.values()))))
+            first = next(iter(useless.values()))
+            raise EndpointError(first.message, remedy=first.remedy, options=first.options)
         if fatal is not None and not replies:
             raise fatal
         if missing:
@@ -378,12 +392,13 @@ class _Batcher:
         usage = sum((self._job.read(0, reply, 1, 0.0).usage for reply in heard.values()), Usage())
         act = self._canaries.act(heard, self._job.question)
         if usage.queries:
-            self._sung[str(batch.number)] = {"act": act, "usage": asdict(usage)}
-            self._store.set_note("canaries", self._sung)
+            self._canary_results[str(batch.number)] = {"act": act, "usage": asdict(usage)}
+            self._store.set_note("canaries", self._canary_results)
         if act is False:
             raise EndpointError(
-                "logit_bias acts live but not in this endpoint's batches, so their answers measure nothing: "
-                "leave --batch out, and choose another folder with --out"
+                "logit_bias acts live but not in this endpoint's batches, so their answers measure nothing",
+                remedy="leave {batch} out, and choose another folder with {out}",
+                options={"batch": True, "out": ...},
             )
 
     def _keep_results(self, batch: Batch, remote: RemoteBatch, saved: list[SavedAnswer], said: str) -> None:
@@ -401,7 +416,7 @@ class _Batcher:
         for one in saved:
             self._answers[one.query - self._first] = one.answer
             self.usage += one.usage
-        self.tell()
+        self.report()
         if saved:
             self._job.check(self.usage, saved[-1].text)
 
@@ -446,10 +461,10 @@ class _Batcher:
 
     def _costs(self, queries: IntArray, prices: Prices) -> FloatArray:
         """What each query will cost by its length, and a margin while little is known of the prompts."""
-        margin = _SURE if self._lengths.answered >= _KNOWN else _UNSURE
+        margin = _SURE if self._tokens.answered >= _KNOWN else _UNSURE
         requests = (self._job.request(self._asked, int(query) - self._first, int(query)) for query in queries)
         usages = (
-            Usage(1, 1, round(margin * self._lengths.expected(bytes_of(one))), one.max_tokens)
+            Usage(1, 1, round(margin * self._tokens.expected(bytes_of(one))), one.max_tokens)
             for one in requests
         )
         return np.array([prices.cost(one) for one in usages], np.float64)
@@ -459,8 +474,8 @@ class _Batcher:
 
     async def _patiently(self, action: Callable[[], Awaitable[T]], patience: float) -> T:
         """Do something again while it may succeed, for so many seconds at most."""
-        begin, backoff = time.monotonic(), self._limits.backoff
-        while True:
+        begin = time.monotonic()
+        for attempt in itertools.count(1):
             if self._stop.is_set():
                 raise _StoppedError
             try:
@@ -468,14 +483,14 @@ class _Batcher:
             except RetryableError as error:
                 delay = error.retry_after
                 if delay is None:
-                    delay = backoff * random.uniform(0.5, 1.0)
-                    backoff = min(2 * backoff, 60.0)
+                    delay = backoff(attempt, self._limits.backoff, 60.0)
                 if time.monotonic() + delay - begin > patience:
                     raise EndpointError(
                         f"no success in {patience:.0f} s; the last error: {error}. Nothing is lost: the same "
                         "command goes on"
                     ) from None
                 await self._wait(delay)
+        raise AssertionError("it is tried until it succeeds or time is up")
 
     async def _wait(self, seconds: float) -> None:
         with suppress(TimeoutError):
@@ -496,7 +511,7 @@ class _Batcher:
             f"batch{'es' if len(under_way) > 1 else ''}: {named}{more}"
         )
 
-    def tell(self) -> None:
+    def report(self) -> None:
         """Report where the run is; what a batch has completed counts before it is on disk."""
         if self._job.progress is not None:
             under_way = self._under_way()

@@ -1,28 +1,38 @@
-"""From the answers of a run to the result of its audit."""
+"""From the answers of a run to the result of its audit, and to its files."""
 
 from __future__ import annotations
 
 import math
-from dataclasses import replace
+from collections.abc import Sequence
+from dataclasses import fields, replace
 from datetime import UTC, datetime
 from importlib.metadata import version
+from pathlib import Path
 
 import numpy as np
 
-from blindcal import design
-from blindcal.auditing import budget
-from blindcal.auditing.job import Job, RunOutcome
-from blindcal.auditing.prepare import Ready
+from blindcal.auditing.item_sample import members_of
+from blindcal.auditing.prepare import Prepared
+from blindcal.auditing.session import Session
+from blindcal.auditing.strategy import Asked
 from blindcal.endpoints.query_format import ConfidenceQuestion, QuestionFormat
+from blindcal.estimate.findings import Findings
 from blindcal.items.files import Items
-from blindcal.methods import measures
+from blindcal.methods import METHODS, Evidence, estimate, measures
+from blindcal.planning.next_dollar import NextDollar, next_dollar
 from blindcal.prices import total_cost
-from blindcal.records import INVALID, NEGATIVE, POSITIVE, AnswerTable, IntArray, Message
-from blindcal.results.figures import Estimation, figures
+from blindcal.records import INVALID, NEGATIVE, POSITIVE, AnswerTable, Message
+from blindcal.report.page import PAGE_FILE, write_page
 from blindcal.results.oracle import Truth
-from blindcal.results.parts import break_down
-from blindcal.results.result import SCHEMA_VERSION, AnswerCounts, AuditResult, Example, Spend
-from blindcal.settings import Settings
+from blindcal.results.result import (
+    ANSWERS_FILE,
+    RESULT_FILE,
+    AnswerCounts,
+    AuditResult,
+    Example,
+    Spend,
+    write_answers,
+)
 from blindcal.text import printable
 
 EXAMPLE_CHARACTERS = 20_000
@@ -30,108 +40,112 @@ EXAMPLE_CHARACTERS = 20_000
 
 
 def conclude(
-    items: Items,
-    settings: Settings,
-    stages: list[IntArray] | None,
-    ready: Ready,
-    job: Job,
-    asking: design.Design,
-    outcome: RunOutcome,
-    truth: Truth | None,
+    session: Session, prepared: Prepared, asked: Asked, seconds: float, truth: Truth | None = None
 ) -> AuditResult:
-    """What a job's answers say of the items that took part (``stages``), with what it took to get them."""
-    store, prices = job.store, job.prices
-    reasons: dict[str, int] = {}
-    if isinstance(job.question, ConfidenceQuestion):
-        stated = job.question.stated(text for _, _, text, _ in store.texts())
-        reasons = stated.reasons
-        outcome = replace(outcome, answered=replace(outcome.answered, stated=stated.p))
-    assert settings.bins is not None
-    assert settings.queries is not None
-    answered, labels = outcome.answered, items.labels
-    how = Estimation(settings.reads, asking, settings.bins, settings.level, ready.jitter, settings.resamples)
-    semantics = design.METHODS[settings.method].semantics(ready.targets.semantics)
-    found = figures(how, labels, items.groups, answered)
-    members = np.arange(len(items)) if stages is None else np.concatenate(stages)
-    named = items.parts
-    parts, parts_pvalue = (
-        ((), None) if named is None else break_down(how, labels, items.groups, named, answered, members)
+    """Estimate everything that a run's answers tell, with what it took to get them."""
+    settings, items, outcome = asked.settings, session.items, asked.outcome
+    question = prepared.question(settings)
+    answered, reasons = outcome.answered, dict[str, int]()
+    if isinstance(question, ConfidenceQuestion):
+        stated = question.stated(text for _, _, text, _ in session.store.texts())
+        answered, reasons = replace(answered, stated=stated.p), stated.reasons
+    members = members_of(asked.stages, len(items))
+    evidence = Evidence(
+        settings.design.method,
+        asked.design,
+        items.labels,
+        answered,
+        items.groups,
+        items.parts,
+        members,
+        settings.estimation.estimator,
+        settings.bins,
+        settings.estimation.level,
+        prepared.jitter,
+        settings.estimation.resamples,
     )
-    answers = np.bincount(answered.answers + 1, minlength=3)
-    paid = ready.spent + outcome.usage + outcome.beside
+    found = estimate(evidence)
+    semantics = METHODS[settings.design.method].semantics(prepared.targets.semantics)
+    targets = prepared.targets if semantics == "pair" else None
     return AuditResult(
-        schema_version=SCHEMA_VERSION,
+        **{field.name: getattr(found, field.name) for field in fields(Findings)},
         blindcal=version("blindcal"),
         created=datetime.now(UTC).isoformat(timespec="seconds"),
         complete=outcome.stopped is None,
         stopped=None if outcome.stopped is None else printable(outcome.stopped),
         items=str(items.path),
-        model=settings.model,
-        method=settings.method,
-        estimator=settings.reads,
+        model=settings.endpoint.model,
+        method=settings.design.method,
+        estimator=settings.estimator_name,
         semantics=semantics,
-        measures=measures(settings.method, semantics, settings.reads, settings.queries),
-        level=settings.level,
-        ece=found.ece,
-        overconfidence=found.overconfidence,
-        leaning=found.leaning,
-        auroc=found.auroc,
-        accuracy=found.accuracy,
-        brier=found.brier,
-        log_loss=found.log_loss,
-        tce=found.tce,
-        calibrated_pvalue=found.calibrated_pvalue,
-        bins=found.bins,
-        curve=found.curve,
-        confidence=found.confidence,
-        operating=found.operating,
-        costs=found.costs,
-        by=settings.by_field,
-        parts=parts,
-        parts_pvalue=parts_pvalue,
-        ece_if_invalid=found.ece_if_invalid,
+        measures=measures(settings.design.method, semantics, settings.estimator_name, settings.queries),
+        level=settings.estimation.level,
+        by=settings.prompt.by_field,
         invalid_reasons=reasons,
-        counts=AnswerCounts(
-            items=members.size,
-            positive_labels=int(labels[members].sum()),
-            positive=int(answers[POSITIVE + 1]),
-            negative=int(answers[NEGATIVE + 1]),
-            invalid=int(answers[INVALID + 1]),
-            unanswered=members.size - np.unique(answered.items).size if outcome.stopped else 0,
-        ),
-        spend=Spend(
-            paid.queries,
-            ready.spent.queries + outcome.beside.queries,
-            paid.attempts,
-            paid.prompt_tokens,
-            paid.completion_tokens,
-            paid.cached_tokens,
-            None
-            if prices is None
-            else total_cost(prices, ready.spent, outcome.usage + outcome.beside, settings.batch),
-            len(store.batches()),
-        ),
-        seconds=round(store.note("seconds") or 0.0, 3),
-        targets=ready.targets,
-        example=_example(items, job.question, answered, settings.keep_prompts),
-        probe=ready.probe,
-        oracle=None
-        if truth is None
-        else truth.compare(labels, found.ece, settings.bins, ready.targets if semantics == "pair" else None),
+        counts=_counts(evidence, stopped=outcome.stopped is not None),
+        spend=_spend(session, prepared, asked),
+        seconds=round(seconds, 3),
+        targets=prepared.targets,
+        example=_example(items, question, answered, settings.prompt.keep_prompts),
+        probe=prepared.probe,
+        oracle=None if truth is None else truth.compare(items.labels, found.ece, settings.bins, targets),
         settings=settings.fixed(items),
-        next_dollar=None
-        if prices is None or job.limits.max_cost is None or settings.method != "latent"
-        else budget.next_dollar(
-            found.ece, how, labels, members.size, outcome, prices.batched if settings.batch else prices
-        ),
+        next_dollar=_next_dollar(session, evidence, found, asked),
     )
+
+
+def write_files(session: Session, result: AuditResult, folder: Path) -> None:
+    """Write the answers, the result and the page of a run into its folder."""
+    write_answers(session.store, folder / ANSWERS_FILE)
+    result.save(folder / RESULT_FILE)
+    write_page(result, folder / PAGE_FILE)
+
+
+def _counts(evidence: Evidence, *, stopped: bool) -> AnswerCounts:
+    members = evidence.members
+    assert members is not None
+    answers = np.bincount(evidence.answers.answers + 1, minlength=3)
+    return AnswerCounts(
+        items=members.size,
+        positive_labels=int(evidence.labels[members].sum()),
+        positive=int(answers[POSITIVE + 1]),
+        negative=int(answers[NEGATIVE + 1]),
+        invalid=int(answers[INVALID + 1]),
+        unanswered=members.size - np.unique(evidence.answers.items).size if stopped else 0,
+    )
+
+
+def _spend(session: Session, prepared: Prepared, asked: Asked) -> Spend:
+    answered = asked.outcome.usage + asked.outcome.beside
+    paid, prices = prepared.spent + answered, session.prices
+    return Spend(
+        paid.queries,
+        prepared.spent.queries + asked.outcome.beside.queries,
+        paid.attempts,
+        paid.prompt_tokens,
+        paid.completion_tokens,
+        paid.cached_tokens,
+        None if prices is None else total_cost(prices, prepared.spent, answered, asked.settings.design.batch),
+        len(session.store.batches()),
+    )
+
+
+def _next_dollar(session: Session, evidence: Evidence, found: Findings, asked: Asked) -> NextDollar | None:
+    prices, members = session.prices, evidence.members
+    if prices is None or session.limits.max_cost is None or evidence.method != "latent":
+        return None
+    assert members is not None
+    live = prices.batched if asked.settings.design.batch else prices
+    return next_dollar(found.ece, evidence, members.size, asked.outcome.usage, live)
 
 
 def _example(items: Items, question: QuestionFormat, answered: AnswerTable, keep_prompts: bool) -> Example:
     """The first query that was answered, as it was sent."""
     shift, temperature = float(answered.shifts[0]), float(answered.temperatures[0])
     asked = question.request(items[int(answered.items[0])].messages, shift, temperature)
-    shown = [(one, one.content[:EXAMPLE_CHARACTERS]) for one in asked.messages if keep_prompts]
+    shown: Sequence[tuple[Message, str]] = [
+        (one, one.content[:EXAMPLE_CHARACTERS]) for one in asked.messages if keep_prompts
+    ]
     return Example(
         tuple(Message(one.role, cut) for one, cut in shown),
         sum(len(one.content) - len(cut) for one, cut in shown),

@@ -1,19 +1,60 @@
-"""A part of the items that stands for all of them, and can grow.
+"""A sample of the items that stands for all of them, and can grow.
 
 Items are put into one order, such that every stretch of it holds each label (and each part, where items name
 one) in its proportion, and no group is torn. The first N of that order are a stratified random sample whose
 shares are those of the file, so that no weights are needed; asking more takes the next ones and keeps what
-was asked.
+was asked. Which items take part since when is noted in the run before they are asked.
 """
 
 from __future__ import annotations
 
+import base64
 from collections.abc import Sequence
 
 import numpy as np
+import numpy.typing as npt
 
 from blindcal.errors import ConfigError
+from blindcal.items.files import Items
 from blindcal.records import IntArray
+from blindcal.settings import Settings
+from blindcal.store.run_store import Store
+
+_NOTE = "stages"
+
+
+def sample_stages(items: Items, settings: Settings, store: Store) -> list[IntArray] | None:
+    """The items that take part, stage by stage as they joined; ``None`` for all at once."""
+    n, wanted = len(items), settings.design.sample
+    noted = store.note(_NOTE)
+    if noted is None and (wanted is None or wanted >= n):
+        return None
+    before = [np.flatnonzero(_unpacked(one, n)) for one in noted or ()]
+    if noted is None and store.rounds():
+        before = [np.arange(n)]  # begun with all of them
+    seed = settings.design.seed
+    stages = grown(before, wanted or n, items.labels, items.groups, items.parts, seed=seed)
+    if len(stages) > len(before):
+        if settings.design.method == "blind" and before:
+            raise ConfigError(
+                f"sample: this run asks {before[0].size:,} items by blind, which splits them all at once and "
+                "cannot grow",
+                remedy="choose another folder with {out}",
+                options={"out": ...},
+            )
+        if settings.design.queries is None and before:
+            raise ConfigError(
+                "sample: a run whose queries a budget decides cannot grow",
+                remedy="raise {max_cost}",
+                options={"max_cost": ...},
+            )
+        store.set_note(_NOTE, [_packed(stage, n) for stage in stages])
+    return list(stages)
+
+
+def members_of(stages: list[IntArray] | None, n: int) -> IntArray:
+    """The numbers of all items that take part."""
+    return np.arange(n) if stages is None else np.concatenate(stages)
 
 
 def grown(
@@ -48,8 +89,9 @@ def grown(
     size = min(size, n)
     if have > size and not _whole_group_over(taken, size, groups):
         raise ConfigError(
-            f"items: this run already asks {have:,} items, and {size:,} are wanted now: a run can only grow; "
-            "choose another folder for a smaller one"
+            f"sample: this run already asks {have:,} items, and {size:,} are wanted now; a run can only grow",
+            remedy="choose another folder with {out} for a smaller one",
+            options={"out": ...},
         )
     if have >= size:
         return tuple(taken)
@@ -89,3 +131,11 @@ def _order(unit: IntArray, labels: IntArray, parts: Sequence[str | None] | None,
     rank = np.empty(first.size, np.int64)
     rank[np.argsort(place, kind="stable")] = np.arange(first.size)
     return np.argsort(rank[of_item], kind="stable").astype(np.int64)
+
+
+def _packed(members: IntArray, n: int) -> str:
+    return base64.b64encode(np.packbits(np.isin(np.arange(n), members)).tobytes()).decode()
+
+
+def _unpacked(packed: str, n: int) -> npt.NDArray[np.bool_]:
+    return np.unpackbits(np.frombuffer(base64.b64decode(packed), np.uint8), count=n).astype(bool)

@@ -1,63 +1,25 @@
-"""What a live run and one through batches have in common: a job, its limits, and its rounds one by one."""
+"""What is asked, kept and spent in one audit, whichever way its queries are sent."""
 
 from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field, replace
-from typing import Protocol
+from typing import Protocol, TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 
+from blindcal.auditing.limits import Limits
 from blindcal.design import Design
 from blindcal.endpoints.query_format import QuestionFormat
-from blindcal.errors import InputError, NoSenseError
+from blindcal.errors import NoSenseError
 from blindcal.prices import Prices
-from blindcal.records import AnswerTable, Item, Reply, Request, Round, Usage
+from blindcal.records import AnswerTable, Item, Progress, Reply, Request, Round, Usage
 from blindcal.store.run_store import UNASKED, AnswerArray, SavedAnswer, Store
 
 ALL_INVALID = 50
-HOPELESS = 20  # so many unusable replies in a row are no accident
-
-
-@dataclass(frozen=True, slots=True)
-class Limits:
-    """How hard to ask, and when to stop.
-
-    ``attempts`` bounds the tries of one query; being told to slow down (429) is not a try. After
-    ``patience`` seconds without any answer, or if the server asks to wait longer than that, the run
-    stops. ``backoff`` is the first wait between tries; it doubles.
-    """
-
-    concurrency: int = 32
-    rpm: float | None = None
-    tpm: float | None = None
-    max_queries: int | None = None
-    max_cost: float | None = None
-    attempts: int = 8
-    patience: float = 300.0
-    backoff: float = 0.5
-
-    def __post_init__(self) -> None:
-        if self.max_cost is not None and not (np.isfinite(self.max_cost) and self.max_cost > 0):
-            raise InputError(f"max-cost: must be a number of dollars above 0, got {self.max_cost!r}")
-
-
-@dataclass(frozen=True, slots=True)
-class Progress:
-    """Where a run is; everything counted here is on disk.
-
-    While it is ``probing`` the queries are the probe's, and how many these will be is only about known.
-    """
-
-    done: int
-    total: int
-    usage: Usage
-    cost: float | None
-    concurrency: int
-    probing: bool = False
+HOPELESS = 20  # unusable replies in a row that are no accident
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +35,10 @@ class RunOutcome:
     beside: Usage = field(default_factory=Usage)
 
 
+#: Has a design answered; the number is how many queries it is expected to ask, for the progress.
+Send: TypeAlias = Callable[[Design, int], Awaitable[RunOutcome]]
+
+
 class ItemSource(Protocol):
     """What a run needs of its items."""
 
@@ -86,7 +52,7 @@ class Job:
 
     ``spent`` is what was paid before (the probe), counted against the limits, and ``spent_size`` how many
     bytes its prompts were. No shift goes beyond ``max_shift``, where the endpoint would cut it. Setting
-    ``stop`` has the run end early, and keep what it paid for.
+    ``stop`` ends the run early, and keeps what it paid for.
     """
 
     items: ItemSource
@@ -136,10 +102,10 @@ class Sender(Protocol):
     @property
     def usage(self) -> Usage: ...
     async def ask(self, asked: Round, first: int, answers: AnswerArray) -> AnswerArray: ...
-    def tell(self) -> None: ...
+    def report(self) -> None: ...
 
 
-async def rounds(design: Design, job: Job, asker: Sender) -> RunOutcome:
+async def ask_rounds(design: Design, job: Job, sender: Sender) -> RunOutcome:
     """Have the rounds of a design answered, one after the other, as far as it goes."""
     answered, first, nonsense = AnswerTable.empty(), 0, None
     stored = job.store.rounds()
@@ -151,17 +117,13 @@ async def rounds(design: Design, job: Job, asker: Sender) -> RunOutcome:
             asked = replace(asked, shifts=np.clip(asked.shifts, -job.max_shift, job.max_shift))
             job.store.add_round(asked)
         try:
-            answers = await asker.ask(asked, first, job.store.answers(first, len(asked)))
-        except NoSenseError as error:  # no more is asked, and what came back is told
-            answers, nonsense = job.store.answers(first, len(asked)), str(error)
+            answers = await sender.ask(asked, first, job.store.answers(first, len(asked)))
+        except NoSenseError as error:  # no more is asked, and the result says what came back
+            answers, nonsense = job.store.answers(first, len(asked)), error.message
         have = answers != UNASKED
-        answered = answered.with_round(_rows(asked, have), answers[have].astype(np.int64))
+        answered = answered.with_round(asked.rows(have), answers[have].astype(np.int64))
         first += len(asked)
         if nonsense or not have.all():
             break
-    asker.tell()
-    return RunOutcome(answered, asker.usage, nonsense or asker.stopped)
-
-
-def _rows(asked: Round, chosen: npt.NDArray[np.bool_]) -> Round:
-    return Round(asked.items[chosen], asked.shifts[chosen], asked.temperatures[chosen])
+    sender.report()
+    return RunOutcome(answered, sender.usage, nonsense or sender.stopped)

@@ -18,20 +18,25 @@ from contextlib import contextmanager, suppress
 
 import numpy as np
 
-from blindcal.auditing.job import HOPELESS, Job, Progress, RunOutcome, rounds
+from blindcal.auditing.job import HOPELESS, Job, RunOutcome, Send, ask_rounds
 from blindcal.auditing.rate_control import ConcurrencyControl, RateLimiter
 from blindcal.auditing.token_estimate import TokenEstimator, bytes_of
 from blindcal.design import Design
-from blindcal.endpoints.base import Endpoint
+from blindcal.endpoints.base import Endpoint, backoff
 from blindcal.errors import EndpointError, ReplyError, RetryableError
-from blindcal.records import Reply, Request, Round, Usage
+from blindcal.records import Progress, Reply, Request, Round, Usage
 from blindcal.store.run_store import UNASKED, AnswerArray, SavedAnswer
 
 REPLY_TRIES = 3
 HOPELESS_AT_FIRST = 5
 
 
-async def run(design: Design, job: Job, endpoint: Endpoint, *, planned: int = 0) -> RunOutcome:
+def live_send(job: Job, endpoint: Endpoint) -> Send:
+    """Queries sent one by one."""
+    return lambda design, planned: ask_live(design, job, endpoint, planned=planned)
+
+
+async def ask_live(design: Design, job: Job, endpoint: Endpoint, *, planned: int = 0) -> RunOutcome:
     """Ask everything the design wants that the store does not already answer.
 
     ``planned`` is how many queries the design is expected to ask, for the progress. A run that is stopped
@@ -43,7 +48,7 @@ async def run(design: Design, job: Job, endpoint: Endpoint, *, planned: int = 0)
         When asking on is useless. Every answer received until then is kept.
     """
     with _undisturbed():
-        return await rounds(design, job, _Runner(job, endpoint, planned))
+        return await ask_rounds(design, job, _LiveSender(job, endpoint, planned))
 
 
 @contextmanager
@@ -56,30 +61,30 @@ def _undisturbed() -> Iterator[None]:
         gc.unfreeze()
 
 
-class _Runner:
+class _LiveSender:
     """The state of one run: who asks, what it cost, why it stopped."""
 
     def __init__(self, job: Job, endpoint: Endpoint, planned: int) -> None:
         self._job, self._endpoint, self._total = job, endpoint, planned
         self._store, self._limits, self._stop = job.store, job.limits, job.stop
         self._prices, self._spent = job.prices, job.spent
-        self._climb = ConcurrencyControl(job.limits.concurrency)
-        self._meter = RateLimiter(job.limits.rpm, job.limits.tpm)
+        self._concurrency = ConcurrencyControl(job.limits.concurrency)
+        self._rate = RateLimiter(job.limits.rpm, job.limits.tpm)
         self._on_the_wire = 0
         self._under_way = 0
         self._expected: dict[int, float] = {}  # what queries under way may cost, where that is limited
-        self._useless: list[tuple[int, str]] = []
+        self._useless: list[tuple[int, ReplyError]] = []
         self._useless_in_a_row = 0
         self._heard = time.monotonic()
         self._fresh = Usage()
-        self._lengths = TokenEstimator()  # of prompts answered here, be it on disk or not yet
+        self._tokens = TokenEstimator()  # of prompts answered here, be it on disk or not yet
         self._skipped = 0
         self._last: Exception | None = None
         self._error: Exception | None = None
         self._workers: set[asyncio.Task[None]] = set()
         self._handed_over: dict[asyncio.Future[None], list[SavedAnswer]] = {}
         self._drained = asyncio.Event()
-        self._told = float("-inf")
+        self._reported = float("-inf")
         self._before = job.store.usage()
         self.stopped: str | None = None
 
@@ -110,9 +115,10 @@ class _Runner:
             self.stopped = self.stopped or "interrupted"
             return answers
         if self._useless and not self.usage.queries:
-            raise EndpointError(self._useless[0][1])
-        for position, message in self._useless:
-            saved = self._job.read(self._first + position, Reply(f"({message})"), REPLY_TRIES, 0.0)
+            raise _useless(self._useless[0][1])
+        for position, error in self._useless:
+            reply = Reply(f"({error.message})")
+            saved = self._job.read(self._first + position, reply, REPLY_TRIES, 0.0)
             await self._store.save(saved)
             self._count([saved])
         self._useless.clear()
@@ -133,9 +139,9 @@ class _Runner:
 
     def _take(self) -> int | None:
         """The next query, if there is room for it on the wire and in what a crash may lose."""
-        if self._on_the_wire >= self._climb.limit or self._under_way >= self._limits.concurrency:
+        if self._on_the_wire >= self._concurrency.limit or self._under_way >= self._limits.concurrency:
             return None
-        if self._under_way and self._limits.max_cost is not None and not self._lengths.answered:
+        if self._under_way and self._limits.max_cost is not None and not self._tokens.answered:
             return None  # one first, to learn what one costs
         if self._stop.is_set() or self.stopped or self._taken == self._queries.size:
             return None
@@ -200,7 +206,7 @@ class _Runner:
         tokens = self._guess(request)
         attempt, useless = 1, 0
         while True:
-            await self._wait(self._meter.book(time.monotonic(), tokens))
+            await self._wait(self._rate.book(time.monotonic(), tokens))
             if self._stop.is_set():
                 return None
             started = time.monotonic()
@@ -218,13 +224,13 @@ class _Runner:
                 if useless == REPLY_TRIES:
                     self._give_up(position, error)
                     return None
-                await self._wait(self._backoff(useless))
+                await self._wait(backoff(useless, self._limits.backoff))
             else:
                 self._heard = time.monotonic()
                 self._useless_in_a_row = 0
-                self._climb.answered(self._heard)
-                self._meter.correct(reply.prompt_tokens + reply.completion_tokens - tokens)
-                self._lengths.learn(bytes_of(request), reply.prompt_tokens)
+                self._concurrency.answered(self._heard)
+                self._rate.correct(reply.prompt_tokens + reply.completion_tokens - tokens)
+                self._tokens.learn(bytes_of(request), reply.prompt_tokens)
                 return self._job.read(self._first + position, reply, attempt, self._heard - started)
 
     def _request(self, position: int) -> Request:
@@ -238,33 +244,35 @@ class _Runner:
             self._answers[saved.query - self._first] = saved.answer
             self._expected.pop(saved.query - self._first, None)
             self._fresh += saved.usage
-        if time.monotonic() - self._told > 0.1:
-            self.tell()
+        if time.monotonic() - self._reported > 0.1:
+            self.report()
         self._job.check(self.usage, group[-1].text)
 
     def _refusal(self, error: RetryableError, attempt: int) -> float:
         now = time.monotonic()
         self._last = error
-        self._climb.refused(now)
+        self._concurrency.refused(now)
         if error.retry_after is not None:
             if error.retry_after > self._limits.patience:
                 raise EndpointError(f"{error}; it asks to wait {error.retry_after:.0f} s: run again then")
-            self._meter.pause(now, error.retry_after)
+            self._rate.pause(now, error.retry_after)
         waited = now - self._heard
         if waited > self._limits.patience:
             raise EndpointError(f"no answer for {waited:.0f} s; the last error: {error}")
-        if not self._lengths.answered and attempt >= 4 and not error.throttled:
+        if not self._tokens.answered and attempt >= 4 and not error.throttled:
             raise EndpointError(f"nothing but failures so far; the last error: {error}")
         return (
-            self._backoff(attempt) if error.retry_after is None else random.uniform(0, self._limits.backoff)
+            backoff(attempt, self._limits.backoff)
+            if error.retry_after is None
+            else random.uniform(0, self._limits.backoff)
         )
 
     def _give_up(self, position: int, error: ReplyError) -> None:
         # Kept aside: it becomes an invalid answer only once the rest of the round has gone well.
-        self._useless.append((position, str(error)))
+        self._useless.append((position, error))
         self._useless_in_a_row += 1
-        if self._useless_in_a_row >= (HOPELESS if self._lengths.answered else HOPELESS_AT_FIRST):
-            raise EndpointError(str(error))
+        if self._useless_in_a_row >= (HOPELESS if self._tokens.answered else HOPELESS_AT_FIRST):
+            raise _useless(error)
 
     # Limits
 
@@ -276,18 +284,14 @@ class _Runner:
                 return f"max_queries = {self._limits.max_queries} reached"
         if self._limits.max_cost is not None and self._prices is not None:
             paid = self._prices.cost(self._spent + self.usage)
-            own = self._lengths.dearest(self._request(position), self._prices)
+            own = self._tokens.dearest(self._request(position), self._prices)
             if paid + sum(self._expected.values()) + own > self._limits.max_cost:
                 return f"max_cost = {self._limits.max_cost:g} reached"
             self._expected[position] = own
         return None
 
     def _guess(self, request: Request) -> float:
-        return self._lengths.expected(bytes_of(request)) + request.max_tokens
-
-    def _backoff(self, attempt: int) -> float:
-        # Jitter keeps workers that failed together from coming back together.
-        return min(20.0, self._limits.backoff * 2.0 ** (attempt - 1)) * random.uniform(0.5, 1.0)
+        return self._tokens.expected(bytes_of(request)) + request.max_tokens
 
     async def _wait(self, seconds: float) -> None:
         if seconds > 0:
@@ -295,10 +299,15 @@ class _Runner:
                 async with asyncio.timeout(seconds):
                     await self._stop.wait()
 
-    def tell(self) -> None:
+    def report(self) -> None:
         """Report where the run is."""
-        self._told = time.monotonic()
+        self._reported = time.monotonic()
         if self._job.progress is not None:
             paid = self._spent + self.usage
             cost = self._prices.cost(paid) if self._prices else None
-            self._job.progress(Progress(self.usage.queries, self._total, paid, cost, self._climb.limit))
+            self._job.progress(Progress(self.usage.queries, self._total, paid, cost, self._concurrency.limit))
+
+
+def _useless(error: ReplyError) -> EndpointError:
+    """What one item's reply says of the endpoint, if all of them say it."""
+    return EndpointError(error.message, remedy=error.remedy, options=error.options)

@@ -5,35 +5,33 @@ from __future__ import annotations
 import asyncio
 import hashlib
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import msgspec
 import numpy as np
 
-from blindcal.auditing.job import Limits, Progress
+from blindcal.auditing.session import Session
 from blindcal.auditing.token_estimate import TokenEstimator, bytes_of
 from blindcal.confidence_prompt import INSTRUCTION
-from blindcal.design import METHODS, Method
 from blindcal.endpoints import tokens
 from blindcal.endpoints.base import Endpoint, Patient
 from blindcal.endpoints.http import HttpEndpoint
-from blindcal.endpoints.probe import LEAST_SHIFT, Probe, probe
-from blindcal.endpoints.query_format import ConfidenceQuestion
+from blindcal.endpoints.probe import Probe, probe
+from blindcal.endpoints.query_format import ConfidenceQuestion, QuestionFormat, TokenQuestion
 from blindcal.errors import ConfigError, FatalError, UnfitError
 from blindcal.items.files import Items
-from blindcal.prices import Prices
-from blindcal.records import Item, Reply, Request, Targets, Token, Usage
+from blindcal.methods import METHODS, Method
+from blindcal.planning.plan import PROBE_QUERIES
+from blindcal.records import Item, Progress, Reply, Request, Targets, Token, Usage
 from blindcal.settings import Settings, plain
-from blindcal.store.run_store import Store
 
 PILOTS, PROBED = 4, 6
-ABOUT = 90  # queries of pilots and probe together; more where an endpoint needs looking into
 
 
 @dataclass(frozen=True, slots=True)
-class Ready:
+class Prepared:
     """What has to be known before the first query: noted in the run, so that it is paid for once.
 
     ``size`` is how many bytes the prompts were that were spent on finding out.
@@ -46,64 +44,80 @@ class Ready:
     probe: dict[str, Any] | None
     size: int = 0
 
+    @property
+    def bias_acts(self) -> bool:
+        """Whether the probe saw the bias act, and nothing was forced against its word."""
+        return self.probe is not None and not self.probe["forced"]
+
+    def question(self, settings: Settings) -> QuestionFormat:
+        """How each query is put and its answer read."""
+        if settings.estimator_name == "stated":
+            return ConfidenceQuestion(settings.answer_words, settings.prompt.instruction or INSTRUCTION)
+        design = settings.design
+        seed = design.seed if design.send_seed else None
+        return TokenQuestion(self.targets, design.offset, METHODS[design.method].biased, seed)
+
 
 async def prepare(
-    endpoint: Endpoint,
-    items: Items,
-    settings: Settings,
-    store: Store,
-    targets: Targets | None,
-    limits: Limits,
-    prices: Prices | None,
-    force: bool,
-    tell: Callable[[str], None],
-    progress: Callable[[Progress], None] | None = None,
-) -> Ready:
-    noted = store.note("ready")
+    session: Session, endpoint: Endpoint, *, targets: Targets | None = None, force: bool = False
+) -> Prepared:
+    """Choose the answer tokens and probe the endpoint, or read back what was found before.
+
+    Raises
+    ------
+    UnfitError
+        If the probe finds the endpoint unfit for the method, and nothing is forced.
+    """
+    store = session.store
     if isinstance(endpoint, HttpEndpoint):
         endpoint.limit_name = store.note("limit_name") or endpoint.limit_name
+    noted = store.note("ready")
     if noted is not None:
-        return msgspec.convert(noted, Ready)
-    if settings.reads == "stated":
-        # Nothing of the endpoint is relied on but that it answers, which the run itself finds out; a batch
-        # would a day late, so there one question is asked live first.
-        spent, size = Usage(), 0
-        if settings.batch:
-            question = ConfidenceQuestion(settings.words, settings.instruction or INSTRUCTION)
-            asked = question.request(items[0].messages, 0.0, 0.0)
-            remembered = _Remembered(endpoint, store, limits, prices)
-            await Patient(remembered).ask(asked)
-            spent, size = remembered.paid, remembered.lengths.size
-        ready = Ready(targets or _words(settings), spent, settings.limit - settings.offset, 0.0, None, size)
-        store.set_note("ready", msgspec.to_builtins(ready))
-        return ready
-    order = np.random.default_rng(settings.seed).permutation(len(items))[: PROBED + PILOTS]
-    sample = [items[int(k)] for k in order]
-    remembered = _Remembered(endpoint, store, limits, prices, progress)
-    patient = Patient(remembered)
-    if targets is None:
-        tell("choosing answer tokens")
-        choice = await _choose(endpoint, patient, sample[-PILOTS:], settings)
+        return msgspec.convert(noted, Prepared)
+    remembered = _Remembered(endpoint, session)
+    if session.settings.estimator_name == "stated":
+        prepared = await _without_probe(session, remembered, targets)
     else:
-        choice = tokens.Choice(targets, {}, 0)
-    tell("probing the endpoint")
-    found = await probe(
-        patient,
-        sample[:PROBED],
-        choice.targets,
-        offset=settings.offset,
-        limit=settings.limit,
-        seed=settings.seed,
-    )
-    method = METHODS[settings.method]
+        prepared = await _with_probe(session, endpoint, remembered, targets, force)
+    store.set_note("ready", msgspec.to_builtins(prepared))
+    return prepared
+
+
+async def _without_probe(session: Session, remembered: _Remembered, targets: Targets | None) -> Prepared:
+    """Nothing of the endpoint is relied on but that it answers, which the run itself finds out.
+
+    A batch would find it out a day late, so there one question is asked live first.
+    """
+    settings = session.settings
+    room = settings.design.limit - settings.design.offset
+    found = Prepared(targets or _words(settings), Usage(), room, 0.0, None)
+    if not settings.design.batch:
+        return found
+    await Patient(remembered).ask(found.question(settings).request(session.items[0].messages, 0.0, 0.0))
+    return replace(found, spent=remembered.paid, size=remembered.tokens.size)
+
+
+async def _with_probe(
+    session: Session, endpoint: Endpoint, remembered: _Remembered, targets: Targets | None, force: bool
+) -> Prepared:
+    settings, design = session.settings, session.settings.design
+    sample = probe_sample(session.items, design.seed)
+    patient = Patient(remembered)
+    choice = tokens.Choice(targets, {}, 0) if targets is not None else None
+    if choice is None:
+        session.tell("choosing answer tokens")
+        choice = await choose_tokens(endpoint, patient, sample[-PILOTS:], settings)
+    session.tell("probing the endpoint")
+    found = await probe_sampled(patient, sample, choice.targets, settings)
+    method = METHODS[design.method]
     objection = _objection(found, method)
     if objection is not None and not force:
-        store.forget_asides()
-        raise UnfitError(_refusal(found, settings.method, objection))
-    ready = Ready(
+        session.store.forget_asides()
+        raise _refusal(found, design.method, objection)
+    return Prepared(
         choice.targets if method.biased else replace(choice.targets, semantics="sum"),
         remembered.paid,
-        found.max_shift if found.verdict == "thresholds" else settings.limit - settings.offset,
+        found.max_shift if found.verdict == "thresholds" else design.limit - design.offset,
         float(np.nan_to_num(max(found.jitter, found.crowd_jitter))),
         plain(
             {
@@ -113,10 +127,52 @@ async def prepare(
                 "objection": objection,
             }
         ),
-        remembered.lengths.size,
+        remembered.tokens.size,
     )
-    store.set_note("ready", msgspec.to_builtins(ready))
-    return ready
+
+
+def probe_sample(items: Items, seed: int) -> list[Item]:
+    """The items that are probed, and after them those that the pilot questions ask."""
+    order = np.random.default_rng(seed).permutation(len(items))[: PROBED + PILOTS]
+    return [items[int(k)] for k in order]
+
+
+async def probe_sampled(
+    endpoint: Endpoint, sample: Sequence[Item], targets: Targets, settings: Settings
+) -> Probe:
+    """Probe an endpoint on the items of `probe_sample`."""
+    design = settings.design
+    return await probe(
+        endpoint, sample[:PROBED], targets, offset=design.offset, limit=design.limit, seed=design.seed
+    )
+
+
+async def choose_tokens(
+    endpoint: Endpoint, patient: Endpoint, pilots: Sequence[Item], settings: Settings
+) -> tokens.Choice:
+    """The answer tokens that the settings ask for; pilot questions go through `patient`."""
+    prompt = settings.prompt
+    if not isinstance(endpoint, HttpEndpoint):
+        raise ConfigError("an endpoint of your own needs the answer tokens too: pass targets")
+    by_hand = bool(prompt.positive_ids) and bool(prompt.negative_ids)
+    model = settings.endpoint.model
+    encode = tokens.served(endpoint, model) if by_hand else tokens.find(endpoint, model, prompt.tokenizer)
+    try:
+        return await tokens.resolve(
+            patient,
+            encode,
+            pilots,
+            positive=settings.answer_words[0],
+            negative=settings.answer_words[1],
+            positive_ids=prompt.positive_ids,
+            negative_ids=prompt.negative_ids,
+            semantics=prompt.semantics,
+        )
+    except FatalError:
+        if METHODS[settings.design.method].biased:
+            raise
+        # Without a bias only the words matter, and no vocabulary is needed.
+        return tokens.Choice(replace(_words(settings), semantics="sum"), {}, 0)
 
 
 class _Remembered:
@@ -126,24 +182,16 @@ class _Remembered:
     and to what it may ask and cost.
     """
 
-    def __init__(
-        self,
-        endpoint: Endpoint,
-        store: Store,
-        limits: Limits,
-        prices: Prices | None,
-        progress: Callable[[Progress], None] | None = None,
-    ) -> None:
+    def __init__(self, endpoint: Endpoint, session: Session) -> None:
         self._endpoint = endpoint
-        self._progress = progress
-        self._store = store
-        self._limits, self._prices = limits, prices
-        self._room = asyncio.Semaphore(limits.concurrency)
+        self._progress, self._store = session.progress, session.store
+        self._limits, self._prices = session.limits, session.prices
+        self._room = asyncio.Semaphore(session.limits.concurrency)
         self._times: Counter[bytes] = Counter()
         self.paid = Usage()
-        self.lengths = TokenEstimator()
+        self.tokens = TokenEstimator()
         self._under_way: dict[asyncio.Task[Reply], float] = {}  # and what each may cost
-        self._limit_name = store.note("limit_name") or "max_tokens"
+        self._limit_name = session.store.note("limit_name") or "max_tokens"
 
     async def ask(self, request: Request) -> Reply:
         key = hashlib.blake2b(msgspec.json.encode(request), digest_size=16).digest()
@@ -156,7 +204,7 @@ class _Remembered:
         async with self._room:
             while (reached := self._limit_reached(request)) is not None:
                 if not self._under_way:
-                    raise ConfigError(reached)
+                    raise reached
                 # paid for, and to be kept; and it may turn out cheaper than feared
                 await asyncio.wait(self._under_way, return_when=asyncio.FIRST_COMPLETED)
             asking = asyncio.create_task(self._ask(key, nth, request))
@@ -175,68 +223,44 @@ class _Remembered:
         return reply
 
     def _count(self, request: Request, reply: Reply) -> None:
-        self.lengths.learn(bytes_of(request), reply.prompt_tokens)
+        self.tokens.learn(bytes_of(request), reply.prompt_tokens)
         self.paid += Usage(1, 1, reply.prompt_tokens, reply.completion_tokens, reply.cached_tokens)
         if self._progress is not None:
             asked, cost = self.paid.queries, None if self._prices is None else self._prices.cost(self.paid)
-            total = max(asked, ABOUT)
+            total = max(asked, PROBE_QUERIES)
             self._progress(Progress(asked, total, self.paid, cost, self._limits.concurrency, probing=True))
 
     def _dearest(self, request: Request) -> float:
         limited = self._limits.max_cost is not None and self._prices is not None
-        return self.lengths.dearest(request, self._prices) if limited and self._prices else 0.0
+        return self.tokens.dearest(request, self._prices) if limited and self._prices else 0.0
 
-    def _limit_reached(self, request: Request) -> str | None:
+    def _limit_reached(self, request: Request) -> ConfigError | None:
         asked, limits = self.paid.queries, self._limits
         if limits.max_queries is not None and asked + len(self._under_way) >= limits.max_queries:
-            return _too_low(f"max-queries {limits.max_queries}", "")
+            return _too_low("max_queries", limits.max_queries, "")
         if limits.max_cost is not None and self._prices is not None:
             paid, own = self._prices.cost(self.paid), self._dearest(request)
             unknown = self._under_way and not asked  # one first, to learn what one costs
             if unknown or paid + sum(self._under_way.values()) + own > limits.max_cost:
                 about = paid / asked if asked else own
-                return _too_low(f"max-cost {limits.max_cost:g}", f", ${about * ABOUT:.2g}")
+                return _too_low("max_cost", limits.max_cost, f", ${about * PROBE_QUERIES:.2g}")
         return None
 
     async def close(self) -> None:
         await self._endpoint.close()
 
 
-def _too_low(limit: str, cost: str) -> str:
-    return (
-        f"--{limit} does not even pay for the probe, which takes about {ABOUT} queries{cost}: raise it and "
-        "run the same again; what was asked is kept"
+def _too_low(limit: str, value: float, cost: str) -> ConfigError:
+    return ConfigError(
+        f"{{{limit}}} does not pay for the probe, which takes about {PROBE_QUERIES} queries{cost}",
+        remedy="raise it and run the same again; what was asked is kept",
+        options={limit: value},
     )
-
-
-async def _choose(
-    endpoint: Endpoint, patient: Patient, pilots: list[Item], settings: Settings
-) -> tokens.Choice:
-    by_hand = bool(settings.positive_ids) and bool(settings.negative_ids)
-    if not isinstance(endpoint, HttpEndpoint):
-        raise ConfigError("an endpoint of your own needs the answer tokens too: pass targets")
-    find = tokens.served if by_hand else tokens.find
-    try:
-        return await tokens.resolve(
-            patient,
-            find(endpoint, settings.model, *(() if by_hand else (settings.tokenizer,))),
-            pilots,
-            positive=settings.words[0],
-            negative=settings.words[1],
-            positive_ids=settings.positive_ids,
-            negative_ids=settings.negative_ids,
-            semantics=settings.semantics,
-        )
-    except FatalError:
-        if METHODS[settings.method].biased:
-            raise
-        # Without a bias only the words matter, and no vocabulary is needed.
-        return tokens.Choice(replace(_words(settings), semantics="sum"), {}, 0)
 
 
 def _words(settings: Settings) -> Targets:
     """The answer words, where no token of the vocabulary is needed: the ids say nothing."""
-    return Targets((Token(0, settings.words[0]),), (Token(1, settings.words[1]),))
+    return Targets((Token(0, settings.answer_words[0]),), (Token(1, settings.answer_words[1]),))
 
 
 def _objection(found: Probe, method: Method) -> str | None:
@@ -249,16 +273,19 @@ def _objection(found: Probe, method: Method) -> str | None:
     return None
 
 
-def _refusal(found: Probe, method: str, objection: str) -> str:
+def _refusal(found: Probe, method: str, objection: str) -> UnfitError:
     """The objection, what can be done about it, and last that it can be overridden."""
     if any(f.question == "answers at all" and f.outcome == "bad" for f in found.findings):
-        return f"this endpoint is not auditable: {objection}"
+        return UnfitError(
+            f"this endpoint is not auditable: {objection}", remedy=found.remedy, options=found.options
+        )
     cannot = "is not auditable" if found.verdict == "not auditable" else f"cannot be audited by {method}"
-    cure = ""
+    options: dict[str, object] = {"force": True}
+    remedies = ["{force} goes on all the same; the estimates may mean nothing"]
     if found.verdict == "temperature" and METHODS[method].biased:
-        clamped = found.clamp is not None and found.max_shift < LEAST_SHIFT  # its reason names a cure already
-        cure = f"{', or' if clamped else ':'} use --method temperature"
-    return (
-        f"this endpoint {cannot}: {objection}{cure} "
-        "(--force goes on all the same; its figures may mean nothing)"
-    )
+        options["method"] = "temperature"
+        remedies.insert(0, "use {method}")
+    if found.within_clamp:
+        options |= found.within_clamp
+        remedies.insert(0, "run it again with {offset} and {limit}")
+    return UnfitError(f"this endpoint {cannot}: {objection}", remedy="; or ".join(remedies), options=options)

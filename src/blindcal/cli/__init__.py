@@ -15,6 +15,7 @@ import warnings
 
 import click
 
+from blindcal.cli.console import print_error, print_warning
 from blindcal.errors import BlindcalError
 
 # The fits are many small products, which a second BLAS thread only slows: on two busy cores the intervals of
@@ -22,24 +23,24 @@ from blindcal.errors import BlindcalError
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 INTERRUPTED = 130
-AUDITING = "blindcal-audit"  # the thread of an audit under way
+AUDIT_THREAD = "blindcal-audit"
 COMMANDS = {
-    "demo": "Audit a small real model on this machine: no key, no cost.",
-    "simulate": "Run a method against known probabilities, as an opaque endpoint would answer.",
-    "probe": "Find out whether and how an endpoint can be audited.",
-    "plan": "Say what an audit would find out and cost, before paying.",
+    "demo": "Audit a small model on this machine: no key, no cost.",
+    "simulate": "Run methods against known probabilities.",
+    "probe": "Check whether and how an endpoint can be audited.",
+    "plan": "Predict the cost and the precision of an audit.",
     "audit": "Audit how well calibrated a model is.",
-    "status": "Show where a run is.",
-    "threshold": "Choose the threshold to deploy, and print the request that decides by it.",
-    "report": "Make the page of a run, its figures and its tables.",
-    "check": "Hold finished audits to limits: an exit code for CI, JUnit and GitHub summaries.",
-    "compare": "Show how two runs differ, paired where they asked about the same items.",
-    "merge": "Put runs on different items of one model together.",
-    "items": "Write a set of labelled questions: boolq, mmlu, one of the Hub's, or made by code.",
-    "pull": "Fetch the default model for 'serve'.",
+    "status": "Show the state of a run.",
+    "threshold": "Choose a decision threshold and print the request that applies it.",
+    "report": "Write the report of a run, its figures and its tables.",
+    "check": "Check finished audits against limits, for CI.",
+    "compare": "Compare two runs, paired where they share items.",
+    "merge": "Merge runs of one model on different items.",
+    "items": "Write a named set of labelled questions to a file.",
+    "pull": "Download the default model of 'serve' and 'demo'.",
     "serve": "Serve a GGUF model, or a recording of one, on this machine.",
-    "score": "Read the hidden probabilities where they can be seen, to check an audit against.",
-    "reproduce": "Make the published table and figures for any models, with our methods in them.",
+    "score": "Read the hidden probabilities of a model that exposes them.",
+    "reproduce": "Reproduce the published table and figures for any models.",
 }
 
 
@@ -82,19 +83,19 @@ class LazyGroup(click.Group):
 @click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(package_name="blindcal")
 def app() -> None:
-    """Audit how well calibrated a black-box LLM is: one query an item, no logprobs."""
+    """Audit how well calibrated a black-box LLM is: one query per item, no logprobs."""
 
 
 def main() -> None:
     """Run the command line; warnings and our own errors print one line each, never a traceback."""
-    warnings.showwarning = lambda message, *_, **__: click.echo(f"warning: {message}", err=True)
+    warnings.showwarning = lambda message, *_, **__: print_warning(str(message))
     try:
         app(standalone_mode=True)
     except BlindcalError as error:
-        click.echo(f"error: {error}", err=True)
+        print_error(error)
         sys.exit(1)
     except SystemExit as end:
-        if end.code == INTERRUPTED and any(one.name == AUDITING for one in threading.enumerate()):
+        if end.code == INTERRUPTED and any(one.name == AUDIT_THREAD for one in threading.enumerate()):
             # Interrupted twice: what is computed in threads would be waited for. Answers are on disk.
             sys.stdout.flush()
             sys.stderr.flush()

@@ -1,4 +1,4 @@
-"""``blindcal check``: hold finished audits to limits, for a gate in CI."""
+"""``blindcal check``: finished audits against limits, for a gate in CI."""
 
 from __future__ import annotations
 
@@ -11,65 +11,50 @@ from typing import Any
 import click
 
 from blindcal.cli import options
+from blindcal.cli.console import command_line_option, print_stage
 from blindcal.cli.param_types import FiniteRange
-from blindcal.report.check_summary import junit, said, summary
-from blindcal.results.check import CheckResult, Limit, LimitedQuantity, check
+from blindcal.report import check_summary
+from blindcal.results.check import CheckResult, check
 from blindcal.text import printable
 
 PASSED, FAILED, UNDECIDED = 0, 3, 4
-SHARE = FiniteRange(0, 1)
-OPTIONS: dict[str, LimitedQuantity] = {
-    "max_ece": "ece",
-    "max_brier": "brier",
-    "min_accuracy": "accuracy",
-    "min_auroc": "auroc",
-    "max_invalid": "invalid",
-}
 
 
-@click.command("check", short_help="Hold finished audits to limits.")
-@click.argument(
-    "runs", nargs=-1, required=True, type=click.Path(path_type=Path), callback=options.existing_runs
-)
-@click.option("--max-ece", type=SHARE, help="The largest calibration error that will do.")
-@click.option("--max-brier", type=SHARE, help="The largest Brier score.")
-@click.option("--min-accuracy", type=SHARE, help="The smallest accuracy.")
-@click.option("--min-auroc", type=SHARE, help="The smallest AUROC.")
-@click.option("--max-invalid", type=SHARE, help="The largest share of answers that are neither word.")
+@click.command("check", short_help="Check finished audits against limits, for CI.")
+@options.run_argument("runs", nargs=-1, required=True)
+@click.option("--max-ece", type=options.SHARE, help="Maximum expected calibration error.")
+@click.option("--max-brier", type=options.SHARE, help="Maximum Brier score.")
+@click.option("--min-accuracy", type=options.SHARE, help="Minimum accuracy.")
+@click.option("--min-auroc", type=options.SHARE, help="Minimum AUROC.")
+@click.option("--max-invalid", type=options.SHARE, help="Maximum share of invalid answers.")
 @click.option(
     "--confidence",
     type=FiniteRange(0.5, 1, min_open=True, max_open=True),
     default=0.95,
     show_default=True,
-    help="How sure it must be that a limit holds.",
+    help="Confidence with which a limit must hold.",
 )
 @click.option(
     "--estimate",
     is_flag=True,
-    help="Be content if the estimate holds it: chance then decides near the limit.",
+    help="Compare the estimate itself with the limit; close to the limit, chance then decides.",
 )
 @click.option("--partial", is_flag=True, help="Let an audit pass that was stopped early.")
-@click.option(
-    "--resamples",
-    type=click.IntRange(20),
-    default=1000,
-    show_default=True,
-    help="Refits behind the bounds.",
-)
+@options.resamples_option
 @click.option(
     "--junit",
     "junit_file",
     type=click.Path(dir_okay=False, path_type=Path),
-    help="Write a JUnit report here.",
+    help="JUnit report to write.",
 )
 @click.option(
     "--summary",
     "summary_file",
     type=click.Path(dir_okay=False, path_type=Path),
     envvar="GITHUB_STEP_SUMMARY",
-    help="Append a Markdown table here.  [default: where GitHub Actions wants it, if that is running]",
+    help="File to append a Markdown table to.  [default: the job summary of GitHub Actions]",
 )
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object a run, a line each.")
+@options.json_option("Print one JSON object per run, one per line.")
 def command(
     runs: tuple[Path, ...],
     confidence: float,
@@ -81,11 +66,12 @@ def command(
     as_json: bool,
     **limits: float | None,
 ) -> None:
-    """Hold RUNS, the folders of finished audits, to limits.
+    """Check finished audits against limits. RUNS are their folders, or result.json files.
 
-    A limit holds if the figure's bound is within it: at --confidence 0.95 a model that is just beyond the
-    limit passes at most one time in twenty. An estimate within its limit whose bound is not is undecided:
-    audit more items. RUNS may also be result.json files, whose own intervals then bound them.
+    A limit holds if the end of the interval is within it, not only the estimate: at --confidence 0.95, a
+    model that is just beyond the limit passes at most one time in twenty. If only the estimate is within the
+    limit, the outcome is undecided, and auditing more items decides it. A result.json file is checked by the
+    intervals in it.
 
     \b
     Examples:
@@ -98,42 +84,56 @@ def command(
       1  a run cannot be read
       2  a wrong command line
       3  an estimate is beyond its limit
-      4  no estimate is, but not all limits surely hold
+      4  every estimate is within its limit, but not with the confidence required
     """
-    wanted = [Limit(OPTIONS[name], value) for name, value in limits.items() if value is not None]
-    if not wanted:
-        raise click.UsageError(
-            f"give a limit: {', '.join('--' + name.replace('_', '-') for name in OPTIONS)}"
-        )
-    sure = None if estimate else confidence
+    if all(value is None for value in limits.values()):
+        flags = ", ".join(command_line_option(name, ...) for name in limits)
+        raise click.UsageError(f"give at least one limit: {flags}")
     checked = []
     for run in runs:
-        if sure is not None and sys.stderr.isatty():
-            click.echo(f"{run}: refitting {resamples:,} times ...", err=True)
-        checked.append(check(run, wanted, confidence=sure, resamples=resamples, partial=partial))
-        _show(checked[-1], as_json)
+        if not estimate and sys.stderr.isatty():
+            print_stage(f"{run}: refitting {resamples:,} times")
+        checked.append(
+            check(
+                run,
+                **limits,
+                confidence=None if estimate else confidence,
+                resamples=resamples,
+                partial=partial,
+            )
+        )
+        if as_json:
+            click.echo(json.dumps(_record(checked[-1])))
+        else:
+            _print(checked[-1], partial)
     if junit_file is not None:
-        junit_file.write_bytes(junit(checked))
+        junit_file.write_bytes(check_summary.junit(checked))
     if summary_file is not None and os.fspath(summary_file):
         with summary_file.open("a", encoding="utf-8") as file:
-            file.write(summary(checked))
+            file.write(check_summary.summary(checked))
     outcomes = {run.outcome for run in checked}
     status = FAILED if "failed" in outcomes else UNDECIDED if "undecided" in outcomes else PASSED
     click.get_current_context().exit(status)
 
 
-def _show(run: CheckResult, as_json: bool) -> None:
-    if as_json:
-        click.echo(json.dumps(_record(run)))
-        return
-    click.echo(f"{printable(run.path)}: {printable(run.result.model)}, {run.result.counts.items:,} items")
+def _print(run: CheckResult, partial: bool) -> None:
+    result = run.result
+    click.echo(f"{printable(run.path)}: {printable(result.model)}, {result.counts.items:,} items")
     for one in run.verdicts:
-        click.echo(f"  {one.outcome:<10} {one.limit.words}: {said(one)}")
-    if not run.result.complete:
-        click.echo(f"  note       the audit is not finished ({printable(str(run.result.stopped))})")
-    if run.result.counts.invalid:
-        low, high = run.result.ece_if_invalid
-        click.echo(f"  note       whatever the invalid answers were, the ECE is {low:.4f} to {high:.4f}")
+        click.echo(f"  {one.outcome:<10} {one.limit.words}: {check_summary.said(one)}")
+    notes = []
+    if not result.complete:
+        allowed = "" if partial else "; --partial lets it pass"
+        notes.append(f"the audit is not finished ({printable(str(result.stopped))}){allowed}")
+    if run.confidence is not None and result.estimator != "latent" and run.outcome == "undecided":
+        notes.append(f"{result.method} gives no intervals; --estimate checks the estimates themselves")
+    if result.counts.invalid:
+        low, high = result.ece_if_invalid
+        notes.append(
+            f"whatever the invalid answers would have been, the ECE is between {low:.4f} and {high:.4f}"
+        )
+    for note in notes:
+        click.echo(f"  {'note':<10} {note}")
 
 
 def _record(run: CheckResult) -> dict[str, Any]:

@@ -1,22 +1,34 @@
-"""How a command prints what it found: a name, then what there is to say, a line each."""
+"""How commands print: named fields on standard output; stages, warnings and errors on standard error."""
 
 from __future__ import annotations
 
+import json
+import shlex
 import shutil
 import sys
 import textwrap
+from collections.abc import Mapping
 
 import click
+
+from blindcal.errors import BlindcalError
 
 WIDTH = 11
 """Columns of the names."""
 _LEAST = 40  # columns, below which wrapping would help nobody
 
+# Options whose flag is not their name in Python with dashes.
+_FLAGS = {
+    "by_field": "--by",
+    "keep_prompts": "--no-prompts",
+    "prices": "--price-in and --price-out",
+}
 
-def fact(name: str, text: str, *, width: int = WIDTH) -> None:
-    """Print one fact; on a terminal it is wrapped to its width, with what goes on indented.
 
-    In a pipe a fact stays on one line, so that it can be searched for and cut.
+def print_field(name: str, text: str, *, width: int = WIDTH) -> None:
+    """Print a name and its text; on a terminal long text is wrapped and indented under its beginning.
+
+    In a pipe a field stays on one line, so that it can be searched for and cut.
     """
     line = f"{name:<{width}}{text}"
     if sys.stdout.isatty():
@@ -25,3 +37,42 @@ def fact(name: str, text: str, *, width: int = WIDTH) -> None:
             line, columns, subsequent_indent=" " * width, break_long_words=False, break_on_hyphens=False
         )
     click.echo(line)
+
+
+def print_stage(stage: str) -> None:
+    """Print what is being done, on standard error."""
+    click.echo(f"{stage} ...", err=True)
+
+
+def print_warning(text: str) -> None:
+    """Print a warning on standard error."""
+    click.echo(f"warning: {text}", err=True)
+
+
+def print_error(error: BlindcalError) -> None:
+    """Print an error on standard error, in one line without a traceback."""
+    click.echo(f"error: {error_text(error)}", err=True)
+
+
+def error_text(error: BlindcalError) -> str:
+    """The message of an error and its remedy, with options as the command line takes them."""
+    return error.render(command_line_option)
+
+
+def command_line_option(name: str, value: object) -> str:
+    """An option as the command line takes it: ``force=True`` is ``--force``, ``limit=20`` is ``--limit 20``.
+
+    An ellipsis and ``None`` stand for a value that is the user's to choose, and leave the flag alone.
+    """
+    flag = _FLAGS.get(name) or f"--{name.replace('_', '-')}"
+    if value is None or value is ... or isinstance(value, bool):
+        return flag
+    if isinstance(value, Mapping):
+        text = json.dumps(dict(value))
+    elif isinstance(value, tuple | list):
+        text = ",".join(map(str, value))
+    elif isinstance(value, float):
+        text = str(int(value)) if value.is_integer() else repr(value)
+    else:
+        text = str(value)
+    return f"{flag} {shlex.quote(text)}"

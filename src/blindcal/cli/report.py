@@ -7,36 +7,37 @@ from pathlib import Path
 import click
 
 from blindcal.cli import options
-from blindcal.report.page import PAGE_FILE, write
+from blindcal.cli.console import print_field
+from blindcal.report.page import PAGE_FILE, write_page
 from blindcal.results.run import open_result
 
 
-@click.command("report", short_help="Make the page of a run, its figures and its tables.")
-@click.argument("run", type=click.Path(path_type=Path), callback=options.existing_runs)
+@click.command("report", short_help="Write the report of a run, its figures and its tables.")
+@options.run_argument()
 @click.option(
     "--out",
     type=click.Path(dir_okay=False, path_type=Path),
-    help=f"Where the page goes.  [default: {PAGE_FILE} in the run's folder]",
+    help=f"HTML file to write.  [default: {PAGE_FILE} in the folder of the run]",
 )
 @click.option(
     "--figures",
     type=click.Path(file_okay=False, path_type=Path),
-    metavar="DIR",
-    help="Also write each figure as PNG and SVG into this folder.",
+    metavar="FOLDER",
+    help="Folder to write each figure to, as PNG and SVG.",
 )
 @click.option(
     "--csv",
     "tables",
     type=click.Path(file_okay=False, path_type=Path),
-    metavar="DIR",
-    help="Also write the numbers behind each figure as CSV into this folder.",
+    metavar="FOLDER",
+    help="Folder to write the numbers behind each figure to, as CSV.",
 )
-@click.option("--open", "look", is_flag=True, help="Open the page in a browser.")
-def command(run: Path, out: Path | None, figures: Path | None, tables: Path | None, look: bool) -> None:
-    """Make the page of RUN, the folder of a finished audit or its result.json.
+@click.option("--open", "open_page", is_flag=True, help="Open the page in a browser.")
+def command(run: Path, out: Path | None, figures: Path | None, tables: Path | None, open_page: bool) -> None:
+    """Write the report of RUN, the folder of a finished audit or its result.json.
 
-    The page is one file that needs no network and no script: mail it, print it, open it on a phone. An audit
-    writes it by itself at its end; this makes it again, elsewhere, or with figures and tables as files.
+    The report is one HTML file that needs no network and no script. An audit writes it when it finishes;
+    this command writes it again or elsewhere, and its figures and tables as separate files.
 
     \b
     Example:
@@ -45,15 +46,15 @@ def command(run: Path, out: Path | None, figures: Path | None, tables: Path | No
     result = open_result(run)
     page = out or (run if run.is_dir() else run.parent) / PAGE_FILE
     page.parent.mkdir(parents=True, exist_ok=True)
-    write(result, page)
-    click.echo(f"page       {page}")
+    write_page(result, page)
+    print_field("page", str(page))
     if figures is not None:
-        from blindcal.report.plots import save_figures
+        from blindcal.report.plots import save_figures  # slow to import
 
-        click.echo(f"figures    {', '.join(str(path) for path in save_figures(result, figures))}")
+        print_field("figures", ", ".join(str(path) for path in save_figures(result, figures)))
     if tables is not None:
         from blindcal.report.csv_tables import write_curves
 
-        click.echo(f"tables     {', '.join(str(path) for path in write_curves(result, tables))}")
-    if look:
+        print_field("tables", ", ".join(str(path) for path in write_curves(result, tables)))
+    if open_page:
         click.launch(page.resolve().as_uri())

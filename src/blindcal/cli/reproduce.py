@@ -5,141 +5,118 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import click
 from tqdm import tqdm
 
-from blindcal.atomic_write import atomic_write
-from blindcal.auditing.job import Limits
-from blindcal.cli import options
-from blindcal.endpoints.http import Api
+from blindcal.auditing.limits import Limits
+from blindcal.cli import INTERRUPTED, options
+from blindcal.cli.console import print_stage, print_warning
+from blindcal.cli.param_types import Budgets
+from blindcal.cli.score import score_progress
 from blindcal.errors import ConfigError
 from blindcal.items import catalogue
 from blindcal.items.score_files import stem
+from blindcal.planning.plan import PROBE_QUERIES
 from blindcal.progress_bar import ProgressBar
 from blindcal.records import Semantics
-from blindcal.reproduce import folder, sources, table
-from blindcal.reproduce import from_endpoint as audited
-from blindcal.reproduce.cells import WAYS, Cache, CellSelection, compute
-from blindcal.reproduce.names import file_name
+from blindcal.reproduce import from_endpoint, sources, table
+from blindcal.reproduce.cells import TABLE_METHODS, Cache, CellSelection, compute
 from blindcal.reproduce.sources import Source
 from blindcal.reproduce.table import Column, MethodTable
 from blindcal.scoring.hf import HfSettings
-from blindcal.scoring.logprobs import ScoreFile, marks
+from blindcal.scoring.score_items import complete_scores
 from blindcal.settings import Settings
-from blindcal.text import printable
+from blindcal.text import file_name, printable
 
 FILE_SEEDS, ENDPOINT_SEEDS = 20, 1
-MOST = 8
-INTERRUPTED = 130
+MOST_JOBS = 8
+
+Key: TypeAlias = tuple[str, str]
+"""The names of a model and of a data set."""
 
 
-class Budgets(click.ParamType[tuple[int, ...]]):
-    """Numbers of queries an item: 1-8, or 1,2,4."""
-
-    name = "K-K|K,K"
-
-    def convert(
-        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
-    ) -> tuple[int, ...]:
-        """Parse the text of the option."""
-        if isinstance(value, tuple):
-            return value
-        try:
-            low, dash, high = value.partition("-")
-            found = tuple(range(int(low), int(high) + 1)) if dash else tuple(map(int, value.split(",")))
-        except ValueError:
-            found = ()
-        if not found or not all(1 <= k <= MOST for k in found):
-            self.fail(
-                f"{printable(value, 40)!r} is not a range 1-8 or a list 1,2,4 within 1 to {MOST}", param, ctx
-            )
-        return tuple(sorted(set(found)))
-
-
-@click.command("reproduce", short_help="The published table and figures, for any models.")
+@click.command("reproduce", short_help="Reproduce the published table and figures for any models.")
 @click.argument("files", nargs=-1, type=click.Path(path_type=Path))
 @click.option(
     "--model",
     "models",
     multiple=True,
     metavar="NAME[@URL]",
-    help="A model behind --base-url, or behind a server of its own; repeat for more.",
+    help="Model behind --base-url, or behind a URL of its own; repeat for more.",
 )
 @click.option(
     "--transformers",
     multiple=True,
     metavar="NAME",
-    help="A model to load here (folder, Hugging Face name, GGUF) and score first; repeat for more.",
+    help="Model to load here (a folder, a Hugging Face name, a GGUF file) and score first; repeat for more.",
 )
 @click.option(
     "--data",
     multiple=True,
     metavar="SET",
-    help=f"{', '.join(catalogue.NAMES)}, hf:NAME with --template, or a file of items; repeat for more.",
+    help=f"Data set to ask: {', '.join(catalogue.NAMES)}, hf:NAME with --template, or a file of items; "
+    "repeat for more.",
 )
-@click.option("--base-url", default=options.OPENAI, envvar="OPENAI_BASE_URL", show_default=True)
-@click.option("--api", type=click.Choice(["chat", "completions"]), default="chat", show_default=True)
-@click.option(
-    "--api-key-env", default="OPENAI_API_KEY", show_default=True, help="The variable that holds the key."
-)
-@click.option("--extra-body", type=options.JsonObject(), default="{}", help="Fields added to every request.")
-@click.option("--send-seed", is_flag=True, help="Send a seed with each sampled query.")
-@click.option("--concurrency", type=click.IntRange(1), default=32, show_default=True)
-@options.word_options
-@options.reading_options
-@click.option(
-    "--semantics",
-    type=click.Choice(["pair", "max"]),
-    default="pair",
-    show_default=True,
-    help="One spelling a side, or all that are recorded.",
-)
+@options.base_url_option
+@options.api_option
+@options.api_key_env_option
+@options.extra_body_option
+@options.send_seed_option
+@options.concurrency_option()
+@options.token_options
+@options.prompt_options
+@options.semantics_option
 @click.option(
     "--method",
     "methods",
     multiple=True,
-    type=click.Choice(list(WAYS)),
-    help="Only these rows; repeat for more.  [default: all]",
+    type=click.Choice(list(TABLE_METHODS)),
+    help="Method to include; repeat for more.  [default: all]",
 )
-@click.option("--budgets", type=Budgets(), default="1-8", show_default=True, help="Queries an item.")
+@click.option(
+    "--budgets",
+    type=Budgets(),
+    default="1-8",
+    show_default=True,
+    help="Numbers of queries per item to include.",
+)
 @click.option(
     "--seeds",
     type=click.IntRange(1),
-    help=f"Repeats: seeds 0 and up.  [default: {FILE_SEEDS} from files, {ENDPOINT_SEEDS} from endpoints]",
+    metavar="N",
+    help="Number of repeats, with seeds from 0 up.  "
+    f"[default: {FILE_SEEDS} for files, {ENDPOINT_SEEDS} for endpoints]",
 )
-@click.option("--bins", type=click.IntRange(1), default=5, show_default=True, help="Bins of the ECE.")
+@options.bins_option(5)
 @click.option(
-    "--jobs", type=click.IntRange(1), help="Processes that compute.  [default: one for each core, at most 8]"
+    "--jobs",
+    type=click.IntRange(1),
+    help=f"Number of processes that compute.  [default: one per core, at most {MOST_JOBS}]",
 )
 @click.option(
     "--out",
     type=click.Path(file_okay=False, path_type=Path),
     default=Path("reproduced"),
     show_default=True,
-    help="The folder for everything; the same command again goes on with what is there.",
+    help="Output folder; the same command continues what is in it.",
 )
 @click.option(
     "--cache",
     type=click.Path(file_okay=False, path_type=Path),
-    help="Where computed cells are kept; may be shared.  [default: OUT/cache]",
+    help="Folder of computed cells; may be shared.  [default: OUT/cache]",
 )
-@click.option("--dry-run", is_flag=True, help="Only say how many queries an endpoint would be asked.")
-@click.option("--json", "as_json", is_flag=True, help="Print the cells as JSON lines instead of the table.")
-@click.option("--quiet", is_flag=True, help="No progress and no table; errors only (and --json).")
+@click.option("--dry-run", is_flag=True, help="Print the number of queries to endpoints, and stop.")
+@options.json_option("Print the cells as JSON lines instead of the table.")
+@options.quiet_option
 def command(
     files: tuple[Path, ...],
     models: tuple[str, ...],
     transformers: tuple[str, ...],
     data: tuple[str, ...],
     base_url: str,
-    api: Api,
-    api_key_env: str,
-    extra_body: Mapping[str, Any],
-    send_seed: bool,
     concurrency: int,
-    semantics: Semantics,
     methods: tuple[str, ...],
     budgets: tuple[int, ...],
     seeds: int | None,
@@ -152,142 +129,147 @@ def command(
     quiet: bool,
     **chosen: Any,
 ) -> None:
-    """Make the published table (Plaud et al. 2026) and its figures for any models and data sets.
+    """Reproduce the published table (Plaud et al. 2026) and its figures for any models and data sets.
 
-    Every method of the paper and ours, at every budget, beside the oracle: how far each is from it, over
-    several seeds. Into --out go index.html with everything, table.md, table.tex, cells.csv, estimates.csv
-    and the figures: cost against error, and each model's calibration curves beside its white-box
-    reliability. What was computed or asked is kept: the same command again is free, and an interrupted
-    one goes on.
+    The table holds every method of the paper and ours at every budget, and their errors against the oracle
+    over several seeds. The folder --out gets index.html with everything, table.md, table.tex, cells.csv,
+    estimates.csv and the figures: cost against error, and the calibration curves of each model beside its
+    white-box reliability. What was computed or asked is kept: the same command costs nothing the second
+    time, and continues after an interruption.
 
     FILES are scores (id,label,p) or logits (id,label,'text|token id',...,lse,argmax), or folders of them,
-    named MODEL__DATASET.csv; the last two underscores divide the names, so that a MODEL may hold some too.
-    Beside an endpoint of the same MODEL and DATASET they are its oracle.
+    named MODEL__DATASET.csv. The last two underscores separate the names, so that MODEL may contain some.
+    They are the oracle of an endpoint with the same MODEL and DATASET.
 
     \b
     Examples:
-      blindcal reproduce logits/ scores/                              files alone
-      blindcal reproduce --model gpt-4o-mini --data boolq --data mmlu  an endpoint
+      blindcal reproduce logits/ scores/
+      blindcal reproduce --model gpt-4o-mini --data boolq --data mmlu
       blindcal reproduce --transformers Qwen/Qwen2.5-7B-Instruct --data boolq
-      blindcal reproduce --data boolq --model llama@http://127.0.0.1:8000/v1 \\
-        --model qwen@http://127.0.0.1:8001/v1                         a server each
+      blindcal reproduce --data boolq \\
+        --model llama@http://127.0.0.1:8000/v1 --model qwen@http://127.0.0.1:8001/v1
       blindcal reproduce --model llama --base-url http://127.0.0.1:8080/v1 --data mine.jsonl \\
         --template "{claim}\\nIs this true? Answer Yes or No."
     """
     if not files and not models and not transformers:
         raise click.UsageError("give score or logit files, --model NAME or --transformers NAME")
     if (models or transformers) and not data:
-        raise click.UsageError(f"--data says what is asked: {', '.join(catalogue.NAMES)}, hf:NAME or a file")
+        names = ", ".join(catalogue.NAMES)
+        raise click.UsageError(f"give the data sets to ask with --data: {names}, hf:NAME or a file")
     for one in data:
         catalogue.check_there(one)
     seeds = seeds or (ENDPOINT_SEEDS if models else FILE_SEEDS)
-    wanted = CellSelection(methods or tuple(WAYS), budgets, tuple(range(seeds)), bins)
-    where = _addresses(models, base_url)
+    wanted = CellSelection(methods or tuple(TABLE_METHODS), budgets, tuple(range(seeds)), bins)
     settings = {
-        (model, one): Settings(
-            model=model,
-            base_url=url,
-            api=api,
-            api_key_env=api_key_env,
-            extra_body=extra_body,
-            send_seed=send_seed,
-            semantics=semantics,
-            **chosen,
-        )
-        for model, url in where.items()
+        (model, one): Settings(model=model, base_url=url, **chosen)
+        for model, url in _addresses(models, base_url).items()
         for one in data
     }
     if dry_run:
-        _say_plan(settings, wanted)
+        _print_queries(settings, wanted)
         return
-    say = (lambda _: None) if quiet else _say
-    for address in {each.base_url: each.address for each in settings.values()}.values():
+    stage = _ignore if quiet else print_stage
+    for address in {each.endpoint.base_url: each.endpoint for each in settings.values()}.values():
         options.check_key(address, begun=(out / "runs").exists())
     try:
         paths = sources.find(list(files)) if files else []
-        paths += [_score(model, one, out, chosen, say) for model in transformers for one in data]
-        known = _known(paths, chosen, semantics, quiet)
-        columns, notes = _from_endpoints(settings, known, wanted, out, concurrency, quiet, say)
-        columns = _from_files(known, wanted, Cache(cache or out / "cache"), jobs, quiet) + columns
+        for model in transformers:
+            local = Settings(model=model, base_url=base_url, **chosen)
+            paths += [_score(one, local, out, stage, quiet) for one in data]
+        known = _read_sources(paths, chosen, quiet)
+        columns, notes = _endpoint_columns(settings, known, wanted, out, concurrency, stage, quiet)
+        columns = _file_columns(known, wanted, Cache(cache or out / "cache"), jobs, quiet) + columns
     except KeyboardInterrupt:
         click.echo("interrupted; what was computed or asked is kept: the same command goes on", err=True)
         click.get_current_context().exit(INTERRUPTED)
     comparison = MethodTable(tuple(columns), bins, wanted.seeds)
-    page = folder.write(comparison, out, notes)
+    from blindcal.reproduce import page  # slow to import
+
+    written = page.write(comparison, out, notes)
     for note in notes:
-        click.echo(f"warning: {printable(note, 400)}", err=True)
+        print_warning(printable(note, 400))
     if as_json:
         click.echo(table.cells_json(comparison), nl=False)
     elif not quiet:
         click.echo(table.markdown(comparison))
-        click.echo(f"everything is in {page}", err=True)
+        click.echo(f"everything is in {written}", err=True)
+
+
+def _ignore(_: str) -> None:
+    """Print nothing."""
 
 
 def _addresses(models: tuple[str, ...], base_url: str) -> dict[str, str]:
-    """Where each model answers: at an address of its own (NAME@URL), or at the common one."""
+    """The URL of each model: its own (NAME@URL), or the common one."""
     found: dict[str, str] = {}
     for given in models:
         name, at, rest = given.partition("@http")  # names of models may hold an @ of their own
         if found.setdefault(name, url := f"http{rest}" if at else base_url) != url:
             raise ConfigError(
-                f"--model {printable(name, 80)}: one name at two addresses; serve it under another"
+                f"--model {printable(name, 80)}: one name at two addresses",
+                remedy="serve one as another name",
             )
     return found
 
 
-Key = tuple[str, str]
+def _score(one: str, settings: Settings, out: Path, stage: Callable[[str], None], quiet: bool) -> Path:
+    """The score file of a model loaded here on a data set."""
+    model = settings.endpoint.model
+    name = Path(model).stem if Path(model).exists() else model
+    path = out / "scores" / f"{file_name(name, _set_name(one))}.csv"
+    with score_progress(quiet=quiet) as progress:
+        complete_scores(one, settings, path, HfSettings(), stage=stage, progress=progress)
+    return path
 
 
-def _known(
-    paths: list[Path], chosen: Mapping[str, Any], semantics: Semantics, quiet: bool
-) -> dict[str, Source]:
-    """The files by the name that one of their model and data set has."""
-    words = {"positive": chosen["positive"], "negative": chosen["negative"]}
+def _read_sources(paths: list[Path], chosen: Mapping[str, Any], quiet: bool) -> dict[str, Source]:
+    """The files by the names of their model and data set."""
+    semantics: Semantics = chosen["semantics"]
     found: dict[str, Source] = {}
     for path in tqdm(paths, unit="file", leave=False, delay=2, disable=quiet or None):
-        one = sources.read(path, **words)
+        one = sources.read(path, positive=chosen["positive"], negative=chosen["negative"])
         key = file_name(one.model, one.data)
         if key in found:
             raise ConfigError(
                 f"{path}: a second file of {one.name}; files are named MODEL__DATASET.csv, and the last two "
-                "underscores divide them"
+                "underscores separate the names"
             )
         found[key] = one.spelled("max") if semantics == "max" else one
     return found
 
 
-def _from_endpoints(
+def _endpoint_columns(
     settings: Mapping[Key, Settings],
     known: dict[str, Source],
     wanted: CellSelection,
     out: Path,
     concurrency: int,
+    stage: Callable[[str], None],
     quiet: bool,
-    say: Callable[[str], None],
 ) -> tuple[list[Column], list[str]]:
-    """The columns of endpoints, and what they could not be asked; their files are taken out of ``known``."""
+    """The columns of endpoints, and notes on what failed; their oracles are taken out of ``known``."""
     columns, notes = [], []
     for (model, one), each in settings.items():
-        say(f"{model} on {one}")
-        short = _short(one)
+        stage(f"{printable(model)} on {printable(one)}")
+        name = _set_name(one)
         with ProgressBar(disable=quiet or None) as bar:
-            column, said = audited.measure(
+            column, more = from_endpoint.measure(
                 one,
                 each,
                 wanted,
-                out / "runs" / file_name(model, short),
-                data=short,
-                oracle=known.pop(file_name(model, short), None),
+                out / "runs" / file_name(model, name),
+                data=name,
+                oracle=known.pop(file_name(model, name), None),
                 limits=Limits(concurrency),
                 progress=bar,
-                stage=bar.giving_way(say),
+                stage=bar.wrap_print(stage),
             )
         columns.append(column)
-        notes += said
+        notes += more
     return columns, notes
 
 
-def _from_files(
+def _file_columns(
     known: Mapping[str, Source], wanted: CellSelection, cache: Cache, jobs: int | None, quiet: bool
 ) -> list[Column]:
     work = [(one, wanted) for one in known.values()]
@@ -297,46 +279,21 @@ def _from_files(
             bar.total = total
             bar.update(done - bar.n)
 
-        found = compute(work, cache, jobs=jobs or min(8, os.cpu_count() or 1), progress=show)
+        found = compute(work, cache, jobs=jobs or min(MOST_JOBS, os.cpu_count() or 1), progress=show)
     return [table.column_of(one, cells, wanted.bins) for (one, _), cells in zip(work, found, strict=True)]
 
 
-def _say_plan(settings: Mapping[tuple[str, str], Settings], wanted: CellSelection) -> None:
+def _print_queries(settings: Mapping[Key, Settings], wanted: CellSelection) -> None:
     for (model, one), each in settings.items():
-        with catalogue.open_items(one, each.reading, data_dir=each.data_dir) as items:
-            count = audited.planned(wanted, len(items))
-            runs = sum(1 for _ in audited.runs(wanted))
+        with catalogue.open_items(one, each.prompt) as items:
+            count = from_endpoint.planned(wanted, len(items))
+            audits = sum(1 for _ in from_endpoint.runs(wanted))
             click.echo(
-                f"{printable(model)} {printable(one)}: {len(items):,} items, {count:,} queries in {runs} "
-                "audits, and a few dozen to probe before each"
+                f"{printable(model)} {printable(one)}: {len(items):,} items, {count:,} queries in {audits} "
+                f"audits, and about {PROBE_QUERIES} queries to probe before each"
             )
 
 
-def _score(model: str, one: str, out: Path, chosen: Mapping[str, Any], say: Callable[[str], None]) -> Path:
-    """The score file of a transformers model on a set, made first if it is not there or of other prompts."""
-    from blindcal.cli import score
-
-    settings = Settings(model=model, **chosen)
-    with catalogue.open_items(one, settings.reading, data_dir=settings.data_dir) as items:
-        asked = marks(items, score.about(settings, HfSettings().dtype))
-    name = Path(model).stem if Path(model).exists() else model
-    path = out / "scores" / f"{file_name(name, _short(one))}.csv"
-    if ScoreFile.of(path, asked) != "all":
-        say(f"scoring {model} on {one}")
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with atomic_write(path) as draft:
-            if ScoreFile.of(draft, asked) == "none":
-                draft.unlink(missing_ok=True)
-            click.get_current_context().invoke(
-                score.command, items=Path(one), out=draft, model=model, transformers=True, **chosen
-            )
-    return path
-
-
-def _short(one: str) -> str:
-    """A data set's name in the table: that of its file, or its own."""
-    return stem(Path(one)) if not catalogue.is_name(one) else one
-
-
-def _say(stage: str) -> None:
-    click.echo(f"{printable(stage)} ...", err=True)
+def _set_name(one: str) -> str:
+    """The name of a data set in the table: that of its file, or its own."""
+    return one if catalogue.is_name(one) else stem(Path(one))

@@ -16,64 +16,59 @@ from blindcal.cli import options
 from blindcal.cli.param_types import FiniteRange
 from blindcal.endpoints import local_server as local
 from blindcal.errors import ConfigError
-from blindcal.items import catalogue, files
+from blindcal.items import catalogue
+from blindcal.settings import Settings
 from blindcal.simulation import replay
 from blindcal.simulation.recording import RecordedTexts, Recording
 from blindcal.text import printable
 
 FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
+_OF_MODELS = {"model", "port", "context", "threads"}  # all other options are for replays
 
 
-@click.command("serve")
+@click.command("serve", short_help="Serve a GGUF model, or a recording of one, on this machine.")
 @click.argument("model", required=False, type=click.Path(path_type=Path))
+@options.port_option(8080)
 @click.option(
-    "--port", type=click.IntRange(0, 65535), default=8080, show_default=True, help="0: any free one."
+    "--context",
+    type=click.IntRange(64),
+    default=4096,
+    show_default=True,
+    help="Maximum length of a prompt, in tokens.",
 )
 @click.option(
-    "--context", type=click.IntRange(64), default=4096, show_default=True, help="Longest prompt, in tokens."
+    "--threads", type=click.IntRange(0), default=0, help="Threads of the model.  [default: one per core]"
 )
-@click.option(
-    "--threads", type=click.IntRange(0), default=0, help="Threads for the model; 0, the default: all cores."
-)
-@click.option(
-    "--scores", type=FILE, help="Replay this file of scores (id, label, p) or logits instead of a model."
-)
+@click.option("--scores", type=FILE, help="File of scores (id,label,p) or logits to replay.")
 @click.option(
     "--items",
     type=click.Path(path_type=Path),
-    help="The questions that --scores answers, with the same ids: a file, or a set such as boolq.",
+    help="Questions that --scores answers, with the same ids: a file, or a named set such as boolq.",
+)
+@options.data_dir_option
+@options.template_option
+@options.answer_word_options()
+@click.option("--texts", type=FILE, help="File of answers (id,text) to requests for a confidence in words.")
+@click.option("--logprobs", is_flag=True, help="Show logprobs to clients that ask for them.")
+@click.option(
+    "--jitter", type=FiniteRange(0), default=0.0, help="Standard deviation of noise added to each logit."
+)
+@click.option("--clamp", type=FiniteRange(0), help="Size to clamp logit_bias to.")
+@click.option("--ignore-bias", is_flag=True, help="Accept logit_bias and ignore it.")
+@click.option(
+    "--latency", type=FiniteRange(0), default=0.0, metavar="SECONDS", help="Delay before each answer."
 )
 @click.option(
-    "--data-dir", metavar="FOLDER", help="Replay: where the files of --items are, if it names a set."
+    "--fault", type=click.Choice(get_args(replay.Fault)), help="Kind of fault that some requests meet."
 )
 @click.option(
-    "--template",
-    callback=options.with_line_breaks,
-    help="Make the prompts of --items from their fields, as audit does: 'Question: {question}'.",
+    "--fault-share",
+    type=options.SHARE,
+    default=0.1,
+    show_default=True,
+    help="Share of requests that meet the fault.",
 )
-@click.option(
-    "--positive", help="Replay: the positive answer, for a file of p.  [default: the items' own, else Yes]"
-)
-@click.option(
-    "--negative", help="Replay: the negative answer, for a file of p.  [default: the items' own, else No]"
-)
-@click.option(
-    "--texts", type=FILE, help="Replay: what the model says when asked for its confidence (id, text)."
-)
-@click.option("--logprobs", is_flag=True, help="Replay: show logprobs to clients that ask, as few APIs do.")
-@click.option(
-    "--jitter", type=FiniteRange(0), default=0.0, help="Replay: noise on each logit, its deviation."
-)
-@click.option("--clamp", type=FiniteRange(0), help="Replay: cut logit_bias to this size.")
-@click.option("--ignore-bias", is_flag=True, help="Replay: accept logit_bias and do nothing with it.")
-@click.option("--latency", type=FiniteRange(0), default=0.0, help="Replay: seconds before each answer.")
-@click.option("--fault", type=click.Choice(get_args(replay.Fault)), help="Replay: how some requests fail.")
-@click.option(
-    "--fault-share", type=FiniteRange(0, 1), default=0.1, show_default=True, help="Replay: how many do."
-)
-@click.option(
-    "--seed", type=click.IntRange(0), default=0, show_default=True, help="Replay: of the randomness above."
-)
+@options.seed_option("Random seed of jitter and faults.")
 @click.pass_context
 def command(
     ctx: click.Context,
@@ -99,15 +94,22 @@ def command(
 ) -> None:
     """Serve MODEL, a GGUF file, as an OpenAI-compatible API on 127.0.0.1 until Ctrl-C.
 
-    Without MODEL the default one is served ('blindcal pull' fetches it). With --scores and --items no
-    model runs: a recording answers over real HTTP as an opaque API would, with the faults asked for.
+    Without MODEL, the default model is served, which 'blindcal pull' downloads.
+
+    With --scores and --items no model runs: a recording answers over HTTP as an opaque API would. The options
+    after --threads are for such a replay; they also make it misbehave as real services do.
+
+    \b
+    Examples:
+      blindcal serve model.gguf --port 8080
+      blindcal serve --scores scores.csv --items questions.jsonl --clamp 20
     """
     if (scores is None) != (items is None) or (scores is not None and model is not None):
         raise ConfigError("a replay needs --scores and --items together, and no MODEL")
     if scores is None or items is None:
         _refuse_replay_options(ctx)
         with local.serve(model, local.ServerSettings(port, context, threads)) as served:
-            _announce(served.base_url, served.model, lambda: served.alive)
+            _wait(served.base_url, served.model, lambda: served.alive)
         return
     behaviour = replay.Behaviour(
         bias="ignored" if ignore_bias else "honoured",
@@ -119,25 +121,28 @@ def command(
         fault_share=fault_share,
         seed=seed,
     )
-    with catalogue.open_items(items, files.RecordFormat(template=template), data_dir=data_dir) as questions:
-        yes, no = options.answer_words(questions, positive, negative)
-        recording = Recording.load(scores, positive=yes, negative=no)
-        spoken = None if texts is None else RecordedTexts.load(texts, (yes, no))
+    settings = Settings(
+        model="replay", template=template, data_dir=data_dir, positive=positive, negative=negative
+    )
+    with catalogue.open_items(items, settings.prompt) as questions:
+        words = settings.resolved(len(questions), questions.words).answer_words
+        recording = Recording.load(scores, positive=words[0], negative=words[1])
+        spoken = None if texts is None else RecordedTexts.load(texts, words)
         with replay.running(recording, questions, behaviour, port=port, spoken=spoken) as server:
-            _announce(server.base_url, recording.name, lambda: True)
+            _wait(server.base_url, recording.name, lambda: True)
 
 
 def _refuse_replay_options(ctx: click.Context) -> None:
     for option in ctx.command.params:
-        given = option.name and ctx.get_parameter_source(option.name)
-        text = getattr(option, "help", None) or ""
-        if text.startswith("Replay:") and given is click.core.ParameterSource.COMMANDLINE:
+        if option.name is None or option.name in _OF_MODELS:
+            continue
+        if ctx.get_parameter_source(option.name) is click.core.ParameterSource.COMMANDLINE:
             raise ConfigError(f"{option.opts[0]} is for a replay: give --scores and --items too")
 
 
-def _announce(base_url: str, name: str, alive: Callable[[], bool]) -> None:
-    """Say where, then wait for Ctrl-C or a polite kill, as long as the server lives."""
-    with _stopped() as stopped:
+def _wait(base_url: str, name: str, alive: Callable[[], bool]) -> None:
+    """Print the address, then wait for Ctrl-C or SIGTERM as long as the server lives."""
+    with _stop_signals() as stopped:
         name = printable(name)
         click.echo(
             f"serving model {name!r} at {base_url} "
@@ -145,12 +150,16 @@ def _announce(base_url: str, name: str, alive: Callable[[], bool]) -> None:
         )
         while not stopped.wait(1.0):
             if not alive():
-                raise local.ServerError("the model server died, probably for want of memory: serve it again")
+                raise local.ServerError(
+                    "the model server stopped unexpectedly, probably because it ran out of memory",
+                    remedy="serve it again",
+                )
     click.echo("stopped", err=True)
 
 
 @contextlib.contextmanager
-def _stopped() -> Iterator[threading.Event]:
+def _stop_signals() -> Iterator[threading.Event]:
+    """An event that Ctrl-C and SIGTERM set."""
     event = threading.Event()
     before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     try:

@@ -1,4 +1,4 @@
-"""``blindcal status``: where a run is."""
+"""``blindcal status``: the state of a run."""
 
 from __future__ import annotations
 
@@ -10,18 +10,27 @@ import click
 import msgspec
 
 from blindcal.cli import options
-from blindcal.design import METHODS
+from blindcal.cli.console import WIDTH
+from blindcal.methods import METHODS
+from blindcal.records import Estimate
 from blindcal.results.result import RESULT_FILE, AuditResult
 from blindcal.store.run_file import in_use
 from blindcal.store.run_store import RUN_FILE, Batch, Store
 from blindcal.text import printable
 
 
-@click.command("status", short_help="Show where a run is.")
-@click.argument("run", type=click.Path(path_type=Path), callback=options.existing_runs)
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@click.command("status", short_help="Show the state of a run.")
+@options.run_argument()
+@options.json_option()
 def command(run: Path, as_json: bool) -> None:
-    """Show where a run is: RUN is its folder, or the run file in it. Works while it is running.
+    """Show the state of RUN, the folder of an audit or the run file in it, while it runs or afterwards.
+
+    It shows the settings, how many queries are answered, what they cost, and what the provider says about
+    each batch.
+
+    \b
+    Example:
+      blindcal status runs/boolq-gpt-4o-mini
 
     \b
     Exit status:
@@ -33,10 +42,10 @@ def command(run: Path, as_json: bool) -> None:
     if as_json:
         click.echo(msgspec.json.encode(found))
         return
-    for name, value in _in_words(found).items():
-        click.echo(f"{name:<10} {printable(str(value), 400)}")
+    for name, value in _fields(found).items():
+        click.echo(f"{name:<{WIDTH}}{printable(str(value), 400)}")
     for number, batch in enumerate(found["batches"], 1):
-        click.echo(f"{f'batch {number}':<10} {_line(batch)}")
+        click.echo(f"{f'batch {number}':<{WIDTH}}{_batch_line(batch)}")
 
 
 def _status(path: Path) -> dict[str, Any]:
@@ -45,7 +54,7 @@ def _status(path: Path) -> dict[str, Any]:
         ready: dict[str, Any] = store.note("ready") or {}
         rounds = store.rounds()
         usage = store.usage()
-        # Once it is over, what it found holds what it cost; until then, what was answered so far does.
+        # Once the probe is over, its findings hold what it cost; until then, the replies so far do.
         probed: dict[str, int] = ready.get("spent") or asdict(store.asides_usage())
         batches = store.batches()
     asked = sum(len(one) for one in rounds)
@@ -61,54 +70,53 @@ def _status(path: Path) -> dict[str, Any]:
         "usage": asdict(usage),
         "probe": probed,
         "result": None,
-        "batches": [described(batch) for batch in batches],
+        "batches": [batch_record(batch) for batch in batches],
     }
     if finished.is_file():
         result = AuditResult.load(finished)
-        found["result"] = {"ece": result.ece.value, "created": result.created, "complete": result.complete}
+        found["result"] = {"ece": asdict(result.ece), "created": result.created, "complete": result.complete}
     return found
 
 
-def _in_words(found: dict[str, Any]) -> dict[str, Any]:
+def _fields(found: dict[str, Any]) -> dict[str, Any]:
+    """A status as the lines to print."""
     usage, probed, result = found["usage"], found["probe"], found["result"]
-    answered = f"{usage['queries']:,} of {found['asked']:,} asked for so far"
     queries = (
         "as many queries as the budget pays for"
         if found["queries"] is None
-        else f"{found['queries']:g} {'query' if found['queries'] == 1 else 'queries'} an item"
+        else f"{found['queries']:g} {'query' if found['queries'] == 1 else 'queries'} per item"
     )
-    told = {
+    fields = {
         "run": found["run"],
         "state": found["state"],
         "model": f"{found['model']} at {found['base_url']}",
         "method": f"{found['method']}, {queries}, seed {found['seed']}",
         "items": found["items"],
-        "verdict": found["verdict"] or _unprobed(found["method"]),
+        "verdict": found["verdict"] or _verdict_without_probe(found["method"]),
         "probe": f"{probed['queries']:,} queries, {_tokens(probed)}",
         "rounds": found["rounds"],
-        "answers": f"{answered}, {usage['invalid']:,} invalid",
-        "usage": f"{usage['attempts']:,} requests, {_tokens(usage)}; the probe's not counted",
+        "answers": f"{usage['queries']:,} of {found['asked']:,} queries so far, {usage['invalid']:,} invalid",
+        "usage": f"{usage['attempts']:,} requests, {_tokens(usage)}, without the probe",
     }
     if result is not None:
         state = "complete" if result["complete"] else "partial"
-        ece = "unknown" if result["ece"] is None else f"{result['ece']:.4f}"
-        told["result"] = f"ECE {ece}, {result['created']}, {state}"
-    return told
+        fields["result"] = f"ECE {Estimate(**result['ece'])}, {result['created']}, {state}"
+    return fields
 
 
-def _unprobed(method: str | None) -> str:
+def _verdict_without_probe(method: str | None) -> str:
     known = METHODS.get(method or "")
-    if known is not None and known.reads == "stated":
-        return "none needed: what is said in words is taken as it is"
-    return "not there yet"
+    if known is not None and known.estimator == "stated":
+        return "no probe needed: a confidence stated in words is taken as it is"
+    return "not probed yet"
 
 
 def _tokens(usage: dict[str, int]) -> str:
     return f"{usage['prompt_tokens']:,} tokens in, {usage['completion_tokens']:,} out"
 
 
-def described(batch: Batch) -> dict[str, Any]:
-    """A batch as JSON tells of it; ``status`` is the provider's word when it was last looked at."""
+def batch_record(batch: Batch) -> dict[str, Any]:
+    """A batch for JSON; ``status`` is what the provider called it at the last look."""
     return {
         "id": batch.batch_id,
         "status": batch.status,
@@ -121,24 +129,22 @@ def described(batch: Batch) -> dict[str, Any]:
     }
 
 
-def _line(batch: dict[str, Any]) -> str:
+def _batch_line(batch: dict[str, Any]) -> str:
     name = printable(str(batch["id"] or "no id yet"), 80)
+    status = printable(batch["status"], 40)
     if not batch["collected"]:
-        done = f", {batch['completed']:,} answered when last looked at" if batch["completed"] else ""
-        return f"{name}: {printable(batch['status'], 40)}, {batch['queries']:,} queries{done}"
-    said = f" ({printable(batch['said'], 200)})" if batch["said"] else ""
-    return (
-        f"{name}: {printable(batch['status'], 40)}, "
-        f"{batch['answers']:,} answers to {batch['queries']:,} queries{said}"
-    )
+        done = f", {batch['completed']:,} answered at the last look" if batch["completed"] else ""
+        return f"{name}: {status}, {batch['queries']:,} queries{done}"
+    message = f" ({printable(batch['said'], 200)})" if batch["said"] else ""
+    return f"{name}: {status}, {batch['answers']:,} answers to {batch['queries']:,} queries{message}"
 
 
 def _state(path: Path, asked: int, answered: int, finished: Path, under_way: int) -> str:
     if in_use(path):
         return "running"
     if under_way:
-        word = "batch" if under_way == 1 else "batches"
-        return f"{under_way} {word} with the provider; its audit command collects"
+        noun = "batch" if under_way == 1 else "batches"
+        return f"{under_way} {noun} with the provider; its audit command collects"
     if finished.is_file() and asked and asked == answered:
         return "finished"
     return "not running; its audit command goes on with it"

@@ -8,6 +8,7 @@ is worth asking again, one that ends the run, and one that concerns a single rep
 from __future__ import annotations
 
 import asyncio
+import random
 from collections.abc import Awaitable, Callable
 from typing import Protocol
 
@@ -29,6 +30,14 @@ class Endpoint(Protocol):
     async def close(self) -> None:
         """Release connections; harmless when repeated."""
         ...
+
+
+def backoff(attempt: int, first: float = 0.5, longest: float = 20.0) -> float:
+    """Seconds to wait after a failed attempt: twice as long each time.
+
+    Jitter keeps those that failed together from coming back together.
+    """
+    return min(longest, first * 2.0 ** (attempt - 1)) * random.uniform(0.5, 1.0)
 
 
 class Patient:
@@ -59,7 +68,7 @@ class Patient:
             except RetryableError as error:
                 if attempt == self._attempts:
                     raise
-                wait = 0.5 * 2 ** (attempt - 1) if error.retry_after is None else error.retry_after
+                wait = backoff(attempt) if error.retry_after is None else error.retry_after
                 await self._sleep(min(wait, self._longest))
         raise AssertionError("attempts must be at least one")
 

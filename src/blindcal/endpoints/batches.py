@@ -117,8 +117,9 @@ class Batches:
     def __init__(self, endpoint: HttpEndpoint) -> None:
         if endpoint.address.api_version is not None:
             raise ConfigError(
-                "Azure's batch deployments answer nothing live, so they cannot be probed and audited: "
-                "leave --batch out, and audit a standard deployment"
+                "Azure's batch deployments answer nothing live, so they cannot be probed and audited",
+                remedy="leave {batch} out, and audit a standard deployment",
+                options={"batch": True},
             )
         self._endpoint = endpoint
         self._chat = endpoint.address.api == "chat"
@@ -132,15 +133,11 @@ class Batches:
             query = {"limit": "1"} | ({"purpose": "batch"} if path == "/files" else {})
             status, headers, raw = await self._call("GET", path, query)
             if status in _NOT_OFFERED:
-                raise FatalError(
-                    f"this endpoint has no batches ({status} at {path}): leave --batch out to ask it live"
-                )
+                raise _no_batches(f"{status} at {path}")
             if status != 200:
                 raise self._endpoint.refusal(status, headers, raw)
             if not raw.lstrip().startswith(b"{"):
-                raise FatalError(
-                    f"this endpoint has no batches ({path} is no list): leave --batch out to ask it live"
-                )
+                raise _no_batches(f"{path} is no list")
 
     def line(self, custom_id: str, request: Request) -> bytes:
         """One request as a line of an input file."""
@@ -270,6 +267,14 @@ class Batches:
     ) -> tuple[int, Mapping[str, str], bytes]:
         async with self._endpoint.opened(method, path, query, **options) as response:
             return response.status, response.headers, await read(response)
+
+
+def _no_batches(why: str) -> FatalError:
+    return FatalError(
+        f"this endpoint has no batches ({why})",
+        remedy="leave {batch} out to ask it live",
+        options={"batch": True},
+    )
 
 
 class _File(msgspec.Struct):

@@ -57,17 +57,17 @@ class ProbeClient:
         self.completion_tokens = 0
         self.biased = 0
         self.outside = 0
-        self.broken = ""
+        self.broken: ReplyError | None = None
         self.longest = 0
         self.readings: list[FlipReading] = []
 
     async def reply(self, request: Request) -> Reply | None:
-        """One reply; ``None`` if it was broken, and the reason is kept."""
+        """One reply; ``None`` if it was broken, and the error is kept."""
         self.queries += 1
         try:
             reply = await self._endpoint.ask(request)
         except ReplyError as error:
-            self.broken = str(error)
+            self.broken = error
             return None
         self.prompt_tokens += reply.prompt_tokens
         self.completion_tokens += reply.completion_tokens

@@ -15,6 +15,7 @@ from __future__ import annotations
 import contextlib
 import io
 import ipaddress
+import math
 import os
 import warnings
 from collections.abc import AsyncIterator, Iterable, Mapping
@@ -35,6 +36,8 @@ if TYPE_CHECKING:
     import aiohttp  # slow to import, and needed by those who ask: not by a plan
 
 Api: TypeAlias = Literal["chat", "completions"]
+
+OPENAI = "https://api.openai.com/v1"
 
 NOT_OFFERED = frozenset({400, 404, 405, 422, 501})
 MAX_REPLY_BYTES = 4 * 2**20
@@ -59,6 +62,10 @@ class Address:
     extra_body: Mapping[str, Any] = field(default_factory=dict)
     timeout: float = 60.0
 
+    def __post_init__(self) -> None:
+        if not (math.isfinite(self.timeout) and self.timeout > 0):
+            raise ConfigError(f"timeout must be a number of seconds above 0, not {self.timeout!r}")
+
 
 @dataclass(frozen=True, slots=True)
 class Keyless:
@@ -72,8 +79,9 @@ class Keyless:
         """Raise `ConfigError` if asking is useless."""
         if self.needed:
             raise ConfigError(
-                f"{printable(self.host, 80)} wants an API key and {self.variable} is not set: export "
-                f"{self.variable}=..., or name the variable that holds the key with --api-key-env"
+                f"{printable(self.host, 80)} wants an API key and {self.variable} is not set",
+                remedy=f"export {self.variable}=..., or name the variable that holds it with {{api_key_env}}",
+                options={"api_key_env": ...},
             )
 
 

@@ -15,14 +15,14 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import Awaitable, Sequence
-from dataclasses import dataclass
-from typing import Literal, TypeAlias
+from dataclasses import dataclass, field
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 
 from blindcal.endpoints.base import Endpoint
 from blindcal.endpoints.flip_search import FlipFit, FlipReading, ProbeClient, bisect, fit
-from blindcal.errors import FatalError, InputError
+from blindcal.errors import FatalError, InputError, ReplyError
 from blindcal.records import INVALID, NEGATIVE, POSITIVE, Item, Request, Targets
 
 ProbeVerdict: TypeAlias = Literal["thresholds", "temperature", "not auditable"]
@@ -83,7 +83,8 @@ class Probe:
     ``max_shift`` is the largest usable |b| at ``offset``; ``clamp`` is where the endpoint cuts the bias,
     ``integer_bias`` whether it rounds it. ``jitter`` and ``crowd_jitter`` are standard deviations in
     log-odds, alone and under concurrency; NaN where they could not be measured, as for ``outside``,
-    the share of biased answers that were neither target.
+    the share of biased answers that were neither target. ``remedy`` and ``options`` are
+    those of the last reply that could not be read.
     """
 
     verdict: ProbeVerdict
@@ -101,6 +102,15 @@ class Probe:
     queries: int
     prompt_tokens: int
     completion_tokens: int
+    remedy: str = ""
+    options: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def within_clamp(self) -> dict[str, object]:
+        """The offset and limit to try where the bias is clamped too low for those given; else empty."""
+        if self.clamp is None or self.max_shift >= LEAST_SHIFT:
+            return {}
+        return {"offset": round(self.clamp / 2, 1), "limit": round(self.clamp, 1)}
 
 
 async def probe(
@@ -148,7 +158,7 @@ class _Probing:
 
     async def run(self) -> Probe:
         if not await self._answers():
-            return self._conclude("not auditable", self.asker.broken)
+            return self._conclude("not auditable", self._broken.message)
         await self._look_for_logprobs()
         trouble = await self._force() or await self._measure()
         if not trouble or (self.acts and self._outside() > MOST_OUTSIDE):
@@ -174,7 +184,7 @@ class _Probing:
         for item in self.items[:2]:
             if await self.asker.reply(Request(item.messages)) is not None:
                 return True
-        self._find("answers at all", "bad", self.asker.broken)
+        self._find("answers at all", "bad", self._broken.message)
         return False
 
     async def _look_for_logprobs(self) -> None:
@@ -239,10 +249,7 @@ class _Probing:
         if self.clamp is None:
             return "logit_bias is clamped too low to be used"
         half = self.clamp / 2
-        return (
-            f"logit_bias is clamped at about {self.clamp:.1f}, so thresholds reach only |b| <= {half:.1f}: "
-            f"run it again with --offset {half:.1f} --limit {self.clamp:.1f}"
-        )
+        return f"logit_bias is clamped at about {self.clamp:.1f}, so thresholds reach only |b| <= {half:.1f}"
 
     async def _strength(self, item: Item, flip: float | None) -> float | None:
         """What the largest bias really adds: found from where a smaller one on the other side balances it."""
@@ -433,6 +440,10 @@ class _Probing:
             self._find(question, "good", "yes: answers vary at T = 2 and not at T = 0")
         return ""
 
+    @property
+    def _broken(self) -> ReplyError:
+        return self.asker.broken or ReplyError("no reply could be read")
+
     def _outside(self) -> float:
         return self.asker.outside / self.asker.biased if self.asker.biased else math.nan
 
@@ -461,6 +472,8 @@ class _Probing:
             self.asker.queries,
             self.asker.prompt_tokens,
             self.asker.completion_tokens,
+            self.asker.broken.remedy if self.asker.broken else "",
+            self.asker.broken.options if self.asker.broken else {},
         )
 
 

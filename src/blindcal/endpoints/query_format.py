@@ -128,7 +128,9 @@ class ConfidenceQuestion:
         """The model does not do what the method rests on."""
         return UnfitError(
             f"none of {count} answers states an answer and a confidence (the last one: "
-            f"{printable(text, 80)!r}): this model does not verbalize if asked so; try another --instruction"
+            f"{printable(text, 80)!r}): this model does not state its confidence when asked like this",
+            remedy="try another {instruction}",
+            options={"instruction": ...},
         )
 
     def stated(self, texts: Iterable[str]) -> VerbalAnswers:

@@ -13,12 +13,6 @@ import msgspec
 from blindcal.errors import ReplyError, RetryableError
 from blindcal.records import Reply
 
-NO_CONTENT = (
-    "the model returned reasoning and no answer: turn reasoning off (for example "
-    '--extra-body \'{"reasoning_effort": "none"}\' or '
-    '\'{"chat_template_kwargs": {"enable_thinking": false}}\'), or audit a model that does not reason'
-)
-
 
 class Logprob(msgspec.Struct, gc=False):
     token: str
@@ -68,7 +62,7 @@ class CompletionDetails(msgspec.Struct, gc=False):
     reasoning_tokens: int | None = None
 
 
-class Usage(msgspec.Struct, gc=False):
+class ReplyUsage(msgspec.Struct, gc=False):
     prompt_tokens: int = 0
     completion_tokens: int | None = 0
     prompt_tokens_details: PromptDetails | None = None
@@ -79,7 +73,7 @@ class Envelope(msgspec.Struct, gc=False):
     """What both kinds of completion share; some gateways put an ``error`` where choices belong."""
 
     model: str | None = None
-    usage: Usage | None = None
+    usage: ReplyUsage | None = None
     error: Any = None
 
 
@@ -119,7 +113,7 @@ def as_reply(parsed: Chat | Text) -> Reply:
         raise ReplyError(
             "the reply has no choices: the endpoint is not OpenAI-compatible, or it filtered the answer"
         )
-    usage = parsed.usage or Usage()
+    usage = parsed.usage or ReplyUsage()
     choice = parsed.choices[0]
     if isinstance(choice, ChatChoice):
         answer = _content(choice, usage)
@@ -140,14 +134,18 @@ def as_reply(parsed: Chat | Text) -> Reply:
     )
 
 
-def _content(choice: ChatChoice, usage: Usage) -> str:
+def _content(choice: ChatChoice, usage: ReplyUsage) -> str:
     message = choice.message
     if message.content:
         return message.content
     details = usage.completion_tokens_details
     reasoned = message.reasoning_content or message.reasoning or (details and details.reasoning_tokens)
     if reasoned or (message.content is None and choice.finish_reason == "length"):
-        raise ReplyError(NO_CONTENT)
+        raise ReplyError(
+            "the model returned reasoning and no answer",
+            remedy="turn reasoning off, for example with {extra_body}, or audit a model that does not reason",
+            options={"extra_body": {"reasoning_effort": "none"}},
+        )
     return ""
 
 

@@ -161,16 +161,15 @@ def served(endpoint: Posts, model: str) -> Encoder:
                 return ids
             del forms[0]
             if not forms:
-                raise FatalError(NO_VOCABULARY)
+                raise FatalError(
+                    "this endpoint does not tell its token ids",
+                    remedy="name the tokenizer with {tokenizer} (a tokenizer.json, a Hugging Face name or an "
+                    "OpenAI encoding), or give the ids with {positive_ids} and {negative_ids}; if it should "
+                    "tell them, check the base URL",
+                    options={"tokenizer": ..., "positive_ids": ..., "negative_ids": ...},
+                )
 
     return encode
-
-
-NO_VOCABULARY = (
-    "this endpoint does not tell its token ids: name the tokenizer (--tokenizer with a tokenizer.json, a "
-    "Hugging Face name or an OpenAI encoding), or give the ids (--positive-ids, --negative-ids); if it "
-    "should tell them, check the base URL"
-)
 
 
 def hugging_face(source: str) -> Encoder:
@@ -223,8 +222,10 @@ def vocabulary(encoding: str) -> Any:
         except ImportError:
             usual = ", ".join(openai_ids.WORDS)
             raise MissingExtraError(
-                f"OpenAI's encodings need, for other words than {usual}: pip install 'blindcal[tokenizers]'; "
-                "or give the ids of the answer words (--positive-ids, --negative-ids)"
+                f"OpenAI's encodings are known by heart for {usual} alone",
+                remedy="pip install 'blindcal[tokenizers]', or give the ids of the answer words with "
+                "{positive_ids} and {negative_ids}",
+                options={"positive_ids": ..., "negative_ids": ...},
             ) from None
         return bpe_openai.get_encoding(encoding)
 

@@ -8,13 +8,13 @@ import numpy as np
 
 from blindcal.errors import InputError, NotIdentifiedError
 from blindcal.estimate.checks import ArrayLike, answers_array, labels_array, probabilities, whole, wholes
-from blindcal.estimate.drawn import DrawnGaps
+from blindcal.estimate.findings import NOTHING, Bin, Findings, bare_bins
 from blindcal.estimate.truth import bin_edges
-from blindcal.records import INVALID, POSITIVE, FloatArray, IntArray
+from blindcal.records import INVALID, POSITIVE, Estimate, FloatArray, IntArray
 
 
-@dataclass(frozen=True, slots=True)
-class BlindResult(DrawnGaps):
+@dataclass(frozen=True, slots=True, repr=False, eq=False)
+class BlindResult:
     """The Blind Calibration Curve and what went into it.
 
     Attributes
@@ -40,16 +40,42 @@ class BlindResult(DrawnGaps):
     invalid_bound: float
     notes: tuple[str, ...]
 
+    def __repr__(self) -> str:
+        items = int(self.subset_sizes.sum()) + self.invalid
+        ece = np.abs(self.gaps).sum()
+        return f"BlindResult({items:,} items, {self.gaps.size} bins, ECE {ece:.4f})"
+
     @property
-    def ece(self) -> float:
-        """ECE_blind, the sum of absolute gaps; refused where a gap could not be estimated."""
+    def ece(self) -> Estimate:
+        """ECE_blind, the sum of absolute gaps; it has no interval, and is refused where a gap is unknown."""
         missing = np.flatnonzero(np.isnan(self.gaps))
         if missing.size:
             raise NotIdentifiedError(
                 f"ECE_blind: gap {missing[0] + 1} of {self.gaps.size} has no valid answer to rest on; "
                 "use fewer bins or ask more items"
             )
-        return float(np.abs(self.gaps).sum())
+        return Estimate(float(np.abs(self.gaps).sum()))
+
+    @property
+    def bins(self) -> tuple[Bin, ...]:
+        """The signed gaps, a record each."""
+        return bare_bins(self.gaps)
+
+    def findings(self) -> Findings:
+        """Everything that a result shows of it."""
+        try:
+            ece = float(self.ece)
+        except NotIdentifiedError:  # a subset without a valid answer: the gaps beside it are not known
+            return Findings(ece=NOTHING, bins=self.bins, ece_if_invalid=(0.0, 1.0))
+        # a bin around 1/2 says nothing about confidence
+        side = np.sign(np.round(self.edges[:-1] + self.edges[1:] - 1, 9))
+        return Findings(
+            ece=self.ece,
+            bins=self.bins,
+            ece_if_invalid=(max(0.0, ece - self.invalid_bound), min(1.0, ece + self.invalid_bound)),
+            overconfidence=Estimate(float(side @ self.gaps)),
+            leaning=Estimate(float(self.gaps.sum())),
+        )
 
 
 def blind_subsets(n: int, bins: int, rng: np.random.Generator) -> IntArray:
@@ -89,7 +115,7 @@ def blind(
     Examples
     --------
     >>> result = blind([1, 0, 1, 0], [0.0, 0.0, 0.5, 0.5], [1, 1, 1, 0], bins=2)
-    >>> result.gaps.round(3).tolist(), result.ece
+    >>> result.gaps.round(3).tolist(), result.ece.value
     ([0.125, -0.125], 0.25)
     """
     y = labels_array(labels)

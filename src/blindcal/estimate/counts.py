@@ -28,7 +28,7 @@ from blindcal.estimate.latent import LatentFit, latent
 from blindcal.records import FloatArray, IntArray
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Counts:
     """Distinct patterns of answers and the number of items that showed each, in one order.
 
@@ -113,6 +113,9 @@ class Counts:
     def _all(self) -> tuple[IntArray | FloatArray, ...]:
         return self.count, self.label, self.pattern, self.shift, self.temperature, self.answer
 
+    def __repr__(self) -> str:
+        return f"Counts({self.items:,} items, {self.queries:,} queries, {self.count.size:,} patterns)"
+
     @property
     def items(self) -> int:
         """Number of items."""
@@ -123,7 +126,15 @@ class Counts:
         """Number of answers, invalid ones included."""
         return int(self.count[self.pattern].sum())
 
-    def latent(self, *, jitter: float | str = 0.0, resamples: int = 1000, seed: int = 0) -> LatentFit:
+    def latent(
+        self,
+        *,
+        jitter: float | str = 0.0,
+        bins: int = 5,
+        level: float = 0.95,
+        resamples: int = 1000,
+        seed: int = 0,
+    ) -> LatentFit:
         """The fit of :func:`blindcal.latent`, the same to the last digit as from the answers one by one.
 
         Which items belong together is not kept in counts: intervals take the items as independent.
@@ -136,6 +147,8 @@ class Counts:
             self.pattern,
             counts=self.count[self.pattern],
             jitter=jitter,
+            bins=bins,
+            level=level,
             resamples=resamples,
             seed=seed,
         )

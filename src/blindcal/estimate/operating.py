@@ -16,10 +16,11 @@ from scipy.special import bdtr
 
 from blindcal.errors import InputError, NotIdentifiedError
 from blindcal.estimate.checks import fraction
+from blindcal.estimate.findings import CostCurve, OperatingPoint, finite
 from blindcal.estimate.functionals import decided_positive, prevalence
-from blindcal.estimate.grid import EDGES_P, EDGES_S, edge_of_threshold
-from blindcal.estimate.uncertainty import Interval, percentile_interval
-from blindcal.records import FloatArray, IntArray
+from blindcal.estimate.grid import EDGES_P, EDGES_S
+from blindcal.estimate.uncertainty import percentile_interval
+from blindcal.records import Estimate, FloatArray, IntArray
 
 _RARE = 1e-3  # a threshold that finds fewer of the positives than this is not worth deploying
 
@@ -28,8 +29,8 @@ _RARE = 1e-3  # a threshold that finds fewer of the positives than this is not w
 TESTED = 30
 
 #: Thresholds that can be deployed: the inner edges, each with a finite shift.
-THRESHOLDS: FloatArray = EDGES_P[1:-1]
-SHIFTS: FloatArray = -EDGES_S[1:-1]
+GRID_THRESHOLDS: FloatArray = EDGES_P[1:-1]
+GRID_SHIFTS: FloatArray = -EDGES_S[1:-1]
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,12 +44,12 @@ class Rates:
     @property
     def precision(self) -> FloatArray:
         """Share of positive decisions that are right."""
-        return self.true_positive / np.maximum(self.positive_rate, 1e-300)
+        return _share(self.true_positive, self.positive_rate)
 
     @property
     def recall(self) -> FloatArray:
         """Share of positives that are found."""
-        return self.true_positive / np.maximum(self.positives, 1e-300)
+        return _share(self.true_positive, self.positives)
 
     @property
     def accuracy(self) -> FloatArray:
@@ -69,7 +70,7 @@ class Rates:
     def negative_precision(self) -> FloatArray:
         """Share of negative decisions that are right."""
         right = np.maximum(1 - self.positives - self.false_positive, 0.0)
-        return right / np.maximum(right + self.false_negative, 1e-300)
+        return _share(right, right + self.false_negative)
 
     def cost(self, cost_fp: float, cost_fn: float) -> FloatArray:
         """Expected cost of a decision."""
@@ -95,63 +96,44 @@ QUANTITIES: dict[str, RateFunction] = {
     "recall": lambda rates: rates.recall,
     "accuracy": lambda rates: rates.accuracy,
     "positive_rate": lambda rates: rates.positive_rate,
+    "false_positive": lambda rates: rates.false_positive,
+    "false_negative": lambda rates: rates.false_negative,
+    "negative_precision": lambda rates: rates.negative_precision,
 }
 
 
 @dataclass(frozen=True, slots=True)
-class Band:
-    """A quantity over thresholds, with a pointwise interval."""
+class ChosenThreshold:
+    """A threshold to deploy and what it does.
 
-    value: FloatArray
-    low: FloatArray
-    high: FloatArray
-
-
-@dataclass(frozen=True, slots=True)
-class OperatingCurve:
-    """What each threshold does. ``expected_cost`` is there where both costs were given.
-
-    ``false_positive`` and ``false_negative`` are shares of all decisions, as ``positive_rate`` is;
-    ``negative_precision`` is the share of the negative decisions that are right.
+    ``threshold`` is the chosen one; its interval is where the threshold lies that the population's own rates
+    would choose. ``point`` says what *this* threshold does; its ``shift``, added to the positive answer, makes
+    a greedy endpoint take this very decision in one query: b = -logit(threshold). ``confidence`` is how sure it
+    is that the threshold does what was asked for; ``None`` where only the estimate says so.
     """
 
-    thresholds: FloatArray
-    shifts: FloatArray
-    precision: Band
-    recall: Band
-    accuracy: Band
-    positive_rate: Band
-    false_positive: Band
-    false_negative: Band
-    negative_precision: Band
-    expected_cost: Band | None
-    level: float
-
-
-@dataclass(frozen=True, slots=True)
-class OperatingPoint:
-    """A threshold to deploy.
-
-    ``shift`` is what to add to the positive answer so that a greedy endpoint takes this very decision in
-    one query: b = -logit(threshold). ``threshold_interval`` is where the threshold lies that the population's
-    own rates would choose; the other intervals say what *this* threshold does. ``confidence`` is how sure
-    it is that the threshold does what was asked for; ``None`` where only the estimate says so.
-    """
-
-    threshold: float
-    shift: float
+    threshold: Estimate
+    point: OperatingPoint
     confidence: float | None
-    precision: float
-    recall: float
-    accuracy: float
-    positive_rate: float
-    threshold_interval: Interval
-    precision_interval: Interval
-    recall_interval: Interval
-    accuracy_interval: Interval
-    positive_rate_interval: Interval
-    expected_cost: float | None = None
-    expected_cost_interval: Interval | None = None
+    expected_cost: Estimate | None = None
+
+
+def operating_points(
+    thresholds: FloatArray, shifts: FloatArray, estimates: Callable[[RateFunction], tuple[Estimate, ...]]
+) -> tuple[OperatingPoint, ...]:
+    """What some thresholds do; ``estimates`` gives a quantity at each of them."""
+    columns = {name: estimates(quantity) for name, quantity in QUANTITIES.items()}
+    return tuple(
+        OperatingPoint(float(t), 0.0 + float(b), **{name: column[k] for name, column in columns.items()})
+        for k, (t, b) in enumerate(zip(thresholds, shifts, strict=True))
+    )
+
+
+def cost_curve(
+    cost_fp: float, cost_fn: float, estimates: Callable[[RateFunction], tuple[Estimate, ...]]
+) -> CostCurve:
+    """The expected cost at each threshold that ``estimates`` speaks of."""
+    return CostCurve(cost_fp, cost_fn, estimates(lambda rates: rates.cost(cost_fp, cost_fn)))
 
 
 def decision_rates(tables: FloatArray) -> Rates:
@@ -182,7 +164,7 @@ class Decisions:
         tested: FloatArray | None = None,
     ) -> Decisions:
         """From the joint tables of a fit; ``tested`` is left out where the tables are known."""
-        known = np.full(THRESHOLDS.size, np.inf) if tested is None else tested
+        known = np.full(GRID_THRESHOLDS.size, np.inf) if tested is None else tested
         return cls(decision_rates(population), decision_rates(draws), unseen, known)
 
     def lower(self, quantity: RateFunction, tail: float) -> FloatArray:
@@ -195,10 +177,15 @@ class Decisions:
         drawn = np.quantile(quantity(self.drawn), 1 - tail, axis=0)
         return np.asarray(np.maximum(drawn, self._extremes(quantity, tail).max(axis=0)))
 
-    def band(self, quantity: RateFunction, level: float) -> Band:
+    def estimates(self, quantity: RateFunction, level: float) -> tuple[Estimate, ...]:
         """The quantity at each threshold with its interval."""
         tail = (1 - level) / 2
-        return Band(quantity(self.rates), self.lower(quantity, tail), self.upper(quantity, tail))
+        values = np.broadcast_to(quantity(self.rates), self.tested.shape)
+        ends = self.lower(quantity, tail), self.upper(quantity, tail)
+        return tuple(
+            Estimate(finite(value), finite(low), finite(high), level)
+            for value, low, high in zip(values, *ends, strict=True)
+        )
 
     def next_right(self, decisions: int, level: float) -> FloatArray:
         """The share of so many positive decisions that will be right: low and high ends, (2, thresholds).
@@ -233,30 +220,6 @@ class Decisions:
         return np.stack([quantity(self.rates.joined_by(share, positive=p, decided=d)) for p, d in ways])
 
 
-def operating_curve(
-    decisions: Decisions,
-    thresholds: FloatArray,
-    level: float,
-    cost_fp: float | None,
-    cost_fn: float | None,
-) -> OperatingCurve:
-    """What some thresholds do; each is moved to the nearest edge of the grid."""
-    costs = _costs(cost_fp, cost_fn)
-    places = edge_of_threshold(thresholds) - 1
-    here = decisions.at(places)
-    bands = {name: here.band(quantity, level) for name, quantity in QUANTITIES.items()}
-    return OperatingCurve(
-        THRESHOLDS[places],
-        SHIFTS[places],
-        **bands,
-        false_positive=here.band(lambda rates: rates.false_positive, level),
-        false_negative=here.band(lambda rates: rates.false_negative, level),
-        negative_precision=here.band(lambda rates: rates.negative_precision, level),
-        expected_cost=None if costs is None else here.band(lambda rates: rates.cost(*costs), level),
-        level=level,
-    )
-
-
 def choose_threshold(
     decisions: Decisions,
     *,
@@ -267,20 +230,20 @@ def choose_threshold(
     confidence: float | None = 0.95,
     level: float = 0.95,
     max_shift: float = np.inf,
-) -> OperatingPoint:
-    """The operating point for exactly one of: a precision, a recall, a pair of costs."""
+) -> ChosenThreshold:
+    """The threshold for exactly one of: a precision, a recall, a pair of costs."""
     costs = _costs(cost_fp, cost_fn)
     if (precision is not None) + (recall is not None) + (costs is not None) != 1:
         raise InputError(
-            "operating_point: give exactly one of precision, recall, or both cost_fp and cost_fn"
+            "choose_threshold: give exactly one of precision, recall, or both cost_fp and cost_fn"
         )
     if confidence is not None and not 0.5 <= confidence < 1:
         raise InputError(f"confidence: must be at least 0.5 and below 1, got {confidence!r}")
-    usable = np.abs(SHIFTS) <= max_shift
+    usable = np.abs(GRID_SHIFTS) <= max_shift
     if not usable.any():
         raise NotIdentifiedError(f"max_shift: no threshold can be deployed within {max_shift:g}")
     decisions = decisions.at(np.flatnonzero(usable))
-    thresholds, shifts = THRESHOLDS[usable], SHIFTS[usable]
+    thresholds, shifts = GRID_THRESHOLDS[usable], GRID_SHIFTS[usable]
     tail = None if confidence is None or costs is not None else 1 - confidence
 
     def place(rates: Rates, reaches: npt.NDArray[np.bool_]) -> IntArray:
@@ -308,27 +271,16 @@ def choose_threshold(
     found = np.where(repeated < 0, 1.0, thresholds[repeated])
     here = decisions.at(np.array([best]))
 
-    def estimate(quantity: RateFunction) -> tuple[float, Interval]:
-        band = here.band(quantity, level)
-        return float(band.value[0]), Interval(float(band.low[0]), float(band.high[0]), level)
+    def estimates(quantity: RateFunction) -> tuple[Estimate, ...]:
+        return here.estimates(quantity, level)
 
-    right, found_share, correct, share = (estimate(one) for one in QUANTITIES.values())
-    cost, cost_interval = (None, None) if costs is None else estimate(lambda rates: rates.cost(*costs))
-    return OperatingPoint(
-        threshold=float(thresholds[best]),
-        shift=float(shifts[best]),
+    at = slice(best, best + 1)
+    low, high = percentile_interval(found, level)
+    return ChosenThreshold(
+        threshold=Estimate(float(thresholds[best]), low, high, level),
+        point=operating_points(thresholds[at], shifts[at], estimates)[0],
         confidence=None if tail is None else confidence,
-        precision=right[0],
-        recall=found_share[0],
-        accuracy=correct[0],
-        positive_rate=share[0],
-        threshold_interval=percentile_interval(found, level),
-        precision_interval=right[1],
-        recall_interval=found_share[1],
-        accuracy_interval=correct[1],
-        positive_rate_interval=share[1],
-        expected_cost=cost,
-        expected_cost_interval=cost_interval,
+        expected_cost=None if costs is None else cost_curve(*costs, estimates).expected[0],
     )
 
 
@@ -349,6 +301,17 @@ def _costs(cost_fp: float | None, cost_fn: float | None) -> tuple[float, float] 
         return None
     if cost_fp is None or cost_fn is None:
         raise InputError("cost_fp, cost_fn: give both or none")
+    return check_costs(cost_fp, cost_fn)
+
+
+def check_costs(cost_fp: float, cost_fn: float) -> tuple[float, float]:
+    """The two costs, if they are positive numbers."""
     if not (0 < cost_fp < np.inf and 0 < cost_fn < np.inf):
         raise InputError(f"cost_fp, cost_fn: must be positive, got {cost_fp!r} and {cost_fn!r}")
     return cost_fp, cost_fn
+
+
+def _share(part: FloatArray, whole: FloatArray) -> FloatArray:
+    """A part of a whole; NaN where there is no whole to speak of."""
+    with np.errstate(invalid="ignore", divide="ignore"):
+        return np.where(whole > 1e-12, part / whole, np.nan)

@@ -11,31 +11,28 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from blindcal.errors import NotIdentifiedError
+from blindcal.errors import InputError, NotIdentifiedError
 from blindcal.estimate import functionals as of
 from blindcal.estimate.checks import fraction, whole
 from blindcal.estimate.latent import LatentFit
 from blindcal.estimate.resampling import Resample, incidence, of_units, resampled_tables
-from blindcal.records import FloatArray, IntArray
+from blindcal.records import Estimate, FloatArray, IntArray
 
 _DRAWS = 300  # joint refits at most: they only tell how far the two errors go together
 
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """A quantity in two fits: the second's minus the first's, with an interval.
+    """A quantity in two fits, and the second's minus the first's.
 
     ``correlation`` is that of the two estimates' errors: near 0 pairing gains nothing, near 1 it gains all.
     """
 
     quantity: str
-    first: float
-    second: float
-    value: float
-    low: float
-    high: float
+    first: Estimate
+    second: Estimate
+    difference: Estimate
     correlation: float
-    level: float
 
 
 def differences(
@@ -47,7 +44,7 @@ def differences(
     level: float = 0.95,
     seed: int = 0,
 ) -> tuple[Difference, ...]:
-    """The second fit's figures minus the first's.
+    """The second fit's quantities minus the first's.
 
     Parameters
     ----------
@@ -71,32 +68,31 @@ def differences(
     """
     fraction(level, "level")
     whole(bins, "bins")
+    if not (first.resampling.size and second.resampling.size):
+        raise InputError("resamples: fits that are compared need at least 2, and one here has none")
     drawn = None if units is None else _jointly(first, second, units, seed)
     found = []
-    for name, (estimate, of_tables) in _figures(bins).items():
+    for name, of_tables in _quantities(bins).items():
         try:
-            a, b = estimate(first), estimate(second)
-            own = [fit.interval(name, level, bins=bins) for fit in (first, second)]
+            one, two = (getattr(fit.at(bins=bins, level=level), name) for fit in (first, second))
         except NotIdentifiedError:
             continue
+        a, b = float(one), float(two)
         r = 0.0 if drawn is None else _correlation(*(of_tables(tables) for tables in drawn))
-        low = b - a - _reach(b - own[1].low, own[0].high - a, r)
-        high = b - a + _reach(own[1].high - b, a - own[0].low, r)
-        found.append(Difference(name, a, b, b - a, low, high, r, level))
+        low = b - a - _reach(b - two.low, one.high - a, r)
+        high = b - a + _reach(two.high - b, a - one.low, r)
+        found.append(Difference(name, one, two, Estimate(b - a, low, high, level), r))
     return tuple(found)
 
 
-Estimates = dict[str, tuple[Callable[[LatentFit], float], Callable[[FloatArray], FloatArray]]]
-
-
-def _figures(bins: int) -> Estimates:
-    """Each quantity of a fit, and of joint tables."""
+def _quantities(bins: int) -> dict[str, Callable[[FloatArray], FloatArray]]:
+    """Each quantity that is compared, as a function of joint tables."""
     return {
-        "ece": (lambda fit: fit.ece(bins), lambda tables: of.ece(tables, bins)),
-        "accuracy": (lambda fit: fit.accuracy(), of.accuracy),
-        "auroc": (lambda fit: fit.auroc(), of.auroc),
-        "brier": (lambda fit: fit.brier().score, of.brier),
-        "log_loss": (lambda fit: fit.log_loss(), of.log_loss),
+        "ece": lambda tables: of.ece(tables, bins),
+        "accuracy": of.accuracy,
+        "auroc": of.auroc,
+        "brier": of.brier,
+        "log_loss": of.log_loss,
     }
 
 
@@ -105,7 +101,7 @@ def _jointly(
 ) -> tuple[FloatArray, FloatArray]:
     """Tables of both fits, refitted to the same resampled units."""
     count = 1 + int(max(one.max() for one in units))
-    size = min(_DRAWS, first.resamples, second.resamples)
+    size = min(_DRAWS, first.resampling.size, second.resampling.size)
     tables = []
     for turn, (fit, own) in enumerate(zip((first, second), units, strict=True)):
         resample = _following(

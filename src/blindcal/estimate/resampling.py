@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
 from typing import TypeAlias
 
 import numpy as np
 from scipy.sparse import csr_array
 
+from blindcal.errors import NotIdentifiedError
 from blindcal.estimate.grid import CELLS
 from blindcal.estimate.model import Ensemble, refit
 from blindcal.estimate.patterns import Patterns
@@ -17,6 +20,41 @@ from blindcal.records import FloatArray, IntArray
 Resample: TypeAlias = Callable[[int, np.random.Generator], FloatArray]
 
 _CHUNK = 2_000_000  # resamples are refitted so many (resample, pattern) pairs at a time
+
+
+@dataclass(frozen=True, eq=False)
+class Resampling:
+    """How a fit is refitted to resampled items, or to whole groups of them; done once, when first asked for.
+
+    ``groups`` is each item's group. ``size`` 0 stands for a fit that knows nothing of its own uncertainty.
+    """
+
+    patterns: Patterns
+    ensemble: Ensemble
+    size: int
+    seed: int
+    groups: IntArray | None = None
+
+    @cached_property
+    def draws(self) -> FloatArray:
+        """Joint tables of the population, one for each refit."""
+        if not self.size:
+            raise NotIdentifiedError("this fit was made without resamples, so nothing tells how sure it is")
+        resample = of_items(self.patterns) if self.incidence is None else of_units(self.incidence)
+        rng = np.random.default_rng(self.seed)
+        return resampled_tables(self.patterns, self.ensemble, self.size, rng, resample)
+
+    @cached_property
+    def incidence(self) -> csr_array | None:
+        """Items of each group (rows) that show each pattern (columns); ``None`` without groups."""
+        if self.groups is None:
+            return None
+        return incidence(self.groups, int(self.groups.max()) + 1, self.patterns)
+
+    @cached_property
+    def units(self) -> int:
+        """Number of independent units: groups, or items where there are none."""
+        return int(self.patterns.n) if self.groups is None else np.unique(self.groups).size
 
 
 def resampled_tables(

@@ -13,10 +13,10 @@ import numpy as np
 
 from blindcal.errors import InputError
 from blindcal.estimate.checks import ArrayLike, labels_array, probabilities, whole
-from blindcal.records import FloatArray
+from blindcal.records import Estimate, FloatArray
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False, eq=False)
 class BinnedCalibration:
     """Signed gaps per bin and what they add up to.
 
@@ -34,10 +34,14 @@ class BinnedCalibration:
     gaps: FloatArray
     counts: FloatArray
 
+    def __repr__(self) -> str:
+        items = int(self.counts.sum())
+        return f"BinnedCalibration({items:,} items, {self.gaps.size} bins, ECE {float(self.ece):.4f})"
+
     @property
-    def ece(self) -> float:
-        """Expected calibration error: the sum of absolute gaps."""
-        return float(np.abs(self.gaps).sum())
+    def ece(self) -> Estimate:
+        """Expected calibration error, the sum of absolute gaps; known, so that it has no interval."""
+        return Estimate(float(np.abs(self.gaps).sum()))
 
 
 def bin_edges(bins: int) -> FloatArray:
@@ -68,7 +72,7 @@ def binned_ece(
 
     Examples
     --------
-    >>> round(binned_ece([1, 0, 1, 1], [0.9, 0.2, 0.7, 0.95], bins=5).ece, 4)
+    >>> round(binned_ece([1, 0, 1, 1], [0.9, 0.2, 0.7, 0.95], bins=5).ece.value, 4)
     0.1625
     """
     y = labels_array(labels)

@@ -7,36 +7,20 @@ inverts a test instead: which error, had it been the true one, would make the ob
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import ArrayLike
-from scipy.special import expit, logit, ndtr
+from scipy.special import expit, gammaincc, logit, ndtr
 
 from blindcal.records import FloatArray
 
 
-@dataclass(frozen=True, slots=True)
-class Interval:
-    """A confidence interval; it unpacks as ``low, high``."""
-
-    low: float
-    high: float
-    level: float
-
-    def __iter__(self) -> Iterator[float]:
-        return iter((self.low, self.high))
-
-    def __contains__(self, value: float) -> bool:
-        return bool(self.low <= value <= self.high)
-
-
-def percentile_interval(draws: FloatArray, level: float) -> Interval:
+def percentile_interval(draws: FloatArray, level: float) -> tuple[float, float]:
     """The central part of the draws."""
     tail = (1 - level) / 2
     low, high = np.quantile(draws, [tail, 1 - tail])
-    return Interval(float(low), float(high), level)
+    return float(low), float(high)
 
 
 def stretched(low: ArrayLike, high: ArrayLike, factor: float) -> tuple[FloatArray, FloatArray]:
@@ -46,7 +30,7 @@ def stretched(low: ArrayLike, high: ArrayLike, factor: float) -> tuple[FloatArra
     return np.asarray(expit(below - more)), np.asarray(expit(above + more))
 
 
-def absolute_sum_interval(estimate: FloatArray, draws: FloatArray, level: float) -> Interval:
+def absolute_sum_interval(estimate: FloatArray, draws: FloatArray, level: float) -> tuple[float, float]:
     """Confidence interval for sum |delta|, given an estimate of delta and draws around it.
 
     Parameters
@@ -88,17 +72,17 @@ def absolute_sum_interval(estimate: FloatArray, draws: FloatArray, level: float)
 
     positive = scale > 0
     if not positive.any():
-        return Interval(observed, observed, level)
+        return observed, observed
     vanish = float((size[positive] / scale[positive]).max())
     low = 0.0 if down(vanish) >= 0 else float(candidate(-brentq(down, 0.0, vanish, xtol=1e-4)).sum())
     above = float(np.quantile(np.abs(draws).sum(axis=1), 1 - tail))
     if up(0.0) <= 0:
-        return Interval(low, max(observed, above), level)
+        return low, max(observed, above)
     far = 4.0
     while up(far) > 0:
         far *= 2
     high = float(candidate(brentq(up, 0.0, far, xtol=1e-4)).sum())
-    return Interval(low, max(high, above), level)
+    return low, max(high, above)
 
 
 def unseen_share(units: float, level: float) -> float:
@@ -134,3 +118,15 @@ def quadratic_pvalue(statistic: float, weights: FloatArray) -> float:
     if root == 0 or spread == 0:
         return 0.5
     return float(np.clip(ndtr(-(root + np.log(spread / root) / root)), 0.0, 1.0))
+
+
+def heterogeneity_pvalue(values: Sequence[FloatArray], covariances: Sequence[FloatArray]) -> float:
+    """P-value of "all these estimates have one mean": Cochran's Q around their precision-weighted mean."""
+    size = values[0].size
+    floor = 1e-9 * np.eye(size)  # a component that no item reaches has no noise, and says nothing
+    precisions = [np.linalg.inv(covariance + floor) for covariance in covariances]
+    total = sum(precisions, np.zeros((size, size)))
+    weighted = sum((p @ x for p, x in zip(precisions, values, strict=True)), np.zeros(size))
+    mean = np.linalg.solve(total, weighted)
+    q = sum(float((x - mean) @ p @ (x - mean)) for p, x in zip(precisions, values, strict=True))
+    return float(gammaincc(size * (len(values) - 1) / 2, q / 2))  # chi-square with size * (k - 1) degrees

@@ -1,4 +1,4 @@
-"""Data sets by name: the paper's two, questions made by code, and anything on the Hugging Face Hub.
+"""Data sets by name: the paper's two, the built-in questions, and anything on the Hugging Face Hub.
 
 A set that blindcal knows is one :class:`DataSet`: where it is, what its files are called, one template,
 and how a row becomes labelled questions. Its items are the same whichever way they come: ids count the
@@ -11,11 +11,12 @@ import csv
 import json
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from blindcal.errors import InputError, MissingExtraError
-from blindcal.items import generated, hub
+from blindcal.items import hub
 from blindcal.items.files import WORDS_FIELD, Items, RecordFormat, collect, load
 from blindcal.items.hub import HubDataSet
 from blindcal.items.record_files import READERS, Record, read_records
@@ -23,6 +24,7 @@ from blindcal.text import printable
 
 LETTERS = "ABCD"
 BUILTIN, BUILTIN_SIZE = "builtin", 1000
+FAMILIES = ("numbers", "letters", "dates", "lists", "logic", "kinds", "facts", "events", "reviews")
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,13 +51,17 @@ class DataSet:
             for record in self.questions(_counted(source, self.rows)):
                 yield {**record, WORDS_FIELD: "/".join(self.words)}
         except InputError as error:
-            raise InputError(f"{self.name}: {error}") from None
+            raise error.prefixed(f"{self.name}: ") from None
 
     def _hosted(self) -> Iterator[Record]:
         try:
             yield from hub.records(self.hosted)
         except MissingExtraError as error:
-            raise MissingExtraError(f"{error}; or give --data-dir FOLDER with its files") from None
+            raise MissingExtraError(
+                error.message,
+                remedy=f"{error.remedy}, or name the folder of its files with {{data_dir}}",
+                options={"data_dir": ...},
+            ) from None
 
     def _local(self, folder: Path) -> Iterator[Record]:
         for path in self._files(folder):
@@ -65,13 +71,14 @@ class DataSet:
         if folder.is_file():
             return [folder]
         if not folder.is_dir():
-            raise InputError(f"--data-dir {folder}: no such folder")
+            raise InputError("{data_dir}: no such folder", options={"data_dir": str(folder)})
         for pattern in self.files:
             if found := [path for path in sorted(folder.glob(pattern)) if _readable(path)]:
                 return found
         raise InputError(
-            f"--data-dir {folder}: none of its files is there; they are looked for as "
-            f"{', '.join(self.files)} ({', '.join(READERS)}, .gz)"
+            "{data_dir}: none of its files is there; they are looked for as "
+            f"{', '.join(self.files)} ({', '.join(READERS)}, .gz)",
+            options={"data_dir": str(folder)},
         )
 
 
@@ -103,7 +110,7 @@ def _mmlu(rows: Iterable[Record]) -> Iterator[Record]:
                 }
 
 
-#: The sets that are known by name, beside the questions made by code.
+#: The sets that are known by name, beside the built-in questions.
 SETS = {
     one.name: one
     for one in (
@@ -156,7 +163,6 @@ def open_items(
     source: str | Path,
     reading: RecordFormat | None = None,
     *,
-    data_dir: str | Path | None = None,
     scratch: Path | None = None,
 ) -> Items:
     """The items of a file or of a named set.
@@ -167,8 +173,6 @@ def open_items(
         A file (see :func:`blindcal.items.files.load`), a name in `NAMES`, or ``hf:NAME[:CONFIG][@SPLIT]``.
     reading : RecordFormat, optional
         How records become items. Known sets have a template of their own, which another one replaces.
-    data_dir : path, optional
-        The folder that holds a known set's files, instead of the Hugging Face Hub.
     scratch : Path, optional
         Where a temporary copy goes.
     """
@@ -179,32 +183,34 @@ def open_items(
     name = str(source)
     if name in SETS:
         reading = replace(reading, template=reading.template or SETS[name].template)
-    return collect(name, records(name, data_dir=data_dir), reading, scratch=scratch)
+    return collect(name, records(name, data_dir=reading.data_dir), reading, scratch=scratch)
 
 
 def records(name: str, *, data_dir: str | Path | None = None) -> Iterator[Record]:
     """The records of a named set, as they come, before any template."""
     if data_dir is not None and name not in SETS:
-        raise InputError(f"--data-dir is for {' and '.join(SETS)}, not for {printable(name)}")
+        raise InputError(
+            f"{{data_dir}} is for {' and '.join(SETS)}, not for {printable(name)}", options={"data_dir": ...}
+        )
     if name.startswith(hub.PREFIX):
         return hub.records(HubDataSet.parse(name))
     if name == BUILTIN:
-        return builtin(BUILTIN_SIZE)
+        return builtin()
     if name in SETS:
         return SETS[name].records(None if data_dir is None else Path(data_dir))
     raise InputError(f"{printable(name)}: no set of this name; {_listed()}")
 
 
-def builtin(n: int, seed: int = 0) -> Iterator[Record]:
-    """Questions made by code."""
-    for item in generated.generate(n, seed=seed):
-        # Not "group": an audit takes items of a group for repeats of one thing, and families are not that.
-        yield {
-            "id": item.id,
-            "prompt": item.messages[0].content,
-            "label": item.label,
-            "family": item.group,
-        }
+def builtin(n: int = BUILTIN_SIZE) -> Iterator[Record]:
+    """The first `n` built-in questions, which ship with the package.
+
+    Their ``family`` is not called ``group``: an audit takes the items of a group for repeats of one thing.
+    """
+    if not 1 <= n <= BUILTIN_SIZE:
+        raise InputError(
+            f"n must be between 1 and {BUILTIN_SIZE:,}, the number of built-in questions, not {n:,}"
+        )
+    return islice(read_records(Path(__file__).with_name("builtin.jsonl.gz")), n)
 
 
 def _listed() -> str:
@@ -218,8 +224,9 @@ def _counted(rows: Iterable[Record], wanted: int) -> Iterator[Record]:
         yield row
     if count != wanted:
         raise InputError(
-            f"has {wanted:,} rows and not {count:,}: this is another split, or not all of it; "
-            "audit it as a file of your own, with --template"
+            f"has {wanted:,} rows and not {count:,}: this is another split, or not all of it; ",
+            remedy="audit it as a file of your own, with a {template}",
+            options={"template": ...},
         )
 
 

@@ -38,29 +38,30 @@ _LABELS = {"0": 0, "1": 1, "false": 0, "true": 1, "no": 0, "yes": 1}
 _PLACEHOLDER = re.compile(r"\{\{|\}\}|\{([^{}]*)\}")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RecordFormat:
     """How a record becomes an item: which fields mean what, and how the prompt is made.
 
     ``template`` is plain text with ``{field}`` for the record's fields and ``{{`` for a brace; nothing
-    in a record is ever expanded again. ``labels`` adds words for 0 and 1 to the usual ones.
-    ``role`` is ``user`` for chat and ``prompt`` for plain completions. ``part_field`` is what a result is
-    to be broken down by.
+    in a record is ever expanded again. ``label_map`` adds words for 0 and 1 to the usual ones.
+    ``role`` is ``user`` for chat and ``prompt`` for plain completions. ``by_field`` is what a result is
+    broken down by. ``data_dir`` is where the files of a set known by name are.
     """
 
     template: str | None = None
-    labels: Mapping[str, int] | None = None
+    system: str | None = None
+    label_map: Mapping[str, int] | None = None
     label_field: str = "label"
     id_field: str = "id"
     group_field: str = "group"
-    system: str | None = None
+    by_field: str | None = None
+    data_dir: str | None = None
     role: str = "user"
-    part_field: str | None = None
 
     def __post_init__(self) -> None:
         if self.system is not None and self.role == "prompt":
             raise InputError("system: plain completions have no system message; put it in the template")
-        for word, label in (self.labels or {}).items():
+        for word, label in (self.label_map or {}).items():
             if label not in (0, 1):
                 raise InputError(f"label map: {printable(word)!r} must map to 0 or 1, not {label!r}")
         if self.template is not None and not self.fields:
@@ -91,23 +92,24 @@ class RecordFormat:
             raise InputError(f"field {self.label_field!r} is missing{_among(record)}")
         value = record[self.label_field]
         word = str(value).strip()
-        own = self.labels or {}
+        own = self.label_map or {}
         short = word[0] if word in ("0.0", "1.0") else word  # as a column of floats is written
         mapped = own.get(word, own.get(short, _LABELS.get(short.lower())))
         if mapped is None or isinstance(value, list | dict):
             raise InputError(
-                f"field {self.label_field!r} must be 0/1, true/false or yes/no, not {printable(word, 40)!r}; "
-                "map other words with a label map (--label-map)"
+                f"field {self.label_field!r} must be 0/1, true/false or yes/no, not {printable(word, 40)!r}",
+                remedy="map other words to 0 and 1 with {label_map}",
+                options={"label_map": ...},
             )
         return mapped
 
     def _part(self, record: Record) -> str | None:
-        if self.part_field is None:
+        if self.by_field is None:
             return None
-        if self.part_field not in record:
-            raise InputError(f"field {printable(self.part_field, 40)!r} is missing{_among(record)}")
-        value = record[self.part_field]
-        return None if value is None or value == "" else _scalar(value, self.part_field)
+        if self.by_field not in record:
+            raise InputError(f"field {printable(self.by_field, 40)!r} is missing{_among(record)}")
+        value = record[self.by_field]
+        return None if value is None or value == "" else _scalar(value, self.by_field)
 
     def _messages(self, record: Record) -> tuple[Message, ...]:
         said: tuple[Message, ...]
@@ -119,7 +121,9 @@ class RecordFormat:
             said = (Message(self.role, _scalar(record["prompt"], "prompt")),)
         else:
             raise InputError(
-                f"needs a field 'prompt' or 'messages', or a template (--template){_among(record)}"
+                f"needs a field 'prompt' or 'messages'{_among(record)}",
+                remedy="or a {template} that makes the prompt from other fields",
+                options={"template": ...},
             )
         return said if self.system is None else (Message("system", self.system), *said)
 
@@ -219,7 +223,7 @@ class Items:
     @property
     def parts(self) -> tuple[str | None, ...] | None:
         """The part of every item; ``None`` where no record was asked for one."""
-        if self._reading.part_field is None:
+        if self._reading.by_field is None:
             return None
         names = [None, *self._part_names]
         return tuple(names[number] for number in self._part_numbers)
@@ -255,12 +259,12 @@ class Items:
         self.characters += sum(len(message.content) for message in item.messages)
 
     def _add_part(self, name: str | None) -> None:
-        if self._reading.part_field is None:
+        if self._reading.by_field is None:
             return
         number = 0 if name is None else self._part_names.setdefault(name, len(self._part_names) + 1)
         if number > MOST_PARTS:
             raise InputError(
-                f"field {printable(self._reading.part_field, 40)!r} has more than {MOST_PARTS} values: "
+                f"field {printable(self._reading.by_field, 40)!r} has more than {MOST_PARTS} values: "
                 "too many to break a result down by"
             )
         self._part_numbers.append(number)
@@ -333,7 +337,7 @@ def _gather(items: Items, lines: Iterable[tuple[str, bytes]], *, copy: bool) -> 
         items._check()
     except InputError as error:
         items.close()
-        raise error if str(error).startswith(str(path)) else InputError(f"{path}, {at}: {error}") from None
+        raise error if error.message.startswith(str(path)) else error.prefixed(f"{path}, {at}: ") from None
     except UNREADABLE as error:
         items.close()
         raise InputError(f"{path}, after {at}: {unreadable(error)}") from None

@@ -52,7 +52,7 @@ def records(hosted: HubDataSet) -> Iterator[Record]:
         import datasets
     except ImportError:
         raise MissingExtraError(
-            f"{hosted}: loading from Hugging Face needs datasets: pip install 'blindcal[data]'"
+            f"{hosted}: loading from Hugging Face needs datasets", remedy="pip install 'blindcal[data]'"
         ) from None
     with _explained(hosted), _quiet():
         loaded = datasets.load_dataset(hosted.name, hosted.config, split=hosted.split)
@@ -85,9 +85,10 @@ def _explained(hosted: HubDataSet) -> Iterator[None]:
         ) from None
     except (ConnectionError, TimeoutError):
         raise InputError(
-            f"{hosted}: the Hugging Face Hub cannot be reached. Without a network, download the set's files "
-            "elsewhere and name them: --data-dir FOLDER for a set that blindcal knows, "
-            f"{PREFIX}FOLDER[@SPLIT] for any other"
+            f"{hosted}: the Hugging Face Hub cannot be reached",
+            remedy="without a network, download the set's files elsewhere and name their folder: {data_dir} "
+            f"for a set that blindcal knows, {PREFIX}FOLDER[@SPLIT] for any other",
+            options={"data_dir": ...},
         ) from None
     except (ValueError, RuntimeError, OSError) as error:
         raise InputError(f"{hosted}: {printable(' '.join(str(error).split()), 300)}") from None

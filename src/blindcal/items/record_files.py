@@ -33,7 +33,7 @@ def read_records(path: Path) -> Iterator[Record]:
             if line.strip():
                 yield decode(line)
     except InputError as error:
-        raise InputError(f"{path}, {at}: {error}") from None
+        raise error.prefixed(f"{path}, {at}: ") from None
     except UNREADABLE as error:
         raise InputError(f"{path}, after {at}: {unreadable(error)}") from None
 

@@ -125,8 +125,9 @@ def answers_in(path: Path, tokens: Sequence[Token], words: tuple[str, str] | Non
     spellings = ", ".join(repr(token.text) for token in tokens)
     named = " or ".join(f"{positive} and {negative}" for positive, negative in wanted)
     raise InputError(
-        f"{path}: no columns for {printable(named, 80)}; name the words with --positive and --negative, "
-        f"among {printable(spellings, 200)}"
+        f"{path}: no columns for {printable(named, 80)}",
+        remedy=f"name the words with {{positive}} and {{negative}}, among {printable(spellings, 200)}",
+        options={"positive": ..., "negative": ...},
     )
 
 

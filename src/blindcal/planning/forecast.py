@@ -2,7 +2,7 @@
 
 For an assumed shape the counts that a design leads one to expect can be written down, and one fit to them
 tells how far estimates scatter: its curvature is the information that such answers hold (METHOD 4). So a
-promise costs a tenth of a second, whatever the number of items. docs/plan.md holds promises against
+forecast takes a tenth of a second, whatever the number of items. docs/plan.md compares forecasts with the
 outcomes of many simulated audits.
 """
 
@@ -25,13 +25,10 @@ from blindcal.estimate.patterns import Patterns, count_patterns
 from blindcal.estimate.resampling import of_items
 from blindcal.estimate.truth import bin_edges
 from blindcal.estimate.uncertainty import absolute_sum_interval, quadratic_pvalue, unseen_share
-from blindcal.methods import FITTED
+from blindcal.methods import FITTED, METHODS, SIMULABLE
 from blindcal.planning.shapes import Shape
 from blindcal.records import AnswerTable, FloatArray, IntArray
 from blindcal.simulation.simulate import log_odds, respond
-
-#: Methods whose outcome follows from the hidden probabilities; what is stated in words does not.
-METHODS = tuple(name for name, method in design.METHODS.items() if method.reads != "stated")
 
 _COARSE = 4  # every fourth edge of the grid stands for the thresholds: plenty for what is smooth
 _DRAWS = 1200
@@ -39,19 +36,20 @@ _AUDITS = 12  # imagined estimates whose intervals are averaged
 _BENT, _REFITS = 1000, 120  # items and refits that show how far estimates are from linear
 _ROUGHLY = 1e-3  # log-likelihood units that a fit may leave unclaimed: far less than what answers leave open
 _REHEARSED = 3000  # items of the rehearsal that says what further queries are worth
-_STEPS = (1.5, 2.0, 3.0, 4.0, 6.0, 8.0)  # queries an item at which it is looked at
-#: Queries an item up to which fits are promised; long before, only the labels' own noise is left.
-MOST = _STEPS[-1]
+_STEPS = (1.5, 2.0, 3.0, 4.0, 6.0, 8.0)  # queries per item at which it is looked at
+#: Most queries per item for which fits are forecast; long before, only the labels' own noise is left.
+MAX_QUERIES = _STEPS[-1]
 _ALPHA = 0.05  # of the test whose power is meant
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Forecast:
-    """What an audit of so many items is expected to find out about a model of the assumed shape.
+    """What an audit is expected to find out about a model of the assumed shape.
 
-    ``half_width`` is that of the interval for the ECE, ``None`` for methods that give none; ``error`` the
-    mean distance of the estimate from the population's ECE, which it exceeds by ``error_95`` once in twenty;
-    ``power`` the chance that the test of perfect calibration finds the departure (p < 0.05).
+    ``queries`` is the mean number per item and ``ece`` that of the population. ``half_width`` is that of the
+    interval for the ECE, ``None`` for methods that give none; ``error`` is the mean distance of the estimate
+    from the population's ECE, and ``error_95`` the distance exceeded once in twenty audits; ``power`` is the
+    chance that the test of perfect calibration finds the departure (p < 0.05).
     """
 
     method: str
@@ -63,6 +61,16 @@ class Forecast:
     half_width: float | None
     power: float | None
 
+    def __repr__(self) -> str:
+        return f"Forecast({self.items:,} items, {self.queries:g} queries per item, {self.summary})"
+
+    @property
+    def summary(self) -> str:
+        """What is expected, in short."""
+        width = "" if self.half_width is None else f" ± {self.half_width:.4f}"
+        power = "" if self.power is None else f", power {self.power:.0%}"
+        return f"{self.method}: ECE {self.ece:.4f}{width}{power}"
+
 
 def forecast(
     shape: Shape,
@@ -72,7 +80,7 @@ def forecast(
     *,
     bins: int = 5,
     level: float = 0.95,
-    tested: bool = True,
+    with_power: bool = True,
 ) -> Forecast:
     """What to expect of one audit.
 
@@ -81,35 +89,35 @@ def forecast(
     shape : Shape
         What is assumed of the model.
     method : str
-        One of :data:`METHODS`.
+        A method whose answers follow from probabilities.
     n, queries : int, float
-        Items, and mean queries an item; below one, only a part of the items is asked.
+        Items, and mean queries per item; below one, only some of the items are asked.
     bins, level : int, float
-        Of the ECE, and of its interval.
-    tested : bool
-        Whether the power of the test is wanted too, which takes as long again.
+        Bins of the ECE, and confidence level of its interval.
+    with_power : bool
+        Forecast the power of the test too, which takes as long again.
     """
-    if method not in METHODS:
-        raise InputError(f"method: can be promised for {', '.join(METHODS)}, got {method!r}")
+    if method not in SIMULABLE:
+        raise InputError(f"method: can be planned for {', '.join(SIMULABLE)}, got {method!r}")
     if method == "extraction" and queries != int(queries):
-        raise InputError(f"queries: extraction asks a whole number of queries an item, got {queries!r}")
+        raise InputError(f"queries: extraction asks a whole number of queries per item, got {queries!r}")
     if method not in FITTED:
         estimates = _face_value(shape, method, n, queries, bins)
-        return _promised(shape, method, n, queries, bins, estimates, None, None)
-    if queries > MOST:
+        return _forecast(shape, method, n, queries, bins, estimates, None, None)
+    if queries > MAX_QUERIES:
         raise InputError(
-            f"queries: what {method} finds out is promised for up to {MOST:g} an item, got {queries:g}; "
+            f"queries: {method} can be planned with at most {MAX_QUERIES:g} per item, got {queries:g}; "
             "more would hardly tell more"
         )
     asked = max(1.0, min(queries, 1.0) * n)
-    key = _ByTable(shape)
+    key = _ShapeKey(shape)
     found = _scatter(key, method, _rounded(asked), queries, bins)
-    power = _power(key, method, asked, queries) if tested else None
+    power = _power(key, method, asked, queries) if with_power else None
     half_width = _mean_width(found, asked, level) / 2
-    return _promised(shape, method, n, queries, bins, found.estimates, half_width, power)
+    return _forecast(shape, method, n, queries, bins, found.estimates, half_width, power)
 
 
-def _promised(
+def _forecast(
     shape: Shape,
     method: str,
     n: int,
@@ -132,10 +140,10 @@ def _promised(
     )
 
 
-# -- latent and temperature: one fit to expected counts -------------------------------------------
+# Latent and temperature: one fit to expected counts
 
 
-class _ByTable:
+class _ShapeKey:
     """A shape as a key of a cache."""
 
     def __init__(self, shape: Shape) -> None:
@@ -145,7 +153,7 @@ class _ByTable:
         return hash(self.table.tobytes())
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, _ByTable) and np.array_equal(self.table, other.table)
+        return isinstance(other, _ShapeKey) and np.array_equal(self.table, other.table)
 
 
 @dataclass(frozen=True, eq=False)
@@ -161,12 +169,12 @@ class _Scatter:
 
 
 def _rounded(n: float) -> float:
-    """So many items that promises for nearly as many are the same, and found once."""
+    """A number of items rounded so that forecasts for nearly as many are the same, and made once."""
     return float(f"{n:.3g}")
 
 
 @lru_cache(maxsize=128)
-def _scatter(key: _ByTable, method: str, n: float, queries: float, bins: int) -> _Scatter:
+def _scatter(key: _ShapeKey, method: str, n: float, queries: float, bins: int) -> _Scatter:
     if method != "latent" or queries <= 1:
         draws = _gap_draws(_fitted(_expected(key.table, method, n, queries)), bins)
         centre = draws.mean(axis=0)
@@ -174,7 +182,7 @@ def _scatter(key: _ByTable, method: str, n: float, queries: float, bins: int) ->
         bend = 1 + (_bend(key, method) - 1) * min(2.0, np.sqrt(_BENT / n))
         return _Scatter(centre + (draws - centre) * bend)
     if queries in _STEPS:
-        # Several answers an item leave little to the prior: the scatter shrinks with the root of n.
+        # Several answers per item leave little to the prior: the scatter shrinks with the root of n.
         draws = _rehearsed(key, queries, bins)
         off = (draws - draws.mean(axis=0)) * np.sqrt(_REHEARSED / n)
         return _Scatter(of.gaps(key.table, bins) + off)
@@ -190,12 +198,12 @@ def _fitted(patterns: Patterns) -> Ensemble:
 
 
 @lru_cache(maxsize=16)
-def _bend(key: _ByTable, method: str) -> float:
+def _bend(key: _ShapeKey, method: str) -> float:
     """How much more estimates scatter because they are not quite linear: by real refits, once.
 
     Each refit is held against what it would be if it were linear, so that a hundred tell.
     """
-    patterns = _expected(key.table, method, _BENT, design.METHODS[method].queries)
+    patterns = _expected(key.table, method, _BENT, METHODS[method].queries)
     ensemble, rng = _fitted(patterns), np.random.default_rng(0)
     which = rng.choice(ensemble.weights.size, size=_REFITS, p=ensemble.weights)
     precision = np.array([mode.precision for mode in ensemble.modes])[which]
@@ -217,7 +225,7 @@ def _expected(table: FloatArray, method: str, n: float, queries: float) -> Patte
 
 
 def _thresholds(table: FloatArray, n: float) -> Patterns:
-    """Expected counts of one threshold query an item, asked as :class:`LatentDesign` does."""
+    """Expected counts of one threshold query per item, asked as :class:`LatentDesign` does."""
     edges = np.arange(2, CELLS, _COARSE)
     middles = np.concatenate([[0.0], (EDGES_P[edges[1:]] + EDGES_P[edges[:-1]]) / 2, [1.0]])
     pilot = design.PILOT if n >= design.LEAST_PILOT else 1.0
@@ -276,7 +284,7 @@ def _outcomes(times: int) -> Iterator[tuple[int, tuple[int, ...]]]:
 
 
 def _curve(start: int, times: int, positives: tuple[int, ...]) -> FloatArray:
-    """P(so many positive answers at each temperature | cell)."""
+    """P(this many positive answers at each temperature | cell)."""
     heats = np.array(design.TEMPERATURES)
     asked = np.bincount((start + np.arange(times)) % heats.size, minlength=heats.size)
     chance = expit(MID_S[:, None] / heats)
@@ -290,7 +298,7 @@ def _log_binomial(n: IntArray, k: IntArray, p: FloatArray) -> FloatArray:
 def _gap_draws(ensemble: Ensemble, bins: int) -> FloatArray:
     """Draws of the gaps, linear in the coefficients, whose spread is the information's.
 
-    The same normal numbers, in pairs of opposite sign, serve every fit: promises for neighbouring numbers of
+    The same normal numbers, in pairs of opposite sign, serve every fit: forecasts for neighbouring numbers of
     items then differ by what they should and not by chance.
     """
     half = np.random.default_rng(0).standard_normal((_DRAWS // 2, bins))
@@ -322,16 +330,13 @@ def _mean_width(found: _Scatter, n: float, level: float) -> float:
 
 def _width(gaps: FloatArray, draws: FloatArray, n: float, level: float) -> float:
     """Width of the interval around one imagined estimate, an unseen part of the population included."""
-    found, value, unseen = (
-        absolute_sum_interval(gaps, draws, level),
-        np.abs(gaps).sum(),
-        unseen_share(n, level),
-    )
-    low, high = (1 - unseen) * value, (1 - unseen) * value + unseen
-    return float(min(1.0, max(found.high, high)) - max(0.0, min(found.low, low)))
+    low, high = absolute_sum_interval(gaps, draws, level)
+    value, unseen = np.abs(gaps).sum(), unseen_share(n, level)
+    least, most = (1 - unseen) * value, (1 - unseen) * value + unseen
+    return float(min(1.0, max(high, most)) - max(0.0, min(low, least)))
 
 
-def _power(key: _ByTable, method: str, n: float, queries: float) -> float:
+def _power(key: _ShapeKey, method: str, n: float, queries: float) -> float:
     """Chance that the test of perfect calibration rejects."""
     if method != "latent":
         return _rejected(key, method, _rounded(n), queries)
@@ -339,9 +344,9 @@ def _power(key: _ByTable, method: str, n: float, queries: float) -> float:
 
 
 @lru_cache(maxsize=128)
-def _rejected(key: _ByTable, method: str, n: float, queries: float) -> float:
+def _rejected(key: _ShapeKey, method: str, n: float, queries: float) -> float:
     """How often the score test rejects if answers follow the expected counts, by drawing its statistic."""
-    from scipy.optimize import brentq  # slow to import, and needed for a promise only
+    from scipy.optimize import brentq  # slow to import, and needed for a forecast only
 
     patterns = _expected(key.table, method, n, queries)
     departures = link_scores(patterns)
@@ -358,15 +363,15 @@ def _rejected(key: _ByTable, method: str, n: float, queries: float) -> float:
     return float((np.einsum("ij,jk,ik->i", totals, inner, totals) > critical).mean())
 
 
-# -- what further queries are worth --------------------------------------------------------------
+# What further queries are worth
 
 
 def worth(shape: Shape, queries: float) -> float:
-    """How many items asked once an item is worth that is asked ``queries`` times by `latent`, roughly."""
-    return _worth(_ByTable(shape), queries)
+    """How many items asked once one item asked ``queries`` times by `latent` is worth, roughly."""
+    return _worth(_ShapeKey(shape), queries)
 
 
-def _worth(key: _ByTable, queries: float) -> float:
+def _worth(key: _ShapeKey, queries: float) -> float:
     if queries <= 1:
         return 1.0
     n = float(_REHEARSED)
@@ -375,35 +380,36 @@ def _worth(key: _ByTable, queries: float) -> float:
 
 
 @lru_cache(maxsize=32)
-def _rehearsed(key: _ByTable, queries: float, bins: int) -> FloatArray:
+def _rehearsed(key: _ShapeKey, queries: float, bins: int) -> FloatArray:
     """Draws of the gaps after a rehearsed audit.
 
     Which follow-ups are asked depends on the answers, and so no counts can be expected without them.
     """
-    labels, _ = _cast(key)
+    labels, _ = _spread_items(key)
     done = _rehearsal(key, queries)
     patterns = count_patterns(labels, done.shifts, done.temperatures, done.answers, done.items)
     return _gap_draws(_fitted(patterns), bins)
 
 
-def _cast(key: _ByTable) -> tuple[IntArray, FloatArray]:
+def _spread_items(key: _ShapeKey) -> tuple[IntArray, FloatArray]:
     """Items that lie evenly over a shape."""
     return Shape("", key.table).spread(_REHEARSED, np.random.default_rng(0))
 
 
 @lru_cache(maxsize=32)
-def _rehearsal(key: _ByTable, queries: float) -> AnswerTable:
+def _rehearsal(key: _ShapeKey, queries: float) -> AnswerTable:
     """The answers of one audit up to a budget, one of the steps."""
-    labels, p = _cast(key)
+    labels, p = _spread_items(key)
     before = [step for step in _STEPS if step < queries]
-    answered = _rehearsal(key, before[-1]) if before else AnswerTable.empty()
-    plan = design.LatentDesign(labels, MOST, 0)
-    while len(answered) < queries * _REHEARSED and (asked := plan.next_round(answered)) is not None:
-        answered = answered.with_round(asked, respond(log_odds(p), asked, np.random.default_rng(0)))
-    return answered
+    return design.answer_design(
+        design.LatentDesign(labels, MAX_QUERIES, 0),
+        lambda asked, _: respond(log_odds(p), asked, np.random.default_rng(0)),
+        answered=_rehearsal(key, before[-1]) if before else None,
+        enough=queries * _REHEARSED,
+    )
 
 
-# -- methods that take answers at face value -----------------------------------------------------
+# Methods that take answers at face value
 
 
 def _face_value(shape: Shape, method: str, n: int, queries: float, bins: int) -> FloatArray:

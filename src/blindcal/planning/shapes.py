@@ -20,12 +20,15 @@ from blindcal.estimate.patterns import Patterns
 from blindcal.records import FloatArray, IntArray
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Shape:
     """A joint table over (label, cell), label 0 first, that sums to one."""
 
     name: str
     table: FloatArray
+
+    def __repr__(self) -> str:
+        return f"Shape({self.name!r}, ECE {self.ece():.4f})"
 
     def ece(self, bins: int = 5) -> float:
         """The population's binned ECE."""

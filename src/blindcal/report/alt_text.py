@@ -1,77 +1,102 @@
-"""What each figure shows, in words for who cannot see it: its shape in a few numbers, not its kind alone."""
+"""A description of each figure for people who cannot see it: its shape in a few numbers."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from blindcal.results.result import AuditResult, Bin, Confidence, CostCurve, Operating, Part
+from blindcal.estimate.findings import Bin, ConfidenceHistogram, CostCurve, Curve, OperatingPoint, Part
+from blindcal.records import Estimate
 from blindcal.text import printable
 
-_AT = (0.1, 0.3, 0.5, 0.7, 0.9)
-_FEW_PARTS = 8
+_CONFIDENCES = (0.1, 0.3, 0.5, 0.7, 0.9)
+_THRESHOLDS = (0.25, 0.5, 0.75)
+_MOST_PARTS = 8
 
 
-def gaps(bins: Sequence[Bin]) -> str:
-    """The gaps in points, from the lowest bin to the highest."""
+def calibration_curve(bins: Sequence[Bin], ece: Estimate) -> str:
+    """The gap of each bin, from the lowest to the highest."""
     known = [f"{100 * one.gap.value:+.1f}" for one in bins if one.gap.value is not None]
-    return f". From the lowest to the highest, in points: {_listed(known)}" if known else ""
+    return _sentences(
+        f"Blind Calibration Curve: the signed gap of each of {len(bins)} bins of confidence",
+        f"ECE {ece:.3f}",
+        f"Gaps in percentage points, from the lowest bin to the highest: {_listed(known)}" if known else "",
+    )
 
 
-def reliability(result: AuditResult) -> str:
-    """The curve at five confidences, or the bins where there is none."""
-    if (curve := result.curve) is not None:
+def reliability(curve: Curve | None, bins: Sequence[Bin]) -> str:
+    """The curve at five confidences, or the bins where there is no curve."""
+    if curve is not None:
         points = list(zip(curve.f, curve.value, strict=True))
-        pairs = sorted({min(points, key=lambda point: abs(point[0] - at)) for at in _AT})
+        pairs = sorted({min(points, key=lambda point: abs(point[0] - at)) for at in _CONFIDENCES})
     else:
         pairs = [
             (one.predicted, one.observed)
-            for one in result.bins
+            for one in bins
             if one.predicted is not None and one.observed is not None
         ]
-    said = [f"{value:.0%} at {f:.0%}" for f, value in pairs]
-    return f". It is {_listed(said)}" if said else ""
+    shares = [f"{share:.0%} at {confidence:.0%}" for confidence, share in pairs]
+    return _sentences(
+        "Reliability diagram: the share of positive labels at each confidence, against the diagonal",
+        f"The share is {_listed(shares)} confidence" if shares else "",
+    )
 
 
-def confidence(found: Confidence) -> str:
+def confidence(found: ConfidenceHistogram) -> str:
     """How much of each label lies on its own side of one half."""
     middle = len(found.positives) // 2
-    said = []
+    shares = []
     if any(found.positives):
-        said.append(f"{sum(found.positives[middle:]):.0%} of the positive ones lie above one half")
+        shares.append(f"{sum(found.positives[middle:]):.0%} of the positive items are above one half")
     if any(found.negatives):
-        said.append(f"{sum(found.negatives[:middle]):.0%} of the negative ones below")
-    return f". {_listed(said)}" if said else ""
+        shares.append(f"{sum(found.negatives[:middle]):.0%} of the negative items are below one half")
+    return _sentences(
+        "Distribution of the confidence for items with a positive and with a negative label",
+        _listed(shares) if shares else "",
+    )
 
 
-def operating(rows: Sequence[Operating]) -> str:
+def operating(points: Sequence[OperatingPoint]) -> str:
     """Precision and recall at three thresholds."""
-    said = []
-    for at in (0.25, 0.5, 0.75):
-        row = min(rows, key=lambda one: abs(one.threshold - at))
-        if row.precision.value is not None and row.recall.value is not None:
-            said.append(
-                f"at {row.threshold:g} precision {row.precision.value:.0%} and recall {row.recall.value:.0%}"
+    found = []
+    for at in _THRESHOLDS:
+        point = min(points, key=lambda one: abs(one.threshold - at))
+        if point.precision.value is not None and point.recall.value is not None:
+            found.append(
+                f"At threshold {point.threshold:g}, precision is {point.precision.value:.0%} and recall is "
+                f"{point.recall.value:.0%}"
             )
-    return ". " + "; ".join(said) if said else ""
+    return _sentences("Precision, recall and accuracy at each threshold", *found)
 
 
-def cost(rows: Sequence[Operating], costs: CostCurve) -> str:
-    """Where it is least, and what it is at both ends."""
-    both = zip(costs.expected, rows, strict=True)
-    known = [(one.value, row.threshold) for one, row in both if one.value is not None]
+def cost(thresholds: Sequence[float], costs: CostCurve) -> str:
+    """Where the cost is lowest, and what it is at both ends."""
+    first = (
+        f"Expected cost per decision at each threshold, if a false positive costs {costs.cost_fp:g} and a "
+        f"false negative {costs.cost_fn:g}"
+    )
+    both = zip(costs.expected, thresholds, strict=True)
+    known = [(one.value, threshold) for one, threshold in both if one.value is not None]
     if not known:
-        return ""
-    least, at = min(known)
-    ends = f"{known[0][0]:.3g} at {known[0][1]:g} and {known[-1][0]:.3g} at {known[-1][1]:g}"
-    return f". It is least, {least:.3g}, at {at:g}; it is {ends}"
+        return _sentences(first)
+    lowest, at = min(known)
+    ends = [f"{value:.3g} at {threshold:g}" for value, threshold in (known[0], known[-1])]
+    return _sentences(first, f"It is lowest, {lowest:.3g}, at threshold {at:g}", f"It is {_listed(ends)}")
 
 
 def parts(found: Sequence[Part]) -> str:
     """The ECE of the largest parts."""
     largest = sorted((one for one in found if one.ece.value is not None), key=lambda one: -one.items)
-    said = [f"{printable(one.name, 60)} {one.ece.value:.3f}" for one in largest[:_FEW_PARTS]]
-    return f". {_listed(said)}" if said else ""
+    shown = [f"{printable(one.name, 60)} {one.ece.value:.3f}" for one in largest[:_MOST_PARTS]]
+    which = "The largest parts" if len(largest) > _MOST_PARTS else "The parts"
+    return _sentences(
+        f"ECE of each of {len(found)} parts with its interval", f"{which}: {_listed(shown)}" if shown else ""
+    )
 
 
-def _listed(said: Sequence[str]) -> str:
-    return ", ".join(said[:-1]) + " and " + said[-1] if len(said) > 1 else said[0]
+def _sentences(*found: str) -> str:
+    """Sentences with their full stops; empty ones are left out."""
+    return " ".join(f"{one}." for one in found if one)
+
+
+def _listed(found: Sequence[str]) -> str:
+    return ", ".join(found[:-1]) + " and " + found[-1] if len(found) > 1 else found[0]

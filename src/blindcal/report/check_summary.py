@@ -6,16 +6,17 @@ import re
 from collections.abc import Sequence
 from xml.etree import ElementTree
 
+from blindcal.records import Estimate
 from blindcal.results.check import CheckResult, LimitVerdict, percent
 from blindcal.text import printable
 
 _MARKS = {"passed": "✅ passed", "failed": "❌ failed", "undecided": "⚠️ undecided"}
-_MEANT = re.compile(r"[\\`*_{}\[\]()<>#+!|&~@:$'\"-]")  # what Markdown or a mention would make something of
+_MARKUP = re.compile(r"[\\`*_{}\[\]()<>#+!|&~@:$'\"-]")  # characters that Markdown or a mention may interpret
 _NOT_XML = re.compile("[\ufffe\uffff]")
 
 
 def junit(runs: Sequence[CheckResult]) -> bytes:
-    """A JUnit report: a suite for each run, a case for each limit; what is undecided did not pass."""
+    """A JUnit report: one suite per run, one case per limit; an undecided limit counts as a failure."""
     root = ElementTree.Element("testsuites", name="blindcal check")
     for run in runs:
         failed = sum(one.outcome != "passed" for one in run.verdicts)
@@ -60,8 +61,8 @@ def summary(runs: Sequence[CheckResult]) -> str:
                 _quoted(run.result.model),
                 f"{run.result.counts.items:,}",
                 one.limit.words,
-                _number(one.estimate),
-                _number(one.bound),
+                str(Estimate(one.estimate)),
+                str(Estimate(one.bound)),
                 f"{_MARKS[one.outcome]}: {_quoted(one.why)}",
             )
             lines.append(f"| {' | '.join(cells)} |")
@@ -73,13 +74,8 @@ def summary(runs: Sequence[CheckResult]) -> str:
 
 def said(one: LimitVerdict) -> str:
     """A verdict's numbers and reason, in one line."""
-    side = "at most" if one.limit.at_most else "at least"
-    bound = "" if one.bound is None else f", surely {side} {one.bound:.4f}"
-    return f"{_number(one.estimate)}{bound}: {one.why}"
-
-
-def _number(value: float | None) -> str:
-    return "unknown" if value is None else f"{value:.4f}"
+    bound = "" if one.bound is None else f", bound {one.bound:.4f}"
+    return f"{Estimate(one.estimate)}{bound}: {one.why}"
 
 
 def _plain(text: str) -> str:
@@ -87,5 +83,5 @@ def _plain(text: str) -> str:
 
 
 def _quoted(text: str) -> str:
-    """Text that Markdown shows as it is."""
-    return _MEANT.sub(lambda found: f"&#{ord(found[0])};", printable(text))
+    """Text that Markdown shows verbatim."""
+    return _MARKUP.sub(lambda found: f"&#{ord(found[0])};", printable(text))

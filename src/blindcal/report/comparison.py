@@ -1,12 +1,14 @@
-"""A comparison as figures and as one small HTML page that needs nothing else."""
+"""A comparison of two runs as figures and as one self-contained HTML page."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 
+from blindcal.methods import FEW_ITEMS
+from blindcal.report.narrative import MEANINGS
+from blindcal.report.page import environment, style
 from blindcal.report.plots import Drawing, plot_calibration_curves, plot_reliabilities
-from blindcal.report.style import file_bytes, root_figure
+from blindcal.report.style import root_figure
 from blindcal.results.compare import (
     NAMES,
     OTHER_SEMANTICS,
@@ -17,32 +19,24 @@ from blindcal.results.compare import (
     pairing,
     verdict,
 )
-from blindcal.results.result import FEW, AuditResult
+from blindcal.results.result import AuditResult
 from blindcal.results.run import Run
 from blindcal.text import printable
 
-MEANINGS = {
-    "ece": "How far confidence is from the share of right answers, on average over bins. Lower is better.",
-    "accuracy": "How often the plain answer is right. Higher is better.",
-    "auroc": "The chance that a positive item gets more confidence than a negative one. Higher is better.",
-    "brier": "Mean squared distance between confidence and label. Lower is better.",
-    "log_loss": "Mean surprise at the labels, in nats; a sure and wrong answer costs a lot. Lower is better.",
-}
-
 
 def draw_comparison(results: Sequence[AuditResult], names: Sequence[str]) -> tuple[Drawing, ...]:
-    """Both runs' calibration curves and reliability curves over each other."""
+    """The calibration curves of both runs in one figure, and their reliability curves in another."""
     curves = {name: one.curve for name, one in zip(names, results, strict=True) if one.curve is not None}
     bins = {name: one.bins for name, one in zip(names, results, strict=True)}
     drawn = [
         Drawing(
             "calibration-curves",
-            "Blind Calibration Curves of both runs: signed gap of each bin of confidence",
+            "Blind Calibration Curves of both runs: the signed gap of each bin of confidence.",
             root_figure(plot_calibration_curves(bins)),
         )
     ]
     if len(curves) == len(names):
-        words = "Reliability curves of both runs: how often the label is positive at each confidence"
+        words = "Reliability curves of both runs: the share of positive labels at each confidence."
         drawn.append(Drawing("reliability-curves", words, root_figure(plot_reliabilities(curves))))
     return tuple(drawn)
 
@@ -53,22 +47,8 @@ def labels_of(found: RunComparison) -> tuple[str, str]:
     return (f"A: {one}", f"B: {two}")
 
 
-def save_comparison(drawn: Sequence[Drawing], folder: Path) -> list[Path]:
-    """Write each figure as PNG and SVG."""
-    folder.mkdir(parents=True, exist_ok=True)
-    written = []
-    for one in drawn:
-        for kind in ("png", "svg"):
-            path = folder / f"{one.name}.{kind}"
-            path.write_bytes(file_bytes(one.figure, kind))
-            written.append(path)
-    return written
-
-
 def comparison_page(found: RunComparison, drawn: Sequence[Drawing], runs: tuple[Run, Run]) -> str:
-    """One page: what differs in plain words, every difference, both curves, and what was asked otherwise."""
-    from blindcal.report.page import environment, style
-
+    """One page: the headline, every difference, the curves of both runs and the settings that differ."""
     return (
         environment()
         .get_template("comparison.html")
@@ -89,15 +69,17 @@ def comparison_page(found: RunComparison, drawn: Sequence[Drawing], runs: tuple[
 
 
 def _notes(runs: tuple[Run, Run]) -> list[str]:
-    """What makes the comparison worth less, in sentences."""
+    """The caveats of a comparison."""
     notes = []
     for letter, run in zip("AB", runs, strict=True):
         if (run.result.probe or {}).get("forced"):
-            notes.append(f"Run {letter} was forced although the probe objected. It may measure nothing.")
+            forced = f"Run {letter} was forced although the probe found a problem."
+            notes.append(f"{forced} Its estimates may be meaningless.")
         if not run.result.complete:
-            notes.append(f"Run {letter} was stopped early; it covers a random part of its items.")
-        if run.result.counts.items < FEW:
-            notes.append(f"Run {letter} has only {run.result.counts.items} items: read the intervals.")
+            notes.append(f"Run {letter} was stopped early. It covers a random sample of its items.")
+        if run.result.counts.items < FEW_ITEMS:
+            few = f"Run {letter} has only {run.result.counts.items} items"
+            notes.append(f"{few}: rely on the intervals, not on the estimates.")
     if len({run.result.semantics for run in runs}) > 1:
         notes.append(OTHER_SEMANTICS)
     return notes

@@ -8,14 +8,15 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
-from blindcal.results.result import AuditResult, Estimate
+from blindcal.records import Estimate
+from blindcal.results.result import AuditResult
 from blindcal.text import csv_cell
 
 Cell = str | float | int | None
 
 
 def write_curves(result: AuditResult, folder: str | Path) -> list[Path]:
-    """Write one table for every figure that a result has numbers for; an empty cell is what is not known.
+    """Write one table per figure that a result has numbers for; an empty cell is an unknown value.
 
     An estimate takes three columns: ``ece``, ``ece_low`` and ``ece_high``.
     """
@@ -58,7 +59,7 @@ def write_curves(result: AuditResult, folder: str | Path) -> list[Path]:
 
 
 def _table(records: Sequence[Any]) -> tuple[list[str], list[list[Cell]]]:
-    """A row for each record, a column for each field."""
+    """One row per record, one column per field."""
     rows: list[dict[str, Cell]] = []
     for record in records:
         row: dict[str, Cell] = {}

@@ -1,7 +1,7 @@
-"""What a result means, in sentences: the headline and what must be known before it is believed.
+"""A result in sentences: the headline, its caveats, the meaning of each metric and the method's limits.
 
-Nothing is said that the figures do not bear: where an interval holds both signs there is no direction, where
-a method has no interval that is said, and where nothing was measured nothing is claimed.
+No sentence claims more than the estimates support: an interval that contains zero gives no direction, a
+method without intervals is said to have none, and where nothing was measured nothing is claimed.
 """
 
 from __future__ import annotations
@@ -11,20 +11,34 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import Literal
 
+from blindcal.estimate.findings import Curve
+from blindcal.methods import FEW_ITEMS
 from blindcal.report.number_format import Number
 from blindcal.report.quoted_confidence import END, SIDES, end_of, quote
-from blindcal.report.sentences import Quoted, Sentence, between, has_interval, one_label, word
-from blindcal.results.result import FEW, AuditResult, Curve
+from blindcal.report.sentences import Quoted, Sentence, between, one_label, word
+from blindcal.results.result import AuditResult
 
 ALPHA = 0.05
-LEAST_RUN = 0.05  # of confidence over which the curve must be off to be spoken of
-TOP = 0.97  # a run that reaches this confidence reaches "above"
-BOTTOM = 0.515  # one that begins below this one begins at one half
+LEAST_RUN = 0.05  # shortest stretch of confidence off the diagonal that is mentioned
+TOP = 0.97  # a stretch that reaches this confidence has no upper end
+BOTTOM = 0.515  # a stretch that begins below this confidence begins at one half
+
+MEANINGS = {
+    "ece": "Average gap between confidence and the share of correct answers, over the bins. Lower is better.",
+    "accuracy": "Share of correct answers without any bias. Higher is better.",
+    "auroc": "Probability that a positive item gets a higher confidence than a negative one; one half is a "
+    "coin flip. Higher is better.",
+    "brier": "Mean squared difference between confidence and label, which measures calibration and sharpness "
+    "together. Lower is better.",
+    "log_loss": "Mean negative log-likelihood of the labels, in nats. A confident wrong answer is expensive. "
+    "Lower is better.",
+}
+"""What the metrics that runs are compared by mean, in one line each."""
 
 
 @dataclass(frozen=True, slots=True)
 class Note:
-    """Something to know before the figures are believed."""
+    """A caveat to read before the estimates."""
 
     kind: Literal["bad", "caution"]
     words: Sentence
@@ -48,18 +62,18 @@ def _nothing(result: AuditResult) -> Sentence:
     return (
         "Its calibration error could not be estimated: only ",
         Number("counts.positive+counts.negative", "count"),
-        f" answers were “{word(result, 'positive')}” or “{word(result, 'negative')}”: too few for it.",
+        f" answers were “{word(result, 'positive')}” or “{word(result, 'negative')}”, which is too few.",
     )
 
 
 def _error(result: AuditResult) -> Sentence:
-    if has_interval(result.ece):
-        sure: Sentence = (" (", Number("level", "whole"), " sure: ", *between("ece"), ").")
-        return ("Its calibration error is ", Number("ece.value"), *sure)
+    if result.ece.has_interval:
+        interval: Sentence = (" (", Number("ece.level", "level"), " interval: ", *between("ece"), ").")
+        return ("Its calibration error is ", Number("ece.value"), *interval)
     return (
         "Its calibration error is estimated at ",
         Number("ece.value"),
-        "; this method cannot say how far chance alone may move that figure.",
+        ". This method gives no interval, so the effect of chance is unknown.",
     )
 
 
@@ -68,11 +82,11 @@ def _error(result: AuditResult) -> Sentence:
 
 def _verdict(result: AuditResult) -> Sentence | None:
     over, p = result.overconfidence, result.calibrated_pvalue
-    if not has_interval(over):
+    if not over.has_interval:
         return None
     if result.direction != "undecided":
         where = _where(result, over=result.direction == "overconfident")
-        return (f"It is {result.direction}", *(where or (" on the whole",)), ".")
+        return (f"It is {result.direction}", *(where or (" overall",)), ".")
     if p is not None and p < ALPHA:
         lean = result.leaning
         if lean.value is not None and lean.low is not None and lean.high is not None:
@@ -80,18 +94,19 @@ def _verdict(result: AuditResult) -> Sentence | None:
                 return (f"It leans towards “{word(result, 'positive')}” more than the labels do.",)
             if lean.high < 0:
                 return (f"It leans towards “{word(result, 'negative')}” more than the labels do.",)
-        return ("It is not calibrated, but neither over- nor underconfident on the whole.",)
+        return ("It is not calibrated, but neither over- nor underconfident overall.",)
     if result.ece.high is None:
         return None
     return (
-        "That is no more than chance makes of a perfectly calibrated model; it may still be as large as ",
+        "Chance alone could produce this error in a perfectly calibrated model; the true error may be as "
+        "large as ",
         Number("ece.high"),
         ".",
     )
 
 
 def _where(result: AuditResult, *, over: bool) -> Sentence:
-    """On which answers, from which confidence on, the curve is clearly off."""
+    """The answers and the confidence at which the curve is clearly off the diagonal."""
     if result.curve is None or result.curve.low is None or result.curve.high is None:
         return ()
     found: list[Sentence] = []
@@ -101,7 +116,7 @@ def _where(result: AuditResult, *, over: bool) -> Sentence:
                 (f"“{word(result, side)}” ", *_extent(result.curve, run, flipped=side == "negative"))
             )
         elif over and (end := end_of(result, side)) is not None and (end.right.high or 1.0) < END:
-            # a run too short to see, but most of its answers are there
+            # a stretch too short to see, but most of its answers are there
             found.append((f"“{word(result, side)}” with at least ", end.sure, " confidence"))
     if not found:
         return ()
@@ -115,7 +130,7 @@ def _clear_run(curve: Curve, side: str, over: bool) -> tuple[int, int] | None:
     places = [k for k, f in enumerate(curve.f) if (f > 0.5 if side == "positive" else f < 0.5)]
     if side == "negative":
         places.reverse()
-    below = over == (side == "positive")  # an overconfident Yes happens less often than it is predicted
+    below = over == (side == "positive")  # an overconfident Yes is right less often than predicted
 
     def off(place: int) -> bool:
         assert curve.low is not None
@@ -141,11 +156,11 @@ def _extent(curve: Curve, run: tuple[int, int], *, flipped: bool) -> Sentence:
     return ("with ", begin, " to ", end, " confidence")
 
 
-# What to know before it is believed
+# Caveats
 
 
 def notes(result: AuditResult) -> tuple[Note, ...]:
-    """What limits this very result, the gravest first."""
+    """The caveats of this result, the most serious first."""
     found: list[Note] = []
     counts = result.counts
     if result.probe is not None and result.probe.get("forced"):
@@ -154,9 +169,9 @@ def notes(result: AuditResult) -> tuple[Note, ...]:
             Note(
                 "bad",
                 (
-                    "This audit was forced although the probe objected: ",
+                    "This audit was forced although the probe found a problem: ",
                     why,
-                    ". It may measure nothing.",
+                    ". The estimates may be meaningless.",
                 ),
             )
         )
@@ -171,7 +186,7 @@ def notes(result: AuditResult) -> tuple[Note, ...]:
                     Number("counts.unanswered", "count"),
                     " of ",
                     Number("counts.items", "count"),
-                    " items have no answer; the figures cover the others, which are a random part.",
+                    " items have no answer; the estimates cover the others, which are a random sample.",
                 ),
             )
         )
@@ -180,14 +195,16 @@ def notes(result: AuditResult) -> tuple[Note, ...]:
             Note(
                 "caution",
                 (
-                    f"Every item has the {only} label. How the model treats the other kind is not known, and "
-                    "what needs both kinds is left out.",
+                    f"Every item has the {only} label. Nothing is known about items with the other label, "
+                    "and metrics that need both labels are left out.",
                 ),
             )
         )
-    if counts.items < FEW:
+    if counts.items < FEW_ITEMS:
         advice = (
-            "read the intervals, not the figures." if has_interval(result.ece) else "the figures say little."
+            "rely on the intervals, not on the estimates."
+            if result.ece.has_interval
+            else "the estimates are unreliable."
         )
         found.append(
             Note("caution", ("There are only ", Number("counts.items", "count"), f" items: {advice}"))
@@ -200,8 +217,8 @@ def notes(result: AuditResult) -> tuple[Note, ...]:
                     Number("counts.invalid", "count"),
                     " of ",
                     Number("counts.positive+counts.negative+counts.invalid", "count"),
-                    f" answers {_unread(result)}. Whatever they would have been, the calibration error "
-                    "of these items is between ",
+                    f" answers {_invalid(result)}. If they had been valid, the calibration error of these "
+                    "items would be between ",
                     Number("ece_if_invalid.0"),
                     " and ",
                     Number("ece_if_invalid.1"),
@@ -214,9 +231,9 @@ def notes(result: AuditResult) -> tuple[Note, ...]:
             Note(
                 "caution",
                 (
-                    "With so few draws an item, chance alone looks like miscalibration: the true error is "
-                    "likely smaller. The option “--estimator latent” reads the same answers without that, "
-                    "at no cost.",
+                    "With few sampled answers per item, sampling noise looks like miscalibration, so the "
+                    "true error is probably smaller. The estimator “latent” reads the same answers without "
+                    "this bias, at no cost.",
                 ),
             )
         )
@@ -225,26 +242,28 @@ def notes(result: AuditResult) -> tuple[Note, ...]:
     return tuple(found)
 
 
-def _unread(result: AuditResult) -> str:
-    return "could not be read" if result.estimator == "stated" else "were neither answer word"
+def _invalid(result: AuditResult) -> str:
+    if result.estimator == "stated":
+        return "could not be read"
+    return f"were neither “{word(result, 'positive')}” nor “{word(result, 'negative')}”"
 
 
 def _order(result: AuditResult) -> Sentence | None:
-    """What to know where confidence does not put positive items above negative ones."""
+    """The caveat where confidence does not rank positive items above negative ones."""
     auroc, yes = result.auroc, word(result, "positive")
     if auroc.low is None or auroc.high is None or auroc.low > 0.5:
         return None
-    sure: Sentence = (" (AUROC ", *between("auroc", "three"), ").")
+    interval: Sentence = (" (AUROC ", *between("auroc", "three"), ").")
     if auroc.high < 0.5:
         return (
-            f"It leans towards “{yes}” where that is wrong rather than where it is right",
-            *sure,
-            " Are the labels or the two answer words the wrong way round?",
+            f"It is more confident in “{yes}” where that is wrong than where it is right",
+            *interval,
+            " Are the labels or the two answer words swapped?",
         )
     return (
-        "It may tell right from wrong no better than a coin",
-        *sure,
-        " Then no threshold makes its answers useful, however well calibrated they are.",
+        "It may be no better than a coin flip at telling positive items from negative ones",
+        *interval,
+        " If so, no threshold makes its answers useful, however well calibrated they are.",
     )
 
 
@@ -259,102 +278,80 @@ class Metric:
 
 
 def metrics(result: AuditResult) -> Sequence[Metric]:
-    """Every metric and what it means in one line."""
+    """Every metric and its meaning in one line."""
     yes = word(result, "positive")
     return (
-        Metric(
-            "ece",
-            "percent",
-            "Calibration error (ECE)",
-            "How far confidence is from the share of right answers, on average over the bins. Zero is "
-            "perfect.",
-        ),
+        Metric("ece", "percent", "Calibration error (ECE)", MEANINGS["ece"]),
         Metric(
             "tce",
             "percent",
             "Unbinned calibration error",
-            "The same at every single confidence instead of in bins, for all questions like these. Errors "
-            "that cancel within a bin count.",
+            "The same at every single confidence instead of in bins, for the population of similar "
+            "questions. Errors that cancel within a bin count here.",
         ),
         Metric(
             "overconfidence",
             "signed",
             "Overconfidence, points",
-            "Mean confidence in the answer given, minus the share of right answers. Above zero: too sure.",
+            "Mean confidence in the answer given, minus the share of correct answers. Positive means too "
+            "confident.",
         ),
         Metric(
             "leaning",
             "signed",
             f"Leaning towards “{yes}”, points",
-            f"Mean probability of “{yes}”, minus the share of items for which it is right.",
+            f"Mean probability of “{yes}”, minus the share of items for which it is correct.",
         ),
-        Metric("accuracy", "percent", "Accuracy", "How often the plain answer, without any bias, is right."),
-        Metric(
-            "auroc",
-            "three",
-            "AUROC",
-            "The chance that a positive item gets more confidence than a negative one; a coin gets one half.",
-        ),
-        Metric(
-            "brier",
-            "four",
-            "Brier score",
-            "Mean squared distance between confidence and label: calibration and sharpness in one. Lower is "
-            "better.",
-        ),
-        Metric(
-            "log_loss",
-            "four",
-            "Log loss",
-            "Mean surprise at the labels, in nats. One sure and wrong answer costs a lot. Lower is better.",
-        ),
+        Metric("accuracy", "percent", "Accuracy", MEANINGS["accuracy"]),
+        Metric("auroc", "three", "AUROC", MEANINGS["auroc"]),
+        Metric("brier", "four", "Brier score", MEANINGS["brier"]),
+        Metric("log_loss", "four", "Log loss", MEANINGS["log_loss"]),
     )
 
 
 def limits(result: AuditResult) -> tuple[str, ...]:
-    """What the method cannot do, in plain words."""
+    """What the method cannot do."""
     own = {
         "blind": (
-            "The published estimator reads each threshold from a small part of the items and lets the middle "
-            "of a bin stand for its confidence: with few items, or a model that is nearly always very sure, "
-            "it is off by several points, and it has no interval."
+            "The published estimator uses a small part of the items for each threshold, and the middle of "
+            "each bin as its confidence. With few items, or for a model that is nearly always very "
+            "confident, it can be off by several points. It has no interval."
         ),
         "shares": (
-            "The share of an item's sampled answers is taken for its probability. With few samples that "
-            "alone looks like miscalibration."
+            "The share of positive answers among an item's samples is taken as its probability. With few "
+            "samples, the noise alone looks like miscalibration."
         ),
         "flips": (
-            "Each item's probability is the middle of what a few bisections left open, not the probability "
-            "itself."
+            "Each item's probability is the midpoint of what a few bisection steps left open, not the exact "
+            "probability."
         ),
         "stated": (
-            "What a model says about its confidence is text like any other. It is often a round number, and "
-            "it is not the probability with which the model gives its answer."
+            "A stated confidence is text like any other. It is often a round number, and it is not the "
+            "probability with which the model gives its answer."
         ),
     }.get(result.estimator)
-    told = {
+    meaning = {
         "pair": (
             "One token stands for each answer. If the model spreads an answer over several spellings, the "
-            "others are not seen."
+            "others are ignored."
         ),
-        "max": "Of the spellings of an answer the likeliest counts, as in greedy decoding; not their sum.",
-        "sum": "All spellings of an answer count together, as a sampled answer does.",
-        "stated": "Answers that state no confidence from one half to certainty are left out of the figures.",
+        "max": "The likeliest spelling of each answer counts, as in greedy decoding, not their sum.",
+        "sum": "All spellings of an answer count together, as they do when answers are sampled.",
+        "stated": "Answers without a confidence from one half to certainty are left out of the estimates.",
     }.get(result.semantics)
     general = (
-        "Calibration belongs to a model, a prompt and a set of questions together. With another prompt, or "
-        "other questions, it is another number.",
+        "Calibration is a property of a model, a prompt and a set of questions together. Another prompt or "
+        "other questions may give another result.",
         ""
         if result.estimator == "stated"
-        else "Only the two answer words are compared: what the model would say without the bias, in free "
-        "text, is not audited.",
-        "The labels are taken for the truth. Wrong labels look like miscalibration.",
+        else "Only the two answer words are compared. What the model would write in free text, without the "
+        "bias, is not audited.",
+        "The labels are assumed to be correct. Wrong labels look like miscalibration.",
     )
     smooth = (
         "The hidden confidence is estimated as a smooth distribution. A spike or a step narrower than the "
-        "answers can resolve is drawn as a gentle one; the intervals allow for that, the curve itself does "
-        "not show it.",
-        "The intervals are for other questions like these. They do not cover an endpoint that changes its "
-        "model or its settings meanwhile.",
+        "answers can resolve is smoothed out. The intervals allow for that, but the curve does not show it.",
+        "The intervals are for the population of similar questions. They do not cover an endpoint that "
+        "changes its model or its settings during the audit.",
     )
-    return tuple(filter(None, (*general, told, own, *(smooth if result.estimator == "latent" else ()))))
+    return tuple(filter(None, (*general, meaning, own, *(smooth if result.estimator == "latent" else ()))))

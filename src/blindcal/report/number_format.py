@@ -1,8 +1,8 @@
 """Numbers on a page, each tied to the place in result.json that it comes from.
 
-A number is named by a *path* such as ``bins.3.gap.low``; ``1-path`` and ``path+path`` say the little
-arithmetic that words need. It is written as a ``<data>`` element which carries the path and the full value,
-so that what a reader sees can be checked against the file.
+A number is named by a *path* such as ``bins.3.gap.low``; ``1-path`` and ``path+path`` are the little
+arithmetic that sentences need. It is written as a ``<data>`` element with the path and the full value, so
+that what a reader sees can be checked against the file.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from markupsafe import Markup
 
 from blindcal.results.result import AuditResult
 
-UNKNOWN = "\N{EN DASH}"  # what a method cannot tell
+UNKNOWN = "\N{EN DASH}"
 MINUS = "\N{MINUS SIGN}"
 
 
@@ -43,7 +43,7 @@ def signed(value: float) -> str:
 
 
 def pvalue(value: float) -> str:
-    """A p-value; how very small one is says nothing."""
+    """A p-value; how small a very small one is does not matter."""
     return "below 0.001" if value < 0.001 else f"{value:.3f}" if value < 0.1 else f"{value:.2f}"
 
 
@@ -62,6 +62,7 @@ def decimal(value: float, digits: int) -> str:
 FORMS: dict[str, Callable[[Any], str]] = {
     "percent": percent,
     "whole": lambda value: f"{value:.0%}",
+    "level": lambda value: f"{100 * value:.4g}%",
     "signed": signed,
     "pvalue": pvalue,
     "count": lambda value: f"{value:,}",
@@ -84,7 +85,7 @@ class Numbers:
         self._tree = msgspec.to_builtins(result)
 
     def value(self, path: str) -> Any:
-        """What is at a path; ``None`` where the result has nothing there."""
+        """The value at a path; ``None`` where the result has none."""
         if "+" in path:
             return sum(self.value(one) for one in path.split("+"))
         if path.startswith("1-"):
@@ -101,7 +102,7 @@ class Numbers:
         """One number as an element; a dash where there is none."""
         value = self.value(path)
         if value is None:
-            return Markup('<span class="none" title="not known">{}</span>').format(UNKNOWN)
+            return Markup('<span class="none" title="unknown">{}</span>').format(UNKNOWN)
         return Markup('<data value="{}" data-path="{}" data-form="{}">{}</data>').format(
             repr(value), path, form, FORMS[form](value)
         )

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from blindcal.atomic_write import atomic_write
-from blindcal.report import narrative as words
+from blindcal.estimate.findings import CostCurve
+from blindcal.report import narrative
 from blindcal.report.number_format import Number, Numbers
 from blindcal.report.sentences import Quoted, word
-from blindcal.results.result import AuditResult, CostCurve
+from blindcal.results.result import AuditResult
 from blindcal.text import visible
 
 if TYPE_CHECKING:
@@ -24,8 +26,8 @@ ROWS = (2, *range(4, 37, 4), 38)
 def render(result: AuditResult) -> str:
     """The page of a result.
 
-    Everything in a result that others wrote (model, file names, prompts, what the endpoint said) is shown as
-    text: escaped, and with characters that hide or reorder written out.
+    Everything in a result that others wrote (model, file names, prompts, messages of the endpoint) is shown
+    as text: escaped, and with characters that hide or reorder text written out.
     """
     templates = environment()
     numbers = Numbers(result)
@@ -40,12 +42,12 @@ def render(result: AuditResult) -> str:
         figures=_figures(result),
         yes=word(result, "positive"),
         no=word(result, "negative"),
-        headline=words.headline(result),
-        notes=words.notes(result),
-        metrics=words.metrics(result),
-        limits=words.limits(result),
-        alpha=words.ALPHA,
-        # a shift decides by single tokens: by no sum of spellings, and by nothing that is stated in words
+        headline=narrative.headline(result),
+        notes=narrative.notes(result),
+        metrics=narrative.metrics(result),
+        limits=narrative.limits(result),
+        alpha=narrative.ALPHA,
+        # a shift acts on single tokens, not on a sum of spellings or on a confidence stated in words
         shifted=result.semantics in ("pair", "max"),
         shown_rows=ROWS,
         curve_rows=[] if result.curve is None else _every_twentieth(result.curve.f),
@@ -76,7 +78,7 @@ def style(*names: str) -> str:
     return theme_css() + "".join(Path(__file__).with_name(name).read_text(encoding="utf-8") for name in names)
 
 
-def write(result: AuditResult, path: Path) -> None:
+def write_page(result: AuditResult, path: Path) -> None:
     """Write the page."""
     page = render(result)
     with atomic_write(path) as draft:
@@ -91,8 +93,9 @@ def _figures(result: AuditResult) -> dict[str, str]:
 
 
 def _cheapest(costs: CostCurve) -> int:
-    """The operating point with the least expected cost."""
-    return min(range(len(costs.expected)), key=lambda row: costs.expected[row].value or 0.0)
+    """The operating point with the lowest expected cost."""
+    values = [math.inf if one.value is None else one.value for one in costs.expected]
+    return values.index(min(values))
 
 
 def _every_twentieth(f: Sequence[float]) -> list[int]:

@@ -1,4 +1,4 @@
-"""Half-width against cost: what more money buys, and which audits are never worth theirs."""
+"""Half-width against cost: what more money buys, and which audits are never worth their cost."""
 
 from __future__ import annotations
 
@@ -6,12 +6,11 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
 from blindcal.errors import InputError
 from blindcal.planning.plan import Plan, price_of, reach_of
-from blindcal.report.style import FIRM, drawing, file_bytes, ink, series
+from blindcal.report.style import FIRM, drawing, file_bytes, ink, root_figure, series
 
 KINDS = ("svg", "png")
 _MARKS = "osD^v"
@@ -20,25 +19,28 @@ _MARKS = "osD^v"
 def plot_plans(
     plans: Sequence[Plan], front: Sequence[Plan] = (), chosen: Plan | None = None, ax: Axes | None = None
 ) -> Axes:
-    """Every plan by its price and its reach, those that none beats joined, and one marked.
+    """Every plan with a forecast by its price and its reach; the front is a line, the chosen plan a star.
 
-    Hollow marks belong to methods without intervals; there the error that is exceeded once in twenty stands
-    for the half-width.
+    Hollow marks are methods without intervals: the error that is exceeded in 5% of audits takes the place of
+    the half-width.
     """
     by_method: dict[str, list[Plan]] = {}
+    hollow: set[str] = set()
     for plan in plans:
-        assert plan.promise is not None
-        by_method.setdefault(plan.promise.method, []).append(plan)
+        if plan.forecast is None:
+            continue
+        by_method.setdefault(plan.forecast.method, []).append(plan)
+        if plan.forecast.half_width is None:
+            hollow.add(plan.forecast.method)
     with drawing(ax, height=4.2) as axes:
         if front:
             axes.plot(*_places(front), "-", color=ink()[0], linewidth=1.2, label="front", zorder=1)
         for k, (method, mine) in enumerate(by_method.items()):
-            hollow = mine[0].promise is not None and mine[0].promise.half_width is None
             axes.plot(
                 *_places(mine),
                 _MARKS[k % len(_MARKS)],
                 color=series(k),
-                markerfacecolor="none" if hollow else series(k),
+                markerfacecolor="none" if method in hollow else series(k),
                 markersize=4,
                 label=method,
             )
@@ -51,19 +53,17 @@ def plot_plans(
             axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
             axis.set_minor_formatter(NullFormatter())
         axes.set_xlabel("cost in dollars" if any(plan.cost for plan in plans) else "queries")
-        axes.set_ylabel("half-width (hollow: error once in 20)", alpha=FIRM)
+        axes.set_ylabel("half-width (hollow: 95% error bound)", alpha=FIRM)
         axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.16), ncols=3)
         return axes
 
 
 def save_plan_figure(path: Path, plans: Sequence[Plan], front: Sequence[Plan], chosen: Plan) -> None:
-    """Draw into a file; its suffix says which kind."""
+    """Draw into a file of the kind that its suffix names."""
     kind = path.suffix.lower().removeprefix(".")
     if kind not in KINDS:
         raise InputError(f"{path}: a figure ends in {' or '.join('.' + kind for kind in KINDS)}")
-    figure = plot_plans(plans, front, chosen).get_figure(root=True)
-    assert isinstance(figure, Figure)
-    path.write_bytes(file_bytes(figure, kind))
+    path.write_bytes(file_bytes(root_figure(plot_plans(plans, front, chosen)), kind))
 
 
 def _places(plans: Sequence[Plan]) -> tuple[list[float], list[float]]:

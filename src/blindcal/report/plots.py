@@ -1,8 +1,8 @@
-"""The figures of a result: one function each, from the numbers in `blindcal.results` to matplotlib axes.
+"""One function per figure, from the records of `blindcal.estimate.findings` to matplotlib axes.
 
-Nothing is computed here that result.json does not hold. Every function draws on the axes it is given, or on
-those of a new figure that pyplot does not know, and returns them: ``plot_reliability(result.curve).figure``.
-What a method could not tell is left out, or said in words.
+Nothing is estimated here. Every function draws on the axes it is given, or on those of a new figure that
+pyplot does not know, and returns them: ``plot_reliability(result.curve).figure``. What a method does not
+estimate is left out, and an empty figure says so.
 """
 
 from __future__ import annotations
@@ -18,8 +18,9 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from blindcal.records import FloatArray
-from blindcal.report import alt_text as told
+from blindcal.estimate.findings import Bin, ConfidenceHistogram, CostCurve, Curve, OperatingPoint, Part
+from blindcal.records import Estimate, FloatArray
+from blindcal.report import alt_text
 from blindcal.report.style import (
     DASHES,
     FAINT,
@@ -38,12 +39,13 @@ from blindcal.report.style import (
     text_width,
     theme_css,
 )
-from blindcal.results.result import AuditResult, Bin, Confidence, Curve, Estimate, Operating, Part
+from blindcal.results.result import AuditResult
 from blindcal.text import printable
 
 __all__ = [
     "Axes",
     "Drawing",
+    "Figure",
     "draw",
     "figure_style",
     "plot_calibration_curve",
@@ -54,24 +56,25 @@ __all__ = [
     "plot_parts",
     "plot_reliabilities",
     "plot_reliability",
+    "save_drawings",
     "save_figures",
     "svg",
     "theme_css",
 ]
 
-Get: TypeAlias = Callable[[Operating], Estimate]
+Get: TypeAlias = Callable[[OperatingPoint], Estimate]
 
 _BAND = 0.18
 _SQUARE = (4.5, 4.6)  # inches that leave a square between the words
 _SMALL = 9.5  # points
 _TICKS = (0, 0.2, 0.4, 0.6, 0.8, 1)
 _MOST_PARTS = 60
-_LINE, _HANDLE = 295.0, 35.0  # points that a legend has beside the axis, and that each of its handles takes
-_NAME = 150.0  # points that a figure has room for in the name of a part or a run
+_LINE, _HANDLE = 295.0, 35.0  # width of a legend and of each of its handles, in points
+_NAME = 150.0  # widest name of a part or a run, in points
 
 
 def plot_calibration_curve(
-    bins: Sequence[Bin], ax: Axes | None = None, *, ece: Estimate | None = None, level: float = 0.95
+    bins: Sequence[Bin], ax: Axes | None = None, *, ece: Estimate | None = None
 ) -> Axes:
     """The Blind Calibration Curve: the bins' signed gaps with intervals; the bars' lengths add up to the ECE.
 
@@ -80,15 +83,13 @@ def plot_calibration_curve(
     bins : sequence of Bin
     ax : Axes, optional
     ece : Estimate, optional
-        Said above the bars, with its interval; by default the sum of the bars.
-    level : float
-        Of the intervals, for the words.
+        Written above the bars, with its interval; by default the sum of the bars.
     """
     with drawing(ax) as axes:
         _gap_axes(axes)
         known = [one for one in bins if one.gap.value is not None]
         for one in known:
-            _gap_bar(axes, one, one.low, one.high, series(1 if _value(one.gap) > 0 else 0))
+            _gap_bar(axes, one, one.low, one.high, series(1 if float(one.gap) > 0 else 0))
         _zero_line(axes)
         _room_for_words(axes)
         _words(axes, 0.015, 0.98, "predicted > observed", va="top")
@@ -96,15 +97,13 @@ def plot_calibration_curve(
         for one in bins:
             if one.gap.value is None:
                 _words(axes, (one.low + one.high) / 2, 0.6, "?", ha="center")
-        total = ece or Estimate(
-            sum(abs(_value(one.gap)) for one in known) if len(known) == len(bins) else None
-        )
-        _title(axes, f"ECE {_said(total, level)}")
+        total = sum(abs(float(one.gap)) for one in known) if len(known) == len(bins) else None
+        _title(axes, f"ECE {ece or Estimate(total):.3f}")
     return axes
 
 
 def plot_calibration_curves(runs: Mapping[str, Sequence[Bin]], ax: Axes | None = None) -> Axes:
-    """The Blind Calibration Curves of several runs: in each bin one bar a run, in their order."""
+    """The Blind Calibration Curves of several runs: one bar per run in each bin, in the order of the runs."""
     with drawing(ax, WIDTH, HEIGHT + _legend_height(runs)) as axes:
         _gap_axes(axes)
         for which, bins in enumerate(runs.values()):
@@ -120,18 +119,16 @@ def plot_calibration_curves(runs: Mapping[str, Sequence[Bin]], ax: Axes | None =
     return axes
 
 
-def plot_reliability(
-    curve: Curve | None, ax: Axes | None = None, *, bins: Sequence[Bin] = (), level: float = 0.95
-) -> Axes:
-    """The reliability diagram: how often the label is positive at each confidence, with a band of ``level``.
+def plot_reliability(curve: Curve | None, ax: Axes | None = None, *, bins: Sequence[Bin] = ()) -> Axes:
+    """The reliability diagram: the share of positive labels at each confidence, with its band.
 
-    The dots are the bins, as large as their share of the items; on the diagonal a model is calibrated.
+    The dots are the bins, sized by their share of the items; a calibrated model lies on the diagonal.
     """
     with drawing(ax, *_SQUARE) as axes:
         _reliability_axes(axes)
         if curve is not None:
-            banded = curve.low is not None and curve.high is not None
-            _reliability_line(axes, curve, 0, f"curve, {level:.0%} band" if banded else "curve")
+            band = "" if curve.level is None else f", {100 * curve.level:.4g}% band"
+            _reliability_line(axes, curve, 0, f"curve{band}")
         dots = [
             (one.predicted, one.observed, 12 + 260 * one.share)
             for one in bins
@@ -151,7 +148,7 @@ def plot_reliability(
                 label="bins, by share of items",
             )
         if curve is None and not dots:
-            _not_told(axes)
+            _not_estimated(axes)
         else:
             _legend(axes)
     return axes
@@ -167,14 +164,14 @@ def plot_reliabilities(runs: Mapping[str, Curve], ax: Axes | None = None) -> Axe
     return axes
 
 
-def plot_confidence(confidence: Confidence | None, ax: Axes | None = None) -> Axes:
-    """How sure the model is: the distribution of P(positive), positive labels up, negative ones down."""
+def plot_confidence(confidence: ConfidenceHistogram | None, ax: Axes | None = None) -> Axes:
+    """The distribution of the confidence, P(positive): positive labels up, negative labels down."""
     with drawing(ax) as axes:
         _zero_line(axes)
         _probability_axis(axes, "confidence: P(positive)")
         axes.set_ylabel("share of the label's items")
         if confidence is None:
-            _not_told(axes)
+            _not_estimated(axes)
             return axes
         reach = max(*confidence.positives, *confidence.negatives) or 1.0
         axes.set_ylim(-1.3 * reach, 1.3 * reach)  # a strip above and below for words
@@ -194,11 +191,11 @@ def plot_confidence(confidence: Confidence | None, ax: Axes | None = None) -> Ax
 
 
 def plot_operating(
-    operating: Sequence[Operating], ax: Axes | None = None, *, threshold: float | None = None
+    operating: Sequence[OperatingPoint], ax: Axes | None = None, *, threshold: float | None = None
 ) -> Axes:
-    """Precision, recall and accuracy of deciding "positive from this threshold on", each with its band.
+    """Precision, recall and accuracy of deciding "positive iff f >= threshold", each with its band.
 
-    ``threshold`` marks one, such as the one to deploy.
+    ``threshold`` marks one threshold, such as the one to deploy.
     """
     shown: tuple[tuple[str, Get], ...] = (
         ("precision", lambda row: row.precision),
@@ -214,29 +211,17 @@ def plot_operating(
         if operating:
             _legend(axes)
         else:
-            _not_told(axes)
+            _not_estimated(axes)
     return axes
 
 
-def plot_cost(
-    operating: Sequence[Operating],
-    cost_fp: float,
-    cost_fn: float,
-    ax: Axes | None = None,
-    *,
-    costs: Sequence[Estimate] | None = None,
-) -> Axes:
-    """The expected cost of a decision at each threshold, and where it is least.
-
-    ``costs`` are those of the rows, for whoever knows their intervals too, which do not follow from the rows.
-    """
-    if costs is None:
-        costs = [Estimate(_cost(row, cost_fp, cost_fn)) for row in operating]
+def plot_cost(thresholds: Sequence[float], costs: CostCurve, ax: Axes | None = None) -> Axes:
+    """The expected cost per decision at each threshold with its band, and where it is lowest."""
     with drawing(ax) as axes:
-        at = np.array([row.threshold for row in operating])
-        value, low, high = (_column([getattr(one, end) for one in costs]) for end in ("value", "low", "high"))
+        at = np.array(thresholds)
+        value, low, high = _columns_of(costs.expected)
         _threshold_axes(axes, None)
-        axes.set_ylabel("expected cost of a decision")
+        axes.set_ylabel("expected cost per decision")
         if np.isfinite(value).any():
             best = int(np.nanargmin(value))
             axes.fill_between(at, low, high, color=(series(0), _BAND), linewidth=0)
@@ -245,18 +230,18 @@ def plot_cost(
             axes.set_ylim(0, 1.12 * np.nanmax([value, high]) or 1)
             _title(
                 axes,
-                f"least: {_amount(value[best])} at threshold {at[best]:g}\n"
-                f"if a false positive costs {cost_fp:.3g}, a negative {cost_fn:.3g}",
+                f"lowest: {_amount(value[best])} at threshold {at[best]:g}\n"
+                f"false positive costs {costs.cost_fp:.3g}, false negative {costs.cost_fn:.3g}",
             )
         else:
-            _not_told(axes)
+            _not_estimated(axes)
     return axes
 
 
 def plot_parts(parts: Sequence[Part], ax: Axes | None = None, *, overall: Estimate | None = None) -> Axes:
-    """The ECE of each part with its interval; hollow where the items are too few to read much into it.
+    """The ECE of each part with its interval; hollow where the items are too few for a reliable estimate.
 
-    Of very many parts the largest are shown. ``overall`` is the ECE of all items, a line to compare with.
+    If there are very many parts, the largest are shown. ``overall`` is the ECE of all items, a dashed line.
     """
     shown = sorted(parts, key=lambda part: -part.items)[:_MOST_PARTS] if len(parts) > _MOST_PARTS else parts
     with drawing(ax, WIDTH, max(1.7, 1.0 + 0.25 * len(shown))) as axes:
@@ -270,7 +255,7 @@ def plot_parts(parts: Sequence[Part], ax: Axes | None = None, *, overall: Estima
                 style = ":" if part.few else "-"
                 axes.hlines(row, part.ece.low, part.ece.high, color=color, linewidth=1.4, linestyle=style)
             if part.ece.value is None:
-                axes.text(0, row, " not told", va="center", color=ink(FIRM), fontsize=_SMALL)
+                axes.text(0, row, " unknown", va="center", color=ink(FIRM), fontsize=_SMALL)
             else:
                 face = "none" if part.few else color
                 axes.plot(
@@ -295,7 +280,7 @@ def plot_parts(parts: Sequence[Part], ax: Axes | None = None, *, overall: Estima
 
 @dataclass(frozen=True, slots=True)
 class Drawing:
-    """A figure with the name of its file and words for who cannot see it."""
+    """A figure with a name for its files and a description for people who cannot see it."""
 
     name: str
     title: str
@@ -307,60 +292,48 @@ class Drawing:
 
 
 def draw(result: AuditResult) -> tuple[Drawing, ...]:
-    """Every figure for which a result has numbers, in the order of the report."""
-    ece = f"ECE {_said(result.ece, result.level)}"
+    """Every figure that a result has numbers for, in the order of the report."""
     drawn = [
         (
             "calibration-curve",
-            f"Blind Calibration Curve: signed gap of each of {len(result.bins)} bins of confidence; {ece}"
-            f"{told.gaps(result.bins)}",
-            plot_calibration_curve(result.bins, ece=result.ece, level=result.level),
+            alt_text.calibration_curve(result.bins, result.ece),
+            plot_calibration_curve(result.bins, ece=result.ece),
         )
     ]
     if result.curve is not None or any(one.observed is not None for one in result.bins):
-        words = (
-            "Reliability diagram: how often the label is positive at each confidence, against the diagonal"
-            f"{told.reliability(result)}"
-        )
-        drawn.append(
-            ("reliability", words, plot_reliability(result.curve, bins=result.bins, level=result.level))
-        )
+        words = alt_text.reliability(result.curve, result.bins)
+        drawn.append(("reliability", words, plot_reliability(result.curve, bins=result.bins)))
     if result.confidence is not None:
-        words = (
-            "Distribution of the confidence for items with a positive and with a negative label"
-            f"{told.confidence(result.confidence)}"
-        )
+        words = alt_text.confidence(result.confidence)
         drawn.append(("confidence", words, plot_confidence(result.confidence)))
     if result.operating:
-        words = (
-            "Precision, recall and accuracy against the threshold of the decision"
-            f"{told.operating(result.operating)}"
-        )
-        drawn.append(("operating", words, plot_operating(result.operating)))
+        drawn.append(("operating", alt_text.operating(result.operating), plot_operating(result.operating)))
+    thresholds = [row.threshold for row in result.operating]
     for one in result.costs:
         if one.cost_fp != one.cost_fn:  # equal costs are 1 - accuracy, which is drawn already
-            costs = f"{one.cost_fp:g} and a missed one {one.cost_fn:g}"
-            words = f"Expected cost of a decision against its threshold, if a wrong positive costs {costs}"
-            words += told.cost(result.operating, one)
             name = f"cost-{one.cost_fp:g}-{one.cost_fn:g}"
-            drawn.append((name, words, result.plot_cost(one.cost_fp, one.cost_fn)))
+            drawn.append((name, alt_text.cost(thresholds, one), plot_cost(thresholds, one)))
     if result.parts:
-        words = f"ECE of each of {len(result.parts)} parts with its interval{told.parts(result.parts)}"
-        drawn.append(("parts", words, plot_parts(result.parts, overall=result.ece)))
+        drawn.append(("parts", alt_text.parts(result.parts), plot_parts(result.parts, overall=result.ece)))
     return tuple(Drawing(name, words, root_figure(axes)) for name, words, axes in drawn)
 
 
-def save_figures(result: AuditResult, folder: str | Path) -> list[Path]:
-    """Write every figure of a result as PNG and SVG; the same result gives the same bytes."""
+def save_drawings(drawings: Sequence[Drawing], folder: str | Path) -> list[Path]:
+    """Write each figure as PNG and SVG; the same numbers give the same bytes."""
     into = Path(folder)
     into.mkdir(parents=True, exist_ok=True)
     written = []
-    for drawn in draw(result):
+    for one in drawings:
         for kind in ("png", "svg"):
-            path = into / f"{drawn.name}.{kind}"
-            path.write_bytes(file_bytes(drawn.figure, kind))
+            path = into / f"{one.name}.{kind}"
+            path.write_bytes(file_bytes(one.figure, kind))
             written.append(path)
     return written
+
+
+def save_figures(result: AuditResult, folder: str | Path) -> list[Path]:
+    """Write every figure of a result as PNG and SVG."""
+    return save_drawings(draw(result), folder)
 
 
 def _gap_axes(axes: Axes) -> None:
@@ -371,7 +344,7 @@ def _gap_axes(axes: Axes) -> None:
 
 def _gap_bar(axes: Axes, one: Bin, left: float, right: float, color: str) -> None:
     width = right - left
-    axes.bar(left + width / 2, _value(one.gap), 0.86 * width, color=color, zorder=2)
+    axes.bar(left + width / 2, float(one.gap), 0.86 * width, color=color, zorder=2)
     low, high = one.gap.low, one.gap.high
     if low is not None and high is not None:
         middle = left + width / 2
@@ -395,9 +368,9 @@ def _reliability_line(axes: Axes, curve: Curve, which: int, label: str, band: fl
     axes.plot(curve.f, curve.value, color=color, linestyle=dashes, zorder=3, label=label)
 
 
-def _line_with_band(axes: Axes, rows: Sequence[Operating], get: Get, which: int, label: str) -> None:
+def _line_with_band(axes: Axes, rows: Sequence[OperatingPoint], get: Get, which: int, label: str) -> None:
     at = np.array([row.threshold for row in rows])
-    value, low, high = (_column([getattr(get(row), end) for row in rows]) for end in ("value", "low", "high"))
+    value, low, high = _columns_of([get(row) for row in rows])
     color = series(which)
     axes.fill_between(at, low, high, color=(color, _BAND), linewidth=0)
     axes.plot(at, value, color=color, linestyle=DASHES[which], label=label)
@@ -420,8 +393,8 @@ def _zero_line(axes: Axes) -> None:
 
 def _room_for_words(axes: Axes) -> None:
     """Keep zero inside, and a strip above and below it for words."""
-    low, high = axes.get_ylim()
-    reach = max(high, -low, 0.01) if axes.patches else 0.01
+    low, high = axes.get_ylim() if axes.patches else (0.0, 0.0)
+    reach = max(high, -low, 0.01)
     axes.set_ylim(min(low, -0.25 * reach) - 0.12 * reach, max(high, 0.25 * reach) + 0.12 * reach)
 
 
@@ -430,8 +403,8 @@ def _words(axes: Axes, x: float, y: float, words: str, **how: object) -> None:
     axes.text(x, y, words, transform=axes.transAxes, parse_math=False, **how)  # type: ignore[arg-type]
 
 
-def _not_told(axes: Axes) -> None:
-    _words(axes, 0.5, 0.5, "not told by this method", ha="center")
+def _not_estimated(axes: Axes) -> None:
+    _words(axes, 0.5, 0.5, "not estimated by this method", ha="center")
 
 
 def _title(axes: Axes, words: str) -> None:
@@ -446,7 +419,7 @@ def _legend(axes: Axes) -> None:
 
 
 def _columns(names: Sequence[str]) -> int:
-    """How many names a figure has room for side by side."""
+    """How many names fit side by side."""
     widths = np.array([text_width(name, _SMALL) + _HANDLE for name in names])
     for columns in (3, 2):
         if sum(some.max() for some in np.array_split(widths, columns) if some.size) <= _LINE:
@@ -459,37 +432,19 @@ def _legend_height(runs: Mapping[str, object]) -> float:
     return 0.21 * (math.ceil(len(runs) / _columns([_name(name) for name in runs])) - 1)
 
 
-def _cost(row: Operating, cost_fp: float, cost_fn: float) -> float | None:
-    rate, precision, accuracy = row.positive_rate.value, row.precision.value, row.accuracy.value
-    if rate is None or accuracy is None or (precision is None and rate > 0):
-        return None
-    false_positive = rate * (1 - (precision or 0.0))
-    return cost_fp * false_positive + cost_fn * max(0.0, 1 - accuracy - false_positive)
-
-
 def _amount(cost: float) -> str:
     return "below 0.0001" if 0 < cost < 0.0001 else f"{cost:.3g}"
 
 
-def _column(values: Sequence[float | None]) -> FloatArray:
-    return np.array([np.nan if value is None else value for value in values], float)
-
-
-def _value(estimate: Estimate) -> float:
-    assert estimate.value is not None
-    return estimate.value
-
-
-def _said(estimate: Estimate, level: float) -> str:
-    if estimate.value is None:
-        return "not known"
-    if estimate.low is None or estimate.high is None:
-        return f"{estimate.value:.3f}"
-    return f"{estimate.value:.3f}  ({level:.0%}: {estimate.low:.3f} to {estimate.high:.3f})"
+def _columns_of(estimates: Sequence[Estimate]) -> tuple[FloatArray, FloatArray, FloatArray]:
+    """Values, lower ends and upper ends; NaN where there is none."""
+    ends = [(one.value, one.low, one.high) for one in estimates]
+    value, low, high = np.array(ends, float).reshape(-1, 3).T
+    return value, low, high
 
 
 def _name(name: str) -> str:
-    """A name that a figure has room for, cut if it must be."""
+    """A name, cut to what a figure has room for."""
     shown = printable(name, 60)
     while text_width(shown, _SMALL) > _NAME:
         shown = shown.removesuffix("…")[:-1] + "…"

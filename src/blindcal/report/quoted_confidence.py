@@ -1,27 +1,30 @@
-"""How often the model is right when it is as sure as it often is: the sentence that a page begins with.
+"""The first sentence of a page: how often the model is right at a confidence that is typical of it.
 
-"When it says Yes with 90% confidence, it is right 78% of the time." Said of a confidence that readers think
-in, if enough items have it; of a model that is nearly sure of most of its answers, about those.
+"When it says Yes with 90% confidence, it is right 78% of the time." The confidence is a round one if enough
+items are near it. For a model that is nearly certain of most of its answers, the sentence is about those.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
+from blindcal.estimate.findings import Curve
+from blindcal.records import Estimate
 from blindcal.report.number_format import Number
-from blindcal.report.sentences import Sentence, between, has_interval, one_label, word
-from blindcal.results.result import AuditResult, Curve, Estimate
+from blindcal.report.sentences import Sentence, between, one_label, word
+from blindcal.results.result import AuditResult
 
-QUOTED = (0.9, 0.8, 0.7)  # the confidences a reader thinks in, the most telling first
-ENOUGH = 0.05  # share of the items that must be as confident as that to quote it
-CROWDED = 1 / 3  # share of the items beyond `END` that makes them what is typical of a model
-NOTABLE = 0.1  # share of the items there that is worth a word
+QUOTED = (0.9, 0.8, 0.7)  # round confidences, the most informative first
+ENOUGH = 0.05  # share of the items that must be near a confidence for it to be quoted
 END = 0.95
+CROWDED = 1 / 3  # share of the items beyond `END` that makes them typical of a model
+NOTABLE = 0.1  # share of the items beyond `END` that is worth mentioning
 SIDES = ("positive", "negative")
-WIDEST = 0.4  # an interval wider than that makes no sentence
+WIDEST = 0.4  # a wider interval makes no sentence
 
 
 def quote(result: AuditResult) -> Sentence | None:
+    """The sentence, unless too little is known for one."""
     if one_label(result) is not None:
         return _quote_label(result)
     if result.curve is None:
@@ -30,18 +33,18 @@ def quote(result: AuditResult) -> Sentence | None:
 
 
 def _quote_label(result: AuditResult) -> Sentence | None:
-    """With one label only there is nothing to say about the other: how often it says the right word."""
+    """Where all items have one label: how often the model gives the correct answer."""
     side = one_label(result)
     if side is None or result.accuracy.value is None:
         return None
-    right: Sentence = (f"Of these questions, all to be answered “{word(result, side)}”, it gets ",)
+    right: Sentence = (f"The correct answer to every question is “{word(result, side)}”. It gets ",)
     right = (*right, Number("accuracy.value"), " right")
-    return (*right, " (", *between("accuracy"), ").") if has_interval(result.accuracy) else (*right, ".")
+    return (*right, " (", *between("accuracy"), ").") if result.accuracy.has_interval else (*right, ".")
 
 
 @dataclass(frozen=True, slots=True)
 class End:
-    """The answers of one side that the model is nearly sure of: how many, and how often they are right."""
+    """The answers of one side that the model is nearly certain of: how many, and how often they are right."""
 
     side: str
     share: float
@@ -50,6 +53,7 @@ class End:
     sure: Number
 
     def quoted(self) -> Sentence:
+        """How often they are right, with the interval."""
         return (
             Number(f"{self.path}.value", "whole"),
             " of the time (",
@@ -59,7 +63,7 @@ class End:
 
 
 def end_of(result: AuditResult, side: str) -> End | None:
-    """One end of the confidence, unless too few items are there or too little is known of them."""
+    """One end of the confidence, unless it has too few items or too wide an interval."""
     if result.confidence is None:
         return None
     yes = side == "positive"
@@ -77,19 +81,20 @@ def end_of(result: AuditResult, side: str) -> End | None:
 
 
 def _quote_end(result: AuditResult) -> Sentence | None:
-    """Of a model that is nearly sure of many of its answers: how often it is right about those."""
+    """Where the model is nearly certain of many of its answers: how often these are right."""
     ends = sorted(filter(None, (end_of(result, side) for side in SIDES)), key=lambda one: -one.share)
     if not ends or ends[0].share < CROWDED:
         return None
-    said: Sentence = (
+    sentence: Sentence = (
         f"When it says “{word(result, ends[0].side)}” with at least ",
         ends[0].sure,
         " confidence, it is right ",
         *ends[0].quoted(),
     )
     if len(ends) > 1:
-        said = (*said, f"; when it is as sure of “{word(result, ends[1].side)}”, ", *ends[1].quoted())
-    return (*said, ".")
+        other = f"; when it is as confident in “{word(result, ends[1].side)}”, it is right "
+        sentence = (*sentence, other, *ends[1].quoted())
+    return (*sentence, ".")
 
 
 def _quote_curve(result: AuditResult, curve: Curve) -> Sentence | None:
@@ -116,14 +121,14 @@ def _quote_curve(result: AuditResult, curve: Curve) -> Sentence | None:
 
 
 def _quoted_confidence(result: AuditResult) -> float | None:
-    """The P(positive) to quote: what a reader thinks in if enough items have it, else where most are."""
+    """The P(positive) to quote: a round one if enough items are near it, else where most of them are."""
     if result.confidence is None:
         return None
     shares = _shares(result)
     fullest = max(range(len(shares)), key=lambda k: shares[k])
     for confidence in QUOTED:
         there = round(confidence * len(shares))  # the bins on both sides of it
-        # of a lower confidence only what is typical of the model is worth a headline
+        # a lower confidence is quoted only if it is typical of the model
         enough = ENOUGH if confidence == QUOTED[0] else max(ENOUGH, shares[fullest])
         if sum(shares[there - 1 : there + 1]) >= enough:
             return confidence
@@ -146,7 +151,7 @@ def _shares(result: AuditResult) -> list[float]:
 
 
 def _quote_bin(result: AuditResult) -> Sentence | None:
-    """For methods without a curve: the fullest bin that lies on one side."""
+    """For methods without a curve: the fullest bin on one side of one half."""
     sided = [
         k
         for k, one in enumerate(result.bins)
@@ -158,9 +163,9 @@ def _quote_bin(result: AuditResult) -> Sentence | None:
     yes = result.bins[k].low >= 0.5
     flip = "" if yes else "1-"
     return (
-        f"Where it says “{word(result, 'positive' if yes else 'negative')}” with ",
+        f"When it says “{word(result, 'positive' if yes else 'negative')}” with about ",
         Number(f"{flip}bins.{k}.predicted", "whole"),
-        " confidence on average, it is right ",
+        " confidence, it is right ",
         Number(f"{flip}bins.{k}.observed", "whole"),
         " of the time.",
     )

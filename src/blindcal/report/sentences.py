@@ -1,4 +1,4 @@
-"""What sentences about a result are made of: text, and numbers that are looked up when shown."""
+"""The pieces of sentences about a result: text, and numbers that are looked up when shown."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from blindcal.report.number_format import Number
-from blindcal.results.result import AuditResult, Estimate
+from blindcal.results.result import AuditResult
 
 
 @dataclass(frozen=True, slots=True)
 class Quoted:
-    """What somebody else said, in their own words."""
+    """Text that somebody else wrote, shown verbatim."""
 
     text: str
 
@@ -32,10 +32,5 @@ def between(path: str, form: str = "percent") -> Sentence:
 
 
 def one_label(result: AuditResult) -> str | None:
-    """The label of all items, if they have but one."""
+    """The label of all items, if they all have the same one."""
     return {0: "negative", result.counts.items: "positive"}.get(result.counts.positive_labels)
-
-
-def has_interval(estimate: Estimate) -> bool:
-    """Whether an estimate says how sure it is."""
-    return estimate.low is not None and estimate.high is not None

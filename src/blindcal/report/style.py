@@ -32,7 +32,7 @@ SERIES_DARK = ("#56b4e9", "#f0853d", "#2fc79d", "#e3a0c6", "#f2b631", "#9fd3f4")
 #: A second way to tell series apart, for print without colour.
 DASHES: tuple[Any, ...] = ("-", (0, (5, 1.6)), (0, (1.2, 1.4)), (0, (6, 1.4, 1.2, 1.4)), (0, (3, 3)), "-")
 WIDTH, HEIGHT = 4.8, 3.3  # inches: a phone's width at about the size of its own text
-DOTS = 300  # an inch, in a file of dots
+DOTS = 300  # per inch, in a PNG file
 FULL, FIRM, SOFT, FAINT = 1.0, 0.72, 0.35, 0.14  # how strongly the ink is used
 
 _NO_GLYPH = "Glyph .* missing from"
@@ -125,18 +125,18 @@ def drawing(ax: Axes | None, width: float = WIDTH, height: float = HEIGHT) -> It
 
 
 def ink(strength: float = FULL) -> tuple[str, float]:
-    """The colour of text in the style in force, so strong."""
+    """The colour of text in the current style, at a strength between 0 and 1."""
     return str(mpl.rcParams["text.color"]), strength
 
 
 def series(which: int) -> str:
-    """The colour of a series in the style in force; after the last comes the first again."""
+    """The colour of a series in the current style; after the last comes the first again."""
     colors = mpl.rcParams["axes.prop_cycle"].by_key()["color"] if _active.get() else SERIES
     return str(colors[which % len(colors)])
 
 
 def text_width(text: str, size: float) -> float:
-    """Points that a line of text takes."""
+    """The width of a line of text in points."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message=_NO_GLYPH)
         font = FontProperties(family="DejaVu Sans", size=size)
@@ -159,7 +159,7 @@ def svg(figure: Figure, title: str = "") -> str:
     root = ElementTree.fromstring(_written(figure, "svg", transparent=True))
     for parent in list(root.iter()):
         for child in list(parent):
-            # The style sheet would apply to the whole page: what it says goes to the element itself.
+            # the style sheet would apply to the whole page: its rules go to the element itself
             if child.tag in (_SVG + "style", _SVG + "metadata"):
                 parent.remove(child)
     own = "b" + hashlib.sha256(ElementTree.tostring(root)).hexdigest()[:8] + "-"
@@ -201,15 +201,15 @@ def file_bytes(figure: Figure, kind: str) -> bytes:
 
 
 def _written(figure: Figure, kind: str, *, transparent: bool) -> bytes:
-    said = {"Date": None, "Creator": None} if kind == "svg" else {"Software": None}
+    metadata: dict[str, str | None] = {"Date": None, "Creator": None} if kind == "svg" else {"Software": None}
     into = io.BytesIO()
     with (
         mpl.rc_context({"svg.fonttype": "none", "svg.hashsalt": "blindcal"}),
         warnings.catch_warnings(),
     ):
-        # A name in a script that the font lacks is drawn as boxes; that is no reason to warn of it.
+        # a name in a script that the font lacks is drawn as boxes, without a warning
         warnings.filterwarnings("ignore", message=_NO_GLYPH)
-        figure.savefig(into, format=kind, metadata=said, transparent=transparent, dpi=DOTS)
+        figure.savefig(into, format=kind, metadata=metadata, transparent=transparent, dpi=DOTS)
     return into.getvalue()
 
 

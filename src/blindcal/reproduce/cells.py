@@ -1,12 +1,13 @@
 """The cells of the table: what each method estimates at each budget, computed once and kept.
 
-A *way* is a method and who reads its answers. One run of a method to its largest budget holds every
-smaller one: the designs ask the same first questions whatever comes after, so the first K N answers are those
-of a run with K queries an item, and two ways that ask alike share one run.
+A method of the table is one of `blindcal.methods`, or one whose answers are read by ``latent`` instead of its
+own estimator ("sampling+latent"). One run of a design to its largest budget holds every smaller one: it asks
+the same first queries whatever comes after, so the first K N answers are those of a run with K queries per
+item. Methods with the same design share one run.
 
-A cell is kept under a digest of all that it depends on: the source, the way, the budget, the bins, the seed
-and the estimator's own version. That version is what the estimator computes on two small fixed
-problems: a cell is computed again when the code computes something else, and not when a comment moves.
+A cell is kept under a digest of everything it depends on: the source, the method, the budget, the bins, the
+seed and the version of the estimator. That version is what it computes on two small fixed problems:
+a cell is computed again when the code computes something else, and not when a comment moves.
 """
 
 from __future__ import annotations
@@ -24,50 +25,62 @@ from dataclasses import asdict, dataclass
 from functools import lru_cache
 from pathlib import Path
 
-import numpy as np
-
-from blindcal import design
+from blindcal.design import Design, answer_design
 from blindcal.errors import InputError
-from blindcal.estimate.latent import latent
-from blindcal.estimate.truth import binned_ece
-from blindcal.methods import blind_result, face_value
+from blindcal.methods import METHODS, Evidence, Method, estimate, estimator_of, make_design
 from blindcal.query_seeds import query_seeds, uniform_draws
-from blindcal.records import INVALID, AnswerTable, IntArray, Semantics
+from blindcal.records import INVALID, AnswerTable, IntArray, Round, Semantics
 from blindcal.reproduce.sources import Source, from_probabilities
 from blindcal.simulation.simulate import generate
 
-_FORMAT = 1  # of a kept cell
+_FORMAT = 2  # of a kept cell
 
 
 @dataclass(frozen=True, slots=True)
-class Way:
-    """A row of the table for each budget: which method asks, and which estimator reads the answers."""
+class TableMethod:
+    """A method as the table has it: whose design asks (``base``), and which estimator reads the answers."""
 
     name: str
-    method: str
-    fitted: bool
-    budgets: tuple[int, ...]
+    base: str
+    estimator: str = "own"
+
+    @classmethod
+    def parse(cls, name: str) -> TableMethod:
+        """Of a name: METHOD, or METHOD+ESTIMATOR."""
+        return cls(name, *name.split("+"))
+
+    @property
+    def _method(self) -> Method:
+        return METHODS[self.base]
+
+    @property
+    def budgets(self) -> tuple[int, ...]:
+        """The queries per item that the table has a row for."""
+        return self._method.budgets
+
+    @property
+    def fitted(self) -> bool:
+        """Whether its answers are read by a fit."""
+        return estimator_of(self.base, self.estimator) == "latent"
+
+    @property
+    def simulable(self) -> bool:
+        """Whether its answers follow from probabilities; what a model says in words does not."""
+        return self._method.simulable
 
     def semantics(self, asked: Semantics) -> Semantics:
-        """What its answers measure where the tokens are chosen under ``asked`` (METHOD 1)."""
-        if self.method == "verbalized":  # whatever it states stands beside what was asked
-            return asked
-        found = design.method_of(self.method).semantics(asked)
-        return "sum" if found == "sum" else asked
+        """What its answers measure where the tokens are chosen under ``asked`` (METHOD 1).
+
+        What is stated in words is held against what is asked.
+        """
+        return "sum" if self._method.semantics(asked) == "sum" else asked
 
 
-#: Every way by its name, in the order of the table.
-WAYS: Mapping[str, Way] = {
-    way.name: way
-    for way in (
-        Way("blind", "blind", False, (1,)),
-        Way("verbalized", "verbalized", False, (1,)),
-        Way("sampling", "sampling", False, tuple(range(1, 9))),
-        Way("extraction", "extraction", False, tuple(range(1, 9))),
-        Way("latent", "latent", True, tuple(range(1, 9))),
-        Way("sampling+latent", "sampling", True, tuple(range(1, 9))),
-        Way("temperature", "temperature", True, tuple(range(2, 9))),
-    )
+_ORDER = ("blind", "verbalized", "sampling", "extraction", "latent", "sampling+latent", "temperature")
+
+#: Every method of the table by its name, in the order of the table.
+TABLE_METHODS: Mapping[str, TableMethod] = {
+    name: TableMethod.parse(name) for name in dict.fromkeys((*_ORDER, *METHODS))
 }
 
 
@@ -83,9 +96,9 @@ class Measured:
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """A way at a budget on a source, with one seed."""
+    """A method of the table at a budget, with one seed."""
 
-    way: str
+    method: str
     queries: int
     seed: int
     bins: int
@@ -99,7 +112,7 @@ class Cache:
 
     def key(self, source: Source, cell: Cell) -> str:
         """A digest of everything that the cell depends on."""
-        what = {"format": _FORMAT, "source": source.digest, **asdict(cell), "version": version(cell.way)}
+        what = {"format": _FORMAT, "source": source.digest, **asdict(cell), "version": version(cell.method)}
         return hashlib.sha256(json.dumps(what, sort_keys=True).encode()).hexdigest()[:40]
 
     def get(self, key: str) -> Measured | None:
@@ -123,115 +136,102 @@ class Cache:
 
 
 @lru_cache
-def version(way: str) -> str:
+def version(method: str) -> str:
     """What an estimator computes on two small problems, to six digits: its version."""
-    chosen = WAYS[way]
-    if chosen.method == "verbalized":
+    chosen = TABLE_METHODS[method]
+    if not chosen.simulable:
         return "1"
     said = []
     for n, queries in ((300, chosen.budgets[0]), (2000, min(3, chosen.budgets[-1]))):
         source = from_probabilities("version", str(n), *generate(n, seed=n))
-        found = measure(source, chosen.method, 1, [Cell(way, queries, 1, 5)])
+        found = measure(source, chosen.base, 1, [Cell(method, queries, 1, 5)])
         said += [f"{gap:.5e}" for one in found.values() for gap in one.gaps]
     return hashlib.sha256(",".join(said).encode()).hexdigest()[:16]
 
 
-def measure(source: Source, method: str, seed: int, cells: Sequence[Cell]) -> dict[Cell, Measured]:
-    """Ask a source by a method once, as far as the largest budget needs, and read every cell from it."""
-    if method == "verbalized":
-        return {cell: _stated(source, cell.bins) for cell in cells}
+def measure(source: Source, base: str, seed: int, cells: Sequence[Cell]) -> dict[Cell, Measured]:
+    """Ask a source by a method's design once, as far as the largest budget needs, and read every cell."""
     found = {}
     for bins in sorted({cell.bins for cell in cells}):  # blind asks other thresholds for other bins
         mine = [cell for cell in cells if cell.bins == bins]
         most = max(cell.queries for cell in mine)
-        plan = design.make(method, source.labels, queries=most, bins=bins, seed=seed)
-        answered = ask(plan, source, method, seed)
+        if METHODS[base].simulable:
+            labels = source.labels
+            design = make_design(base, labels, queries=most, bins=bins, seed=seed)
+            answers = ask(design, source, base, seed)
+        else:
+            assert source.stated is not None
+            labels, answers = source.stated.labels, source.stated.answers
+            design = make_design(base, labels, queries=most)
         for cell in mine:
-            found[cell] = read(WAYS[cell.way], plan, source.labels, answered, cell.queries, bins)
+            found[cell] = read(cell, design, labels, answers)
     return found
 
 
-def ask(plan: design.Design, source: Source, method: str, seed: int) -> AnswerTable:
+def ask(design: Design, source: Source, base: str, seed: int) -> AnswerTable:
     """Every answer of a run, as a replay of the source would give it over HTTP."""
-    answered = AnswerTable.empty()
-    while (asked := plan.next_round(answered)) is not None:
-        draws = uniform_draws(query_seeds(seed, len(answered), len(asked)))
-        biased = design.method_of(method).biased
-        answers = source.recording.answers(asked, source.targets, draws, biased=biased)
-        answered = answered.with_round(asked, answers)
-    return answered
+    biased = METHODS[base].biased
+
+    def answer(asked: Round, first: int) -> IntArray:
+        draws = uniform_draws(query_seeds(seed, first, len(asked)))
+        return source.recording.answers(asked, source.targets, draws, biased=biased)
+
+    return answer_design(design, answer)
 
 
 def read(
-    way: Way,
-    plan: design.Design,
-    labels: IntArray,
-    answered: AnswerTable,
-    queries: int,
-    bins: int,
-    jitter: float = 0.0,
+    cell: Cell, design: Design, labels: IntArray, answers: AnswerTable, *, jitter: float = 0.0
 ) -> Measured:
-    """What a way makes of the first answers of a run, ``queries`` an item.
+    """The estimate of a cell from the first answers of a run, ``cell.queries`` per item.
 
     ``jitter`` is the endpoint's own noise on the log-odds, as a probe found it.
     """
-    rows = len(answered) if way.method == "blind" else min(len(answered), queries * labels.size)
-    part = AnswerTable(
-        answered.items[:rows], answered.shifts[:rows], answered.temperatures[:rows], answered.answers[:rows]
+    method, used = TABLE_METHODS[cell.method], answers.rows(slice(cell.queries * labels.size))
+    evidence = Evidence(
+        method.base,
+        design,
+        labels,
+        used,
+        estimator=method.estimator,
+        bins=cell.bins,
+        jitter=jitter,
+        resamples=0,
     )
-    invalid = int((part.answers == INVALID).sum())
-    if isinstance(plan, design.BlindDesign):
-        gaps = blind_result(plan, labels, part).gaps
-    elif way.fitted:
-        asked = (labels[part.items], part.shifts, part.answers, part.temperatures, part.items)
-        fit = latent(*asked, jitter=jitter)
-        gaps = fit.gaps(bins)
-    else:
-        p = face_value(design.method_of(way.method).reads, labels.size, part)
-        assert p is not None
-        known = np.isfinite(p)
-        gaps = binned_ece(labels[known], p[known], bins).gaps
-    return Measured(float(np.abs(gaps).sum()), tuple(map(float, gaps)), rows, invalid)
-
-
-def _stated(source: Source, bins: int) -> Measured:
-    assert source.stated is not None
-    known = np.isfinite(source.stated.p)
-    if not known.any():
-        return Measured(np.nan, (np.nan,) * bins, known.size, known.size)
-    found = binned_ece(source.stated.labels[known], source.stated.p[known], bins)
-    return Measured(found.ece, tuple(map(float, found.gaps)), known.size, int((~known).sum()))
+    found = estimate(evidence, brief=True)
+    gaps = tuple(float(one.gap) for one in found.bins)
+    return Measured(float(found.ece), gaps, len(used), int((used.answers == INVALID).sum()))
 
 
 @dataclass(frozen=True, slots=True)
 class CellSelection:
     """Which cells a table needs.
 
-    ``plain_seeds`` are more seeds for ways that fit nothing: these cost little and scatter most.
+    ``plain_seeds`` are more seeds for methods that fit nothing: these cost little and scatter most.
     """
 
-    ways: tuple[str, ...] = tuple(WAYS)
+    methods: tuple[str, ...] = tuple(TABLE_METHODS)
     budgets: tuple[int, ...] = tuple(range(1, 9))
     seeds: tuple[int, ...] = tuple(range(20))
     bins: int = 5
     plain_seeds: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
-        unknown = [way for way in self.ways if way not in WAYS]
+        unknown = [name for name in self.methods if name not in TABLE_METHODS]
         if unknown:
-            raise InputError(f"methods: {unknown[0]!r} is none of {', '.join(WAYS)}")
+            raise InputError(f"methods: must be among {', '.join(TABLE_METHODS)}, got {unknown[0]!r}")
 
     def cells(self, source: Source) -> Iterator[Cell]:
         """Every cell of a source; what a file cannot answer is left out."""
-        for way in self.ways:
-            if WAYS[way].method == "verbalized":
+        for name in self.methods:
+            method = TABLE_METHODS[name]
+            if not method.simulable:
                 if source.stated is not None:
-                    yield Cell(way, 1, 0, self.bins)
+                    yield Cell(name, 1, 0, self.bins)
                 continue
-            more = () if WAYS[way].fitted else self.plain_seeds
-            for queries in WAYS[way].budgets:
+            more = () if method.fitted else self.plain_seeds
+            for queries in method.budgets:
                 if queries in self.budgets:
-                    yield from (Cell(way, queries, s, self.bins) for s in dict.fromkeys(self.seeds + more))
+                    yield from (Cell(name, queries, s, self.bins) for s in dict.fromkeys(self.seeds + more))
 
 
 @dataclass(frozen=True, slots=True)
@@ -240,7 +240,7 @@ class _Task:
 
     place: int
     source: Source
-    method: str
+    base: str
     seed: int
     keys: dict[Cell, str]
 
@@ -268,7 +268,7 @@ def compute(
             key = cache.key(source, cell)
             kept = cache.get(key)
             if kept is None:
-                missing.setdefault((WAYS[cell.way].method, cell.seed), {})[cell] = key
+                missing.setdefault((TABLE_METHODS[cell.method].base, cell.seed), {})[cell] = key
             else:
                 found[place][cell] = kept
         tasks += [_Task(place, source, *which, keys) for which, keys in missing.items()]
@@ -301,7 +301,7 @@ def _worked(tasks: Sequence[_Task], cache: Cache, jobs: int) -> Iterator[tuple[_
 
 
 def _work(task: _Task, cache: Cache) -> Found:
-    found = measure(task.source, task.method, task.seed, tuple(task.keys))
+    found = measure(task.source, task.base, task.seed, tuple(task.keys))
     for cell, value in found.items():
         cache.put(task.keys[cell], value)
     return found

@@ -7,19 +7,19 @@ one is taken up again, and nothing is paid for twice. Smaller budgets are the be
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
-from blindcal import design
 from blindcal.auditing.audit import audit
-from blindcal.auditing.job import Limits, Progress
+from blindcal.auditing.limits import Limits
 from blindcal.errors import ConfigError, EndpointError, InputError, StoreError, UnfitError
 from blindcal.items import catalogue
 from blindcal.items.files import Items
-from blindcal.records import INVALID
-from blindcal.reproduce.cells import WAYS, Cell, CellSelection, Found, Measured, read
+from blindcal.methods import METHODS, count_queries, make_design
+from blindcal.records import Progress
+from blindcal.reproduce.cells import TABLE_METHODS, Cell, CellSelection, Found, Measured, read
 from blindcal.reproduce.sources import Source
-from blindcal.reproduce.table import Column, known
+from blindcal.reproduce.table import Column, oracle_of
 from blindcal.results.result import RESULT_FILE
 from blindcal.results.run import Run, open_run
 from blindcal.settings import Settings
@@ -44,25 +44,24 @@ class EndpointRun:
 
 
 def runs(wanted: CellSelection) -> Iterator[EndpointRun]:
-    """The audits that hold every wanted cell, of methods that an endpoint can be asked by."""
+    """The audits that hold every wanted cell."""
     for seed in wanted.seeds:
-        by_method: dict[str, list[Cell]] = {}
-        for way in wanted.ways:
-            if WAYS[way].method == "verbalized" and seed != wanted.seeds[0]:
-                continue  # nothing in it depends on the seed
-            for queries in WAYS[way].budgets:
+        by_base: dict[str, list[Cell]] = {}
+        for name in wanted.methods:
+            method = TABLE_METHODS[name]
+            if not method.simulable and seed != wanted.seeds[0]:
+                continue  # nothing of what is stated in words depends on the seed
+            for queries in method.budgets:
                 if queries in wanted.budgets:
-                    mine = 0 if WAYS[way].method == "verbalized" else seed
-                    cell = Cell(way, queries, mine, wanted.bins)
-                    by_method.setdefault(WAYS[way].method, []).append(cell)
-        for method, cells in by_method.items():
-            yield EndpointRun(method, max(cell.queries for cell in cells), seed, tuple(cells))
+                    cell = Cell(name, queries, seed if method.simulable else 0, wanted.bins)
+                    by_base.setdefault(method.base, []).append(cell)
+        for base, cells in by_base.items():
+            yield EndpointRun(base, max(cell.queries for cell in cells), seed, tuple(cells))
 
 
 def planned(wanted: CellSelection, n: int) -> int:
     """How many queries all that takes, without the probes."""
-    share = {"blind": 1 - 1 / wanted.bins}
-    return round(sum(share.get(run.method, run.queries) * n for run in runs(wanted)))
+    return sum(count_queries(run.method, n, run.queries, wanted.bins) for run in runs(wanted))
 
 
 def measure(
@@ -89,15 +88,15 @@ def measure(
     """
     found: Found = {}
     notes: list[str] = []
-    with catalogue.open_items(items, settings.reading, data_dir=settings.data_dir) as opened:
+    model, asked = settings.endpoint.model, settings.prompt.semantics
+    with catalogue.open_items(items, settings.prompt) as opened:
         labels = opened.labels
         if oracle is not None:
             _check_same(oracle, opened)
         for one in runs(wanted):
-            chosen = replace(
-                settings,
+            chosen = settings.replace(
                 method=one.method,
-                queries=None if one.method == "blind" else float(one.queries),
+                queries=float(one.queries),
                 seed=one.seed,
                 bins=wanted.bins,
                 resamples=_RESAMPLES,
@@ -105,18 +104,17 @@ def measure(
             try:
                 done = _finished(items, chosen, opened, folder / one.name, limits, progress, stage)
             except EndpointError as error:
-                # A wrong key or address is everybody's; what one method asks may be refused to it alone.
-                if not isinstance(error, UnfitError) and one.method != "verbalized":
+                # A wrong key or address is everybody's; free text may be refused where one word is not.
+                if not isinstance(error, UnfitError) and METHODS[one.method].simulable:
                     raise
-                notes.append(f"{settings.model} {data}, {one.method}: {error}")
+                notes.append(f"{model} {data}, {one.method}: {error}")
                 continue
             found |= _read(done, one)
     if not found:
-        raise UnfitError("; ".join(notes) or f"{settings.model} {data}: no method to measure it by")
-    asked = settings.semantics
-    semantics = {asked} | {WAYS[cell.way].semantics(asked) for cell in found}
-    oracles = {} if oracle is None else {one: known(oracle, wanted.bins, one) for one in semantics}
-    return Column(settings.model, data, int(labels.size), asked, oracles, found), notes
+        raise UnfitError("; ".join(notes) or f"{model} {data}: no method to measure it by")
+    semantics = {asked} | {TABLE_METHODS[cell.method].semantics(asked) for cell in found}
+    oracles = {} if oracle is None else {one: oracle_of(oracle, wanted.bins, one) for one in semantics}
+    return Column(model, data, int(labels.size), asked, oracles, found), notes
 
 
 def _finished(
@@ -146,22 +144,23 @@ def _finished(
 
 
 def _read(done: Run, run: EndpointRun) -> Found:
-    if run.method == "verbalized":
-        gaps = tuple(float("nan") if one.gap.value is None else one.gap.value for one in done.result.bins)
-        value = done.result.ece.value
-        counts = done.result.counts
-        if value is None:
-            return {}
-        return {cell: Measured(value, gaps, len(done.answered), counts.invalid) for cell in run.cells}
-    queries = 1 if run.method == "blind" else run.queries
-    bins = run.cells[0].bins
-    plan = design.make(run.method, done.labels, queries=queries, bins=bins, seed=run.seed)
-    if not (done.answered.answers != INVALID).any():
-        return {}
-    return {
-        cell: read(WAYS[cell.way], plan, done.labels, done.answered, cell.queries, bins, done.jitter)
-        for cell in run.cells
-    }
+    """The cells of a run; those without a single valid answer are left out."""
+    if METHODS[run.method].simulable:
+        bins = run.cells[0].bins
+        design = make_design(run.method, done.labels, queries=run.queries, bins=bins, seed=run.seed)
+        found = {
+            cell: read(cell, design, done.labels, done.answered, jitter=done.jitter) for cell in run.cells
+        }
+    else:
+        found = {cell: _stated(done) for cell in run.cells}
+    return {cell: one for cell, one in found.items() if one.invalid < one.queries}
+
+
+def _stated(done: Run) -> Measured:
+    """What was stated in words: the run's own result, as no smaller budget is in it."""
+    found = done.result
+    gaps = tuple(float(one.gap) for one in found.bins)
+    return Measured(float(found.ece), gaps, len(done.answered), found.counts.invalid)
 
 
 def _check_same(oracle: Source, items: Items) -> None:

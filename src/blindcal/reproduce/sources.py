@@ -2,7 +2,7 @@
 
 A file is named ``MODEL__DATASET.csv`` (``.csv.gz``, ``__logits`` and the like may follow; a model's own name
 may hold two underscores, a set's may not). A score file has
-the columns id, label, p; a logit file has a column a spelling, ``text|token id``, beside lse and argmax.
+the columns id, label, p; a logit file has a column per spelling, ``text|token id``, beside lse and argmax.
 What a model said of its own confidence may lie beside it: ``MODEL__DATASET__verbalized.csv``, id,label,text.
 """
 
@@ -30,7 +30,17 @@ from blindcal.items.score_files import (
     stem,
     token_of,
 )
-from blindcal.records import FloatArray, IntArray, Semantics, Targets, Token
+from blindcal.records import (
+    INVALID,
+    NEGATIVE,
+    POSITIVE,
+    AnswerTable,
+    FloatArray,
+    IntArray,
+    Semantics,
+    Targets,
+    Token,
+)
 from blindcal.simulation.recording import Recording
 from blindcal.text import printable
 
@@ -38,24 +48,35 @@ _TABLES = (".csv.gz", ".csv")
 _VERBALIZED = "__verbalized"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class RecordedConfidence:
     """The confidence that a model put into words; NaN where none could be read."""
 
     labels: IntArray
     p: FloatArray
 
+    def __repr__(self) -> str:
+        return f"RecordedConfidence({self.p.size:,} answers, {self.parsed:.1%} state one)"
+
     @property
     def parsed(self) -> float:
         """The share of answers in which a confidence was found."""
         return float(np.isfinite(self.p).mean())
 
+    @property
+    def answers(self) -> AnswerTable:
+        """The same as answers, one per item; those that state no confidence are invalid."""
+        side = np.where(self.p >= 0.5, POSITIVE, NEGATIVE)
+        answers = np.where(np.isfinite(self.p), side, INVALID).astype(np.int64)
+        nothing = np.zeros(self.p.size)
+        return AnswerTable(np.arange(self.p.size), nothing, nothing, answers, self.p)
 
-@dataclass(frozen=True)
+
+@dataclass(frozen=True, repr=False)
 class Source:
     """One model on one data set, with everything that was recorded of it.
 
-    ``targets`` are the tokens that are asked about: one a side under pair semantics, else all spellings.
+    ``targets`` are the tokens that are asked about: one per side under pair semantics, else all spellings.
     ``p`` is the probability itself where the file holds that and no logits.
     """
 
@@ -66,6 +87,9 @@ class Source:
     targets: Targets
     p: FloatArray | None = None
     stated: RecordedConfidence | None = None
+
+    def __repr__(self) -> str:
+        return f"Source({self.name!r}, {self.n:,} items)"
 
     @property
     def name(self) -> str:

@@ -1,7 +1,7 @@
-"""The published table, with our methods in it: what each way estimates, and how far it is from the oracle.
+"""The published table, with our methods in it: what each estimates, and how far it is from the oracle.
 
-A column is a model on a data set, a row a way at a budget. The same comparison is written as Markdown, as
-LaTeX (booktabs), and as CSV: one line a cell, and one line an estimate.
+A column is a model on a data set, a row a method at a budget. The same comparison is written as Markdown, as
+LaTeX (booktabs), and as CSV: one line per cell, and one line per estimate.
 """
 
 from __future__ import annotations
@@ -15,9 +15,10 @@ from functools import cached_property
 
 import numpy as np
 
-from blindcal.estimate.truth import bin_index, binned_ece
+from blindcal.estimate.face_value import findings_at_face_value
+from blindcal.estimate.findings import Findings
 from blindcal.records import FloatArray, Semantics
-from blindcal.reproduce.cells import WAYS, Found, Measured
+from blindcal.reproduce.cells import TABLE_METHODS, Found, Measured
 from blindcal.reproduce.sources import Source
 from blindcal.text import csv_cell, printable
 
@@ -26,20 +27,20 @@ DASH = "\N{EN DASH}"
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A way at a budget."""
+    """A method of the table at a budget."""
 
-    way: str
+    method: str
     queries: int
 
     @property
     def name(self) -> str:
         """As the table calls it."""
-        return f"{self.way}, K={self.queries}"
+        return f"{self.method}, K={self.queries}"
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """What a way said of a column, once for each seed, and the oracle it is held against, if one is known."""
+    """What a method said of a column, once per seed, and the oracle it is held against, if one is known."""
 
     estimates: tuple[float, ...]
     oracle: float | None
@@ -75,33 +76,12 @@ class Entry:
         return None if errors is None or errors.size < 2 else float(errors.std(ddof=1))
 
 
-@dataclass(frozen=True, slots=True)
-class WhiteBoxBins:
-    """What the hidden probabilities hold in each bin: gaps, shares of items, mean confidence and outcome."""
-
-    gaps: FloatArray
-    share: FloatArray
-    predicted: FloatArray
-    observed: FloatArray
-
-    @property
-    def ece(self) -> float:
-        """The oracle: the sum of absolute gaps."""
-        return float(np.abs(self.gaps).sum())
+def oracle_of(source: Source, bins: int, semantics: Semantics) -> Findings:
+    """What the hidden probabilities of a source say: the oracle (METHOD 1) and its reliability diagram."""
+    return findings_at_face_value(source.labels, source.probabilities(semantics), bins)
 
 
-def known(source: Source, bins: int, semantics: Semantics) -> WhiteBoxBins:
-    """The oracle of a source (METHOD 1) and its reliability diagram; a bin without items has NaN."""
-    p, y = source.probabilities(semantics), source.labels
-    found = binned_ece(y, p, bins)
-    where = bin_index(p, bins)
-    with np.errstate(invalid="ignore"):
-        predicted = np.bincount(where, p, minlength=bins) / found.counts
-        observed = np.bincount(where, y, minlength=bins) / found.counts
-    return WhiteBoxBins(found.gaps, found.counts / y.size, predicted, observed)
-
-
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Column:
     """A model on a data set: what is known of it, and everything that was estimated."""
 
@@ -109,8 +89,11 @@ class Column:
     data: str
     n: int
     semantics: Semantics
-    oracles: dict[Semantics, WhiteBoxBins]
+    oracles: dict[Semantics, Findings]
     found: Found
+
+    def __repr__(self) -> str:
+        return f"Column({self.name!r}, {self.n:,} items, {len(self.found)} cells)"
 
     @property
     def name(self) -> str:
@@ -118,14 +101,14 @@ class Column:
         return f"{self.model} {self.data}"
 
     @property
-    def oracle(self) -> WhiteBoxBins | None:
+    def oracle(self) -> Findings | None:
         """Of what is asked; ``None`` if the probabilities are not known."""
         return self.oracles.get(self.semantics)
 
-    def left_out(self, way: str) -> float | None:
-        """The share of a way's answers, at its largest budget, that could not be used."""
-        most = max((cell.queries for cell in self.found if cell.way == way), default=None)
-        mine = [one for cell, one in self.found.items() if (cell.way, cell.queries) == (way, most)]
+    def left_out(self, method: str) -> float | None:
+        """The share of a method's answers, at its largest budget, that could not be used."""
+        most = max((cell.queries for cell in self.found if cell.method == method), default=None)
+        mine = [one for cell, one in self.found.items() if (cell.method, cell.queries) == (method, most)]
         return sum(one.invalid for one in mine) / max(1, sum(one.queries for one in mine)) if mine else None
 
     @cached_property
@@ -134,16 +117,16 @@ class Column:
         rows: dict[Row, list[Measured]] = {}
         for cell in sorted(self.found, key=lambda cell: cell.seed):
             if np.isfinite(self.found[cell].ece):
-                rows.setdefault(Row(cell.way, cell.queries), []).append(self.found[cell])
+                rows.setdefault(Row(cell.method, cell.queries), []).append(self.found[cell])
         return {row: self._entry(row, measured) for row, measured in rows.items()}
 
     def _entry(self, row: Row, measured: Sequence[Measured]) -> Entry:
-        oracle = self.oracles.get(WAYS[row.way].semantics(self.semantics))
+        oracle = self.oracles.get(TABLE_METHODS[row.method].semantics(self.semantics))
         asked = sum(one.queries for one in measured)
         gaps = np.array([one.gaps for one in measured])
         return Entry(
             tuple(one.ece for one in measured),
-            None if oracle is None else oracle.ece,
+            None if oracle is None else float(oracle.ece),
             tuple(gaps.mean(axis=0).tolist()),
             tuple(gaps.std(axis=0).tolist()),
             asked / len(measured) / self.n,
@@ -154,12 +137,12 @@ class Column:
 def column_of(source: Source, found: Found, bins: int) -> Column:
     """The column of a source whose probabilities are known."""
     asked = source.targets.semantics
-    wanted: set[Semantics] = {asked} | {WAYS[cell.way].semantics(asked) for cell in found}
-    oracles = {semantics: known(source, bins, semantics) for semantics in wanted}
+    wanted: set[Semantics] = {asked} | {TABLE_METHODS[cell.method].semantics(asked) for cell in found}
+    oracles = {semantics: oracle_of(source, bins, semantics) for semantics in wanted}
     return Column(source.model, source.data, source.n, asked, oracles, found)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class MethodTable:
     """All columns over the same bins and seeds."""
 
@@ -167,12 +150,15 @@ class MethodTable:
     bins: int
     seeds: tuple[int, ...]
 
+    def __repr__(self) -> str:
+        return f"MethodTable({len(self.columns)} columns, {len(self.rows)} rows, {len(self.seeds)} seeds)"
+
     @cached_property
     def rows(self) -> tuple[Row, ...]:
-        """Every row that any column has, in the order of the ways."""
+        """Every row that any column has, in the order of the methods."""
         there = {row for column in self.columns for row in column.entries}
-        order = list(WAYS)
-        return tuple(sorted(there, key=lambda row: (order.index(row.way), row.queries)))
+        order = list(TABLE_METHODS)
+        return tuple(sorted(there, key=lambda row: (order.index(row.method), row.queries)))
 
     def mean_error(self, row: Row) -> float | None:
         """Mean absolute error of a row over the columns, if each of them has one."""
@@ -189,7 +175,7 @@ class MethodTable:
 def estimates_table(comparison: MethodTable) -> list[list[str]]:
     """The paper's table: mean estimates and their spread over the seeds."""
     head = ["", *(column.name for column in comparison.columns)]
-    oracle = ["oracle", *(_number(c.oracle.ece) if c.oracle else DASH for c in comparison.columns)]
+    oracle = ["oracle", *(_number(float(c.oracle.ece)) if c.oracle else DASH for c in comparison.columns)]
     return [head, oracle, *(_estimates(comparison, row) for row in comparison.rows)]
 
 
@@ -210,12 +196,12 @@ def errors_table(comparison: MethodTable) -> list[list[str]]:
 
 
 def left_out_table(comparison: MethodTable) -> list[list[str]]:
-    """The share of answers that could not be used: a line for each way with any, at its largest budget."""
+    """The share of answers that could not be used: a line per method with any, at its largest budget."""
     lines = [["", *(column.name for column in comparison.columns)]]
-    for way in WAYS:
-        shares = [column.left_out(way) for column in comparison.columns]
+    for method in TABLE_METHODS:
+        shares = [column.left_out(method) for column in comparison.columns]
         if any(shares):
-            lines.append([way, *(DASH if share is None else f"{share:.1%}" for share in shares)])
+            lines.append([method, *(DASH if share is None else f"{share:.1%}" for share in shares)])
     return lines
 
 
@@ -227,15 +213,23 @@ def _spread(value: float, sd: float | None) -> str:
     return _number(value) if sd is None else f"{value:.4f} ± {sd:.4f}"
 
 
-def titled(comparison: MethodTable) -> list[tuple[str, list[list[str]]]]:
-    """The tables, each after what it is: estimates, errors if an oracle is known, answers not used if any."""
-    tables = [(_estimates_title(comparison), estimates_table(comparison))]
+@dataclass(frozen=True, slots=True)
+class TitledTable:
+    """Lines of cells, the first of them the head, and what they are."""
+
+    title: str
+    lines: list[list[str]]
+
+
+def tables(comparison: MethodTable) -> list[TitledTable]:
+    """Estimates, errors if an oracle is known, and the share of answers not used if there are any."""
+    found = [TitledTable(_estimates_title(comparison), estimates_table(comparison))]
     if comparison.has_oracle:
-        tables.append((_errors_title(comparison), errors_table(comparison)))
+        found.append(TitledTable(_errors_title(comparison), errors_table(comparison)))
     unused = left_out_table(comparison)
     if len(unused) > 1:
-        tables.append((_LEFT_OUT, unused))
-    return tables
+        found.append(TitledTable(_LEFT_OUT, unused))
+    return found
 
 
 _LEFT_OUT = (
@@ -245,7 +239,7 @@ _LEFT_OUT = (
 
 def markdown(comparison: MethodTable) -> str:
     """The tables, each after what it is."""
-    return "\n".join(f"{title}\n\n{markdown_table(lines)}\n" for title, lines in titled(comparison))
+    return "\n".join(f"{one.title}\n\n{markdown_table(one.lines)}\n" for one in tables(comparison))
 
 
 def markdown_table(lines: Sequence[Sequence[str]], limit: int = 120) -> str:
@@ -275,16 +269,16 @@ def _repeats(comparison: MethodTable) -> str:
 
 def latex(comparison: MethodTable) -> str:
     """The tables for a paper; they need the package booktabs."""
-    tables = (_latex(title, lines) for title, lines in titled(comparison))
-    return "% \\usepackage{booktabs}\n" + "\n".join(tables)
+    return "% \\usepackage{booktabs}\n" + "\n".join(map(_latex, tables(comparison)))
 
 
-def _latex(title: str, lines: Sequence[Sequence[str]]) -> str:
-    rows = [" & ".join(map(_escaped, line)) + r" \\" for line in lines]
+def _latex(table: TitledTable) -> str:
+    rows = [" & ".join(map(_escaped, line)) + r" \\" for line in table.lines]
     body = "\n".join([rows[0], r"\midrule", *rows[1:]])
-    columns = "l" + "r" * (len(lines[0]) - 1)
+    columns = "l" + "r" * (len(table.lines[0]) - 1)
+    title = _escaped(table.title)
     return (
-        f"\\begin{{table}}\n\\centering\n\\caption{{{_escaped(title)}}}\n\\begin{{tabular}}{{{columns}}}\n"
+        f"\\begin{{table}}\n\\centering\n\\caption{{{title}}}\n\\begin{{tabular}}{{{columns}}}\n"
         f"\\toprule\n{body}\n\\bottomrule\n\\end{{tabular}}\n\\end{{table}}\n"
     )
 
@@ -310,13 +304,13 @@ _CELL = (
 
 
 def cells_csv(comparison: MethodTable) -> str:
-    """One line a cell of the table."""
+    """One line per cell of the table."""
     lines = _cell_lines(comparison)
     return _csv(_CELL, ((csv_cell(str(model)), csv_cell(str(data)), *rest) for model, data, *rest in lines))
 
 
 def cells_json(comparison: MethodTable) -> str:
-    """One JSON object a line for each cell of the table."""
+    """One line per cell of the table, a JSON object each."""
     lines = (dict(zip(_CELL, line, strict=True)) for line in _cell_lines(comparison))
     return "".join(json.dumps(line) + "\n" for line in lines)
 
@@ -326,9 +320,9 @@ def _cell_lines(comparison: MethodTable) -> Iterable[tuple[object, ...]]:
         for row in comparison.rows:
             if row in column.entries:
                 one = column.entries[row]
-                semantics = WAYS[row.way].semantics(column.semantics)
+                semantics = TABLE_METHODS[row.method].semantics(column.semantics)
                 yield (
-                    *(column.model, column.data, column.n, row.way, row.queries, len(one.estimates)),
+                    *(column.model, column.data, column.n, row.method, row.queries, len(one.estimates)),
                     *(
                         semantics,
                         one.oracle,
@@ -343,14 +337,17 @@ def _cell_lines(comparison: MethodTable) -> Iterable[tuple[object, ...]]:
 
 
 def estimates_csv(comparison: MethodTable) -> str:
-    """One line an estimate, with its gaps."""
+    """One line per estimate, with its gaps."""
     gaps = [f"gap_{m + 1}" for m in range(comparison.bins)]
     head = ("model", "data", "method", "K", "seed", "ece", *gaps)
     lines = (
-        (csv_cell(column.model), csv_cell(column.data), cell.way, cell.queries, cell.seed, one.ece, *one.gaps)
+        (
+            *(csv_cell(column.model), csv_cell(column.data), cell.method, cell.queries, cell.seed),
+            *(one.ece, *one.gaps),
+        )
         for column in comparison.columns
         for cell, one in sorted(
-            column.found.items(), key=lambda each: (each[0].way, each[0].queries, each[0].seed)
+            column.found.items(), key=lambda each: (each[0].method, each[0].queries, each[0].seed)
         )
     )
     return _csv(head, lines)

@@ -7,12 +7,14 @@ bound must be within it, the end of an interval that the truth is past with prob
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, TypeAlias
 
-from blindcal.errors import NotIdentifiedError, StoreError
-from blindcal.results.result import AuditResult, Estimate
+from blindcal.errors import InputError, NotIdentifiedError, StoreError
+from blindcal.records import Estimate
+from blindcal.results.result import AuditResult
 from blindcal.results.run import open_result, open_run
 
 LimitedQuantity: TypeAlias = Literal["ece", "brier", "accuracy", "auroc", "invalid"]
@@ -25,7 +27,7 @@ NAMES: dict[LimitedQuantity, str] = {
     "auroc": "AUROC",
     "invalid": "share of invalid answers",
 }
-UNFINISHED = "the audit was stopped early: finish it, or let part of it count (--partial)"
+UNFINISHED = "the audit was stopped early: finish it, or let a partial one count"
 AT_MOST: tuple[LimitedQuantity, ...] = ("ece", "brier", "invalid")
 
 
@@ -83,36 +85,55 @@ class CheckResult:
 
 
 def check(
-    path: str | Path,
-    limits: Sequence[Limit],
+    run: str | Path,
     *,
+    max_ece: float | None = None,
+    max_brier: float | None = None,
+    min_accuracy: float | None = None,
+    min_auroc: float | None = None,
+    max_invalid: float | None = None,
     confidence: float | None = 0.95,
-    resamples: int | None = None,
+    resamples: int = 1000,
     partial: bool = False,
 ) -> CheckResult:
     """Hold a finished audit to limits.
 
     Parameters
     ----------
-    path : path
+    run : path
         The run's folder, or its ``result.json`` alone.
-    limits : sequence of Limit
+    max_ece, max_brier, min_accuracy, min_auroc, max_invalid : float, optional
+        The limits; at least one. ``max_invalid`` is the largest share of invalid answers.
     confidence : float or None
         How sure it must be that a limit holds; ``None``: the estimate alone decides.
-    resamples : int, optional
+    resamples : int
         Refits behind the bounds.
     partial : bool
         Let an audit pass that was stopped early; otherwise it is undecided at best.
     """
-    result = open_result(path)
+    given: dict[LimitedQuantity, float | None] = {
+        "ece": max_ece,
+        "brier": max_brier,
+        "accuracy": min_accuracy,
+        "auroc": min_auroc,
+        "invalid": max_invalid,
+    }
+    limits = [Limit(quantity, value) for quantity, value in given.items() if value is not None]
+    if not limits:
+        raise InputError(
+            "there is no limit to check",
+            remedy="give {max_ece}, {max_brier}, {min_accuracy}, {min_auroc} or {max_invalid}",
+            options=dict.fromkeys(("max_ece", "max_brier", "min_accuracy", "min_auroc", "max_invalid"), ...),
+        )
+    result = open_result(run)
     needed = [limit.quantity for limit in limits if limit.quantity != "invalid"]
     bounds: dict[LimitedQuantity, Estimate] = {}
     if confidence is not None and needed:
-        bounds = _bounds(Path(path), result, needed, confidence, resamples)
+        bounds = _bounds(Path(run), result, needed, confidence, resamples)
     verdicts = tuple(
         _verdict(result, limit, bounds.get(limit.quantity), confidence, partial) for limit in limits
     )
-    return CheckResult(str(path), result, confidence, verdicts)
+    return CheckResult(str(run), result, confidence, verdicts)
 
 
 def percent(confidence: float) -> str:
@@ -125,7 +146,7 @@ def _bounds(
     result: AuditResult,
     quantities: Sequence[LimitedQuantity],
     confidence: float,
-    resamples: int | None,
+    resamples: int,
 ) -> dict[LimitedQuantity, Estimate]:
     """Intervals whose ends are each passed with probability 1 - confidence."""
     level = 2 * confidence - 1
@@ -133,17 +154,14 @@ def _bounds(
     if result.estimator != "latent" or all(one.low is None for one in stored.values()):
         return {}
     try:
-        fit = open_run(path).fit(resamples)
+        fit = open_run(path).fit(level=level, resamples=resamples)
     except StoreError:
         # A result without its run: its own interval will do if it is at least as wide as what is asked for.
         return stored if result.level >= level - 1e-12 else {}
     found: dict[LimitedQuantity, Estimate] = {}
     for name in quantities:
-        try:
-            between = fit.interval(name, level, bins=max(1, len(result.bins)))
-        except NotIdentifiedError:
-            continue
-        found[name] = Estimate(stored[name].value, between.low, between.high)
+        with suppress(NotIdentifiedError):
+            found[name] = getattr(fit, name)
     return found
 
 
@@ -172,7 +190,7 @@ def _verdict(
     bound = _end(limit, between)
     if bound is None:
         why = (
-            f"no interval for it by method {result.method}: the estimate alone can decide (--estimate)"
+            f"no interval for it by method {result.method}: only the estimate alone can decide"
             if result.estimator != "latent"
             else f"no bound that is {percent(confidence)} sure: the run is needed, not its result alone"
         )

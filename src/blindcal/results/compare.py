@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -10,7 +11,7 @@ import numpy as np
 from blindcal.errors import ConfigError
 from blindcal.estimate.paired import Difference, differences
 from blindcal.records import IntArray
-from blindcal.results.run import Run
+from blindcal.results.run import Run, opened
 
 NAMES = {
     "ece": "ECE",
@@ -55,30 +56,34 @@ class RunComparison:
 
 
 def compare(
-    first: Run,
-    second: Run,
+    first: Run | str | Path,
+    second: Run | str | Path,
     *,
     bins: int | None = None,
     level: float = 0.95,
-    resamples: int | None = None,
+    resamples: int = 1000,
 ) -> RunComparison:
-    """Compare two runs, paired where they asked about the same items.
+    """Compare two runs, given as such or by their folders, paired where they asked about the same items.
 
     An item is the same if its id and its prompt are. Items with one id and other prompts are the same too,
     asked in other words, if every such item has the same label in both runs; otherwise the ids mean
     nothing across the runs, and these items are taken for different ones.
     """
+    first, second = opened(first), opened(second)
     if bins is None:
         each = {len(run.result.bins) for run in (first, second)}
         if len(each) > 1:
             raise ConfigError(
-                f"the runs have {' and '.join(map(str, sorted(each)))} bins: choose one with --bins"
+                f"the runs have {' and '.join(map(str, sorted(each)))} bins",
+                remedy="choose one with {bins}",
+                options={"bins": max(each)},
             )
         bins = each.pop()
     asked = [np.unique(run.answered.items) for run in (first, second)]
     matched, reworded = _matched(first, second, asked)
     units = _units(first, second, asked, matched) if matched else None
-    found = differences(first.fit(resamples), second.fit(resamples), units, bins=bins, level=level)
+    one, two = (run.fit(resamples=resamples) for run in (first, second))
+    found = differences(one, two, units, bins=bins, level=level)
     return RunComparison(
         str(first.folder),
         str(second.folder),
@@ -95,63 +100,63 @@ def compare(
 
 def verdict(one: Difference) -> str:
     """What a difference's interval shows."""
-    if one.low <= 0 <= one.high:
+    if 0 in one.difference:
         return "no difference shown"
-    return "higher in B" if one.value > 0 else "lower in B"
+    return "higher in B" if float(one.difference) > 0 else "lower in B"
 
 
 def better(one: Difference) -> str | None:
     """Which run a shown difference speaks for, ``A`` or ``B``; ``None`` where none is shown."""
-    if one.low <= 0 <= one.high:
+    if 0 in one.difference:
         return None
-    return "B" if (one.value < 0) == (one.quantity in LOWER_IS_BETTER) else "A"
+    return "B" if (float(one.difference) < 0) == (one.quantity in LOWER_IS_BETTER) else "A"
 
 
 def headline(found: RunComparison) -> tuple[str, ...]:
     """What the comparison shows, in plain sentences, and no more than it shows.
 
-    First the calibration error, then the other figures; a single one among them that is off zero may be
-    chance, and that is said.
+    First the calibration error, then the other quantities. A single one that differs may be chance, and the
+    last sentence says so.
     """
     ece = next(one for one in found.differences if one.quantity == "ece")
     others = [one for one in found.differences if one.quantity != "ece"]
-    a, b = f"{ece.first:.1%}", f"{ece.second:.1%}"
+    a, b = f"{float(ece.first):.1%}", f"{float(ece.second):.1%}"
+    low, high = ece.difference.low or 0.0, ece.difference.high or 0.0
     sure = f"{found.level:.0%} sure"
     if better(ece) is None:
-        most = 100 * max(abs(ece.low), abs(ece.high))
+        most = 100 * max(abs(low), abs(high))
         first = (
-            f"No difference in calibration error is shown: A has {a} and B {b}, and if there is one it is at "
-            f"most {most:.1f} points ({sure})."
+            f"The runs do not differ significantly in calibration error: A has {a}, B has {b}, and the "
+            f"difference is at most {most:.1f} points ({sure})."
         )
     else:
-        which, near, far = ("lower", -ece.high, -ece.low) if ece.value < 0 else ("higher", ece.low, ece.high)
+        off = float(ece.difference)
+        which, near, far = ("lower", -high, -low) if off < 0 else ("higher", low, high)
         first = (
-            f"B's calibration error is {100 * abs(ece.value):.1f} points {which} than A's: {b} against {a} "
+            f"B's calibration error is {100 * abs(off):.1f} points {which} than A's: {b} against {a} "
             f"({sure}: {100 * near:.1f} to {100 * far:.1f} points)."
         )
     shown = [one for one in others if better(one) is not None]
     if not shown:
-        rest = f"Nor do {_listed([NAMES[one.quantity] for one in others])} differ by more than noise may."
-        if better(ece) is not None:
-            rest = rest.replace("Nor do", "But").replace("differ by more", "do not differ by more")
-        return (first, rest)
+        names = _listed([NAMES[one.quantity] for one in others])
+        return (first, f"{names[0].upper()}{names[1:]} do not differ significantly.")
     sides = {
-        side: [NAMES[one.quantity] for one in shown if (one.value > 0) == (side == "higher")]
+        side: [NAMES[one.quantity] for one in shown if (float(one.difference) > 0) == (side == "higher")]
         for side in ("higher", "lower")
     }
-    told = " and ".join(
+    directions = " and ".join(
         f"{_listed(names)} {'is' if len(names) == 1 else 'are'} {side}"
         for side, names in sides.items()
         if names
     )
-    words = [first, f"{told[0].upper()}{told[1:]} in B."]
+    sentences = [first, f"{directions[0].upper()}{directions[1:]} in B."]
     if better(ece) is None and len(shown) == 1:
         chance = min(1.0, (1 - found.level) * len(found.differences))
-        words.append(
-            f"That may be chance: of {len(found.differences)} figures of two runs that do not differ at all, "
-            f"one is off zero in up to {chance:.0%} of comparisons."
+        sentences.append(
+            f"This may be chance: with {len(found.differences)} quantities, up to {chance:.0%} of "
+            "comparisons between identical models show at least one difference."
         )
-    return tuple(words)
+    return tuple(sentences)
 
 
 def _listed(names: list[str]) -> str:

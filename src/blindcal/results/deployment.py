@@ -72,7 +72,9 @@ def deployment(run: Run, shift: float) -> Deployment:
     if run.result.semantics == "sum":
         raise NotIdentifiedError(
             f"a run of method {run.result.method} sends no logit_bias: its threshold is known, but one query "
-            "cannot decide by it; audit with --method latent where the endpoint takes logit_bias"
+            "cannot decide by it",
+            remedy="audit with {method} where the endpoint takes logit_bias",
+            options={"method": "latent"},
         )
     settings = run.settings
     address = Address(

@@ -7,25 +7,24 @@ from collections.abc import Sequence
 from dataclasses import asdict, fields, replace
 from datetime import UTC, datetime
 from itertools import chain
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from blindcal import design
 from blindcal.errors import ConfigError, InputError
-from blindcal.methods import FITTED
+from blindcal.estimate.findings import Findings
+from blindcal.methods import FITTED, Evidence, estimate, make_design
 from blindcal.records import AnswerTable
-from blindcal.results.figures import Estimation, Figures, figures
-from blindcal.results.parts import break_down
 from blindcal.results.result import AnswerCounts, AuditResult, Spend
-from blindcal.results.run import Run, numbered
+from blindcal.results.run import Run, numbered, opened
 from blindcal.text import printable
 
 # What may differ between runs that are put together: which items were asked, how many times, where.
 _FREE = {"items", "items_digest", "seed", "queries", "base_url", "bins"}
 
 
-def merge(runs: Sequence[Run], *, resamples: int = 1000) -> AuditResult:
+def merge(runs: Sequence[Run | str | Path], *, resamples: int = 1000) -> AuditResult:
     """The result of all runs' answers together, as if one run had asked all items.
 
     Groups and parts of the same name are one, whichever run their items are in.
@@ -37,30 +36,30 @@ def merge(runs: Sequence[Run], *, resamples: int = 1000) -> AuditResult:
     InputError
         If an item is in two runs.
     """
-    one = together(runs)
-    result, items = one.result, (one.labels, one.groups)
-    how = Estimation(
-        result.estimator,
-        design.make(result.method, one.labels),
-        len(result.bins),
-        result.level,
-        one.jitter,
-        resamples,
+    each = [opened(run) for run in runs]
+    one = together(each)
+    result = one.result
+    evidence = Evidence(
+        result.method,
+        make_design(result.method, one.labels),
+        one.labels,
+        one.answered,
+        one.groups,
+        one.parts if result.by is not None else None,
+        estimator="latent",
+        bins=len(result.bins),
+        level=result.level,
+        jitter=one.jitter,
+        resamples=resamples,
     )
-    found = figures(how, *items, one.answered)
-    parts, parts_pvalue = (
-        ((), None) if result.by is None else break_down(how, *items, one.parts, one.answered)
-    )
-    shown = {field.name for field in fields(Figures)} & {field.name for field in fields(AuditResult)}
+    found = estimate(evidence)
     return replace(
         result,
-        **{name: getattr(found, name) for name in shown},
+        **{field.name: getattr(found, field.name) for field in fields(Findings)},
         created=datetime.now(UTC).isoformat(timespec="seconds"),
-        items=" + ".join(run.result.items for run in runs),
-        parts=parts,
-        parts_pvalue=parts_pvalue,
-        spend=Spend(**_summed([asdict(run.result.spend) for run in runs])),
-        seconds=sum(run.result.seconds for run in runs),
+        items=" + ".join(run.result.items for run in each),
+        spend=Spend(**_summed([asdict(run.result.spend) for run in each])),
+        seconds=sum(run.result.seconds for run in each),
         oracle=None,  # each run was compared with its own
         settings={**result.settings, "items": one.labels.size, "items_digest": None},
     )
@@ -109,8 +108,10 @@ def _check_alike(runs: Sequence[Run]) -> None:
     first = runs[0]
     if first.result.estimator != "latent":
         raise ConfigError(
-            f"{first.folder}: runs of method {first.result.method!r} cannot be put together; only those read "
-            f"by a fit can ({', '.join(FITTED)}, or --estimator latent)"
+            f"{first.folder}: runs of method {first.result.method!r} cannot be merged; only those read by a "
+            f"fit can ({', '.join(FITTED)})",
+            remedy="run its audit again with {estimator}, which asks nothing",
+            options={"estimator": "latent"},
         )
     for run in runs[1:]:
         for name in sorted({*first.settings, *run.settings} - _FREE):

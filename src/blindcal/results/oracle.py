@@ -11,8 +11,8 @@ from blindcal.errors import InputError
 from blindcal.estimate.truth import binned_ece
 from blindcal.items.files import Items
 from blindcal.items.score_files import Scores, read_scores
-from blindcal.records import FloatArray, IntArray, Targets
-from blindcal.results.result import Estimate, Oracle
+from blindcal.records import Estimate, FloatArray, IntArray, Targets
+from blindcal.results.result import Oracle
 from blindcal.text import printable
 
 # What a model states has no truth of its own: it is held against the probability of its answer.
@@ -37,11 +37,12 @@ class Truth:
         ``targets`` are the tokens that were asked about, if they are one a side: a logit file may know them.
         """
         about = self if targets is None else replace(self, scores=self.scores.about(targets))
-        true = binned_ece(labels, about.p, bins)
-        difference = None if ece.value is None else ece.value - true.ece
-        inside = None if ece.low is None or ece.high is None else bool(ece.low <= true.ece <= ece.high)
+        found = binned_ece(labels, about.p, bins)
+        true = float(found.ece)
+        difference = None if ece.value is None else ece.value - true
+        inside = true in ece if ece.has_interval else None
         return Oracle(
-            self.scores.path, about.scores.column, true.ece, difference, inside, tuple(true.gaps.tolist())
+            self.scores.path, about.scores.column, true, difference, inside, tuple(found.gaps.tolist())
         )
 
 

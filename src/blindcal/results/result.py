@@ -9,118 +9,24 @@ from __future__ import annotations
 import csv
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import msgspec
 import numpy as np
 
 from blindcal.atomic_write import atomic_write
 from blindcal.errors import InputError
-from blindcal.records import INVALID, NEGATIVE, POSITIVE, Estimator, Message, Targets
+from blindcal.estimate.findings import Findings
+from blindcal.planning.next_dollar import NextDollar
+from blindcal.records import INVALID, NEGATIVE, POSITIVE, EstimatorName, Message, Targets
 from blindcal.store.run_store import Store
 from blindcal.text import csv_cell, printable
 
-if TYPE_CHECKING:
-    from blindcal.report.plots import Axes
-
-SCHEMA_VERSION = 2
+SCHEMA_VERSION, OLDEST_SCHEMA = 3, 2
 RESULT_FILE, ANSWERS_FILE = "result.json", "answers.csv"
-FEW = 100
-"""Items, below which figures come with a warning."""
-
 Direction: TypeAlias = Literal["overconfident", "underconfident", "undecided"]
-
-
-@dataclass(frozen=True, slots=True)
-class Estimate:
-    """A number and, where one could be had, its interval."""
-
-    value: float | None
-    low: float | None = None
-    high: float | None = None
-
-    def times(self, factor: float) -> Estimate:
-        """The same in another unit."""
-        return Estimate(*(None if x is None else factor * x for x in (self.value, self.low, self.high)))
-
-
-@dataclass(frozen=True, slots=True)
-class Bin:
-    """One bin of the positive class's probability; ``gap`` > 0 means predicted more than it happens.
-
-    ``share`` of all items lie in it; ``predicted`` is their mean probability of the positive class and
-    ``observed`` the share of them whose label is positive: gap = share * (predicted - observed).
-    """
-
-    low: float
-    high: float
-    gap: Estimate
-    share: float | None = None
-    predicted: float | None = None
-    observed: float | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Curve:
-    """The reliability curve: at confidence ``f`` the share ``value`` is positive, with a pointwise band."""
-
-    f: tuple[float, ...]
-    value: tuple[float, ...]
-    low: tuple[float, ...] | None = None
-    high: tuple[float, ...] | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Confidence:
-    """Share of each label's items whose probability of the positive class lies between two edges."""
-
-    edges: tuple[float, ...]
-    negatives: tuple[float, ...]
-    positives: tuple[float, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Operating:
-    """What deciding "positive iff f >= threshold" does; ``shift`` on the positive answer deploys it.
-
-    ``positive_rate``, ``false_positive`` and ``false_negative`` are shares of all decisions;
-    ``negative_precision`` is the share of the negative ones that are right.
-    """
-
-    threshold: float
-    shift: float
-    precision: Estimate
-    recall: Estimate
-    accuracy: Estimate
-    positive_rate: Estimate
-    false_positive: Estimate = Estimate(None)
-    false_negative: Estimate = Estimate(None)
-    negative_precision: Estimate = Estimate(None)
-
-
-@dataclass(frozen=True, slots=True)
-class CostCurve:
-    """The expected cost of a decision at each operating point, if the two errors cost so much."""
-
-    cost_fp: float
-    cost_fn: float
-    expected: tuple[Estimate, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Part:
-    """The figures of the items that share one value of a field; ``few`` where they are too few to trust."""
-
-    name: str
-    items: int
-    positive_labels: int
-    ece: Estimate
-    accuracy: Estimate
-    leaning: Estimate
-    overconfidence: Estimate
-    few: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,29 +84,16 @@ class Oracle:
     gaps: tuple[float, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class NextDollar:
-    """What one more dollar would buy: so many queries, and about this half-width of the ECE's interval."""
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class AuditResult(Findings):
+    """Everything an audit says: what was found, and what it took to find it.
 
-    queries: int
-    half_width: float
-
-
-@dataclass(frozen=True, slots=True)
-class AuditResult:
-    """Everything an audit says.
-
-    ``overconfidence`` is the mean confidence in the predicted answer minus the share of right answers;
-    ``leaning`` is the mean probability of the positive answer minus the share of positive labels.
     ``estimator`` read the answers that ``method`` asked for, and ``measures`` says what that is worth.
-    ``ece_if_invalid`` bounds the ECE whatever the invalid answers would have been, and
-    ``invalid_reasons`` counts why stated ones cannot be read. ``parts`` are the values
-    of the field ``by``, and ``parts_pvalue`` is the p-value of "all parts are miscalibrated alike".
-    ``costs`` are for three pairs of costs, at the thresholds of ``operating``.
+    ``invalid_reasons`` counts why stated answers cannot be read. ``by`` is the field that names ``parts``.
     ``seconds`` were spent asking, in all calls together.
     """
 
-    schema_version: int
+    schema_version: int = SCHEMA_VERSION
     blindcal: str
     created: str
     complete: bool
@@ -208,27 +101,11 @@ class AuditResult:
     items: str
     model: str
     method: str
-    estimator: Estimator
+    estimator: EstimatorName
     semantics: str
     measures: str
     level: float
-    ece: Estimate
-    overconfidence: Estimate
-    leaning: Estimate
-    auroc: Estimate
-    accuracy: Estimate
-    brier: Estimate
-    log_loss: Estimate
-    tce: Estimate
-    calibrated_pvalue: float | None
-    bins: tuple[Bin, ...]
-    curve: Curve | None
-    confidence: Confidence | None
-    operating: tuple[Operating, ...]
     by: str | None
-    parts: tuple[Part, ...]
-    parts_pvalue: float | None
-    ece_if_invalid: tuple[float, float]
     invalid_reasons: dict[str, int]
     counts: AnswerCounts
     spend: Spend
@@ -239,7 +116,9 @@ class AuditResult:
     oracle: Oracle | None
     settings: dict[str, Any]
     next_dollar: NextDollar | None = None
-    costs: tuple[CostCurve, ...] = ()
+
+    def __repr__(self) -> str:
+        return f"AuditResult({self.model!r}, {self.method}, {self.counts.items:,} items, ECE {self.ece:.4f})"
 
     @property
     def direction(self) -> Direction:
@@ -268,70 +147,40 @@ class AuditResult:
             raise InputError(f"{path}: no such result") from None
         except (OSError, msgspec.MsgspecError) as error:
             raise InputError(f"{path}: not a result of blindcal ({printable(str(error))})") from None
-        if found != SCHEMA_VERSION:
+        if not OLDEST_SCHEMA <= found <= SCHEMA_VERSION:
             cure = "upgrade to read it" if found > SCHEMA_VERSION else "run its audit again (it asks nothing)"
             raise InputError(f"{path}: has schema version {found}, this is {SCHEMA_VERSION}: {cure}")
         try:
+            if found < SCHEMA_VERSION:
+                return msgspec.convert(_upgraded(msgspec.json.decode(content)), type=cls)
             return msgspec.json.decode(content, type=cls)
         except msgspec.MsgspecError as error:
             raise InputError(f"{path}: not a result of blindcal ({printable(str(error))})") from None
-
-    # Figures: each draws on ``ax``, or on a figure of its own, and returns the axes.
-
-    def plot_curve(self, ax: Axes | None = None) -> Axes:
-        """The Blind Calibration Curve: signed gaps with intervals, whose lengths add up to the ECE."""
-        from blindcal.report import plots
-
-        return plots.plot_calibration_curve(self.bins, ax, ece=self.ece, level=self.level)
-
-    def plot_reliability(self, ax: Axes | None = None) -> Axes:
-        """The reliability diagram with its band, and the bins as dots."""
-        from blindcal.report import plots
-
-        return plots.plot_reliability(self.curve, ax, bins=self.bins, level=self.level)
-
-    def plot_confidence(self, ax: Axes | None = None) -> Axes:
-        """The distribution of the confidence for each label."""
-        from blindcal.report import plots
-
-        return plots.plot_confidence(self.confidence, ax)
-
-    def plot_operating(self, ax: Axes | None = None, *, threshold: float | None = None) -> Axes:
-        """Precision, recall and accuracy against the threshold; ``threshold`` marks one."""
-        from blindcal.report import plots
-
-        return plots.plot_operating(self.operating, ax, threshold=threshold)
-
-    def plot_cost(self, cost_fp: float, cost_fn: float, ax: Axes | None = None) -> Axes:
-        """The expected cost of a decision against the threshold.
-
-        With its band if ``costs`` has a pair in the same proportion; a fit's own ``plot_cost`` always has it.
-        """
-        from blindcal.report import plots
-
-        return plots.plot_cost(self.operating, cost_fp, cost_fn, ax, costs=self._costs(cost_fp, cost_fn))
-
-    def plot_parts(self, ax: Axes | None = None) -> Axes:
-        """The ECE of each part with its interval."""
-        from blindcal.report import plots
-
-        return plots.plot_parts(self.parts, ax, overall=self.ece)
-
-    def _costs(self, cost_fp: float, cost_fn: float) -> tuple[Estimate, ...] | None:
-        for one in self.costs:
-            if math.isclose(one.cost_fp * cost_fn, one.cost_fn * cost_fp):
-                return tuple(each.times(cost_fp / one.cost_fp) for each in one.expected)
-        return None
-
-    def _repr_html_(self) -> str:
-        from blindcal.report import notebook
-
-        return notebook.result_html(self)
 
 
 @dataclass(frozen=True, slots=True)
 class _Version:
     schema_version: int
+
+
+def _upgraded(old: dict[str, Any]) -> dict[str, Any]:
+    """A result of schema version 2, which said the level once, as one of version 3: each interval says it."""
+    level = old.get("level")
+
+    def with_levels(value: Any) -> Any:
+        if isinstance(value, list):
+            return [with_levels(one) for one in value]
+        if not isinstance(value, dict):
+            return value
+        found = {name: with_levels(one) for name, one in value.items()}
+        if {"value", "low", "high"} <= found.keys() and found["low"] is not None:
+            found["level"] = level
+        return found
+
+    estimated = {field.name for field in fields(Findings)}
+    return {name: with_levels(value) if name in estimated else value for name, value in old.items()} | {
+        "schema_version": SCHEMA_VERSION
+    }
 
 
 def schema() -> dict[str, Any]:
@@ -343,21 +192,6 @@ def schema() -> dict[str, Any]:
         "title": "blindcal result",
         **described,
     }
-
-
-def number(value: float) -> float | None:
-    """A float for JSON: ``None`` where there is no finite number."""
-    return float(value) if math.isfinite(value) else None
-
-
-def ece_if_invalid(ece: float, share: float) -> tuple[float, float]:
-    """Bounds on the ECE if a ``share`` of the items had answered anything at all.
-
-    An item moves the sum of |gaps| by at most 1/N, so the rest's ECE, scaled to its share, is off by
-    at most the share of the invalid ones.
-    """
-    rest = (1 - share) * ece
-    return max(0.0, rest - share), min(1.0, rest + share)
 
 
 ANSWER_COLUMNS = (

@@ -12,16 +12,14 @@ from typing import Any
 import numpy as np
 
 from blindcal.errors import InputError, NotIdentifiedError, StoreError
-from blindcal.estimate.latent import LatentFit, latent
+from blindcal.estimate.latent import LatentFit, fit_table
 from blindcal.methods import FITTED
-from blindcal.records import AnswerTable, IntArray, Round
+from blindcal.records import AnswerTable, IntArray
 from blindcal.results.result import RESULT_FILE, AuditResult
-from blindcal.store.run_store import RUN_FILE, UNASKED, Store
-
-DEFAULT_RESAMPLES = 1000
+from blindcal.store.run_store import RUN_FILE, Store
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False, eq=False)
 class Run:
     """A run: its result, its items in columns, and every answer.
 
@@ -44,8 +42,12 @@ class Run:
     jitter: float
     max_shift: float
 
-    def fit(self, resamples: int | None = None) -> LatentFit:
-        """The fit whose figures the result holds; ``resamples`` (1,000) refits stand behind its intervals.
+    def __repr__(self) -> str:
+        found, items = self.result, self.labels.size
+        return f"Run({str(self.folder)!r}, {found.model!r}, {items:,} items, ECE {found.ece:.4f})"
+
+    def fit(self, *, bins: int | None = None, level: float | None = None, resamples: int = 1000) -> LatentFit:
+        """The fit whose estimates the result holds; ``resamples`` refits stand behind its intervals.
 
         Raises
         ------
@@ -53,21 +55,23 @@ class Run:
             If the run's method has no fit.
         """
         if self.result.estimator != "latent":
-            anew = "" if self.result.estimator == "stated" else ", or --estimator latent (asks nothing more)"
+            reread = self.result.estimator != "stated"
             raise NotIdentifiedError(
                 f"{self.folder}: a run of method {self.result.method!r} has no fit, and so no curve and no "
-                f"thresholds; audit with --method {' or '.join(FITTED)}{anew}"
+                "thresholds",
+                remedy="audit again with {estimator}, which asks nothing"
+                if reread
+                else "audit with {method}",
+                options={"estimator": "latent"} if reread else {"method": FITTED[0]},
             )
-        asked = self.answered
-        return latent(
-            self.labels[asked.items],
-            asked.shifts,
-            asked.answers,
-            asked.temperatures,
-            asked.items,
-            None if self.groups is None else self.groups[asked.items],
+        return fit_table(
+            self.labels,
+            self.answered,
+            self.groups,
             jitter=self.jitter,
-            resamples=DEFAULT_RESAMPLES if resamples is None else resamples,
+            bins=len(self.result.bins) if bins is None else bins,
+            level=self.result.level if level is None else level,
+            resamples=resamples,
         )
 
 
@@ -90,13 +94,7 @@ def open_run(path: str | Path) -> Run:
         result = open_result(folder)
         items, settings = store.items(), store.note("config") or {}
         ready: dict[str, Any] = store.note("ready") or {}
-        answered, first = AnswerTable.empty(), 0
-        for asked in store.rounds():
-            answers = store.answers(first, len(asked))
-            have = answers != UNASKED
-            reached = Round(asked.items[have], asked.shifts[have], asked.temperatures[have])
-            answered = answered.with_round(reached, answers[have].astype(np.int64))
-            first += len(asked)
+        answered = store.answered()
     told = result.counts.positive + result.counts.negative + result.counts.invalid
     if told != len(answered):
         raise StoreError(
@@ -117,6 +115,11 @@ def open_run(path: str | Path) -> Run:
         float(ready.get("jitter", 0.0)),
         float(ready.get("max_shift", np.inf)),
     )
+
+
+def opened(run: Run | str | Path) -> Run:
+    """A run, given as such or by its folder."""
+    return run if isinstance(run, Run) else open_run(run)
 
 
 def open_result(path: str | Path) -> AuditResult:

@@ -25,10 +25,10 @@ WINDOW = 32_768  # prompts sorted together; their token ids are all that is held
 
 @dataclass(frozen=True, slots=True)
 class HfSettings:
-    """How to run the model. A GPU is used if there is one; ``batch_tokens`` counts padding too.
+    """How to run the model. By default a GPU is used if there is one; ``batch_tokens`` counts padding too.
 
-    Half precision moves log-odds by tenths from batch to batch, which is much for a truth to check
-    against; ask for it only if it is what the deployment runs.
+    Half precision moves log-odds by tenths from batch to batch, which is a lot for the truth that an audit is
+    compared with; use it only if the deployed model runs in it.
     """
 
     device: str | None = None
@@ -46,7 +46,7 @@ class HfModel:
             transformers: Any = importlib.import_module("transformers")
         except ImportError:
             raise MissingExtraError(
-                "scoring with transformers needs torch: pip install 'blindcal[hf]'"
+                "scoring with transformers needs torch", remedy="pip install 'blindcal[hf]'"
             ) from None
         self._torch = torch
         self.device = torch.device(settings.device or ("cuda" if torch.cuda.is_available() else "cpu"))
@@ -81,9 +81,13 @@ class HfModel:
 
     def _template(self, messages: Sequence[Message]) -> str:
         if not self._tokenizer.chat_template:
-            raise InputError("this model has no chat template: ask it plain prompts, with --api completions")
-        said = [{"role": message.role, "content": message.content} for message in messages]
-        text: str = self._tokenizer.apply_chat_template(said, add_generation_prompt=True, tokenize=False)
+            raise InputError(
+                "this model has no chat template",
+                remedy="ask it plain prompts with {api}",
+                options={"api": "completions"},
+            )
+        chat = [{"role": message.role, "content": message.content} for message in messages]
+        text: str = self._tokenizer.apply_chat_template(chat, add_generation_prompt=True, tokenize=False)
         return text
 
     def scores(self, items: Iterable[Item], targets: Targets) -> Iterator[list[Score]]:
@@ -120,7 +124,8 @@ class HfModel:
         except self._torch.OutOfMemoryError:
             if len(prompts) == 1:
                 raise InputError(
-                    f"out of memory on one prompt of {len(prompts[0])} tokens: use a smaller model or dtype"
+                    f"out of memory on one prompt of {len(prompts[0])} tokens",
+                    remedy="use a smaller model or dtype",
                 ) from None
         if self._cuda:
             self._torch.cuda.empty_cache()

@@ -24,11 +24,11 @@ UNRECORDED_GAP = 12.0
 _LARGEST_LOG_ODDS = 40.0
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Recording:
     """What a model would say to each of some prompts.
 
-    ``logits`` has a row an item and a column a token. ``rest`` is the log-sum-exp of all other tokens;
+    ``logits`` has a row per item and a column per token. ``rest`` is the log-sum-exp of all other tokens;
     ``others_first`` says where one of those, unrecorded, is the most likely of all.
     """
 
@@ -38,6 +38,9 @@ class Recording:
     logits: FloatArray
     rest: FloatArray
     others_first: IntArray
+
+    def __repr__(self) -> str:
+        return f"Recording({self.name!r}, {len(self.ids):,} items, {len(self.tokens)} tokens)"
 
     @classmethod
     def from_probabilities(
@@ -110,13 +113,16 @@ class Recording:
         return np.array([*meaning, INVALID])[said]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class RecordedTexts:
-    """What a model said when it was asked to state its confidence (`wording`), by item id."""
+    """What a model said when it was asked to state its confidence, by item id."""
 
     texts: Mapping[str, str]
     words: tuple[str, str]
     instruction: str = INSTRUCTION
+
+    def __repr__(self) -> str:
+        return f"RecordedTexts({len(self.texts):,} answers)"
 
     @classmethod
     def load(cls, path: Path, words: tuple[str, str], instruction: str = INSTRUCTION) -> RecordedTexts:

@@ -25,7 +25,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Any, Literal, Self, TypeAlias
+from typing import Any, Literal, Self, TypeAlias, TypeVar
 
 import msgspec
 import numpy as np
@@ -41,6 +41,7 @@ from blindcal.simulation.replay_batches import BatchBehaviour, Desk
 HOST = "127.0.0.1"
 
 _OTHER_TEXT = "The"
+ServerKind = TypeVar("ServerKind", bound="Server")
 
 Fault: TypeAlias = Literal[
     "429", "500", "401", "404", "reset", "hang", "truncated", "html", "schema", "empty", "reasoning"
@@ -54,7 +55,7 @@ class Behaviour:
     ``jitter`` is the standard deviation of noise on each logit, drawn anew for each request;
     ``crowd_jitter`` applies only while other requests are in flight. ``outside`` is the share of
     answers that are no target at all. ``fault`` strikes a ``fault_share`` of the requests at random,
-    or, if ``fault_first`` is set, exactly the first so many.
+    or, if ``fault_first`` is set, exactly that many requests at the beginning.
     """
 
     bias: Literal["honoured", "ignored", "rejected"] = "honoured"
@@ -120,7 +121,9 @@ class Server:
             self._port = await self._listener.open(self._host, self._port)
         except OSError as error:
             raise ConfigError(
-                f"cannot listen on {self._host}:{self._port}: {error.strerror}; try --port 0"
+                f"cannot listen on {self._host}:{self._port} ({error.strerror})",
+                remedy="{port} takes any free port",
+                options={"port": 0},
             ) from None
         return self
 
@@ -169,7 +172,7 @@ class Server:
         except (msgspec.DecodeError, KeyError, TypeError):
             return _error(400, "the body names no text", "invalid_request_error")
         single = [token.id for token in self.recording.tokens if token.text == text]
-        ids = single or [1_000_000 + byte for byte in text.encode()]  # a token a byte, none of them recorded
+        ids = single or [1_000_000 + byte for byte in text.encode()]  # one per byte, none of them recorded
         return _json({"tokens": ids, "count": len(ids), "max_model_len": 4096} if vllm else {"tokens": ids})
 
     def _complete(self, body: bytes, *, chat: bool) -> HttpResponse:
@@ -229,7 +232,9 @@ class Server:
             return _error(400, str(error), "invalid_request_error")
         if refusal := self._refusal(asked):
             return refusal
-        text = "\n".join(m.content for m in asked.messages) if isinstance(asked, ChatAsked) else asked.prompt
+        text = (
+            "\n".join(m.content for m in asked.messages) if isinstance(asked, ChatRequest) else asked.prompt
+        )
         row = self._rows.get(text)
         if row is None:
             return _error(
@@ -250,7 +255,7 @@ class Server:
         kind = "chat.completion" if chat else "text_completion"
         return _json({"object": kind, "model": self.recording.name, "choices": choices, "usage": usage})
 
-    def _refusal(self, asked: ChatAsked | PromptAsked) -> HttpResponse | None:
+    def _refusal(self, asked: ChatRequest | PromptRequest) -> HttpResponse | None:
         how = self.behaviour
         if asked.model != self.recording.name:
             return _error(404, f"The model `{asked.model}` does not exist", "model_not_found")
@@ -267,7 +272,7 @@ class Server:
             return _error(400, "Unsupported parameter: 'logprobs'", "unsupported_parameter")
         return None
 
-    def _say(self, row: int, asked: ChatAsked | PromptAsked, body: bytes) -> tuple[str, dict[str, float]]:
+    def _say(self, row: int, asked: ChatRequest | PromptRequest, body: bytes) -> tuple[str, dict[str, float]]:
         """The answer to one query, and the unbiased logprobs of the recorded tokens."""
         how, recording = self.behaviour, self.recording
         recorded = recording.logits[row]
@@ -326,8 +331,16 @@ def running(
     batches: BatchBehaviour | None = None,
     spoken: RecordedTexts | None = None,
 ) -> Iterator[Server]:
-    """A server in a thread of its own, for callers that are not asynchronous."""
-    server = Server(recording, items, behaviour, port=port, batches=batches, spoken=spoken)
+    """A recording served in a thread of its own, for callers that are not asynchronous."""
+    with running_server(
+        Server(recording, items, behaviour, port=port, batches=batches, spoken=spoken)
+    ) as server:
+        yield server
+
+
+@contextlib.contextmanager
+def running_server(server: ServerKind) -> Iterator[ServerKind]:
+    """A server in a thread of its own."""
     loop = asyncio.new_event_loop()
     thread = threading.Thread(target=loop.run_forever, name="blindcal-replay", daemon=True)
     thread.start()
@@ -343,13 +356,13 @@ def running(
         loop.close()
 
 
-class ChatMessage(msgspec.Struct):
+class PromptMessage(msgspec.Struct):
     role: str
     content: str
 
 
-class Asked(msgspec.Struct, kw_only=True):
-    """What both kinds of request share; unknown fields are ignored, as most servers do."""
+class CompletionRequest(msgspec.Struct, kw_only=True):
+    """What both kinds of request share; unknown fields are ignored, as by most servers."""
 
     model: str
     logit_bias: dict[int, float] | None = None
@@ -360,16 +373,16 @@ class Asked(msgspec.Struct, kw_only=True):
     seed: int | None = None
 
 
-class ChatAsked(Asked, kw_only=True):
-    messages: list[ChatMessage]
+class ChatRequest(CompletionRequest, kw_only=True):
+    messages: list[PromptMessage]
 
 
-class PromptAsked(Asked, kw_only=True):
+class PromptRequest(CompletionRequest, kw_only=True):
     prompt: str
 
 
-_CHAT = msgspec.json.Decoder(ChatAsked)
-_PROMPT = msgspec.json.Decoder(PromptAsked)
+_CHAT = msgspec.json.Decoder(ChatRequest)
+_PROMPT = msgspec.json.Decoder(PromptRequest)
 
 
 def _json(value: object, status: int = 200, headers: dict[str, str] | None = None) -> HttpResponse:

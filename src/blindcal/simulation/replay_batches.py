@@ -58,12 +58,12 @@ class _Held:
     """A batch under way or ended."""
 
     shown: dict[str, Any]
-    lines: list[_Asked]
+    lines: list[_BatchLine]
     life: list[str]
     errors: list[dict[str, Any]] = field(default_factory=list)
 
 
-class _Asked(msgspec.Struct):
+class _BatchLine(msgspec.Struct):
     custom_id: str
     method: str
     url: str
@@ -193,11 +193,11 @@ class Desk:
         lines, problems = self._validated(self.contents[file["id"]], wanted["endpoint"])
         return _json(self._admit(wanted, lines, problems).shown)
 
-    def _validated(self, content: bytes, endpoint: str) -> tuple[list[_Asked], list[dict[str, Any]]]:
+    def _validated(self, content: bytes, endpoint: str) -> tuple[list[_BatchLine], list[dict[str, Any]]]:
         lines, problems, seen = [], [], set()
         for number, raw in enumerate(content.splitlines(), 1):
             try:
-                line = msgspec.json.decode(raw, type=_Asked)
+                line = msgspec.json.decode(raw, type=_BatchLine)
             except msgspec.DecodeError as error:
                 problems.append(_problem("invalid_json_line", str(error), number))
                 continue
@@ -214,7 +214,9 @@ class Desk:
             problems.append(_problem("too_many_tasks", f"more than {limit} requests", None))
         return lines, problems
 
-    def _admit(self, wanted: dict[str, Any], lines: list[_Asked], problems: list[dict[str, Any]]) -> _Held:
+    def _admit(
+        self, wanted: dict[str, Any], lines: list[_BatchLine], problems: list[dict[str, Any]]
+    ) -> _Held:
         number = self._next()
         fates, index = self.behaviour.fates, len(self.batches)
         fate = fates[index] if index < len(fates) else "completed"

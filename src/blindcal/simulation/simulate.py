@@ -8,16 +8,13 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.special import expit
 
-from blindcal import design
-from blindcal.errors import InputError
+from blindcal.design import Design, answer_design
+from blindcal.errors import InputError, NotIdentifiedError
 from blindcal.estimate.checks import ArrayLike, labels_array, probabilities, whole
 from blindcal.estimate.truth import binned_ece
-from blindcal.methods import estimate_ece
+from blindcal.methods import Evidence, estimate, make_design, method_of
 from blindcal.query_seeds import query_seeds, uniform_draws
 from blindcal.records import AnswerTable, FloatArray, IntArray, Round
-
-#: Methods whose answers follow from probabilities; what a model would say in words does not.
-SIMULATED = tuple(name for name, method in design.METHODS.items() if method.reads != "stated")
 
 
 def log_odds(p: FloatArray) -> FloatArray:
@@ -45,21 +42,18 @@ def respond(
     return answers
 
 
-def ask(
-    plan: design.Design, labels: ArrayLike, p: ArrayLike, *, seed: int = 0, jitter: float = 0.0
-) -> AnswerTable:
+def ask(design: Design, p: ArrayLike, *, seed: int = 0, jitter: float = 0.0) -> AnswerTable:
     """Run a design to its end against known probabilities; ``seed`` is of the endpoint's own randomness."""
-    y = labels_array(labels)
-    s = log_odds(probabilities(p, like=y.size))
+    s = log_odds(probabilities(p))
     rng = np.random.default_rng([seed, 5])
-    answered = AnswerTable.empty()
-    while (asked := plan.next_round(answered)) is not None:
-        draws = uniform_draws(query_seeds(seed, len(answered), len(asked)))
-        answered = answered.with_round(asked, respond(s, asked, rng, jitter, draws))
-    return answered
+
+    def answer(asked: Round, first: int) -> IntArray:
+        return respond(s, asked, rng, jitter, uniform_draws(query_seeds(seed, first, len(asked))))
+
+    return answer_design(design, answer)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Simulation:
     """Repeated audits of one set of known probabilities."""
 
@@ -69,6 +63,11 @@ class Simulation:
     queries: float
     oracle: float
     estimates: tuple[float, ...]
+
+    def __repr__(self) -> str:
+        return (
+            f"Simulation({self.method}, {self.n:,} items, {len(self.estimates)} audits, error {self.mae:.4f})"
+        )
 
     @property
     def mae(self) -> float:
@@ -95,22 +94,27 @@ def simulate(
     ``jitter`` is the standard deviation of noise that the endpoint adds to the log-odds of every answer;
     the estimators are not told.
     """
-    if method == "verbalized":
+    if not method_of(method).simulable:
         raise InputError("method: known probabilities do not tell what a model would say in words")
     y = labels_array(labels)
+    known = probabilities(p, like=y.size)
     asked, estimates = 0, []
-    for repeat in range(repeats):
-        plan = design.make(method, y, queries=queries, bins=bins, seed=seed + repeat)
-        answered = ask(plan, y, p, seed=seed + repeat, jitter=jitter)
-        asked += len(answered)
-        estimates.append(estimate_ece(method, plan, y, answered, bins, estimator))
+    for repeat in range(whole(repeats, "repeats")):
+        design = make_design(method, y, queries=queries, bins=bins, seed=seed + repeat)
+        answers = ask(design, known, seed=seed + repeat, jitter=jitter)
+        evidence = Evidence(method, design, y, answers, estimator=estimator, bins=bins, resamples=0)
+        ece = estimate(evidence, brief=True).ece.value
+        if ece is None:
+            raise NotIdentifiedError(f"{method}: {y.size} items are too few for {bins} bins")
+        asked += len(answers)
+        estimates.append(ece)
         on_repeat()
     return Simulation(
         n=y.size,
         method=method,
         estimator=estimator,
         queries=asked / (repeats * y.size),
-        oracle=binned_ece(y, p, bins).ece,
+        oracle=float(binned_ece(y, known, bins).ece),
         estimates=tuple(estimates),
     )
 

@@ -29,7 +29,7 @@ import numpy as np
 import numpy.typing as npt
 
 from blindcal.errors import ConfigError, StoreError
-from blindcal.records import INVALID, IntArray, Item, Round, Usage
+from blindcal.records import INVALID, AnswerTable, IntArray, Item, Round, Usage
 from blindcal.store.run_file import hold, lock_path, looked_at, opened, transaction, translated
 from blindcal.text import printable
 
@@ -331,6 +331,16 @@ class Store:
                 at, answer = np.array(some, np.int64).T
                 column[at] = answer
         return column
+
+    def answered(self) -> AnswerTable:
+        """Every answer so far, with what was asked, in the order of the queries."""
+        table, first = AnswerTable.empty(), 0
+        for asked in self.rounds():
+            answers = self.answers(first, len(asked))
+            have = answers != UNASKED
+            table = table.with_round(asked.rows(have), answers[have].astype(np.int64))
+            first += len(asked)
+        return table
 
     def texts(self) -> Iterator[tuple[int, int, str, float]]:
         """Query number, answer, text and seconds of every answer, in the order of the queries."""

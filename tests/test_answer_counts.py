@@ -15,7 +15,7 @@ import pytest
 
 import blindcal as bc
 from blindcal.errors import InputError
-from blindcal.results import answer_counts as counting
+from blindcal.results import answer_counts
 from blindcal.simulation.simulate import generate
 from fitting import asked
 
@@ -39,12 +39,12 @@ def write(path: Path, columns: dict[str, np.ndarray], rows: slice | np.ndarray =
 
 
 def test_counts_come_back_from_parquet(tmp_path: Path) -> None:
-    """What is written is read back as it was, several answers an item and infinite shifts included."""
+    """What is written is read back as it was, several answers per item and infinite shifts included."""
     columns = table(queries=2)
     columns["shift"][:50] = np.inf
-    counts = counting.of_columns(columns)
-    counting.write_counts(counts, tmp_path / "counts.parquet")
-    assert counting.read_counts(tmp_path / "counts.parquet") == counts
+    counts = answer_counts.of_columns(columns)
+    answer_counts.write_counts(counts, tmp_path / "counts.parquet")
+    assert answer_counts.read_counts(tmp_path / "counts.parquet") == counts
 
 
 def test_a_folder_is_counted_as_one(tmp_path: Path) -> None:
@@ -52,19 +52,19 @@ def test_a_folder_is_counted_as_one(tmp_path: Path) -> None:
     columns = table(queries=2)
     for shard in range(5):
         write(tmp_path / f"{shard}.parquet", columns, columns["item"] % 5 == shard)
-    assert counting.read_counts(tmp_path) == counting.of_columns(columns)
+    assert answer_counts.read_counts(tmp_path) == answer_counts.of_columns(columns)
 
 
 def test_rows_without_items_stream(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One query an item is counted a batch at a time, whatever the batch; nulls are invalid answers."""
+    """One query per item is counted a batch at a time, whatever the batch; nulls are invalid answers."""
     columns = table()
     del columns["item"]
     columns["answer"] = np.where(np.arange(1200) % 9 == 0, np.nan, columns["answer"])
-    expected = counting.of_columns(columns)
+    expected = answer_counts.of_columns(columns)
     nullable = pyarrow.array(columns["answer"], from_pandas=True)
     pyarrow.parquet.write_table(pyarrow.table({**columns, "answer": nullable}), tmp_path / "a.parquet")
-    monkeypatch.setattr(counting, "_BATCH", 100)
-    assert counting.read_counts(tmp_path / "a.parquet") == expected
+    monkeypatch.setattr(answer_counts, "_BATCH", 100)
+    assert answer_counts.read_counts(tmp_path / "a.parquet") == expected
 
 
 def test_a_sql_group_by_is_a_table_of_counts() -> None:
@@ -79,7 +79,7 @@ def test_a_sql_group_by_is_a_table_of_counts() -> None:
         )
         names = [one[0] for one in query.description]
         grouped = dict(zip(names, zip(*query, strict=True), strict=True))
-    assert counting.of_columns(grouped) == counting.of_columns(columns)
+    assert answer_counts.of_columns(grouped) == answer_counts.of_columns(columns)
 
 
 def test_ray_counts_as_one_machine_does() -> None:
@@ -98,19 +98,22 @@ def test_ray_counts_as_one_machine_does() -> None:
 def test_tables_that_cannot_be_counted_are_named(tmp_path: Path) -> None:
     """An empty folder, a missing column, a wrong value, no Parquet: the message says which file and why."""
     with pytest.raises(InputError, match=r"holds no \.parquet files"):
-        counting.read_counts(tmp_path)
+        answer_counts.read_counts(tmp_path)
     columns = table()
     write(tmp_path / "a.parquet", {"label": columns["label"], "shift": columns["shift"]})
     with pytest.raises(InputError, match=r"a\.parquet: .* must have the column answer; it has label, shift"):
-        counting.read_counts(tmp_path)
+        answer_counts.read_counts(tmp_path)
     write(tmp_path / "a.parquet", {**columns, "label": columns["label"] + 1})
     with pytest.raises(InputError, match=r"a\.parquet: labels: must be 0 or 1, got 2"):
-        counting.read_counts(tmp_path)
+        answer_counts.read_counts(tmp_path)
     (tmp_path / "a.parquet").write_text("no")
     with pytest.raises(InputError, match=r"a\.parquet: cannot be read as Parquet"):
-        counting.read_counts(tmp_path)
+        answer_counts.read_counts(tmp_path)
 
 
 def test_counts_are_public() -> None:
-    """The class is found where the README says."""
-    assert bc.Counts.of([1], [0.0], [1]).items == 1
+    """What reads and writes them is found where the README says, and makes the public class."""
+    assert bc.read_counts is answer_counts.read_counts
+    assert bc.write_counts is answer_counts.write_counts
+    assert bc.count_on_ray is answer_counts.count_on_ray
+    assert type(answer_counts.of_columns({"label": [1], "shift": [0.0], "answer": [1]})) is bc.Counts

@@ -1,8 +1,9 @@
-"""What a result holds, and whether its pieces agree with each other and with known probabilities."""
+"""The estimates of every method agree with each other and with known probabilities."""
 
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,31 +15,30 @@ from click.testing import CliRunner
 from blindcal.auditing.audit import audit
 from blindcal.cli import app
 from blindcal.errors import InputError
+from blindcal.estimate.findings import Findings
 from blindcal.estimate.truth import binned_ece
 from blindcal.items.files import MOST_PARTS, RecordFormat, load
-from blindcal.records import INVALID, AnswerTable, FloatArray, IntArray
+from blindcal.methods import SIMULABLE, UNNAMED, estimate
+from blindcal.records import FloatArray, IntArray
 from blindcal.results import result
-from blindcal.results.figures import Figures, figures
-from blindcal.results.parts import UNNAMED, break_down
 from blindcal.results.result import AuditResult
 from blindcal.settings import Settings
-from reporting import answers, population
+from reporting import evidence, population
 from serving import replaying
 
 N = 3000
-METHODS = ["latent", "temperature", "blind", "sampling", "extraction"]
 
 
-def found(method: str, queries: float = 1.0) -> tuple[Figures, IntArray, FloatArray]:
+def found(method: str, queries: float | None = None) -> tuple[Findings, IntArray, FloatArray]:
+    """The estimates of a method for a population, with its labels and probabilities."""
     labels, p = population()
-    how, answered = answers(method, labels, p, queries)
-    return figures(how, labels, None, answered), labels, p
+    return estimate(evidence(method, labels, p, queries=queries)), labels, p
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", SIMULABLE)
 def test_gaps_add_up_to_the_ece(method: str) -> None:
     """The absolute gaps sum to the ECE, and each is its share times predicted minus observed."""
-    some, *_ = found(method, {"latent": 1.0, "blind": 1.0}.get(method, 4.0))
+    some, *_ = found(method)
     gaps = [one.gap.value for one in some.bins]
     assert some.ece.value == pytest.approx(sum(abs(gap or 0) for gap in gaps))
     assert some.leaning.value == pytest.approx(sum(gap or 0 for gap in gaps))
@@ -55,7 +55,7 @@ def test_gaps_add_up_to_the_ece(method: str) -> None:
 
 
 def test_a_latent_result_is_near_the_truth() -> None:
-    """Curve, confidence and operating points of one query an item agree with the hidden probabilities."""
+    """Curve, confidence and operating points of one query per item agree with the hidden probabilities."""
     some, labels, p = found("latent")
     assert some.curve is not None
     assert some.curve.low is not None
@@ -86,12 +86,12 @@ def test_a_latent_result_is_near_the_truth() -> None:
             (row.false_negative, (~decided & (labels == 1)).mean()),
         )
         assert row.shift == pytest.approx(-np.log(row.threshold / (1 - row.threshold)))
-        for estimate, true_value in truth:
-            assert estimate.value is not None
-            assert estimate.low is not None
-            assert estimate.high is not None
-            assert 0 <= estimate.low <= estimate.value <= estimate.high <= 1
-            right.append(estimate.low <= true_value <= estimate.high)
+        for one, true_value in truth:
+            assert one.value is not None
+            assert one.low is not None
+            assert one.high is not None
+            assert 0 <= one.low <= one.value <= one.high <= 1
+            right.append(true_value in one)
     assert np.mean(right) > 0.85  # 95% intervals, strongly dependent along the threshold
 
 
@@ -111,9 +111,7 @@ def test_expected_costs_have_intervals_and_are_the_rates_times_the_costs() -> No
                 one.cost_fp * (decided & (labels == 0)).mean()
                 + one.cost_fn * (~decided & (labels == 1)).mean()
             )
-            assert cost.low is not None
-            assert cost.high is not None
-            held.append(cost.low <= true <= cost.high)
+            held.append(true in cost)
     assert np.mean(held) > 0.85  # 95% intervals, strongly dependent along the threshold
     shares, *_ = found("sampling", 2.0)
     assert len(shares.costs) == 3
@@ -121,11 +119,10 @@ def test_expected_costs_have_intervals_and_are_the_rates_times_the_costs() -> No
 
 
 def test_a_label_that_no_item_has_has_no_distribution() -> None:
-    """Of items with one label only, nothing is drawn for the other, whichever it is."""
+    """Where all items have one label, the other has no distribution, whichever it is."""
     _, p = population(400)
     for label in (0, 1):
-        how, answered = answers("latent", np.full(400, label), p, 1.0)
-        some = figures(how, np.full(400, label), None, answered)
+        some = estimate(evidence("latent", np.full(400, label), p))
         assert some.confidence is not None
         here, there = some.confidence.positives, some.confidence.negatives
         if label == 0:
@@ -136,10 +133,10 @@ def test_a_label_that_no_item_has_has_no_distribution() -> None:
 
 
 def test_face_value_is_taken_exactly() -> None:
-    """Sampling and extraction show what their own probabilities say, and nothing they do not."""
+    """Sampling and extraction estimate what follows from their own probabilities, and nothing else."""
     some, labels, p = found("extraction", 30.0)  # bisected until the probability is exact
     truth = binned_ece(labels, p, 5)
-    assert some.ece.value == pytest.approx(truth.ece, abs=1e-4)
+    assert some.ece.value == pytest.approx(truth.ece.value, abs=1e-4)
     assert some.auroc.value is not None
     order = np.sort(p[labels == 0])
     wins = np.searchsorted(order, p[labels == 1]).mean() / order.size
@@ -151,30 +148,68 @@ def test_face_value_is_taken_exactly() -> None:
     assert shares.log_loss.value is None  # a share of 0 among positives: infinite, so not a number
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", SIMULABLE)
 def test_nothing_is_made_of_no_answers(method: str) -> None:
-    """With every answer invalid each figure is null, and the ECE may be anything."""
+    """With every answer invalid each estimate is unknown, and the ECE may be anything."""
     labels, p = population(200)
-    how, answered = answers(method, labels, p, 2.0 if method != "blind" else 1.0)
-    none = AnswerTable(
-        answered.items, answered.shifts, answered.temperatures, np.full(len(answered), INVALID)
-    )
-    some = figures(how, labels, None, none)
+    some = estimate(evidence(method, labels, p, invalid=1.1))
     assert some.ece.value is None
     assert some.ece_if_invalid == (0.0, 1.0)
     assert [one.gap.value for one in some.bins] == [None] * 5
 
 
+def test_intervals_have_the_level_that_was_asked_for() -> None:
+    """Every interval says its level, and a lower level is narrower."""
+    known = evidence("latent", *population(400))
+    usual, low = estimate(known), estimate(replace(known, level=0.5))
+    for name in ("ece", "overconfidence", "auroc", "accuracy", "brier", "log_loss", "tce"):
+        wide, narrow = getattr(usual, name), getattr(low, name)
+        assert (wide.level, narrow.level) == (0.95, 0.5)
+        assert narrow.value == wide.value
+        assert narrow.half_width < wide.half_width
+    assert low.curve is not None
+    assert low.curve.level == low.bins[0].gap.level == low.operating[0].recall.level == 0.5
+
+
+def test_one_likelihood_reads_the_answers_of_other_methods() -> None:
+    """With the estimator `latent`, sampled answers have a curve and an interval, which holds the truth."""
+    labels, p = population()
+    some = estimate(replace(evidence("sampling", labels, p), estimator="latent"))
+    assert some.curve is not None
+    assert float(binned_ece(labels, p, 5).ece) in some.ece
+
+
+def test_a_brief_estimate_leaves_out_what_parts_do_not_show() -> None:
+    """Brief estimates agree with full ones and have no curve, no operating points and no parts."""
+    labels, p = population(300)
+    known = evidence("latent", labels, p, parts=["a"] * 300)
+    full, brief = estimate(known), estimate(known, brief=True)
+    assert (brief.ece, brief.bins, brief.accuracy) == (full.ece, full.bins, full.accuracy)
+    assert (brief.curve, brief.operating, brief.costs, brief.parts) == (None, (), (), ())
+    assert full.operating
+    assert len(full.parts) == 1
+
+
+def test_parts_count_the_items_that_take_part() -> None:
+    """Of a sample of the items, parts hold those that were asked and no others."""
+    labels, p = population(400)
+    known = evidence("sampling", labels, p, parts=["a", "b"] * 200)
+    members = np.arange(0, 400, 4)  # all of part a
+    some = estimate(replace(known, members=members, answers=known.answers.of(members)))
+    assert [(one.name, one.items) for one in some.parts] == [("a", 100), ("b", 0)]
+    assert [one.ece.value is None for one in some.parts] == [False, True]
+
+
 def test_parts_are_read_apart_and_few_is_said() -> None:
-    """A part that is miscalibrated differs, clearly; a small one is marked; no name has a name too."""
+    """A miscalibrated part clearly differs; a small one is marked; items without a part are one too."""
     labels, p = population()
     rng = np.random.default_rng(1)
     names = rng.choice(["a", "b", "c"], N).astype(object)
     wrong = names == "a"
     labels[wrong] = rng.random(wrong.sum()) < 1 - p[wrong]
     names[:40] = None
-    how, answered = answers("latent", labels, p, 1.0)
-    parts, pvalue = break_down(how, labels, None, names.tolist(), answered)
+    some = estimate(evidence("latent", labels, p, parts=names.tolist()))
+    parts, pvalue = some.parts, some.parts_pvalue
     assert [one.name for one in parts] == [UNNAMED, "a", "b", "c"]
     assert [one.few for one in parts] == [True, False, False, False]
     assert sum(one.items for one in parts) == N
@@ -189,9 +224,8 @@ def test_parts_that_are_alike_are_not_called_different() -> None:
     small = 0
     for seed in range(20):
         labels, p = population(1200, seed)
-        how, answered = answers("latent", labels, p, 1.0, seed)
         parts = np.random.default_rng(seed).choice(["a", "b", "c"], 1200).tolist()
-        pvalue = break_down(how, labels, None, parts, answered)[1]
+        pvalue = estimate(evidence("latent", labels, p, parts=parts, seed=seed)).parts_pvalue
         assert pvalue is not None
         small += pvalue < 0.05
     assert small <= 4  # 20 seeds at 5%: 5 or more has a chance of 0.3%
@@ -213,7 +247,7 @@ def serving(path: Path) -> Any:
     return replaying(path, population(len(path.read_text().splitlines()))[1])
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", SIMULABLE)
 def test_results_of_every_method_fit_the_schema(method: str, items: Path, tmp_path: Path) -> None:
     """What an audit writes is valid under the published JSON Schema, and reads back as it was."""
     with serving(items) as server:
@@ -276,6 +310,6 @@ def test_fields_with_too_many_values_are_no_parts(tmp_path: Path) -> None:
     path = tmp_path / "many.jsonl"
     path.write_text("\n".join(f'{{"prompt": "{k}?", "label": 1, "key": {k}}}' for k in range(MOST_PARTS + 1)))
     with pytest.raises(InputError, match="line 201: field 'key' has more than 200 values"):
-        load(path, RecordFormat(part_field="key"))
+        load(path, RecordFormat(by_field="key"))
     with pytest.raises(InputError, match="field 'topic' is missing"):
-        load(path, RecordFormat(part_field="topic"))
+        load(path, RecordFormat(by_field="topic"))

@@ -1,15 +1,15 @@
-"""Promises against outcomes: what is said before an audit is what is seen after it."""
+"""Forecasts against outcomes: what is said before an audit is what is seen after it."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
 
-import blindcal
-from blindcal import design
 from blindcal.errors import InputError
+from blindcal.estimate.latent import fit_table
+from blindcal.methods import make_design
 from blindcal.planning import shapes
-from blindcal.planning.forecast import METHODS, Forecast, forecast, worth
+from blindcal.planning.forecast import Forecast, forecast, worth
 from blindcal.simulation.simulate import ask, simulate
 
 AUDITS = 12
@@ -25,52 +25,47 @@ AUDITS = 12
         ("overconfident", "temperature", 1000, 3.0),
     ],
 )
-def test_promised_widths_are_seen(name: str, method: str, n: int, queries: float) -> None:
+def test_forecast_widths_are_seen(name: str, method: str, n: int, queries: float) -> None:
     """The mean width of a dozen seeded audits is within 15% of the forecast, and its own chance error."""
     shape = shapes.preset(name)
     widths = []
     for seed in range(AUDITS):
         labels, p = shape.sample(n, np.random.default_rng([seed, 9]))
-        asked = ask(design.make(method, labels, queries=queries, seed=seed), labels, p, seed=seed)
-        fit = blindcal.latent(
-            labels[asked.items], asked.shifts, asked.answers, asked.temperatures, asked.items, resamples=200
-        )
-        between = fit.interval("ece")
-        widths.append(between.high - between.low)
-    promised = forecast(shape, method, n, queries)
-    assert promised.half_width is not None
+        answers = ask(make_design(method, labels, queries=queries, seed=seed), p, seed=seed)
+        widths.append(fit_table(labels, answers, resamples=200).ece.half_width)
+    expected = forecast(shape, method, n, queries)
+    assert expected.half_width is not None
     chance = 2 * float(np.std(widths)) / np.sqrt(AUDITS) / np.mean(widths)
-    assert 2 * promised.half_width / np.mean(widths) == pytest.approx(1, abs=0.15 + chance)
+    assert expected.half_width / np.mean(widths) == pytest.approx(1, abs=0.15 + chance)
 
 
-def test_promised_power_is_seen() -> None:
-    """The test rejects as often as promised, within three binomial standard errors of 60 seeded audits."""
+def test_the_forecast_power_is_seen() -> None:
+    """The test rejects as often as forecast, within three binomial standard errors of 60 seeded audits."""
     shape = shapes.preset("overconfident").with_ece(0.06)
-    promised = forecast(shape, "latent", 500, 1.0).power
-    assert promised is not None
-    assert 0.3 < promised < 0.9  # a case that tells
+    expected = forecast(shape, "latent", 500, 1.0).power
+    assert expected is not None
+    assert 0.3 < expected < 0.9  # a case that tells
     rejected = 0
     for seed in range(60):
         labels, p = shape.sample(500, np.random.default_rng([seed, 10]))
-        asked = ask(design.make("latent", labels, seed=seed), labels, p)
-        fit = blindcal.latent(labels[asked.items], asked.shifts, asked.answers, items=asked.items)
-        rejected += fit.calibrated_pvalue() < 0.05
-    assert rejected / 60 == pytest.approx(promised, abs=3 * np.sqrt(promised * (1 - promised) / 60))
+        answers = ask(make_design("latent", labels, seed=seed), p)
+        rejected += fit_table(labels, answers).calibrated_pvalue < 0.05
+    assert rejected / 60 == pytest.approx(expected, abs=3 * np.sqrt(expected * (1 - expected) / 60))
 
 
 @pytest.mark.parametrize(("method", "queries"), [("blind", 1.0), ("sampling", 4.0), ("extraction", 6.0)])
-def test_promised_errors_of_face_value_methods_are_seen(method: str, queries: float) -> None:
-    """The mean error of methods without intervals is as promised, within a fifth and its chance error."""
+def test_forecast_errors_of_face_value_methods_are_seen(method: str, queries: float) -> None:
+    """The mean error of methods without intervals is as forecast, within a fifth and its chance error."""
     shape = shapes.preset("overconfident")
     off = []
     for seed in range(40):
         labels, p = shape.sample(1000, np.random.default_rng([seed, 11]))
         found = simulate(method, labels, p, queries=queries, repeats=1, seed=seed)
         off.append(abs(found.estimates[0] - shape.ece()))
-    promised = forecast(shape, method, 1000, queries)
-    assert promised.half_width is None
+    expected = forecast(shape, method, 1000, queries)
+    assert expected.half_width is None
     chance = 2 * np.std(off) / np.sqrt(len(off))
-    assert promised.error == pytest.approx(np.mean(off), abs=0.2 * np.mean(off) + chance)
+    assert expected.error == pytest.approx(np.mean(off), abs=0.2 * np.mean(off) + chance)
 
 
 def test_a_calibrated_model_is_rejected_as_often_as_the_test_allows() -> None:
@@ -86,7 +81,7 @@ def test_more_of_anything_narrows_the_interval(method: str) -> None:
     shape = shapes.preset("overconfident")
 
     def width(n: int, queries: float) -> float:
-        found = forecast(shape, method, n, queries, tested=False).half_width
+        found = forecast(shape, method, n, queries, with_power=False).half_width
         assert found is not None
         return found
 
@@ -97,7 +92,7 @@ def test_more_of_anything_narrows_the_interval(method: str) -> None:
 
 
 def test_half_the_items_asked_is_half_the_items() -> None:
-    """Half a query an item promises what one query of half the items does."""
+    """Half a query per item is forecast to find what one query per item finds on half the items."""
     shape = shapes.preset("underconfident")
     half, fewer = forecast(shape, "latent", 2000, 0.5), forecast(shape, "latent", 1000, 1.0)
     assert (half.half_width, half.power) == (fewer.half_width, fewer.power)
@@ -113,27 +108,33 @@ def test_a_second_query_is_worth_less_than_a_second_item() -> None:
 
 
 def test_what_is_left_after_many_queries_is_the_labels_noise() -> None:
-    """From four queries an item to eight the interval hardly changes; beyond eight nothing is promised."""
+    """From four queries per item to eight the interval hardly changes; beyond eight nothing is forecast."""
     shape = shapes.preset("underconfident")
-    four, eight = (forecast(shape, "latent", 1000, k, tested=False).half_width for k in (4.0, 8.0))
+    four, eight = (forecast(shape, "latent", 1000, k, with_power=False).half_width for k in (4.0, 8.0))
     assert four is not None
     assert eight == pytest.approx(four, rel=0.1)
     for method in ("latent", "temperature"):
-        with pytest.raises(
-            InputError, match=f"what {method} finds out is promised for up to 8 an item, got 9"
-        ):
+        with pytest.raises(InputError, match=f"{method} can be planned with at most 8 per item, got 9"):
             forecast(shape, method, 1000, 9.0)
 
 
-def test_a_promise_repeats_itself() -> None:
+def test_a_forecast_repeats_itself() -> None:
     """The same question gets the same answer: nothing is drawn at random."""
     first, second = (forecast(shapes.preset("rare"), "latent", 700, 1.5) for _ in range(2))
     assert isinstance(first, Forecast)
     assert first == second
 
 
-def test_what_cannot_be_promised_is_refused() -> None:
+def test_a_forecast_shows_itself_in_one_line() -> None:
+    """The audit, and what it is expected to find."""
+    found = Forecast("latent", 1500, 1.5, 0.1, 0.01, 0.02, 0.03, 0.9)
+    assert (
+        repr(found) == "Forecast(1,500 items, 1.5 queries per item, latent: ECE 0.1000 ± 0.0300, power 90%)"
+    )
+
+
+def test_what_cannot_be_forecast_is_refused() -> None:
     """A method whose outcome does not follow from the shape is refused by name."""
-    with pytest.raises(InputError, match=r"method: can be promised for latent, .*, got 'oracle'"):
-        forecast(shapes.preset("rare"), "oracle", 700, 1.0)
-    assert "latent" in METHODS
+    for method in ("oracle", "verbalized"):
+        with pytest.raises(InputError, match=rf"method: can be planned for latent, .*, got '{method}'"):
+            forecast(shapes.preset("rare"), method, 700, 1.0)

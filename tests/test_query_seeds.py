@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from blindcal import design
+from blindcal.design import answer_design
 from blindcal.endpoints.query_format import TokenQuestion
+from blindcal.methods import make_design
 from blindcal.query_seeds import query_seeds, uniform_draws
-from blindcal.records import AnswerTable, Request, Targets, Token
+from blindcal.records import IntArray, Request, Round, Targets, Token
 from blindcal.simulation.recording import Recording
 from blindcal.simulation.simulate import ask, generate
 from serving import PAIR, items
@@ -50,10 +51,11 @@ def test_a_recording_of_probabilities_answers_as_the_simulation_does() -> None:
     labels, p = generate(500)
     recording = Recording.from_probabilities([str(k) for k in range(500)], p)
     targets = Targets((Token(1, "Yes"),), (Token(2, "No"),))
+
+    def answer(asked: Round, first: int) -> IntArray:
+        return recording.answers(asked, targets, uniform_draws(query_seeds(4, first, len(asked))))
+
     for method, queries in (("latent", 3.0), ("sampling", 2.0), ("extraction", 4.0), ("blind", 1.0)):
-        plan = design.make(method, labels, queries=queries, seed=4)
-        answered = AnswerTable.empty()
-        while (asked := plan.next_round(answered)) is not None:
-            draws = uniform_draws(query_seeds(4, len(answered), len(asked)))
-            answered = answered.with_round(asked, recording.answers(asked, targets, draws))
-        assert np.array_equal(answered.answers, ask(plan, labels, p, seed=4).answers), method
+        design = make_design(method, labels, queries=queries, seed=4)
+        answered = answer_design(design, answer)
+        assert np.array_equal(answered.answers, ask(design, p, seed=4).answers), method

@@ -1,0 +1,28 @@
+"""Simulated audits, as most benchmarks need them."""
+
+from __future__ import annotations
+
+import blindcal as bc
+from blindcal.methods import make_design
+from blindcal.records import FloatArray, IntArray
+from blindcal.simulation.simulate import ask
+
+RESAMPLES = 300
+"""Refits behind each interval: fewer than the default of 1,000, to save time."""
+
+
+def simulated_fit(
+    labels: IntArray, p: FloatArray, *, method: str = "latent", queries: float = 1.0, seed: int = 0
+) -> bc.LatentFit:
+    """The fit of one simulated audit of items with known probabilities."""
+    design = make_design(method, labels, queries=queries, seed=seed)
+    answers = ask(design, p, seed=seed)
+    return bc.latent(
+        labels[answers.items],
+        answers.shifts,
+        answers.answers,
+        answers.temperatures,
+        answers.items,
+        resamples=RESAMPLES,
+        seed=seed,
+    )

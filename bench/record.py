@@ -1,0 +1,165 @@
+"""Records what a benchmark found, so that the docs show exactly that.
+
+A benchmark ends with one call of :func:`record`, which prints its tables and writes them to
+``bench/results/NAME.json``: the numbers in full precision, how to format them, and how they were made.
+``python bench/docs.py`` then puts them into README.md and docs/. Nobody types a number.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import importlib.metadata
+import json
+import os
+import platform
+import re
+import shlex
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, TypeAlias
+
+ROOT = Path(__file__).resolve().parents[1]
+RESULTS = ROOT / "bench" / "results"
+SHARED = ROOT.parent / "shared"
+
+Cell: TypeAlias = str | float | Sequence[float] | None
+_FIELD = re.compile(r"[^{}]*\{[^}]*\}")
+_STARTED = time.monotonic()
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A column's name, and how ``str.format`` writes its cells.
+
+    A cell may hold several numbers; one that holds fewer than the format has fields fills the first of them.
+    """
+
+    name: str
+    format: str = "{}"
+
+    def show(self, cell: Cell) -> str:
+        """A cell in words; text stays as it is, and nothing is left empty."""
+        if cell is None:
+            return ""
+        if isinstance(cell, str):
+            return cell.replace("|", "\\|")
+        numbers = cell if isinstance(cell, Sequence) else [cell]
+        fields = _FIELD.findall(self.format)
+        fewer = "".join(fields[: len(numbers)])
+        return (self.format if len(numbers) == len(fields) else fewer).format(*numbers)
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """Columns, and rows of as many cells."""
+
+    columns: tuple[Column, ...]
+    rows: tuple[tuple[Cell, ...], ...]
+
+    def markdown(self) -> str:
+        """The table as Markdown."""
+        lines = [[column.name.replace("|", "\\|") for column in self.columns], ["---"] * len(self.columns)]
+        for row in self.rows:
+            lines.append([column.show(cell) for column, cell in zip(self.columns, row, strict=True)])
+        return "\n".join(f"| {' | '.join(line)} |" for line in lines) + "\n"
+
+
+@dataclass(frozen=True, slots=True)
+class Results:
+    """What one run of a benchmark found, and how it was made.
+
+    ``repeats`` is one number, or one for each part of the work, by the part's name.
+    """
+
+    command: str
+    repeats: int | Mapping[str, int]
+    seeds: str
+    version: str
+    date: str
+    machine: str
+    seconds: float
+    tables: Mapping[str, Table]
+
+    @property
+    def script(self) -> Path:
+        """The script that made it."""
+        return ROOT / shlex.split(self.command)[1]
+
+    @property
+    def origin(self) -> str:
+        """How it was made, in one line."""
+        parts = {"": self.repeats} if isinstance(self.repeats, int) else self.repeats
+        counted = "; ".join(
+            f"{name}: {_count(many)}" if name else _count(many) for name, many in parts.items()
+        )
+        seeds = f", {self.seeds}" if self.seeds else ""
+        return f"`{self.command}`: {counted}{seeds}; blindcal {self.version}, {self.date}."
+
+
+def _count(repeats: int) -> str:
+    return "1 repeat" if repeats == 1 else f"{repeats:,} repeats"
+
+
+def table(names: Mapping[str, str], rows: Sequence[Sequence[Cell]]) -> Table:
+    """A table from its columns' names with their formats, and its rows."""
+    return Table(tuple(Column(*each) for each in names.items()), tuple(tuple(row) for row in rows))
+
+
+def parser(doc: str | None) -> argparse.ArgumentParser:
+    """An argument parser that explains a benchmark by its docstring, with the options that all share."""
+    found = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
+    found.add_argument("--data", type=Path, default=SHARED, help="folder of the recorded models")
+    found.add_argument("--results", type=Path, default=RESULTS, help="folder that the tables are written to")
+    found.add_argument("--processes", type=int, default=os.cpu_count() or 1)
+    return found
+
+
+def record(
+    name: str,
+    tables: Mapping[str, Table],
+    *,
+    folder: Path,
+    repeats: int | Mapping[str, int],
+    seeds: str = "seeds from 0",
+) -> Results:
+    """Print the tables, and write them with how they were made to ``folder/NAME.json``."""
+    found = Results(
+        command=_command(sys.argv),
+        repeats=repeats,
+        seeds=seeds,
+        version=importlib.metadata.version("blindcal"),
+        date=datetime.datetime.now(datetime.UTC).date().isoformat(),
+        machine=f"{platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}",
+        seconds=round(time.monotonic() - _STARTED, 1),
+        tables=tables,
+    )
+    for title, one in tables.items():
+        print(f"\n{title}\n\n{one.markdown()}", end="")
+    print(f"\n{found.origin} {found.seconds:.0f} s")
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / f"{name}.json").write_text(json.dumps(asdict(found), indent=1, ensure_ascii=False) + "\n")
+    return found
+
+
+def _command(argv: Sequence[str]) -> str:
+    """The command line, without what changes no number."""
+    script, *words = argv
+    for option in ("--processes", "--results"):
+        if option in words:
+            place = words.index(option)
+            words[place : place + 2] = []
+    return shlex.join(["python", f"bench/{Path(script).name}", *words])
+
+
+def read(path: Path) -> Results:
+    """What a file of results holds."""
+    content: dict[str, Any] = json.loads(path.read_text())
+    tables = {
+        name: Table(tuple(Column(**column) for column in one["columns"]), tuple(map(tuple, one["rows"])))
+        for name, one in content["tables"].items()
+    }
+    return Results(**{**content, "tables": tables})

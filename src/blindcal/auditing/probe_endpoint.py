@@ -1,0 +1,128 @@
+"""Whether and how an endpoint can be audited, on a few of the items that the audit would ask."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from blindcal.auditing.audit import wait_for
+from blindcal.auditing.prepare import PILOTS, choose_tokens, probe_sample, probe_sampled
+from blindcal.endpoints.base import Endpoint, Patient
+from blindcal.endpoints.http import HttpEndpoint, keyless
+from blindcal.endpoints.probe import Probe, ProbeVerdict
+from blindcal.endpoints.tokens import Choice
+from blindcal.items.catalogue import open_items
+from blindcal.planning.plan import PROBE_QUERIES
+from blindcal.records import Progress, Reply, Request, Usage
+from blindcal.settings import Settings
+from blindcal.text import printable
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class EndpointProbe:
+    """What a probe found: the answer tokens it chose, and how the endpoint treats them."""
+
+    choice: Choice
+    probe: Probe
+
+    @property
+    def verdict(self) -> ProbeVerdict:
+        """How the endpoint can be audited: by thresholds, by temperature only, or not at all."""
+        return self.probe.verdict
+
+    @property
+    def reason(self) -> str:
+        """Why."""
+        return self.probe.reason
+
+    @property
+    def queries(self) -> int:
+        """How many queries it took, the choice of tokens included."""
+        return self.choice.queries + self.probe.queries
+
+    def __repr__(self) -> str:
+        return f"EndpointProbe({self.verdict}: {printable(self.reason, 100)}, {self.queries} queries)"
+
+
+def probe(
+    items: str | Path, settings: Settings, *, progress: Callable[[Progress], None] | None = None
+) -> EndpointProbe:
+    """Probe an endpoint, and wait for it; works in a notebook too, where an event loop is already running.
+
+    The parameters are those of :func:`probe_endpoint`.
+    """
+    return wait_for(lambda stop: _until(stop, probe_endpoint(items, settings, progress=progress)), None)
+
+
+async def probe_endpoint(
+    items: str | Path,
+    settings: Settings,
+    *,
+    endpoint: Endpoint | None = None,
+    progress: Callable[[Progress], None] | None = None,
+) -> EndpointProbe:
+    """Find out in about 90 queries whether and how an endpoint can be audited.
+
+    Parameters
+    ----------
+    items : path
+        The file of labelled questions or the named set that the audit would ask; ten of them are asked here.
+    settings : Settings
+        Which endpoint is probed, with which answer words, offset and limit. The method plays no part.
+    endpoint : Endpoint, optional
+        A client to use instead of a new one for the address in the settings. It is closed at the end.
+    progress : callable, optional
+        Called after every reply.
+
+    Raises
+    ------
+    ConfigError
+        If the endpoint wants an API key and there is none.
+    FatalError
+        If the key, the model or the address is wrong, or no token of the model means an answer word.
+    """
+    if endpoint is None and (missing := keyless(settings.endpoint)) is not None:
+        missing.check()
+    with await asyncio.to_thread(open_items, items, settings.prompt) as loaded:
+        settings = settings.resolved(len(loaded), loaded.words)
+        sample = probe_sample(loaded, settings.design.seed)
+    model = HttpEndpoint(settings.endpoint) if endpoint is None else endpoint
+    try:
+        patient = Patient(_Counted(model, progress))
+        choice = await choose_tokens(model, patient, sample[-PILOTS:], settings)
+        return EndpointProbe(choice, await probe_sampled(patient, sample, choice.targets, settings))
+    finally:
+        await model.close()
+
+
+class _Counted:
+    """An endpoint that reports every reply."""
+
+    def __init__(self, endpoint: Endpoint, progress: Callable[[Progress], None] | None) -> None:
+        self._endpoint, self._progress = endpoint, progress
+        self._usage = Usage()
+
+    async def ask(self, request: Request) -> Reply:
+        reply = await self._endpoint.ask(request)
+        self._usage += Usage(1, 1, reply.prompt_tokens, reply.completion_tokens, reply.cached_tokens)
+        if self._progress is not None:
+            done = self._usage.queries
+            self._progress(Progress(done, max(done, PROBE_QUERIES), self._usage, None, 1, probing=True))
+        return reply
+
+    async def close(self) -> None:
+        await self._endpoint.close()
+
+
+async def _until(stop: asyncio.Event, probing: Coroutine[Any, Any, EndpointProbe]) -> EndpointProbe:
+    """What is probed, unless it is stopped first."""
+    task = asyncio.ensure_future(probing)
+    stopped = asyncio.ensure_future(stop.wait())
+    await asyncio.wait({task, stopped}, return_when=asyncio.FIRST_COMPLETED)
+    stopped.cancel()
+    if not task.done():
+        task.cancel()
+    return await task

@@ -1,0 +1,139 @@
+"""The result of an audit in a few lines on the console."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from blindcal.cli.console import WIDTH, print_field
+from blindcal.methods import FEW_ITEMS
+from blindcal.report.page import PAGE_FILE
+from blindcal.results.result import ANSWERS_FILE, RESULT_FILE, AuditResult
+from blindcal.store.run_store import RUN_FILE
+from blindcal.text import printable
+
+MOST_PARTS = 12
+ALPHA = 0.05
+
+
+def print_result(result: AuditResult, folder: Path) -> None:
+    """Print the estimates, what they rest on, what they cost, and which files of ``folder`` hold the rest."""
+    _print_estimates(result)
+    _print_parts(result)
+    print_field("measures", result.measures)
+    _print_answers(result)
+    _print_comparison(result)
+    if result.stopped is not None:
+        print_field("stopped", f"{printable(result.stopped, 400)}; the same command goes on")
+    written = [name for name in (RESULT_FILE, ANSWERS_FILE, RUN_FILE) if (folder / name).exists()]
+    print_field("files", f"{folder}: {', '.join(written)}")
+    if (folder / PAGE_FILE).exists():
+        print_field("report", str(folder / PAGE_FILE))
+
+
+def _print_estimates(result: AuditResult) -> None:
+    items = result.counts.items
+    if result.probe is not None and result.probe.get("forced"):
+        why = printable(str(result.probe.get("objection") or result.probe.get("reason")), 400)
+        print_field("WARNING", f"forced: {why}; these estimates may mean nothing")
+    print_field("ECE", f"{result.ece:.4f} in {len(result.bins)} bins, {items:,} items")
+    print_field("direction", _direction(result))
+    print_field("AUROC", _auroc(result))
+    print_field("accuracy", f"{result.accuracy:.4f}")
+    if result.calibrated_pvalue is not None:
+        print_field("p-value", f"{result.calibrated_pvalue:.3g} for perfect calibration")
+    if result.ece.has_interval:
+        print_field(
+            "note", f"the intervals refer to all questions like these, the estimates to these {items:,}"
+        )
+    if items < FEW_ITEMS:
+        advice = (
+            "read the interval, not the estimate" if result.ece.has_interval else "the estimate says little"
+        )
+        print_field("note", f"few items: {advice}")
+
+
+def _direction(result: AuditResult) -> str:
+    over, lean = result.overconfidence, result.leaning
+    text: str = result.direction
+    if not over.has_interval:
+        text = "no interval by this method"
+    elif text == "undecided":
+        text = "neither overconfidence nor underconfidence is shown"
+    if over.value is not None:
+        text += f": confidence minus accuracy {over:+.4f}"
+    if lean.value is not None:
+        text += f"; P(positive) minus the share of positive labels {lean.value:+.4f}"
+    return text
+
+
+def _auroc(result: AuditResult) -> str:
+    one_label = result.counts.positive_labels in (0, result.counts.items)
+    if one_label and result.auroc.value is None and result.estimator == "latent":
+        return "needs items of both labels"
+    return f"{result.auroc:.4f}"
+
+
+def _print_parts(result: AuditResult) -> None:
+    """One line per part, the largest ones if there are many, and whether they differ by more than chance."""
+    if not result.parts:
+        return
+    largest = sorted(result.parts, key=lambda part: part.items, reverse=True)[:MOST_PARTS]
+    shown = [part for part in result.parts if part in largest]
+    heading = f"by {printable(result.by or '', 40)}"
+    if len(shown) < len(result.parts):
+        heading += f", the {len(shown)} largest of {len(result.parts)}"
+    if result.parts_pvalue is None:
+        verdict = "whether they differ by more than chance cannot be tested"
+    elif result.parts_pvalue < ALPHA:
+        verdict = f"they differ by more than chance (p-value {result.parts_pvalue:.3g})"
+    else:
+        verdict = f"their differences may be chance (p-value {result.parts_pvalue:.3g})"
+    print_field("parts", f"{heading}; {verdict}")
+    names = [printable(part.name, 30) for part in shown]
+    width = max(len(name) for name in names)
+    for name, part in zip(names, shown, strict=True):
+        few = "  few items" if part.few else ""
+        accuracy = "" if part.accuracy.value is None else f"  accuracy {part.accuracy.value:.3f}"
+        click.echo(f"{'':{WIDTH}}{name:{width}}  {part.items:>7,} items  ECE {part.ece:.3f}{accuracy}{few}")
+
+
+def _print_answers(result: AuditResult) -> None:
+    counts, spend = result.counts, result.spend
+    if counts.invalid:
+        total = counts.positive + counts.negative + counts.invalid
+        low, high = result.ece_if_invalid
+        print_field(
+            "invalid",
+            f"{counts.invalid:,} of {total:,} answers; whatever they would have been, "
+            f"the ECE is between {low:.4f} and {high:.4f}",
+        )
+    if result.invalid_reasons:
+        reasons = ", ".join(f"{reason} {count:,}" for reason, count in result.invalid_reasons.items())
+        print_field("unread", reasons)
+    cost = "" if spend.cost is None else f", ${spend.cost:,.4f}"
+    through = f", the rest in {spend.batches} batch{'es' * (spend.batches > 1)}" if spend.batches else ""
+    print_field(
+        "queries",
+        f"{spend.queries:,} ({spend.probe_queries} to probe{through}), "
+        f"{spend.prompt_tokens:,} tokens in, {spend.completion_tokens:,} out{cost}",
+    )
+    if result.next_dollar is not None and result.ece.has_interval:
+        print_field(
+            "next $1",
+            f"would pay for {result.next_dollar.queries:,} more queries, and narrow the ECE's interval from "
+            f"+- {result.ece.half_width:.4f} to about +- {result.next_dollar.half_width:.4f}",
+        )
+
+
+def _print_comparison(result: AuditResult) -> None:
+    if result.oracle is None:
+        return
+    inside = {True: ", inside the interval", False: ", OUTSIDE the interval", None: ""}
+    error = result.oracle.difference
+    print_field(
+        "oracle",
+        f"ECE {result.oracle.ece:.4f}{inside[result.oracle.inside_interval]}"
+        + ("" if error is None else f"; the error of the estimate is {error:+.4f}"),
+    )

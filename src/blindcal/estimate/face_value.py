@@ -1,0 +1,109 @@
+"""Findings from probabilities taken at face value, as the baselines take an item's answers (METHOD 3)."""
+
+from __future__ import annotations
+
+import numpy as np
+from scipy.special import logit
+
+from blindcal.estimate.findings import (
+    COSTS,
+    HISTOGRAM_BINS,
+    LEANING,
+    OVERCONFIDENCE,
+    STEPS,
+    THRESHOLDS,
+    Bin,
+    ConfidenceHistogram,
+    Findings,
+    bare_bins,
+    filled_bins,
+    finite,
+    histogram,
+)
+from blindcal.estimate.operating import RateFunction, Rates, cost_curve, operating_points
+from blindcal.estimate.truth import bin_edges, bin_index, binned_ece
+from blindcal.records import POSITIVE, Estimate, FloatArray, IntArray
+
+
+def findings_at_face_value(labels: IntArray, p: FloatArray, bins: int) -> Findings:
+    """Everything that probabilities tell taken for the model's own; NaN where an item has none."""
+    known = np.isfinite(p)
+    y, f = labels[known], p[known]
+    found = binned_ece(y, f, bins)
+    halves = binned_ece(y, f, 2).gaps
+    with np.errstate(divide="ignore"):
+        loss = -np.log(np.where(y == POSITIVE, f, 1 - f)).mean()
+    rates = _rates(y, f)
+
+    def estimates(quantity: RateFunction) -> tuple[Estimate, ...]:
+        return tuple(Estimate(finite(value)) for value in quantity(rates))
+
+    both_labels = np.unique(y).size > 1
+    return Findings(
+        ece=found.ece,
+        bins=_bins(y, f, found.gaps),
+        ece_if_invalid=_ece_if_invalid(float(found.ece), 1 - y.size / labels.size),
+        overconfidence=Estimate(float(halves @ OVERCONFIDENCE)),
+        leaning=Estimate(float(halves @ LEANING)),
+        auroc=Estimate(_rank_auroc(y, f)),
+        accuracy=Estimate(float(((f >= 0.5) == (y == POSITIVE)).mean())),
+        brier=Estimate(float(((f - y) ** 2).mean())),
+        log_loss=Estimate(finite(loss)),
+        confidence=_histogram(y, f),
+        operating=operating_points(THRESHOLDS, -logit(THRESHOLDS), estimates) if both_labels else (),
+        costs=tuple(cost_curve(*costs, estimates) for costs in COSTS) if both_labels else (),
+    )
+
+
+def half_gap_covariance(labels: IntArray, p: FloatArray) -> FloatArray | None:
+    """Sampling covariance of the signed gaps below and above 1/2; ``None`` for a single item."""
+    known = np.isfinite(p)
+    y, f = labels[known], p[known]
+    each = (f - y)[:, None] * (bin_index(f, 2)[:, None] == np.arange(2))
+    return np.asarray(np.cov(each.T) / y.size) if y.size > 1 else None
+
+
+def _bins(y: IntArray, f: FloatArray, gaps: FloatArray) -> tuple[Bin, ...]:
+    where, n = bin_index(f, gaps.size), gaps.size
+    sums = (np.bincount(where, column, minlength=n) / y.size for column in (None, f, y))
+    return filled_bins(bare_bins(gaps), *sums)
+
+
+def _rates(y: IntArray, f: FloatArray) -> Rates:
+    """The rates at `THRESHOLDS`; a bin of f that none of them divides lies wholly on one side."""
+    where = bin_index(f, STEPS)
+    shares = [np.bincount(where[y == label], minlength=STEPS) / y.size for label in (0, 1)]
+    total = shares[1].sum()
+    above = [np.cumsum(share[::-1])[::-1][1:] for share in shares]
+    # what rounding leaves of nothing would be a rate of its own
+    fp, tp = (
+        np.where(whole - part > 1e-12, part, whole)
+        for part, whole in zip(above, (1 - total, total), strict=True)
+    )
+    return Rates(tp, fp, np.array([total]))
+
+
+def _histogram(y: IntArray, f: FloatArray) -> ConfidenceHistogram:
+    where = bin_index(f, HISTOGRAM_BINS)
+    counts = [np.bincount(where[y == label], minlength=HISTOGRAM_BINS) for label in (0, 1)]
+    negatives, positives = (count / max(count.sum(), 1) for count in counts)
+    return histogram(bin_edges(HISTOGRAM_BINS), negatives, positives)
+
+
+def _rank_auroc(y: IntArray, f: FloatArray) -> float | None:
+    values, rank = np.unique(f, return_inverse=True)
+    negative = np.bincount(rank[y != POSITIVE], minlength=values.size)
+    positive = np.bincount(rank[y == POSITIVE], minlength=values.size)
+    pairs = float(negative.sum()) * float(positive.sum())
+    below = np.cumsum(negative) - negative / 2
+    return float(positive @ below) / pairs if pairs else None
+
+
+def _ece_if_invalid(ece: float, share: float) -> tuple[float, float]:
+    """Bounds on the ECE if a ``share`` of the items had answered anything at all.
+
+    An item moves the sum of |gaps| by at most 1/N, so the rest's ECE, scaled to its share, is off by
+    at most the share of the invalid ones.
+    """
+    rest = (1 - share) * ece
+    return max(0.0, rest - share), min(1.0, rest + share)

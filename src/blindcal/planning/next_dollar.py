@@ -1,0 +1,49 @@
+"""What one more dollar would buy an audit that is under way."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from blindcal.estimate.latent import fit_table
+from blindcal.methods import Evidence
+from blindcal.planning.forecast import forecast
+from blindcal.planning.shapes import Shape
+from blindcal.prices import Prices
+from blindcal.records import Estimate, Usage
+
+MOST_QUERIES = 4.0  # queries per item, beyond which what is left is the labels' own noise
+
+
+@dataclass(frozen=True, slots=True)
+class NextDollar:
+    """What one more dollar would buy: queries, and about this half-width of the ECE's interval."""
+
+    queries: int
+    half_width: float
+
+
+def next_dollar(ece: Estimate, evidence: Evidence, n: int, usage: Usage, prices: Prices) -> NextDollar | None:
+    """What one more dollar would buy of ``n`` items: the ratio of what is expected with it and without.
+
+    Expected for a model as the audit found it. New items come first, then further queries.
+    """
+    answers, each = evidence.answers, prices.cost(usage) / max(1, usage.queries)
+    if not ece.has_interval or each <= 0:
+        return None
+    fit = fit_table(evidence.labels, answers, jitter=evidence.jitter, resamples=0)
+    shape, asked = Shape("as found", fit.population), fit.items
+    items = min(n, asked + int(1 / each))
+    total = min(len(answers) + int(1 / each), round(MOST_QUERIES * items))
+    if total <= len(answers):
+        return None
+
+    def expected(items: int, total: int) -> float:
+        queries = max(1.0, total / items)
+        found = forecast(
+            shape, "latent", items, queries, bins=evidence.bins, level=evidence.level, with_power=False
+        )
+        assert found.half_width is not None
+        return found.half_width
+
+    narrower = min(1.0, expected(items, total) / expected(asked, len(answers)))
+    return NextDollar(total - len(answers), ece.half_width * narrower)

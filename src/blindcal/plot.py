@@ -1,0 +1,197 @@
+"""Figures of results and fits: ``bc.plot.reliability(result)``.
+
+Each function takes an `AuditResult`, a `Run` (drawn as its result), a `LatentFit` or a `BlindResult`, draws
+on ``ax`` or on a new figure, and returns the axes. A fit is drawn in its own bins and at its own level;
+``fit.at(bins=10, level=0.9)`` changes them.
+"""
+
+from __future__ import annotations
+
+import math
+from contextlib import suppress
+from typing import Protocol, TypeVar, runtime_checkable
+
+from blindcal.errors import InputError, NotIdentifiedError
+from blindcal.estimate.findings import (
+    Bin,
+    ConfidenceHistogram,
+    CostCurve,
+    Curve,
+    Findings,
+    OperatingPoint,
+    Part,
+)
+from blindcal.estimate.operating import check_costs
+from blindcal.records import Estimate
+from blindcal.report import plots
+from blindcal.report.plots import Axes, Figure
+from blindcal.report.style import figure_style, root_figure
+from blindcal.report.style import svg as svg_element
+from blindcal.results.result import AuditResult
+from blindcal.results.run import Run
+
+__all__ = ["calibration_curve", "confidence", "cost", "operating", "parts", "reliability", "style", "svg"]
+
+style = figure_style
+
+
+class HasGaps(Protocol):
+    """Bins with signed gaps, and the ECE that these add up to."""
+
+    @property
+    def bins(self) -> tuple[Bin, ...]: ...
+
+    @property
+    def ece(self) -> Estimate: ...
+
+
+class HasCurve(Protocol):
+    """A reliability curve, and the bins beside it."""
+
+    @property
+    def curve(self) -> Curve | None: ...
+
+    @property
+    def bins(self) -> tuple[Bin, ...]: ...
+
+
+class HasConfidence(Protocol):
+    """A distribution of the confidence."""
+
+    @property
+    def confidence(self) -> ConfidenceHistogram | None: ...
+
+
+class HasOperating(Protocol):
+    """Operating points."""
+
+    @property
+    def operating(self) -> tuple[OperatingPoint, ...]: ...
+
+
+class HasCosts(HasOperating, Protocol):
+    """Operating points, and their expected costs for some pairs of costs."""
+
+    @property
+    def costs(self) -> tuple[CostCurve, ...]: ...
+
+
+@runtime_checkable
+class EstimatesCosts(Protocol):
+    """A fit, which estimates the expected cost for any pair of costs."""
+
+    def expected_cost(self, cost_fp: float, cost_fn: float) -> CostCurve: ...
+
+
+class HasParts(Protocol):
+    """The estimates of parts, and the ECE of all items."""
+
+    @property
+    def parts(self) -> tuple[Part, ...]: ...
+
+    @property
+    def ece(self) -> Estimate: ...
+
+
+T = TypeVar("T")
+
+#: What each figure is drawn from: the attribute, and its name in words.
+_NEEDS = {
+    "calibration_curve": ("bins", "bins"),
+    "reliability": ("curve", "reliability curve"),
+    "confidence": ("confidence", "distribution of the confidence"),
+    "operating": ("operating", "operating points"),
+    "cost": ("operating", "operating points"),
+    "parts": ("parts", "parts"),
+}
+
+
+def calibration_curve(found: HasGaps | Run, ax: Axes | None = None) -> Axes:
+    """The Blind Calibration Curve: signed gaps with intervals, whose lengths add up to the ECE."""
+    source: HasGaps = _source(found, "calibration_curve")
+    ece = None
+    with suppress(NotIdentifiedError):  # a gap is unknown: its bar is a question mark, and so is their sum
+        ece = source.ece
+    return plots.plot_calibration_curve(source.bins, ax, ece=ece)
+
+
+def reliability(found: HasCurve | Run, ax: Axes | None = None) -> Axes:
+    """The reliability diagram with its band, and the bins as dots."""
+    source: HasCurve = _source(found, "reliability")
+    return plots.plot_reliability(source.curve, ax, bins=source.bins)
+
+
+def confidence(found: HasConfidence | Run, ax: Axes | None = None) -> Axes:
+    """The distribution of the confidence for each label."""
+    source: HasConfidence = _source(found, "confidence")
+    return plots.plot_confidence(source.confidence, ax)
+
+
+def operating(found: HasOperating | Run, ax: Axes | None = None, *, threshold: float | None = None) -> Axes:
+    """Precision, recall and accuracy against the threshold; ``threshold`` marks one."""
+    source: HasOperating = _source(found, "operating")
+    return plots.plot_operating(source.operating, ax, threshold=threshold)
+
+
+def cost(found: HasCosts | Run, cost_fp: float, cost_fn: float, ax: Axes | None = None) -> Axes:
+    """The expected cost per decision against the threshold, given the costs of the two errors.
+
+    A fit always has a band; a result has one for costs in the same proportion as a pair in ``result.costs``.
+    """
+    source: HasCosts = _source(found, "cost")
+    costs = _costs(source, *check_costs(cost_fp, cost_fn))
+    return plots.plot_cost([point.threshold for point in source.operating], costs, ax)
+
+
+def parts(found: HasParts | Run, ax: Axes | None = None) -> Axes:
+    """The ECE of each part with its interval."""
+    source: HasParts = _source(found, "parts")
+    return plots.plot_parts(source.parts, ax, overall=source.ece)
+
+
+def svg(drawn: Axes | Figure, title: str = "") -> str:
+    """A figure as an SVG element to put into a page; ``title`` is read out by screen readers."""
+    return svg_element(drawn if isinstance(drawn, Figure) else root_figure(drawn), title)
+
+
+def _source(found: T | Run, figure: str) -> T | AuditResult:
+    """What a figure is drawn from: a run's result, or ``found`` itself."""
+    source = found.result if isinstance(found, Run) else found
+    available = _available(source)
+    if figure in available:
+        return source
+    kind = type(source).__name__
+    if not available:
+        raise InputError(f"{figure}: found must be a result, a run or a fit, got {kind}")
+    _, missing = _NEEDS[figure]
+    raise InputError(f"{figure}: this {kind} has no {missing}; it can be drawn by {', '.join(available)}")
+
+
+def _available(source: object) -> list[str]:
+    """The functions that can draw it; a fit is not asked to estimate anything for that."""
+    if not isinstance(source, Findings):
+        return [figure for figure, (name, _) in _NEEDS.items() if hasattr(type(source), name)]
+    filled = [figure for figure, (name, _) in _NEEDS.items() if getattr(source, name)]
+    if "reliability" not in filled and any(one.observed is not None for one in source.bins):
+        filled.insert(1, "reliability")  # the bins alone, without a curve
+    return filled
+
+
+def _costs(source: HasCosts, cost_fp: float, cost_fn: float) -> CostCurve:
+    if isinstance(source, EstimatesCosts):
+        return source.expected_cost(cost_fp, cost_fn)
+    for one in source.costs:
+        if math.isclose(one.cost_fp * cost_fn, one.cost_fn * cost_fp):
+            factor = cost_fp / one.cost_fp
+            return CostCurve(cost_fp, cost_fn, tuple(each.times(factor) for each in one.expected))
+    return CostCurve(
+        cost_fp, cost_fn, tuple(Estimate(_cost(point, cost_fp, cost_fn)) for point in source.operating)
+    )
+
+
+def _cost(point: OperatingPoint, cost_fp: float, cost_fn: float) -> float | None:
+    rate, precision, accuracy = point.positive_rate.value, point.precision.value, point.accuracy.value
+    if rate is None or accuracy is None or (precision is None and rate > 0):
+        return None
+    false_positive = rate * (1 - (precision or 0.0))
+    return cost_fp * false_positive + cost_fn * max(0.0, 1 - accuracy - false_positive)

@@ -1,0 +1,165 @@
+"""A score file that grows row by row, and survives a crash.
+
+It has one row per item: ``id``, ``label``, ``p`` (pair semantics: the first spelling of each answer),
+``p_max`` and ``p_sum`` (all spellings; METHOD 1), ``mass`` (the share of all probability that is on the
+targets), the logprob of each target in a column named ``text|token id``, the pair first, and ``asked``, a
+digest of the model and the prompt: a file is continued only with what it was begun with. ``simulate`` and
+``audit --oracle`` read it.
+"""
+
+from __future__ import annotations
+
+import csv
+import hashlib
+import io
+import json
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Literal, Self
+
+from scipy.special import expit
+
+from blindcal.atomic_write import atomic_write
+from blindcal.errors import InputError
+from blindcal.records import Item, Targets, Token
+from blindcal.scoring.logprobs import Score, in_order, log_odds
+
+_COLUMNS = ("id", "label", "p", "p_max", "p_sum", "mass")
+_ASKED = "asked"
+_START_ANEW = "choose another file, or remove it"
+
+
+def prompt_digests(items: Iterable[Item], about: Sequence[object]) -> dict[str, str]:
+    """A digest per item, by its id: of its prompt and label, and of whatever else a score depends on."""
+    common = hashlib.sha256(json.dumps(about, sort_keys=True).encode())
+    found = {}
+    for item in items:
+        digest = common.copy()
+        asked = [item.label, *((one.role, one.content) for one in item.messages)]
+        digest.update(json.dumps(asked).encode())
+        found[item.id] = digest.hexdigest()[:12]
+    return found
+
+
+def coverage(path: Path, digests: Mapping[str, str]) -> Literal["none", "some", "all"]:
+    """How many of these items a score file holds; none if it is of another model or prompt."""
+    try:
+        _, rows = _parse(path, _complete_lines(path))
+    except InputError:
+        return "none"
+    if not _agree(rows, digests):
+        return "none"
+    return "all" if {row[0] for row in rows} == digests.keys() else "some"
+
+
+class ScoreWriter:
+    """Appends rows to a score file.
+
+    Made by :meth:`create`, or by :meth:`resume` from what is there. ``done`` holds the ids of the items that
+    are in the file, ``digests`` the :func:`prompt_digests` of all that will be.
+    """
+
+    def __init__(self, path: Path, targets: Targets, digests: Mapping[str, str], done: set[str]) -> None:
+        self.path = path
+        self.targets = targets
+        self.done = done
+        self._digests = digests
+
+    @classmethod
+    def create(cls, path: Path, targets: Targets, digests: Mapping[str, str]) -> Self:
+        """Begin a file for these targets."""
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(_lines([_header(targets)]))
+        except OSError as error:
+            raise InputError(f"cannot write {path}: {error.strerror}") from None
+        return cls(path, targets, digests, set())
+
+    @classmethod
+    def resume(cls, path: Path, targets: Targets, digests: Mapping[str, str]) -> Self | None:
+        """Continue a file of the same tokens, with the pair that it was begun with; ``None`` without a file.
+
+        A row that a crash cut off is dropped.
+
+        Raises
+        ------
+        InputError
+            If it was scored for other tokens, by another model, or with another prompt.
+        """
+        content = _complete_lines(path)
+        if not content:
+            return None
+        header, rows = _parse(path, content)
+        place = {name: k for k, name in enumerate(header)}
+        positive, negative = (
+            tuple(sorted(side, key=lambda token: place.get(_column_name(token), 0)))
+            for side in (targets.positive, targets.negative)
+        )
+        targets = replace(targets, positive=positive, negative=negative)
+        if _header(targets) != header:
+            raise InputError(f"{path}: was scored for other answer tokens", remedy=_START_ANEW)
+        if not _agree(rows, digests):
+            raise InputError(f"{path}: was scored with another model, prompt or label", remedy=_START_ANEW)
+        with path.open("r+b") as file:
+            file.truncate(len(content))
+        return cls(path, targets, digests, {row[0] for row in rows})
+
+    def add(self, scores: Iterable[Score]) -> None:
+        """Append rows in one write; they are on disk when this returns."""
+        scores = list(scores)
+        rows = ([*_row(self.targets, score), self._digests[score.id]] for score in scores)
+        with self.path.open("ab") as file:
+            file.write(_lines(rows))
+            file.flush()
+            os.fsync(file.fileno())
+        self.done.update(score.id for score in scores)
+
+    def finish(self) -> None:
+        """Put the rows into the order of the items, all at once or not at all."""
+        place = {name: k for k, name in enumerate(self._digests)}
+        header, rows = _parse(self.path, self.path.read_bytes())
+        rows.sort(key=lambda row: place.get(row[0], len(place)))
+        with atomic_write(self.path) as draft:
+            draft.write_bytes(_lines([header, *rows]))
+
+
+def _complete_lines(path: Path) -> bytes:
+    """The lines of a file, without a last one that a crash cut off."""
+    content = path.read_bytes() if path.is_file() else b""
+    return content[: content.rfind(b"\n") + 1]
+
+
+def _agree(rows: Iterable[Sequence[str]], digests: Mapping[str, str]) -> bool:
+    return all(digests.get(row[0], row[-1]) == row[-1] for row in rows)
+
+
+def _header(targets: Targets) -> list[str]:
+    return [*_COLUMNS, *map(_column_name, in_order(targets)), _ASKED]
+
+
+def _column_name(token: Token) -> str:
+    return f"{token.text}|{token.id}"
+
+
+def _row(targets: Targets, score: Score) -> list[str]:
+    p = (f"{expit(s):.10g}" for s in log_odds(targets, score.logprobs))
+    logprobs = (f"{value:.7g}" for value in score.logprobs)
+    return [score.id, str(score.label), *p, f"{score.mass:.7g}", *logprobs]
+
+
+def _lines(rows: Iterable[Sequence[str]]) -> bytes:
+    text = io.StringIO()
+    csv.writer(text, lineterminator="\n").writerows(rows)
+    return text.getvalue().encode()
+
+
+def _parse(path: Path, content: bytes) -> tuple[list[str], list[list[str]]]:
+    try:
+        rows = list(csv.reader(io.StringIO(content.decode(), newline="")))
+    except (UnicodeDecodeError, csv.Error) as error:
+        raise InputError(f"{path}: is not a score file ({error})") from None
+    if not rows or tuple(rows[0][: len(_COLUMNS)]) != _COLUMNS or any(len(r) != len(rows[0]) for r in rows):
+        raise InputError(f"{path}: is not a score file", remedy=_START_ANEW)
+    return rows[0], rows[1:]

@@ -1,0 +1,102 @@
+"""The world that the documentation speaks of: a file of questions, an API key, and a service that answers.
+
+Any model name and any prompt is answered over real HTTP: how likely "Yes" is follows from the prompt's text,
+so that the same question always gets the same answer.
+"""
+
+from __future__ import annotations
+
+import csv
+import hashlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import blindcal as bc
+from blindcal.endpoints.openai_token_ids import IDS
+from blindcal.records import Token
+from blindcal.simulation.recording import Recording
+from blindcal.simulation.replay import Behaviour, Server, running_server
+
+N = 600
+ROWS = 997  # hidden probabilities that a prompt's text chooses from
+TEMPLATE = "Passage: {passage}\nQuestion: {question}?\nAnswer Yes or No."
+MODELS = ("gpt-4o-mini", "gpt-4.1-mini")
+TOPICS = ("law", "physics", "history")
+
+
+class _AnyText(dict[str, int]):
+    """Which hidden probability a prompt has: one that follows from its text."""
+
+    def get(self, text: str, default: Any = None) -> Any:  # noqa: ARG002 - every text has one
+        return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest()) % ROWS
+
+
+class AnyPromptServer(Server):
+    """Answers any prompt under any model name, as an endpoint that honours ``logit_bias``."""
+
+    def __init__(self, behaviour: Behaviour | None = None) -> None:
+        known = IDS["o200k_base"]
+        p = hidden_probabilities()
+        tokens = tuple(Token(number, text) for text, number in known.items())
+        odds = np.log(p / (1 - p))
+        sides = np.array([0.5 if text.strip().lower() in ("yes", "true") else -0.5 for text in known])
+        spelled = np.array([0.0 if text in ("Yes", "No", "True", "False") else -4.0 for text in known])
+        logits = odds[:, None] * sides + spelled
+        recording = Recording(
+            "any model",
+            tuple(str(row) for row in range(ROWS)),
+            tokens,
+            logits,
+            logits.max(axis=1) - 12,
+            np.zeros(ROWS, np.int64),
+        )
+        super().__init__(recording, (), behaviour)
+        self._rows = _AnyText()
+
+    def _refusal(self, asked: Any) -> Any:
+        asked.model = self.recording.name  # one name is as good as another
+        return super()._refusal(asked)
+
+
+def hidden_probabilities() -> np.ndarray[tuple[int], np.dtype[np.float64]]:
+    """What the service's model thinks."""
+    return np.clip(np.random.default_rng(0).beta(0.5, 0.5, ROWS), 1e-4, 1 - 1e-4)
+
+
+def write_questions(path: Path, n: int = N) -> None:
+    """Labelled questions with a passage and a topic, of which an overconfident model knows something."""
+    rng, p, rows = np.random.default_rng(1), hidden_probabilities(), _AnyText()
+    with path.open("w", newline="") as file:
+        table = csv.writer(file)
+        table.writerow(["id", "label", "question", "passage", "topic"])
+        for k in range(n):
+            record = {"question": f"is number {k} on the list", "passage": f"List {k % 7}."}
+            label = int(rng.random() < 0.1 + 0.8 * p[rows.get(TEMPLATE.format(**record))])
+            table.writerow([f"q{k}", label, *record.values(), TOPICS[k % 3]])
+
+
+@dataclass(frozen=True)
+class World:
+    """Where the files are, and where the service answers."""
+
+    folder: Path
+    base_url: str
+
+
+@contextmanager
+def docs_world(folder: Path) -> Iterator[World]:
+    """Lay out the files that the documentation names, with an audit by each of two models, and serve."""
+    write_questions(folder / "questions.csv")
+    with running_server(AnyPromptServer(Behaviour(logprobs=True))) as server:
+        for model in MODELS:
+            settings = bc.Settings(
+                model=model, base_url=server.base_url, template=TEMPLATE, by_field="topic", resamples=200
+            )
+            out = folder / "runs" / f"questions-{model}"
+            bc.audit(folder / "questions.csv", settings, out=out)
+        yield World(folder, server.base_url)

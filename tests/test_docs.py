@@ -1,0 +1,169 @@
+"""Every command and every example in README and docs runs, and reference pages are the ones in force.
+
+A page's fenced blocks are run in the order in which they stand: ``sh`` line by line, ``python`` as a whole, in
+a folder with ``questions.csv`` and a service that answers (``docs_world``). ``<!-- not run: why -->`` before a
+block leaves it out, and ``<!-- exit N -->`` says that its last command ends with that status.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import click
+import pytest
+
+from blindcal.cli import COMMANDS, app
+from commanding import blindcal
+from docs_world import World, docs_world
+
+ROOT = Path(__file__).parents[1]
+PAGES = (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))
+BLOCK = re.compile(r"((?:^<!--.*?-->\n)*)^```(\w*)\n(.*?)^```$", re.M | re.S)
+
+#: Commands that are only parsed here, and why.
+PARSED_ONLY = {
+    "demo": "tests/test_demo.py runs it",
+    "serve": "it serves until it is stopped; tests/test_local.py and tests/test_endpoints_replay.py run it",
+    "pull": "tests/test_models.py runs it",
+}
+#: Other programs that blocks may call, and why they are not run.
+NOT_OURS = {
+    "pip": "needs a registry",
+    "make": "CI runs the targets",
+    "export": "sets what the test's world has set",
+    "python": "benchmarks; tests/test_bench_docs.py knows them",
+    "cd": "goes into a clone",
+    "git": "makes a clone",
+}
+
+
+@dataclass(frozen=True)
+class Block:
+    """A fenced block of a page."""
+
+    page: Path
+    number: int
+    kind: str
+    text: str
+    remarks: str
+
+    @property
+    def skipped(self) -> bool:
+        return re.search(r"<!-- not run: \S", self.remarks) is not None
+
+    @property
+    def status(self) -> int:
+        found = re.search(r"<!-- exit (\d+) -->", self.remarks)
+        return int(found[1]) if found else 0
+
+
+def blocks(page: Path) -> Iterator[Block]:
+    for number, found in enumerate(BLOCK.finditer(page.read_text()), 1):
+        yield Block(page, number, found[2], found[3], found[1])
+
+
+def commands(block: Block) -> list[list[str]]:
+    """The commands of a shell block, comments and continued lines taken care of."""
+    lines = re.sub(r"\\\n\s*", " ", block.text).splitlines()
+    return [words for line in lines if (words := shlex.split(line, comments=True))]
+
+
+def pages_with_blocks() -> list[Path]:
+    return [page for page in PAGES if any(one.kind in ("sh", "python") for one in blocks(page))]
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+    """The service, and a folder with the questions and two finished audits of them."""
+    folder = tmp_path_factory.mktemp("docs")
+    with docs_world(folder) as found:
+        yield found
+
+
+@pytest.mark.parametrize("page", pages_with_blocks(), ids=lambda page: page.name)
+def test_everything_on_a_page_runs(
+    page: Path, world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What a reader copies from a page works, from its first block to its last."""
+    here = tmp_path / "here"
+    shutil.copytree(world.folder, here)
+    monkeypatch.chdir(here)
+    monkeypatch.setenv("OPENAI_BASE_URL", world.base_url)
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-test")
+    names: dict[str, object] = {}
+    for block in blocks(page):
+        if block.kind == "python" and not block.skipped:
+            run_python(block, names, world.base_url)
+        elif block.kind == "sh" and not block.skipped:
+            run_shell(block)
+
+
+def run_shell(block: Block) -> None:
+    where = f"{block.page.name}, block {block.number}"
+    every = commands(block)
+    for place, words in enumerate(every):
+        if words[0] in NOT_OURS:
+            continue
+        assert words[0] == "blindcal", f"{where}: {words[0]} is no command of ours: {NOT_OURS}"
+        if words[1] in PARSED_ONLY:
+            parsed(words[1:])
+            continue
+        done = blindcal(*words[1:])
+        wanted = block.status if place == len(every) - 1 else 0
+        assert done.exit_code == wanted, f"{where}: {shlex.join(words)}\n{done.output}\n{done.exception!r}"
+
+
+def parsed(words: list[str]) -> None:
+    """Have a command line read without carrying it out."""
+    context = click.Context(app)
+    command = app.get_command(context, words[0])
+    assert command is not None
+    command.make_context(words[0], list(words[1:]), parent=context)
+
+
+def run_python(block: Block, names: dict[str, object], base_url: str) -> None:
+    """Run an example; settings without a base URL ask the test's own service."""
+    text = block.text.replace("bc.Settings(", f"bc.Settings(base_url={base_url!r}, ")
+    exec(compile(text, f"{block.page.name}, block {block.number}", "exec"), names)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_examples_use_the_facade_alone(page: Path) -> None:
+    """No page imports from deeper than ``blindcal``."""
+    deeper = re.findall(
+        r"(?:from|import) blindcal\.\S+|\bblindcal\.(?!\w+\b\()[a-z_]+\.[a-z_]\w*\(", page.read_text()
+    )
+    assert deeper == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_blocks_say_what_they_are(page: Path) -> None:
+    """Every block names its language, and commands are not hidden in indented ones."""
+    assert [one.number for one in blocks(page) if not one.kind] == []
+    without = BLOCK.sub("", page.read_text())
+    assert re.findall(r"^    (?:blindcal|pip|make|python|export) .*", without, re.M) == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_links_lead_somewhere(page: Path) -> None:
+    """Links between pages and to pictures name files that are there, and headings that exist."""
+    for target in re.findall(r"\]\(([^)#\s]+)?(?:#[^)]*)?\)", page.read_text()):
+        if target and not target.startswith(("http://", "https://", "mailto:")):
+            assert (page.parent / target).exists(), f"{page.name}: {target}"
+
+
+def test_the_command_reference_is_the_help_in_force() -> None:
+    """docs/commands.md holds ``--help`` of every command, as `python bench/help_pages.py` writes it."""
+    page = (ROOT / "docs" / "commands.md").read_text()
+    for name in COMMANDS:
+        shown = blindcal(name, "--help").output.strip()
+        assert f"```text\n$ blindcal {name} --help\n{shown}\n```" in page, (
+            f"{name}: run python bench/help_pages.py"
+        )
+    overview = blindcal("--help").output.strip()
+    assert f"```text\n$ blindcal --help\n{overview}\n```" in page

@@ -1,0 +1,24 @@
+"""`simulate` finds what it found before the refactoring."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+SCORES = ROOT.parent / "shared" / "scores"
+
+
+@pytest.mark.skipif(not SCORES.is_dir(), reason="the real score files are not here (../shared/scores)")
+def test_simulate_finds_the_numbers_it_found_before() -> None:
+    """Every method on the four smallest real score sets; the last digits differ between processors.
+
+    bench/same_numbers.py compares all twelve, to the last digit.
+    """
+    command = [sys.executable, str(ROOT / "bench" / "same_numbers.py"), "--data", str(SCORES)]
+    run = subprocess.run([*command, "--smallest=4", "--tolerance=1e-9"], capture_output=True, text=True)
+    assert run.stdout == "32 simulations of 4 files, 0 numbers differ\n", run.stderr
+    assert run.returncode == 0

@@ -1,0 +1,81 @@
+"""Settings are composed of four parts, and every option can be given by its own name."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+
+import pytest
+
+import blindcal as bc
+from blindcal.endpoints.http import OPENAI, Address
+from blindcal.settings import DesignSettings, EstimationSettings, PromptSettings
+
+PARTS = {
+    "endpoint": Address,
+    "prompt": PromptSettings,
+    "design": DesignSettings,
+    "estimation": EstimationSettings,
+}
+
+
+def test_options_go_into_their_parts() -> None:
+    """Options are given flat and end up in the part that knows them."""
+    settings = bc.Settings(model="m", template="{q}?", seed=3, level=0.9)
+    assert settings.endpoint == Address(OPENAI, "m")
+    assert settings.prompt.template == "{q}?"
+    assert settings.design.seed == 3
+    assert settings.estimation.level == 0.9
+
+
+def test_no_option_is_in_two_parts() -> None:
+    """A name means one thing."""
+    names = [field.name for kind in PARTS.values() for field in fields(kind)]
+    assert len(names) == len(set(names))
+
+
+def test_a_part_can_be_given_whole() -> None:
+    """A part made beforehand is taken as it is, and options beside it change it."""
+    design = DesignSettings(method="temperature", seed=5)
+    settings = bc.Settings(model="m", design=design, seed=6)
+    assert settings.design == DesignSettings(method="temperature", seed=6)
+
+
+def test_replacing_leaves_the_rest_alone() -> None:
+    """`replace` changes what is named, and nothing else."""
+    settings = bc.Settings(model="m", template="{q}?", method="temperature", queries=4)
+    other = settings.replace(model="n", seed=1)
+    assert (other.endpoint.model, other.design.seed) == ("n", 1)
+    assert other.replace(model="m", seed=0) == settings
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"model": "m", "tempalte": "x"}, "'tempalte' is not a setting; did you mean 'template'"),
+        ({"template": "{q}"}, "a model is required"),
+        ({"model": "m", "method": "guess"}, "method must be one of latent, blind"),
+        ({"model": "m", "level": 1.5}, "level must be between 0 and 1"),
+        ({"model": "m", "resamples": 1}, "resamples must be a whole number from 2 up"),
+        ({"model": "m", "sample": 0}, "sample must be a whole number from 1 up"),
+        ({"model": "m", "instruction": "x"}, "only verbalized asks in words of its own"),
+        ({"model": "m", "method": "verbalized", "estimator": "latent"}, "latent reads answers of one word"),
+    ],
+)
+def test_what_does_not_fit_is_refused(options: dict[str, object], message: str) -> None:
+    """A wrong option is refused where it is given, with what would be right."""
+    with pytest.raises(bc.BlindcalError, match=message):
+        bc.Settings(**options)
+
+
+def test_plain_completions_have_prompts_of_their_own_role() -> None:
+    """The kind of API decides the role of a message."""
+    assert bc.Settings(model="m").prompt.role == "user"
+    assert bc.Settings(model="m", api="completions").prompt.role == "prompt"
+
+
+def test_a_repr_shows_what_was_chosen() -> None:
+    """Defaults stay out of it, and it fits on one line however long a template is."""
+    assert repr(bc.Settings(model="m", seed=7)) == "Settings(model='m', seed=7)"
+    long = repr(bc.Settings(model="m", template="{q}" * 200))
+    assert len(long) <= 200
+    assert "\n" not in long
