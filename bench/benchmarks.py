@@ -1,4 +1,4 @@
-"""Every table and figure of docs/benchmarks.md: recorded models, and populations that print the paper's table.
+"""Every table and figure of docs/benchmarks.md: recorded models, and populations that print the paper's rows.
 
     python bench/benchmarks.py [--seeds 2] [--cache .bench]
 
@@ -9,7 +9,6 @@ read from the cache, so a second run is free and an interrupted one goes on.
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -17,6 +16,7 @@ from pathlib import Path
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 import numpy as np
+from tqdm import tqdm
 
 import paper
 from blindcal.estimate.truth import blind_bounds
@@ -85,12 +85,14 @@ def studies(data: Path, fits: dict[str, list[paper.Population]], seeds: tuple[in
 
 def computed(planned: dict[str, Study], cache: Path, jobs: int) -> dict[str, Study]:
     """Every cell of every study, in one go."""
-
-    def show(done: int, total: int) -> None:
-        print(f"\r{done}/{total} cells ", end="" if done < total else "\n", file=sys.stderr, flush=True)
-
     work = [one for study in planned.values() for one in study.work]
-    found = iter(compute(work, Cache(cache), jobs=jobs, progress=show))
+    with tqdm(desc="cells", disable=None) as bar:
+
+        def show(done: int, total: int) -> None:
+            bar.total = total
+            bar.update(done - bar.n)
+
+        found = iter(compute(work, Cache(cache), jobs=jobs, progress=show))
     return {
         name: replace(study, found=tuple(next(found) for _ in study.work)) for name, study in planned.items()
     }

@@ -1,35 +1,56 @@
-"""How fast is the client? Ours, a bare aiohttp + orjson loop and openai's SDK, in one run.
+"""How fast queries are sent: a whole run, the client alone, a bare aiohttp loop and openai's SDK.
 
-A server in another process answers at once, then after 200 ms. Each client keeps a fixed number of
-requests in flight from one process; figures are requests a second, and what counts is their ratio.
+    python bench/client.py [--seconds 4] [--repeats 3] [--memory 10000 100000]
 
-    python bench/client.py [--seconds 4] [--rounds 3]
+A server in another process gives every question (about 800 characters, twelve biased tokens, one token out)
+the same answer, at once or after 200 ms. All have the same number of requests under way; they take turns, and
+the median of the repeats counts. The peak memory of a process that asks ``--memory`` items is measured too.
 """
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import contextlib
 import itertools
+import json
 import multiprocessing
+import os
+import resource
 import statistics
+import tempfile
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from multiprocessing.connection import Connection
+from pathlib import Path
 from typing import TypeAlias
 
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+
 import aiohttp
+import numpy as np
 import openai
 import orjson
 import uvloop
 
+import blindcal as bc
+from blindcal.auditing.job import Job
+from blindcal.auditing.live_sender import ask_live
 from blindcal.endpoints.http import Address, HttpEndpoint
-from blindcal.records import Message, Request
+from blindcal.endpoints.query_format import TokenQuestion
+from blindcal.items.files import load
+from blindcal.records import AnswerTable, Message, Reply, Request, Round, Targets, Token
 from blindcal.simulation.http_server import HttpRequest, HttpResponse, Listener
+from blindcal.store.run_store import Store
+from record import Cell, parser, record, table
 
 PROMPT = "Passage: " + "All biomass goes through at least some of these steps. " * 14 + "Answer Yes or No."
 BIAS = {1000 + k: 50.0 + 0.25 * k for k in range(12)}
+# As many biased tokens as the other clients send.
+QUESTION = TokenQuestion(
+    Targets(
+        tuple(Token(k, "Yes") for k in list(BIAS)[:6]), tuple(Token(k, "No") for k in list(BIAS)[6:]), "max"
+    )
+)
 BODY = orjson.dumps(
     {
         "id": "chatcmpl-1",
@@ -64,6 +85,19 @@ def serve(ready: Connection, latency: float) -> None:
         await asyncio.Event().wait()
 
     uvloop.run(run())
+
+
+@contextlib.contextmanager
+def server(latency: float) -> Iterator[str]:
+    """A server process; yields its base URL."""
+    ours, theirs = multiprocessing.Pipe()
+    process = multiprocessing.get_context("spawn").Process(target=serve, args=(theirs, latency), daemon=True)
+    process.start()
+    try:
+        yield f"http://127.0.0.1:{ours.recv()}/v1"
+    finally:
+        process.terminate()
+        process.join()
 
 
 @contextlib.asynccontextmanager
@@ -120,11 +154,16 @@ async def sdk(base_url: str) -> AsyncIterator[Ask]:
         yield ask
 
 
-CLIENTS: dict[str, Client] = {"bare aiohttp + orjson": bare, "blindcal": ours, "openai AsyncOpenAI": sdk}
+CLIENTS: dict[str, Client] = {
+    "bare aiohttp + orjson": bare,
+    "blindcal, the client alone": ours,
+    "openai `AsyncOpenAI`": sdk,
+}
+WHOLE = "blindcal, a whole run"
 
 
 async def rate(client: Client, base_url: str, workers: int, seconds: float) -> float:
-    """Requests a second that a bounded pool makes, after a short warm-up."""
+    """Requests per second that a bounded pool makes, after a short warm-up."""
     numbers = itertools.count()
     done = 0
     async with client(base_url) as ask:
@@ -146,35 +185,116 @@ async def rate(client: Client, base_url: str, workers: int, seconds: float) -> f
     return done / elapsed
 
 
-def measure(latency: float, workers: int, seconds: float, rounds: int) -> None:
-    """Print one line a client: the median of several rounds, taken in turns."""
-    here, there = multiprocessing.Pipe()
-    server = multiprocessing.get_context("spawn").Process(target=serve, args=(there, latency), daemon=True)
-    server.start()
-    try:
-        base_url = f"http://127.0.0.1:{here.recv()}/v1"
-        found: dict[str, list[float]] = {name: [] for name in CLIENTS}
-        for _ in range(rounds):
+class Dithered:
+    """One random threshold per item."""
+
+    def __init__(self, n: int) -> None:
+        self._n = n
+
+    def next_round(self, answered: AnswerTable) -> Round | None:
+        """All queries at once."""
+        if len(answered):
+            return None
+        t = np.random.default_rng(0).random(self._n)
+        return Round(np.arange(self._n), -np.log(t / (1 - t)), np.zeros(self._n))
+
+
+def write_items(path: Path, count: int) -> None:
+    """Questions of about 800 characters."""
+    with path.open("w") as file:
+        for number in range(count):
+            record = {"id": str(number), "prompt": f"{number} {PROMPT}", "label": number % 2}
+            file.write(json.dumps(record) + "\n")
+
+
+async def whole_run(base_url: str, path: Path, count: int, workers: int) -> float:
+    """Queries per second of design, client, store and all."""
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        Store.open(Path(folder) / "run.sqlite") as store,
+        load(path) as items,
+    ):
+        job = Job(items, QUESTION, store, bc.Limits(concurrency=workers))
+        async with HttpEndpoint(Address(base_url, "bench"), environ={}) as endpoint:
+            start = time.perf_counter()
+            outcome = await ask_live(Dithered(count), job, endpoint)
+            elapsed = time.perf_counter() - start
+    assert len(outcome.answered) == count
+    return count / elapsed
+
+
+def measure(latency: float, workers: int, seconds: float, repeats: int) -> dict[str, float]:
+    """Each client's median rate."""
+    found: dict[str, list[float]] = {name: [] for name in (WHOLE, *CLIENTS)}
+    with tempfile.TemporaryDirectory() as folder, server(latency) as base_url:
+        path = Path(folder) / "items.jsonl"
+        for _ in range(repeats):
             for name, client in CLIENTS.items():
                 found[name].append(asyncio.run(rate(client, base_url, workers, seconds)))
-    finally:
-        server.terminate()
-        server.join()
-    rates = {name: statistics.median(values) for name, values in found.items()}
-    print(f"\n{workers} in flight, answers after {latency * 1000:.0f} ms")
-    for name, value in rates.items():
-        base, peer = rates["bare aiohttp + orjson"], rates["openai AsyncOpenAI"]
-        print(f"  {name:<24}{value:8.0f} /s   {value / base:5.2f} of bare   {value / peer:5.1f} x openai")
+            count = max(workers, round(seconds * found["blindcal, the client alone"][-1]))
+            write_items(path, count)
+            found[WHOLE].append(asyncio.run(whole_run(base_url, path, count, workers)))
+    return {name: statistics.median(values) for name, values in found.items()}
+
+
+class Instant:
+    """An endpoint inside the process, for runs of a million."""
+
+    async def ask(self, request: Request) -> Reply:
+        """Answer at once."""
+        await asyncio.sleep(0)
+        return Reply("Yes" if request.logit_bias[1000] > 50 else "No", "length", 200, 1)
+
+    async def close(self) -> None:
+        """Nothing is open."""
+
+
+def peak_memory(count: int, answer: Connection) -> None:
+    """Ask that many items from a file; sends MiB before and at the peak, and the seconds it took."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        write_items(folder / "items.jsonl", count)
+        before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+        start = time.perf_counter()
+        with load(folder / "items.jsonl") as items, Store.open(folder / "run.sqlite") as store:
+            store.begin({}, items)
+            job = Job(items, QUESTION, store, bc.Limits(concurrency=256))
+            outcome = asyncio.run(ask_live(Dithered(count), job, Instant()))
+        assert len(outcome.answered) == count
+        took = time.perf_counter() - start
+    answer.send([before, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024, took])
+
+
+def memory_row(count: int) -> list[Cell]:
+    """What a process needs that asks so many items."""
+    ours, theirs = multiprocessing.Pipe()
+    process = multiprocessing.get_context("spawn").Process(target=peak_memory, args=(count, theirs))
+    process.start()
+    found: list[float] = ours.recv()
+    process.join()
+    return [count, *found]
 
 
 def main() -> None:
-    """Measure all clients, at once and with latency."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--seconds", type=float, default=4.0)
-    parser.add_argument("--rounds", type=int, default=3)
-    options = parser.parse_args()
-    for latency, workers in ((0.0, 32), (0.0, 256), (0.2, 256)):
-        measure(latency, workers, options.seconds, options.rounds)
+    """Measure all clients, and record the tables."""
+    options = parser(__doc__)
+    options.add_argument("--seconds", type=float, default=4.0)
+    options.add_argument("--repeats", type=int, default=3)
+    options.add_argument("--memory", type=int, nargs="*", default=[10_000, 100_000], help="numbers of items")
+    arguments = options.parse_args()
+    os.environ.pop("OPENAI_BASE_URL", None)
+    found = {
+        f"{workers} in flight" + (f", {1000 * latency:.0f} ms" if latency else ""): measure(
+            latency, workers, arguments.seconds, arguments.repeats
+        )
+        for latency, workers in ((0.0, 32), (0.0, 256), (0.2, 256))
+    }
+    rows: list[list[Cell]] = [[name, *(one[name] for one in found.values())] for name in (*CLIENTS, WHOLE)]
+    tables = {"rates": table({"queries per second": "{}", **dict.fromkeys(found, "{:,.0f}")}, rows)}
+    if arguments.memory:
+        columns = {"items": "{:,}", "before": "{:.0f} MiB", "peak": "{:.0f} MiB", "asked in": "{:.0f} s"}
+        tables["memory"] = table(columns, [memory_row(count) for count in arguments.memory])
+    record("client", tables, folder=arguments.results, repeats=arguments.repeats, seeds="")
 
 
 if __name__ == "__main__":

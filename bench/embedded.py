@@ -1,100 +1,105 @@
 """The embedded model audited over HTTP and compared with its own hidden probabilities.
 
-    python bench/embedded.py --out runs/embedded [--boolq ../shared/data/boolq_validation.jsonl.gz]
+    python bench/embedded.py [--n 1000] [--out runs/embedded]
 
-One query an item with ``latent``, on 1,000 built-in questions and, if the file is given, on the first 600
-of BoolQ's validation set with the paper's prompt. Interrupted, the same command goes on: scores and audits
-are kept in the folder. About half an hour on two cores, most of it BoolQ's long passages.
+One query per item with ``latent`` on the built-in questions; the oracle is the same server's own logprobs.
+Interrupted, the same command goes on: scores and audit are kept in the folder. The second table says what the
+hidden probabilities are worth, by level of difficulty: accuracy is that of the answer the model gives, at
+probability 1/2, and of the best threshold there is.
 """
 
 from __future__ import annotations
 
-import argparse
-import gzip
 import json
+import os
 import subprocess
 import sys
 import time
-from itertools import islice
 from pathlib import Path
 
-from blindcal.endpoints.local_server import ServerSettings, serve
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
-PAPER = "Passage: {passage}\nQuestion: {question}?\nAnswer True or False."
+import numpy as np
+from scipy.stats import rankdata
+
+import blindcal as bc
+from blindcal.endpoints.local_server import ServerSettings, serve
+from blindcal.items.score_files import read_scores
+from blindcal.records import FloatArray, IntArray
+from record import Cell, Table, parser, record, table
 
 
 def blindcal(*arguments: str) -> str:
     """Run a command as a user would; its standard output."""
-    command = [sys.executable, "-c", "from blindcal.cli import main; main()", *arguments]
+    command = [sys.executable, "-m", "blindcal", *arguments]
     return subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
 
 
-def builtin(folder: Path, n: int) -> Path:
-    """The built-in questions as a file."""
-    path = folder / "builtin.jsonl"
-    blindcal("items", "builtin", "--n", str(n), "--out", str(path))
-    return path
-
-
-def boolq(folder: Path, source: Path, n: int) -> Path:
-    """The first items of BoolQ as a file."""
-    path = folder / "boolq.jsonl"
-    with gzip.open(source, "rt", encoding="utf-8") as lines:
-        path.write_text("".join(islice(lines, n)), encoding="utf-8")
-    return path
-
-
-def measure(name: str, items: Path, options: list[str], folder: Path, settings: ServerSettings) -> None:
-    """Score and audit one set, and print what was found."""
-    scores, run = folder / f"{name}-scores.csv", folder / f"{name}-run"
+def audited(folder: Path, n: int, settings: ServerSettings) -> list[Cell]:
+    """Score and audit the questions, and compare."""
+    items, scores, run = folder / "builtin.jsonl", folder / "scores.csv", folder / "run"
+    blindcal("items", "builtin", "--n", str(n), "--out", str(items))
     with serve(settings=settings) as served:
-        common = [
-            str(items),
-            "--base-url",
-            served.base_url,
-            "--model",
-            served.model,
-            "--timeout",
-            "300",
-            *options,
-        ]
-        times = []
-        for command in (
-            ["score", *common, "--out", str(scores), "--concurrency", "2"],
-            ["audit", *common, "--out", str(run), "--oracle", str(scores), "--concurrency", "4", "--json"],
-        ):
-            started = time.perf_counter()
-            output = blindcal(*command)
-            times.append(time.perf_counter() - started)
-    (folder / f"{name}-result.json").write_text(output)
-    result = json.loads(output)
-    print(f"{name}: score {times[0]:.0f} s, audit {times[1]:.0f} s")
-    print(json.dumps({key: result.get(key) for key in ("ece", "oracle")}, indent=1), flush=True)
+        where = ["--base-url", served.base_url, "--model", served.model, "--timeout", "300"]
+        began = time.perf_counter()
+        blindcal("score", str(items), *where, "--out", str(scores), "--concurrency", "2")
+        scored = time.perf_counter()
+        options = ["--out", str(run), "--oracle", str(scores), "--concurrency", "4", "--json"]
+        result = json.loads(blindcal("audit", str(items), *where, *options))
+        done = time.perf_counter()
+    ece, oracle = result["ece"], result["oracle"]["ece"]
+    between = (ece["low"], ece["high"])
+    inside = "yes" if between[0] <= oracle <= between[1] else "no"
+    times = (scored - began, done - scored)
+    return [n, ece["value"], between, oracle, ece["value"] - oracle, inside, *times]
+
+
+def by_level(path: Path) -> Table:
+    """What the hidden probabilities are worth: a row per level of difficulty."""
+    scores = read_scores(path)
+    p, labels = np.asarray(scores.p), np.asarray(scores.labels)
+    level = np.array([name.split("-")[1] for name in scores.ids])
+    rows: list[list[Cell]] = [["all", *worth(p, labels)]]
+    for value in sorted(set(level)):
+        rows.append([f"level {value}", *worth(p[level == value], labels[level == value])])
+    heads = ("AUROC", "accuracy", "at the best threshold", "ECE")
+    return table({"questions": "{}", "items": "{:,}", **dict.fromkeys(heads, "{:.3f}")}, rows)
+
+
+def worth(p: FloatArray, labels: IntArray) -> list[float]:
+    """Items, AUROC, accuracy, accuracy at the best threshold, ECE."""
+    positive = labels == 1
+    above = rankdata(p)[positive] - rankdata(p[positive])  # negatives below each positive; ties count half
+    thresholds = np.unique(np.quantile(p, np.linspace(0, 1, 201)))
+    best = max(float(np.mean((p >= t) == labels)) for t in thresholds)
+    said = float(np.mean((p >= 0.5) == labels))
+    return [p.size, float(above.mean() / np.sum(~positive)), said, best, float(bc.binned_ece(labels, p).ece)]
 
 
 def main() -> None:
-    """Measure the sets that are there."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--out", type=Path, default=Path("runs/embedded"))
-    parser.add_argument("--boolq", type=Path)
-    parser.add_argument("--n", type=int, default=1000, help="number of built-in questions")
-    parser.add_argument("--n-boolq", type=int, default=600)
-    parser.add_argument("--only", choices=["builtin", "boolq"], help="one of the two sets")
-    parser.add_argument("--threads", type=int, default=0)
-    parser.add_argument(
+    """Score, audit, and record the tables."""
+    options = parser(__doc__)
+    options.add_argument("--out", type=Path, default=Path("runs/embedded"))
+    options.add_argument("--n", type=int, default=1000, help="number of built-in questions")
+    options.add_argument("--threads", type=int, default=0)
+    options.add_argument(
         "--port", type=int, default=18431, help="fixed: a run is taken up at the same address"
     )
-    options = parser.parse_args()
-    options.out.mkdir(parents=True, exist_ok=True)
-    settings = ServerSettings(port=options.port, threads=options.threads)
-    if options.only != "boolq":
-        measure("builtin", builtin(options.out, options.n), [], options.out, settings)
-    if options.boolq is not None and options.only != "builtin":
-        items = boolq(options.out, options.boolq, options.n_boolq)
-        words = ["--template", PAPER, "--positive", "True", "--negative", "False"]
-        measure("boolq", items, words, options.out, settings)
+    arguments = options.parse_args()
+    arguments.out.mkdir(parents=True, exist_ok=True)
+    row = audited(arguments.out, arguments.n, ServerSettings(port=arguments.port, threads=arguments.threads))
+    columns = {
+        "items": "{:,}",
+        "estimate": "{:.4f}",
+        "95% interval": "{:.4f} to {:.4f}",
+        "oracle": "{:.4f}",
+        "off by": "{:+.4f}",
+        "inside": "{}",
+        "scored in": "{:.0f} s",
+        "audited in": "{:.0f} s",
+    }
+    tables = {"audit": table(columns, [row]), "levels": by_level(arguments.out / "scores.csv")}
+    record("embedded", tables, folder=arguments.results, repeats=1, seeds="seed 0")
 
 
 if __name__ == "__main__":

@@ -1,13 +1,13 @@
-"""The picture of a report in the documentation: a recorded model on BoolQ, audited over real HTTP.
+"""The pictures in the documentation: a recorded model on BoolQ, audited over real HTTP, beside the truth.
 
-    python bench/picture.py [--data ../shared] [--out docs/report.png]
+    python bench/picture.py
 
-Needs Chromium, as the tests of the report do.
+Draws docs/images/audit.svg (and a dark one), where rings are the truth that the audit did not see, and takes
+a picture of the report, docs/report.png. Needs Chromium, as the tests of the report do.
 """
 
 from __future__ import annotations
 
-import argparse
 import os
 import shutil
 import tempfile
@@ -16,36 +16,88 @@ from pathlib import Path
 
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
+import numpy as np
+from matplotlib.figure import Figure
 from playwright.sync_api import sync_playwright
 
-import blindcal
-from blindcal.report.page import write
+import blindcal as bc
+from blindcal.estimate.truth import bin_index
+from blindcal.records import FloatArray, IntArray
+from blindcal.report.page import PAGE_FILE
+from blindcal.report.plots import figure_style
+from blindcal.report.style import file_bytes, ink
 from blindcal.reproduce import sources
+from record import ROOT, Cell, parser, record, table
 from replayed import served
 
 NAME = "Qwen2.5-Coder-1.5B-Instruct"  # whose logits these are
+TRUE_BINS = 10
+NEAR = (0.87, 0.93)  # around the confidence of 90% that the report's first sentence speaks of
+
+
+def draw(result: bc.AuditResult, labels: IntArray, p: FloatArray, *, dark: bool) -> Figure:
+    """The Blind Calibration Curve and the reliability diagram, each with the truth on it."""
+    with figure_style(dark=dark):
+        figure = Figure(figsize=(9.2, 4.4), layout="constrained")
+        left, right = figure.subplots(1, 2, width_ratios=(1.15, 1))
+        bc.plot.calibration_curve(result, left)
+        gaps = bc.binned_ece(labels, p, 5).gaps
+        rings = {"facecolors": "none", "edgecolors": [ink()], "linewidths": 1.3, "zorder": 5}
+        left.scatter(np.arange(0.5, 5) / 5 + 0.055, gaps, s=34, **rings)
+        bc.plot.reliability(result, right)
+        where = bin_index(p, TRUE_BINS)
+        count = np.bincount(where, minlength=TRUE_BINS)
+        predicted, observed = (np.bincount(where, x, minlength=TRUE_BINS) / count for x in (p, labels))
+        right.scatter(predicted, observed, s=12 + 260 * count / p.size, label="hidden truth", **rings)
+        right.legend(loc="lower right")
+    return figure
+
+
+def photograph(page: Path, out: Path) -> None:
+    """A picture of the top of a page."""
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=shutil.which("chromium"))
+        sheet = browser.new_page(viewport={"width": 1200, "height": 1150})
+        sheet.goto(page.as_uri())
+        sheet.screenshot(path=out)
+        browser.close()
 
 
 def main() -> None:
-    """Audit, make the page and take its picture; print the truth behind its first sentence."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--data", type=Path, default=Path(__file__).parents[2] / "shared")
-    parser.add_argument("--out", type=Path, default=Path(__file__).parents[1] / "docs" / "report.png")
-    arguments = parser.parse_args()
+    """Audit, draw, and record the truth behind the pictures."""
+    options = parser(__doc__)
+    options.add_argument("--out", type=Path, default=ROOT / "docs")
+    arguments = options.parse_args()
     source = sources.read(arguments.data / "logits" / "qwen__boolq__logits.csv.gz")
     source = replace(source, recording=replace(source.recording, name=NAME))
+    labels, p = source.labels, source.probabilities("pair")
+    (arguments.out / "images").mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as folder, served(source, arguments.data) as settings:
-        page = Path(folder) / "report.html"
-        write(blindcal.audit(source.data, settings, out=folder), page)
-        with sync_playwright() as playwright:
-            browser = playwright.chromium.launch(executable_path=shutil.which("chromium"))
-            sheet = browser.new_page(viewport={"width": 1200, "height": 1150})
-            sheet.goto(page.as_uri())
-            sheet.screenshot(path=arguments.out)
-            browser.close()
-    p = source.probabilities("pair")
-    near = (p >= 0.87) & (p < 0.93)
-    print(f"of the {near.sum()} items between 0.87 and 0.93, {source.labels[near].mean():.1%} are positive")
+        result = bc.audit(source.data, settings, out=folder)
+        photograph(Path(folder) / PAGE_FILE, arguments.out / "report.png")
+    for name, dark in (("audit", False), ("audit-dark", True)):
+        figure = draw(result, labels, p, dark=dark)
+        (arguments.out / "images" / f"{name}.svg").write_bytes(file_bytes(figure, "svg"))
+    near = (p >= NEAR[0]) & (p < NEAR[1])
+    assert result.ece.low is not None
+    assert result.ece.high is not None
+    row: list[Cell] = [
+        labels.size,
+        float(result.ece),
+        (result.ece.low, result.ece.high),
+        float(bc.binned_ece(labels, p).ece),
+        int(near.sum()),
+        float(labels[near].mean()),
+    ]
+    columns = {
+        "items": "{:,}",
+        "ECE, estimated": "{:.4f}",
+        "95% interval": "{:.4f} to {:.4f}",
+        "ECE, hidden": "{:.4f}",
+        f"items between {NEAR[0]:g} and {NEAR[1]:g}": "{}",
+        "positive among them": "{:.1%}",
+    }
+    record("picture", {"truth": table(columns, [row])}, folder=arguments.results, repeats=1, seeds="seed 0")
 
 
 if __name__ == "__main__":

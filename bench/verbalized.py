@@ -1,85 +1,93 @@
-"""What real models say when they are asked for their confidence, and how much of it can be read.
+"""How much can be read of what real models say when they are asked for their confidence.
 
-    python bench/verbalized.py [--n 60] [--instruction TEXT] [--recorded ../shared/logits]
+    python bench/verbalized.py [--n 40] [--instruction TEXT]
 
 Asks the embedded model ``n`` built-in questions by ``--method verbalized`` over HTTP, and reads recorded
-answers (``*__verbalized.csv.gz``: id, label, text) if their folder is given. Prints the share that was read,
-why the rest was not, and a few texts. About two seconds a question on two cores.
+answers (``logits/*__verbalized.csv.gz``: id, label, text). About two seconds per question on two cores.
 """
 
 from __future__ import annotations
 
-import argparse
 import csv
 import gzip
+import os
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+
 import numpy as np
 
-from blindcal.auditing.audit import audit
+import blindcal as bc
 from blindcal.endpoints.local_server import serve
 from blindcal.endpoints.query_format import ConfidenceQuestion
-from blindcal.estimate.truth import binned_ece
-from blindcal.items.catalogue import SETS, builtin
-from blindcal.items.record_files import as_line
-from blindcal.records import IntArray
-from blindcal.settings import Settings
+from blindcal.items.catalogue import SETS
 from blindcal.store.run_store import RUN_FILE, Store
+from record import Cell, parser, record, table
 
 
-def show(name: str, labels: IntArray, texts: Sequence[str], words: tuple[str, str]) -> None:
-    """One model's answers in a few lines."""
+def read(name: str, labels: Sequence[int], texts: Sequence[str], words: tuple[str, str]) -> list[Cell]:
+    """How many of a model's answers state a confidence, why others do not, and which is stated most often."""
     found = ConfidenceQuestion(words).stated(texts)
     known = np.isfinite(found.p)
-    ece = binned_ece(labels[known], found.p[known], 5).ece if known.any() else float("nan")
-    print(
-        f"{name}: {known.mean():.1%} of {known.size:,} read, ECE of these {ece:.4f}, unread {found.reasons}"
-    )
-    stated, times = np.unique(np.round(np.maximum(found.p[known], 1 - found.p[known]), 3), return_counts=True)
-    often = sorted(zip(times.tolist(), stated.tolist(), strict=True), reverse=True)[:4]
-    print("    most often:", ", ".join(f"{value:.0%} {count:,} times" for count, value in often))
-    for text in texts[:5]:
-        print(f"    {text!r}")
+    reasons = ", ".join(f"{why} {count:,}" for why, count in found.reasons.items())
+    if not known.any():
+        return [name, known.size, 0.0, reasons, None, None]
+    stated = np.round(np.maximum(found.p[known], 1 - found.p[known]), 3)
+    values, times = np.unique(stated, return_counts=True)
+    often = float(values[times.argmax()]), float(times.max() / times.sum())
+    ece = float(bc.binned_ece(np.asarray(labels)[known], found.p[known]).ece)
+    return [name, known.size, float(known.mean()), reasons, often, ece]
 
 
-def recorded(folder: Path) -> None:
-    """Every recorded set of answers in a folder; the data set's name is in the file's."""
-    for path in sorted(folder.glob("*__verbalized.csv.gz")):
-        with gzip.open(path, "rt", newline="") as file:
-            rows = list(csv.DictReader(file))
-        labels = np.array([int(row["label"]) for row in rows])
-        show(path.name, labels, [row["text"] for row in rows], SETS[path.name.split("__")[1]].words)
+def recorded(path: Path) -> list[Cell]:
+    """A recorded set of answers; model and data set are in the file's name."""
+    with gzip.open(path, "rt", newline="") as file:
+        rows = list(csv.DictReader(file))
+    model, data, *_ = path.name.split("__")
+    labels, texts = [int(row["label"]) for row in rows], [row["text"] for row in rows]
+    return read(f"{model} {data}", labels, texts, SETS[data].words)
 
 
-def embedded(n: int, instruction: str | None) -> None:
+def embedded(n: int, instruction: str | None) -> list[Cell]:
     """The embedded model, asked over HTTP by an audit."""
     with tempfile.TemporaryDirectory() as name, serve() as served:
-        items = Path(name) / "items.jsonl"
-        made = list(builtin(n))
-        items.write_bytes(b"".join(map(as_line, made)))
-        settings = Settings(
+        settings = bc.Settings(
             model=served.model,
             base_url=served.base_url,
             method="verbalized",
             instruction=instruction,
             timeout=300,
+            sample=n,
         )
-        audit(items, settings, out=Path(name) / "run")
+        bc.audit("builtin", settings, out=Path(name) / "run", force=True)
         with Store.read(Path(name) / "run" / RUN_FILE) as store:
             order = store.rounds()[0].items
+            labels = store.items().labels[order]
             texts = [text for _, _, text, _ in store.texts()]
-        show(served.model, np.array([record["label"] for record in made])[order], texts, ("Yes", "No"))
+        return read(f"{served.model} builtin", labels.tolist(), texts, ("Yes", "No"))
+
+
+def main() -> None:
+    """Read all answers, and record the table."""
+    options = parser(__doc__)
+    options.add_argument("--n", type=int, default=40, help="built-in questions; 0 for none")
+    options.add_argument("--instruction", help="another wording, with {positive} and {negative}")
+    arguments = options.parse_args()
+    rows = [recorded(path) for path in sorted((arguments.data / "logits").glob("*__verbalized.csv.gz"))]
+    if arguments.n:
+        rows.append(embedded(arguments.n, arguments.instruction))
+    columns = {
+        "model and set": "{}",
+        "answers": "{:,}",
+        "read": "{:.1%}",
+        "why not the others": "{}",
+        "stated most often": "{:.0%}, by {:.0%}",
+        "ECE of those read": "{:.4f}",
+    }
+    record("verbalized", {"read": table(columns, rows)}, folder=arguments.results, repeats=1, seeds="seed 0")
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("--n", type=int, default=60, help="built-in questions; 0 for none")
-    parser.add_argument("--instruction", help="another wording, with {positive} and {negative}")
-    parser.add_argument("--recorded", type=Path, help="a folder of recorded answers")
-    options = parser.parse_args()
-    if options.recorded is not None:
-        recorded(options.recorded)
-    if options.n:
-        embedded(options.n, options.instruction)
+    main()

@@ -1,32 +1,31 @@
 """Scores with transformers against a bare batched loop: the same numbers, and how fast.
 
-    python bench/whitebox.py --model MODEL --items ITEMS [--random-qwen] [--dtype float32]
+    python bench/whitebox.py [--model MODEL] [--items ITEMS] [--n 200] [--dtype float32]
 
 Both sides tokenize, sort by length and run the same batches; the bare loop does nothing else. They take
-turns, and the best of the repeats counts.
+turns, and the best of the repeats counts. By default it is the model in the box and the built-in questions.
 """
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import importlib
 import itertools
-import tempfile
 import time
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from blindcal.endpoints import tokens
-from blindcal.items import files
+from blindcal.endpoints import model_file, tokens
+from blindcal.items import catalogue
+from blindcal.items.files import RecordFormat
 from blindcal.records import FloatArray, Item, Targets
 from blindcal.scoring.hf import HfModel, HfSettings
 from blindcal.scoring.logprobs import in_order
+from record import Cell, parser, record, table
 
 torch: Any = importlib.import_module("torch")
-transformers: Any = importlib.import_module("transformers")
 
 
 def bare_loop(model: HfModel, items: list[Item], targets: Targets) -> FloatArray:
@@ -64,47 +63,23 @@ def scored(model: HfModel, items: list[Item], targets: Targets) -> FloatArray:
     return np.array([found[item.id] for item in items])
 
 
-def random_qwen(folder: str, model: HfModel) -> None:
-    """A Qwen2 of 1.5 billion random weights, with the given model's tokenizer."""
-    config = transformers.Qwen2Config(
-        vocab_size=len(model._tokenizer),
-        hidden_size=1536,
-        intermediate_size=8960,
-        num_hidden_layers=28,
-        num_attention_heads=12,
-        num_key_value_heads=2,
-        dtype="bfloat16",
-    )
-    torch.manual_seed(0)
-    transformers.AutoModelForCausalLM.from_config(config).to(torch.bfloat16).save_pretrained(folder)
-    model._tokenizer.save_pretrained(folder)
-
-
-def compare(name: str, model: HfModel, items: list[Item], repeats: int) -> None:
-    """Print one line of figures."""
+def compare(name: str, model: HfModel, items: list[Item], repeats: int) -> list[Cell]:
+    """One row: how fast both are, and how far their log-odds differ."""
     targets = asyncio.run(find(model))
-    ours, bare = scored(model, items[:64], targets), bare_loop(model, items[:64], targets)  # warm up
-    times: dict[str, list[float]] = {"ours": [], "bare": []}
+    ways = {"bare": bare_loop, "ours": scored}
+    found = {key: way(model, items[:64], targets) for key, way in ways.items()}  # warm up
+    times: dict[str, list[float]] = {key: [] for key in ways}
     for _ in range(repeats):
-        for key, run in (("bare", bare_loop), ("ours", scored)):
+        for key, way in ways.items():
             started = time.perf_counter()
-            result = run(model, items, targets)
+            found[key] = way(model, items, targets)
             times[key].append(time.perf_counter() - started)
-            if key == "bare":
-                bare = result
-            else:
-                ours = result
     single = np.vstack([scored(model, [item], targets) for item in items[:64]])
-    speed = {key: len(items) / min(values) for key, values in times.items()}
-    gap = np.abs((ours[:, 0] - ours[:, 1]) - (bare[:, 0] - bare[:, 1])).max()
-    alone = np.abs((ours[:64, 0] - ours[:64, 1]) - (single[:, 0] - single[:, 1])).max()
-    print(
-        f"{name}: {len(items)} items, {model.device.type}, {model.batch_tokens} tokens a batch: "
-        f"blindcal {speed['ours']:.0f} items/s, bare loop {speed['bare']:.0f} "
-        f"(x {speed['ours'] / speed['bare']:.2f}); "
-        f"log-odds differ by {gap:.1e} from the loop's, {alone:.1e} from single prompts'",
-        flush=True,
-    )
+    ours, bare = (len(items) / min(times[key]) for key in ("ours", "bare"))
+    odds = {key: rows[:, 0] - rows[:, 1] for key, rows in {**found, "single": single}.items()}
+    gap = float(np.abs(odds["ours"] - odds["bare"]).max())
+    alone = float(np.abs(odds["ours"][:64] - odds["single"]).max())
+    return [name, len(items), model.device.type, ours, bare, ours / bare, gap, alone]
 
 
 async def find(model: HfModel) -> Targets:
@@ -115,29 +90,35 @@ async def find(model: HfModel) -> Targets:
 
 
 def main() -> None:
-    """Run the comparison for each model and dtype that was asked for."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--model", required=True)
-    parser.add_argument("--items", required=True, type=Path)
-    parser.add_argument("--first", type=int, default=10_000)
-    parser.add_argument("--template")
-    parser.add_argument("--dtype", nargs="+", default=["float32"])
-    parser.add_argument("--repeats", type=int, default=3)
-    parser.add_argument("--random-qwen", action="store_true", help="also a Qwen2-1.5B of random weights")
-    options = parser.parse_args()
-    with files.load(options.items, files.RecordFormat(template=options.template)) as loaded:
-        items = list(itertools.islice(loaded, options.first))
-    for dtype in options.dtype:
-        model = HfModel(options.model, HfSettings(dtype=dtype))
-        compare(f"{Path(options.model).stem} {dtype}", model, items, options.repeats)
-    if options.random_qwen:
-        with tempfile.TemporaryDirectory() as folder:
-            random_qwen(folder, model)
-            for dtype in options.dtype:
-                big = HfModel(folder, HfSettings(dtype=dtype))
-                compare(f"Qwen2-1.5B random {dtype}", big, items, options.repeats)
+    """Compare for each dtype, and record the table."""
+    options = parser(__doc__)
+    options.add_argument("--model", default=None)
+    options.add_argument("--items", default="builtin")
+    options.add_argument("--template")
+    options.add_argument("--n", type=int, default=200, help="number of items")
+    options.add_argument("--dtype", nargs="+", default=["float32"])
+    options.add_argument("--repeats", type=int, default=3)
+    arguments = options.parse_args()
+    name = arguments.model or str(model_file.default_model())
+    with catalogue.open_items(arguments.items, RecordFormat(template=arguments.template)) as loaded:
+        items = list(itertools.islice(loaded, arguments.n))
+    rows = [
+        compare(
+            f"{Path(name).stem} {dtype}", HfModel(name, HfSettings(dtype=dtype)), items, arguments.repeats
+        )
+        for dtype in arguments.dtype
+    ]
+    columns = {
+        "model": "{}",
+        "items": "{:,}",
+        "device": "{}",
+        "items per second": "{:.1f}",
+        "bare loop": "{:.1f}",
+        "ratio": "{:.2f}",
+        "log-odds differ by": "{:.1e}",
+        "from single prompts by": "{:.1e}",
+    }
+    record("whitebox", {"speed": table(columns, rows)}, folder=arguments.results, repeats=arguments.repeats)
 
 
 if __name__ == "__main__":

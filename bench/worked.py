@@ -1,6 +1,6 @@
 """A threshold chosen on the embedded model and deployed on it: is the precision what was promised?
 
-    python bench/worked.py [--out runs/worked] [--n 300] [--deployed 160] [--precision 0.5]
+    python bench/worked.py [--n 300] [--deployed 160] [--precision 0.5] [--out runs/worked]
 
 Serves SmolLM2-135M with llama.cpp on this machine and asks it whether the writer of a sentence liked a thing.
 Left to itself it answers No to all of them. One part of the questions is audited with `blindcal audit`,
@@ -10,19 +10,22 @@ Interrupted, the same command goes on with the audit. A few minutes on two cores
 
 from __future__ import annotations
 
-import argparse
 import json
+import os
 import subprocess
 import sys
 import urllib.request
 from pathlib import Path
 from typing import Any
 
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+
 import numpy as np
 from tqdm import tqdm
 
+import blindcal as bc
 from blindcal.endpoints.local_server import ServerSettings, serve
-from blindcal.results.run import open_run
+from record import Cell, parser, record, table
 
 QUESTION = '"The {thing} was {word}." Did they like the {thing}? Answer Yes or No.'
 THINGS = (
@@ -41,7 +44,7 @@ BAD = (
 
 def blindcal(*arguments: str) -> str:
     """Run a command as a user would; its standard output."""
-    command = [sys.executable, "-c", "from blindcal.cli import main; main()", *arguments]
+    command = [sys.executable, "-m", "blindcal", *arguments]
     return subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
 
 
@@ -67,38 +70,48 @@ def ask(body: dict[str, Any], url: str, row: dict[str, Any]) -> bool:
 
 
 def main() -> None:
-    """Audit, choose, deploy, count."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--out", type=Path, default=Path("runs/worked"))
-    parser.add_argument("--n", type=int, default=300, help="questions audited")
-    parser.add_argument("--deployed", type=int, default=160, help="other questions, deployed on")
-    parser.add_argument("--precision", type=float, default=0.5)
-    parser.add_argument(
+    """Audit, choose, deploy, count, and record the table."""
+    options = parser(__doc__)
+    options.add_argument("--out", type=Path, default=Path("runs/worked"))
+    options.add_argument("--n", type=int, default=300, help="questions audited")
+    options.add_argument("--deployed", type=int, default=160, help="other questions, deployed on")
+    options.add_argument("--precision", type=float, default=0.5)
+    options.add_argument(
         "--port", type=int, default=18437, help="fixed: a run is taken up at the same address"
     )
-    options = parser.parse_args()
-    options.out.mkdir(parents=True, exist_ok=True)
-    rows = questions(options.n + options.deployed)
-    items, run = options.out / "audited.jsonl", options.out / "run"
-    items.write_text("".join(json.dumps(row) + "\n" for row in rows[: options.n]))
-    wish = ["threshold", str(run), "--precision", str(options.precision)]
-    with serve(settings=ServerSettings(port=options.port)) as served:
+    arguments = options.parse_args()
+    arguments.out.mkdir(parents=True, exist_ok=True)
+    rows = questions(arguments.n + arguments.deployed)
+    items, run = arguments.out / "audited.jsonl", arguments.out / "run"
+    items.write_text("".join(json.dumps(row) + "\n" for row in rows[: arguments.n]))
+    wish = ["threshold", str(run), "--precision", str(arguments.precision), "--json"]
+    with serve(settings=ServerSettings(port=arguments.port)) as served:
         where = ["--base-url", served.base_url, "--model", served.model, "--timeout", "300"]
-        print(blindcal("audit", str(items), *where, "--template", QUESTION, "--out", str(run)))
-        print(blindcal(*wish))
-        chosen = json.loads(blindcal(*wish, "--json"))
-        deployed = rows[options.n :]
-        said = [ask(chosen["request"], chosen["url"], row) for row in tqdm(deployed, leave=False)]
+        blindcal("audit", str(items), *where, "--template", QUESTION, "--out", str(run))
+        chosen = json.loads(blindcal(*wish))
+        deployed = rows[arguments.n :]
+        said = [ask(chosen["request"], chosen["url"], row) for row in tqdm(deployed, disable=None)]
     right = [row["label"] for row, yes in zip(deployed, said, strict=True) if yes]
     found = sum(right) / max(1, sum(row["label"] for row in deployed))
-    expected = open_run(run).fit().next_right(chosen["threshold"], max(1, len(right)))
-    print(
-        f"deployed on {len(deployed)} other questions: {len(right)} times Yes, {sum(right)} of them right: "
-        f"precision {sum(right) / max(1, len(right)):.4f}, recall {found:.4f}\n"
-        f"expected of {len(right)} such decisions (95%): {expected.low:.4f} to {expected.high:.4f}"
-    )
+    fit = bc.open_run(run).fit()
+    point = fit.choose_threshold(precision=arguments.precision).point
+    expected = fit.next_precision(point.threshold, max(1, len(right)))
+    shown = "{:.3f} (95%: {:.3f} to {:.3f})"
+    result: list[list[Cell]] = [
+        ["threshold", (point.threshold,), None],
+        ["precision", ends(point.precision), sum(right) / max(1, len(right))],
+        [f"precision of {len(right)} decisions", ends(expected), sum(right) / max(1, len(right))],
+        ["recall", ends(point.recall), found],
+    ]
+    tables = {"deployed": table({"": "{}", "promised": shown, "deployed": "{:.3f}"}, result)}
+    record("worked", tables, folder=arguments.results, repeats=1, seeds="seed 0")
+
+
+def ends(estimate: bc.Estimate) -> tuple[float, float, float]:
+    """An estimate and its interval."""
+    assert estimate.low is not None
+    assert estimate.high is not None
+    return float(estimate), estimate.low, estimate.high
 
 
 if __name__ == "__main__":

@@ -30,10 +30,18 @@ TOPICS = ("law", "physics", "history")
 
 
 class _AnyText(dict[str, int]):
-    """Which hidden probability a prompt has: one that follows from its text."""
+    """Which hidden probability a prompt has: one that follows from its text, and now and then from the model."""
+
+    model = MODELS[0]
 
     def get(self, text: str, default: Any = None) -> Any:  # noqa: ARG002 - every text has one
-        return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest()) % ROWS
+        row = _hashed(text)
+        other = self.model != MODELS[0] and _hashed(text + self.model) % 3 == 0
+        return (row + 100) % ROWS if other else row
+
+
+def _hashed(text: str) -> int:
+    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest()) % ROWS
 
 
 class AnyPromptServer(Server):
@@ -56,10 +64,10 @@ class AnyPromptServer(Server):
             np.zeros(ROWS, np.int64),
         )
         super().__init__(recording, (), behaviour)
-        self._rows = _AnyText()
+        self._rows: _AnyText = _AnyText()
 
     def _refusal(self, asked: Any) -> Any:
-        asked.model = self.recording.name  # one name is as good as another
+        self._rows.model, asked.model = asked.model, self.recording.name  # one name is as good as another
         return super()._refusal(asked)
 
 

@@ -152,7 +152,7 @@ def test_wait_stays_and_a_plain_audit_of_the_run_collects(items: Path, tmp_path:
 def test_an_endpoint_without_batches_is_told_before_anything_is_asked(items: Path, tmp_path: Path) -> None:
     """Neither a probe nor a file goes to a service that has no batches, or to Azure's form."""
     with serving(items, batches={"offered": False}) as server:
-        with pytest.raises(FatalError, match=r"no batches \(404 at /files\): leave --batch out"):
+        with pytest.raises(FatalError, match=r"no batches \(404 at /files\): leave batch=True out"):
             audit(items, settings(server, batch=True), out=tmp_path / "run")
         azure = settings(server, batch=True, api_version="2024-10-21")
         with pytest.raises(ConfigError, match="Azure"):

@@ -194,7 +194,7 @@ def test_any_hosted_set_is_one_template(hosted: Path, tmp_path: Path) -> None:
     with load(out) as items:
         assert [(item.id, item.label) for item in items] == [("0", 0), ("1", 1), ("2", 0), ("3", 1)]
         assert items[3].messages[0].content == "validation 3?\nAnswer Yes or No."
-    with pytest.raises(InputError, match="not 'not_entailment'; map other words"):
+    with pytest.raises(InputError, match="not 'not_entailment': map other words"):
         open_items(f"hf:{hosted}@validation", RecordFormat(template="{text}"))
 
 
@@ -226,7 +226,7 @@ def test_what_a_hosted_set_lacks_is_named(hosted: Path, source: str, message: st
 def test_without_the_library_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where `datasets` is not installed, the error says what installs it, and the way without it."""
     monkeypatch.setitem(sys.modules, "datasets", None)
-    with pytest.raises(MissingExtraError, match=r"pip install 'blindcal\[data\]'; or give --data-dir FOLDER"):
+    with pytest.raises(MissingExtraError, match=r"pip install 'blindcal\[data\]', or name the folder of its files with data_dir="):
         open_items("boolq")
     with pytest.raises(MissingExtraError, match=r"pip install 'blindcal\[data\]'"):
         open_items("hf:x/y")
@@ -243,7 +243,7 @@ def test_without_a_network_the_local_way_is_named(tmp_path: Path) -> None:
     assert error.startswith(
         "error: boolq: hf:google/boolq@validation: the Hugging Face Hub cannot be reached"
     )
-    assert "--data-dir FOLDER" in error
+    assert "name their folder: --data-dir for a set that blindcal knows" in error
 
 
 # Names and words, in audits and on the command line

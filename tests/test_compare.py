@@ -15,7 +15,7 @@ import pytest
 from markupsafe import Markup
 
 import blindcal as bc
-from blindcal.estimate.latent import LatentFit
+from blindcal.estimate.latent_fit import LatentFit
 from blindcal.estimate.paired import Difference, differences
 from blindcal.methods import make_design
 from blindcal.records import Estimate, FloatArray, IntArray

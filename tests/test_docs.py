@@ -1,8 +1,8 @@
 """Every command and every example in README and docs runs, and reference pages are the ones in force.
 
-A page's fenced blocks are run in the order in which they stand: ``sh`` line by line, ``python`` as a whole, in
-a folder with ``questions.csv`` and a service that answers (``docs_world``). ``<!-- not run: why -->`` before a
-block leaves it out, and ``<!-- exit N -->`` says that its last command ends with that status.
+A page's fenced blocks are run in the order in which they stand: ``sh`` line by line, ``python`` as a whole,
+in a folder with ``questions.csv``, two finished runs, and a service that answers (``docs_world``).
+``<!-- not run: why -->`` before a block leaves it out, and ``<!-- exit N -->`` says how its last command ends.
 """
 
 from __future__ import annotations
@@ -152,9 +152,20 @@ def test_blocks_say_what_they_are(page: Path) -> None:
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_links_lead_somewhere(page: Path) -> None:
     """Links between pages and to pictures name files that are there, and headings that exist."""
-    for target in re.findall(r"\]\(([^)#\s]+)?(?:#[^)]*)?\)", page.read_text()):
-        if target and not target.startswith(("http://", "https://", "mailto:")):
-            assert (page.parent / target).exists(), f"{page.name}: {target}"
+    for target, anchor in re.findall(r"\]\(([^)#\s]*)(?:#([^)]*))?\)", page.read_text()):
+        if target.startswith(("http://", "https://", "mailto:")):
+            continue
+        linked = page.parent / target if target else page
+        assert linked.exists(), f"{page.name}: {target}"
+        if anchor:
+            assert anchor in headings(linked), f"{page.name}: {target}#{anchor}"
+
+
+def headings(page: Path) -> set[str]:
+    """The anchors of a page's headings, as GitHub makes them."""
+    found = re.findall(r"^#+ (.*)$", BLOCK.sub("", page.read_text()), re.M)
+    plain = (re.sub(r"[^\w\- ]", "", heading.lower()) for heading in found)
+    return {heading.strip().replace(" ", "-") for heading in plain}
 
 
 def test_the_command_reference_is_the_help_in_force() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import fields, is_dataclass, replace
 from itertools import pairwise
@@ -12,6 +13,7 @@ import pytest
 
 import blindcal as bc
 from blindcal.errors import InputError, NotIdentifiedError
+from blindcal.estimate import functionals
 from blindcal.estimate.findings import NOTHING, Curve, Findings
 from blindcal.estimate.grid import CELLS, MID_P
 from blindcal.estimate.paired import differences
@@ -20,6 +22,13 @@ from blindcal.methods import Evidence, estimate, make_design
 from blindcal.records import AnswerTable, Estimate, FloatArray
 from blindcal.simulation.simulate import ask, generate
 from fitting import SCALARS, asked, ends, estimates_in, fitted
+
+
+def cells_of(table: FloatArray) -> list[tuple[float, int, float]]:
+    """The share, the label and the confidence of each cell."""
+    f = MID_P.tolist() * 2
+    return [(share, int(k >= CELLS), f[k]) for k, share in enumerate(table.tolist())]
+
 
 # -- other bins and levels -----------------------------------------------------------------------------
 
@@ -58,6 +67,80 @@ def test_a_surer_interval_holds_the_less_sure_one() -> None:
         assert one.value == other.value
         if one.has_interval:
             assert other.half_width >= one.half_width - 1e-12
+
+
+def quantiles(draws: list[float], tail: float) -> tuple[float, float]:
+    """The ends of the draws' central part, between neighbours in proportion."""
+    ordered = sorted(draws)
+    place = tail * (len(ordered) - 1)
+    k, part = int(place), place - int(place)
+    return (
+        ordered[k] + part * (ordered[k + 1] - ordered[k]),
+        ordered[-1 - k] - part * (ordered[-1 - k] - ordered[-2 - k]),
+    )
+
+
+def a_quarter_wider(low: float, high: float) -> tuple[float, float]:
+    """An interval of shares, wider on the scale of log-odds."""
+    a, b = (math.log(end / (1 - end)) for end in (low, high))
+    middle, half = (a + b) / 2, 1.25 * (b - a) / 2
+    return 1 / (1 + math.exp(half - middle)), 1 / (1 + math.exp(-half - middle))
+
+
+@pytest.mark.parametrize(("grouped", "units"), [(False, 60), (True, 12)])
+def test_intervals_are_the_draws_and_what_was_not_seen(grouped: bool, units: int) -> None:
+    """A share u of the population has no unit among n in the sample by chance: (1 - u)^n is the tail.
+
+    Ends are the draws' quantiles, or what such a share could make of the population's value. The AUROC's and
+    the curve's are a quarter wider, for what a smooth curve bends.
+    """
+    labels, p = generate(60, 8)
+    answered = asked(labels, p)
+    groups = answered.items % 12 if grouped else None
+    fit = fitted(labels, answered, resamples=40, level=0.8, groups=groups)
+    tail, unseen = 0.1, 1 - 0.1 ** (1 / units)
+    tables = fit.draws.tolist()
+    right = [int((f >= 0.5) == y) for y in (False, True) for f in MID_P]
+    accuracies = [sum(m for m, yes in zip(table, right, strict=True) if yes) for table in tables]
+    seen = (1 - unseen) * sum(m for m, yes in zip(fit.population, right, strict=True) if yes)
+    low, high = quantiles(accuracies, tail)
+    assert ends(fit.accuracy) == pytest.approx((min(low, seen), max(high, seen + unseen)))
+    bound = 0
+    for k, one in enumerate(fit.bins):
+        gaps = [
+            sum(m * (f - y) for m, y, f in cells_of(table) if one.low <= f < one.high)
+            for table in (fit.population, *fit.draws)
+        ]
+        low, high = quantiles(gaps[1:], tail)
+        # the unseen share lies in this bin: positive at its lower edge, or negative at its upper one
+        least, most = ((1 - unseen) * gaps[0] + unseen * at for at in (k / 5 - 1, (k + 1) / 5))
+        assert ends(one.gap) == pytest.approx((min(low, least), max(high, most)))
+        bound += (least < low) + (most > high)
+    assert bound > 0
+    aurocs = [float(functionals.auroc(table)) for table in fit.draws]
+    low, high = a_quarter_wider(*quantiles(aurocs, tail))
+    seen = (1 - unseen) * float(functionals.auroc(fit.population))
+    assert ends(fit.auroc) == pytest.approx((min(low, seen), max(high, seen + unseen)))
+    curve = fit.curve_at(MID_P[::50])
+    assert curve.low is not None
+    assert curve.high is not None
+    for k, cell in enumerate(range(0, CELLS, 50)):
+        shares = [table[CELLS + cell] / (table[cell] + table[CELLS + cell]) for table in tables]
+        assert (curve.low[k], curve.high[k]) == pytest.approx(a_quarter_wider(*quantiles(shares, tail)))
+
+
+def test_the_brier_score_is_made_of_its_parts() -> None:
+    """Score = reliability - resolution + uncertainty, of the fitted curve, by difference and of the labels."""
+    labels, p = generate(300, 9)
+    fit = fitted(labels, asked(labels, p), resamples=20)
+    parts = fit.brier_parts
+    negative, positive = fit.population[:CELLS], fit.population[CELLS:]
+    share = negative + positive
+    assert parts.reliability.value == pytest.approx((share * (positive / share - MID_P) ** 2).sum())
+    assert parts.uncertainty == pytest.approx(labels.mean() * (1 - labels.mean()))
+    assert float(parts.reliability) - parts.resolution + parts.uncertainty == pytest.approx(fit.brier.value)
+    assert float(functionals.reliability(fit.sample)) != pytest.approx(parts.reliability.value, rel=1e-3)
+    assert float(parts.reliability) in parts.reliability
 
 
 # -- without resamples ---------------------------------------------------------------------------------
@@ -213,12 +296,6 @@ def test_parts_are_estimated_from_their_own_answers() -> None:
     without = estimate(replace(one, resamples=0))
     assert without.parts_pvalue is None
     assert [part.ece for part in without.parts] == [Estimate(part.ece.value) for part in found.parts]
-
-
-def cells_of(table: FloatArray) -> list[tuple[float, int, float]]:
-    """The share, the label and the confidence of each cell."""
-    f = MID_P.tolist() * 2
-    return [(share, int(k >= CELLS), f[k]) for k, share in enumerate(table.tolist())]
 
 
 def test_findings_are_what_the_tables_say() -> None:

@@ -18,7 +18,8 @@ import results
 from blindcal import plot
 from blindcal.errors import InputError, NotIdentifiedError
 from blindcal.estimate.blind import BlindResult, blind
-from blindcal.estimate.latent import LatentFit, fit_table, latent
+from blindcal.estimate.latent import fit_table, latent
+from blindcal.estimate.latent_fit import LatentFit
 from blindcal.records import Estimate
 from blindcal.report import notebook, style
 from blindcal.report.style import in_notebook

@@ -106,7 +106,8 @@ def test_a_plan_can_be_had_with_and_without_an_event_loop(items: Path) -> None:
     assert first.prompt_tokens == 100 * (300 + first.probe_queries)
     known = PlanInputs(shape, level=0.9).plan("latent", 200, 1.5).forecast
     assert first.forecast == known
-    assert plan_audit(items, settings).forecast is None
+    assert plan_audit(items, settings, shape="rare") == first
+    assert plan_audit(items, settings, shape=None).forecast is None
 
 
 def test_a_figure_shows_the_ends_of_the_budgets() -> None:

@@ -179,7 +179,7 @@ def test_low_clamp(clamp: float) -> None:
     assert found.verdict == "temperature"
     assert found.clamp == pytest.approx(clamp, abs=0.3)
     assert "clamped at about" in found.reason
-    assert "--offset" in found.reason
+    assert found.within_clamp == {"offset": round(found.clamp / 2, 1), "limit": round(found.clamp, 1)}
 
 
 def test_low_clamp_with_its_own_offset() -> None:
@@ -262,7 +262,8 @@ def test_reasoning_model() -> None:
     """A reasoning model that returns no content is not auditable, and the reason says what to change."""
     found = probed(Behaviour(fault="reasoning"))
     assert found.verdict == "not auditable"
-    assert "turn reasoning off" in found.reason
+    assert "turn reasoning off" in found.remedy
+    assert found.options == {"extra_body": {"reasoning_effort": "none"}}
     assert found.queries == 2
 
 

@@ -34,7 +34,8 @@ if TYPE_CHECKING:
     from blindcal.auditing.probe_endpoint import EndpointProbe, probe
     from blindcal.estimate.blind import BlindResult, blind
     from blindcal.estimate.counts import Counts
-    from blindcal.estimate.latent import LatentFit, latent
+    from blindcal.estimate.latent import latent
+    from blindcal.estimate.latent_fit import LatentFit
     from blindcal.estimate.truth import BinnedCalibration, binned_ece
     from blindcal.planning.plan import Plan
     from blindcal.planning.plan import plan_audit as plan
@@ -108,7 +109,8 @@ _MODULES = {
     "auditing.probe_endpoint": ("EndpointProbe", "probe"),
     "estimate.blind": ("BlindResult", "blind"),
     "estimate.counts": ("Counts",),
-    "estimate.latent": ("LatentFit", "latent"),
+    "estimate.latent": ("latent",),
+    "estimate.latent_fit": ("LatentFit",),
     "estimate.truth": ("BinnedCalibration", "binned_ece"),
     "planning.plan": ("Plan",),
     "prices": ("Prices",),

@@ -22,17 +22,17 @@ from typing import Self
 
 
 def python_option(name: str, value: object) -> str:
-    """An option as Python code gives it: ``force=True``; an ellipsis stands for a value that is the user's."""
+    """An option as Python code gives it, such as ``force=True``; an ellipsis stands for any value."""
     return f"{name}=..." if value is ... else f"{name}={value!r}"
 
 
 class BlindcalError(Exception):
     """Base of all errors that blindcal raises on purpose.
 
-    ``remedy`` says what would help. Options that the message or the remedy speaks of stand in both as
-    ``{name}``, and ``options`` holds their values (an ellipsis where the value is the user's to choose), so that whoever
-    shows the error can put them as the reader would give them: ``force=True`` in Python, which is what ``str``
-    does, ``--force`` on the command line.
+    ``remedy`` says what would help. The message and the remedy speak of options as ``{name}``, and
+    ``options`` holds their values, an ellipsis where the value is the user's to choose. So whoever shows the
+    error can put them as its reader would give them: ``force=True`` in Python, which is what ``str`` does,
+    ``--force`` on the command line.
     """
 
     def __init__(

@@ -10,7 +10,7 @@ import sys
 SHOWN = (
     ("blindcal.results.result", "AuditResult"),
     ("blindcal.results.run", "Run"),
-    ("blindcal.estimate.latent", "LatentFit"),
+    ("blindcal.estimate.latent_fit", "LatentFit"),
     ("blindcal.estimate.blind", "BlindResult"),
 )
 

@@ -130,8 +130,8 @@ _FREE = {
 class Settings:
     """What defines an audit, in four parts; each option may be given by its own name.
 
-    ``Settings(model="gpt-4o-mini", template="{question}?")`` puts the model into ``endpoint`` and the template
-    into ``prompt``. A part may also be given whole, and options beside it change it.
+    ``Settings(model="gpt-4o-mini", template="{question}?")`` puts the model into ``endpoint`` and the
+    template into ``prompt``. A part may also be given whole, and options beside it change it.
 
     Examples
     --------

@@ -133,7 +133,9 @@ async def audit_async(
         started, known = time.monotonic(), store.usage().queries
         async with _opened(endpoint, settings) as model:
             batches = await _open_batches(model, session)
-            prepared = await _unless(session.stop, prepare(session, model, targets=targets, force=force))
+            prepared = await unless_stopped(
+                session.stop, prepare(session, model, targets=targets, force=force)
+            )
             tell("asking")
             send = _sender(session, prepared, model, batches, polling)
             asked = await strategy.ask(session, prepared, send)
@@ -233,8 +235,8 @@ def _stopped_early(session: Session, prepared: Prepared, why: str) -> NotIdentif
     )
 
 
-async def _unless(stop: asyncio.Event, preparing: Coroutine[Any, Any, T]) -> T:
-    """What is being prepared, unless it is stopped first; replies that came until then are kept."""
+async def unless_stopped(stop: asyncio.Event, preparing: Coroutine[Any, Any, T]) -> T:
+    """What is being probed or prepared, unless it is stopped first; replies that came until then are kept."""
     task = asyncio.ensure_future(preparing)
     stopped = asyncio.ensure_future(stop.wait())
     await asyncio.wait({task, stopped}, return_when=asyncio.FIRST_COMPLETED)

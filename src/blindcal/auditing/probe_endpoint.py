@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-from blindcal.auditing.audit import wait_for
+from blindcal.auditing.audit import unless_stopped, wait_for
 from blindcal.auditing.prepare import PILOTS, choose_tokens, probe_sample, probe_sampled
 from blindcal.endpoints.base import Endpoint, Patient
 from blindcal.endpoints.http import HttpEndpoint, keyless
@@ -54,7 +53,9 @@ def probe(
 
     The parameters are those of :func:`probe_endpoint`.
     """
-    return wait_for(lambda stop: _until(stop, probe_endpoint(items, settings, progress=progress)), None)
+    return wait_for(
+        lambda stop: unless_stopped(stop, probe_endpoint(items, settings, progress=progress)), None
+    )
 
 
 async def probe_endpoint(
@@ -115,14 +116,3 @@ class _Counted:
 
     async def close(self) -> None:
         await self._endpoint.close()
-
-
-async def _until(stop: asyncio.Event, probing: Coroutine[Any, Any, EndpointProbe]) -> EndpointProbe:
-    """What is probed, unless it is stopped first."""
-    task = asyncio.ensure_future(probing)
-    stopped = asyncio.ensure_future(stop.wait())
-    await asyncio.wait({task, stopped}, return_when=asyncio.FIRST_COMPLETED)
-    stopped.cancel()
-    if not task.done():
-        task.cancel()
-    return await task

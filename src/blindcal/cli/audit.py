@@ -18,6 +18,7 @@ from blindcal.cli.status import batch_record
 from blindcal.errors import PendingError, UnfitError
 from blindcal.items import catalogue
 from blindcal.methods import ESTIMATOR_CHOICES, METHODS
+from blindcal.planning.next_dollar import MOST_QUERIES
 from blindcal.planning.plan import PROBE_QUERIES, Plan, plan_audit
 from blindcal.progress_bar import ProgressBar
 from blindcal.report.page import PAGE_FILE
@@ -287,7 +288,8 @@ def _budget_effect(plan: Plan, cost: float, settings: Settings, max_cost: float)
     if queries <= 0:
         return "does not pay for the probe"
     if latent and settings.design.queries is None:
-        return f"pays for about {queries / plan.items:.2f} queries per item"
+        each_item = min(queries / plan.items, MOST_QUERIES)
+        return f"pays for about {each_item:.2f} queries per item"
     if max_cost >= cost:
         return "pays for all of it"
     if latent or settings.estimator_name == "stated" or settings.design.sample is not None:

@@ -120,7 +120,7 @@ def _print(run: CheckResult, partial: bool) -> None:
     result = run.result
     click.echo(f"{printable(run.path)}: {printable(result.model)}, {result.counts.items:,} items")
     for one in run.verdicts:
-        click.echo(f"  {one.outcome:<10} {one.limit.words}: {check_summary.said(one)}")
+        click.echo(f"  {one.outcome:<10} {one.limit.words}: {check_summary.verdict_text(one)}")
     notes = []
     if not result.complete:
         allowed = "" if partial else "; --partial lets it pass"

@@ -28,7 +28,7 @@ from blindcal.store.run_store import RUN_FILE
 @click.option(
     "--counts",
     type=click.Path(dir_okay=False, path_type=Path),
-    help="Parquet file to write the counted answers to, for blindcal.results.answer_counts.read_counts.",
+    help="Parquet file to write the counted answers to, for blindcal.read_counts.",
 )
 @options.json_option("Print the result as JSON.")
 def command(runs: tuple[Path, ...], out: Path, resamples: int, counts: Path | None, as_json: bool) -> None:

@@ -12,7 +12,7 @@ from tqdm import tqdm
 
 from blindcal.auditing.limits import Limits
 from blindcal.cli import INTERRUPTED, options
-from blindcal.cli.console import print_stage, print_warning
+from blindcal.cli.console import error_text, print_stage, print_warning
 from blindcal.cli.param_types import Budgets
 from blindcal.cli.score import score_progress
 from blindcal.errors import ConfigError
@@ -248,12 +248,12 @@ def _endpoint_columns(
     quiet: bool,
 ) -> tuple[list[Column], list[str]]:
     """The columns of endpoints, and notes on what failed; their oracles are taken out of ``known``."""
-    columns, notes = [], []
+    columns, notes = [], list[str]()
     for (model, one), each in settings.items():
         stage(f"{printable(model)} on {printable(one)}")
         name = _set_name(one)
         with ProgressBar(disable=quiet or None) as bar:
-            column, more = from_endpoint.measure(
+            column, failures = from_endpoint.measure(
                 one,
                 each,
                 wanted,
@@ -265,7 +265,7 @@ def _endpoint_columns(
                 stage=bar.wrap_print(stage),
             )
         columns.append(column)
-        notes += more
+        notes += map(error_text, failures)
     return columns, notes
 
 

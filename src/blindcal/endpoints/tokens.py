@@ -162,7 +162,7 @@ def served(endpoint: Posts, model: str) -> Encoder:
             del forms[0]
             if not forms:
                 raise FatalError(
-                    "this endpoint does not tell its token ids",
+                    "this endpoint does not reveal its token ids",
                     remedy="name the tokenizer with {tokenizer} (a tokenizer.json, a Hugging Face name or an "
                     "OpenAI encoding), or give the ids with {positive_ids} and {negative_ids}; if it should "
                     "tell them, check the base URL",

@@ -24,7 +24,8 @@ from blindcal.estimate.checks import (
     reals,
     wholes,
 )
-from blindcal.estimate.latent import LatentFit, latent
+from blindcal.estimate.latent import latent
+from blindcal.estimate.latent_fit import LatentFit
 from blindcal.records import FloatArray, IntArray
 
 
@@ -66,7 +67,7 @@ class Counts:
         items: ArrayLike | None = None,
         counts: ArrayLike | None = None,
     ) -> Counts:
-        """Count answers, given as to :func:`blindcal.latent`: one row a query.
+        """Count answers, given as to :func:`blindcal.latent`: one row per query.
 
         ``counts`` says how many items each row's item stands for, for rows that were counted before.
         """
@@ -156,7 +157,7 @@ class Counts:
     def blind(self, bins: int = 5) -> BlindResult:
         """`ECE_blind` of items asked one threshold each; a shift of infinity is the subset not asked."""
         if self.pattern.size != self.count.size or self.temperature.any():
-            raise InputError("counts: blind needs one threshold an item, and some here were asked otherwise")
+            raise InputError("counts: blind needs one threshold per item, and some here were asked otherwise")
         return blind(self.label, expit(-self.shift), self.answer, bins, counts=self.count)
 
 

@@ -107,9 +107,9 @@ class ChosenThreshold:
     """A threshold to deploy and what it does.
 
     ``threshold`` is the chosen one; its interval is where the threshold lies that the population's own rates
-    would choose. ``point`` says what *this* threshold does; its ``shift``, added to the positive answer, makes
-    a greedy endpoint take this very decision in one query: b = -logit(threshold). ``confidence`` is how sure it
-    is that the threshold does what was asked for; ``None`` where only the estimate says so.
+    would choose. ``point`` says what *this* threshold does. Its ``shift`` (b = -logit(threshold)), added to
+    the positive answer, makes a greedy endpoint take this very decision in one query. ``confidence`` is how
+    sure it is that the threshold does what was asked for; ``None`` where only the estimate says so.
     """
 
     threshold: Estimate
@@ -292,7 +292,7 @@ def _out_of_reach(
         return f"{name}: no threshold reaches {goal}; the highest within reach is {most:.3f}"
     return (
         f"{name}: no threshold reaches {goal} with {confidence:.0%} confidence, although the estimate does; "
-        f"the highest so sure is {surely:.3f}. Audit more items, ask for less, or be less sure"
+        f"with that confidence, the highest is {surely:.3f}. Audit more items, or lower the goal or the confidence"
     )
 
 

@@ -14,7 +14,7 @@ import numpy as np
 from blindcal.errors import InputError, NotIdentifiedError
 from blindcal.estimate import functionals as of
 from blindcal.estimate.checks import fraction, whole
-from blindcal.estimate.latent import LatentFit
+from blindcal.estimate.latent_fit import LatentFit
 from blindcal.estimate.resampling import Resample, incidence, of_units, resampled_tables
 from blindcal.records import Estimate, FloatArray, IntArray
 

@@ -76,7 +76,7 @@ class DataSet:
             if found := [path for path in sorted(folder.glob(pattern)) if _readable(path)]:
                 return found
         raise InputError(
-            "{data_dir}: none of its files is there; they are looked for as "
+            "{data_dir}: holds none of the set's files; blindcal looks for "
             f"{', '.join(self.files)} ({', '.join(READERS)}, .gz)",
             options={"data_dir": str(folder)},
         )
@@ -224,7 +224,7 @@ def _counted(rows: Iterable[Record], wanted: int) -> Iterator[Record]:
         yield row
     if count != wanted:
         raise InputError(
-            f"has {wanted:,} rows and not {count:,}: this is another split, or not all of it; ",
+            f"has {wanted:,} rows and not {count:,}: this is another split, or not all of it",
             remedy="audit it as a file of your own, with a {template}",
             options={"template": ...},
         )

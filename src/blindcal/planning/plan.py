@@ -15,7 +15,7 @@ from scipy.special import ndtri
 
 from blindcal.confidence_prompt import INSTRUCTION, ask_confidence
 from blindcal.endpoints import tokens
-from blindcal.endpoints.http import HttpEndpoint
+from blindcal.endpoints.http import OPENAI, HttpEndpoint
 from blindcal.endpoints.query_format import STATED_TOKENS
 from blindcal.errors import InputError, MissingExtraError
 from blindcal.estimate.truth import bins_blind
@@ -25,7 +25,7 @@ from blindcal.methods import METHODS, count_queries, method_of
 from blindcal.pareto import pareto_front
 from blindcal.planning.forecast import Forecast, forecast, worth
 from blindcal.planning.shapes import DEFAULT, Shape, preset
-from blindcal.prices import CHARACTERS_A_TOKEN, Prices, total_cost
+from blindcal.prices import CHARACTERS_A_TOKEN, Prices, list_prices, total_cost
 from blindcal.records import Usage
 from blindcal.settings import DEFAULT_BINS, Settings
 
@@ -150,9 +150,27 @@ def plan_audit(
     *,
     prices: Prices | None = None,
     throughput: Throughput | None = None,
-    shape: Shape | None = None,
+    shape: Shape | str | None = DEFAULT,
 ) -> Plan:
-    """As `plan`, and wait for it; works in a notebook too, where an event loop is already running."""
+    """What an audit would ask, cost and find out; nothing is asked. It works in a notebook, too.
+
+    Parameters
+    ----------
+    items : path
+        A file of labelled questions or the name of a set.
+    settings : Settings
+        The audit that is planned.
+    prices : Prices, optional
+        Dollars per million tokens; by default OpenAI's list prices for its own models at its own address.
+    throughput : Throughput, optional
+        How fast queries can go.
+    shape : Shape or str, optional
+        What is assumed of the model, or its name (see ``blindcal plan``); ``None`` leaves out what the audit
+        would find out.
+    """
+    shape = preset(shape) if isinstance(shape, str) else shape
+    if prices is None and settings.endpoint.base_url.rstrip("/") == OPENAI:
+        prices = list_prices(settings.endpoint.model)
     planning = plan(items, settings, prices=prices, throughput=throughput, shape=shape)
     try:
         asyncio.get_running_loop()

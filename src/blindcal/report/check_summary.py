@@ -37,10 +37,10 @@ def junit(runs: Sequence[CheckResult]) -> bytes:
             )
             if one.outcome != "passed":
                 ElementTree.SubElement(
-                    case, "failure", type=one.outcome, message=_plain(said(one))
+                    case, "failure", type=one.outcome, message=_plain(verdict_text(one))
                 ).text = _plain(one.why)
             else:
-                ElementTree.SubElement(case, "system-out").text = _plain(said(one))
+                ElementTree.SubElement(case, "system-out").text = _plain(verdict_text(one))
     for name in ("tests", "failures"):
         root.set(name, str(sum(int(suite.get(name, "0")) for suite in root)))
     ElementTree.indent(root)
@@ -72,7 +72,7 @@ def summary(runs: Sequence[CheckResult]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def said(one: LimitVerdict) -> str:
+def verdict_text(one: LimitVerdict) -> str:
     """A verdict's numbers and reason, in one line."""
     bound = "" if one.bound is None else f", bound {one.bound:.4f}"
     return f"{Estimate(one.estimate)}{bound}: {one.why}"

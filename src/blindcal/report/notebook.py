@@ -8,7 +8,7 @@ from html import escape
 
 from blindcal.errors import InputError, NotIdentifiedError
 from blindcal.estimate.blind import BlindResult
-from blindcal.estimate.latent import LatentFit
+from blindcal.estimate.latent_fit import LatentFit
 from blindcal.records import Estimate
 from blindcal.report.plots import Axes, plot_calibration_curve
 from blindcal.report.style import in_notebook, root_figure, svg

@@ -75,8 +75,8 @@ def measure(
     limits: Limits | None = None,
     progress: Callable[[Progress], None] | None = None,
     stage: Callable[[str], None] | None = None,
-) -> tuple[Column, list[str]]:
-    """The column of a model behind an endpoint, and notes on what could not be measured.
+) -> tuple[Column, list[EndpointError]]:
+    """The column of a model behind an endpoint, and the errors of what could not be measured.
 
     ``settings`` say who is asked and how; method, budget and seed are filled in. ``oracle`` are the
     model's known probabilities on the same items, if there are any.
@@ -87,7 +87,7 @@ def measure(
         If not a single method can be used.
     """
     found: Found = {}
-    notes: list[str] = []
+    failures: list[EndpointError] = []
     model, asked = settings.endpoint.model, settings.prompt.semantics
     with catalogue.open_items(items, settings.prompt) as opened:
         labels = opened.labels
@@ -107,14 +107,14 @@ def measure(
                 # A wrong key or address is everybody's; free text may be refused where one word is not.
                 if not isinstance(error, UnfitError) and METHODS[one.method].simulable:
                     raise
-                notes.append(f"{model} {data}, {one.method}: {error}")
+                failures.append(error.prefixed(f"{model} {data}, {one.method}: "))
                 continue
             found |= _read(done, one)
     if not found:
-        raise UnfitError("; ".join(notes) or f"{model} {data}: no method to measure it by")
+        raise failures[0] if failures else UnfitError(f"{model} {data}: no method to measure it by")
     semantics = {asked} | {TABLE_METHODS[cell.method].semantics(asked) for cell in found}
     oracles = {} if oracle is None else {one: oracle_of(oracle, wanted.bins, one) for one in semantics}
-    return Column(model, data, int(labels.size), asked, oracles, found), notes
+    return Column(model, data, int(labels.size), asked, oracles, found), failures
 
 
 def _finished(

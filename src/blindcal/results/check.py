@@ -57,7 +57,7 @@ class Limit:
 class LimitVerdict:
     """One limit and what became of it.
 
-    ``bound`` is what the quantity is within, as surely as was asked for; ``None`` if the estimate alone was
+    ``bound`` is what the quantity is within, with the confidence that was asked for; ``None`` if the estimate alone was
     to decide. ``undecided`` is an estimate that holds while its bound does not, or figures that mean nothing.
     """
 
@@ -68,7 +68,7 @@ class LimitVerdict:
     why: str
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class CheckResult:
     """A run and the verdicts on it."""
 
@@ -76,6 +76,10 @@ class CheckResult:
     result: AuditResult
     confidence: float | None
     verdicts: tuple[LimitVerdict, ...]
+
+    def __repr__(self) -> str:
+        limits = ", ".join(f"{one.limit.words}: {one.outcome}" for one in self.verdicts)
+        return f"CheckResult({self.path!r}, {limits})"
 
     @property
     def outcome(self) -> CheckOutcome:
@@ -177,11 +181,11 @@ def _verdict(
         return LimitVerdict(limit, outcome, share, None, f"{counts.invalid:,} answers were neither word")
     value = getattr(result, limit.quantity).value
     if value is None:
-        return LimitVerdict(limit, "undecided", None, None, "the audit could not tell it")
+        return LimitVerdict(limit, "undecided", None, None, "the audit could not estimate it")
     if not limit.holds(value):
         return LimitVerdict(limit, "failed", value, _end(limit, between), "the estimate is beyond the limit")
     if (result.probe or {}).get("forced"):
-        why = "the probe found the endpoint unfit and the audit was forced: its figures may mean nothing"
+        why = "the probe found the endpoint unfit and the audit was forced: its estimates may mean nothing"
         return LimitVerdict(limit, "undecided", value, None, why)
     if not (result.complete or partial):
         return LimitVerdict(limit, "undecided", value, None, UNFINISHED)
@@ -197,7 +201,7 @@ def _verdict(
         return LimitVerdict(limit, "undecided", value, None, why)
     if limit.holds(bound):
         return LimitVerdict(limit, "passed", value, bound, f"{percent(confidence)} sure")
-    why = f"the estimate is within the limit, but not {percent(confidence)} surely: audit more items"
+    why = f"the estimate is within the limit, but not with {percent(confidence)} confidence: audit more items"
     return LimitVerdict(limit, "undecided", value, bound, why)
 
 

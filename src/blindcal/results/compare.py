@@ -30,7 +30,7 @@ OTHER_SEMANTICS = (
 LOWER_IS_BETTER = ("ece", "brier", "log_loss")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class RunComparison:
     """What two runs have in common, and their differences: the second's figures minus the first's.
 
@@ -48,6 +48,10 @@ class RunComparison:
     bins: int
     level: float
     differences: tuple[Difference, ...]
+
+    def __repr__(self) -> str:
+        ece = next((one.difference for one in self.differences if one.quantity == "ece"), None)
+        return f"RunComparison({self.first!r}, {self.second!r}, {self.common:,} items in common, ECE {ece})"
 
     @property
     def paired(self) -> bool:

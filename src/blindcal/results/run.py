@@ -12,7 +12,8 @@ from typing import Any
 import numpy as np
 
 from blindcal.errors import InputError, NotIdentifiedError, StoreError
-from blindcal.estimate.latent import LatentFit, fit_table
+from blindcal.estimate.latent import fit_table
+from blindcal.estimate.latent_fit import LatentFit
 from blindcal.methods import FITTED
 from blindcal.records import AnswerTable, IntArray
 from blindcal.results.result import RESULT_FILE, AuditResult

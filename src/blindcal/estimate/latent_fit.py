@@ -1,0 +1,498 @@
+"""A fit of the hidden log-odds, and every quantity that follows from it (METHOD 4)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import numpy as np
+from scipy.linalg import eigh
+
+from blindcal.errors import InputError, NotIdentifiedError
+from blindcal.estimate import functionals as of
+from blindcal.estimate.bounds import error_bounds
+from blindcal.estimate.checks import (
+    ArrayLike,
+    fraction,
+    probabilities,
+    whole,
+)
+from blindcal.estimate.findings import (
+    COSTS,
+    HISTOGRAM_BINS,
+    LEANING,
+    OVERCONFIDENCE,
+    THRESHOLDS,
+    Bin,
+    ConfidenceHistogram,
+    CostCurve,
+    Curve,
+    Findings,
+    OperatingPoint,
+    bare_bins,
+    filled_bins,
+    finite,
+    histogram,
+)
+from blindcal.estimate.grid import CELLS, EDGES_P, MID_P, MID_S, edge_of_threshold, memberships
+from blindcal.estimate.model import Ensemble, link_scores
+from blindcal.estimate.operating import (
+    GRID_SHIFTS,
+    GRID_THRESHOLDS,
+    ChosenThreshold,
+    Decisions,
+    RateFunction,
+    check_costs,
+    choose_threshold,
+    cost_curve,
+    decision_rates,
+    operating_points,
+)
+from blindcal.estimate.patterns import Patterns
+from blindcal.estimate.resampling import Resampling
+from blindcal.estimate.uncertainty import (
+    absolute_sum_interval,
+    percentile_interval,
+    quadratic_pvalue,
+    stretched,
+    unseen_share,
+)
+from blindcal.records import NEGATIVE, POSITIVE, Estimate, FloatArray, IntArray
+
+# How much wider than the refits say the AUROC's interval and the curve's band are: what a smooth curve bends,
+# every refit bends alike. Measured by bench/coverage.py.
+_BENT = 1.25
+_WIDE = 0.25  # of probability: a smooth density may be trusted to bridge less, and not more
+_CURVE_POINTS = np.concatenate([[1, 2, 5], np.arange(10, 991, 10), [995, 998, 999]]) / 1000
+
+
+@dataclass(frozen=True, slots=True)
+class BrierParts:
+    """What the Brier score is made of: score = reliability - resolution + uncertainty."""
+
+    reliability: Estimate
+    resolution: float
+    uncertainty: float
+
+
+@dataclass(frozen=True, repr=False, eq=False)
+class LatentFit:
+    """One fit; every quantity is a functional of it, in ``bins`` bins and with intervals of ``level``.
+
+    Point estimates of what the *sample* did (``ece``, ``bins``, ``accuracy``, ``brier``, ``auroc``,
+    ``log_loss``) combine the fit with each item's own answers; ``tce``, ``curve`` and operating points speak
+    of the population. Intervals are for the population's value; a fit with ``resamples=0`` has none.
+    """
+
+    patterns: Patterns
+    ensemble: Ensemble
+    resampling: Resampling
+    items: int
+    queries: int
+    invalid: int
+    jitter: float
+    bin_count: int = 5
+    level: float = 0.95
+
+    def __repr__(self) -> str:
+        return f"LatentFit({self.items:,} items, {self.queries:,} queries, ECE {self._ece:.4f})"
+
+    def at(self, *, bins: int | None = None, level: float | None = None) -> LatentFit:
+        """The same fit in other bins, or with intervals of another level; nothing is fitted again."""
+        return replace(
+            self,
+            bin_count=self.bin_count if bins is None else whole(bins, "bins"),
+            level=self.level if level is None else fraction(level, "level"),
+        )
+
+    @cached_property
+    def population(self) -> FloatArray:
+        """The population's joint table over (label, cell), label 0 first."""
+        return self.ensemble.table
+
+    @cached_property
+    def sample(self) -> FloatArray:
+        """The sample's expected joint table, given each item's own answers."""
+        return self.ensemble.expected_counts / self.patterns.n
+
+    @property
+    def draws(self) -> FloatArray:
+        """Joint tables of the population, refitted to resampled items and resampled priors."""
+        return self.resampling.draws
+
+    def findings(self, *, brief: bool = False) -> Findings:
+        """Everything that a result shows; ``brief`` leaves out what a part of a result does not."""
+        ece, bound = self._ece, self.invalid_bound
+        some = Findings(
+            ece=self.ece,
+            bins=self.bins,
+            ece_if_invalid=(max(0.0, ece - bound), min(1.0, ece + bound)),
+            overconfidence=self.overconfidence,
+            leaning=self.leaning,
+            accuracy=self.accuracy,
+        )
+        if brief:
+            return some
+        some = replace(
+            some,
+            brier=self.brier,
+            log_loss=self.log_loss,
+            tce=self.tce,
+            calibrated_pvalue=finite(self.calibrated_pvalue),
+            confidence=self.confidence,
+        )
+        if not self._has_both_labels:
+            return some
+        return replace(some, auroc=self.auroc, curve=self.curve, operating=self.operating, costs=self.costs)
+
+    # -- calibration ---------------------------------------------------------------------------
+
+    @property
+    def ece(self) -> Estimate:
+        """Binned expected calibration error of the sample, an estimate of ``binned_ece`` of the hidden f.
+
+        With many bins the latter also counts the labels' own noise within each bin, which single answers
+        cannot see: this one then stays near the population's.
+        """
+        return self._absolute_sum(self._ece, lambda table: of.gaps(table, self.bin_count))
+
+    @property
+    def top_label_ece(self) -> Estimate:
+        """The same with the predicted class binned by its own confidence; it has no interval."""
+        return Estimate(float(np.abs(of.top_label_gaps(self.sample, self.bin_count)).sum()))
+
+    @property
+    def tce(self) -> Estimate:
+        """True calibration error E|E[Y|f] - f| of the population."""
+        return self._absolute_sum(float(of.tce(self.population)), of.cell_gaps)
+
+    @property
+    def gaps(self) -> FloatArray:
+        """Signed gaps per bin, positive where the positive class is predicted too confidently."""
+        return of.gaps(self.sample, self.bin_count)
+
+    @property
+    def bins(self) -> tuple[Bin, ...]:
+        """Signed gaps with an interval each, and what the sample's items did in each bin."""
+        negative, positive = of.by_label(self.sample)
+        within = memberships(self.bin_count)
+        return filled_bins(
+            self._gap_bins(),
+            (negative + positive) @ within,
+            ((negative + positive) * MID_P) @ within,
+            positive @ within,
+        )
+
+    def _gap_bins(self) -> tuple[Bin, ...]:
+        if not self.resampling.size:
+            return bare_bins(self.gaps)
+        low, high = self._band(of.gaps(self.draws, self.bin_count))
+        edges, unseen = np.arange(self.bin_count + 1) / self.bin_count, self.unseen(self.level)
+        seen = (1 - unseen) * of.gaps(self.population, self.bin_count)
+        low = np.minimum(low, seen + unseen * (edges[:-1] - 1))
+        high = np.maximum(high, seen + unseen * edges[1:])
+        return tuple(
+            Bin(float(a), float(b), Estimate(float(gap), float(c), float(d), self.level))
+            for a, b, gap, c, d in zip(edges[:-1], edges[1:], self.gaps, low, high, strict=True)
+        )
+
+    @property
+    def overconfidence(self) -> Estimate:
+        """Mean confidence in the predicted answer minus the share of right answers."""
+        return self._signed(OVERCONFIDENCE)
+
+    @property
+    def leaning(self) -> Estimate:
+        """Mean probability of the positive answer minus the share of positive labels."""
+        return self._signed(LEANING)
+
+    def _signed(self, sign: FloatArray) -> Estimate:
+        value = float(of.gaps(self.sample, 2) @ sign)
+        if not self.resampling.size:
+            return Estimate(value)
+        return Estimate(value, *percentile_interval(of.gaps(self.draws, 2) @ sign, self.level), self.level)
+
+    @property
+    def half_gaps(self) -> tuple[FloatArray, FloatArray]:
+        """The population's signed gaps below and above 1/2, and their covariance."""
+        return of.gaps(self.population, 2), np.asarray(np.cov(of.gaps(self.draws, 2).T))
+
+    @property
+    def curve(self) -> Curve:
+        """Calibration curve E[Y|f] with a pointwise band, at every 0.01 and nearer the ends."""
+        return self.curve_at(_CURVE_POINTS)
+
+    def curve_at(self, f: ArrayLike) -> Curve:
+        """Calibration curve E[Y|f] with a pointwise band, at confidences of your choice."""
+        self._need_both_labels("curve")  # of one label alone it is flat, whatever the model does
+        at = probabilities(f, "f")
+        columns = [of.curve(self.population)]
+        if self.resampling.size:
+            columns += stretched(*self._band(of.curve(self.draws)), _BENT)
+        value, *band = (tuple(np.interp(at, MID_P, column).tolist()) for column in columns)
+        low, high = band or (None, None)
+        return Curve(tuple(at.tolist()), value, low, high, self.level if band else None)
+
+    @property
+    def calibrated_pvalue(self) -> float:
+        """P-value of "perfectly calibrated": E[Y|f] = f for every f.
+
+        A score test against smooth departures of the link. The variance is that of labels drawn anew from
+        the calibrated fit: where positives are rare, labels that happen to be all alike vary too little
+        among themselves to tell. Groups widen it wherever their members agree more than chance has it.
+        """
+        departures = link_scores(self.patterns)
+        total = self.patterns.counts @ departures.scores
+        prior = np.diag(departures.precision)
+        # directions that the answers resolve count in full, those that only the prior holds hardly at all
+        inner = np.linalg.inv(departures.variance + prior)
+        if self.resampling.incidence is not None:
+            by_group = self.resampling.incidence @ departures.scores
+            excess, along = eigh(by_group.T @ by_group + prior, departures.variance + prior)
+            inner = (along / np.maximum(excess, 1.0)) @ along.T
+        weights = 1 - np.asarray(np.linalg.eigvals(inner @ prior).real, dtype=np.float64)
+        return quadratic_pvalue(float(total @ inner @ total), weights)
+
+    # -- discrimination and scores ---------------------------------------------------------------
+
+    @property
+    def accuracy(self) -> Estimate:
+        """Share of items on which the unshifted greedy answer is right."""
+        return self._scalar(of.accuracy)
+
+    @property
+    def auroc(self) -> Estimate:
+        """Area under the ROC curve; it needs items of both labels."""
+        self._need_both_labels("auroc")
+        return self._scalar(of.auroc, stretch=_BENT)
+
+    @property
+    def brier(self) -> Estimate:
+        """Brier score."""
+        return self._scalar(of.brier)
+
+    @property
+    def brier_parts(self) -> BrierParts:
+        """Decomposition of the Brier score; the reliability is that of the fitted curve."""
+        reliability = self._scalar(of.reliability, of_sample=False)
+        prevalence = float(of.prevalence(self.sample))
+        uncertainty = prevalence * (1 - prevalence)
+        resolution = float(reliability) + uncertainty - float(of.brier(self.sample))
+        return BrierParts(reliability, resolution, uncertainty)
+
+    @property
+    def log_loss(self) -> Estimate:
+        """Mean negative log-likelihood of the labels; confidences beyond 1 - 1e-6 count as that."""
+        return self._scalar(of.log_loss, most=float(MID_S[-1]))
+
+    @property
+    def mean_confidence(self) -> Estimate:
+        """Mean probability of the positive class."""
+        return self._scalar(of.mean_confidence)
+
+    @property
+    def confidence(self) -> ConfidenceHistogram:
+        """Distribution of the confidence f for each label."""
+        share = [half @ memberships(HISTOGRAM_BINS) for half in of.by_label(self.sample)]
+        # the link gives the label that no item has a trace of mass, which is no distribution
+        there = [bool((self.patterns.labels == label).any()) for label in (NEGATIVE, POSITIVE)]
+        negatives, positives = (s / s.sum() if has else 0 * s for s, has in zip(share, there, strict=True))
+        return histogram(np.arange(HISTOGRAM_BINS + 1) / HISTOGRAM_BINS, negatives, positives)
+
+    # -- decisions -----------------------------------------------------------------------------
+
+    @property
+    def operating(self) -> tuple[OperatingPoint, ...]:
+        """What deciding "positive iff f >= t" does for t = 1/40, 2/40, ..., 39/40."""
+        return self.operating_at(THRESHOLDS)
+
+    @property
+    def costs(self) -> tuple[CostCurve, ...]:
+        """What these decisions are expected to cost, for three pairs of costs."""
+        return tuple(self.expected_cost(*costs) for costs in COSTS)
+
+    def operating_at(self, thresholds: ArrayLike) -> tuple[OperatingPoint, ...]:
+        """What deciding "positive iff f >= t" does for thresholds of your choice, moved to the grid."""
+        places = self._places(thresholds)
+        return operating_points(
+            GRID_THRESHOLDS[places], GRID_SHIFTS[places], self._rates_at(places, "operating")
+        )
+
+    def expected_cost(self, cost_fp: float, cost_fn: float, thresholds: ArrayLike = THRESHOLDS) -> CostCurve:
+        """Expected cost of a decision at each threshold, given the costs of the two errors."""
+        costs = check_costs(cost_fp, cost_fn)
+        return cost_curve(*costs, self._rates_at(self._places(thresholds), "expected_cost"))
+
+    def choose_threshold(
+        self,
+        *,
+        precision: float | None = None,
+        recall: float | None = None,
+        cost_fp: float | None = None,
+        cost_fn: float | None = None,
+        confidence: float | None = 0.95,
+        max_shift: float = np.inf,
+    ) -> ChosenThreshold:
+        """The threshold, and the shift that deploys it, for a wanted precision, recall or cost ratio.
+
+        Parameters
+        ----------
+        precision : float
+            The lowest threshold that reaches it.
+        recall : float
+            The highest threshold that keeps it.
+        cost_fp, cost_fn : float
+            What a wrong "positive" and a wrong "negative" cost: the threshold with the least expected cost.
+        confidence : float or None
+            How sure it must be that the threshold does what is asked for; nothing is promised of a threshold
+            beyond which hardly an answer lies. With ``None`` the estimate decides, and the deployed model
+            falls short about as often as not. Costs need none.
+        max_shift : float
+            The largest shift that the endpoint takes.
+        """
+        return choose_threshold(
+            self._decisions("choose_threshold"),
+            precision=precision,
+            recall=recall,
+            cost_fp=cost_fp,
+            cost_fn=cost_fn,
+            confidence=confidence,
+            level=self.level,
+            max_shift=max_shift,
+        )
+
+    def next_precision(self, threshold: float, decisions: int) -> Estimate:
+        """Share of the next ``decisions`` positive decisions at a threshold that will be right.
+
+        Its interval is wider than that of the precision, which speaks of endlessly many decisions: hold
+        a deployed model against this one.
+        """
+        here = self._decisions("next_precision").at(self._places([fraction(threshold, "threshold")]))
+        low, high = here.next_right(whole(decisions, "decisions"), self.level)[:, 0]
+        return Estimate(float(here.rates.precision[0]), float(low), float(high), self.level)
+
+    def _places(self, thresholds: ArrayLike) -> IntArray:
+        t = np.asarray(thresholds, dtype=np.float64)
+        if t.ndim != 1 or not ((t > 0) & (t < 1)).all():
+            raise InputError(f"thresholds: must lie strictly between 0 and 1, got {thresholds!r}")
+        return edge_of_threshold(t) - 1
+
+    def _rates_at(self, places: IntArray, what: str) -> Callable[[RateFunction], tuple[Estimate, ...]]:
+        """What estimates a rate at these thresholds, with intervals where there are resamples."""
+        self._need_both_labels(what)
+        if not self.resampling.size:
+            rates = decision_rates(self.population).at(places)
+            return lambda quantity: tuple(Estimate(finite(value)) for value in quantity(rates))
+        here = self._decisions(what).at(places)
+        return lambda quantity: here.estimates(quantity, self.level)
+
+    def _decisions(self, what: str) -> Decisions:
+        self._need_both_labels(what)
+        return Decisions.of(
+            self.population,
+            self.draws,
+            lambda tail: self.unseen(1 - 2 * tail),
+            self.patterns.tested_beyond(),
+        )
+
+    # -- uncertainty -----------------------------------------------------------------------------
+    #
+    # However well the answers agree, n items cannot speak for a share of the population that none of them
+    # comes from, and a share q goes unseen with probability (1 - q)^n. No interval is narrower than what such
+    # a share could do: five items that are all right do not make a model perfect.
+
+    def _absolute_sum(self, value: float, signed: Callable[[FloatArray], FloatArray]) -> Estimate:
+        """A sum of absolute gaps with its interval.
+
+        Where no threshold was asked over a wide stretch of probabilities, nothing tells where in it an item
+        lies: the interval is then open by as much as that could change the sum. Where every item was asked
+        once by one and the same noisy question, it is as wide as :mod:`blindcal.estimate.bounds`.
+        """
+        if not self.resampling.size:
+            return Estimate(value)
+        gaps = signed(self.population)
+        interval = absolute_sum_interval(gaps, signed(self.draws), self.level)
+        low, high = self._widened(*interval, float(np.abs(gaps).sum()))
+        low, high = low - self._unasked, high + self._unasked
+        if (bounds := error_bounds(self.patterns, self.level, self.resampling.units)) is not None:
+            low, high = min(low, bounds[0]), max(high, bounds[1])
+        return Estimate(value, max(0.0, low), min(1.0, high), self.level)
+
+    def _scalar(
+        self,
+        quantity: Callable[[FloatArray], FloatArray],
+        *,
+        of_sample: bool = True,
+        most: float = 1.0,
+        stretch: float = 1.0,
+    ) -> Estimate:
+        """A quantity in [0, most] with its interval, ``stretch`` times as wide on the scale of log-odds."""
+        value = float(quantity(self.sample if of_sample else self.population))
+        if not self.resampling.size:
+            return Estimate(value)
+        low, high = percentile_interval(quantity(self.draws), self.level)
+        if stretch != 1.0:
+            low, high = map(float, stretched(low, high, stretch))
+        ends = self._widened(low, high, float(quantity(self.population)), most)
+        return Estimate(value, *ends, self.level)
+
+    def _widened(self, low: float, high: float, value: float, most: float = 1.0) -> tuple[float, float]:
+        """An interval of a quantity in [0, most], widened to what an unseen part of the population can do."""
+        unseen = self.unseen(self.level)
+        least, largest = (1 - unseen) * value, (1 - unseen) * value + unseen * most
+        return max(0.0, min(low, least)), min(most, max(high, largest))
+
+    def unseen(self, level: float) -> float:
+        """The largest share of the population that may well (by ``level``) have stayed out of the sample."""
+        grouped = self.resampling.incidence is not None
+        return unseen_share(self.resampling.units if grouped else self.items - self.unanswered, level)
+
+    @cached_property
+    def _unasked(self) -> float:
+        """The most by which the gaps' absolute sum could differ with items moved within unasked stretches."""
+        patterns = self.patterns
+        if patterns.curve_labels.size:  # a sampled or noisy answer reads the whole range
+            return 0.0
+        asked = np.unique(np.concatenate([patterns.start, patterns.stop]) % CELLS)
+        edges = np.unique(np.concatenate([[0], asked, [CELLS]]))
+        width = np.diff(EDGES_P[edges])
+        mass = np.add.reduceat(self.population.reshape(2, CELLS).sum(axis=0), edges[:-1])
+        return float((mass * width)[width > _WIDE].sum())
+
+    @property
+    def invalid_bound(self) -> float:
+        """The most by which ``ece`` could differ had every invalid answer been valid.
+
+        An item with an invalid answer contributes its expectation; its true contribution lies within one
+        item's weight of it, in the one or two bins it can touch.
+        """
+        return min(1.0, 2 * min(self.invalid, self.items) / self.items)
+
+    @property
+    def unanswered(self) -> int:
+        """Items without a single valid answer."""
+        whole_range = (self.patterns.stop - self.patterns.start) == CELLS
+        return int(self.patterns.counts[: self.patterns.start.size][whole_range].sum())
+
+    @property
+    def contradictions(self) -> int:
+        """Items whose threshold answers contradict each other (the endpoint's jitter)."""
+        return self.patterns.contradictions
+
+    @property
+    def _ece(self) -> float:
+        return float(np.abs(self.gaps).sum())
+
+    def _band(self, draws: FloatArray) -> tuple[FloatArray, FloatArray]:
+        tail = (1 - self.level) / 2
+        low, high = np.quantile(draws, [tail, 1 - tail], axis=0)
+        return low, high
+
+    @property
+    def _has_both_labels(self) -> bool:
+        return np.unique(self.patterns.labels).size == 2
+
+    def _need_both_labels(self, what: str) -> None:
+        if not self._has_both_labels:
+            raise NotIdentifiedError(f"{what}: needs items of both labels, and all items here have one")
