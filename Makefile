@@ -47,16 +47,20 @@ browser:
 unit: $(VENV)/.dev browser
 	$(BIN)/pytest
 
-# the slow statistical study behind docs/coverage.md: about an hour on two cores
+# the slow statistical study behind docs/coverage.md: some hours on two cores
 study: $(VENV)/.dev
-	$(BIN)/python bench/coverage.py
+	$(BIN)/python bench/coverage.py --repeats 400
+	$(BIN)/python bench/coverage.py --chosen --sizes 500 3000 20000 --repeats 400
+	$(BIN)/python bench/docs.py
 
-# the figures in docs/accuracy.md, docs/benchmarks.md and docs/speed.md
+# every other table of README.md and docs/: some hours on two cores. Each script writes its file in bench/results.
+BENCHES := accuracy benchmarks fractional once plan gate compared intervals promises speed \
+  replayed deployed client batched picture embedded verbalized worked
 bench: $(VENV)/.dev
 	$(BIN)/pip install --quiet --group bench
-	$(BIN)/python bench/accuracy.py
-	$(BIN)/python bench/benchmarks.py
-	$(BIN)/python bench/speed.py
+	for name in $(BENCHES); do $(BIN)/python bench/$$name.py || exit 1; done
+	$(BIN)/python bench/shards.py --results bench/results
+	$(BIN)/python bench/docs.py
 
 clean:
 	rm -rf $(VENV)

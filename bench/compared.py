@@ -1,6 +1,6 @@
 """How often the intervals of a difference between two models hold it, paired and not.
 
-    python bench/compared.py [--repeats 40] [--items 500]
+    python bench/compared.py [--repeats 80] [--items 500]
 
 Two models answer questions of one population with known ECE, accuracy, AUROC, Brier score and log loss; their
 errors go together, because the same questions are hard for both, and the second is twice as sure of itself.
@@ -103,7 +103,7 @@ _WORDS = {
 def main() -> None:
     """Run the study, and record its table."""
     options = parser(__doc__)
-    options.add_argument("--repeats", type=int, default=40)
+    options.add_argument("--repeats", type=int, default=80)
     options.add_argument("--items", type=int, default=500)
     arguments = options.parse_args()
     seeds = range(arguments.repeats)

@@ -1,7 +1,7 @@
 """How often 95% intervals hold the truth, and how often the test of perfect calibration rejects.
 
-    python bench/coverage.py [--sizes 300 1000] [--repeats 40]
-    python bench/coverage.py --chosen [--sizes 500 3000 20000] [--repeats 40]
+    python bench/coverage.py [--sizes 300 1000] [--repeats 100]
+    python bench/coverage.py --chosen [--sizes 500 3000] [--repeats 100]
 
 Each repeat draws n items from a population with known truth, asks each once as `latent` does, and fits.
 Repeat r uses seed r. The populations are ones that the method was not settled on: a new random one in every
@@ -140,12 +140,12 @@ def others_table(found: Mapping[tuple[str, int], Sequence[Outcome]]) -> Table:
 def main() -> None:
     """Run the study, and record its tables."""
     options = parser(__doc__)
-    options.add_argument("--repeats", type=int, default=40)
+    options.add_argument("--repeats", type=int, default=100)
     options.add_argument("--sizes", type=int, nargs="*")
     options.add_argument("--chosen", action="store_true", help="populations chosen by hand")
     arguments = options.parse_args()
     if arguments.chosen:
-        name, sizes = "coverage-chosen", arguments.sizes or [500, 3000, 20000]
+        name, sizes = "coverage-chosen", arguments.sizes or [500, 3000]
         cells: dict[str, Sequence[Path | str]] = {one.name: [one.name] for one in (*CHOSEN, *ALTERNATIVES)}
     else:
         name, sizes = "coverage", arguments.sizes or [300, 1000]

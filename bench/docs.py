@@ -70,35 +70,46 @@ def rendered(name: str) -> str:
     return f"\n{results.tables[wanted].markdown()}\n{results.origin}\n\n"
 
 
-def updated(page: Path) -> str:
-    """A page with every block as it should be."""
-    list(blocks(page))
-    return _BLOCK.sub(lambda one: one[1] + rendered(one["name"]) + one[4], page.read_text())
+def problems(page: Path) -> Iterator[str]:
+    """What is wrong with a page's blocks, each in a line."""
+    try:
+        for block in blocks(page):
+            try:
+                if block.body != rendered(block.name):
+                    yield f"{page.relative_to(ROOT)}: {block.name} is not what {block.results.name} holds"
+            except BlockError as error:
+                yield f"{page.relative_to(ROOT)}: {error}"
+    except BlockError as error:
+        yield str(error)
 
 
-def stale() -> list[Block]:
-    """The blocks whose content is not that of their file."""
-    return [block for page in pages() for block in blocks(page) if block.body != rendered(block.name)]
+def rewrite(page: Path) -> None:
+    """Fill every block of a page that can be filled."""
+
+    def fill(block: re.Match[str]) -> str:
+        try:
+            return block[1] + rendered(block["name"]) + block[4]
+        except BlockError:
+            return block[0]
+
+    text = page.read_text()
+    filled = _BLOCK.sub(fill, text)
+    if filled != text:
+        page.write_text(filled)
 
 
 def main() -> int:
-    """Write, or check."""
+    """Write, unless this is a check; then say what is wrong."""
     options = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    options.add_argument("--check", action="store_true", help="write nothing; name what differs")
-    check = options.parse_args().check
-    try:
-        different = stale()
-        if not check:
-            for page in {block.page for block in different}:
-                page.write_text(updated(page))
-    except BlockError as error:
-        raise SystemExit(str(error)) from None
-    for block in different:
-        where = block.page.relative_to(ROOT)
-        print(f"{where}: {block.name} {'differs' if check else 'written'}")
-    return 1 if check and different else 0
+    options.add_argument("--check", action="store_true", help="write nothing")
+    if not options.parse_args().check:
+        for page in pages():
+            rewrite(page)
+    wrong = [line for page in pages() for line in problems(page)]
+    print(*wrong, sep="\n", end="\n" if wrong else "")
+    return 1 if wrong else 0
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """What a fractional budget buys: error at K = 1, 1.25, 1.5, 1.75 and 2 on the twelve score sets.
 
-    python bench/fractional.py [--repeats 8]
+    python bench/fractional.py [--repeats 10]
 
 Repeat r uses seed r at every K, so that budgets are compared on the same first queries. The last column is
 the error at K = 1.5 less the straight line between K = 1 and K = 2, with its standard error.
@@ -60,7 +60,7 @@ def by_set(names: list[str], errors: list[FloatArray]) -> Table:
 def main() -> None:
     """Run the study, and record its table."""
     options = parser(__doc__)
-    options.add_argument("--repeats", type=int, default=8)
+    options.add_argument("--repeats", type=int, default=10)
     arguments = options.parse_args()
     paths = sorted((arguments.data / "scores").glob("*.csv.gz"))
     if not paths:

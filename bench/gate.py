@@ -1,6 +1,6 @@
 """How often `blindcal check --max-ece` passes a model that it should not, and one that it should.
 
-    python bench/gate.py [--repeats 60] [--sizes 500 2000]
+    python bench/gate.py [--repeats 100] [--sizes 500 2000]
 
 Each repeat has a population that nobody has looked at: a new random one, or a real model's score file.
 n items are drawn from it and audited with one query each, and the ECE is held to limits: its very own true
@@ -58,7 +58,7 @@ def row(name: str, n: int, outcomes: Sequence[Sequence[float]]) -> list[Cell]:
 def main() -> None:
     """Run the study, and record its table."""
     options = parser(__doc__)
-    options.add_argument("--repeats", type=int, default=60)
+    options.add_argument("--repeats", type=int, default=100)
     options.add_argument("--sizes", type=int, nargs="*", default=[500, 2000])
     arguments = options.parse_args()
     files = sorted((arguments.data / "scores").glob("*.csv.gz"))

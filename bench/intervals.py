@@ -1,6 +1,6 @@
 """How often each interval on the report's page holds what it speaks of.
 
-    python bench/intervals.py [--repeats 40]
+    python bench/intervals.py [--repeats 100]
 
 A set of recorded or published probabilities is taken for the population. Repeat r draws 3,270 items from it
 with seed r, asks each once, and looks whether each 95% interval of the page holds the population's own value.
@@ -77,7 +77,7 @@ def repeat(job: tuple[Path, int]) -> dict[str, tuple[bool, float]]:
 def main() -> None:
     """Run the study, and record its table."""
     options = parser(__doc__)
-    options.add_argument("--repeats", type=int, default=40)
+    options.add_argument("--repeats", type=int, default=100)
     arguments = options.parse_args()
     jobs = [(arguments.data / path, seed) for path, seed in product(SETS.values(), range(arguments.repeats))]
     with ProcessPoolExecutor(arguments.processes) as pool:

@@ -1,6 +1,6 @@
 """How often a promised precision is kept on everything not audited: real models, simulated endpoints.
 
-    python bench/promises.py [--repeats 20] [--only gpt]
+    python bench/promises.py [--repeats 60] [--only gpt]
 
 Repeat r audits a random 1,500 items (seed r) with one query per item and asks for a precision; the rest of
 the set, tens of thousands of items, tells what the chosen threshold really does. bench/deployed.py does the
@@ -92,7 +92,7 @@ def row(name: str, wanted: float, confidence: float | None, tried: Sequence[Prom
 def main() -> None:
     """Run the study, and record its table."""
     options = parser(__doc__)
-    options.add_argument("--repeats", type=int, default=20)
+    options.add_argument("--repeats", type=int, default=60)
     options.add_argument("--only", default="", help="part of a file's name")
     arguments = options.parse_args()
     wishes = {arguments.data / path: wanted for path, wanted in WISHES.items() if arguments.only in path}

@@ -30,7 +30,7 @@ TOPICS = ("law", "physics", "history")
 
 
 class _AnyText(dict[str, int]):
-    """Which hidden probability a prompt has: one that follows from its text, and now and then from the model."""
+    """Which hidden probability a prompt has: it follows from its text, and now and then from the model."""
 
     model = MODELS[0]
 

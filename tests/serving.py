@@ -19,6 +19,8 @@ from blindcal.simulation.replay import Behaviour, Server, running
 from blindcal.simulation.replay_batches import BatchBehaviour
 
 SHARED = Path(__file__).resolve().parents[2] / "shared"
+#: A small real model on 240 built-in questions: recorded data of the project's own.
+OWN_LOGITS = Path(__file__).parent / "data" / "smollm2__builtin__logits.csv.gz"
 PAIR = Targets((Token(1, "Yes"),), (Token(2, "No"),))
 
 

@@ -154,6 +154,17 @@ def check_decisions(point: OperatingPoint, known: list[tuple[int, float]]) -> No
         assert found == (pytest.approx(part / whole, abs=1e-12) if whole else None), name
 
 
+def test_rounding_leaves_nothing_of_nothing() -> None:
+    """Below every probability all positives are found, to the last digit: no rate of 1e-16 is left over."""
+    for n in range(2, 100):
+        found = findings_at_face_value(np.arange(n) % 2, np.linspace(0.3, 1, n), 5)
+        below = [point for point in found.operating if point.threshold < 0.3]
+        assert len(below) == 11
+        for point in below:
+            assert (point.false_negative.value, point.recall.value) == (0, 1)
+            assert point.negative_precision.value is None
+
+
 @pytest.mark.parametrize(
     ("method", "queries"), [("sampling", 4), ("extraction", 3), ("verbalized", 1), ("blind", 1)]
 )

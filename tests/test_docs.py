@@ -2,7 +2,7 @@
 
 A page's fenced blocks are run in the order in which they stand: ``sh`` line by line, ``python`` as a whole,
 in a folder with ``questions.csv``, two finished runs, and a service that answers (``docs_world``).
-``<!-- not run: why -->`` before a block leaves it out, and ``<!-- exit N -->`` says how its last command ends.
+``<!-- not run: why -->`` before a block leaves it out; ``<!-- exit N -->`` says how its last command ends.
 """
 
 from __future__ import annotations

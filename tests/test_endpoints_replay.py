@@ -18,7 +18,7 @@ from blindcal.errors import ConfigError, FatalError, InputError
 from blindcal.records import Item, Message, Reply, Request
 from blindcal.simulation.recording import Recording
 from blindcal.simulation.replay import Behaviour, Server, running
-from serving import SHARED, items, recording, replayed
+from serving import OWN_LOGITS, SHARED, items, recording, replayed
 
 ODDS = [-6.0, -1.0, 0.0, 0.7, 5.0]
 LOGITS = "id,label,Yes|11, Yes|12,No|21, No|22,lse,argmax\na,1,2.0,1.5,1.8,1.9,3.3,11\nb,0,0,0,0,0,9.0,77\n"
@@ -225,14 +225,21 @@ def test_not_gzip(tmp_path: Path) -> None:
         Recording.load(path)
 
 
-@pytest.mark.parametrize("name", ["qwen__boolq", "smollm2__boolq"])
-def test_real_logits(name: str) -> None:
+@pytest.mark.parametrize(
+    ("path", "n"),
+    [
+        (OWN_LOGITS, 240),
+        (SHARED / "logits" / "qwen__boolq__logits.csv.gz", 3270),
+        (SHARED / "logits" / "smollm2__boolq__logits.csv.gz", 3270),
+    ],
+    ids=lambda value: value.name if isinstance(value, Path) else "",
+)
+def test_real_logits(path: Path, n: int) -> None:
     """Real recorded logits load, and their unbiased greedy answers are the recorded argmax."""
-    path = SHARED / "logits" / f"{name}__logits.csv.gz"
     if not path.exists():
         pytest.skip(f"no recorded logits at {path}")
     found = Recording.load(path)
-    assert found.logits.shape[0] == len(found.ids) == 3270
+    assert found.logits.shape[0] == len(found.ids) == n
     texts = {token.id: token.text for token in found.tokens}
     with gzip.open(path, "rt") as lines:
         argmax = [int(line.rsplit(",", 1)[1]) for line in list(lines)[1:]]

@@ -130,7 +130,7 @@ def test_intervals_are_the_draws_and_what_was_not_seen(grouped: bool, units: int
 
 
 def test_the_brier_score_is_made_of_its_parts() -> None:
-    """Score = reliability - resolution + uncertainty, of the fitted curve, by difference and of the labels."""
+    """Score = reliability - resolution + uncertainty; the reliability is that of the fitted curve."""
     labels, p = generate(300, 9)
     fit = fitted(labels, asked(labels, p), resamples=20)
     parts = fit.brier_parts

@@ -21,13 +21,14 @@ from blindcal.estimate.operating import (
 from blindcal.methods import make_design
 from blindcal.records import FloatArray
 from blindcal.simulation.simulate import ask, generate
+from fitting import ends
 
 
-def table_of(seed: int) -> FloatArray:
-    """A smooth population whose labels follow the confidence loosely."""
+def table_of(seed: int, tilt: float = 0.0) -> FloatArray:
+    """A smooth population whose labels follow the confidence loosely, the more so the higher the tilt."""
     rng = np.random.default_rng(seed)
     share = rng.dirichlet(np.full(CELLS, 5.0))
-    up = 0.1 + 0.8 * MID_P**2
+    up = 0.1 + (0.8 + tilt / 10) * MID_P ** (2 - tilt)
     return np.concatenate([share * (1 - up), share * up])
 
 
@@ -100,6 +101,34 @@ def test_a_precision_out_of_reach_is_refused_with_what_is_within() -> None:
         NotIdentifiedError, match=r"no threshold reaches 0.9; the highest within reach is 0.600"
     ):
         chosen(table, precision=0.9)
+
+
+def test_a_precision_that_hardly_a_decision_reaches_is_out_of_reach() -> None:
+    """A threshold that finds fewer than one in a thousand positives is not worth deploying."""
+    share = np.full(CELLS, 1 / CELLS)
+    share[-1] = 1e-4 / CELLS
+    positive = np.where(np.arange(CELLS) == CELLS - 1, 1.0, 0.6)
+    table = np.concatenate([share * (1 - positive), share * positive]) / share.sum()
+    assert np.nanmax(decision_rates(table).precision) == pytest.approx(1)
+    with pytest.raises(NotIdentifiedError, match=r"the highest within reach is 0\.600"):
+        chosen(table, precision=0.9, confidence=None)
+
+
+@pytest.mark.parametrize("wanted", [{"precision": 0.88}, {"recall": 0.8}, {"cost_fp": 2.0, "cost_fn": 1.0}])
+def test_a_threshold_is_as_sure_as_its_refits_agree(wanted: dict[str, float]) -> None:
+    """Its interval holds the middle 80% of what each refit alone would choose, or 1 where none will do."""
+    draws = np.stack([table_of(seed, tilt) for seed, tilt in enumerate(np.linspace(-0.5, 0.5, 11))])
+    decisions = Decisions.of(table_of(20), draws, lambda _: 0.0)
+    found = choose_threshold(decisions, level=0.8, confidence=None, **wanted)
+    alone = []
+    for table in draws:
+        try:
+            alone.append(chosen(table, confidence=None, **wanted).point.threshold)
+        except NotIdentifiedError:
+            alone.append(1.0)
+    assert len(set(alone)) > 5
+    assert (1.0 in alone) == ("precision" in wanted)
+    assert ends(found.threshold) == pytest.approx((sorted(alone)[1], sorted(alone)[-2]))
 
 
 BAD: list[tuple[dict[str, Any], str]] = [
@@ -228,6 +257,9 @@ def test_few_decisions_leave_precision_open() -> None:
     bound = decisions.lower(lambda rates: rates.precision, 0.05)[at_half]
     assert bound == pytest.approx(0.1 * (1 - unseen) / (0.1 * (1 - unseen) + unseen))
     assert 0.7 < bound < 0.8  # ten right of ten: the exact one-sided 95% bound is 0.05 ** (1 / 10) = 0.741
+    wrong = decisions.upper(lambda rates: rates.false_positive, 0.05)[at_half]
+    assert wrong == pytest.approx(unseen)  # none was seen, so that all the unseen may be
+    assert decisions.next_right(1000, 0.9)[:, at_half] == pytest.approx([bound, 1.0])
     with pytest.raises(NotIdentifiedError, match=r"no threshold reaches 0.95 with 95% confidence, although"):
         choose_threshold(decisions, precision=0.95)
     likely = choose_threshold(decisions, precision=0.95, confidence=None)

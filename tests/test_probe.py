@@ -179,6 +179,7 @@ def test_low_clamp(clamp: float) -> None:
     assert found.verdict == "temperature"
     assert found.clamp == pytest.approx(clamp, abs=0.3)
     assert "clamped at about" in found.reason
+    assert found.clamp is not None
     assert found.within_clamp == {"offset": round(found.clamp / 2, 1), "limit": round(found.clamp, 1)}
 
 

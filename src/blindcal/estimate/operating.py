@@ -292,7 +292,8 @@ def _out_of_reach(
         return f"{name}: no threshold reaches {goal}; the highest within reach is {most:.3f}"
     return (
         f"{name}: no threshold reaches {goal} with {confidence:.0%} confidence, although the estimate does; "
-        f"with that confidence, the highest is {surely:.3f}. Audit more items, or lower the goal or the confidence"
+        f"the highest with that confidence is {surely:.3f}. Audit more items, or lower the goal or the "
+        "confidence"
     )
 
 

@@ -57,8 +57,9 @@ class Limit:
 class LimitVerdict:
     """One limit and what became of it.
 
-    ``bound`` is what the quantity is within, with the confidence that was asked for; ``None`` if the estimate alone was
-    to decide. ``undecided`` is an estimate that holds while its bound does not, or figures that mean nothing.
+    ``bound`` is what the quantity is within, with the confidence that was asked for; ``None`` if the estimate
+    alone was to decide. ``undecided`` is an estimate that holds while its bound does not, or one that means
+    nothing.
     """
 
     limit: Limit
