@@ -5,8 +5,8 @@
       --first 240 --out scores.csv
     python bench/own_logits.py scores.csv
 
-It gives tests a real model's log-odds without any other data. Logprobs are logits whose log-sum-exp is zero; what
-greedy decoding would say is the likeliest recorded token, or none of them where the rest weighs more.
+It gives tests a real model's log-odds without any other data. Logprobs are logits whose log-sum-exp is zero;
+what greedy decoding would say is the likeliest recorded token, or none of them where the rest weighs more.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import math
 import sys
 from pathlib import Path
 
+_NONE = "2"  # the id of no recorded token
 OUT = Path(__file__).resolve().parents[1] / "tests" / "data" / "smollm2__builtin__logits.csv.gz"
 
 
@@ -33,7 +34,7 @@ def main() -> None:
         logits = {name: float(row[name]) for name in names}
         best = max(names, key=lambda name: logits[name])
         rest = math.log(max(1 - float(row["mass"]), 1e-12))
-        argmax = best.rpartition("|")[2] if logits[best] > rest else "0"
+        argmax = best.rpartition("|")[2] if logits[best] > rest else _NONE
         shown = [f"{logits[name]:.5f}" for name in names]
         table.writerow([row["id"], row["label"], *shown, "0", argmax])
     with OUT.open("wb") as raw, gzip.GzipFile("", "wb", mtime=0, fileobj=raw) as file:
