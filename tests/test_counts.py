@@ -137,7 +137,7 @@ def test_what_cannot_be_counted_is_refused() -> None:
         bc.Counts.of([0, 0], [0, 1], [0, 1], items=[7, 7], counts=[1, 2])
     with pytest.raises(InputError, match="cannot belong to groups"):
         bc.latent([0, 1], [0, 0], [0, 1], groups=[0, 0], counts=[1, 2])
-    with pytest.raises(InputError, match="blind needs one threshold an item"):
+    with pytest.raises(InputError, match="blind needs one threshold per item"):
         bc.Counts.of([0, 0], [0, 1], [0, 1], items=[7, 7]).blind()
     with pytest.raises(InputError, match="nothing to add up"):
         bc.Counts.total([])

@@ -49,15 +49,40 @@ def audit(
     items: str | Path,
     settings: Settings,
     *,
+    out: str | Path | None = None,
+    limits: Limits | None = None,
+    prices: Prices | None = None,
+    oracle: str | Path | None = None,
+    force: bool = False,
+    endpoint: Endpoint | None = None,
+    targets: Targets | None = None,
+    polling: Polling | None = None,
+    progress: Callable[[Progress], None] | None = None,
     stage: Callable[[str], None] | None = None,
-    **options: Any,
 ) -> AuditResult:
     """Audit a model, and wait for it; works in a notebook too, where an event loop is already running.
 
     The parameters are those of :func:`audit_async`. Ctrl-C stops asking, keeps every answer under way
     and then raises `KeyboardInterrupt`; a second one does not wait.
     """
-    return wait_for(lambda stop: audit_async(items, settings, stage=stage, stop=stop, **options), stage)
+    return wait_for(
+        lambda stop: audit_async(
+            items,
+            settings,
+            out=out,
+            limits=limits,
+            prices=prices,
+            oracle=oracle,
+            force=force,
+            endpoint=endpoint,
+            targets=targets,
+            polling=polling,
+            progress=progress,
+            stage=stage,
+            stop=stop,
+        ),
+        stage,
+    )
 
 
 async def audit_async(
