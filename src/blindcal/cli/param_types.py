@@ -17,6 +17,8 @@ MOST_BUDGET = 8
 class FiniteRange(click.FloatRange):
     """A number in a range; not ``nan``, which is in every range, and not ``inf``."""
 
+    name = "number"
+
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
         """Parse the text of the option."""
         found: float = super().convert(value, param, ctx)

@@ -69,7 +69,8 @@ def from_exception(error: Exception, url: URL, *, reached: bool) -> EndpointErro
     if isinstance(error, TimeoutError):
         return RetryableError(f"no reply from {url.authority} in time")
     cause = getattr(getattr(error, "os_error", None), "strerror", None)  # aiohttp wraps the plain reason
-    what = f"{url.authority}: {printable(cause or str(error)) or type(error).__name__}"
+    reason = re.sub(r" \('[^)]*\)$", "", cause or str(error))  # without asyncio's tuple of the address
+    what = f"{url.authority}: {printable(reason) or type(error).__name__}"
     if fate == "retry" or (fate == "address" and reached):
         return RetryableError(f"the connection failed: {what}")
     if fate == "address":

@@ -128,7 +128,7 @@ def blind(
         where = int(np.argmax(off))
         raise InputError(
             f"thresholds: must be one of 0, 1/{bins}, ..., {bins - 1}/{bins} for bins={bins}, "
-            f"got {t[where]!r} at position {where}"
+            f"got {float(t[where])!r} at position {where}"
         )
     a = np.where(subset == 0, POSITIVE, a)
     use = a != INVALID

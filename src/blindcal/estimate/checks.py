@@ -36,7 +36,7 @@ def _numbers(name: str, values: ArrayLike) -> FloatArray:
     try:
         return array.astype(np.float64)
     except (TypeError, ValueError):
-        raise InputError(f"{name}: must hold numbers, got {array.dtype} such as {array[0]!r}") from None
+        raise InputError(f"{name}: must hold numbers, got {array[:1].tolist()[0]!r}") from None
 
 
 def labels_array(values: ArrayLike, name: str = "labels") -> IntArray:

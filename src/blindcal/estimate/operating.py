@@ -292,8 +292,8 @@ def _out_of_reach(
         return f"{name}: no threshold reaches {goal}; the highest within reach is {most:.3f}"
     return (
         f"{name}: no threshold reaches {goal} with {confidence:.0%} confidence, although the estimate does; "
-        f"the highest with that confidence is {surely:.3f}. Audit more items, or lower the goal or the "
-        "confidence"
+        f"among thresholds that at least {TESTED} answers test, the highest is {surely:.3f}. Audit more "
+        "items, lower the goal or the confidence, or go by the estimate alone"
     )
 
 

@@ -76,7 +76,7 @@ class RecordFormat:
         """The item of a record; raises `InputError` naming the field."""
         for field, usual in ((self.id_field, "id"), (self.group_field, "group")):
             if field != usual and field not in record:  # only the usual names may be missing
-                raise InputError(f"field {printable(field, 40)!r} is missing{_among(record)}")
+                raise _missing(record, field, f"{usual}_field")
         given = record.get(self.id_field)
         group = record.get(self.group_field)
         return Item(
@@ -89,7 +89,7 @@ class RecordFormat:
 
     def _label(self, record: Record) -> int:
         if self.label_field not in record:
-            raise InputError(f"field {self.label_field!r} is missing{_among(record)}")
+            raise _missing(record, self.label_field, "label_field")
         value = record[self.label_field]
         word = str(value).strip()
         own = self.label_map or {}
@@ -107,7 +107,7 @@ class RecordFormat:
         if self.by_field is None:
             return None
         if self.by_field not in record:
-            raise InputError(f"field {printable(self.by_field, 40)!r} is missing{_among(record)}")
+            raise _missing(record, self.by_field, "by_field")
         value = record[self.by_field]
         return None if value is None or value == "" else _scalar(value, self.by_field)
 
@@ -122,7 +122,7 @@ class RecordFormat:
         else:
             raise InputError(
                 f"needs a field 'prompt' or 'messages'{_among(record)}",
-                remedy="or a {template} that makes the prompt from other fields",
+                remedy="add one, or make the prompt from other fields with {template}",
                 options={"template": ...},
             )
         return said if self.system is None else (Message("system", self.system), *said)
@@ -390,6 +390,14 @@ def _answer_words(record: Record) -> tuple[str, str] | None:
             f"field {WORDS_FIELD!r} must be two words such as Yes/No, not {printable(str(given), 40)!r}"
         )
     return positive, negative
+
+
+def _missing(record: Record, field: str, option: str) -> InputError:
+    return InputError(
+        f"field {printable(field, 40)!r} is missing{_among(record)}",
+        remedy=f"name the right one with {{{option}}}",
+        options={option: ...},
+    )
 
 
 def _among(record: Record) -> str:

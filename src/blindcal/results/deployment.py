@@ -18,6 +18,7 @@ from blindcal.records import Message
 from blindcal.results.run import Run
 
 QUESTION = "YOUR QUESTION, WORDED AS IN THE AUDIT"
+FILL_IN = "Put your question into the message: replace the fields in braces, as the audit did."
 _DIGITS = 4  # of a bias: far finer than the cells of the fit, and short enough to read
 
 
@@ -34,6 +35,7 @@ class Deployment:
     def curl(self) -> str:
         """A shell command."""
         return (
+            f"# {FILL_IN}\n"
             f"curl {shlex.quote(self.url)} \\\n"
             f'  -H "Content-Type: application/json" -H "{self.key_header}$OPENAI_API_KEY" \\\n'
             f"  -d @- <<'JSON'\n{json.dumps(self.body, indent=2)}\nJSON\n"
@@ -45,6 +47,7 @@ class Deployment:
         words = tuple(dict.fromkeys(word.strip().casefold() for word in self.positive))
         answer = '["message"]["content"]' if "messages" in self.body else '["text"]'
         return f"""\
+# {FILL_IN}
 import json
 import os
 import urllib.request

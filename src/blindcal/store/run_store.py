@@ -174,8 +174,9 @@ class Store:
         if begun is not None:
             if begun != wanted:
                 raise ConfigError(
-                    f"{self.path} was begun with other settings: {_difference(begun, wanted)}. "
-                    "Go back to the old settings, or choose another place for the new run"
+                    f"{self.path} was begun with other settings ({_difference(begun, wanted)})",
+                    remedy="go back to the old settings, or choose another folder with {out}",
+                    options={"out": ...},
                 )
             return False
         with translated(self.path), transaction(self._db):
