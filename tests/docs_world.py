@@ -103,7 +103,7 @@ def docs_world(folder: Path) -> Iterator[World]:
     with running_server(AnyPromptServer(Behaviour(logprobs=True))) as server:
         for model in MODELS:
             settings = bc.Settings(
-                model=model, base_url=server.base_url, template=TEMPLATE, by_field="topic", resamples=200
+                model=model, base_url=server.base_url, template=TEMPLATE, by_field="topic", resamples=40
             )
             out = folder / "runs" / f"questions-{model}"
             bc.audit(folder / "questions.csv", settings, out=out)

@@ -128,7 +128,7 @@ def test_a_wrong_file_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"^mmlu: data_dir=.*none': no such folder"):
         open_items("mmlu", RecordFormat(data_dir=str(tmp_path / "none")))
     (tmp_path / "empty").mkdir()
-    with pytest.raises(InputError, match=r"none of its files is there; they are looked for as mmlu_test\.\*"):
+    with pytest.raises(InputError, match=r"holds none of the set.s files; blindcal looks for mmlu_test\.\*"):
         open_items("mmlu", RecordFormat(data_dir=str(tmp_path / "empty")))
     bad = [{**MMLU[0], "answer": "E"}]
     put(tmp_path / "mmlu_test.jsonl", bad)

@@ -16,6 +16,7 @@ from pathlib import Path
 
 import click
 import pytest
+from click.testing import CliRunner
 
 from blindcal.cli import COMMANDS, app
 from commanding import blindcal
@@ -23,7 +24,8 @@ from docs_world import World, docs_world
 
 ROOT = Path(__file__).parents[1]
 PAGES = (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))
-BLOCK = re.compile(r"((?:^<!--.*?-->\n)*)^```(\w*)\n(.*?)^```$", re.M | re.S)
+REFITS = 40
+BLOCK = re.compile(r"((?:^<!--[^\n]*?-->\n)*)^```(\w*)\n(.*?)^```$", re.M | re.S)
 
 #: Commands that are only parsed here, and why.
 PARSED_ONLY = {
@@ -40,6 +42,10 @@ NOT_OURS = {
     "cd": "goes into a clone",
     "git": "makes a clone",
 }
+
+
+#: Other defaults than a user has, so that a page takes seconds: fewer refits behind the intervals.
+FEWER_REFITS = {name: {"resamples": REFITS} for name in ("audit", "check", "compare", "merge", "threshold")}
 
 
 @dataclass(frozen=True)
@@ -113,14 +119,14 @@ def run_shell(block: Block) -> None:
         if words[1] in PARSED_ONLY:
             parsed(words[1:])
             continue
-        done = blindcal(*words[1:])
+        done = CliRunner().invoke(app, words[1:], default_map=FEWER_REFITS)
         wanted = block.status if place == len(every) - 1 else 0
         assert done.exit_code == wanted, f"{where}: {shlex.join(words)}\n{done.output}\n{done.exception!r}"
 
 
 def parsed(words: list[str]) -> None:
     """Have a command line read without carrying it out."""
-    context = click.Context(app)
+    context = click.Context(app, help_option_names=["-h", "--help"])
     command = app.get_command(context, words[0])
     assert command is not None
     command.make_context(words[0], list(words[1:]), parent=context)
@@ -128,7 +134,7 @@ def parsed(words: list[str]) -> None:
 
 def run_python(block: Block, names: dict[str, object], base_url: str) -> None:
     """Run an example; settings without a base URL ask the test's own service."""
-    text = block.text.replace("bc.Settings(", f"bc.Settings(base_url={base_url!r}, ")
+    text = block.text.replace("bc.Settings(", f"bc.Settings(base_url={base_url!r}, resamples={REFITS}, ")
     exec(compile(text, f"{block.page.name}, block {block.number}", "exec"), names)
 
 

@@ -194,7 +194,7 @@ def command(
             f"--max-cost requires --price-in and --price-out: none are known for {model!r}"
         )
     if dry_run:
-        _print_plan(plan_audit(items, settings, prices=prices), settings, max_cost, as_json)
+        _print_plan(plan_audit(items, settings, prices=prices, shape=None), settings, max_cost, as_json)
         return
     folder = out or default_folder(items, settings.endpoint.model)
     if cancel and not (folder / RUN_FILE).is_file():

@@ -21,7 +21,7 @@ from blindcal.errors import InputError, MissingExtraError
 from blindcal.estimate.truth import bins_blind
 from blindcal.items.catalogue import open_items
 from blindcal.items.files import Items
-from blindcal.methods import METHODS, count_queries, method_of
+from blindcal.methods import METHODS, SIMULABLE, count_queries, method_of
 from blindcal.pareto import pareto_front
 from blindcal.planning.forecast import Forecast, forecast, worth
 from blindcal.planning.shapes import DEFAULT, Shape, preset
@@ -169,6 +169,8 @@ def plan_audit(
         would find out.
     """
     shape = preset(shape) if isinstance(shape, str) else shape
+    if settings.design.method not in SIMULABLE:  # nothing tells beforehand what a model will say in words
+        shape = None
     if prices is None and settings.endpoint.base_url.rstrip("/") == OPENAI:
         prices = list_prices(settings.endpoint.model)
     planning = plan(items, settings, prices=prices, throughput=throughput, shape=shape)
