@@ -5,7 +5,8 @@
 
 A page shows a table between two comments, ``<!-- bench: NAME.TABLE -->`` and ``<!-- /bench -->``. NAME is a
 file in bench/results, and TABLE may be left out where the file has one table. This script writes what is
-between them: the table, and a line that says how it was made.
+between them: the table, and a line that says how it was made. While there is no such file, it says which
+script makes the table.
 """
 
 from __future__ import annotations
@@ -61,7 +62,10 @@ def rendered(name: str) -> str:
     file, _, wanted = name.partition(".")
     path = RESULTS / f"{file}.json"
     if not path.is_file():
-        raise BlockError(f"{name}: there is no {path.relative_to(ROOT)}")
+        script = ROOT / "bench" / f"{file.partition('-')[0]}.py"
+        if not script.is_file():
+            raise BlockError(f"{name}: there is neither {path.relative_to(ROOT)} nor a script to make it")
+        return f"\n*Not recorded yet: run `python {script.relative_to(ROOT)}`.*\n\n"
     results = read(path)
     if not wanted and len(results.tables) == 1:
         (wanted,) = results.tables
