@@ -84,7 +84,7 @@ def test_logits_are_read_wherever_probabilities_are(tmp_path: Path) -> None:
 def test_logits_of_other_words_are_refused_with_those_there_are(tmp_path: Path) -> None:
     """A wrong word is answered with the spellings that the file has, a wrong number with its row."""
     path = write(tmp_path / "s.csv", LOGITS)
-    with pytest.raises(InputError, match=r"no columns for Yes and No; .* among 'True', ' True', 'False'"):
+    with pytest.raises(InputError, match=r"no columns for Yes and No: .* among 'True', ' True', 'False'"):
         read_scores(path, words=("Yes", "No"))
     with pytest.raises(InputError, match=r"row 2, True\|7: must be a number, got 'x'"):
         read_scores(write(tmp_path / "bad.csv", LOGITS.replace("b,1,2.0", "b,1,x")))

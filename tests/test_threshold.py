@@ -145,7 +145,10 @@ def test_what_cannot_be_reached_is_an_error(run: Path) -> None:
     assert isinstance(found.exception, NotIdentifiedError)
     assert "no threshold reaches 0.99999; the highest within reach is 0.99" in str(found.exception)
     found = blindcal("threshold", run, "--precision", 0.99, "--resamples", 50)
-    assert "although the estimate does; the highest so sure is 0.9" in str(found.exception)
+    assert (
+        "although the estimate does; among thresholds that at least 30 answers test, the highest is 0.9"
+        in str(found.exception)
+    )
 
 
 def test_a_threshold_that_hardly_anything_tested_is_named(run: Path) -> None:
