@@ -44,8 +44,9 @@ browser:
 	    install -y --no-install-recommends chromium >/dev/null; } || \
 	  echo "no chromium, and it cannot be installed: the tests of the report in a browser are skipped"
 
+# one process waits for a server most of the time: two files at a time
 unit: $(VENV)/.dev browser
-	$(BIN)/pytest
+	$(BIN)/pytest --numprocesses 2 --dist loadfile
 
 # the slow statistical study behind docs/coverage.md: some hours on two cores
 study: $(VENV)/.dev
