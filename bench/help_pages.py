@@ -1,10 +1,12 @@
 """Write docs/commands.md: ``--help`` of every command, as it is now.
 
-python bench/help_pages.py
+python bench/help_pages.py            # rewrite it
+python bench/help_pages.py --check    # end with status 1 if it would change
 """
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 from click.testing import CliRunner
@@ -19,19 +21,28 @@ Every command with its options, as `--help` prints them. This page is written by
 """
 
 
-def main() -> None:
-    """Write the page."""
+def main() -> int:
+    """Write the page, unless this is a check."""
+    wanted = text()
+    if "--check" in sys.argv[1:]:
+        return 0 if PAGE.read_text() == wanted else 1
+    PAGE.write_text(wanted)
+    return 0
+
+
+def text() -> str:
+    """What belongs on the page."""
     parts = [f"- [`{name}`](#{name}): {about}" for name, about in COMMANDS.items()]
     parts += ["", _shown([])]
     for name in COMMANDS:
         parts += ["", f"## {name}", "", _shown([name])]
-    PAGE.write_text(INTRODUCTION + "\n".join(parts) + "\n")
+    return INTRODUCTION + "\n".join(parts) + "\n"
 
 
 def _shown(words: list[str]) -> str:
-    said = CliRunner().invoke(app, [*words, "--help"]).output.strip()
+    said = CliRunner().invoke(app, [*words, "--help"], prog_name="blindcal").output.strip()
     return f"```text\n$ {' '.join(['blindcal', *words])} --help\n{said}\n```"
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -11,7 +11,7 @@ from blindcal.errors import BlindcalError
 
 def blindcal(*arguments: object) -> Result:
     """A command as a user types it, without a terminal."""
-    return CliRunner().invoke(app, [str(argument) for argument in arguments])
+    return CliRunner().invoke(app, [str(argument) for argument in arguments], prog_name="blindcal")
 
 
 def printed_error(result: Result) -> str:
