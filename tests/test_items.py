@@ -183,7 +183,7 @@ def test_every_format_reads_the_same(tmp_path: Path) -> None:
         ("a.jsonl", b'{"prompt":"a","label":1,"id":[]}\n', "field 'id' must be text"),
         ("a.jsonl", b"[" * 100_000, "line 1: is not JSON"),
         ("a.jsonl.gz", b"not gzip", "cannot be read"),
-        ("a.jsonl.gz", gzip.compress(b'{"prompt":"a","label":1}\n' * 99)[:-9], "cannot be read"),
+        ("a.jsonl.gz", gzip.compress(b'{"prompt":"a","label":1}\n' * 99, mtime=0)[:-9], "cannot be read"),
         ("a.csv", b"prompt,label\na,1\nb,1,2\n", "line 3: has more fields than the header"),
         ("a.csv", b'prompt,label\na,1\n"b,1\n', "cannot be read"),
         ("a.csv", b"prompt,label\n\xe9,1\n", "is not UTF-8"),
