@@ -5,19 +5,19 @@ python bench/openai_ids.py
 
 from __future__ import annotations
 
-import warnings
-
-from blindcal.endpoints.openai_token_ids import ENCODINGS, table
+from blindcal.endpoints.openai_token_ids import ENCODINGS, WORDS
+from blindcal.endpoints.tokens import vocabulary
 
 
 def main() -> None:
     """Print it, ready to be pasted and formatted."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # the library's own way to open its data
-        import bpe_openai
+    for spelling in (spelling for word in WORDS for spelling in (word, word.lower(), word.upper())):
+        print(f'    "{spelling}": {tuple(_ids(encoding, spelling) for encoding in ENCODINGS)},')
 
-        for name in ENCODINGS:
-            print(f'    "{name}": {table(bpe_openai.get_encoding(name).encode)},')
+
+def _ids(encoding: str, spelling: str) -> tuple[int, int]:
+    (plain,), (spaced,) = (vocabulary(encoding).encode(text) for text in (spelling, f" {spelling}"))
+    return plain, spaced
 
 
 if __name__ == "__main__":

@@ -25,6 +25,7 @@ from blindcal.endpoints import model_file as models
 from blindcal.endpoints import tokens
 from blindcal.endpoints.http import Address, HttpEndpoint
 from blindcal.endpoints.local_server import Served, ServerError, ServerSettings, serve
+from blindcal.endpoints.query_format import TokenQuestion
 from blindcal.errors import ConfigError, InputError, MissingExtraError
 from blindcal.records import Item, Message, Request, Targets
 from blindcal.scoring.logprobs import Reader, Score, in_order, log_odds
@@ -176,12 +177,11 @@ def test_exact_repeats(served: Served) -> None:
 async def flip(endpoint: HttpEndpoint, item: Item, targets: Targets) -> float:
     """Where the answer turns as the shift on the positive side grows; twenty-odd halvings of [-15, 15]."""
     low, high = -15.0, 15.0
+    question = TokenQuestion(targets)
     while high - low > 2e-5:
         shift = (low + high) / 2
-        bias = {token.id: 50.0 + shift for token in targets.positive}
-        bias |= {token.id: 50.0 for token in targets.negative}
-        reply = await endpoint.ask(Request(item.messages, bias))
-        answer = tokens.read_answer(reply.text, targets)
+        reply = await endpoint.ask(question.request(item.messages, shift, 0.0))
+        answer = question.answer(reply.text)
         assert answer in (0, 1)
         low, high = (low, shift) if answer else (shift, high)
     return (low + high) / 2

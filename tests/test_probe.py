@@ -327,9 +327,7 @@ def test_fit_recovers_jitter(width: float) -> None:
     rng = np.random.default_rng(3)
     shifts = rng.uniform(1 - 3 * width, 1 + 3 * width, 600)
     answers = rng.normal(1.0, width, 600) <= shifts
-    found = fit(
-        [FlipReading("a", float(b), 50, int(answer)) for b, answer in zip(shifts, answers, strict=True)]
-    )
+    found = fit([FlipReading("a", float(b), int(answer)) for b, answer in zip(shifts, answers, strict=True)])
     assert found.shifts["a"] == pytest.approx(1.0, abs=0.2 * width)
     assert found.jitter == pytest.approx(width, rel=0.2)
     assert found.most > width * 0.9
@@ -414,7 +412,8 @@ def test_real_server(served: local.Served) -> None:
         address = Address(served.base_url, served.model)
         async with HttpEndpoint(address, environ={}) as endpoint:
             source = tokens.find(endpoint, served.model)
-            choice = await tokens.resolve(endpoint, source, [question])
+            up, down = await tokens.candidates("Yes", source), await tokens.candidates("No", source)
+            choice = await tokens.choose(endpoint, [question], up, down)
             found = await probe(Patient(endpoint), [question], choice.targets)
             reply = await endpoint.ask(Request(question.messages, top_logprobs=100))
             assert reply.logprobs is not None

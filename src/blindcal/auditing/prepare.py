@@ -158,16 +158,9 @@ async def choose_tokens(
     model = settings.endpoint.model
     encode = tokens.served(endpoint, model) if by_hand else tokens.find(endpoint, model, prompt.tokenizer)
     try:
-        return await tokens.resolve(
-            patient,
-            encode,
-            pilots,
-            positive=settings.answer_words[0],
-            negative=settings.answer_words[1],
-            positive_ids=prompt.positive_ids,
-            negative_ids=prompt.negative_ids,
-            semantics=prompt.semantics,
-        )
+        positive = await tokens.candidates(settings.answer_words[0], encode, prompt.positive_ids)
+        negative = await tokens.candidates(settings.answer_words[1], encode, prompt.negative_ids)
+        return await tokens.choose(patient, pilots, positive, negative, prompt.semantics)
     except FatalError:
         if METHODS[settings.design.method].biased:
             raise

@@ -15,7 +15,7 @@ import numpy as np
 from scipy.special import log_ndtr
 
 from blindcal.endpoints.base import Endpoint
-from blindcal.endpoints.tokens import read_answer
+from blindcal.endpoints.query_format import TokenQuestion
 from blindcal.errors import ReplyError
 from blindcal.records import INVALID, POSITIVE, FloatArray, Item, Reply, Request, Targets
 
@@ -26,11 +26,10 @@ _DROP = 1.92  # in log-likelihood, to the end of a 95% interval
 
 @dataclass(frozen=True, slots=True)
 class FlipReading:
-    """One answer to one item at one shift and common bias C."""
+    """One answer to one item at one shift."""
 
     item: str
     shift: float
-    offset: float
     answer: int
 
 
@@ -52,6 +51,7 @@ class ProbeClient:
     def __init__(self, endpoint: Endpoint, targets: Targets) -> None:
         self._endpoint = endpoint
         self._targets = targets
+        self._read = TokenQuestion(targets).answer
         self.queries = 0
         self.prompt_tokens = 0
         self.completion_tokens = 0
@@ -74,10 +74,10 @@ class ProbeClient:
         self.longest = max(self.longest, reply.completion_tokens)
         return reply
 
-    async def plain(self, item: Item, temperature: float = 0.0) -> int:
-        """The answer without any bias."""
-        reply = await self.reply(Request(item.messages, temperature=temperature))
-        return INVALID if reply is None else read_answer(reply.text, self._targets)
+    async def answer(self, request: Request) -> int:
+        """What one reply says; a broken one is invalid."""
+        reply = await self.reply(request)
+        return INVALID if reply is None else self._read(reply.text)
 
     async def biased_by(
         self, item: Item, positive: float | None, negative: float | None, temperature: float = 0.0
@@ -86,8 +86,7 @@ class ProbeClient:
         bias = {t.id: positive for t in self._targets.positive if positive is not None}
         bias |= {t.id: negative for t in self._targets.negative if negative is not None}
         for _ in range(_INSIST):
-            reply = await self.reply(Request(item.messages, bias, temperature))
-            answer = INVALID if reply is None else read_answer(reply.text, self._targets)
+            answer = await self.answer(Request(item.messages, bias, temperature))
             if positive is not None and negative is not None:
                 self.biased += 1
                 self.outside += answer == INVALID
@@ -99,7 +98,7 @@ class ProbeClient:
         """The answer at a shift, as an audit asks it."""
         answer = await self.biased_by(item, offset + shift, offset, temperature)
         if temperature == 0 and answer != INVALID:
-            self.readings.append(FlipReading(item.id, shift, offset, answer))
+            self.readings.append(FlipReading(item.id, shift, answer))
         return answer
 
 

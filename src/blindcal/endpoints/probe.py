@@ -418,10 +418,12 @@ class _Probing:
         """Whether temperature alone makes answers vary; what is wrong is returned."""
         question = "temperature honoured"
         self.findings = [finding for finding in self.findings if finding.question != question]
-        cold = [await self.asker.plain(item) for item in self.items for _ in range(2)]
-        ask = self.asker.plain
+        greedy = [Request(item.messages) for item in self.items]
+        drawn = [Request(item.messages, temperature=2.0) for item in self.items]
+        ask = self.asker.answer
+        cold = [await ask(request) for request in greedy for _ in range(2)]
         try:
-            warm = [await asyncio.gather(*(ask(item, 2.0) for _ in range(4))) for item in self.items]
+            warm = [await asyncio.gather(*(ask(request) for _ in range(4))) for request in drawn]
         except FatalError as error:
             self._find(question, "bad", f"no: {error}")
             return "temperature is not accepted"

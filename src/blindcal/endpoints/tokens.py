@@ -8,18 +8,20 @@ itself would use is not guessed: a few pilot questions ask it.
 
 from __future__ import annotations
 
+import functools
 import warnings
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol, TypeAlias
+from typing import Any, TypeAlias
 
-from blindcal.endpoints import openai_token_ids as openai_ids
 from blindcal.endpoints.base import Endpoint
+from blindcal.endpoints.http import HttpEndpoint
+from blindcal.endpoints.openai_token_ids import IDS, WORDS
 from blindcal.errors import FatalError, InputError, MissingExtraError, ReplyError
-from blindcal.records import INVALID, NEGATIVE, POSITIVE, Item, Request, Semantics, Targets, Token
-from blindcal.text import printable
+from blindcal.records import Item, Request, Semantics, Targets, Token
+from blindcal.text import printable, spoken
 
 Encoder: TypeAlias = Callable[[str], Awaitable[Sequence[int]]]
 
@@ -42,14 +44,6 @@ ENCODINGS = {
 PILOT_BIAS = 50.0  # METHOD 2's C: far above any other token, inside the usual range of +-100
 
 
-class Posts(Protocol):
-    """An endpoint with paths beside the completions, as a served vocabulary needs."""
-
-    async def post(self, path: str, payload: Mapping[str, Any]) -> Any:
-        """Send JSON to a path at the server's root; ``None`` comes back if it offers no such thing."""
-        ...
-
-
 @dataclass(frozen=True, slots=True)
 class Choice:
     """The answer tokens, how often each spelling was said by the pilot questions, and what they cost."""
@@ -59,32 +53,23 @@ class Choice:
     queries: int
 
 
-def read_answer(text: str, targets: Targets) -> int:
-    """What a reply's text means: ``POSITIVE``, ``NEGATIVE`` or ``INVALID``.
-
-    Case and surrounding space do not matter: services trim them, and no spelling of one side is a
-    spelling of the other.
-    """
-    said = text.strip().casefold()
-    if any(said == token.text.strip().casefold() for token in targets.positive):
-        return POSITIVE
-    if any(said == token.text.strip().casefold() for token in targets.negative):
-        return NEGATIVE
-    return INVALID
-
-
-async def candidates(word: str, encode: Encoder) -> tuple[Token, ...]:
-    """The single-token spellings of a word, the given one first; an error if there is none."""
+async def candidates(word: str, encode: Encoder, ids: Iterable[int] = ()) -> tuple[Token, ...]:
+    """The single-token spellings of a word, the given one first, or the `ids` that are known by hand."""
+    if known := tuple(Token(number, word) for number in dict.fromkeys(ids)):
+        if any(token.id < 0 for token in known):
+            raise InputError(
+                f"token ids for {printable(word)!r} must be whole numbers from 0 up, and at least one"
+            )
+        return known
     word = word.strip()
     if not word:
         raise InputError("an answer word must not be empty")
-    spellings = dict.fromkeys([word, word.capitalize(), word.lower(), word.upper()])
     found: dict[int, Token] = {}
-    for spelling in spellings:
+    for spelling in dict.fromkeys([word, word.capitalize(), word.lower(), word.upper()]):
         for text in (spelling, f" {spelling}"):
             ids = await encode(text)
-            if len(ids) == 1 and ids[0] not in found:
-                found[ids[0]] = Token(int(ids[0]), text)
+            if len(ids) == 1:
+                found.setdefault(ids[0], Token(int(ids[0]), text))
     if not found:
         raise InputError(
             f"no spelling of {printable(word)!r} is one token of this model: use a shorter, commoner word"
@@ -104,7 +89,10 @@ async def choose(
     Each pilot question is asked once a side, with all spellings of that side raised alike, so that the
     likeliest of them is said. Where nothing recognisable is said, the first spelling stands.
     """
-    _check_apart(positive, negative)
+    shared_ids = {token.id for token in positive} & {token.id for token in negative}
+    shared_words = {spoken(token.text) for token in positive} & {spoken(token.text) for token in negative}
+    if shared_ids or shared_words:
+        raise InputError("the positive and the negative answer must be different words with different tokens")
     if semantics != "pair" or (len(positive) == 1 and len(negative) == 1):
         return Choice(Targets(tuple(positive), tuple(negative), semantics), {}, 0)
     votes: Counter[str] = Counter()
@@ -119,34 +107,7 @@ async def choose(
     return Choice(Targets((chosen[0],), (chosen[1],), "pair"), dict(votes), queries)
 
 
-async def resolve(
-    endpoint: Endpoint,
-    encode: Encoder,
-    pilots: Sequence[Item],
-    *,
-    positive: str = "Yes",
-    negative: str = "No",
-    positive_ids: Sequence[int] = (),
-    negative_ids: Sequence[int] = (),
-    semantics: Semantics = "pair",
-) -> Choice:
-    """The answer tokens of an audit, from words or from ids given by hand; `encode` serves the words."""
-    up = by_hand(positive, positive_ids) if positive_ids else await candidates(positive, encode)
-    down = by_hand(negative, negative_ids) if negative_ids else await candidates(negative, encode)
-    return await choose(endpoint, pilots, up, down, semantics)
-
-
-def by_hand(word: str, ids: Iterable[int]) -> tuple[Token, ...]:
-    """Tokens whose ids the caller knows."""
-    tokens = tuple(Token(number, word) for number in dict.fromkeys(ids))
-    if not tokens or any(token.id < 0 for token in tokens):
-        raise InputError(
-            f"token ids for {printable(word)!r} must be whole numbers from 0 up, and at least one"
-        )
-    return tokens
-
-
-def served(endpoint: Posts, model: str) -> Encoder:
+def served(endpoint: HttpEndpoint, model: str) -> Encoder:
     """The endpoint's own vocabulary, from ``/tokenize`` as llama.cpp or vLLM have it."""
     forms: list[Callable[[str], dict[str, Any]]] = [
         lambda text: {"content": text, "add_special": False},
@@ -195,20 +156,16 @@ def hugging_face(source: str) -> Encoder:
     return encode
 
 
-def openai(name: str) -> Encoder:
-    """OpenAI's published vocabulary for a model or encoding name, without a download.
+def openai(encoding: str) -> Encoder:
+    """One of OpenAI's published vocabularies, without a download.
 
     The usual answer words are known by heart; other texts need the extra ``tokenizers``.
     """
-    encoding = openai_encoding(name) or name
-    opened: list[Any] = []  # the vocabulary, once a text asks for it
+    opened = functools.cache(vocabulary)  # large, so it goes with this encoder
 
     async def encode(text: str) -> Sequence[int]:
-        ids = openai_ids.known(encoding, text)
-        if ids is None:
-            opened[:] = opened or [vocabulary(encoding)]
-            ids = list(opened[0].encode(text))
-        return ids
+        known = IDS[encoding].get(text)
+        return list(opened(encoding).encode(text)) if known is None else [known]
 
     return encode
 
@@ -220,9 +177,8 @@ def vocabulary(encoding: str) -> Any:
         try:
             import bpe_openai
         except ImportError:
-            usual = ", ".join(openai_ids.WORDS)
             raise MissingExtraError(
-                f"OpenAI's encodings are known by heart for {usual} alone",
+                f"OpenAI's encodings are known by heart for {', '.join(WORDS)} alone",
                 remedy="pip install 'blindcal[tokenizers]', or give the ids of the answer words with "
                 "{positive_ids} and {negative_ids}",
                 options={"positive_ids": ..., "negative_ids": ...},
@@ -238,10 +194,10 @@ def openai_encoding(name: str) -> str | None:
     return next((encoding for start, encoding in ENCODINGS.items() if name.startswith(start)), None)
 
 
-def find(endpoint: Posts, model: str, tokenizer: str | None = None) -> Encoder:
+def find(endpoint: HttpEndpoint, model: str, tokenizer: str | None = None) -> Encoder:
     """The vocabulary that was named, or OpenAI's for OpenAI's models, or the endpoint's own."""
-    if openai_encoding(tokenizer or model) is not None:
-        return openai(tokenizer or model)
+    if (encoding := openai_encoding(tokenizer or model)) is not None:
+        return openai(encoding)
     return served(endpoint, model) if tokenizer is None else hugging_face(tokenizer)
 
 
@@ -251,20 +207,6 @@ async def _pilot(endpoint: Endpoint, item: Item, side: Sequence[Token]) -> str:
         reply = await endpoint.ask(Request(item.messages, {token.id: PILOT_BIAS for token in side}))
     except (FatalError, ReplyError):
         return ""
-    return _spelling(reply.text, side)
-
-
-def _spelling(text: str, side: Sequence[Token]) -> str:
-    """Which spelling a reply used, as exactly as it can be told; empty if none."""
-    exact = (token.text for token in side if token.text == text)
-    trimmed = (token.text for token in side if token.text.strip() == text.strip())
+    exact = (token.text for token in side if token.text == reply.text)
+    trimmed = (token.text for token in side if token.text.strip() == reply.text.strip())
     return next(exact, None) or next(trimmed, "")
-
-
-def _check_apart(positive: Sequence[Token], negative: Sequence[Token]) -> None:
-    if not positive or not negative:
-        raise InputError("each side needs at least one answer token")
-    shared = {token.id for token in positive} & {token.id for token in negative}
-    said = {token.text.strip().casefold() for token in positive}
-    if shared or any(token.text.strip().casefold() in said for token in negative):
-        raise InputError("the positive and the negative answer must be different words with different tokens")

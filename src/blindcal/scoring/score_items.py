@@ -173,9 +173,6 @@ async def _every_spelling(model: HfModel, settings: Settings) -> Targets:
             "{tokenizer} is for endpoints: a model that is loaded here has its own",
             options={"tokenizer": prompt.tokenizer},
         )
-    given = zip(settings.answer_words, (prompt.positive_ids, prompt.negative_ids), strict=True)
-    sides = [
-        tokens.by_hand(word, ids) if ids else await tokens.candidates(word, model.encode)
-        for word, ids in given
-    ]
-    return Targets(sides[0], sides[1], "max")
+    positive = await tokens.candidates(settings.answer_words[0], model.encode, prompt.positive_ids)
+    negative = await tokens.candidates(settings.answer_words[1], model.encode, prompt.negative_ids)
+    return Targets(positive, negative, "max")
