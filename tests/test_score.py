@@ -61,7 +61,7 @@ class Model:
 
 async def read(model: Model, targets: Targets = TARGETS) -> list[Score]:
     reader = await Reader.open(model, ITEMS[0], targets)
-    return [score async for batch in read_all(reader, ITEMS) for score in batch]
+    return [score async for batch in read_all(reader, ITEMS, concurrency=4) for score in batch]
 
 
 @pytest.mark.parametrize("biased", [False, True])

@@ -222,11 +222,11 @@ def test_not_a_model(tmp_path: Path) -> None:
     pytest.importorskip("torch", reason="transformers scoring needs: pip install 'blindcal[hf]'")
     pytest.importorskip("transformers", reason="needs: pip install 'blindcal[hf]'")
     with pytest.raises(InputError, match="cannot load the model"):
-        HfModel(str(tmp_path))
+        HfModel(str(tmp_path), HfSettings())
 
 
 def test_without_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without torch the error names the extra to install."""
     monkeypatch.setitem(__import__("sys").modules, "torch", None)
     with pytest.raises(MissingExtraError, match=r"blindcal\[hf\]"):
-        HfModel("anything")
+        HfModel("anything", HfSettings())

@@ -39,8 +39,7 @@ class HfSettings:
 class HfModel:
     """A causal language model and its tokenizer, loaded from a folder, a hub name or a GGUF file."""
 
-    def __init__(self, source: str, settings: HfSettings | None = None) -> None:
-        settings = settings or HfSettings()
+    def __init__(self, source: str, settings: HfSettings) -> None:
         try:
             torch: Any = importlib.import_module("torch")
             transformers: Any = importlib.import_module("transformers")
@@ -51,13 +50,12 @@ class HfModel:
         self._torch = torch
         self.device = torch.device(settings.device or ("cuda" if torch.cuda.is_available() else "cpu"))
         self._cuda = self.device.type == "cuda"
-        where: dict[str, Any] = {"pretrained_model_name_or_path": source}
+        where, packed = source, {}
         if source.endswith(".gguf"):
-            path = Path(source)
-            where = {"pretrained_model_name_or_path": str(path.parent), "gguf_file": path.name}
+            where, packed = str(Path(source).parent), {"gguf_file": Path(source).name}
         try:
-            self._tokenizer: Any = transformers.AutoTokenizer.from_pretrained(**where)
-            model: Any = transformers.AutoModelForCausalLM.from_pretrained(**where, dtype=settings.dtype)
+            self._tokenizer: Any = transformers.AutoTokenizer.from_pretrained(where, **packed)
+            model = transformers.AutoModelForCausalLM.from_pretrained(where, **packed, dtype=settings.dtype)
         except (OSError, ValueError, ImportError) as error:
             reason = str(error).strip().splitlines()[0]
             raise InputError(f"cannot load the model {source}: {reason}") from None
@@ -146,22 +144,18 @@ class HfModel:
             ids[row, width] = len(prompt)
         with torch.inference_mode():
             sent = torch.from_numpy(ids)
-            # Only pinned memory travels while the device is still busy with the last batch.
-            sent = (
-                sent.pin_memory().to(self.device, non_blocking=True) if self._cuda else sent.to(self.device)
-            )
+            if self._cuda:  # only pinned memory travels while the device is still busy with the last batch
+                sent = sent.pin_memory()
+            sent = sent.to(self.device, non_blocking=self._cuda)
             positions = torch.arange(width, device=self.device) - (width - sent[:, width:])
-            logits = (
-                self._model(
-                    input_ids=sent[:, :width],
-                    attention_mask=(positions >= 0).long(),
-                    position_ids=positions.clamp(min=0),
-                    use_cache=False,
-                    logits_to_keep=1,
-                )
-                .logits[:, -1]
-                .float()
+            answered = self._model(
+                input_ids=sent[:, :width],
+                attention_mask=(positions >= 0).long(),
+                position_ids=positions.clamp(min=0),
+                use_cache=False,
+                logits_to_keep=1,
             )
+            logits = answered.logits[:, -1].float()
             return logits[:, [token.id for token in tokens]] - logits.logsumexp(dim=-1, keepdim=True)
 
 

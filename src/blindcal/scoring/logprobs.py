@@ -47,7 +47,7 @@ def in_order(targets: Targets) -> tuple[Token, ...]:
 def log_odds(targets: Targets, logprobs: Sequence[float]) -> tuple[float, float, float]:
     """The log-odds of the positive side under pair, max and sum semantics (METHOD 1)."""
     values = np.asarray(logprobs, float)
-    more = 2 + len(targets.positive) - 1
+    more = 1 + len(targets.positive)
     positive, negative = np.r_[values[0], values[2:more]], np.r_[values[1], values[more:]]
     return (
         float(values[0] - values[1]),
@@ -69,16 +69,19 @@ def prefer(targets: Targets, scores: Iterable[Sequence[float]]) -> Targets:
     return replace(targets, positive=sides[0], negative=sides[1])
 
 
+@dataclass(frozen=True, slots=True)
 class Reader:
-    """Reads the logprobs of targets from one endpoint; made by :meth:`open`, which finds out how."""
+    """Reads the logprobs of targets from one endpoint; made by :meth:`open`, which finds out how.
 
-    def __init__(self, endpoint: Endpoint, targets: Targets, top: int, *, biased: bool) -> None:
-        self.targets = targets
-        self.top = top
-        self.biased = biased
-        self._endpoint = endpoint
-        self._tokens = in_order(targets)
-        self._misread: set[int] = set()
+    ``top`` is how many logprobs are shown, ``biased`` whether the bias shows in them, and ``misread`` are the
+    ids of tokens whose text is not what the endpoint calls them.
+    """
+
+    endpoint: Endpoint
+    targets: Targets
+    top: int
+    biased: bool
+    misread: frozenset[int]
 
     @classmethod
     async def open(cls, endpoint: Endpoint, item: Item, targets: Targets) -> Self:
@@ -90,65 +93,55 @@ class Reader:
             If the endpoint shows no logprobs, or ignores ``logit_bias``.
         """
         top, shown = await _widest(endpoint, item)
-        reader = cls(endpoint, targets, top, biased=False)
-        replies = [await reader._forced(item, token) for token in reader._tokens]
+        tokens = in_order(targets)
+        replies = [await _forced(endpoint, item, token) for token in tokens]
         own = [_own(reply) for reply in replies]
         if replies[0].text.strip() == replies[1].text.strip():
             answer = printable(replies[0].text, 40)
             raise FatalError(f"logit_bias has no effect: the answer is {answer!r} whichever token is raised")
-        reader.biased = min(own) > _CERTAIN
         least = min(shown.values())
-        for token, value in zip(reader._tokens, own, strict=True):
+        misread = set()
+        for token, value in zip(tokens, own, strict=True):
             expected = shown.get(token.text)
             if (value > least + _SAME) if expected is None else abs(value - expected) > _SAME:
-                reader._misread.add(token.id)  # its text is not what the endpoint calls it
-        return reader
-
-    def ordered(self, targets: Targets) -> Reader:
-        """The same reader for the same tokens in another order."""
-        reader = Reader(self._endpoint, targets, self.top, biased=self.biased)
-        reader._misread = self._misread
-        return reader
+                misread.add(token.id)
+        return cls(endpoint, targets, top, min(own) > _CERTAIN, frozenset(misread))
 
     async def read(self, item: Item) -> Score:
         """Ask for the logprobs of every target."""
         return await (self._read_raised(item) if self.biased else self._read_raw(item))
 
     async def _read_raw(self, item: Item) -> Score:
-        shown = _shown(await self._endpoint.ask(Request(item.messages, top_logprobs=self.top)))
+        shown = _shown(await self.endpoint.ask(Request(item.messages, top_logprobs=self.top)))
         values = []
-        for token in self._tokens:
-            value = None if token.id in self._misread else shown.get(token.text)
-            values.append(_own(await self._forced(item, token)) if value is None else value)
+        for token in in_order(self.targets):
+            value = None if token.id in self.misread else shown.get(token.text)
+            values.append(_own(await _forced(self.endpoint, item, token)) if value is None else value)
         return Score(item.id, item.label, tuple(values), float(np.exp(values).sum()))
 
     async def _read_raised(self, item: Item) -> Score:
-        bias = {token.id: RAISE for token in self._tokens}
-        raised = _shown(await self._endpoint.ask(Request(item.messages, bias, top_logprobs=self.top)))
-        missing = [token.text for token in self._tokens if token.text not in raised]
+        tokens = in_order(self.targets)
+        bias = {token.id: RAISE for token in tokens}
+        raised = _shown(await self.endpoint.ask(Request(item.messages, bias, top_logprobs=self.top)))
+        missing = [token.text for token in tokens if token.text not in raised]
         if missing:
             raise FatalError(
-                f"the endpoint shows {len(raised)} logprobs, too few for {len(self._tokens)} answer tokens: "
+                f"the endpoint shows {len(raised)} logprobs, too few for {len(tokens)} answer tokens: "
                 f"{printable(missing[0])!r} is not among them",
                 remedy="name one token per answer with {positive_ids} and {negative_ids}",
                 options={"positive_ids": ..., "negative_ids": ...},
             )
-        values = np.array([raised[token.text] for token in self._tokens])
-        shown = _shown(await self._endpoint.ask(Request(item.messages, top_logprobs=self.top)))
-        seen = [k for k, token in enumerate(self._tokens) if token.text in shown]
+        values = np.array([raised[token.text] for token in tokens])
+        shown = _shown(await self.endpoint.ask(Request(item.messages, top_logprobs=self.top)))
+        seen = [k for k, token in enumerate(tokens) if token.text in shown]
         if not seen:
             return Score(item.id, item.label, tuple(values.tolist()), float("nan"))
         anchor = max(seen, key=lambda k: values[k])
-        values += shown[self._tokens[anchor].text] - values[anchor]
+        values += shown[tokens[anchor].text] - values[anchor]
         return Score(item.id, item.label, tuple(values.tolist()), float(np.exp(values).sum()))
 
-    async def _forced(self, item: Item, token: Token) -> Reply:
-        return await self._endpoint.ask(Request(item.messages, {token.id: FORCE}, top_logprobs=1))
 
-
-async def read_all(
-    reader: Reader, items: Iterable[Item], *, concurrency: int = 4
-) -> AsyncIterator[list[Score]]:
+async def read_all(reader: Reader, items: Iterable[Item], *, concurrency: int) -> AsyncIterator[list[Score]]:
     """Read many items in their order, a batch at a time, with at most ``concurrency`` requests at once."""
     gate = asyncio.Semaphore(concurrency)
 
@@ -177,6 +170,10 @@ async def _widest(endpoint: Endpoint, item: Item) -> tuple[int, Mapping[str, flo
         else:
             return top, _shown(reply)
     raise AssertionError("the last of WIDEST returns or raises")
+
+
+async def _forced(endpoint: Endpoint, item: Item, token: Token) -> Reply:
+    return await endpoint.ask(Request(item.messages, {token.id: FORCE}, top_logprobs=1))
 
 
 def _no_logprobs() -> FatalError:

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path
+from typing import TypeAlias
 
 from blindcal.atomic_write import atomic_write
 from blindcal.auditing.prepare import PILOTS, choose_tokens
@@ -14,12 +17,13 @@ from blindcal.endpoints.base import Patient
 from blindcal.endpoints.http import HttpEndpoint, keyless
 from blindcal.errors import ConfigError
 from blindcal.items.catalogue import open_items
-from blindcal.items.files import Items
 from blindcal.records import Item, Targets
 from blindcal.scoring.hf import HfModel, HfSettings
-from blindcal.scoring.logprobs import Reader, prefer, read_all
+from blindcal.scoring.logprobs import Reader, Score, prefer, read_all
 from blindcal.scoring.score_writer import ScoreWriter, coverage, prompt_digests
 from blindcal.settings import Settings
+
+Scorer: TypeAlias = Callable[[Iterable[Item], Targets], AsyncIterator[list[Score]]]
 
 
 async def score_items(
@@ -56,14 +60,24 @@ async def score_items(
     settings = settings.replace(semantics="max")
     with open_items(items, settings.prompt) as loaded:
         settings = settings.resolved(len(loaded), loaded.words)
-        chosen = _FirstItems(loaded, first)
-        digests = prompt_digests(chosen, _about(settings, transformers))
+        digests = prompt_digests(islice(loaded, first), _about(settings, transformers))
+        pilots = list(islice(loaded, min(PILOTS, len(digests))))
         progress = progress or (lambda _done, _total: None)
-        if transformers is None:
-            writer = await _score_by_endpoint(chosen, settings, out, digests, concurrency, progress)
-        else:
-            model = HfModel(settings.endpoint.model, transformers)
-            writer = await _score_by_model(chosen, model, settings, out, digests, progress)
+        async with (
+            _endpoint_scorer(settings, pilots, concurrency)
+            if transformers is None
+            else _model_scorer(settings, transformers)
+        ) as (targets, score):
+            writer = ScoreWriter.resume(out, targets, digests)
+            if writer is None:
+                seen = [one.logprobs async for batch in score(pilots, targets) for one in batch]
+                writer = ScoreWriter.create(out, prefer(targets, seen), digests)
+            done = writer.done
+            progress(len(done), len(digests))
+            todo = (item for item in islice(loaded, first) if item.id not in done)
+            async for scores in score(todo, writer.targets):
+                writer.add(scores)
+                progress(len(done), len(digests))
         writer.finish()
     return writer
 
@@ -74,16 +88,15 @@ def complete_scores(
     out: Path,
     transformers: HfSettings,
     *,
-    stage: Callable[[str], None] | None = None,
-    progress: Callable[[int, int], None] | None = None,
+    stage: Callable[[str], None],
+    progress: Callable[[int, int], None],
 ) -> None:
     """Score a set with a model loaded here, unless the file has all its scores; those of other prompts go."""
     with open_items(items, settings.prompt) as loaded:
         digests = prompt_digests(loaded, _about(settings, transformers))
     if coverage(out, digests) == "all":
         return
-    if stage is not None:
-        stage(f"scoring {settings.endpoint.model} on {items}")
+    stage(f"scoring {settings.endpoint.model} on {items}")
     out.parent.mkdir(parents=True, exist_ok=True)
     with atomic_write(out) as draft:
         if coverage(draft, digests) == "none":
@@ -99,74 +112,26 @@ def _about(settings: Settings, transformers: HfSettings | None) -> list[object]:
     return [address.model, address.api, dict(address.extra_body)]
 
 
-class _FirstItems:
-    """The items to score; they are read from disk each time they are walked through."""
-
-    def __init__(self, items: Items, first: int | None) -> None:
-        self._items = items
-        self._count = min(len(items), first or len(items))
-
-    def __len__(self) -> int:
-        return self._count
-
-    def __iter__(self) -> Iterator[Item]:
-        return islice(iter(self._items), self._count)
-
-    def pilots(self) -> list[Item]:
-        return list(islice(self, PILOTS))
-
-    def without(self, done: set[str]) -> Iterator[Item]:
-        return (item for item in self if item.id not in done)
-
-
-async def _score_by_endpoint(
-    items: _FirstItems,
-    settings: Settings,
-    out: Path,
-    digests: Mapping[str, str],
-    concurrency: int,
-    progress: Callable[[int, int], None],
-) -> ScoreWriter:
-    pilots = items.pilots()
+@asynccontextmanager
+async def _endpoint_scorer(
+    settings: Settings, pilots: Sequence[Item], concurrency: int
+) -> AsyncIterator[tuple[Targets, Scorer]]:
     async with HttpEndpoint(settings.endpoint) as endpoint:
         patient = Patient(endpoint)
         choice = await choose_tokens(endpoint, patient, pilots, settings)
         reader = await Reader.open(patient, pilots[0], choice.targets)
-        writer = ScoreWriter.resume(out, choice.targets, digests)
-        if writer is None:
-            seen = [await reader.read(item) for item in pilots]
-            targets = prefer(choice.targets, [score.logprobs for score in seen])
-            writer = ScoreWriter.create(out, targets, digests)
-        reader = reader.ordered(writer.targets)
-        progress(len(writer.done), len(items))
-        async for scores in read_all(reader, items.without(writer.done), concurrency=concurrency):
-            writer.add(scores)
-            progress(len(writer.done), len(items))
-    return writer
+
+        def score(items: Iterable[Item], targets: Targets) -> AsyncIterator[list[Score]]:
+            return read_all(replace(reader, targets=targets), items, concurrency=concurrency)
+
+        yield choice.targets, score
 
 
-async def _score_by_model(
-    items: _FirstItems,
-    model: HfModel,
-    settings: Settings,
-    out: Path,
-    digests: Mapping[str, str],
-    progress: Callable[[int, int], None],
-) -> ScoreWriter:
-    targets = await _every_spelling(model, settings)
-    writer = ScoreWriter.resume(out, targets, digests)
-    if writer is None:
-        seen = [score for batch in model.scores(items.pilots(), targets) for score in batch]
-        targets = prefer(targets, [score.logprobs for score in seen])
-        writer = ScoreWriter.create(out, targets, digests)
-    progress(len(writer.done), len(items))
-    for scores in model.scores(items.without(writer.done), writer.targets):
-        writer.add(scores)
-        progress(len(writer.done), len(items))
-    return writer
-
-
-async def _every_spelling(model: HfModel, settings: Settings) -> Targets:
+@asynccontextmanager
+async def _model_scorer(
+    settings: Settings, transformers: HfSettings
+) -> AsyncIterator[tuple[Targets, Scorer]]:
+    model = HfModel(settings.endpoint.model, transformers)
     prompt = settings.prompt
     if prompt.tokenizer:
         raise ConfigError(
@@ -175,4 +140,9 @@ async def _every_spelling(model: HfModel, settings: Settings) -> Targets:
         )
     positive = await tokens.candidates(settings.answer_words[0], model.encode, prompt.positive_ids)
     negative = await tokens.candidates(settings.answer_words[1], model.encode, prompt.negative_ids)
-    return Targets(positive, negative, "max")
+
+    async def score(items: Iterable[Item], targets: Targets) -> AsyncIterator[list[Score]]:
+        for batch in model.scores(items, targets):
+            yield batch
+
+    yield Targets(positive, negative, "max"), score
