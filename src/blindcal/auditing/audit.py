@@ -29,7 +29,7 @@ from blindcal.auditing.session import Session, begin
 from blindcal.auditing.strategy import choose_strategy
 from blindcal.endpoints.base import Endpoint
 from blindcal.endpoints.batches import Batches
-from blindcal.endpoints.http import HttpEndpoint, keyless
+from blindcal.endpoints.http import HttpEndpoint, check_key
 from blindcal.errors import ConfigError, NotIdentifiedError
 from blindcal.items.catalogue import open_items
 from blindcal.items.score_files import stem
@@ -144,7 +144,7 @@ async def audit_async(
     folder = Path(out) if out is not None else default_folder(items, settings.endpoint.model)
     tell, polling = stage or (lambda _: None), polling or Polling()
     if endpoint is None and not (folder / RUN_FILE).exists():
-        _need_key(settings)
+        check_key(settings.endpoint)
     tell("reading items")
     scratch = next(one for one in (folder, *folder.parents) if one.exists())
     loaded = await asyncio.to_thread(open_items, items, settings.prompt, scratch=scratch)
@@ -183,12 +183,6 @@ def default_folder(items: str | Path, model: str) -> Path:
     """Where a run goes by default: the same for the same items and model."""
     names = stem(Path(items)), model
     return Path("runs") / "-".join(re.sub(r"[^\w.]+", "-", one).strip("-.") for one in names)
-
-
-def _need_key(settings: Settings) -> None:
-    missing = keyless(settings.endpoint)
-    if missing is not None:
-        missing.check()
 
 
 def _check_begun(session: Session, polling: Polling) -> None:

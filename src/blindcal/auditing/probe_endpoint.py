@@ -10,7 +10,7 @@ from pathlib import Path
 from blindcal.auditing.audit import unless_stopped, wait_for
 from blindcal.auditing.prepare import PILOTS, choose_tokens, probe_sample, probe_sampled
 from blindcal.endpoints.base import Endpoint, Patient
-from blindcal.endpoints.http import HttpEndpoint, keyless
+from blindcal.endpoints.http import HttpEndpoint, check_key
 from blindcal.endpoints.probe import Probe, ProbeVerdict
 from blindcal.endpoints.tokens import Choice
 from blindcal.items.catalogue import open_items
@@ -85,8 +85,8 @@ async def probe_endpoint(
     FatalError
         If the key, the model or the address is wrong, or no token of the model means an answer word.
     """
-    if endpoint is None and (missing := keyless(settings.endpoint)) is not None:
-        missing.check()
+    if endpoint is None:
+        check_key(settings.endpoint)
     with await asyncio.to_thread(open_items, items, settings.prompt) as loaded:
         settings = settings.resolved(len(loaded), loaded.words)
         sample = probe_sample(loaded, settings.design.seed)

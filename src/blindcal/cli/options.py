@@ -11,7 +11,8 @@ import click
 
 from blindcal.cli.console import print_warning
 from blindcal.cli.param_types import FiniteRange, JsonObject, TokenIds
-from blindcal.endpoints.http import OPENAI, Address, keyless
+from blindcal.endpoints import http
+from blindcal.endpoints.http import OPENAI, Address
 from blindcal.errors import StoreError
 from blindcal.prices import Prices, list_prices
 from blindcal.settings import Settings
@@ -341,14 +342,14 @@ def check_key(address: Address, *, begun: bool = False) -> None:
         If nothing is begun yet and the endpoint answers nothing without a key.
     """
     name = printable(address.api_key_env, 80)
-    found = keyless(address)
-    if found is not None and not begun:
-        found.check()
+    if not begun:
+        http.check_key(address)
+    host = http.keyless_host(address)
     source = click.get_current_context().get_parameter_source("api_key_env")
     if source is click.core.ParameterSource.COMMANDLINE and not os.environ.get(address.api_key_env):
         print_warning(f"{name}, named by --api-key-env, is not set: no key is sent")
-    elif found is not None:
+    elif host is not None:
         print_warning(
-            f"{name} is not set, so no key is sent to {printable(found.host, 80)}; if it requires one, set "
+            f"{name} is not set, so no key is sent to {printable(host, 80)}; if it requires one, set "
             "the variable or name another with --api-key-env"
         )

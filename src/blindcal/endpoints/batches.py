@@ -8,7 +8,7 @@ file by its name, a batch by its metadata.
 from __future__ import annotations
 
 import io
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -36,9 +36,8 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class RequestCounts:
-    """How many requests of a batch there are, and how many have been dealt with."""
+    """How many requests of a batch have been dealt with."""
 
-    total: int = 0
     completed: int = 0
     failed: int = 0
 
@@ -131,11 +130,9 @@ class Batches:
         """Raise a clear word if the service has no files or batches; costs nothing."""
         for path in ("/files", "/batches"):
             query = {"limit": "1"} | ({"purpose": "batch"} if path == "/files" else {})
-            status, headers, raw = await self._call("GET", path, query)
-            if status in _NOT_OFFERED:
-                raise _no_batches(f"{status} at {path}")
+            status, raw = await self._call("GET", path, query, accepted={200, *_NOT_OFFERED})
             if status != 200:
-                raise self._endpoint.refusal(status, headers, raw)
+                raise _no_batches(f"{status} at {path}")
             if not raw.lstrip().startswith(b"{"):
                 raise _no_batches(f"{path} is no list")
 
@@ -186,27 +183,22 @@ class Batches:
 
     async def cancel(self, batch_id: str) -> None:
         """Have a batch end with what is answered by now; one that has ended stays as it is."""
-        status, headers, raw = await self._call("POST", f"/batches/{batch_id}/cancel")
-        if status not in (200, 400, 409):
-            raise self._endpoint.refusal(status, headers, raw)
+        await self._call("POST", f"/batches/{batch_id}/cancel", accepted={200, 400, 409})
 
     async def look(self, batch_id: str) -> RemoteBatch:
         """Where a batch is."""
-        status, headers, raw = await self._call("GET", f"/batches/{batch_id}")
+        status, raw = await self._call("GET", f"/batches/{batch_id}", accepted={200, 404})
         if status == 404:
             raise FatalError(
                 f"the endpoint knows no batch {printable(batch_id, 80)} (404): is the API key of the same "
                 "project as the one it was submitted with?"
             )
-        if status != 200:
-            raise self._endpoint.refusal(status, headers, raw)
         return _convert(self._decoded(raw), RemoteBatch)
 
     async def lines(self, file_id: str) -> AsyncIterator[BatchLine]:
         """What a file of output or errors says, line by line; lines that are none are left out."""
-        async with self._endpoint.opened(
-            "GET", f"/files/{file_id}/content", timeout=self._transfer
-        ) as response:
+        url = self._endpoint.below(f"/files/{file_id}/content")
+        async with self._endpoint.opened("GET", url, timeout=self._transfer) as response:
             if response.status in (404, 410):
                 raise FatalError(
                     f"the endpoint has no file {printable(file_id, 80)} ({response.status}): providers keep "
@@ -248,9 +240,7 @@ class Batches:
     async def _json(
         self, method: str, path: str, *, query: Mapping[str, str] | None = None, **options: Any
     ) -> dict[str, Any]:
-        status, headers, raw = await self._call(method, path, query, **options)
-        if status not in (200, 201):
-            raise self._endpoint.refusal(status, headers, raw)
+        _, raw = await self._call(method, path, query, accepted={200, 201}, **options)
         return self._decoded(raw)
 
     def _decoded(self, raw: bytes) -> dict[str, Any]:
@@ -263,10 +253,20 @@ class Batches:
             ) from None
 
     async def _call(
-        self, method: str, path: str, query: Mapping[str, str] | None = None, **options: Any
-    ) -> tuple[int, Mapping[str, str], bytes]:
-        async with self._endpoint.opened(method, path, query, **options) as response:
-            return response.status, response.headers, await read(response)
+        self,
+        method: str,
+        path: str,
+        query: Mapping[str, str] | None = None,
+        *,
+        accepted: Collection[int],
+        **options: Any,
+    ) -> tuple[int, bytes]:
+        """The status and body of a response; one that is not `accepted` is raised as the error it is."""
+        async with self._endpoint.opened(method, self._endpoint.below(path, query), **options) as response:
+            raw = await read(response)
+        if response.status not in accepted:
+            raise self._endpoint.refusal(response.status, response.headers, raw)
+        return response.status, raw
 
 
 def _no_batches(why: str) -> FatalError:
@@ -308,14 +308,11 @@ def _read(found: _Output, chat: bool, endpoint: HttpEndpoint) -> BatchLine:
     if found.response is None or found.error is not None:
         said = failures.said(msgspec.json.encode(found.error)) if found.error else "no reason given"
         return BatchLine(found.custom_id, error=RetryableError(f"not answered: {said}"))
-    status, raw = found.response.status_code, bytes(found.response.body)
+    raw = bytes(found.response.body)
     try:
-        if status == 200:
-            parsed = replies.decode(raw, chat=chat)
-            if parsed.error is None:
-                return BatchLine(found.custom_id, replies.as_reply(parsed))
-            status = failures.status_within(parsed.error)
-        error = endpoint.refusal(status, {}, raw)
-    except EndpointError as broken:
-        error = broken
-    return BatchLine(found.custom_id, error=error)
+        reply = replies.read(found.response.status_code, raw, chat=chat)
+    except EndpointError as error:
+        return BatchLine(found.custom_id, error=error)
+    if isinstance(reply, Reply):
+        return BatchLine(found.custom_id, reply)
+    return BatchLine(found.custom_id, error=endpoint.refusal(reply, {}, raw))

@@ -15,12 +15,12 @@ from __future__ import annotations
 import contextlib
 import io
 import ipaddress
+import json
 import math
 import os
 import warnings
 from collections.abc import AsyncIterator, Iterable, Mapping
 from dataclasses import dataclass, field
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Self, TypeAlias
 
 import msgspec
@@ -67,24 +67,6 @@ class Address:
             raise ConfigError(f"timeout must be a number of seconds above 0, not {self.timeout!r}")
 
 
-@dataclass(frozen=True, slots=True)
-class Keyless:
-    """A host that would be asked without a key, the variable to set, and whether one is ``needed``."""
-
-    host: str
-    variable: str
-    needed: bool
-
-    def check(self) -> None:
-        """Raise `ConfigError` if asking is useless."""
-        if self.needed:
-            raise ConfigError(
-                f"{printable(self.host, 80)} wants an API key and {self.variable} is not set",
-                remedy=f"export {self.variable}=..., or name the variable that holds it with {{api_key_env}}",
-                options={"api_key_env": ...},
-            )
-
-
 class PlainHttpKeyWarning(UserWarning):
     """An API key is about to travel unencrypted to another machine."""
 
@@ -117,9 +99,7 @@ class HttpEndpoint:
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.close()
 
     @property
@@ -131,16 +111,14 @@ class HttpEndpoint:
         """Send one request and return its reply."""
         limit_name = self.limit_name
         status, headers, raw = await self._post(self._url, self.body(request))
-        if status == 200:
-            parsed = replies.decode(raw, chat=self.address.api == "chat")
-            if parsed.error is None:
-                return replies.as_reply(parsed)
-            status = failures.status_within(parsed.error)
-        if status == 400 and limit_name == "max_tokens" and b"max_completion_tokens" in raw:
+        found = replies.read(status, raw, chat=self.address.api == "chat")
+        if isinstance(found, Reply):
+            return found
+        if found == 400 and limit_name == "max_tokens" and b"max_completion_tokens" in raw:
             # Newer OpenAI models take only the other spelling and say so; it is remembered.
             self.limit_name = "max_completion_tokens"
             return await self.ask(request)
-        raise self.refusal(status, headers, raw)
+        raise self.refusal(found, headers, raw)
 
     async def post(self, path: str, payload: Mapping[str, Any]) -> Any:
         """Send JSON to ``path`` at the server's root; its JSON, or ``None`` if it offers no such thing."""
@@ -161,16 +139,17 @@ class HttpEndpoint:
             await self._session.close()
             self._session = None
 
+    def below(self, path: str, query: Mapping[str, str] | None = None) -> URL:
+        """The address of a ``path`` below the base URL."""
+        url = self._root.with_path(self._root.path.rstrip("/") + path, keep_query=True)
+        return url.update_query(query or {})
+
     @contextlib.asynccontextmanager
-    async def opened(
-        self, method: str, path: str, query: Mapping[str, str] | None = None, **options: Any
-    ) -> AsyncIterator[aiohttp.ClientResponse]:
-        """A response from a ``path`` below the base URL, not read yet; every failure is one of ours."""
+    async def opened(self, method: str, url: URL, **options: Any) -> AsyncIterator[aiohttp.ClientResponse]:
+        """A response that is not read yet; every failure is one of ours."""
         import aiohttp
 
         session = self._session or self._open()
-        url = self._root.with_path(self._root.path.rstrip("/") + path, keep_query=True)
-        url = url.update_query(query or {})
         try:
             async with session.request(method, url, allow_redirects=False, **options) as response:
                 yield response
@@ -180,20 +159,15 @@ class HttpEndpoint:
 
     def refusal(self, status: int, headers: Mapping[str, str], raw: bytes) -> EndpointError:
         """The error of ours for a response that is not the wanted one."""
-        return failures.from_status(status, headers, self.redact(failures.said(raw)), self.address)
+        said, address = self.redact(failures.said(raw)), self.address
+        return failures.from_status(
+            status, headers, said, model=address.model, api_key_env=address.api_key_env
+        )
 
     async def _post(self, url: URL, body: bytes) -> tuple[int, Mapping[str, str], bytes]:
-        import aiohttp
-
-        session = self._session or self._open()
         data = body if len(body) < RAW_BODY_BYTES else io.BytesIO(body)
-        try:
-            async with session.post(url, data=data, allow_redirects=False) as response:
-                raw = await read(response)
-                self._reached = True
-                return response.status, response.headers, raw
-        except (aiohttp.ClientError, OSError) as error:
-            raise failures.from_exception(error, self._root, reached=self._reached) from None
+        async with self.opened("POST", url, data=data) as response:
+            return response.status, response.headers, await read(response)
 
     def _open(self) -> aiohttp.ClientSession:
         import aiohttp
@@ -247,20 +221,25 @@ class HttpEndpoint:
         return text.replace(self._key, "[key]") if self._key else text
 
 
-def keyless(address: Address, environ: Mapping[str, str] = os.environ) -> Keyless | None:
-    """Whether an endpoint on another machine, over https, would be asked without a key.
-
-    ``needed`` says that it is one of those that answer nothing without.
-    """
+def keyless_host(address: Address, environ: Mapping[str, str] = os.environ) -> str | None:
+    """The host that would be asked without a key, if it is on another machine and asked over https."""
     url = _parse_url(address.base_url)
     host = url.host or ""
     if url.scheme != "https" or is_loopback(host) or environ.get(address.api_key_env, "").strip():
         return None
-    return Keyless(
-        host,
-        printable(address.api_key_env, 80),
-        needed=address.api_version is not None or host in _ALWAYS_KEYED,
-    )
+    return host
+
+
+def check_key(address: Address, environ: Mapping[str, str] = os.environ) -> None:
+    """Raise `ConfigError` if there is no key for an endpoint that answers nothing without one."""
+    host = keyless_host(address, environ)
+    if host is not None and (address.api_version is not None or host in _ALWAYS_KEYED):
+        variable = printable(address.api_key_env, 80)
+        raise ConfigError(
+            f"{printable(host, 80)} wants an API key and {variable} is not set",
+            remedy=f"export {variable}=..., or name the variable that holds it with {{api_key_env}}",
+            options={"api_key_env": ...},
+        )
 
 
 def is_loopback(host: str) -> bool:
@@ -326,19 +305,8 @@ def _encode(value: object) -> bytes:
     try:
         return _ENCODER.encode(value)
     except UnicodeEncodeError:  # lone surrogates cannot travel as UTF-8
-        return _ENCODER.encode(_without_surrogates(value))
-
-
-def _without_surrogates(value: Any) -> Any:
-    if isinstance(value, str):
-        return encodable(value)
-    if isinstance(value, Mapping):
-        return {_without_surrogates(key): _without_surrogates(item) for key, item in value.items()}
-    if isinstance(value, list):
-        return [_without_surrogates(item) for item in value]
-    if isinstance(value, Message):
-        return Message(_without_surrogates(value.role), _without_surrogates(value.content))
-    return value
+        plain = msgspec.to_builtins(value, enc_hook=_plain)
+        return encodable(json.dumps(plain, ensure_ascii=False, separators=(",", ":"))).encode()
 
 
 def _plain(value: Any) -> Any:

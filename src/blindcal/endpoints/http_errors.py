@@ -9,7 +9,7 @@ import re
 import time
 from collections.abc import Mapping
 from email.utils import parsedate_to_datetime
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 import msgspec
 from yarl import URL
@@ -53,14 +53,16 @@ _ITEM_FAULT = re.compile(
     r"context.{0,20}(length|size|window)|content.{0,5}(filter|policy)|too long", re.IGNORECASE
 )
 
-
-class Named(Protocol):
-    """The parts of an address that a message may need."""
-
-    @property
-    def model(self) -> str: ...
-    @property
-    def api_key_env(self) -> str: ...
+_CURES = {
+    401: "the endpoint does not accept the API key: set {api_key_env}, or name another variable",
+    402: "the endpoint wants payment",
+    403: "the API key in {api_key_env} may not use model {model!r}",
+    404: "no model {model!r} at this address: check the model's name and the base URL",
+    **dict.fromkeys(
+        range(300, 400),
+        "the base URL redirects elsewhere: give the final address (https rather than http?)",
+    ),
+}
 
 
 def from_exception(error: Exception, url: URL, *, reached: bool) -> EndpointError:
@@ -78,35 +80,21 @@ def from_exception(error: Exception, url: URL, *, reached: bool) -> EndpointErro
     return FatalError(f"cannot talk to {what}: check the base URL, its certificate and any proxy")
 
 
-def from_status(status: int, headers: Mapping[str, str], said: str, address: Named) -> EndpointError:
+def from_status(
+    status: int, headers: Mapping[str, str], said: str, *, model: str, api_key_env: str
+) -> EndpointError:
     """The error of ours for an HTTP status; ``said`` is the server's own explanation, already clean."""
     says = f": {said}" if said else ""
     if status == 429 and re.search(r"insufficient_quota|billing", said):
         return FatalError(f"the account has no quota left (429){says}")
     if status in (408, 409, 425, 429) or (status >= 500 and status != 501):
-        wait = retry_after(headers)
         throttled = status == 429
         what = "too many requests (429)" if throttled else f"the server failed ({status})"
-        return RetryableError(f"{what}{says}", retry_after=wait, throttled=throttled)
+        return RetryableError(f"{what}{says}", retry_after=retry_after(headers), throttled=throttled)
     if status in (400, 413, 422) and (status == 413 or _ITEM_FAULT.search(said)):
         return ReplyError(f"the endpoint refuses this item ({status}){says}")
-    return FatalError(f"{_cure(status, address)} ({status}){says}")
-
-
-def _cure(status: int, address: Named) -> str:
-    if status == 401:
-        return (
-            f"the endpoint does not accept the API key: set {address.api_key_env}, or name another variable"
-        )
-    if status == 402:
-        return "the endpoint wants payment"
-    if status == 403:
-        return f"the API key in {address.api_key_env} may not use model {address.model!r}"
-    if status == 404:
-        return f"no model {address.model!r} at this address: check the model's name and the base URL"
-    if 300 <= status < 400:
-        return "the base URL redirects elsewhere: give the final address (https rather than http?)"
-    return "the endpoint refuses the request"
+    cure = _CURES.get(status, "the endpoint refuses the request")
+    return FatalError(f"{cure.format(model=model, api_key_env=api_key_env)} ({status}){says}")
 
 
 def status_within(error: Any) -> int:

@@ -5,11 +5,11 @@ Decoded JSON has no cycles, so the collector need not look at it (``gc=False``):
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Any
 
 import msgspec
 
+from blindcal.endpoints.http_errors import status_within
 from blindcal.errors import ReplyError, RetryableError
 from blindcal.records import Reply
 
@@ -89,8 +89,15 @@ _CHAT = msgspec.json.Decoder(Chat)
 _TEXT = msgspec.json.Decoder(Text)
 
 
-def decode(raw: bytes, *, chat: bool) -> Chat | Text:
-    """Decode a completion, or say how it is not one."""
+def read(status: int, raw: bytes, *, chat: bool) -> Reply | int:
+    """The reply that a response holds, or the HTTP status of the error that it stands for."""
+    if status != 200:
+        return status
+    parsed = _decode(raw, chat)
+    return _as_reply(parsed) if parsed.error is None else status_within(parsed.error)
+
+
+def _decode(raw: bytes, chat: bool) -> Chat | Text:
     try:
         return _CHAT.decode(raw) if chat else _TEXT.decode(raw)
     except msgspec.ValidationError as error:
@@ -107,7 +114,7 @@ def _not_json(raw: bytes) -> str:
     return "the endpoint did not answer with JSON: check the base URL, and any proxy in between"
 
 
-def as_reply(parsed: Chat | Text) -> Reply:
+def _as_reply(parsed: Chat | Text) -> Reply:
     """The first choice of a decoded completion."""
     if not parsed.choices:
         raise ReplyError(
@@ -117,8 +124,7 @@ def as_reply(parsed: Chat | Text) -> Reply:
     choice = parsed.choices[0]
     if isinstance(choice, ChatChoice):
         answer = _content(choice, usage)
-        positions = choice.logprobs.content if choice.logprobs else None
-        logprobs, logprob = _first(positions), _own(positions)
+        logprobs, logprob = _first_position(choice.logprobs.content if choice.logprobs else None)
     else:
         answer = choice.text
         logprobs, logprob = _text_logprobs(choice.logprobs)
@@ -154,17 +160,14 @@ def _text_logprobs(found: TextLogprobs | None) -> tuple[dict[str, float] | None,
         return None, None
     if found.top_logprobs:
         return found.top_logprobs[0], next(iter(found.token_logprobs or ()), None)
-    return _first(found.content), _own(found.content)
+    return _first_position(found.content)
 
 
-def _own(positions: Iterable[ChatPosition] | None) -> float | None:
-    return next((position.logprob for position in positions or ()), None)
-
-
-def _first(positions: Iterable[ChatPosition] | None) -> dict[str, float] | None:
-    for position in positions or ():
-        best: dict[str, float] = {}
-        for entry in position.top_logprobs:  # distinct tokens may read alike: the likelier one speaks
-            best[entry.token] = max(entry.logprob, best.get(entry.token, -float("inf")))
-        return best or None
-    return None
+def _first_position(positions: list[ChatPosition] | None) -> tuple[dict[str, float] | None, float | None]:
+    """The logprobs of the likeliest tokens, and that of the answer itself."""
+    if not positions:
+        return None, None
+    best: dict[str, float] = {}
+    for entry in positions[0].top_logprobs:  # distinct tokens may read alike: the likelier one speaks
+        best[entry.token] = max(entry.logprob, best.get(entry.token, -float("inf")))
+    return best or None, positions[0].logprob

@@ -14,7 +14,7 @@ from blindcal.atomic_write import atomic_write
 from blindcal.auditing.prepare import PILOTS, choose_tokens
 from blindcal.endpoints import tokens
 from blindcal.endpoints.base import Patient
-from blindcal.endpoints.http import HttpEndpoint, keyless
+from blindcal.endpoints.http import HttpEndpoint, check_key
 from blindcal.errors import ConfigError
 from blindcal.items.catalogue import open_items
 from blindcal.records import Item, Targets
@@ -55,8 +55,8 @@ async def score_items(
     progress : callable, optional
         Called with the number of items scored and the number of all items.
     """
-    if transformers is None and (missing := keyless(settings.endpoint)) is not None:
-        missing.check()
+    if transformers is None:
+        check_key(settings.endpoint)
     settings = settings.replace(semantics="max")
     with open_items(items, settings.prompt) as loaded:
         settings = settings.resolved(len(loaded), loaded.words)
