@@ -15,6 +15,8 @@ from typing import Protocol
 from blindcal.errors import RetryableError
 from blindcal.records import Reply, Request
 
+_LONGEST_WAIT = 60.0  # seconds, whatever the server asks for
+
 
 class Endpoint(Protocol):
     """A model that can be asked.
@@ -52,12 +54,10 @@ class Patient:
         endpoint: Endpoint,
         *,
         attempts: int = 6,
-        longest: float = 60.0,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
         self._endpoint = endpoint
         self._attempts = attempts
-        self._longest = longest
         self._sleep = sleep
 
     async def ask(self, request: Request) -> Reply:
@@ -69,7 +69,7 @@ class Patient:
                 if attempt == self._attempts:
                     raise
                 wait = backoff(attempt) if error.retry_after is None else error.retry_after
-                await self._sleep(min(wait, self._longest))
+                await self._sleep(min(wait, _LONGEST_WAIT))
         raise AssertionError("attempts must be at least one")
 
     async def close(self) -> None:

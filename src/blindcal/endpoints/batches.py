@@ -148,13 +148,8 @@ class Batches:
             form.append("batch").set_content_disposition("form-data", name="purpose")
             part = form.append(io.BytesIO(content), {"Content-Type": "application/jsonl"})
             part.set_content_disposition("form-data", name="file", filename=name)
-        found = await self._json(
-            "POST",
-            "/files",
-            data=form,
-            headers={"Content-Type": form.content_type},
-            timeout=self._transfer,
-        )
+        headers = {"Content-Type": form.content_type}
+        found = await self._json("POST", "/files", data=form, headers=headers, timeout=self._transfer)
         return _convert(found, _File).id
 
     async def find_file(self, name: str, size: int) -> str | None:
@@ -222,7 +217,17 @@ class Batches:
             found = _OUTPUT.decode(raw)
         except (msgspec.DecodeError, UnicodeDecodeError):
             return None
-        return _read(found, self._chat, self._endpoint)
+        if found.response is None or found.error is not None:
+            said = failures.said(msgspec.json.encode(found.error)) if found.error else "no reason given"
+            return BatchLine(found.custom_id, error=RetryableError(f"not answered: {said}"))
+        body = bytes(found.response.body)
+        try:
+            reply = replies.read(found.response.status_code, body, chat=self._chat)
+        except EndpointError as error:
+            return BatchLine(found.custom_id, error=error)
+        if isinstance(reply, Reply):
+            return BatchLine(found.custom_id, reply)
+        return BatchLine(found.custom_id, error=self._endpoint.refusal(reply, {}, body))
 
     async def _listed(self, path: str, query: Mapping[str, str]) -> AsyncIterator[dict[str, Any]]:
         """Every entry of a list, however many pages it has."""
@@ -302,17 +307,3 @@ def _convert(found: Any, kind: type[T]) -> T:
         raise FatalError(
             f"the endpoint's batches are not of OpenAI's form: {printable(str(error))}"
         ) from None
-
-
-def _read(found: _Output, chat: bool, endpoint: HttpEndpoint) -> BatchLine:
-    if found.response is None or found.error is not None:
-        said = failures.said(msgspec.json.encode(found.error)) if found.error else "no reason given"
-        return BatchLine(found.custom_id, error=RetryableError(f"not answered: {said}"))
-    raw = bytes(found.response.body)
-    try:
-        reply = replies.read(found.response.status_code, raw, chat=chat)
-    except EndpointError as error:
-        return BatchLine(found.custom_id, error=error)
-    if isinstance(reply, Reply):
-        return BatchLine(found.custom_id, reply)
-    return BatchLine(found.custom_id, error=endpoint.refusal(reply, {}, raw))
