@@ -30,8 +30,8 @@ FINISHED, NO_ESTIMATE, STOPPED, UNFIT, PENDING = 0, 1, 3, 4, 5
 LONGEST_POLL = 60.0  # seconds between two looks at a batch
 
 
-@click.command("audit", short_help="Audit how well calibrated a model is.")
-@click.argument("items", type=click.Path(path_type=Path))
+@click.command("audit")
+@click.argument("items", type=options.PATH)
 @options.endpoint_options
 @options.answer_options
 @options.prompt_options
@@ -46,14 +46,12 @@ LONGEST_POLL = 60.0  # seconds between two looks at a batch
     "--method",
     type=click.Choice(list(METHODS)),
     default="latent",
-    show_default=True,
     help="Method that asks and estimates; see above.",
 )
 @click.option(
     "--estimator",
     type=click.Choice(ESTIMATOR_CHOICES),
     default="own",
-    show_default=True,
     help="Estimator that reads the answers: the method's own, or the maximum likelihood of latent; may be "
     "changed for a finished run.",
 )
@@ -79,13 +77,13 @@ LONGEST_POLL = 60.0  # seconds between two looks at a batch
 @options.limit_option
 @click.option(
     "--out",
-    type=click.Path(file_okay=False, path_type=Path),
+    type=options.FOLDER,
     help="Folder of the run; a run in it is continued.  [default: runs/ITEMS-MODEL]",
 )
 @click.option("--no-prompts", is_flag=True, help="Keep only hashes of the prompts in the run file.")
 @click.option(
     "--oracle",
-    type=click.Path(path_type=Path),
+    type=options.PATH,
     help="File of true probabilities (id,label,p) or logits to compare the result with.",
 )
 @options.concurrency_option()
@@ -118,7 +116,6 @@ LONGEST_POLL = 60.0  # seconds between two looks at a batch
     "--poll",
     type=options.POSITIVE_NUMBER,
     default=5.0,
-    show_default=True,
     metavar="SECONDS",
     help="Time between two looks at a batch while waiting; it grows to a minute.",
 )

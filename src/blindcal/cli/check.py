@@ -20,7 +20,7 @@ from blindcal.text import printable
 PASSED, FAILED, UNDECIDED = 0, 3, 4
 
 
-@click.command("check", short_help="Check finished audits against limits, for CI.")
+@click.command("check")
 @options.run_argument("runs", nargs=-1, required=True)
 @click.option("--max-ece", type=options.SHARE, help="Maximum expected calibration error.")
 @click.option("--max-brier", type=options.SHARE, help="Maximum Brier score.")
@@ -31,7 +31,6 @@ PASSED, FAILED, UNDECIDED = 0, 3, 4
     "--confidence",
     type=FiniteRange(0.5, 1, min_open=True, max_open=True),
     default=0.95,
-    show_default=True,
     help="Confidence with which a limit must hold.",
 )
 @click.option(
@@ -41,16 +40,11 @@ PASSED, FAILED, UNDECIDED = 0, 3, 4
 )
 @click.option("--partial", is_flag=True, help="Let an audit pass that was stopped early.")
 @options.resamples_option
-@click.option(
-    "--junit",
-    "junit_file",
-    type=click.Path(dir_okay=False, path_type=Path),
-    help="JUnit report to write.",
-)
+@click.option("--junit", "junit_file", type=options.FILE, help="JUnit report to write.")
 @click.option(
     "--summary",
     "summary_file",
-    type=click.Path(dir_okay=False, path_type=Path),
+    type=options.FILE,
     envvar="GITHUB_STEP_SUMMARY",
     help="File to append a Markdown table to.  [default: the job summary of GitHub Actions]",
 )

@@ -26,20 +26,16 @@ from blindcal.text import printable
 COLUMN = 8
 
 
-@click.command("compare", short_help="Compare two runs, paired where they share items.")
+@click.command("compare")
 @options.run_argument("run_a")
 @options.run_argument("run_b")
 @options.bins_option(note="the runs' own")
 @options.level_option
 @options.resamples_option
-@click.option(
-    "--html",
-    type=click.Path(dir_okay=False, path_type=Path),
-    help="HTML file to write, with the table and the figures.",
-)
+@click.option("--html", type=options.FILE, help="HTML file to write, with the table and the figures.")
 @click.option(
     "--figures",
-    type=click.Path(file_okay=False, path_type=Path),
+    type=options.FOLDER,
     metavar="FOLDER",
     help="Folder to write the curves of both runs to, as PNG and SVG.",
 )

@@ -18,11 +18,7 @@ WIDTH = 11
 _LEAST = 40  # columns, below which wrapping would help nobody
 
 # Options whose flag is not their name in Python with dashes.
-_FLAGS = {
-    "by_field": "--by",
-    "keep_prompts": "--no-prompts",
-    "prices": "--price-in and --price-out",
-}
+_FLAGS = {"by_field": "--by", "keep_prompts": "--no-prompts", "prices": "--price-in and --price-out"}
 
 
 def print_field(name: str, text: str, *, width: int = WIDTH) -> None:

@@ -19,20 +19,18 @@ from blindcal.progress_bar import ProgressBar
 from blindcal.settings import Settings
 
 
-@click.command("demo", short_help="Audit a small model on this machine: no key, no cost.")
+@click.command("demo")
 @click.option(
     "--n",
     type=click.IntRange(20, catalogue.BUILTIN_SIZE),
     default=600,
-    show_default=True,
     help="Number of built-in questions to ask.",
 )
 @options.seed_option()
 @click.option(
     "--out",
-    type=click.Path(file_okay=False, path_type=Path),
+    type=options.FOLDER,
     default=Path("runs/demo"),
-    show_default=True,
     help="Folder of the run; a run in it is continued.",
 )
 @options.port_option(8177)

@@ -20,19 +20,15 @@ from blindcal.items import catalogue, files
 from blindcal.text import printable
 
 
-@click.command("items", short_help="Write a named set of labelled questions to a file.")
+@click.command("items")
 @click.argument("name", required=False)
 @click.option(
-    "--out",
-    type=click.Path(dir_okay=False, path_type=Path),
-    help="Output file, one JSON object per line.  [default: standard output]",
+    "--out", type=options.FILE, help="Output file, one JSON object per line.  [default: standard output]"
 )
 @options.record_options
 @options.label_field_option
 @click.option(
-    "--n",
-    type=click.IntRange(1),
-    help=f"Number of built-in questions.  [default: {catalogue.BUILTIN_SIZE}]",
+    "--n", type=click.IntRange(1), help=f"Number of built-in questions.  [default: {catalogue.BUILTIN_SIZE}]"
 )
 @options.json_option("List the sets as JSON (without NAME).")
 def command(

@@ -16,18 +16,13 @@ from blindcal.results.run import open_run
 from blindcal.store.run_store import RUN_FILE
 
 
-@click.command("merge", short_help="Merge runs of one model on different items.")
+@click.command("merge")
 @options.run_argument("runs", nargs=-1, required=True)
-@click.option(
-    "--out",
-    type=click.Path(file_okay=False, path_type=Path),
-    required=True,
-    help="Folder to write the merged result to.",
-)
+@click.option("--out", type=options.FOLDER, required=True, help="Folder to write the merged result to.")
 @options.resamples_option
 @click.option(
     "--counts",
-    type=click.Path(dir_okay=False, path_type=Path),
+    type=options.FILE,
     help="Parquet file to write the counted answers to, for blindcal.read_counts.",
 )
 @options.json_option("Print the result as JSON.")

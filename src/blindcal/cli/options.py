@@ -10,7 +10,7 @@ from typing import Any, TypeAlias, TypeVar
 import click
 
 from blindcal.cli.console import print_warning
-from blindcal.cli.param_types import FiniteRange, JsonObject, TokenIds
+from blindcal.cli.param_types import JSON_OBJECT, TOKEN_IDS, FiniteRange
 from blindcal.endpoints import http
 from blindcal.endpoints.http import OPENAI, Address
 from blindcal.errors import StoreError
@@ -22,8 +22,12 @@ from blindcal.text import printable
 Decorator: TypeAlias = Callable[[Callable[..., Any]], Callable[..., Any]]
 PathOrPaths = TypeVar("PathOrPaths", Path, tuple[Path, ...])
 
+PATH = click.Path(path_type=Path)
+FILE = click.Path(dir_okay=False, path_type=Path)
+FOLDER = click.Path(file_okay=False, path_type=Path)
 POSITIVE_NUMBER = FiniteRange(0, min_open=True)
 SHARE = FiniteRange(0, 1)
+INNER_SHARE = FiniteRange(0, 1, min_open=True, max_open=True)
 
 
 def combined(*options: Decorator) -> Decorator:
@@ -55,7 +59,7 @@ def existing_runs(_: click.Context, __: click.Parameter, given: PathOrPaths) -> 
 
 def run_argument(name: str = "run", **attributes: Any) -> Decorator:
     """The folder of a run, or several."""
-    return click.argument(name, type=click.Path(path_type=Path), callback=existing_runs, **attributes)
+    return click.argument(name, type=PATH, callback=existing_runs, **attributes)
 
 
 # The endpoint
@@ -64,7 +68,6 @@ base_url_option = click.option(
     "--base-url",
     default=OPENAI,
     envvar="OPENAI_BASE_URL",
-    show_default=True,
     show_envvar=True,
     help="Base URL of the endpoint, up to and including /v1.",
 )
@@ -72,20 +75,19 @@ api_option = click.option(
     "--api",
     type=click.Choice(["chat", "completions"]),
     default="chat",
-    show_default=True,
     help="Chat messages, or plain completions for base models.",
 )
 api_key_env_option = click.option(
     "--api-key-env",
     default="OPENAI_API_KEY",
-    show_default=True,
     metavar="NAME",
     help="Environment variable that holds the API key. The key itself is never an argument.",
 )
 extra_body_option = click.option(
     "--extra-body",
-    type=JsonObject(),
+    type=JSON_OBJECT,
     default="{}",
+    show_default=False,
     help="Additional fields of every request, such as '{\"cache_prompt\": false}'; null removes a field.",
 )
 endpoint_options = combined(
@@ -96,12 +98,7 @@ endpoint_options = combined(
     api_key_env_option,
     extra_body_option,
     click.option(
-        "--timeout",
-        type=POSITIVE_NUMBER,
-        default=60.0,
-        show_default=True,
-        metavar="SECONDS",
-        help="Time to wait for one reply.",
+        "--timeout", type=POSITIVE_NUMBER, default=60.0, metavar="SECONDS", help="Time to wait for one reply."
     ),
 )
 rate_options = combined(
@@ -121,7 +118,6 @@ def concurrency_option(default: int = 32) -> Decorator:
         "--concurrency",
         type=click.IntRange(1),
         default=default,
-        show_default=True,
         help="Maximum number of concurrent requests.",
     )
 
@@ -132,7 +128,6 @@ def port_option(default: int) -> Decorator:
         "--port",
         type=click.IntRange(0, 65535),
         default=default,
-        show_default=True,
         help="Port of the server on 127.0.0.1; 0 chooses a free one.",
     )
 
@@ -149,15 +144,11 @@ data_dir_option = click.option(
     metavar="FOLDER",
     help="Folder with the files of a named set, instead of the Hugging Face Hub.",
 )
-label_field_option = click.option(
-    "--label-field", default="label", show_default=True, help="Field that holds the label."
-)
+label_field_option = click.option("--label-field", default="label", help="Field that holds the label.")
 record_options = combined(
     template_option,
     click.option(
-        "--label-map",
-        type=JsonObject(),
-        help='Words that stand for the labels: \'{"sure": 1, "never": 0}\'.',
+        "--label-map", type=JSON_OBJECT, help='Words that stand for the labels: \'{"sure": 1, "never": 0}\'.'
     ),
     data_dir_option,
 )
@@ -166,11 +157,10 @@ prompt_options = combined(
 )
 field_options = combined(
     label_field_option,
-    click.option("--id-field", default="id", show_default=True, help="Field that holds the id of an item."),
+    click.option("--id-field", default="id", help="Field that holds the id of an item."),
     click.option(
         "--group-field",
         default="group",
-        show_default=True,
         help="Field that names the group of an item: items of one group, such as questions about one text, "
         "are resampled together.",
     ),
@@ -194,13 +184,13 @@ token_options = combined(
     answer_word_options(),
     click.option(
         "--positive-ids",
-        type=TokenIds(),
+        type=TOKEN_IDS,
         default=(),
         help="Token ids of the positive answer.  [default: looked up with --tokenizer]",
     ),
     click.option(
         "--negative-ids",
-        type=TokenIds(),
+        type=TOKEN_IDS,
         default=(),
         help="Token ids of the negative answer.  [default: looked up with --tokenizer]",
     ),
@@ -215,7 +205,6 @@ semantics_option = click.option(
     "--semantics",
     type=click.Choice(["pair", "max"]),
     default="pair",
-    show_default=True,
     help="Spellings that count as an answer: the one that the model prefers, or the likeliest of all.",
 )
 answer_options = combined(token_options, semantics_option)
@@ -227,31 +216,22 @@ offset_option = click.option(
     "--offset",
     type=float,
     default=50.0,
-    show_default=True,
     help="Bias added to both answers, so that the model says nothing else.",
 )
 limit_option = click.option(
-    "--limit", type=float, default=100.0, show_default=True, help="Largest bias that the service accepts."
+    "--limit", type=float, default=100.0, help="Largest bias that the service accepts."
 )
 level_option = click.option(
-    "--level",
-    type=FiniteRange(0, 1, min_open=True, max_open=True),
-    default=0.95,
-    show_default=True,
-    help="Confidence level of the intervals.",
+    "--level", type=INNER_SHARE, default=0.95, help="Confidence level of the intervals."
 )
 resamples_option = click.option(
-    "--resamples",
-    type=click.IntRange(20),
-    default=1000,
-    show_default=True,
-    help="Number of refits behind the intervals.",
+    "--resamples", type=click.IntRange(20), default=1000, help="Number of refits behind the intervals."
 )
 
 
 def seed_option(sets: str = "Random seed of the design.") -> Decorator:
     """A random seed."""
-    return click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help=sets)
+    return click.option("--seed", type=click.IntRange(0), default=0, help=sets)
 
 
 def bins_option(default: int | None = None, note: str = "") -> Decorator:
@@ -260,7 +240,6 @@ def bins_option(default: int | None = None, note: str = "") -> Decorator:
         "--bins",
         type=click.IntRange(1),
         default=default,
-        show_default=default is not None,
         help=f"Number of bins of the ECE.{f'  [default: {note}]' if note else ''}",
     )
 
@@ -271,7 +250,6 @@ def queries_option(default: float | None = None, note: str = "") -> Decorator:
         "--queries",
         type=POSITIVE_NUMBER,
         default=default,
-        show_default=default is not None,
         metavar="K",
         help=f"Mean number of queries per item; may be a fraction.{f'  [default: {note}]' if note else ''}",
     )
@@ -307,7 +285,6 @@ price_options = combined(
         "--batch-price",
         type=SHARE,
         default=0.5,
-        show_default=True,
         metavar="FACTOR",
         help="Price of a batch as a fraction of the live price.",
     ),

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, Generic, TypeVar
 
 import click
 import msgspec
 
 from blindcal.text import printable
 
+T = TypeVar("T")
 MOST_BUDGET = 8
 
 
@@ -27,61 +28,49 @@ class FiniteRange(click.FloatRange):
         return found
 
 
-class JsonObject(click.ParamType[Mapping[str, Any]]):
-    """A JSON object."""
+class Parsed(click.ParamType[T], Generic[T]):
+    """What ``parse`` reads from the text of an option; help shows ``name`` for it."""
 
-    name = "JSON"
+    def __init__(self, name: str, parse: Callable[[str], T]) -> None:
+        self.name = name
+        self.parse = parse
 
-    def convert(
-        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
-    ) -> Mapping[str, Any]:
-        """Parse the text of the option."""
-        if isinstance(value, dict):
-            return value
-        try:
-            return msgspec.json.decode(value, type=dict[str, Any])
-        except msgspec.DecodeError as error:
-            self.fail(f"is not a JSON object: {error}", param, ctx)
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> T:  # noqa: ARG002
+        """Parse the text of the option; a default may be given as what it stands for."""
+        return self.parse(value) if isinstance(value, str) else value
 
 
-class TokenIds(click.ParamType[tuple[int, ...]]):
-    """Token ids, separated by commas."""
-
-    name = "ID,ID..."
-
-    def convert(
-        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
-    ) -> tuple[int, ...]:
-        """Parse the text of the option."""
-        if isinstance(value, tuple):
-            return value
-        try:
-            return tuple(int(part) for part in value.split(","))
-        except ValueError:
-            self.fail(f"{printable(value)!r} is not a list of token ids such as 9642,10035", param, ctx)
+def _json_object(text: str) -> Mapping[str, Any]:
+    try:
+        return msgspec.json.decode(text, type=dict[str, Any])
+    except msgspec.DecodeError as error:
+        raise click.BadParameter(f"is not a JSON object: {error}") from None
 
 
-class Budgets(click.ParamType[tuple[int, ...]]):
+def _token_ids(text: str) -> tuple[int, ...]:
+    try:
+        return tuple(int(part) for part in text.split(","))
+    except ValueError:
+        raise click.BadParameter(
+            f"{printable(text)!r} is not a list of token ids such as 9642,10035"
+        ) from None
+
+
+def _budgets(text: str) -> tuple[int, ...]:
     """Numbers of queries per item: 1-8, or 1,2,4."""
+    try:
+        low, dash, high = text.partition("-")
+        found = set(range(int(low), int(high) + 1) if dash else map(int, text.split(",")))
+    except ValueError:
+        found = set()
+    if not found or not all(1 <= k <= MOST_BUDGET for k in found):
+        raise click.BadParameter(
+            f"{printable(text, 40)!r} is neither a range such as 1-8 nor a list such as 1,2,4, "
+            f"from 1 to {MOST_BUDGET}"
+        )
+    return tuple(sorted(found))
 
-    name = "K-K|K,K"
 
-    def convert(
-        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
-    ) -> tuple[int, ...]:
-        """Parse the text of the option."""
-        if isinstance(value, tuple):
-            return value
-        try:
-            low, dash, high = value.partition("-")
-            found = tuple(range(int(low), int(high) + 1)) if dash else tuple(map(int, value.split(",")))
-        except ValueError:
-            found = ()
-        if not found or not all(1 <= k <= MOST_BUDGET for k in found):
-            self.fail(
-                f"{printable(value, 40)!r} is neither a range such as 1-8 nor a list such as 1,2,4, "
-                f"from 1 to {MOST_BUDGET}",
-                param,
-                ctx,
-            )
-        return tuple(sorted(set(found)))
+JSON_OBJECT = Parsed("JSON", _json_object)
+TOKEN_IDS = Parsed("ID,ID...", _token_ids)
+BUDGETS = Parsed("K-K|K,K", _budgets)

@@ -38,8 +38,8 @@ USUAL_ITEMS = 1000
 WIDTH = 12
 
 
-@click.command("plan", short_help="Predict the cost and the precision of an audit.")
-@click.argument("items", required=False, type=click.Path(path_type=Path))
+@click.command("plan")
+@click.argument("items", required=False, type=options.PATH)
 @click.option(
     "--sample",
     type=click.IntRange(2),
@@ -50,7 +50,6 @@ WIDTH = 12
     "--shape",
     "shape_name",
     default=shapes.DEFAULT,
-    show_default=True,
     metavar="SHAPE",
     help=f"What is assumed about the model: {', '.join(shapes.PRESETS)}; the folder of a finished run; or a "
     "file of scores (id,label,p) or logits.",
@@ -76,7 +75,7 @@ WIDTH = 12
 )
 @options.bins_option(note="5; for blind round(N^(1/5))")
 @options.level_option
-@click.option("--model", default="", help="Model whose tokens are counted and whose list prices are used.")
+@click.option("--model", help="Model whose tokens are counted and whose list prices are used.")
 @click.option(
     "--tokenizer", metavar="SOURCE", help="Tokenizer that counts the tokens, as 'blindcal audit' takes it."
 )
@@ -100,7 +99,7 @@ WIDTH = 12
 @options.rate_options
 @click.option(
     "--figure",
-    type=click.Path(dir_okay=False, path_type=Path),
+    type=options.FILE,
     help="Figure of half-width against cost to draw, for all methods (.svg or .png).",
 )
 @options.json_option()
@@ -115,7 +114,7 @@ def command(
     power: float | None,
     bins: int | None,
     level: float,
-    model: str,
+    model: str | None,
     tokens: float | None,
     price_in: float | None,
     price_out: float | None,

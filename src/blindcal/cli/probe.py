@@ -28,8 +28,8 @@ _ADVICE = {
 }
 
 
-@click.command("probe", short_help="Check whether and how an endpoint can be audited.")
-@click.argument("items", type=click.Path(path_type=Path))
+@click.command("probe")
+@click.argument("items", type=options.PATH)
 @options.endpoint_options
 @options.answer_options
 @options.prompt_options

@@ -10,7 +10,7 @@ from tqdm import tqdm
 from blindcal.endpoints import model_file as models
 
 
-@click.command("pull", short_help="Download the default model of 'serve' and 'demo'.")
+@click.command("pull")
 def command() -> None:
     """Download the default model, SmolLM2-135M-Instruct (98 MB), and print its path.
 

@@ -12,23 +12,18 @@ from blindcal.report.page import PAGE_FILE, write_page
 from blindcal.results.run import open_result
 
 
-@click.command("report", short_help="Write the report of a run, its figures and its tables.")
+@click.command("report")
 @options.run_argument()
 @click.option(
-    "--out",
-    type=click.Path(dir_okay=False, path_type=Path),
-    help=f"HTML file to write.  [default: {PAGE_FILE} in the folder of the run]",
+    "--out", type=options.FILE, help=f"HTML file to write.  [default: {PAGE_FILE} in the folder of the run]"
 )
 @click.option(
-    "--figures",
-    type=click.Path(file_okay=False, path_type=Path),
-    metavar="FOLDER",
-    help="Folder to write each figure to, as PNG and SVG.",
+    "--figures", type=options.FOLDER, metavar="FOLDER", help="Folder to write each figure to, as PNG and SVG."
 )
 @click.option(
     "--csv",
     "tables",
-    type=click.Path(file_okay=False, path_type=Path),
+    type=options.FOLDER,
     metavar="FOLDER",
     help="Folder to write the numbers behind each figure to, as CSV.",
 )

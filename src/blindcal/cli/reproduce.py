@@ -13,7 +13,7 @@ from tqdm import tqdm
 from blindcal.auditing.limits import Limits
 from blindcal.cli import INTERRUPTED, options
 from blindcal.cli.console import error_text, print_stage, print_warning
-from blindcal.cli.param_types import Budgets
+from blindcal.cli.param_types import BUDGETS
 from blindcal.cli.score import score_progress
 from blindcal.errors import ConfigError
 from blindcal.items import catalogue
@@ -37,8 +37,8 @@ Key: TypeAlias = tuple[str, str]
 """The names of a model and of a data set."""
 
 
-@click.command("reproduce", short_help="Reproduce the published table and figures for any models.")
-@click.argument("files", nargs=-1, type=click.Path(path_type=Path))
+@click.command("reproduce")
+@click.argument("files", nargs=-1, type=options.PATH)
 @click.option(
     "--model",
     "models",
@@ -75,13 +75,7 @@ Key: TypeAlias = tuple[str, str]
     type=click.Choice(list(TABLE_METHODS)),
     help="Method to include; repeat for more.  [default: all]",
 )
-@click.option(
-    "--budgets",
-    type=Budgets(),
-    default="1-8",
-    show_default=True,
-    help="Numbers of queries per item to include.",
-)
+@click.option("--budgets", type=BUDGETS, default="1-8", help="Numbers of queries per item to include.")
 @click.option(
     "--seeds",
     type=click.IntRange(1),
@@ -97,15 +91,12 @@ Key: TypeAlias = tuple[str, str]
 )
 @click.option(
     "--out",
-    type=click.Path(file_okay=False, path_type=Path),
+    type=options.FOLDER,
     default=Path("reproduced"),
-    show_default=True,
     help="Output folder; the same command continues what is in it.",
 )
 @click.option(
-    "--cache",
-    type=click.Path(file_okay=False, path_type=Path),
-    help="Folder of computed cells; may be shared.  [default: OUT/cache]",
+    "--cache", type=options.FOLDER, help="Folder of computed cells; may be shared.  [default: OUT/cache]"
 )
 @click.option("--dry-run", is_flag=True, help="Print the number of queries to endpoints, and stop.")
 @options.json_option("Print the cells as JSON lines instead of the table.")

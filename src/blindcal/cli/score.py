@@ -20,13 +20,10 @@ from blindcal.settings import Settings
 from blindcal.text import printable
 
 
-@click.command("score", short_help="Read the hidden probabilities of a model that exposes them.")
-@click.argument("items", type=click.Path(path_type=Path))
+@click.command("score")
+@click.argument("items", type=options.PATH)
 @click.option(
-    "--out",
-    type=click.Path(dir_okay=False, path_type=Path),
-    required=True,
-    help="Score file to write, a CSV; continued if it exists.",
+    "--out", type=options.FILE, required=True, help="Score file to write, a CSV; continued if it exists."
 )
 @options.endpoint_options
 @options.token_options
@@ -40,14 +37,10 @@ from blindcal.text import printable
     help="Load --model here (a folder, a Hugging Face name, a GGUF file) instead of asking an endpoint.",
 )
 @click.option(
-    "--device",
-    help="Device for --transformers: cpu, cuda, cuda:1, mps.  [default: a GPU if there is one]",
+    "--device", help="Device for --transformers: cpu, cuda, cuda:1, mps.  [default: a GPU if there is one]"
 )
 @click.option(
-    "--dtype",
-    default="float32",
-    show_default=True,
-    help="Precision for --transformers: float32, bfloat16 or float16.",
+    "--dtype", default="float32", help="Precision for --transformers: float32, bfloat16 or float16."
 )
 @click.option(
     "--batch-tokens", type=click.IntRange(1), help="Maximum number of tokens per batch for --transformers."

@@ -22,52 +22,57 @@ from blindcal.simulation import replay
 from blindcal.simulation.recording import RecordedTexts, Recording
 from blindcal.text import printable
 
-FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
+EXISTING_FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 _OF_MODELS = {"model", "port", "context", "threads"}  # all other options are for replays
 
 
-@click.command("serve", short_help="Serve a GGUF model, or a recording of one, on this machine.")
-@click.argument("model", required=False, type=click.Path(path_type=Path))
+@click.command("serve")
+@click.argument("model", required=False, type=options.PATH)
 @options.port_option(8080)
 @click.option(
-    "--context",
-    type=click.IntRange(64),
-    default=4096,
-    show_default=True,
-    help="Maximum length of a prompt, in tokens.",
+    "--context", type=click.IntRange(64), default=4096, help="Maximum length of a prompt, in tokens."
 )
 @click.option(
-    "--threads", type=click.IntRange(0), default=0, help="Threads of the model.  [default: one per core]"
+    "--threads",
+    type=click.IntRange(0),
+    default=0,
+    show_default=False,
+    help="Threads of the model.  [default: one per core]",
 )
-@click.option("--scores", type=FILE, help="File of scores (id,label,p) or logits to replay.")
+@click.option("--scores", type=EXISTING_FILE, help="File of scores (id,label,p) or logits to replay.")
 @click.option(
     "--items",
-    type=click.Path(path_type=Path),
+    type=options.PATH,
     help="Questions that --scores answers, with the same ids: a file, or a named set such as boolq.",
 )
 @options.data_dir_option
 @options.template_option
 @options.answer_word_options()
-@click.option("--texts", type=FILE, help="File of answers (id,text) to requests for a confidence in words.")
+@click.option(
+    "--texts", type=EXISTING_FILE, help="File of answers (id,text) to requests for a confidence in words."
+)
 @click.option("--logprobs", is_flag=True, help="Show logprobs to clients that ask for them.")
 @click.option(
-    "--jitter", type=FiniteRange(0), default=0.0, help="Standard deviation of noise added to each logit."
+    "--jitter",
+    type=FiniteRange(0),
+    default=0.0,
+    show_default=False,
+    help="Standard deviation of noise added to each logit.",
 )
 @click.option("--clamp", type=FiniteRange(0), help="Size to clamp logit_bias to.")
 @click.option("--ignore-bias", is_flag=True, help="Accept logit_bias and ignore it.")
 @click.option(
-    "--latency", type=FiniteRange(0), default=0.0, metavar="SECONDS", help="Delay before each answer."
+    "--latency",
+    type=FiniteRange(0),
+    default=0.0,
+    show_default=False,
+    metavar="SECONDS",
+    help="Delay before each answer.",
 )
 @click.option(
     "--fault", type=click.Choice(get_args(replay.Fault)), help="Kind of fault that some requests meet."
 )
-@click.option(
-    "--fault-share",
-    type=options.SHARE,
-    default=0.1,
-    show_default=True,
-    help="Share of requests that meet the fault.",
-)
+@click.option("--fault-share", type=options.SHARE, default=0.1, help="Share of requests that meet the fault.")
 @options.seed_option("Random seed of jitter and faults.")
 @click.pass_context
 def command(

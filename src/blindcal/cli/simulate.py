@@ -18,8 +18,8 @@ from blindcal.simulation.simulate import Simulation, generate, simulate
 from blindcal.text import printable
 
 
-@click.command("simulate", short_help="Run methods against known probabilities.")
-@click.argument("scores", nargs=-1, type=click.Path(path_type=Path))
+@click.command("simulate")
+@click.argument("scores", nargs=-1, type=options.PATH)
 @click.option(
     "--method",
     "methods",
@@ -31,17 +31,12 @@ from blindcal.text import printable
     "--estimator",
     type=click.Choice(ESTIMATOR_CHOICES),
     default="own",
-    show_default=True,
     help="Estimator that reads the answers: the method's own, or the maximum likelihood of latent.",
 )
 @options.queries_option(1.0)
 @options.bins_option(5)
 @click.option(
-    "--repeats",
-    type=click.IntRange(1),
-    default=20,
-    show_default=True,
-    help="Number of audits per file, with seeds S, S+1, ...",
+    "--repeats", type=click.IntRange(1), default=20, help="Number of audits per file, with seeds S, S+1, ..."
 )
 @options.seed_option("Random seed S of the first audit.")
 @click.option(

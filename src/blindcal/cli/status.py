@@ -19,7 +19,7 @@ from blindcal.store.run_store import RUN_FILE, Batch, Store
 from blindcal.text import printable
 
 
-@click.command("status", short_help="Show the state of a run.")
+@click.command("status")
 @options.run_argument()
 @options.json_option()
 def command(run: Path, as_json: bool) -> None:

@@ -25,21 +25,22 @@ from blindcal.results.merge import together
 from blindcal.results.run import Run, open_run
 from blindcal.text import printable
 
-INNER_SHARE = FiniteRange(0, 1, min_open=True, max_open=True)
 THRESHOLDS = np.arange(1, 20) / 20
 WIDE = 103  # columns of a table with three digits
 _COLUMNS = ("precision", "recall", "accuracy", "positive_rate")
 
 
-@click.command("threshold", short_help="Choose a decision threshold and print the request that applies it.")
+@click.command("threshold")
 @options.run_argument("runs", nargs=-1, required=True, metavar="RUN...")
 @click.option(
     "--precision",
-    type=INNER_SHARE,
+    type=options.INNER_SHARE,
     help="Precision to reach: chooses the lowest threshold that reaches it.",
 )
 @click.option(
-    "--recall", type=INNER_SHARE, help="Recall to reach: chooses the highest threshold that reaches it."
+    "--recall",
+    type=options.INNER_SHARE,
+    help="Recall to reach: chooses the highest threshold that reaches it.",
 )
 @click.option(
     "--cost-fp", type=options.POSITIVE_NUMBER, help="Cost of a wrong positive decision; requires --cost-fn."
@@ -51,7 +52,6 @@ _COLUMNS = ("precision", "recall", "accuracy", "positive_rate")
     "--confidence",
     type=FiniteRange(0.5, 1, max_open=True),
     default=0.95,
-    show_default=True,
     help="Confidence with which the precision or recall must be reached.",
 )
 @click.option(
