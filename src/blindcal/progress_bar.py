@@ -1,12 +1,13 @@
-"""A progress bar for a run, in a terminal or a notebook: ``audit(..., progress=ProgressBar())``."""
+"""Progress bars: ``ProgressBar`` shows a run, in a terminal or a notebook, and ``count_bar`` a count."""
 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any, Self
 
-from tqdm import TqdmWarning
+from tqdm import TqdmWarning, tqdm
 
 from blindcal.records import Progress
 
@@ -50,10 +51,8 @@ class ProgressBar:
         if progress.done == bar.n:  # nothing new, but the clock goes on
             bar.refresh()
         bar.update(progress.done - bar.n)
-        if (
-            progress.done >= progress.total
-        ):  # tqdm may skip an update that comes too soon, and no other follows
-            bar.refresh()
+        if progress.done >= progress.total:
+            bar.refresh()  # tqdm may skip an update that comes too soon, and no other follows
 
     def close(self) -> None:
         """Leave the last state on the screen."""
@@ -79,9 +78,23 @@ class ProgressBar:
         self.close()
 
 
+@contextmanager
+def count_bar(**options: Any) -> Iterator[Callable[[int, int], None]]:
+    """A bar that is told how much is done, and of how much; options are passed on to tqdm."""
+    with tqdm(leave=False, **options) as bar:
+
+        def show(done: int, total: int) -> None:
+            bar.total = total
+            if not bar.n:
+                bar.initial = done
+            bar.update(done - bar.n)
+
+        yield show
+
+
 def _tqdm() -> type[Any]:
     """A notebook's bar in a notebook that can show one, a line of text anywhere else."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", TqdmWarning)  # a notebook without ipywidgets has the line of text
-        from tqdm.auto import tqdm
-    return tqdm
+        from tqdm import auto
+    return auto.tqdm

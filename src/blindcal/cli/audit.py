@@ -134,11 +134,6 @@ def command(
     out: Path | None,
     no_prompts: bool,
     oracle: Path | None,
-    concurrency: int,
-    rpm: float | None,
-    tpm: float | None,
-    max_queries: int | None,
-    max_cost: float | None,
     price_in: float | None,
     price_out: float | None,
     wait: bool,
@@ -179,19 +174,22 @@ def command(
       5    batches are with the provider; the same command collects them
       130  interrupted; nothing is lost
     """
+    limits = options.taken(Limits, chosen)
     settings = Settings(keep_prompts=not no_prompts, **chosen)
     batch = settings.design.batch
     for name, given in (("--wait", wait), ("--cancel", cancel)):
         if given and not batch:
             raise click.UsageError(f"{name} goes with --batch")
     prices = options.prices(price_in, price_out, batch_price, settings)
-    if max_cost is not None and prices is None:
+    if limits.max_cost is not None and prices is None:
         model = printable(settings.endpoint.model, 60)
         raise click.UsageError(
             f"--max-cost requires --price-in and --price-out: none are known for {model!r}"
         )
     if dry_run:
-        _print_plan(plan_audit(items, settings, prices=prices, shape=None), settings, max_cost, as_json)
+        _print_plan(
+            plan_audit(items, settings, prices=prices, shape=None), settings, limits.max_cost, as_json
+        )
         return
     folder = out or default_folder(items, settings.endpoint.model)
     if cancel and not (folder / RUN_FILE).is_file():
@@ -205,7 +203,7 @@ def command(
                 items,
                 settings,
                 out=folder,
-                limits=Limits(concurrency, rpm, tpm, max_queries, max_cost),
+                limits=limits,
                 prices=prices,
                 oracle=oracle,
                 force=force,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -31,16 +31,7 @@ from blindcal.text import printable
     "--n", type=click.IntRange(1), help=f"Number of built-in questions.  [default: {catalogue.BUILTIN_SIZE}]"
 )
 @options.json_option("List the sets as JSON (without NAME).")
-def command(
-    name: str | None,
-    out: Path | None,
-    template: str | None,
-    label_map: Mapping[str, int] | None,
-    data_dir: str | None,
-    label_field: str,
-    n: int | None,
-    as_json: bool,
-) -> None:
+def command(name: str | None, out: Path | None, n: int | None, as_json: bool, **record_format: Any) -> None:
     """Write the labelled questions of the set NAME to a file; without NAME, list the sets.
 
     \b
@@ -67,13 +58,11 @@ def command(
         return
     if name != catalogue.BUILTIN and n is not None:
         raise ConfigError(f"--n is for {catalogue.BUILTIN} only, not for {printable(name)}")
-    reading = files.RecordFormat(
-        template=template, label_map=label_map, label_field=label_field, data_dir=data_dir
-    )
+    reading = files.RecordFormat(**record_format)
     if name == catalogue.BUILTIN:
         opened = files.collect(name, catalogue.builtin(n or catalogue.BUILTIN_SIZE), reading)
     else:
-        if catalogue.is_name(name) and data_dir is None:
+        if catalogue.is_name(name) and reading.data_dir is None:
             print_stage(f"downloading {printable(name)} from the Hugging Face Hub")
         opened = catalogue.open_items(name, reading)
     with opened as items:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from inspect import signature
 from pathlib import Path
 from typing import Any, TypeAlias, TypeVar
 
@@ -20,6 +21,7 @@ from blindcal.store.run_store import RUN_FILE
 from blindcal.text import printable
 
 Decorator: TypeAlias = Callable[[Callable[..., Any]], Callable[..., Any]]
+T = TypeVar("T")
 PathOrPaths = TypeVar("PathOrPaths", Path, tuple[Path, ...])
 
 PATH = click.Path(path_type=Path)
@@ -39,6 +41,11 @@ def combined(*options: Decorator) -> Decorator:
         return command
 
     return decorate
+
+
+def taken(kind: Callable[..., T], given: dict[str, Any]) -> T:
+    """A record of those options that are named as its fields, which are taken out of ``given``."""
+    return kind(**{name: given.pop(name) for name in signature(kind).parameters if name in given})
 
 
 def with_line_breaks(_: click.Context, __: click.Parameter, text: str | None) -> str | None:

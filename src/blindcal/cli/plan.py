@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +18,7 @@ from blindcal.methods import FITTED, METHODS, SIMULABLE
 from blindcal.planning import shapes
 from blindcal.planning.plan import (
     FIGURE_BUDGETS,
+    LATENCY,
     Plan,
     PlanGoal,
     PlanInputs,
@@ -121,12 +122,9 @@ def command(
     batch_price: float,
     batch: bool,
     latency: float | None,
-    concurrency: int,
-    rpm: float | None,
-    tpm: float | None,
     figure: Path | None,
     as_json: bool,
-    **prompt: Any,
+    **chosen: Any,
 ) -> None:
     """Predict the cost and the precision of an audit; no query is sent.
 
@@ -152,7 +150,9 @@ def command(
     if items is not None and tokens is not None:
         raise click.UsageError("--tokens is for plans without a file: those of a file are counted")
     assumed = _assumed(shape_name)
-    settings = Settings(model=model or "unknown", **prompt)
+    seconds = latency or assumed.latency
+    throughput = replace(options.taken(Throughput, chosen), latency=seconds or LATENCY)
+    settings = Settings(model=model or "unknown", **chosen)
     size, counted = (None, None) if items is None else _measure(items, settings)
     if size is not None and sample is not None and sample > size:
         raise click.UsageError(f"--sample {sample:,}: the file holds {size:,}")
@@ -162,25 +162,25 @@ def command(
         level,
         counted or (assumed.tokens if tokens is None else TokenCount(tokens)),
         options.prices(price_in, price_out, batch_price, settings),
-        Throughput(latency or assumed.latency or Throughput().latency, concurrency, rpm, tpm),
+        throughput,
         batch,
     )
-    chosen = method or assumed.method
+    wanted = method or assumed.method
     given = sample or size
     n = given or assumed.items or USUAL_ITEMS
     if half_width is not None or power is not None:
         most = {} if given is None else {"most": n}
         budgets = None if queries is None else [queries]
-        found = choices(inputs, PlanGoal(half_width, power), [chosen], budgets, **most)
+        found = choices(inputs, PlanGoal(half_width, power), [wanted], budgets, **most)
         if not found:
-            best = inputs.plan(chosen, n, queries or METHODS[chosen].plan_budgets[-1])
+            best = inputs.plan(wanted, n, queries or METHODS[wanted].plan_budgets[-1])
             raise click.ClickException(_out_of_reach(best, half_width))
         _print_choices(found, inputs, as_json)
         best = found[0]
     else:
-        best = inputs.plan(chosen, n, queries or METHODS[chosen].queries)
+        best = inputs.plan(wanted, n, queries or METHODS[wanted].queries)
         guess = "" if given else _guess(assumed)
-        _print_plan(best, inputs, guess, as_json, latency_known=bool(latency or assumed.latency))
+        _print_plan(best, inputs, guess, as_json, latency_known=bool(seconds))
     if figure is not None:
         _draw(inputs, given, best, figure, as_json)
 

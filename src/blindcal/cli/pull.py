@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import click
-from tqdm import tqdm
 
 from blindcal.endpoints import model_file as models
+from blindcal.progress_bar import count_bar
 
 
 @click.command("pull")
@@ -26,10 +26,5 @@ def command() -> None:
 
 def pull_with_progress() -> Path:
     """Download the default model, or find it in the cache, with a progress bar."""
-    with tqdm(total=models.SIZE, unit="B", unit_scale=True, desc=models.NAME, leave=False) as bar:
-
-        def progress(done: int, total: int) -> None:
-            bar.total, bar.n = total, done
-            bar.refresh()
-
+    with count_bar(total=models.SIZE, unit="B", unit_scale=True, desc=models.NAME) as progress:
         return models.pull(progress)

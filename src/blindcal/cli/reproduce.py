@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -14,13 +14,11 @@ from blindcal.auditing.limits import Limits
 from blindcal.cli import INTERRUPTED, options
 from blindcal.cli.console import error_text, print_stage, print_warning
 from blindcal.cli.param_types import BUDGETS
-from blindcal.cli.score import score_progress
 from blindcal.errors import ConfigError
 from blindcal.items import catalogue
 from blindcal.items.score_files import stem
 from blindcal.planning.plan import PROBE_QUERIES
-from blindcal.progress_bar import ProgressBar
-from blindcal.records import Semantics
+from blindcal.progress_bar import ProgressBar, count_bar
 from blindcal.reproduce import from_endpoint, sources, table
 from blindcal.reproduce.cells import TABLE_METHODS, Cache, CellSelection, compute
 from blindcal.reproduce.sources import Source
@@ -159,16 +157,15 @@ def command(
     if dry_run:
         _print_queries(settings, wanted)
         return
-    stage = _ignore if quiet else print_stage
     for address in {each.endpoint.base_url: each.endpoint for each in settings.values()}.values():
         options.check_key(address, begun=(out / "runs").exists())
     try:
         paths = sources.find(list(files)) if files else []
         for model in transformers:
             local = Settings(model=model, base_url=base_url, **chosen)
-            paths += [_score(one, local, out, stage, quiet) for one in data]
+            paths += [_score(one, local, out, quiet) for one in data]
         known = _read_sources(paths, chosen, quiet)
-        columns, notes = _endpoint_columns(settings, known, wanted, out, concurrency, stage, quiet)
+        columns, notes = _endpoint_columns(settings, known, wanted, out, concurrency, quiet)
         columns = _file_columns(known, wanted, Cache(cache or out / "cache"), jobs, quiet) + columns
     except KeyboardInterrupt:
         click.echo("interrupted; what was computed or asked is kept: the same command goes on", err=True)
@@ -186,10 +183,6 @@ def command(
         click.echo(f"everything is in {written}", err=True)
 
 
-def _ignore(_: str) -> None:
-    """Print nothing."""
-
-
 def _addresses(models: tuple[str, ...], base_url: str) -> dict[str, str]:
     """The URL of each model: its own (NAME@URL), or the common one."""
     found: dict[str, str] = {}
@@ -203,19 +196,19 @@ def _addresses(models: tuple[str, ...], base_url: str) -> dict[str, str]:
     return found
 
 
-def _score(one: str, settings: Settings, out: Path, stage: Callable[[str], None], quiet: bool) -> Path:
+def _score(one: str, settings: Settings, out: Path, quiet: bool) -> Path:
     """The score file of a model loaded here on a data set."""
     model = settings.endpoint.model
     name = Path(model).stem if Path(model).exists() else model
     path = out / "scores" / f"{file_name(name, _set_name(one))}.csv"
-    with score_progress(quiet=quiet) as progress:
+    stage = None if quiet else print_stage
+    with count_bar(unit="item", disable=quiet or None) as progress:
         complete_scores(one, settings, path, HfSettings(), stage=stage, progress=progress)
     return path
 
 
 def _read_sources(paths: list[Path], chosen: Mapping[str, Any], quiet: bool) -> dict[str, Source]:
     """The files by the names of their model and data set."""
-    semantics: Semantics = chosen["semantics"]
     found: dict[str, Source] = {}
     for path in tqdm(paths, unit="file", leave=False, delay=2, disable=quiet or None):
         one = sources.read(path, positive=chosen["positive"], negative=chosen["negative"])
@@ -225,7 +218,7 @@ def _read_sources(paths: list[Path], chosen: Mapping[str, Any], quiet: bool) -> 
                 f"{path}: a second file of {one.name}; files are named MODEL__DATASET.csv, and the last two "
                 "underscores separate the names"
             )
-        found[key] = one.spelled("max") if semantics == "max" else one
+        found[key] = one.spelled("max") if chosen["semantics"] == "max" else one
     return found
 
 
@@ -235,13 +228,13 @@ def _endpoint_columns(
     wanted: CellSelection,
     out: Path,
     concurrency: int,
-    stage: Callable[[str], None],
     quiet: bool,
 ) -> tuple[list[Column], list[str]]:
     """The columns of endpoints, and notes on what failed; their oracles are taken out of ``known``."""
     columns, notes = [], list[str]()
     for (model, one), each in settings.items():
-        stage(f"{printable(model)} on {printable(one)}")
+        if not quiet:
+            print_stage(f"{printable(model)} on {printable(one)}")
         name = _set_name(one)
         with ProgressBar(disable=quiet or None) as bar:
             column, failures = from_endpoint.measure(
@@ -253,7 +246,7 @@ def _endpoint_columns(
                 oracle=known.pop(file_name(model, name), None),
                 limits=Limits(concurrency),
                 progress=bar,
-                stage=bar.wrap_print(stage),
+                stage=None if quiet else bar.wrap_print(print_stage),
             )
         columns.append(column)
         notes += map(error_text, failures)
@@ -264,13 +257,8 @@ def _file_columns(
     known: Mapping[str, Source], wanted: CellSelection, cache: Cache, jobs: int | None, quiet: bool
 ) -> list[Column]:
     work = [(one, wanted) for one in known.values()]
-    with tqdm(unit="cell", delay=2, disable=quiet or None, leave=False) as bar:
-
-        def show(done: int, total: int) -> None:
-            bar.total = total
-            bar.update(done - bar.n)
-
-        found = compute(work, cache, jobs=jobs or min(MOST_JOBS, os.cpu_count() or 1), progress=show)
+    with count_bar(unit="cell", delay=2, disable=quiet or None) as progress:
+        found = compute(work, cache, jobs=jobs or min(MOST_JOBS, os.cpu_count() or 1), progress=progress)
     return [table.column_of(one, cells, wanted.bins) for (one, _), cells in zip(work, found, strict=True)]
 
 

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import click
-from tqdm import tqdm
 
 from blindcal.cli import options
 from blindcal.items import catalogue
+from blindcal.progress_bar import count_bar
 from blindcal.scoring.hf import HfSettings
 from blindcal.scoring.logprobs import in_order
 from blindcal.scoring.score_items import score_items
@@ -46,15 +44,7 @@ from blindcal.text import printable
     "--batch-tokens", type=click.IntRange(1), help="Maximum number of tokens per batch for --transformers."
 )
 def command(
-    items: Path,
-    out: Path,
-    first: int | None,
-    concurrency: int,
-    transformers: bool,
-    device: str | None,
-    dtype: str,
-    batch_tokens: int | None,
-    **chosen: Any,
+    items: Path, out: Path, first: int | None, concurrency: int, transformers: bool, **chosen: Any
 ) -> None:
     """Write the hidden probability of the positive answer for each of ITEMS.
 
@@ -75,11 +65,12 @@ def command(
     Example:
       blindcal score boolq --out boolq-scores.csv --model llama --base-url http://127.0.0.1:8080/v1
     """
+    hf_settings = options.taken(HfSettings, chosen)
     settings = Settings(**chosen)
     catalogue.check_there(items)
     if not transformers:
         options.check_key(settings.endpoint)
-    with score_progress() as progress:
+    with count_bar(unit="item", disable=None) as progress:
         scored = asyncio.run(
             score_items(
                 items,
@@ -87,23 +78,9 @@ def command(
                 out,
                 first=first,
                 concurrency=concurrency,
-                transformers=HfSettings(device, dtype, batch_tokens) if transformers else None,
+                transformers=hf_settings if transformers else None,
                 progress=progress,
             )
         )
     positive, negative = (f"{printable(token.text)!r} ({token.id})" for token in in_order(scored.targets)[:2])
     click.echo(f"{len(scored.done)} items in {out}; p compares {positive} with {negative}", err=True)
-
-
-@contextmanager
-def score_progress(*, quiet: bool = False) -> Iterator[Callable[[int, int], None]]:
-    """A progress bar that counts items."""
-    with tqdm(unit="item", leave=False, disable=quiet or None) as bar:
-
-        def show(done: int, total: int) -> None:
-            bar.total = total
-            if not bar.n:
-                bar.initial = done
-            bar.update(done - bar.n)
-
-        yield show

@@ -7,8 +7,9 @@ import shlex
 import signal
 import threading
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
-from typing import get_args
+from typing import Any, get_args
 
 import click
 
@@ -74,28 +75,13 @@ _OF_MODELS = {"model", "port", "context", "threads"}  # all other options are fo
 )
 @click.option("--fault-share", type=options.SHARE, default=0.1, help="Share of requests that meet the fault.")
 @options.seed_option("Random seed of jitter and faults.")
-@click.pass_context
 def command(
-    ctx: click.Context,
     model: Path | None,
-    port: int,
-    context: int,
-    threads: int,
     scores: Path | None,
     items: Path | None,
-    data_dir: str | None,
-    template: str | None,
-    positive: str | None,
-    negative: str | None,
     texts: Path | None,
-    logprobs: bool,
-    jitter: float,
-    clamp: float | None,
     ignore_bias: bool,
-    latency: float,
-    fault: replay.Fault | None,
-    fault_share: float,
-    seed: int,
+    **chosen: Any,
 ) -> None:
     """Serve MODEL, a GGUF file, as an OpenAI-compatible API on 127.0.0.1 until Ctrl-C.
 
@@ -111,33 +97,28 @@ def command(
     """
     if (scores is None) != (items is None) or (scores is not None and model is not None):
         raise ConfigError("a replay needs --scores and --items together, and no MODEL")
+    server_settings = options.taken(local.ServerSettings, chosen)
     if scores is None or items is None:
-        _refuse_replay_options(ctx)
-        with local.serve(model, local.ServerSettings(port, context, threads)) as served:
+        _refuse_replay_options()
+        with local.serve(model, server_settings) as served:
             _wait(served.base_url, served.model, lambda: served.alive)
         return
-    behaviour = replay.Behaviour(
-        bias="ignored" if ignore_bias else "honoured",
-        clamp=clamp,
-        jitter=jitter,
-        logprobs=logprobs,
-        latency=latency,
-        fault=fault,
-        fault_share=fault_share,
-        seed=seed,
+    behaviour = replace(
+        options.taken(replay.Behaviour, chosen), bias="ignored" if ignore_bias else "honoured"
     )
-    settings = Settings(
-        model="replay", template=template, data_dir=data_dir, positive=positive, negative=negative
-    )
+    settings = Settings(model="replay", **chosen)
     with catalogue.open_items(items, settings.prompt) as questions:
         words = settings.resolved(len(questions), questions.words).answer_words
         recording = Recording.load(scores, positive=words[0], negative=words[1])
         spoken = None if texts is None else RecordedTexts.load(texts, words)
-        with replay.running(recording, questions, behaviour, port=port, spoken=spoken) as server:
+        with replay.running(
+            recording, questions, behaviour, port=server_settings.port, spoken=spoken
+        ) as server:
             _wait(server.base_url, recording.name, lambda: True)
 
 
-def _refuse_replay_options(ctx: click.Context) -> None:
+def _refuse_replay_options() -> None:
+    ctx = click.get_current_context()
     for option in ctx.command.params:
         if option.name is None or option.name in _OF_MODELS:
             continue

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import click
 import numpy as np
@@ -13,7 +14,6 @@ from tqdm import tqdm
 from blindcal.cli import options
 from blindcal.items.score_files import read_scores
 from blindcal.methods import ESTIMATOR_CHOICES, SIMULABLE
-from blindcal.records import FloatArray, IntArray
 from blindcal.simulation.simulate import Simulation, generate, simulate
 from blindcal.text import printable
 
@@ -51,15 +51,13 @@ from blindcal.text import printable
 def command(
     scores: tuple[Path, ...],
     methods: tuple[str, ...],
-    estimator: str,
-    queries: float,
-    bins: int,
     repeats: int,
     seed: int,
     generated: int | None,
     positive: str | None,
     negative: str | None,
     as_json: bool,
+    **design: Any,
 ) -> None:
     """Run methods against known probabilities, which answer exactly as an opaque endpoint would.
 
@@ -77,58 +75,24 @@ def command(
     if (positive is None) != (negative is None):
         raise click.UsageError("--positive and --negative go together")
     words = None if positive is None or negative is None else (positive, negative)
-    sets = [_load(path, words) for path in scores]
+    loaded = [(printable(str(path), 200), read_scores(path, words=words)) for path in scores]
+    sets = [(name, one.labels, one.p) for name, one in loaded]
     if generated is not None:
-        sets.append(_KnownSet(f"generated {generated:,}", *generate(generated, seed)))
+        sets.append((f"generated {generated:,}", *generate(generated, seed)))
     rows: list[tuple[str, Simulation]] = []
     total = len(sets) * max(1, len(methods)) * repeats
     with tqdm(total=total, unit="audit", leave=False, delay=2, disable=None) as bar:
-        for one in sets:
+        for name, labels, p in sets:
             for method in methods or ("latent",):
                 found = simulate(
-                    method,
-                    one.labels,
-                    one.p,
-                    estimator=estimator,
-                    queries=queries,
-                    bins=bins,
-                    repeats=repeats,
-                    seed=seed,
-                    on_repeat=bar.update,
+                    method, labels, p, repeats=repeats, seed=seed, on_repeat=bar.update, **design
                 )
-                rows.append((one.name, found))
+                rows.append((name, found))
                 if as_json:
                     bar.clear()
-                    click.echo(json.dumps(_record(one.name, found)))
+                    click.echo(json.dumps({"file": name, **asdict(found), "mae": found.mae}))
     if not as_json:
         click.echo(_table(rows))
-
-
-@dataclass(frozen=True)
-class _KnownSet:
-    """Items whose probabilities are known."""
-
-    name: str
-    labels: IntArray
-    p: FloatArray
-
-
-def _load(path: Path, words: tuple[str, str] | None) -> _KnownSet:
-    scores = read_scores(path, words=words)
-    return _KnownSet(printable(str(path), 200), scores.labels, scores.p)
-
-
-def _record(name: str, found: Simulation) -> dict[str, object]:
-    return {
-        "file": name,
-        "n": found.n,
-        "method": found.method,
-        "estimator": found.estimator,
-        "queries": found.queries,
-        "oracle": found.oracle,
-        "estimates": list(found.estimates),
-        "mae": found.mae,
-    }
 
 
 def _table(rows: list[tuple[str, Simulation]]) -> str:

@@ -76,10 +76,6 @@ _COLUMNS = ("precision", "recall", "accuracy", "positive_rate")
 @options.json_option()
 def command(
     runs: tuple[Path, ...],
-    precision: float | None,
-    recall: float | None,
-    cost_fp: float | None,
-    cost_fn: float | None,
     confidence: float,
     estimate: bool,
     decisions: int | None,
@@ -87,6 +83,7 @@ def command(
     resamples: int,
     snippet: str | None,
     as_json: bool,
+    **goal: float | None,
 ) -> None:
     """Choose a decision threshold from a finished audit, and print the request that applies it.
 
@@ -107,9 +104,9 @@ def command(
       1  no threshold reaches the goal, or the run cannot be read
       2  a wrong command line
     """
-    if (cost_fp is None) != (cost_fn is None):
+    if (goal["cost_fp"] is None) != (goal["cost_fn"] is None):
         raise click.UsageError("--cost-fp and --cost-fn go together")
-    goals = sum(value is not None for value in (precision, recall, cost_fp))
+    goals = sum(goal[name] is not None for name in ("precision", "recall", "cost_fp"))
     if goals > 1:
         raise click.UsageError("give only one of --precision, --recall, or --cost-fp with --cost-fn")
     if not goals and (snippet is not None or decisions is not None):
@@ -123,7 +120,6 @@ def command(
     if not goals:
         _print_all(fit.operating_at(THRESHOLDS), level, as_json)
         return
-    goal = {"precision": precision, "recall": recall, "cost_fp": cost_fp, "cost_fn": cost_fn}
     chosen = fit.choose_threshold(
         **goal, confidence=None if estimate else confidence, max_shift=run.max_shift
     )
