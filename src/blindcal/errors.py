@@ -18,7 +18,7 @@ BlindcalError
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Self
+from typing import Any, Self
 
 
 def python_option(name: str, value: object) -> str:
@@ -78,15 +78,9 @@ class RetryableError(EndpointError):
     """May succeed if asked again; ``retry_after`` is the server's own word on when, in seconds."""
 
     def __init__(
-        self,
-        message: str,
-        *,
-        remedy: str = "",
-        options: Mapping[str, object] | None = None,
-        retry_after: float | None = None,
-        throttled: bool = False,
+        self, message: str, *, retry_after: float | None = None, throttled: bool = False, **told: Any
     ) -> None:
-        super().__init__(message, remedy=remedy, options=options)
+        super().__init__(message, **told)
         self.retry_after = retry_after
         self.throttled = throttled
 

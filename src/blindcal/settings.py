@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import math
-from dataclasses import MISSING, asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, fields, replace
 from typing import Any
 
 import msgspec
@@ -39,11 +39,6 @@ class PromptSettings(RecordFormat):
     semantics: Semantics = "pair"
     instruction: str | None = None
     keep_prompts: bool = True
-
-    @property
-    def words(self) -> tuple[str, str]:
-        """The positive and the negative answer word."""
-        return self.positive or DEFAULT_WORDS[0], self.negative or DEFAULT_WORDS[1]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -156,11 +151,11 @@ class Settings:
                 hint = f"; did you mean {near[0]!r}?" if near else ""
                 raise ConfigError(f"{name!r} is not a setting{hint}")
             changed[_PART_OF[name]][name] = value
+        if "endpoint" not in parts:
+            if "model" not in options:
+                raise ConfigError("a model is required: model='...' names the one to audit")
+            changed["endpoint"].setdefault("base_url", OPENAI)
         for name, kind in _PARTS.items():
-            if name == "endpoint" and name not in parts:
-                changed[name] = {"base_url": OPENAI, **changed[name]}
-                if "model" not in changed[name]:
-                    raise ConfigError("a model is required: model='...' names the one to audit")
             part = replace(parts[name], **changed[name]) if name in parts else kind(**changed[name])
             object.__setattr__(self, name, part)
         role = "prompt" if self.endpoint.api == "completions" else "user"
@@ -172,23 +167,19 @@ class Settings:
             )
 
     def __repr__(self) -> str:
-        usual = {"role": self.prompt.role, "base_url": OPENAI}
-        values = [
-            (field, getattr(getattr(self, part), field.name))
-            for part, kind in _PARTS.items()
-            for field in fields(kind)
-        ]
-        shown = [
-            f"{field.name}={value!r}"
-            for field, value in values
-            if value != usual.get(field.name, _default(field))
-        ]
+        usual = {**Settings(model=None)._flat, "role": self.prompt.role}
+        shown = [f"{name}={value!r}" for name, value in self._flat.items() if value != usual[name]]
         text = f"Settings({', '.join(shown)})"
         return text if len(text) <= 200 else text[:196] + "...)"
 
     def replace(self, **options: Any) -> Settings:
         """These settings with some options changed."""
         return Settings(**{**{name: getattr(self, name) for name in _PARTS}, **options})
+
+    @property
+    def _flat(self) -> dict[str, Any]:
+        """The options of all parts by their own names."""
+        return {name: value for part in _PARTS for name, value in asdict(getattr(self, part)).items()}
 
     @property
     def estimator_name(self) -> EstimatorName:
@@ -203,7 +194,7 @@ class Settings:
     @property
     def answer_words(self) -> tuple[str, str]:
         """The positive and the negative answer word."""
-        return self.prompt.words
+        return self.prompt.positive or DEFAULT_WORDS[0], self.prompt.negative or DEFAULT_WORDS[1]
 
     def resolved(self, n: int, words: tuple[str, str] | None = None, *, budgeted: bool = False) -> Settings:
         """With the defaults filled in that depend on the method, the number of items and their own words.
@@ -240,13 +231,8 @@ class Settings:
             *(() if self.design.method == "blind" else ("bins",)),
             *(() if self.design.batch else ("batch",)),  # runs begun before there were batches go on
         }
-        flat = {name: value for part in _PARTS for name, value in asdict(getattr(self, part)).items()}
-        shaping = {name: value for name, value in flat.items() if name not in free}
+        shaping = {name: value for name, value in self._flat.items() if name not in free}
         return plain({**shaping, "items": len(items), "items_digest": items.digest})
-
-
-def _default(field: Any) -> object:
-    return field.default_factory() if field.default_factory is not MISSING else field.default
 
 
 def _check(name: str, value: object, holds: bool, rule: str) -> None:

@@ -13,11 +13,12 @@ from blindcal.auditing.batch_sender import Polling
 from blindcal.auditing.limits import Limits
 from blindcal.cli import INTERRUPTED, options
 from blindcal.cli.console import error_text, print_error, print_field, print_stage
+from blindcal.cli.plan import cost_text, tokens_text
 from blindcal.cli.result_summary import print_result
 from blindcal.cli.status import batch_record
 from blindcal.errors import PendingError, UnfitError
 from blindcal.items import catalogue
-from blindcal.methods import ESTIMATOR_CHOICES, METHODS
+from blindcal.methods import METHODS
 from blindcal.planning.next_dollar import MOST_QUERIES
 from blindcal.planning.plan import PROBE_QUERIES, Plan, plan_audit
 from blindcal.progress_bar import ProgressBar
@@ -48,13 +49,7 @@ LONGEST_POLL = 60.0  # seconds between two looks at a batch
     default="latent",
     help="Method that asks and estimates; see above.",
 )
-@click.option(
-    "--estimator",
-    type=click.Choice(ESTIMATOR_CHOICES),
-    default="own",
-    help="Estimator that reads the answers: the method's own, or the maximum likelihood of latent; may be "
-    "changed for a finished run.",
-)
+@options.estimator_option("; may be changed for a finished run")
 @click.option(
     "--instruction",
     callback=options.with_line_breaks,
@@ -232,16 +227,8 @@ def command(
     context.exit(FINISHED if result.complete else STOPPED)
 
 
-command.help = (
-    (command.help or "")
-    .replace(
-        "{methods}",
-        "\n      ".join(
-            f"{name:11}  K={method.queries:g}  {method.answers}" for name, method in METHODS.items()
-        ),
-    )
-    .replace("{probe_queries}", str(PROBE_QUERIES))
-)
+_methods = [f"{name:11}  K={method.queries:g}  {method.answers}" for name, method in METHODS.items()]
+options.fill_help(command, methods="\n      ".join(_methods), probe_queries=PROBE_QUERIES)
 
 
 def _print_pending(pending: PendingError, folder: Path, as_json: bool, quiet: bool) -> None:
@@ -262,15 +249,13 @@ def _print_plan(plan: Plan, settings: Settings, max_cost: float | None, as_json:
     if as_json:
         click.echo(msgspec.json.encode(plan))
         return
-    about = "" if plan.counted else "about "
     through = ", through batches" if settings.design.batch else ""
     probe = f", and about {plan.probe_queries} for the probe" if plan.probe_queries else ""
     live = ", always live" if probe and settings.design.batch else ""
-    cost = "unknown: give --price-in and --price-out" if plan.cost is None else f"{about}${plan.cost:,.4f}"
     print_field("items", f"{plan.items:,}")
     print_field("queries", f"{plan.queries:,} by {settings.design.method}{through}{probe}{live}")
-    print_field("tokens", f"{about}{plan.prompt_tokens:,} in, {plan.completion_tokens:,} out")
-    print_field("cost", cost)
+    print_field("tokens", tokens_text(plan))
+    print_field("cost", cost_text(plan))
     if max_cost is not None and plan.cost:
         print_field("budget", f"${max_cost:g} {_budget_effect(plan, plan.cost, settings, max_cost)}")
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import sys
 from pathlib import Path
 from typing import Any
@@ -17,7 +16,7 @@ from blindcal.report import check_summary
 from blindcal.results.check import CheckResult, check
 from blindcal.text import printable
 
-PASSED, FAILED, UNDECIDED = 0, 3, 4
+EXIT = {"failed": 3, "undecided": 4, "passed": 0}  # the worst first
 
 
 @click.command("check")
@@ -83,31 +82,24 @@ def command(
     if all(value is None for value in limits.values()):
         flags = ", ".join(command_line_option(name, ...) for name in limits)
         raise click.UsageError(f"give at least one limit: {flags}")
+    required = None if estimate else confidence
     checked = []
     for run in runs:
         if not estimate and sys.stderr.isatty():
             print_stage(f"{run}: refitting {resamples:,} times")
-        checked.append(
-            check(
-                run,
-                **limits,
-                confidence=None if estimate else confidence,
-                resamples=resamples,
-                partial=partial,
-            )
-        )
+        found = check(run, **limits, confidence=required, resamples=resamples, partial=partial)
+        checked.append(found)
         if as_json:
-            click.echo(json.dumps(_record(checked[-1])))
+            click.echo(json.dumps(_record(found)))
         else:
-            _print(checked[-1], partial)
+            _print(found, partial)
     if junit_file is not None:
         junit_file.write_bytes(check_summary.junit(checked))
-    if summary_file is not None and os.fspath(summary_file):
+    if summary_file is not None:
         with summary_file.open("a", encoding="utf-8") as file:
             file.write(check_summary.summary(checked))
-    outcomes = {run.outcome for run in checked}
-    status = FAILED if "failed" in outcomes else UNDECIDED if "undecided" in outcomes else PASSED
-    click.get_current_context().exit(status)
+    outcomes = [run.outcome for run in checked]
+    click.get_current_context().exit(next(status for one, status in EXIT.items() if one in outcomes))
 
 
 def _print(run: CheckResult, partial: bool) -> None:

@@ -36,7 +36,7 @@ def command(name: str | None, out: Path | None, n: int | None, as_json: bool, **
 
     \b
       boolq, mmlu               the paper's sets, from the Hugging Face Hub or from --data-dir
-      builtin                   {size:,} yes/no questions that ship with blindcal
+      builtin                   {size} yes/no questions that ship with blindcal
       hf:NAME[:CONFIG][@SPLIT]  any set on the Hub, or a folder in its layout, with --template
 
     Each line has the fields id, label and prompt. Depending on the set it also has group (items that belong
@@ -50,8 +50,8 @@ def command(name: str | None, out: Path | None, n: int | None, as_json: bool, **
     Examples:
       blindcal items boolq --out boolq.jsonl
       blindcal items hf:nyu-mll/glue:rte@validation --out rte.jsonl \\
-        --template "{{sentence1}}\\nDoes it follow that: {{sentence2}} Answer Yes or No." \\
-        --label-map '{{"entailment": 1, "not_entailment": 0}}'
+        --template "{sentence1}\\nDoes it follow that: {sentence2} Answer Yes or No." \\
+        --label-map '{"entailment": 1, "not_entailment": 0}'
     """
     if name is None:
         _list(as_json)
@@ -76,9 +76,7 @@ def command(name: str | None, out: Path | None, n: int | None, as_json: bool, **
             click.echo(f"{len(items):,} questions in {out}{answers}", err=True)
 
 
-command.help = (command.help or "").format(
-    size=catalogue.BUILTIN_SIZE, families=", ".join(catalogue.FAMILIES)
-)
+options.fill_help(command, size=f"{catalogue.BUILTIN_SIZE:,}", families=", ".join(catalogue.FAMILIES))
 
 
 @contextlib.contextmanager

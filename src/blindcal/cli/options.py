@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from dataclasses import replace
 from inspect import signature
 from pathlib import Path
 from typing import Any, TypeAlias, TypeVar
@@ -15,6 +16,7 @@ from blindcal.cli.param_types import JSON_OBJECT, TOKEN_IDS, FiniteRange
 from blindcal.endpoints import http
 from blindcal.endpoints.http import OPENAI, Address
 from blindcal.errors import StoreError
+from blindcal.methods import ESTIMATOR_CHOICES
 from blindcal.prices import Prices, list_prices
 from blindcal.settings import Settings
 from blindcal.store.run_store import RUN_FILE
@@ -48,6 +50,12 @@ def taken(kind: Callable[..., T], given: dict[str, Any]) -> T:
     return kind(**{name: given.pop(name) for name in signature(kind).parameters if name in given})
 
 
+def fill_help(command: click.Command, **values: object) -> None:
+    """Put what the code knows into the help of a command, where that says ``{name}``."""
+    for name, value in values.items():
+        command.help = (command.help or "").replace(f"{{{name}}}", str(value))
+
+
 def with_line_breaks(_: click.Context, __: click.Parameter, text: str | None) -> str | None:
     """A shell passes ``\\n`` on as two characters; here they are one."""
     return None if text is None else text.replace("\\n", "\n").replace("\\t", "\t")
@@ -56,7 +64,7 @@ def with_line_breaks(_: click.Context, __: click.Parameter, text: str | None) ->
 def existing_runs(_: click.Context, __: click.Parameter, given: PathOrPaths) -> PathOrPaths:
     """Refuse a run that does not exist, and name those that do."""
     for path in given if isinstance(given, tuple) else (given,):
-        if not Path(path).exists():
+        if not path.exists():
             here = sorted(str(one.parent) for one in Path("runs").glob(f"*/{RUN_FILE}"))
             shown = ", ".join(printable(one, 80) for one in here[:5]) + (", ..." if len(here) > 5 else "")
             hint = f"existing runs: {shown}" if here else "'blindcal audit' creates one, by default in runs/"
@@ -236,6 +244,17 @@ resamples_option = click.option(
 )
 
 
+def estimator_option(note: str = "") -> Decorator:
+    """Who reads the answers."""
+    return click.option(
+        "--estimator",
+        type=click.Choice(ESTIMATOR_CHOICES),
+        default="own",
+        help="Estimator that reads the answers: the method's own, or the maximum likelihood of latent"
+        f"{note}.",
+    )
+
+
 def seed_option(sets: str = "Random seed of the design.") -> Decorator:
     """A random seed."""
     return click.option("--seed", type=click.IntRange(0), default=0, help=sets)
@@ -309,7 +328,7 @@ def prices(
     if settings.endpoint.base_url.rstrip("/") != OPENAI:
         return None
     listed = list_prices(settings.endpoint.model)
-    return None if listed is None else Prices(listed.input, listed.output, batch_price)
+    return None if listed is None else replace(listed, batch=batch_price)
 
 
 # The API key
@@ -318,12 +337,8 @@ def prices(
 def check_key(address: Address, *, begun: bool = False) -> None:
     """Report a missing API key before anything else is done, where that is likely to matter.
 
-    Where a run is ``begun``, it may need nothing more of the endpoint, and this is a warning.
-
-    Raises
-    ------
-    ConfigError
-        If nothing is begun yet and the endpoint answers nothing without a key.
+    It is an error if the endpoint answers nothing without one, unless a run is ``begun``: that may need
+    nothing more of the endpoint.
     """
     name = printable(address.api_key_env, 80)
     if not begun:

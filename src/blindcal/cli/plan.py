@@ -267,16 +267,12 @@ def _print_plan(plan: Plan, inputs: PlanInputs, guess: str, as_json: bool, *, la
         return
     expected = plan.forecast
     assert expected is not None
-    about = "" if plan.counted else "about "
-    tokens = "unknown: give a file of items, or --tokens for one prompt"
-    if plan.prompt_tokens is not None and plan.completion_tokens is not None:
-        tokens = f"{about}{plan.prompt_tokens:,} in, {plan.completion_tokens:,} out"
     latency = f"{inputs.throughput.latency:.2g} s per reply{'' if latency_known else ', assumed'}"
     fields = {
         "items": f"{plan.items:,}{guess}",
         "queries": f"{plan.queries:,} by {expected.method}, and about {plan.probe_queries} for the probe",
-        "tokens": tokens,
-        "cost": _cost(plan, about),
+        "tokens": tokens_text(plan),
+        "cost": cost_text(plan),
         "time": f"about {_duration(plan.seconds)} "
         f"({inputs.throughput.concurrency} concurrent requests, {latency})",
         "if it is": f"{inputs.shape.name}: ECE {expected.ece:.4f}",
@@ -312,9 +308,18 @@ def _print_choices(found: tuple[Plan, ...], inputs: PlanInputs, as_json: bool) -
         click.echo("cost unknown: give --price-in and --price-out, and a file of items or --tokens")
 
 
-def _cost(plan: Plan, about: str) -> str:
+def tokens_text(plan: Plan) -> str:
+    """How many tokens a plan takes, as far as that is known."""
+    if plan.prompt_tokens is None:
+        return "unknown: give a file of items, or --tokens for one prompt"
+    about = "" if plan.counted else "about "
+    return f"{about}{plan.prompt_tokens:,} in, {plan.completion_tokens:,} out"
+
+
+def cost_text(plan: Plan) -> str:
+    """What a plan costs, as far as that is known."""
     if plan.cost is not None:
-        return f"{about}${plan.cost:,.4f}"
+        return f"{'' if plan.counted else 'about '}${plan.cost:,.4f}"
     return "unknown: give --price-in and --price-out" + ("" if plan.prompt_tokens else ", and the tokens")
 
 

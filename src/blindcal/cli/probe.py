@@ -71,7 +71,7 @@ def command(items: Path, as_json: bool, **chosen: Any) -> None:
     click.get_current_context().exit(EXIT[found.verdict])
 
 
-command.help = (command.help or "").replace("{probe_queries}", str(PROBE_QUERIES))
+options.fill_help(command, probe_queries=PROBE_QUERIES)
 
 
 def _print(found: EndpointProbe) -> None:

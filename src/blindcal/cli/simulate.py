@@ -13,7 +13,7 @@ from tqdm import tqdm
 
 from blindcal.cli import options
 from blindcal.items.score_files import read_scores
-from blindcal.methods import ESTIMATOR_CHOICES, SIMULABLE
+from blindcal.methods import SIMULABLE
 from blindcal.simulation.simulate import Simulation, generate, simulate
 from blindcal.text import printable
 
@@ -27,12 +27,7 @@ from blindcal.text import printable
     type=click.Choice(SIMULABLE),
     help="Method to run; repeat to compare several.  [default: latent]",
 )
-@click.option(
-    "--estimator",
-    type=click.Choice(ESTIMATOR_CHOICES),
-    default="own",
-    help="Estimator that reads the answers: the method's own, or the maximum likelihood of latent.",
-)
+@options.estimator_option()
 @options.queries_option(1.0)
 @options.bins_option(5)
 @click.option(
