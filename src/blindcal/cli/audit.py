@@ -68,8 +68,7 @@ LONGEST_POLL = 60.0  # seconds between two looks at a batch
 @options.resamples_option
 @options.seed_option()
 @options.send_seed_option
-@options.offset_option
-@options.limit_option
+@options.bias_options
 @click.option(
     "--out",
     type=options.FOLDER,

@@ -227,14 +227,14 @@ answer_options = combined(token_options, semantics_option)
 
 # Design and estimation
 
-offset_option = click.option(
-    "--offset",
-    type=float,
-    default=50.0,
-    help="Bias added to both answers, so that the model says nothing else.",
-)
-limit_option = click.option(
-    "--limit", type=float, default=100.0, help="Largest bias that the service accepts."
+bias_options = combined(
+    click.option(
+        "--offset",
+        type=float,
+        default=50.0,
+        help="Bias added to both answers, so that the model says nothing else.",
+    ),
+    click.option("--limit", type=float, default=100.0, help="Largest bias that the service accepts."),
 )
 level_option = click.option(
     "--level", type=INNER_SHARE, default=0.95, help="Confidence level of the intervals."

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from typing import Any, Generic, TypeVar
+from typing import Any, TypeVar
 
 import click
 import msgspec
@@ -28,7 +28,7 @@ class FiniteRange(click.FloatRange):
         return found
 
 
-class Parsed(click.ParamType[T], Generic[T]):
+class Parsed(click.ParamType[T]):
     """What ``parse`` reads from the text of an option; help shows ``name`` for it."""
 
     def __init__(self, name: str, parse: Callable[[str], T]) -> None:

@@ -34,8 +34,7 @@ _ADVICE = {
 @options.answer_options
 @options.prompt_options
 @options.field_options
-@options.offset_option
-@options.limit_option
+@options.bias_options
 @options.seed_option("Random seed that chooses the items to ask.")
 @options.json_option("Print the findings as one JSON object.")
 def command(items: Path, as_json: bool, **chosen: Any) -> None:

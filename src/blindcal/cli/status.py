@@ -58,10 +58,12 @@ def _status(path: Path) -> dict[str, Any]:
         probed: dict[str, int] = ready.get("spent") or asdict(store.asides_usage())
         batches = store.batches()
     asked = sum(len(one) for one in rounds)
+    under_way = sum(not batch.ended for batch in batches)
     finished = path.with_name(RESULT_FILE)
-    found: dict[str, Any] = {
+    result = AuditResult.load(finished) if finished.is_file() else None
+    return {
         "run": str(path),
-        "state": _state(path, asked, usage.queries, finished, sum(not batch.ended for batch in batches)),
+        "state": _state(path, result is not None and 0 < asked == usage.queries, under_way),
         **{name: settings.get(name) for name in ("model", "base_url", "method", "queries", "seed")},
         "items": settings.get("items", 0),
         "verdict": (ready.get("probe") or {}).get("verdict"),
@@ -69,13 +71,10 @@ def _status(path: Path) -> dict[str, Any]:
         "asked": asked,
         "usage": asdict(usage),
         "probe": probed,
-        "result": None,
+        "result": result
+        and {"ece": asdict(result.ece), "created": result.created, "complete": result.complete},
         "batches": [batch_record(batch) for batch in batches],
     }
-    if finished.is_file():
-        result = AuditResult.load(finished)
-        found["result"] = {"ece": asdict(result.ece), "created": result.created, "complete": result.complete}
-    return found
 
 
 def _fields(found: dict[str, Any]) -> dict[str, Any]:
@@ -139,12 +138,10 @@ def _batch_line(batch: dict[str, Any]) -> str:
     return f"{name}: {status}, {batch['answers']:,} answers to {batch['queries']:,} queries{message}"
 
 
-def _state(path: Path, asked: int, answered: int, finished: Path, under_way: int) -> str:
+def _state(path: Path, finished: bool, under_way: int) -> str:
     if in_use(path):
         return "running"
     if under_way:
         noun = "batch" if under_way == 1 else "batches"
         return f"{under_way} {noun} with the provider; its audit command collects"
-    if finished.is_file() and asked and asked == answered:
-        return "finished"
-    return "not running; its audit command goes on with it"
+    return "finished" if finished else "not running; its audit command goes on with it"

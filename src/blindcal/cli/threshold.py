@@ -204,9 +204,8 @@ def _print(
         f"{point.threshold:.4f}: the answer is {positive!r} where its probability is at least this",
     )
     print_field("promise", _promise(chosen, goal))
-    print_field("precision", f"{point.precision:.4f}")
-    print_field("recall", f"{point.recall:.4f}")
-    print_field("accuracy", f"{point.accuracy:.4f}")
+    for name in ("precision", "recall", "accuracy"):
+        print_field(name, f"{getattr(point, name):.4f}")
     print_field("positive", f"{point.positive_rate:.4f} of all decisions")
     if chosen.expected_cost is not None:
         print_field("cost", f"{chosen.expected_cost:.4f} per decision")
