@@ -17,13 +17,12 @@ from concurrent.futures import Future
 from pathlib import Path
 from typing import Any, TypeVar
 
-from blindcal.auditing.batch_sender import Polling, batch_send
+from blindcal.auditing.batch_sender import Polling, ask_in_batches
 from blindcal.auditing.budget import check_affords_probe
-from blindcal.auditing.canaries import Canaries
 from blindcal.auditing.conclude import conclude, write_files
 from blindcal.auditing.job import Job, Send
 from blindcal.auditing.limits import Limits
-from blindcal.auditing.live_sender import live_send
+from blindcal.auditing.live_sender import ask_live
 from blindcal.auditing.prepare import Prepared, prepare
 from blindcal.auditing.session import Session, begin
 from blindcal.auditing.strategy import choose_strategy
@@ -240,10 +239,11 @@ def _sender(
         session.stop,
     )
     if batches is None:
-        return live_send(job, endpoint)
-    checked = prepared.bias_acts and METHODS[session.settings.design.method].biased
-    canaries = Canaries.among(len(session.items), prepared.max_shift) if checked else None
-    return batch_send(job, batches, canaries, polling, session.tell)
+        return lambda design, planned: ask_live(design, job, endpoint, planned=planned)
+    check_bias = prepared.bias_acts and METHODS[session.settings.design.method].biased
+    return lambda design, planned: ask_in_batches(
+        design, job, batches, planned=planned, check_bias=check_bias, polling=polling, stage=session.tell
+    )
 
 
 def _stopped_early(session: Session, prepared: Prepared, why: str) -> NotIdentifiedError:

@@ -9,28 +9,26 @@ note that it is finished are one transaction.
 
 from __future__ import annotations
 
-import asyncio
 import itertools
 import math
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator
-from contextlib import suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 import numpy as np
 
 from blindcal.auditing.canaries import Canaries
-from blindcal.auditing.job import HOPELESS, Job, RunOutcome, Send, ask_rounds
+from blindcal.auditing.job import HOPELESS, Job, RunOutcome, Sender, useless
 from blindcal.auditing.token_estimate import TokenEstimator, bytes_of
 from blindcal.design import Design
 from blindcal.endpoints.base import backoff
 from blindcal.endpoints.batches import MOST_BYTES, MOST_REQUESTS, Batches, RemoteBatch
 from blindcal.errors import EndpointError, FatalError, PendingError, ReplyError, RetryableError
-from blindcal.prices import Prices
-from blindcal.records import FloatArray, IntArray, Progress, Reply, Round, Usage
-from blindcal.store.run_store import UNASKED, AnswerArray, Batch, SavedAnswer
+from blindcal.prices import Prices, total_cost
+from blindcal.records import FloatArray, IntArray, Progress, Reply, Usage
+from blindcal.store.run_store import UNASKED, Batch, SavedAnswer
 from blindcal.text import printable
 
 FRUITLESS = 3  # so many submissions in a row that bring no answer are no accident
@@ -62,26 +60,13 @@ class Polling:
         return 6 * self.every
 
 
-def batch_send(
-    job: Job,
-    batches: Batches,
-    canaries: Canaries | None,
-    polling: Polling,
-    stage: Callable[[str], None],
-) -> Send:
-    """Queries sent through a provider's batches."""
-    return lambda design, planned: ask_in_batches(
-        design, job, batches, planned=planned, canaries=canaries, polling=polling, stage=stage
-    )
-
-
 async def ask_in_batches(
     design: Design,
     job: Job,
     batches: Batches,
     *,
     planned: int = 0,
-    canaries: Canaries | None = None,
+    check_bias: bool = False,
     polling: Polling | None = None,
     stage: Callable[[str], None] | None = None,
 ) -> RunOutcome:
@@ -89,7 +74,7 @@ async def ask_in_batches(
 
     Of the job's limits only those on queries and cost apply, and the patience. A run that is stopped returns
     after the step under way. ``planned`` is how many queries the design is expected to ask, for the progress.
-    ``canaries`` go along until it is known that the bias acts in batches too.
+    With ``check_bias`` canaries go along until it is known that the bias acts in batches too.
 
     Raises
     ------
@@ -98,105 +83,93 @@ async def ask_in_batches(
     EndpointError
         When going on is useless. Everything answered until then is kept.
     """
-    sender = _BatchSender(job, batches, canaries, polling or Polling(), stage or (lambda _: None), planned)
-    return replace(await ask_rounds(design, job, sender), beside=sender.beside)
+    canaries = Canaries(job, wanted=check_bias)
+    sender = _BatchSender(job, planned, batches, canaries, polling or Polling(), stage or (lambda _: None))
+    return await sender.ask(design)
 
 
 class _StoppedError(Exception):
     """The run was asked to stop."""
 
 
-class _BatchSender:
+class _BatchSender(Sender):
     """The state of one run: which batches there are, what they brought, why it stopped."""
 
     def __init__(
         self,
         job: Job,
+        planned: int,
         client: Batches,
-        canaries: Canaries | None,
+        canaries: Canaries,
         polling: Polling,
         stage: Callable[[str], None],
-        planned: int,
     ) -> None:
-        self._job, self._client, self._polling = job, client, polling
-        self._stage, self._total = stage, planned
-        self._store, self._limits, self._stop = job.store, job.limits, job.stop
-        self._prices, self._spent = job.prices, job.spent
-        self._tokens = TokenEstimator()
+        super().__init__(job, planned)
+        self._client, self._canaries, self._polling, self._stage = client, canaries, polling, stage
         if job.spent_size:
-            self._tokens.learn(job.spent_size, job.spent.prompt_tokens, answered=0)
+            self._tokens = TokenEstimator(0, job.spent_size, job.spent.prompt_tokens)
         self._batches = job.store.batches()
-        self._canaries = canaries
-        # by batch: whether they act, and their cost
-        self._canary_results: dict[str, Any] = job.store.note("canaries") or {}
-        self._most = MOST_REQUESTS - (len(canaries) if canaries else 0)
+        self._most = MOST_REQUESTS - len(canaries)
         self._careful = self._held = False
         self._fruitless = 0
         self._last = ""
         self._limit: str | None = None
-        self.usage = job.store.usage()
-        self.stopped: str | None = None
 
     @property
     def beside(self) -> Usage:
         """What the canaries cost."""
-        return sum((Usage(**one["usage"]) for one in self._canary_results.values()), Usage())
+        return self._canaries.usage
 
-    async def ask(self, asked: Round, first: int, answers: AnswerArray) -> AnswerArray:
-        """Have a round answered; returns its answers, `UNASKED` where the run stopped before."""
-        self._asked, self._first, self._answers = asked, first, answers
-        self._total = max(self._total, first + len(asked))
-        delay = self._polling.every
+    async def _ask_round(self) -> None:
+        self._delay = self._polling.every
         try:
             if self._polling.cancel:
                 await self._cancel()
-            while UNASKED in answers and self.stopped is None:
+            while UNASKED in self._answers and self.stopped is None:
                 await self._look()
-                if UNASKED not in answers:
+                if UNASKED not in self._answers:
                     break
                 if await self._submit_open():
-                    delay = self._polling.every
+                    self._delay = self._polling.every
                 if not self._under_way():
                     self.stopped = self._limit or (
-                        f"{int((answers == UNASKED).sum())} queries were in {FRUITLESS} submissions in a row "
-                        f"that brought no answer: {self._last}"
+                        f"{int((self._answers == UNASKED).sum())} queries were in {FRUITLESS} submissions in "
+                        f"a row that brought no answer: {self._last}"
                     )
                     break
                 if not self._polling.wait:
                     raise PendingError(self._pending())
                 self.report()
-                await self._wait(delay)
-                delay = min(1.5 * delay, self._polling.longest)
+                await self._pause()
         except _StoppedError:
             self.stopped = "interrupted"
-        return answers
 
     def _under_way(self) -> list[Batch]:
         return [batch for batch in self._batches if not batch.ended]
 
-    def _keep(self, batch: Batch) -> Batch:
-        if batch != self._batches[batch.number]:
-            self._store.set_batch(batch)
-            self._batches[batch.number] = batch
-        return batch
+    def _keep(self, batch: Batch, **changes: Any) -> Batch:
+        """Put on disk what has changed of a batch."""
+        changed = replace(batch, **changes)
+        if changed != self._batches[batch.number]:
+            self._store.set_batch(changed)
+            self._batches[batch.number] = changed
+        return changed
 
     async def _cancel(self) -> None:
         """Have the provider end what is under way, and take in what it answered until then."""
         for batch in self._under_way():
             batch_id = batch.batch_id
-            if batch_id is None and (remote := await self._patiently(lambda: self._there(batch), OUTAGE)):  # noqa: B023
-                batch_id = self._keep(replace(batch, batch_id=remote.id)).batch_id
+            if batch_id is None and (remote := await self._patiently(OUTAGE, self._there, batch)):
+                batch_id = self._keep(batch, batch_id=remote.id).batch_id
             if batch_id is None:
-                self._keep(replace(batch, ended=True, status="cancelled", said="never submitted"))
+                self._keep(batch, ended=True, status="cancelled", said="never submitted")
             else:
-                await self._patiently(lambda: self._client.cancel(batch_id), OUTAGE)  # noqa: B023
-        delay = self._polling.every
+                await self._patiently(OUTAGE, self._client.cancel, batch_id)
         while self._under_way():
             await self._look()
             if self._under_way():
                 self._stage(f"cancelling: {self._pending()}")
-                await self._wait(delay)
-                delay = min(1.5 * delay, self._polling.longest)
+                await self._pause()
         if UNASKED in self._answers:
             self.stopped = "cancelled"
 
@@ -205,9 +178,7 @@ class _BatchSender:
     async def _submit_open(self) -> bool:
         """Put every open query that is in no batch into one, and each batch with the provider, if not yet."""
         covered = np.concatenate([np.empty(0, np.int64), *(batch.queries for batch in self._under_way())])
-        # In random order, so that a run stopped half-way has asked a fair sample; always in the same one.
-        order = np.random.default_rng(self._first).permutation(self._answers.size)
-        todo = self._first + order[self._answers[order] == UNASKED]
+        todo = self._open()
         todo = todo[~np.isin(todo, covered)]
         if not (self._held and covered.size) and self._fruitless < FRUITLESS:
             todo = todo[: self._allowed(todo, covered)]
@@ -218,8 +189,9 @@ class _BatchSender:
         unsubmitted = [batch for batch in self._under_way() if batch.batch_id is None]
         for batch in unsubmitted:
             self._stage(f"submitting a batch of {batch.queries.size:,} queries")
-            await self._upload(batch.number)
-            await self._create(batch.number)
+            if batch.file_id is None:
+                await self._patiently(self._limits.patience, self._upload, batch.number, self._file(batch))
+            await self._patiently(self._limits.patience, self._create, batch.number)
         return bool(unsubmitted)
 
     def _pieces(self, queries: IntArray) -> Iterator[IntArray]:
@@ -235,58 +207,42 @@ class _BatchSender:
         yield queries[begin:]
 
     def _line(self, query: int) -> bytes:
-        request = self._job.request(self._asked, query - self._first, query)
-        return self._client.line(f"q{query}", request)
+        return self._client.line(f"q{query}", self._request(query))
 
     def _canary_lines(self) -> list[bytes]:
-        if self._canaries is None or any(one["act"] for one in self._canary_results.values()):
-            return []
-        return [
-            self._client.line(
-                one.name, self._job.question.request(self._job.items[one.item].messages, one.shift, 0.0)
-            )
-            for one in self._canaries
-        ]
+        return [self._client.line(name, request) for name, request in self._canaries.requests().items()]
 
-    async def _upload(self, number: int) -> None:
-        if self._batches[number].file_id is not None:
-            return
-        lines = (self._line(int(query)) for query in self._batches[number].queries)
-        content = b"".join([*lines, *self._canary_lines()])
+    def _file(self, batch: Batch) -> bytes:
+        return b"".join([*map(self._line, batch.queries.tolist()), *self._canary_lines()])
 
-        async def upload() -> None:
-            batch = self._batches[number]
-            name = f"blindcal-{batch.token}.jsonl"
-            file_id = None
-            if batch.uploading is not None:  # it may be there although nobody heard of it
-                file_id = await self._client.find_file(name, len(content))
-            if file_id is None:
-                batch = self._keep(replace(batch, uploading=time.time()))
-                file_id = await self._client.upload(name, content)
-            self._keep(replace(batch, file_id=file_id))
-
-        await self._patiently(upload, self._limits.patience)
+    async def _upload(self, number: int, content: bytes) -> None:
+        batch = self._batches[number]
+        name = f"blindcal-{batch.token}.jsonl"
+        file_id = None
+        if batch.uploading is not None:  # it may be there although nobody heard of it
+            file_id = await self._client.find_file(name, len(content))
+        if file_id is None:
+            batch = self._keep(batch, uploading=time.time())
+            file_id = await self._client.upload(name, content)
+        self._keep(batch, file_id=file_id)
 
     async def _create(self, number: int) -> None:
-        async def create() -> None:
-            batch = self._batches[number]
-            file_id = batch.file_id
-            assert file_id is not None
-            remote = await self._there(batch)
-            if remote is None:
-                batch = self._keep(replace(batch, creating=time.time()))
-                try:
-                    remote = await self._client.create(file_id, batch.token)
-                except FatalError:  # surely refused: all is as if nothing had been sent
-                    self._keep(replace(batch, uploading=None, file_id=None, creating=None))
-                    raise
-                except RetryableError as error:
-                    if error.throttled:
-                        self._keep(replace(batch, creating=None))
-                    raise
-            self._keep(replace(batch, batch_id=remote.id, status=remote.status.lower()))
-
-        await self._patiently(create, self._limits.patience)
+        batch = self._batches[number]
+        file_id = batch.file_id
+        assert file_id is not None
+        remote = await self._there(batch)
+        if remote is None:
+            batch = self._keep(batch, creating=time.time())
+            try:
+                remote = await self._client.create(file_id, batch.token)
+            except FatalError:  # surely refused: all is as if nothing had been sent
+                self._keep(batch, uploading=None, file_id=None, creating=None)
+                raise
+            except RetryableError as error:
+                if error.throttled:
+                    self._keep(batch, creating=None)
+                raise
+        self._keep(batch, batch_id=remote.id, status=remote.status.lower())
 
     async def _there(self, batch: Batch) -> RemoteBatch | None:
         """A batch that was asked for and came to be although nobody heard of it."""
@@ -304,20 +260,12 @@ class _BatchSender:
         for batch in self._under_way():
             if batch.batch_id is None:
                 continue
-            batch_id = batch.batch_id
-            remote = await self._patiently(lambda: self._client.look(batch_id), OUTAGE)  # noqa: B023
+            remote = await self._patiently(OUTAGE, self._client.look, batch.batch_id)
             if remote.ended and not remote.unwritten:
                 fruit += await self._collect(batch, remote)
                 ended += not (QUEUE_FULL in remote.codes and self._made_room(batch))
             else:
-                self._keep(
-                    replace(
-                        batch,
-                        status=remote.status.lower(),
-                        completed=remote.completed,
-                        failed=remote.failed,
-                    )
-                )
+                self._keep(batch, **_seen(remote))
         if ended:
             self._fruitless = 0 if fruit else self._fruitless + 1
         if self._fruitless >= FRUITLESS and not self.usage.queries:
@@ -325,25 +273,27 @@ class _BatchSender:
 
     async def _collect(self, batch: Batch, remote: RemoteBatch) -> int:
         """Keep what a finished batch brought; returns how many answers that is."""
-        replies, errors, sung = await self._patiently(lambda: self._results(batch, remote), OUTAGE)
+        named, failed = await self._patiently(OUTAGE, self._results, remote)
+        queries = {f"q{query}": query for query in batch.queries.tolist()}
+        replies = {queries[name]: reply for name, reply in named.items() if name in queries}
+        errors = {queries[name]: error for name, error in failed.items() if name in queries}
         if not replies and not errors and remote.completed:
             raise EndpointError(
                 f"batch {batch.batch_id} has answered {remote.completed:,} queries, but none of them is in "
                 "its output: nothing is submitted again, as it would be paid again; look at the batch's files"
             )
-        self._listen(batch, sung)
+        self._canaries.listen(batch.number, named)
         for query, reply in replies.items():
-            asked = self._job.request(self._asked, query - self._first, query)
-            self._tokens.learn(bytes_of(asked), reply.prompt_tokens)
+            self._tokens.learn(bytes_of(self._request(query)), reply.prompt_tokens)
         tries = self._tries(batch)
-        saved = [self._job.read(query, replies[query], tries[query], 0.0) for query in replies]
-        useless = {query: error for query, error in errors.items() if isinstance(error, ReplyError)}
+        saved = [self._job.read(query, reply, tries[query]) for query, reply in replies.items()]
+        unusable = {query: error for query, error in errors.items() if isinstance(error, ReplyError)}
         answered = self.usage.queries + len(replies)
-        hopeless = bool(useless) and (not answered or len(useless) >= max(HOPELESS, answered))
+        hopeless = bool(unusable) and (not answered or len(unusable) >= max(HOPELESS, answered))
         if not hopeless:
             saved += [
-                self._job.read(query, Reply(f"({error.message})"), tries[query], 0.0)
-                for query, error in useless.items()
+                self._job.read(query, Reply(f"({error.message})"), tries[query])
+                for query, error in unusable.items()
             ]
         missing = batch.queries.size - len(saved)
         fatal = next((error for error in errors.values() if isinstance(error, FatalError)), None)
@@ -351,8 +301,7 @@ class _BatchSender:
         why = remote.said or next((reason for reason, _ in reasons), "no reason given")
         self._keep_results(batch, remote, saved, why if missing else "")
         if hopeless:
-            first = next(iter(useless.values()))
-            raise EndpointError(first.message, remedy=first.remedy, options=first.options)
+            raise useless(next(iter(unusable.values())))
         if fatal is not None and not replies:
             raise fatal
         if missing:
@@ -360,62 +309,23 @@ class _BatchSender:
             self._stage(f"{len(saved):,} of {batch.queries.size:,} answers from {self._last}")
         return len(saved)
 
-    async def _results(
-        self, batch: Batch, remote: RemoteBatch
-    ) -> tuple[dict[int, Reply], dict[int, EndpointError], dict[str, Reply]]:
-        """The first usable reply to each query, what came instead for the others, and the canaries'."""
-        names = {f"q{query}": int(query) for query in batch.queries}
-        replies: dict[int, Reply] = {}
-        errors: dict[int, EndpointError] = {}
-        sung: dict[str, Reply] = {}
-        for file_id in (remote.output_file_id, remote.error_file_id):
-            if file_id is None:
-                continue
+    async def _results(self, remote: RemoteBatch) -> tuple[dict[str, Reply], dict[str, EndpointError]]:
+        """The first usable reply under each name, and what came instead where there is none."""
+        replies: dict[str, Reply] = {}
+        errors: dict[str, EndpointError] = {}
+        for file_id in filter(None, (remote.output_file_id, remote.error_file_id)):
             async for line in self._client.lines(file_id):
-                query = names.get(line.custom_id)
-                if query is None:
-                    if line.reply is not None:
-                        sung.setdefault(line.custom_id, line.reply)
-                elif line.reply is not None:
-                    replies.setdefault(query, line.reply)
+                if line.reply is not None:
+                    replies.setdefault(line.custom_id, line.reply)
                 elif line.error is not None:
-                    errors.setdefault(query, line.error)
-        for query in replies:
-            errors.pop(query, None)
-        return replies, errors, sung
-
-    def _listen(self, batch: Batch, sung: dict[str, Reply]) -> None:
-        """Note what the canaries say; raise, and leave the batch as it is, if the bias does nothing."""
-        if self._canaries is None:
-            return
-        heard = {one.name: sung[one.name] for one in self._canaries if one.name in sung}
-        usage = sum((self._job.read(0, reply, 1, 0.0).usage for reply in heard.values()), Usage())
-        act = self._canaries.act(heard, self._job.question)
-        if usage.queries:
-            self._canary_results[str(batch.number)] = {"act": act, "usage": asdict(usage)}
-            self._store.set_note("canaries", self._canary_results)
-        if act is False:
-            raise EndpointError(
-                "logit_bias acts live but not in this endpoint's batches, so their answers measure nothing",
-                remedy="leave {batch} out, and choose another folder with {out}",
-                options={"batch": True, "out": ...},
-            )
+                    errors.setdefault(line.custom_id, line.error)
+        return replies, {name: error for name, error in errors.items() if name not in replies}
 
     def _keep_results(self, batch: Batch, remote: RemoteBatch, saved: list[SavedAnswer], said: str) -> None:
-        ended = replace(
-            batch,
-            status=remote.status.lower(),
-            completed=remote.completed,
-            failed=remote.failed,
-            ended=True,
-            answered=len(saved),
-            said=printable(said),
-        )
+        ended = replace(batch, **_seen(remote), ended=True, answered=len(saved), said=printable(said))
         self._store.set_batch(ended, saved)
         self._batches[batch.number] = ended
-        for one in saved:
-            self._answers[one.query - self._first] = one.answer
-            self.usage += one.usage
+        self._count(saved)
         self.report()
         if saved:
             self._job.check(self.usage, saved[-1].text)
@@ -441,7 +351,7 @@ class _BatchSender:
     def _allowed(self, todo: IntArray, covered: IntArray) -> int:
         """How many of the open queries the limits allow beside those under way; it notes why not all."""
         canaries = 0
-        if self._canary_lines() and self._canaries is not None:
+        if self._canaries.requests():
             canaries = len(self._canaries) * (len(self._under_way()) + math.ceil(todo.size / self._most))
         asked = self._spent.queries + self.usage.queries + self.beside.queries + covered.size + canaries
         allowed, limits = todo.size, self._limits
@@ -462,7 +372,7 @@ class _BatchSender:
     def _costs(self, queries: IntArray, prices: Prices) -> FloatArray:
         """What each query will cost by its length, and a margin while little is known of the prompts."""
         margin = _SURE if self._tokens.answered >= _KNOWN else _UNSURE
-        requests = (self._job.request(self._asked, int(query) - self._first, int(query)) for query in queries)
+        requests = map(self._request, queries.tolist())
         usages = (
             Usage(1, 1, round(margin * self._tokens.expected(bytes_of(one))), one.max_tokens)
             for one in requests
@@ -470,16 +380,16 @@ class _BatchSender:
         return np.array([prices.cost(one) for one in usages], np.float64)
 
     def _cost(self, prices: Prices) -> float:
-        return prices.cost(self._spent) + prices.batched.cost(self.usage + self.beside)
+        return total_cost(prices, self._spent, self.usage + self.beside, batch=True)
 
-    async def _patiently(self, action: Callable[[], Awaitable[T]], patience: float) -> T:
+    async def _patiently(self, patience: float, action: Callable[..., Awaitable[T]], *arguments: Any) -> T:
         """Do something again while it may succeed, for so many seconds at most."""
         begin = time.monotonic()
         for attempt in itertools.count(1):
             if self._stop.is_set():
                 raise _StoppedError
             try:
-                return await action()
+                return await action(*arguments)
             except RetryableError as error:
                 delay = error.retry_after
                 if delay is None:
@@ -493,11 +403,14 @@ class _BatchSender:
         raise AssertionError("it is tried until it succeeds or time is up")
 
     async def _wait(self, seconds: float) -> None:
-        with suppress(TimeoutError):
-            async with asyncio.timeout(max(0.0, seconds)):
-                await self._stop.wait()
+        await super()._wait(seconds)
         if self._stop.is_set():
             raise _StoppedError
+
+    async def _pause(self) -> None:
+        """Wait before the next look, longer each time."""
+        await self._wait(self._delay)
+        self._delay = min(1.5 * self._delay, self._polling.longest)
 
     def _pending(self) -> str:
         under_way = self._under_way()
@@ -519,3 +432,8 @@ class _BatchSender:
             cost = self._cost(self._prices) if self._prices else None
             paid = self._spent + self.usage + self.beside
             self._job.progress(Progress(done, self._total, paid, cost, len(under_way)))
+
+
+def _seen(remote: RemoteBatch) -> dict[str, Any]:
+    """What is kept of a batch as the provider tells of it."""
+    return {"status": remote.status.lower(), "completed": remote.completed, "failed": remote.failed}

@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Protocol, TypeAlias
 
 import numpy as np
 
 from blindcal.auditing.limits import Limits
+from blindcal.auditing.token_estimate import TokenEstimator
 from blindcal.design import Design
 from blindcal.endpoints.query_format import QuestionFormat
-from blindcal.errors import NoSenseError
+from blindcal.errors import EndpointError, NoSenseError, ReplyError
 from blindcal.prices import Prices
-from blindcal.records import AnswerTable, Item, Progress, Reply, Request, Round, Usage
+from blindcal.records import AnswerTable, IntArray, Item, Progress, Reply, Request, Round, Usage
 from blindcal.store.run_store import UNASKED, AnswerArray, SavedAnswer, Store
 
 ALL_INVALID = 50
@@ -66,16 +69,7 @@ class Job:
     progress: Callable[[Progress], None] | None = None
     stop: asyncio.Event = field(default_factory=asyncio.Event)
 
-    def request(self, asked: Round, place: int, query: int) -> Request:
-        """The request at a place in a round, which is query number `query` of the run."""
-        return self.question.request(
-            self.items[int(asked.items[place])].messages,
-            float(asked.shifts[place]),
-            float(asked.temperatures[place]),
-            query,
-        )
-
-    def read(self, query: int, reply: Reply, attempts: int, seconds: float) -> SavedAnswer:
+    def read(self, query: int, reply: Reply, attempts: int, seconds: float = 0.0) -> SavedAnswer:
         """A reply as it is kept, read as the question says."""
         return SavedAnswer(
             query,
@@ -94,36 +88,97 @@ class Job:
             raise self.question.complaint(usage.queries, last)
 
 
-class Sender(Protocol):
-    """Whoever gets a round answered; ``stopped`` says why a round was left unfinished."""
+class Sender(ABC):
+    """Gets the rounds of a design answered; a subclass knows how one is sent.
 
-    stopped: str | None
+    ``usage`` is what all answers on disk have cost, ``stopped`` why a round was left unfinished. The state of
+    a round is what is asked, the number of its first query, and its answers, `UNASKED` where there is none.
+    """
+
+    def __init__(self, job: Job, planned: int) -> None:
+        self._job, self._total = job, planned
+        self._store, self._limits, self._stop = job.store, job.limits, job.stop
+        self._prices, self._spent = job.prices, job.spent
+        self._tokens = TokenEstimator()  # of prompts answered here, be it on disk or not yet
+        self._asked: Round
+        self._first: int
+        self._answers: AnswerArray
+        self.usage = job.store.usage()
+        self.stopped: str | None = None
+
+    @abstractmethod
+    async def _ask_round(self) -> None:
+        """Have answered what the round leaves open, and count it; or say why it stopped."""
+
+    @abstractmethod
+    def report(self) -> None:
+        """Report where the run is."""
 
     @property
-    def usage(self) -> Usage: ...
-    async def ask(self, asked: Round, first: int, answers: AnswerArray) -> AnswerArray: ...
-    def report(self) -> None: ...
+    def beside(self) -> Usage:
+        """What was asked on the way that is no answer of the design."""
+        return Usage()
+
+    async def ask(self, design: Design) -> RunOutcome:
+        """Have the rounds of a design answered, one after the other, as far as it goes."""
+        answered, first, nonsense = AnswerTable.empty(), 0, None
+        stored = self._store.rounds()
+        for number in itertools.count():
+            asked = stored[number] if number < len(stored) else design.next_round(answered)
+            if asked is None:
+                break
+            if number >= len(stored):
+                most = self._job.max_shift
+                asked = replace(asked, shifts=np.clip(asked.shifts, -most, most))
+                self._store.add_round(asked)
+            self._asked, self._first = asked, first
+            self._answers = self._store.answers(first, len(asked))
+            self._total = max(self._total, first + len(asked))
+            try:
+                await self._ask_round()
+            except NoSenseError as error:  # no more is asked, and the result says what came back
+                self._answers, nonsense = self._store.answers(first, len(asked)), error.message
+            have = self._answers != UNASKED
+            answered = answered.with_round(asked.rows(have), self._answers[have].astype(np.int64))
+            first += len(asked)
+            if nonsense or not have.all():
+                break
+        self.report()
+        return RunOutcome(answered, self.usage, nonsense or self.stopped, self.beside)
+
+    def _open(self) -> IntArray:
+        """The queries of the round without an answer, in random order.
+
+        So a run stopped half-way has asked a fair sample. The order is the same whenever the run is taken up,
+        so that where a limit ends it does not depend on how often it was stopped.
+        """
+        order = np.random.default_rng(self._first).permutation(len(self._asked))
+        queries: IntArray = self._first + order[self._answers[order] == UNASKED]
+        return queries
+
+    def _request(self, query: int) -> Request:
+        asked, place = self._asked, query - self._first
+        return self._job.question.request(
+            self._job.items[int(asked.items[place])].messages,
+            float(asked.shifts[place]),
+            float(asked.temperatures[place]),
+            query,
+        )
+
+    def _count(self, saved: list[SavedAnswer]) -> None:
+        """Count answers that are on disk."""
+        for one in saved:
+            self._answers[one.query - self._first] = one.answer
+            self.usage += one.usage
+
+    async def _wait(self, seconds: float) -> None:
+        """Wait so long, or until the run is to stop."""
+        if seconds > 0:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(seconds):
+                    await self._stop.wait()
 
 
-async def ask_rounds(design: Design, job: Job, sender: Sender) -> RunOutcome:
-    """Have the rounds of a design answered, one after the other, as far as it goes."""
-    answered, first, nonsense = AnswerTable.empty(), 0, None
-    stored = job.store.rounds()
-    for number in itertools.count():
-        asked = stored[number] if number < len(stored) else design.next_round(answered)
-        if asked is None:
-            break
-        if number >= len(stored):
-            asked = replace(asked, shifts=np.clip(asked.shifts, -job.max_shift, job.max_shift))
-            job.store.add_round(asked)
-        try:
-            answers = await sender.ask(asked, first, job.store.answers(first, len(asked)))
-        except NoSenseError as error:  # no more is asked, and the result says what came back
-            answers, nonsense = job.store.answers(first, len(asked)), error.message
-        have = answers != UNASKED
-        answered = answered.with_round(asked.rows(have), answers[have].astype(np.int64))
-        first += len(asked)
-        if nonsense or not have.all():
-            break
-    sender.report()
-    return RunOutcome(answered, sender.usage, nonsense or sender.stopped)
+def useless(error: ReplyError) -> EndpointError:
+    """What one item's reply says of the endpoint, if all of them say it."""
+    return EndpointError(error.message, remedy=error.remedy, options=error.options)

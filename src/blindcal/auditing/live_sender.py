@@ -13,27 +13,18 @@ import asyncio
 import gc
 import random
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
 
-import numpy as np
-
-from blindcal.auditing.job import HOPELESS, Job, RunOutcome, Send, ask_rounds
+from blindcal.auditing.job import HOPELESS, Job, RunOutcome, Sender, useless
 from blindcal.auditing.rate_control import ConcurrencyControl, RateLimiter
-from blindcal.auditing.token_estimate import TokenEstimator, bytes_of
+from blindcal.auditing.token_estimate import bytes_of
 from blindcal.design import Design
 from blindcal.endpoints.base import Endpoint, backoff
 from blindcal.errors import EndpointError, ReplyError, RetryableError
-from blindcal.records import Progress, Reply, Request, Round, Usage
-from blindcal.store.run_store import UNASKED, AnswerArray, SavedAnswer
+from blindcal.records import Progress, Reply
+from blindcal.store.run_store import UNASKED, SavedAnswer
 
 REPLY_TRIES = 3
 HOPELESS_AT_FIRST = 5
-
-
-def live_send(job: Job, endpoint: Endpoint) -> Send:
-    """Queries sent one by one."""
-    return lambda design, planned: ask_live(design, job, endpoint, planned=planned)
 
 
 async def ask_live(design: Design, job: Job, endpoint: Endpoint, *, planned: int = 0) -> RunOutcome:
@@ -47,27 +38,19 @@ async def ask_live(design: Design, job: Job, endpoint: Endpoint, *, planned: int
     EndpointError
         When asking on is useless. Every answer received until then is kept.
     """
-    with _undisturbed():
-        return await ask_rounds(design, job, _LiveSender(job, endpoint, planned))
-
-
-@contextmanager
-def _undisturbed() -> Iterator[None]:
-    """Keep the garbage collector from looking through everything that was there before, over and over."""
-    gc.freeze()
+    gc.freeze()  # or the collector looks through everything that was there before, over and over
     try:
-        yield
+        return await _LiveSender(job, endpoint, planned).ask(design)
     finally:
         gc.unfreeze()
 
 
-class _LiveSender:
+class _LiveSender(Sender):
     """The state of one run: who asks, what it cost, why it stopped."""
 
     def __init__(self, job: Job, endpoint: Endpoint, planned: int) -> None:
-        self._job, self._endpoint, self._total = job, endpoint, planned
-        self._store, self._limits, self._stop = job.store, job.limits, job.stop
-        self._prices, self._spent = job.prices, job.spent
+        super().__init__(job, planned)
+        self._endpoint = endpoint
         self._concurrency = ConcurrencyControl(job.limits.concurrency)
         self._rate = RateLimiter(job.limits.rpm, job.limits.tpm)
         self._on_the_wire = 0
@@ -75,9 +58,6 @@ class _LiveSender:
         self._expected: dict[int, float] = {}  # what queries under way may cost, where that is limited
         self._useless: list[tuple[int, ReplyError]] = []
         self._useless_in_a_row = 0
-        self._heard = time.monotonic()
-        self._fresh = Usage()
-        self._tokens = TokenEstimator()  # of prompts answered here, be it on disk or not yet
         self._skipped = 0
         self._last: Exception | None = None
         self._error: Exception | None = None
@@ -85,23 +65,10 @@ class _LiveSender:
         self._handed_over: dict[asyncio.Future[None], list[SavedAnswer]] = {}
         self._drained = asyncio.Event()
         self._reported = float("-inf")
-        self._before = job.store.usage()
-        self.stopped: str | None = None
 
-    @property
-    def usage(self) -> Usage:
-        """What all answers on disk have cost."""
-        return self._before + self._fresh
-
-    async def ask(self, asked: Round, first: int, answers: AnswerArray) -> AnswerArray:
-        """Ask what a round leaves open; returns its answers, `UNASKED` where the run stopped before."""
-        # In random order, so that a run stopped half-way has asked a fair sample; in the same one whenever it
-        # is taken up, so that where a limit ends it does not depend on how often it was stopped.
-        order = np.random.default_rng(first).permutation(len(asked))
-        self._queries, self._taken = order[answers[order] == UNASKED], 0
-        self._asked, self._first, self._answers = asked, first, answers
+    async def _ask_round(self) -> None:
+        self._queries, self._taken = self._open(), 0
         self._heard = time.monotonic()
-        self._total = max(self._total, first + len(asked))
         self._drained.clear()
         self._fill()
         try:
@@ -111,27 +78,25 @@ class _LiveSender:
                 worker.cancel()
         if self._error is not None:
             raise self._error
-        if UNASKED in answers and (self.stopped or self._stop.is_set()):
+        if UNASKED in self._answers and (self.stopped or self._stop.is_set()):
             self.stopped = self.stopped or "interrupted"
-            return answers
+            return
         if self._useless and not self.usage.queries:
-            raise _useless(self._useless[0][1])
-        for position, error in self._useless:
-            reply = Reply(f"({error.message})")
-            saved = self._job.read(self._first + position, reply, REPLY_TRIES, 0.0)
+            raise useless(self._useless[0][1])
+        for query, error in self._useless:
+            saved = self._job.read(query, Reply(f"({error.message})"), REPLY_TRIES)
             await self._store.save(saved)
             self._count([saved])
         self._useless.clear()
         if self._skipped:
             self.stopped = f"{self._skipped} queries failed {self._limits.attempts} times each: {self._last}"
-        return answers
 
     # Queries under way
 
     def _fill(self) -> None:
         """Put queries under way while there is room; say so when nothing is under way any more."""
-        while (position := self._take()) is not None:
-            worker = asyncio.create_task(self._work(position))
+        while (query := self._take()) is not None:
+            worker = asyncio.create_task(self._work(query))
             self._workers.add(worker)
             worker.add_done_callback(self._workers.discard)
         if not self._under_way:
@@ -145,9 +110,9 @@ class _LiveSender:
             return None  # one first, to learn what one costs
         if self._stop.is_set() or self.stopped or self._taken == self._queries.size:
             return None
-        position = int(self._queries[self._taken])
+        query = int(self._queries[self._taken])
         try:
-            why = self._spent_up(position)
+            why = self._spent_up(query)
         except Exception as error:  # an item that can no longer be read
             self._fail(error)
             return None
@@ -158,23 +123,23 @@ class _LiveSender:
         self._taken += 1
         self._under_way += 1
         self._on_the_wire += 1
-        return position
+        return query
 
-    async def _work(self, position: int | None) -> None:
-        while position is not None:
+    async def _work(self, query: int | None) -> None:
+        while query is not None:
             handed_over = False
             try:
-                saved = await self._ask(position)
+                saved = await self._ask(query)
                 if saved is not None:
                     self._hand_over(saved)
                     handed_over = True
             except Exception as error:
                 self._fail(error)
             self._on_the_wire -= 1
-            self._under_way -= not handed_over
             if not handed_over:
-                self._expected.pop(position, None)
-            position = self._take()
+                self._under_way -= 1
+                self._expected.pop(query, None)
+            query = self._take()
         self._fill()
 
     def _hand_over(self, saved: SavedAnswer) -> None:
@@ -200,10 +165,10 @@ class _LiveSender:
         self._error = self._error or error
         self._stop.set()
 
-    async def _ask(self, position: int) -> SavedAnswer | None:
+    async def _ask(self, query: int) -> SavedAnswer | None:
         """Ask until there is an answer, or no hope of one for this query."""
-        request = self._request(position)
-        tokens = self._guess(request)
+        request = self._request(query)
+        tokens = self._tokens.expected(bytes_of(request)) + request.max_tokens
         attempt, useless = 1, 0
         while True:
             await self._wait(self._rate.book(time.monotonic(), tokens))
@@ -222,7 +187,7 @@ class _LiveSender:
             except ReplyError as error:
                 attempt, useless = attempt + 1, useless + 1
                 if useless == REPLY_TRIES:
-                    self._give_up(position, error)
+                    self._give_up(query, error)
                     return None
                 await self._wait(backoff(useless, self._limits.backoff))
             else:
@@ -231,22 +196,17 @@ class _LiveSender:
                 self._concurrency.answered(self._heard)
                 self._rate.correct(reply.prompt_tokens + reply.completion_tokens - tokens)
                 self._tokens.learn(bytes_of(request), reply.prompt_tokens)
-                return self._job.read(self._first + position, reply, attempt, self._heard - started)
-
-    def _request(self, position: int) -> Request:
-        return self._job.request(self._asked, position, self._first + position)
+                return self._job.read(query, reply, attempt, self._heard - started)
 
     # What came back
 
-    def _count(self, group: list[SavedAnswer]) -> None:
-        """Count answers that are on disk."""
-        for saved in group:
-            self._answers[saved.query - self._first] = saved.answer
-            self._expected.pop(saved.query - self._first, None)
-            self._fresh += saved.usage
+    def _count(self, saved: list[SavedAnswer]) -> None:
+        super()._count(saved)
+        for one in saved:
+            self._expected.pop(one.query, None)
         if time.monotonic() - self._reported > 0.1:
             self.report()
-        self._job.check(self.usage, group[-1].text)
+        self._job.check(self.usage, saved[-1].text)
 
     def _refusal(self, error: RetryableError, attempt: int) -> float:
         now = time.monotonic()
@@ -267,16 +227,16 @@ class _LiveSender:
             else random.uniform(0, self._limits.backoff)
         )
 
-    def _give_up(self, position: int, error: ReplyError) -> None:
+    def _give_up(self, query: int, error: ReplyError) -> None:
         # Kept aside: it becomes an invalid answer only once the rest of the round has gone well.
-        self._useless.append((position, error))
+        self._useless.append((query, error))
         self._useless_in_a_row += 1
         if self._useless_in_a_row >= (HOPELESS if self._tokens.answered else HOPELESS_AT_FIRST):
-            raise _useless(error)
+            raise useless(error)
 
     # Limits
 
-    def _spent_up(self, position: int) -> str | None:
+    def _spent_up(self, query: int) -> str | None:
         """Why the next query would be one too many, if it would."""
         if self._limits.max_queries is not None:
             asked = self._spent.queries + self.usage.queries + self._under_way
@@ -284,20 +244,11 @@ class _LiveSender:
                 return f"max_queries = {self._limits.max_queries} reached"
         if self._limits.max_cost is not None and self._prices is not None:
             paid = self._prices.cost(self._spent + self.usage)
-            own = self._tokens.dearest(self._request(position), self._prices)
+            own = self._tokens.dearest(self._request(query), self._prices)
             if paid + sum(self._expected.values()) + own > self._limits.max_cost:
                 return f"max_cost = {self._limits.max_cost:g} reached"
-            self._expected[position] = own
+            self._expected[query] = own
         return None
-
-    def _guess(self, request: Request) -> float:
-        return self._tokens.expected(bytes_of(request)) + request.max_tokens
-
-    async def _wait(self, seconds: float) -> None:
-        if seconds > 0:
-            with suppress(TimeoutError):
-                async with asyncio.timeout(seconds):
-                    await self._stop.wait()
 
     def report(self) -> None:
         """Report where the run is."""
@@ -306,8 +257,3 @@ class _LiveSender:
             paid = self._spent + self.usage
             cost = self._prices.cost(paid) if self._prices else None
             self._job.progress(Progress(self.usage.queries, self._total, paid, cost, self._concurrency.limit))
-
-
-def _useless(error: ReplyError) -> EndpointError:
-    """What one item's reply says of the endpoint, if all of them say it."""
-    return EndpointError(error.message, remedy=error.remedy, options=error.options)
