@@ -5,7 +5,7 @@ from __future__ import annotations
 import sqlite3
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import IO
 
@@ -44,16 +44,14 @@ _MIGRATIONS = (
 
 def opened(path: Path) -> sqlite3.Connection:
     """A run file to write, made or brought up to date as needed; it must be held."""
-    with translated(path):
+    with translated(path), ExitStack() as unless_well:
         db = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
-        try:
-            _check_kind(db, path)
-            db.execute("PRAGMA journal_mode=WAL")
-            db.execute("PRAGMA synchronous=FULL")
-            _migrate(db)
-        except BaseException:
-            db.close()
-            raise
+        unless_well.callback(db.close)
+        _check_kind(db, path)
+        db.execute("PRAGMA journal_mode=WAL")
+        db.execute("PRAGMA synchronous=FULL")
+        _migrate(db)
+        unless_well.pop_all()
     return db
 
 
@@ -61,15 +59,13 @@ def looked_at(path: Path) -> sqlite3.Connection:
     """A run file that is there, which another process may be writing; nothing can be changed."""
     if not path.is_file():
         raise StoreError(f"{path}: no such run")
-    with translated(path):
+    with translated(path), ExitStack() as unless_well:
         db = sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True, isolation_level=None)
-        try:
-            _check_kind(db, path)
-            if db.execute("PRAGMA user_version").fetchone()[0] != len(_MIGRATIONS):
-                raise StoreError(f"{path}: an unfinished or older run file; run its audit again first")
-        except BaseException:
-            db.close()
-            raise
+        unless_well.callback(db.close)
+        _check_kind(db, path)
+        if db.execute("PRAGMA user_version").fetchone()[0] != len(_MIGRATIONS):
+            raise StoreError(f"{path}: an unfinished or older run file; run its audit again first")
+        unless_well.pop_all()
     return db
 
 

@@ -157,6 +157,11 @@ class Store:
                     made.rmdir() if made.is_dir() else made.unlink()
             self._lock.close()
 
+    def _execute(self, statement: str, *values: object) -> list[Any]:
+        """Have a statement carried out; returns its rows."""
+        with translated(self.path):
+            return self._db.execute(statement, values).fetchall()
+
     # Settings and items
 
     def begin(self, config: Mapping[str, Any], items: Iterable[Item], *, keep_prompts: bool = True) -> bool:
@@ -168,17 +173,18 @@ class Store:
         """
         wanted = json.loads(json.dumps(config))
         begun = self.note("config")
-        if begun is not None and begun != wanted and self._is_empty():
-            self._clear()
-            begun = None
+        if begun == wanted:
+            return False
         if begun is not None:
-            if begun != wanted:
+            if not self._is_empty():
                 raise ConfigError(
                     f"{self.path} was begun with other settings ({_difference(begun, wanted)})",
                     remedy="go back to the old settings, or choose another folder with {out}",
                     options={"out": ...},
                 )
-            return False
+            with translated(self.path), transaction(self._db):
+                for table in ("notes", "items", "rounds", "asides"):
+                    self._execute(f"DELETE FROM {table}")
         with translated(self.path), transaction(self._db):
             self._db.executemany(
                 "INSERT INTO items VALUES (?, ?, ?, ?, ?, ?, ?)",
@@ -189,27 +195,17 @@ class Store:
 
     def _is_empty(self, tables: Sequence[str] = ("answers", "batches")) -> bool:
         """Whether nothing was answered, and nothing submitted that may still be."""
-        with translated(self.path):
-            rows = [self._db.execute(f"SELECT 1 FROM {table} LIMIT 1") for table in tables]
-        return all(row.fetchone() is None for row in rows)
-
-    def _clear(self) -> None:
-        with translated(self.path), transaction(self._db):
-            for table in ("notes", "items", "rounds", "asides"):
-                self._db.execute(f"DELETE FROM {table}")
+        return not any(self._execute(f"SELECT 1 FROM {table} LIMIT 1") for table in tables)
 
     def item(self, number: int) -> tuple[str, int, str | None]:
         """Id, label and group of an item."""
-        with translated(self.path):
-            row: tuple[str, int, str | None] = self._db.execute(
-                "SELECT id, label, grp FROM items WHERE item = ?", (number,)
-            ).fetchone()
+        row: tuple[str, int, str | None]
+        (row,) = self._execute("SELECT id, label, grp FROM items WHERE item = ?", number)
         return row
 
     def items(self) -> StoredItems:
         """All items of the run."""
-        with translated(self.path):
-            rows = self._db.execute("SELECT id, label, grp, digest, part FROM items ORDER BY item").fetchall()
+        rows = self._execute("SELECT id, label, grp, digest, part FROM items ORDER BY item")
         ids, labels, groups, digests, parts = zip(*rows, strict=True) if rows else ((), (), (), (), ())
         return StoredItems(ids, np.array(labels, np.int64), groups, digests, parts)
 
@@ -220,7 +216,7 @@ class Store:
         if self.note("parts") == wanted:
             return
         with translated(self.path), transaction(self._db):
-            self._db.execute("UPDATE items SET part = NULL WHERE part IS NOT NULL")
+            self._execute("UPDATE items SET part = NULL WHERE part IS NOT NULL")
             self._db.executemany(
                 "UPDATE items SET part = ? WHERE item = ?", ((part, k) for k, part in enumerate(parts or ()))
             )
@@ -228,69 +224,53 @@ class Store:
 
     def note(self, name: str) -> Any:
         """What was noted under a name, or ``None``."""
-        with translated(self.path):
-            row = self._db.execute("SELECT value FROM notes WHERE name = ?", (name,)).fetchone()
-        return None if row is None else json.loads(row[0])
+        rows = self._execute("SELECT value FROM notes WHERE name = ?", name)
+        return json.loads(rows[0][0]) if rows else None
 
     def set_note(self, name: str, value: Any) -> None:
         """Keep something that JSON can hold: the probe's verdict, the tokens chosen, a warning."""
-        with translated(self.path):
-            self._db.execute("INSERT OR REPLACE INTO notes VALUES (?, ?)", (name, json.dumps(value)))
+        self._execute("INSERT OR REPLACE INTO notes VALUES (?, ?)", name, json.dumps(value))
 
     # Replies to what is asked beside the rounds: pilots and the probe
 
     def aside(self, request: bytes, nth: int) -> str | None:
         """The reply to the ``nth`` time that this request was made, if it has been."""
-        with translated(self.path):
-            row = self._db.execute(
-                "SELECT reply FROM asides WHERE request = ? AND nth = ?", (request, nth)
-            ).fetchone()
-        return None if row is None else str(row[0])
+        rows = self._execute("SELECT reply FROM asides WHERE request = ? AND nth = ?", request, nth)
+        return str(rows[0][0]) if rows else None
 
     def add_aside(self, request: bytes, nth: int, reply: str) -> None:
         """Keep a reply, so that it is paid for once."""
-        with translated(self.path):
-            self._db.execute("INSERT INTO asides VALUES (?, ?, ?)", (request, nth, reply))
+        self._execute("INSERT INTO asides VALUES (?, ?, ?)", request, nth, reply)
 
     def asides_usage(self) -> Usage:
         """What the replies kept so far cost."""
-        with translated(self.path):
-            row = self._db.execute(
-                "SELECT COUNT(*), COUNT(*), TOTAL(json_extract(reply, '$.prompt_tokens')), "
-                "TOTAL(json_extract(reply, '$.completion_tokens')), "
-                "TOTAL(json_extract(reply, '$.cached_tokens')) FROM asides"
-            ).fetchone()
+        (row,) = self._execute(
+            "SELECT COUNT(*), COUNT(*), TOTAL(json_extract(reply, '$.prompt_tokens')), "
+            "TOTAL(json_extract(reply, '$.completion_tokens')), "
+            "TOTAL(json_extract(reply, '$.cached_tokens')) FROM asides"
+        )
         return Usage(*map(int, row))
 
     def forget_asides(self) -> None:
         """Let everything be asked afresh, because the endpoint may be another by then."""
-        with translated(self.path):
-            self._db.execute("DELETE FROM asides")
+        self._execute("DELETE FROM asides")
 
     # Rounds
 
     def rounds(self) -> list[Round]:
         """The rounds of the design so far, in order."""
-        with translated(self.path):
-            rows = self._db.execute(
-                "SELECT items, shifts, temperatures FROM rounds ORDER BY round"
-            ).fetchall()
+        rows = self._execute("SELECT items, shifts, temperatures FROM rounds ORDER BY round")
         return [Round(np.frombuffer(i, np.int64), np.frombuffer(s), np.frombuffer(t)) for i, s, t in rows]
 
     def add_round(self, asked: Round) -> None:
         """Put the next round on disk; only then may it be asked."""
-        with translated(self.path):
-            number, first = self._db.execute(
-                "SELECT COUNT(*), COALESCE(MAX(first + size), 0) FROM rounds"
-            ).fetchone()
-            blobs = (
-                asked.items.astype(np.int64).tobytes(),
-                asked.shifts.astype(np.float64).tobytes(),
-                asked.temperatures.astype(np.float64).tobytes(),
-            )
-            self._db.execute(
-                "INSERT INTO rounds VALUES (?, ?, ?, ?, ?, ?)", (number, first, len(asked), *blobs)
-            )
+        ((number, first),) = self._execute("SELECT COUNT(*), COALESCE(MAX(first + size), 0) FROM rounds")
+        blobs = (
+            asked.items.astype(np.int64).tobytes(),
+            asked.shifts.astype(np.float64).tobytes(),
+            asked.temperatures.astype(np.float64).tobytes(),
+        )
+        self._execute("INSERT INTO rounds VALUES (?, ?, ?, ?, ?, ?)", number, first, len(asked), *blobs)
 
     # Answers
 
@@ -317,8 +297,7 @@ class Store:
         self._committing = None
 
     def _insert(self, answers: list[SavedAnswer]) -> None:
-        with translated(self.path):
-            self._db.execute(_INSERT, (msgspec.json.encode(answers).decode(),))
+        self._execute(_INSERT, msgspec.json.encode(answers).decode())
 
     def answers(self, first: int, size: int) -> AnswerArray:
         """The answers to ``size`` queries from number ``first`` on; `UNASKED` where there is none."""
@@ -351,31 +330,28 @@ class Store:
 
     def batches(self) -> list[Batch]:
         """Every batch so far, in order."""
-        with translated(self.path):
-            rows = self._db.execute("SELECT * FROM batches ORDER BY number").fetchall()
-        return [_batch(row) for row in rows]
+        return [_batch(row) for row in self._execute("SELECT * FROM batches ORDER BY number")]
 
     def add_batches(self, pieces: Iterable[IntArray]) -> None:
         """Put on disk which queries are to go in which batch, all of them or none; only then may they go."""
         with translated(self.path), transaction(self._db):
-            so_far: int = self._db.execute("SELECT COUNT(*) FROM batches").fetchone()[0]
+            ((so_far,),) = self._execute("SELECT COUNT(*) FROM batches")
             for number, piece in enumerate(pieces, so_far):
-                self._db.execute(_INSERT_BATCH, _batch_row(Batch(number, uuid.uuid4().hex, piece)))
+                self._execute(_INSERT_BATCH, *_batch_row(Batch(number, uuid.uuid4().hex, piece)))
 
     def set_batch(self, batch: Batch, saved: list[SavedAnswer] | None = None) -> None:
         """Keep what is known of a batch now, together with the answers that it brought."""
         with translated(self.path), transaction(self._db):
             if saved:
                 self._insert(saved)
-            self._db.execute(_INSERT_BATCH, _batch_row(batch))
+            self._execute(_INSERT_BATCH, *_batch_row(batch))
 
     def usage(self) -> Usage:
         """What all answers together cost."""
-        with translated(self.path):
-            row = self._db.execute(
-                "SELECT COUNT(*), TOTAL(attempts), TOTAL(prompt_tokens), TOTAL(completion_tokens), "
-                "TOTAL(cached_tokens), TOTAL(answer = -1) FROM answers"
-            ).fetchone()
+        (row,) = self._execute(
+            "SELECT COUNT(*), TOTAL(attempts), TOTAL(prompt_tokens), TOTAL(completion_tokens), "
+            "TOTAL(cached_tokens), TOTAL(answer = -1) FROM answers"
+        )
         return Usage(*map(int, row))
 
 
