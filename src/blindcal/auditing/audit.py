@@ -24,7 +24,7 @@ from blindcal.auditing.job import Job, Send
 from blindcal.auditing.limits import Limits
 from blindcal.auditing.live_sender import ask_live
 from blindcal.auditing.prepare import Prepared, prepare
-from blindcal.auditing.session import Session, begin
+from blindcal.auditing.session import Session, begin, ignore
 from blindcal.auditing.strategy import choose_strategy
 from blindcal.endpoints.base import Endpoint
 from blindcal.endpoints.batches import Batches
@@ -35,7 +35,7 @@ from blindcal.items.score_files import stem
 from blindcal.methods import METHODS
 from blindcal.prices import Prices
 from blindcal.records import Progress, Targets
-from blindcal.results.oracle import Truth, read_truth
+from blindcal.results.oracle import read_truth
 from blindcal.results.result import AuditResult
 from blindcal.settings import Settings
 from blindcal.store.run_store import RUN_FILE, Store
@@ -141,28 +141,30 @@ async def audit_async(
         If batches are under way and ``polling`` does not wait for them.
     """
     folder = Path(out) if out is not None else default_folder(items, settings.endpoint.model)
-    tell, polling = stage or (lambda _: None), polling or Polling()
+    tell, polling = stage or ignore, polling or Polling()
     if endpoint is None and not (folder / RUN_FILE).exists():
         check_key(settings.endpoint)
     tell("reading items")
     scratch = next(one for one in (folder, *folder.parents) if one.exists())
     loaded = await asyncio.to_thread(open_items, items, settings.prompt, scratch=scratch)
     with loaded, Store.open(folder / RUN_FILE) as store:
-        session = await asyncio.to_thread(
-            begin, loaded, settings, store, limits or Limits(), prices, progress, tell, stop
-        )
-        _check_begun(session, polling)
-        strategy = await asyncio.to_thread(choose_strategy, session)
-        truth = await asyncio.to_thread(_read_oracle, oracle, session)
+        limits, stop = limits or Limits(), stop or asyncio.Event()
+        session = Session(loaded, settings, store, limits, prices, progress, tell, stop)
+        session = await asyncio.to_thread(begin, session)
+        if polling.cancel and all(batch.ended for batch in store.batches()):
+            raise ConfigError("no batch of this run is with the provider: there is nothing to cancel")
+        check_affords_probe(session)
+        ask = await asyncio.to_thread(choose_strategy, session)
+        truth = None
+        if oracle is not None:
+            about = session.settings.semantics, session.settings.answer_words
+            truth = await asyncio.to_thread(read_truth, Path(oracle), loaded, *about)
         started, known = time.monotonic(), store.usage().queries
         async with _opened(endpoint, settings) as model:
             batches = await _open_batches(model, session)
-            prepared = await unless_stopped(
-                session.stop, prepare(session, model, targets=targets, force=force)
-            )
+            prepared = await unless_stopped(stop, prepare(session, model, targets=targets, force=force))
             tell("asking")
-            send = _sender(session, prepared, model, batches, polling)
-            asked = await strategy.ask(session, prepared, send)
+            asked = await ask(prepared, _sender(session, prepared, model, batches, polling))
         outcome = asked.outcome
         if outcome.stopped is not None and not len(outcome.answered):
             raise _stopped_early(session, prepared, outcome.stopped)
@@ -182,23 +184,6 @@ def default_folder(items: str | Path, model: str) -> Path:
     """Where a run goes by default: the same for the same items and model."""
     names = stem(Path(items)), model
     return Path("runs") / "-".join(re.sub(r"[^\w.]+", "-", one).strip("-.") for one in names)
-
-
-def _check_begun(session: Session, polling: Polling) -> None:
-    """Refuse what cannot be done with the run as it is, before anything is spent."""
-    store, limits = session.store, session.limits
-    if polling.cancel and all(batch.ended for batch in store.batches()):
-        raise ConfigError("no batch of this run is with the provider: there is nothing to cancel")
-    if limits.max_cost is not None and session.prices is not None and store.note("ready") is None:
-        characters = session.items.characters / len(session.items)
-        check_affords_probe(limits.max_cost, session.prices, characters)
-
-
-def _read_oracle(oracle: str | Path | None, session: Session) -> Truth | None:
-    if oracle is None:
-        return None
-    settings = session.settings
-    return read_truth(Path(oracle), session.items, settings.semantics, settings.answer_words)
 
 
 @contextlib.asynccontextmanager
@@ -240,7 +225,8 @@ def _sender(
     )
     if batches is None:
         return lambda design, planned: ask_live(design, job, endpoint, planned=planned)
-    check_bias = prepared.bias_acts and METHODS[session.settings.design.method].biased
+    seen = prepared.probe is not None and not prepared.probe["forced"]  # the bias was seen to act
+    check_bias = seen and METHODS[session.settings.design.method].biased
     return lambda design, planned: ask_in_batches(
         design, job, batches, planned=planned, check_bias=check_bias, polling=polling, stage=session.tell
     )

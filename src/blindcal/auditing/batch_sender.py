@@ -20,7 +20,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from blindcal.auditing.canaries import Canaries
-from blindcal.auditing.job import HOPELESS, Job, RunOutcome, Sender, useless
+from blindcal.auditing.job import HOPELESS, Job, RunOutcome, Sender, as_endpoint_error
 from blindcal.auditing.token_estimate import TokenEstimator, bytes_of
 from blindcal.design import Design
 from blindcal.endpoints.base import backoff
@@ -37,6 +37,7 @@ OUTAGE = 3600.0  # seconds without contact that waiting for a batch survives
 _UNSURE, _SURE = 1.25, 1.02  # times the tokens expected of a prompt: from the probe's, from batches' prompts
 _KNOWN = 100  # prompts of batches from which on their tokens are known
 _CRUMB = 0.02  # share of the answers, below which no further batch is worth its day
+_SETTLED = 6  # looks after which a batch that was asked for shows in the provider's list, if there is one
 QUEUE_FULL = "token_limit_exceeded"
 T = TypeVar("T")
 
@@ -54,11 +55,6 @@ class Polling:
     longest: float = 60.0
     cancel: bool = False
 
-    @property
-    def settle(self) -> float:
-        """Seconds after which a batch that was asked for shows in the provider's list, if there is one."""
-        return 6 * self.every
-
 
 async def ask_in_batches(
     design: Design,
@@ -74,14 +70,9 @@ async def ask_in_batches(
 
     Of the job's limits only those on queries and cost apply, and the patience. A run that is stopped returns
     after the step under way. ``planned`` is how many queries the design is expected to ask, for the progress.
-    With ``check_bias`` canaries go along until it is known that the bias acts in batches too.
-
-    Raises
-    ------
-    PendingError
-        If batches are under way and ``polling`` does not wait for them.
-    EndpointError
-        When going on is useless. Everything answered until then is kept.
+    With ``check_bias`` canaries go along until it is known that the bias acts in batches too. Raised are
+    `PendingError` if batches are under way and ``polling`` does not wait for them, and `EndpointError` when
+    going on is useless; everything answered until then is kept.
     """
     canaries = Canaries(job, wanted=check_bias)
     sender = _BatchSender(job, planned, batches, canaries, polling or Polling(), stage or (lambda _: None))
@@ -248,7 +239,7 @@ class _BatchSender(Sender):
         """A batch that was asked for and came to be although nobody heard of it."""
         if batch.creating is None or batch.file_id is None:
             return None
-        settle = self._polling.settle
+        settle = _SETTLED * self._polling.every
         await self._wait(min(settle, batch.creating + settle - time.time()))
         return await self._client.find(batch.token, batch.file_id)
 
@@ -301,7 +292,7 @@ class _BatchSender(Sender):
         why = remote.said or next((reason for reason, _ in reasons), "no reason given")
         self._keep_results(batch, remote, saved, why if missing else "")
         if hopeless:
-            raise useless(next(iter(unusable.values())))
+            raise as_endpoint_error(next(iter(unusable.values())))
         if fatal is not None and not replies:
             raise fatal
         if missing:
@@ -384,8 +375,9 @@ class _BatchSender(Sender):
 
     async def _patiently(self, patience: float, action: Callable[..., Awaitable[T]], *arguments: Any) -> T:
         """Do something again while it may succeed, for so many seconds at most."""
-        begin = time.monotonic()
-        for attempt in itertools.count(1):
+        begin, attempt = time.monotonic(), 0
+        while True:
+            attempt += 1
             if self._stop.is_set():
                 raise _StoppedError
             try:
@@ -400,7 +392,6 @@ class _BatchSender(Sender):
                         "command goes on"
                     ) from None
                 await self._wait(delay)
-        raise AssertionError("it is tried until it succeeds or time is up")
 
     async def _wait(self, seconds: float) -> None:
         await super()._wait(seconds)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import fields, replace
 from datetime import UTC, datetime
 from importlib.metadata import version
@@ -21,7 +20,7 @@ from blindcal.items.files import Items
 from blindcal.methods import METHODS, Evidence, estimate, measures
 from blindcal.planning.next_dollar import NextDollar, next_dollar
 from blindcal.prices import total_cost
-from blindcal.records import INVALID, NEGATIVE, POSITIVE, AnswerTable, Message
+from blindcal.records import INVALID, NEGATIVE, POSITIVE, AnswerTable, IntArray, Message
 from blindcal.report.page import PAGE_FILE, write_page
 from blindcal.results.oracle import Truth
 from blindcal.results.result import (
@@ -82,7 +81,7 @@ def conclude(
         level=settings.estimation.level,
         by=settings.prompt.by_field,
         invalid_reasons=reasons,
-        counts=_counts(evidence, stopped=outcome.stopped is not None),
+        counts=_counts(evidence, members, stopped=outcome.stopped is not None),
         spend=_spend(session, prepared, asked),
         seconds=round(seconds, 3),
         targets=prepared.targets,
@@ -90,7 +89,7 @@ def conclude(
         probe=prepared.probe,
         oracle=None if truth is None else truth.compare(items.labels, found.ece, settings.bins, targets),
         settings=settings.fixed(items),
-        next_dollar=_next_dollar(session, evidence, found, asked),
+        next_dollar=_next_dollar(session, evidence, members.size, found, asked),
     )
 
 
@@ -101,9 +100,7 @@ def write_files(session: Session, result: AuditResult, folder: Path) -> None:
     write_page(result, folder / PAGE_FILE)
 
 
-def _counts(evidence: Evidence, *, stopped: bool) -> AnswerCounts:
-    members = evidence.members
-    assert members is not None
+def _counts(evidence: Evidence, members: IntArray, *, stopped: bool) -> AnswerCounts:
     answers = np.bincount(evidence.answers.answers + 1, minlength=3)
     return AnswerCounts(
         items=members.size,
@@ -130,25 +127,24 @@ def _spend(session: Session, prepared: Prepared, asked: Asked) -> Spend:
     )
 
 
-def _next_dollar(session: Session, evidence: Evidence, found: Findings, asked: Asked) -> NextDollar | None:
-    prices, members = session.prices, evidence.members
+def _next_dollar(
+    session: Session, evidence: Evidence, n: int, found: Findings, asked: Asked
+) -> NextDollar | None:
+    prices = session.prices
     if prices is None or session.limits.max_cost is None or evidence.method != "latent":
         return None
-    assert members is not None
     live = prices.batched if asked.settings.design.batch else prices
-    return next_dollar(found.ece, evidence, members.size, asked.outcome.usage, live)
+    return next_dollar(found.ece, evidence, n, asked.outcome.usage, live)
 
 
 def _example(items: Items, question: QuestionFormat, answered: AnswerTable, keep_prompts: bool) -> Example:
     """The first query that was answered, as it was sent."""
     shift, temperature = float(answered.shifts[0]), float(answered.temperatures[0])
     asked = question.request(items[int(answered.items[0])].messages, shift, temperature)
-    shown: Sequence[tuple[Message, str]] = [
-        (one, one.content[:EXAMPLE_CHARACTERS]) for one in asked.messages if keep_prompts
-    ]
+    messages = asked.messages if keep_prompts else ()
     return Example(
-        tuple(Message(one.role, cut) for one, cut in shown),
-        sum(len(one.content) - len(cut) for one, cut in shown),
+        tuple(Message(one.role, one.content[:EXAMPLE_CHARACTERS]) for one in messages),
+        sum(max(0, len(one.content) - EXAMPLE_CHARACTERS) for one in messages),
         {str(token): bias for token, bias in asked.logit_bias.items()},
         1 / (1 + math.exp(min(shift, 700))),
         temperature,

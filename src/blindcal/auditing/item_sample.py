@@ -68,26 +68,12 @@ def grown(
 ) -> tuple[IntArray, ...]:
     """Stages that together hold ``size`` items: those already taken and, if they are too few, one more.
 
-    With groups it may be a few more, because the last group comes whole.
-
-    Parameters
-    ----------
-    taken : sequence of arrays
-        The item numbers of each earlier stage.
-    size : int
-        Wanted in all; no more than there are.
-    labels, groups, parts : arrays, shape (items,)
-    seed : int
-
-    Raises
-    ------
-    ConfigError
-        If fewer are wanted than were taken: what was asked stays asked.
+    With groups it may be a few more, because the last group comes whole. `ConfigError` is raised if fewer are
+    wanted than were taken: what was asked stays asked.
     """
-    n = labels.size
-    have = sum(stage.size for stage in taken)
-    size = min(size, n)
-    if have > size and not _whole_group_over(taken, size, groups):
+    asked = np.concatenate([np.empty(0, np.int64), *taken])
+    have, size = asked.size, min(size, labels.size)
+    if have > size and not _within_last_group(have - size, taken, groups):
         raise ConfigError(
             f"sample: this run already asks {have:,} items, and {size:,} are wanted now; a run can only grow",
             remedy="choose another folder with {out} for a smaller one",
@@ -95,23 +81,17 @@ def grown(
         )
     if have >= size:
         return tuple(taken)
-    free = np.ones(n, bool)
-    for stage in taken:
-        free[stage] = False
-    unit = np.arange(n) if groups is None else groups
+    unit = np.arange(labels.size) if groups is None else groups
     order = _order(unit, labels, parts, seed)
-    order = order[free[order]]
+    order = order[~np.isin(order, asked)]
     last = unit[order[size - have - 1]]
     end = int(np.flatnonzero(unit[order] == last)[-1]) + 1
     return (*taken, np.sort(order[:end]))
 
 
-def _whole_group_over(taken: Sequence[IntArray], size: int, groups: IntArray | None) -> bool:
-    """Whether the items beyond ``size`` are only the rest of the group that reached it."""
-    if groups is None or not taken:
-        return False
-    have = sum(stage.size for stage in taken)
-    return have - size < int(np.bincount(groups[taken[-1]]).max())
+def _within_last_group(over: int, taken: Sequence[IntArray], groups: IntArray | None) -> bool:
+    """Whether the items that are too many can be the rest of the group that came last."""
+    return groups is not None and over < int(np.bincount(groups[taken[-1]]).max())
 
 
 def _order(unit: IntArray, labels: IntArray, parts: Sequence[str | None] | None, seed: int) -> IntArray:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 import itertools
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from typing import Protocol, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 
@@ -17,6 +17,7 @@ from blindcal.auditing.token_estimate import TokenEstimator
 from blindcal.design import Design
 from blindcal.endpoints.query_format import QuestionFormat
 from blindcal.errors import EndpointError, NoSenseError, ReplyError
+from blindcal.items.files import Items
 from blindcal.prices import Prices
 from blindcal.records import AnswerTable, IntArray, Item, Progress, Reply, Request, Round, Usage
 from blindcal.store.run_store import UNASKED, AnswerArray, SavedAnswer, Store
@@ -42,13 +43,6 @@ class RunOutcome:
 Send: TypeAlias = Callable[[Design, int], Awaitable[RunOutcome]]
 
 
-class ItemSource(Protocol):
-    """What a run needs of its items."""
-
-    def __len__(self) -> int: ...
-    def __getitem__(self, number: int, /) -> Item: ...
-
-
 @dataclass(frozen=True)
 class Job:
     """What is asked, kept and spent, whichever way the queries go.
@@ -58,7 +52,7 @@ class Job:
     ``stop`` ends the run early, and keeps what it paid for.
     """
 
-    items: ItemSource
+    items: Items | Sequence[Item]
     question: QuestionFormat
     store: Store
     limits: Limits = field(default_factory=Limits)
@@ -179,6 +173,6 @@ class Sender(ABC):
                     await self._stop.wait()
 
 
-def useless(error: ReplyError) -> EndpointError:
+def as_endpoint_error(error: ReplyError) -> EndpointError:
     """What one item's reply says of the endpoint, if all of them say it."""
     return EndpointError(error.message, remedy=error.remedy, options=error.options)

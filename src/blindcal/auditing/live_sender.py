@@ -14,7 +14,7 @@ import gc
 import random
 import time
 
-from blindcal.auditing.job import HOPELESS, Job, RunOutcome, Sender, useless
+from blindcal.auditing.job import HOPELESS, Job, RunOutcome, Sender, as_endpoint_error
 from blindcal.auditing.rate_control import ConcurrencyControl, RateLimiter
 from blindcal.auditing.token_estimate import bytes_of
 from blindcal.design import Design
@@ -31,12 +31,7 @@ async def ask_live(design: Design, job: Job, endpoint: Endpoint, *, planned: int
     """Ask everything the design wants that the store does not already answer.
 
     ``planned`` is how many queries the design is expected to ask, for the progress. A run that is stopped
-    waits for what is under way.
-
-    Raises
-    ------
-    EndpointError
-        When asking on is useless. Every answer received until then is kept.
+    waits for what is under way. `EndpointError` is raised when asking on is useless; every answer is kept.
     """
     gc.freeze()  # or the collector looks through everything that was there before, over and over
     try:
@@ -82,7 +77,7 @@ class _LiveSender(Sender):
             self.stopped = self.stopped or "interrupted"
             return
         if self._useless and not self.usage.queries:
-            raise useless(self._useless[0][1])
+            raise as_endpoint_error(self._useless[0][1])
         for query, error in self._useless:
             saved = self._job.read(query, Reply(f"({error.message})"), REPLY_TRIES)
             await self._store.save(saved)
@@ -232,7 +227,7 @@ class _LiveSender(Sender):
         self._useless.append((query, error))
         self._useless_in_a_row += 1
         if self._useless_in_a_row >= (HOPELESS if self._tokens.answered else HOPELESS_AT_FIRST):
-            raise useless(error)
+            raise as_endpoint_error(error)
 
     # Limits
 

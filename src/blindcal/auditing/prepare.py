@@ -44,11 +44,6 @@ class Prepared:
     probe: dict[str, Any] | None
     size: int = 0
 
-    @property
-    def bias_acts(self) -> bool:
-        """Whether the probe saw the bias act, and nothing was forced against its word."""
-        return self.probe is not None and not self.probe["forced"]
-
     def question(self, settings: Settings) -> QuestionFormat:
         """How each query is put and its answer read."""
         if settings.estimator_name == "stated":
@@ -63,10 +58,7 @@ async def prepare(
 ) -> Prepared:
     """Choose the answer tokens and probe the endpoint, or read back what was found before.
 
-    Raises
-    ------
-    UnfitError
-        If the probe finds the endpoint unfit for the method, and nothing is forced.
+    `UnfitError` is raised if the probe finds the endpoint unfit for the method, and nothing is forced.
     """
     store = session.store
     if isinstance(endpoint, HttpEndpoint):
@@ -103,8 +95,9 @@ async def _with_probe(
     settings, design = session.settings, session.settings.design
     sample = probe_sample(session.items, design.seed)
     patient = Patient(remembered)
-    choice = tokens.Choice(targets, {}, 0) if targets is not None else None
-    if choice is None:
+    if targets is not None:
+        choice = tokens.Choice(targets, {}, 0)
+    else:
         session.tell("choosing answer tokens")
         choice = await choose_tokens(endpoint, patient, sample[-PILOTS:], settings)
     session.tell("probing the endpoint")
@@ -184,7 +177,6 @@ class _Remembered:
         self.paid = Usage()
         self.tokens = TokenEstimator()
         self._under_way: dict[asyncio.Task[Reply], float] = {}  # and what each may cost
-        self._limit_name = session.store.note("limit_name") or "max_tokens"
 
     async def ask(self, request: Request) -> Reply:
         key = hashlib.blake2b(msgspec.json.encode(request), digest_size=16).digest()
@@ -207,10 +199,10 @@ class _Remembered:
 
     async def _ask(self, key: bytes, nth: int, request: Request) -> Reply:
         reply = await self._endpoint.ask(request)
-        if isinstance(self._endpoint, HttpEndpoint) and self._endpoint.limit_name != self._limit_name:
+        known = self._store.note("limit_name") or "max_tokens"
+        if isinstance(self._endpoint, HttpEndpoint) and self._endpoint.limit_name != known:
             # Learnt by asking, and needed where nothing is asked live any more: in a batch.
-            self._limit_name = self._endpoint.limit_name
-            self._store.set_note("limit_name", self._limit_name)
+            self._store.set_note("limit_name", self._endpoint.limit_name)
         self._count(request, reply)
         self._store.add_aside(key, nth, msgspec.json.encode(reply).decode())
         return reply
@@ -224,8 +216,7 @@ class _Remembered:
             self._progress(Progress(asked, total, self.paid, cost, self._limits.concurrency, probing=True))
 
     def _dearest(self, request: Request) -> float:
-        limited = self._limits.max_cost is not None and self._prices is not None
-        return self.tokens.dearest(request, self._prices) if limited and self._prices else 0.0
+        return 0.0 if self._prices is None else self.tokens.dearest(request, self._prices)
 
     def _limit_reached(self, request: Request) -> ConfigError | None:
         asked, limits = self.paid.queries, self._limits

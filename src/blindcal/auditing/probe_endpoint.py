@@ -49,23 +49,9 @@ class EndpointProbe:
 def probe(
     items: str | Path, settings: Settings, *, progress: Callable[[Progress], None] | None = None
 ) -> EndpointProbe:
-    """Probe an endpoint, and wait for it; works in a notebook too, where an event loop is already running.
+    """Find out in about 90 queries whether and how an endpoint can be audited, and wait for it.
 
-    The parameters are those of :func:`probe_endpoint`.
-    """
-    return wait_for(
-        lambda stop: unless_stopped(stop, probe_endpoint(items, settings, progress=progress)), None
-    )
-
-
-async def probe_endpoint(
-    items: str | Path,
-    settings: Settings,
-    *,
-    endpoint: Endpoint | None = None,
-    progress: Callable[[Progress], None] | None = None,
-) -> EndpointProbe:
-    """Find out in about 90 queries whether and how an endpoint can be audited.
+    Works in a notebook too, where an event loop is already running.
 
     Parameters
     ----------
@@ -73,8 +59,6 @@ async def probe_endpoint(
         The file of labelled questions or the named set that the audit would ask; ten of them are asked here.
     settings : Settings
         Which endpoint is probed, with which answer words, offset and limit. The method plays no part.
-    endpoint : Endpoint, optional
-        A client to use instead of a new one for the address in the settings. It is closed at the end.
     progress : callable, optional
         Called after every reply.
 
@@ -85,18 +69,20 @@ async def probe_endpoint(
     FatalError
         If the key, the model or the address is wrong, or no token of the model means an answer word.
     """
-    if endpoint is None:
-        check_key(settings.endpoint)
+    return wait_for(lambda stop: unless_stopped(stop, _probe(items, settings, progress)), None)
+
+
+async def _probe(
+    items: str | Path, settings: Settings, progress: Callable[[Progress], None] | None
+) -> EndpointProbe:
+    check_key(settings.endpoint)
     with await asyncio.to_thread(open_items, items, settings.prompt) as loaded:
         settings = settings.resolved(len(loaded), loaded.words)
         sample = probe_sample(loaded, settings.design.seed)
-    model = HttpEndpoint(settings.endpoint) if endpoint is None else endpoint
-    try:
+    async with HttpEndpoint(settings.endpoint) as model:
         patient = Patient(_Counted(model, progress))
         choice = await choose_tokens(model, patient, sample[-PILOTS:], settings)
         return EndpointProbe(choice, await probe_sampled(patient, sample, choice.targets, settings))
-    finally:
-        await model.close()
 
 
 class _Counted:

@@ -20,8 +20,8 @@ class ConcurrencyControl:
     answer. A refusal or a time-out halves it, and from there it grows by one at a time.
     """
 
-    def __init__(self, most: int, start: int = START) -> None:
-        self.limit = min(most, start)
+    def __init__(self, most: int) -> None:
+        self.limit = min(most, START)
         self._most = most
         self._state = "double"
         self._before = self.limit

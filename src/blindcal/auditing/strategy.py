@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
-from typing import Protocol
+from typing import TypeAlias
 
-from blindcal.auditing import budget
 from blindcal.auditing.budget import Budget
-from blindcal.auditing.item_sample import sample_stages
+from blindcal.auditing.item_sample import members_of, sample_stages
 from blindcal.auditing.job import RunOutcome, Send
 from blindcal.auditing.prepare import Prepared
-from blindcal.auditing.session import Session
+from blindcal.auditing.session import Session, decides_items
 from blindcal.design import Design
 from blindcal.methods import count_queries, make_design
 from blindcal.records import AnswerTable, IntArray, Round
@@ -28,85 +28,59 @@ class Asked:
     outcome: RunOutcome
 
 
-class Strategy(Protocol):
-    """Decides how much is asked, and has it sent."""
-
-    async def ask(self, session: Session, prepared: Prepared, send: Send) -> Asked:
-        """Have the whole audit answered, as far as it goes."""
-        ...
+#: Has the whole audit answered, as far as it goes.
+Strategy: TypeAlias = Callable[[Prepared, Send], Awaitable[Asked]]
 
 
 def choose_strategy(session: Session) -> Strategy:
     """How this audit decides how much to ask."""
-    settings, store = session.settings, session.store
+    settings = session.settings
+    if settings.design.queries is not None and decides_items(session):
+        return lambda prepared, send: _spend_on_items(session, prepared, send)
+    stages = sample_stages(session.items, settings, session.store)
     if settings.design.queries is None:
-        return SpendOnQueries(sample_stages(session.items, settings, store))
-    if budget.decides_items(settings, session.limits, store):
-        return SpendOnItems()
-    return AskEverything(sample_stages(session.items, settings, store))
+        return lambda prepared, send: _spend_on_queries(session, stages, prepared, send)
+    return lambda _, send: _ask_everything(session, stages, send)
 
 
-@dataclass(frozen=True, slots=True)
-class AskEverything:
+async def _ask_everything(session: Session, stages: list[IntArray] | None, send: Send) -> Asked:
     """Every query of the design, of all items or of a sample that may grow."""
-
-    stages: list[IntArray] | None
-
-    async def ask(self, session: Session, prepared: Prepared, send: Send) -> Asked:  # noqa: ARG002
-        """All of it."""
-        settings = session.settings
-        design = _design(session, settings, self.stages)
-        return Asked(
-            settings, design, self.stages, await send(design, _planned(session, settings, self.stages))
-        )
+    settings = session.settings
+    design = _design(session, settings, stages)
+    return Asked(settings, design, stages, await send(design, _planned(session, settings, stages)))
 
 
-@dataclass(frozen=True, slots=True)
-class SpendOnItems:
+async def _spend_on_items(session: Session, prepared: Prepared, send: Send) -> Asked:
     """As many items as a sum pays for, each asked as often as the method has it."""
-
-    async def ask(self, session: Session, prepared: Prepared, send: Send) -> Asked:
-        """The items that the money pays for."""
-        settings, n = session.settings, len(session.items)
-        purse = _budget(session, prepared, n)
-        affordable = purse.affordable_items(_planned(session, settings, None) / n)
-        sampled = settings.replace(sample=affordable)
-        stages = await asyncio.to_thread(sample_stages, session.items, sampled, session.store)
-        return _money_well_spent(await AskEverything(stages).ask(session, prepared, send))
+    settings, n = session.settings, len(session.items)
+    each = _planned(session, settings, None) / n
+    sampled = settings.replace(sample=Budget(session, prepared, n).affordable_items(each))
+    stages = await asyncio.to_thread(sample_stages, session.items, sampled, session.store)
+    return _money_well_spent(await _ask_everything(session, stages, send))
 
 
-@dataclass(frozen=True, slots=True)
-class SpendOnQueries:
-    """As many queries as a sum pays for: a pilot, what it shows can be paid for, and what is left over."""
+async def _spend_on_queries(
+    session: Session, stages: list[IntArray] | None, prepared: Prepared, send: Send
+) -> Asked:
+    """As many queries as a sum pays for: a pilot, what it shows can be paid for, and what is left over.
 
-    stages: list[IntArray] | None
-
-    async def ask(self, session: Session, prepared: Prepared, send: Send) -> Asked:
-        """The pilot, then the rest, then what the rest leaves of the money."""
-        n = len(session.items) if self.stages is None else sum(stage.size for stage in self.stages)
-        money = _budget(session, prepared, n)
-        pilot = money.decided().pilot
-        outcome = await self._pilot(session, money, pilot, send)
-        while True:
-            settings = session.settings.replace(queries=money.decided().mean(n))
-            design = _design(session, settings, self.stages, pilot)
-            if outcome is None or outcome.stopped is None:
-                outcome = await send(design, _planned(session, settings, self.stages))
-            if outcome.stopped is not None or not money.top_up():
-                return _money_well_spent(Asked(settings, design, self.stages, outcome))
-
-    async def _pilot(self, session: Session, money: Budget, pilot: int, send: Send) -> RunOutcome | None:
-        """Let a pilot decide the rest, if it is not decided; returns its outcome if it ended early.
-
-        Batches take hours, so for them the probe stands for the pilot.
-        """
-        if money.decided().total is None and not money.batch:
-            whole = _design(session, session.settings.replace(queries=1.0), self.stages, pilot)
-            outcome = await send(_FirstRound(whole), pilot)
-            if outcome.stopped is not None:
-                return outcome
+    Batches take hours, so for them the probe stands for the pilot.
+    """
+    n = members_of(stages, len(session.items)).size
+    money = Budget(session, prepared, n)
+    decided, outcome = money.decided(), None
+    if decided.total is None and not session.settings.design.batch:
+        whole = _design(session, session.settings.replace(queries=1.0), stages, decided.pilot)
+        outcome = await send(_FirstRound(whole), decided.pilot)
+    if outcome is None or outcome.stopped is None:
         money.decide()
-        return None
+    while True:
+        settings = session.settings.replace(queries=money.decided().mean(n))
+        design = _design(session, settings, stages, decided.pilot)
+        if outcome is None or outcome.stopped is None:
+            outcome = await send(design, _planned(session, settings, stages))
+        if outcome.stopped is not None or not money.top_up():
+            return _money_well_spent(Asked(settings, design, stages, outcome))
 
 
 @dataclass(frozen=True)
@@ -118,19 +92,6 @@ class _FirstRound:
     def next_round(self, answered: AnswerTable) -> Round | None:
         """The first round."""
         return None if len(answered) else self.whole.next_round(answered)
-
-
-def _budget(session: Session, prepared: Prepared, n: int) -> Budget:
-    return Budget(
-        session.store,
-        session.prices,
-        session.settings.design.batch,
-        session.limits.max_cost,
-        prepared.spent,
-        n,
-        session.items.characters / len(session.items),
-        prepared.size,
-    )
 
 
 def _design(

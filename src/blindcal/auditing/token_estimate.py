@@ -23,9 +23,9 @@ class TokenEstimator:
     size: int = 0
     tokens: int = 0
 
-    def learn(self, size: int, tokens: int, answered: int = 1) -> None:
-        """Take in prompts of so many bytes that were so many tokens."""
-        self.answered += answered
+    def learn(self, size: int, tokens: int) -> None:
+        """Take in a prompt of so many bytes that was so many tokens."""
+        self.answered += 1
         self.size += size
         self.tokens += tokens
 
