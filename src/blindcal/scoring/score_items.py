@@ -88,7 +88,7 @@ def complete_scores(
     out: Path,
     transformers: HfSettings,
     *,
-    stage: Callable[[str], None],
+    stage: Callable[[str], None] | None = None,
     progress: Callable[[int, int], None],
 ) -> None:
     """Score a set with a model loaded here, unless the file has all its scores; those of other prompts go."""
@@ -96,7 +96,8 @@ def complete_scores(
         digests = prompt_digests(loaded, _about(settings, transformers))
     if coverage(out, digests) == "all":
         return
-    stage(f"scoring {settings.endpoint.model} on {items}")
+    if stage is not None:
+        stage(f"scoring {settings.endpoint.model} on {items}")
     out.parent.mkdir(parents=True, exist_ok=True)
     with atomic_write(out) as draft:
         if coverage(draft, digests) == "none":
