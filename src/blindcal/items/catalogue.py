@@ -156,7 +156,10 @@ def is_name(source: str | Path) -> bool:
 def check_there(source: str | Path) -> None:
     """Refuse what is neither a file nor the name of a set, with the names there are."""
     if not is_name(source) and not Path(source).is_file():
-        raise InputError(f"{printable(str(source))}: no such file, and no set of this name; {_listed()}")
+        raise InputError(
+            f"{printable(str(source))}: no such file, and no set of this name; "
+            f"the sets are {', '.join(NAMES)} and {hub.PREFIX}NAME[:CONFIG][@SPLIT]"
+        )
 
 
 def open_items(
@@ -180,25 +183,17 @@ def open_items(
     check_there(source)
     if not is_name(source):
         return load(source, reading, scratch=scratch)
-    name = str(source)
+    name, data_dir = str(source), reading.data_dir
     if name in SETS:
         reading = replace(reading, template=reading.template or SETS[name].template)
-    return collect(name, records(name, data_dir=reading.data_dir), reading, scratch=scratch)
-
-
-def records(name: str, *, data_dir: str | Path | None = None) -> Iterator[Record]:
-    """The records of a named set, as they come, before any template."""
-    if data_dir is not None and name not in SETS:
+        records = SETS[name].records(None if data_dir is None else Path(data_dir))
+    elif data_dir is not None:
         raise InputError(
             f"{{data_dir}} is for {' and '.join(SETS)}, not for {printable(name)}", options={"data_dir": ...}
         )
-    if name.startswith(hub.PREFIX):
-        return hub.records(HubDataSet.parse(name))
-    if name == BUILTIN:
-        return builtin()
-    if name in SETS:
-        return SETS[name].records(None if data_dir is None else Path(data_dir))
-    raise InputError(f"{printable(name)}: no set of this name; {_listed()}")
+    else:
+        records = builtin() if name == BUILTIN else hub.records(HubDataSet.parse(name))
+    return collect(name, records, reading, scratch=scratch)
 
 
 def builtin(n: int = BUILTIN_SIZE) -> Iterator[Record]:
@@ -211,10 +206,6 @@ def builtin(n: int = BUILTIN_SIZE) -> Iterator[Record]:
             f"n must be between 1 and {BUILTIN_SIZE:,}, the number of built-in questions, not {n:,}"
         )
     return islice(read_records(Path(__file__).with_name("builtin.jsonl.gz")), n)
-
-
-def _listed() -> str:
-    return f"the sets are {', '.join(NAMES)} and {hub.PREFIX}NAME[:CONFIG][@SPLIT]"
 
 
 def _counted(rows: Iterable[Record], wanted: int) -> Iterator[Record]:
@@ -241,10 +232,9 @@ def _first(row: Record, *fields: str) -> Any:
 
 def _letter(answer: Any) -> str:
     text = str(answer).strip()
-    if text in ("0", "1", "2", "3"):
-        return LETTERS[int(text)]
-    if text.upper() in LETTERS and len(text) == 1:
-        return text.upper()
+    for number, letter in enumerate(LETTERS):
+        if text in (str(number), letter, letter.lower()):
+            return letter
     raise InputError(f"an answer must be 0 to 3 or A to D, not {printable(text, 20)!r}")
 
 

@@ -77,13 +77,11 @@ class RecordFormat:
         for field, usual in ((self.id_field, "id"), (self.group_field, "group")):
             if field != usual and field not in record:  # only the usual names may be missing
                 raise _missing(record, field, f"{usual}_field")
-        given = record.get(self.id_field)
-        group = record.get(self.group_field)
         return Item(
-            str(number) if given is None or given == "" else _scalar(given, self.id_field),
+            _optional(record, self.id_field) or str(number),
             self._label(record),
             self._messages(record),
-            None if group is None or group == "" else _scalar(group, self.group_field),
+            _optional(record, self.group_field),
             self._part(record),
         )
 
@@ -108,8 +106,7 @@ class RecordFormat:
             return None
         if self.by_field not in record:
             raise _missing(record, self.by_field, "by_field")
-        value = record[self.by_field]
-        return None if value is None or value == "" else _scalar(value, self.by_field)
+        return _optional(record, self.by_field)
 
     def _messages(self, record: Record) -> tuple[Message, ...]:
         said: tuple[Message, ...]
@@ -139,16 +136,13 @@ class RecordFormat:
                 raise InputError("field 'messages' is not JSON") from None
         if not isinstance(given, list):
             raise InputError("field 'messages' must be a list of {role, content}")
-        said = []
-        for message in given:
-            if not (
-                isinstance(message, dict)
-                and isinstance(message.get("role"), str)
-                and isinstance(message.get("content"), str)
-            ):
-                raise InputError("field 'messages' must hold objects with a text 'role' and a text 'content'")
-            said.append(Message(encodable(message["role"]), encodable(message["content"])))
-        return tuple(said)
+        try:
+            said = msgspec.convert(given, list[Message])
+        except msgspec.ValidationError:
+            raise InputError(
+                "field 'messages' must hold objects with a text 'role' and a text 'content'"
+            ) from None
+        return tuple(Message(encodable(one.role), encodable(one.content)) for one in said)
 
 
 class Items:
@@ -335,14 +329,12 @@ def _gather(items: Items, lines: Iterable[tuple[str, bytes]], *, copy: bool) -> 
             start += len(line)
         items._file.flush()
         items._check()
-    except InputError as error:
+    except BaseException as error:
         items.close()
-        raise error if error.message.startswith(str(path)) else error.prefixed(f"{path}, {at}: ") from None
-    except UNREADABLE as error:
-        items.close()
-        raise InputError(f"{path}, after {at}: {unreadable(error)}") from None
-    except BaseException:
-        items.close()
+        if isinstance(error, UNREADABLE):
+            raise InputError(f"{path}, after {at}: {unreadable(error)}") from None
+        if isinstance(error, InputError) and not error.message.startswith(str(path)):
+            raise error.prefixed(f"{path}, {at}: ") from None
         raise
     return items
 
@@ -380,9 +372,14 @@ def _scalar(value: Any, field: str) -> str:
     return encodable(str(value))
 
 
+def _optional(record: Record, field: str) -> str | None:
+    value = record.get(field)
+    return None if value in (None, "") else _scalar(value, field)
+
+
 def _answer_words(record: Record) -> tuple[str, str] | None:
     given = record.get(WORDS_FIELD)
-    if given is None or given == "":
+    if given in (None, ""):
         return None
     positive, _, negative = str(given).partition("/")
     if not positive or not negative or "/" in negative:

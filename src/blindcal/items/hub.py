@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -54,8 +53,15 @@ def records(hosted: HubDataSet) -> Iterator[Record]:
         raise MissingExtraError(
             f"{hosted}: loading from Hugging Face needs datasets", remedy="pip install 'blindcal[data]'"
         ) from None
-    with _explained(hosted), _quiet():
+    log = logging.getLogger("huggingface_hub")
+    before = log.level
+    log.setLevel(logging.ERROR)  # its lines about each retry: the error at the end says it once
+    try:
         loaded = datasets.load_dataset(hosted.name, hosted.config, split=hosted.split)
+    except (ValueError, RuntimeError, OSError) as error:
+        raise _explained(hosted, error) from None
+    finally:
+        log.setLevel(before)
     if isinstance(loaded, datasets.DatasetDict):
         if len(loaded) > 1:
             first = next(iter(loaded))
@@ -74,33 +80,15 @@ def _named(value: Any, names: list[str] | None) -> Any:
     return names[value] if names and isinstance(value, int) and 0 <= value < len(names) else value
 
 
-@contextmanager
-def _explained(hosted: HubDataSet) -> Iterator[None]:
-    """What may go wrong on the way to a data set, in one line that says what to do."""
-    try:
-        yield
-    except FileNotFoundError as error:
-        raise InputError(
-            f"{hosted}: no such data set, or it needs a login ({printable(str(error), 120)})"
-        ) from None
-    except (ConnectionError, TimeoutError):
-        raise InputError(
+def _explained(hosted: HubDataSet, error: Exception) -> InputError:
+    """What went wrong on the way to a data set, in one line that says what to do."""
+    if isinstance(error, FileNotFoundError):
+        return InputError(f"{hosted}: no such data set, or it needs a login ({printable(str(error), 120)})")
+    if isinstance(error, ConnectionError | TimeoutError):
+        return InputError(
             f"{hosted}: the Hugging Face Hub cannot be reached",
             remedy="without a network, download the set's files elsewhere and name their folder: {data_dir} "
             f"for a set that blindcal knows, {PREFIX}FOLDER[@SPLIT] for any other",
             options={"data_dir": ...},
-        ) from None
-    except (ValueError, RuntimeError, OSError) as error:
-        raise InputError(f"{hosted}: {printable(' '.join(str(error).split()), 300)}") from None
-
-
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """Without the client's own lines about each retry: the error at the end says it once."""
-    logger = logging.getLogger("huggingface_hub")
-    before = logger.level
-    logger.setLevel(logging.ERROR)
-    try:
-        yield
-    finally:
-        logger.setLevel(before)
+        )
+    return InputError(f"{hosted}: {printable(' '.join(str(error).split()), 300)}")

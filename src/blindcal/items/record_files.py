@@ -9,6 +9,7 @@ import json
 import sys
 import zlib
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO, TypeAlias, cast
 
@@ -82,10 +83,6 @@ def _csv(path: Path, zipped: bool, delimiter: str = ",") -> Iterator[tuple[str, 
         csv.field_size_limit(limit)
 
 
-def _tsv(path: Path, zipped: bool) -> Iterator[tuple[str, bytes]]:
-    return _csv(path, zipped, "\t")
-
-
 def _parquet(path: Path, zipped: bool) -> Iterator[tuple[str, bytes]]:
     if zipped:
         raise InputError("Parquet is compressed inside; unzip it first")
@@ -95,11 +92,9 @@ def _parquet(path: Path, zipped: bool) -> Iterator[tuple[str, bytes]]:
         raise MissingExtraError("reading Parquet needs pyarrow: pip install 'blindcal[parquet]'") from None
     try:
         with parquet.ParquetFile(path) as table:
-            number = 0
-            for batch in table.iter_batches(batch_size=1024):
-                for row in batch.to_pylist():
-                    number += 1
-                    yield f"row {number}", as_line(row)
+            rows = (row for batch in table.iter_batches(batch_size=1024) for row in batch.to_pylist())
+            for number, row in enumerate(rows, 1):
+                yield f"row {number}", as_line(row)
     except ArrowException as error:
         raise InputError(f"is not a Parquet file that can be read ({printable(str(error))})") from None
 
@@ -108,7 +103,7 @@ READERS: dict[str, Reader] = {
     ".jsonl": json_lines,
     ".ndjson": json_lines,
     ".csv": _csv,
-    ".tsv": _tsv,
+    ".tsv": partial(_csv, delimiter="\t"),
     ".parquet": _parquet,
 }
 
