@@ -12,23 +12,27 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 from scipy.special import expit, logsumexp
 
 from blindcal.errors import InputError, MissingExtraError
 from blindcal.records import FloatArray, IntArray, Semantics, Targets, Token
 from blindcal.text import printable, spoken
 
-BoolArray: TypeAlias = npt.NDArray[np.bool_]
+Table: TypeAlias = dict[str, list[Any]]
 
 #: Answer words that are looked for in a logit file if none are named.
 WORDS = (("True", "False"), ("Yes", "No"))
 ENDINGS = (".csv.gz", ".csv", ".parquet.gz", ".parquet")
 _ENDING = re.compile(r"(\.(csv|tsv|jsonl?|ndjson|parquet))?(\.gz)?$")
 _SEMANTICS: dict[str, Semantics] = {"p": "pair", "p_max": "max", "p_sum": "sum"}
+_RULES: dict[str, Callable[[FloatArray], Any]] = {
+    "0 or 1": lambda numbers: np.isin(numbers, (0.0, 1.0)),
+    "a number in [0, 1]": lambda numbers: (numbers >= 0) & (numbers <= 1),
+    "a number": np.isfinite,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,36 +73,28 @@ def read_scores(path: Path, column: str = "p", words: tuple[str, str] | None = N
 
     A missing id is the row's number.
     """
-    names, columns = read_table(path)
-    spelled = [name for name in names if "|" in name]
-    wanted = column if column in names else "p"
-    logits = wanted not in names and bool(spelled)
-    missing = [name for name in ("label", *(() if logits else (wanted,))) if name not in names]
+    table = read_table(path)
+    spelled = [name for name in table if "|" in name]
+    wanted = column if column in table else "p"
+    missing = [name for name in ("label", *(() if spelled else (wanted,))) if name not in table]
     if missing:
-        there = ", ".join(printable(name, 30) for name in names) or "none"
+        there = ", ".join(printable(name, 30) for name in table) or "none"
         raise InputError(
             f"{path}: must have the columns id, label and p; lacks {missing[0]}, has {there} "
             "(logits, instead of p, go in columns named 'text|token id')"
         )
-    labels = columns[names.index("label")]
-    if not labels:
+    if not table["label"]:
         raise InputError(f"{path}: holds no rows")
-    ids = columns[names.index("id")] if "id" in names else [str(row) for row in range(len(labels))]
-    found = Scores(
-        path=str(path),
-        ids=tuple(str(one) for one in ids),
-        labels=_numbers(path, "label", labels, "0 or 1", _label).astype(np.int64),
-        p=np.empty(0),
-        column=wanted,
-    )
-    if not logits:
-        p = _numbers(path, wanted, columns[names.index(wanted)], "a number in [0, 1]", _share)
-        return replace(found, p=p)
+    ids = tuple(map(str, table.get("id", range(len(table["label"])))))
+    labels = _numbers(path, table, "label", "0 or 1").astype(np.int64)
+    if wanted in table:
+        return Scores(str(path), ids, labels, _numbers(path, table, wanted, "a number in [0, 1]"), wanted)
     tokens = tuple(token_of(path, name) for name in spelled)
-    values = [_numbers(path, name, columns[names.index(name)], "a number", _finite) for name in spelled]
+    logits = np.column_stack([_numbers(path, table, name, "a number") for name in spelled])
     targets = answers_in(path, tokens, words)
     targets = targets if column == "p" else every_spelling(tokens, targets, _SEMANTICS[column])
-    return replace(found, tokens=tokens, logits=np.column_stack(values)).about(targets)
+    p = answer_probabilities(tokens, logits, targets)
+    return Scores(str(path), ids, labels, p, _described(targets), tokens, logits)
 
 
 def stem(path: Path) -> str:
@@ -160,43 +156,33 @@ def _described(targets: Targets) -> str:
     return f"{how}{positive} against {negative}"
 
 
-def read_table(path: Path) -> tuple[list[str], list[list[object]]]:
-    """The names of a file's columns, and their values as they stand."""
+def read_table(path: Path) -> Table:
+    """A file's columns by name, with their values as they stand."""
     if not path.exists():
         raise InputError(f"{path}: no such file")
-    return _parquet(path) if ".parquet" in path.suffixes else _csv(path)
+    names, columns = _parquet(path) if ".parquet" in path.suffixes else _csv(path)
+    return {name: columns[names.index(name)] for name in names}  # the first of two columns of one name
 
 
-def _numbers(
-    path: Path, name: str, values: list[object], rule: str, holds: Callable[[FloatArray], BoolArray]
-) -> FloatArray:
-    numbers = np.empty(len(values))
-    for row, value in enumerate(values):
-        try:
-            numbers[row] = float(value)  # type: ignore[arg-type]  # anything a file may hold; refused below
-        except (TypeError, ValueError):
-            numbers[row] = np.nan
-    bad = ~holds(numbers)
+def _numbers(path: Path, table: Table, name: str, rule: str) -> FloatArray:
+    """A column that must be as one of `_RULES` says."""
+    numbers = np.array([_number(value) for value in table[name]])
+    bad = ~_RULES[rule](numbers)
     if bad.any():
         row = int(np.argmax(bad))
-        shown = printable(str(values[row]), 30)
+        shown = printable(str(table[name][row]), 30)
         raise InputError(f"{path}, row {row + 1}, {printable(name, 60)}: must be {rule}, got {shown!r}")
     return numbers
 
 
-def _label(numbers: FloatArray) -> BoolArray:
-    return np.isin(numbers, (0.0, 1.0))
+def _number(value: Any) -> float:
+    try:
+        return float(value)
+    except (TypeError, ValueError):
+        return np.nan
 
 
-def _share(numbers: FloatArray) -> BoolArray:
-    return (numbers >= 0) & (numbers <= 1)
-
-
-def _finite(numbers: FloatArray) -> BoolArray:
-    return np.isfinite(numbers)
-
-
-def _csv(path: Path) -> tuple[list[str], list[list[object]]]:
+def _csv(path: Path) -> tuple[list[str], list[list[Any]]]:
     try:
         with gzip.open(path, "rt", newline="") if path.suffix == ".gz" else path.open(newline="") as file:
             reader = csv.reader(file)
@@ -207,21 +193,19 @@ def _csv(path: Path) -> tuple[list[str], list[list[object]]]:
     for number, row in enumerate(rows, 1):
         if len(row) != len(names):
             raise InputError(f"{path}, row {number}: has {len(row)} fields where the header has {len(names)}")
-    return names, [list(column) for column in zip(*rows, strict=True)] if rows else [[] for _ in names]
+    return names, [[row[k] for row in rows] for k in range(len(names))]
 
 
-def _parquet(path: Path) -> tuple[list[str], list[list[object]]]:
+def _parquet(path: Path) -> tuple[list[str], list[list[Any]]]:
     try:
         import pyarrow  # type: ignore[import-untyped]
         from pyarrow import parquet
     except ImportError:
         raise MissingExtraError(f"{path}: Parquet needs pyarrow: pip install 'blindcal[parquet]'") from None
     try:
-        if path.suffix == ".gz":
-            with gzip.open(path) as file:
-                table = parquet.read_table(pyarrow.BufferReader(file.read()))
-        else:
-            table = parquet.read_table(path)
+        zipped = path.suffix == ".gz"
+        source = pyarrow.BufferReader(gzip.decompress(path.read_bytes())) if zipped else path
+        table = parquet.read_table(source)
     except (OSError, pyarrow.ArrowException) as error:
         raise InputError(f"{path}: cannot be read as Parquet ({printable(str(error), 200)})") from None
     return table.column_names, [column.to_pylist() for column in table.columns]

@@ -232,11 +232,11 @@ def _scored(path: Path, header: list[str]) -> Recording:
 
 
 def _columns(path: Path, wanted: list[str]) -> list[list[object]]:
-    header, columns = read_table(path)
-    missing = [name for name in wanted if name not in header]
+    table = read_table(path)
+    missing = [name for name in wanted if name not in table]
     if missing:
         raise InputError(f"{path}: lacks the column {printable(missing[0], 40)!r}")
-    return [columns[header.index(name)] for name in wanted]
+    return [table[name] for name in wanted]
 
 
 def _labels(path: Path) -> IntArray:

@@ -8,12 +8,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
-from blindcal.confidence_prompt import INSTRUCTION
 from blindcal.errors import InputError
-from blindcal.items.score_files import read_table, stem, token_of
+from blindcal.items.score_files import Table, read_table, stem, token_of
 from blindcal.records import INVALID, NEGATIVE, POSITIVE, FloatArray, IntArray, Round, Targets, Token
 from blindcal.text import spoken
 
@@ -22,6 +22,7 @@ UNRECORDED_GAP = 12.0
 # A p of exactly 0 or 1 says that no digit was left: the last double below 1 has log-odds of 36.7. What is
 # farther out could not be flipped by any bias in the usual range, and an endpoint like that looks clamped.
 _LARGEST_LOG_ODDS = 40.0
+_OFFSET = 50.0  # METHOD 2's C
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -66,27 +67,24 @@ class Recording:
     @classmethod
     def load(cls, path: Path, *, positive: str = "Yes", negative: str = "No") -> Recording:
         """Read ``id,label,p``, or logits in columns ``text|token id`` beside lse, argmax; CSV or Parquet."""
-        header, table = read_table(path)
-        name = stem(path)
-        if "p" in header:
-            ids, p = _columns(path, header, table, ["p"])
+        table, name = read_table(path), stem(path)
+        if "p" in table:
+            ids, p = _numbers(path, table, ["p"])
             return cls.from_probabilities(ids, p[:, 0], name=name, positive=positive, negative=negative)
-        columns = [column for column in header if "|" in column]
+        columns = [column for column in table if "|" in column]
         if not columns:
             raise InputError(
                 f"{path}: expected a column p, or logit columns named 'text|token id' beside lse, argmax"
             )
         tokens = tuple(token_of(path, column) for column in columns)
-        ids, values = _columns(path, header, table, [*columns, "lse", "argmax"])
+        ids, values = _numbers(path, table, [*columns, "lse", "argmax"])
         logits, lse, argmax = values[:, :-2], values[:, -2], values[:, -1].astype(np.int64)
         others_first = np.where(np.isin(argmax, [token.id for token in tokens]), 0, argmax)
         mass = np.exp(logits - lse[:, None]).sum(axis=1)
         rest = lse + np.log(np.maximum(1 - mass, 1e-12))
-        return cls(name, tuple(ids), tokens, logits, rest, others_first)
+        return cls(name, ids, tokens, logits, rest, others_first)
 
-    def answers(
-        self, asked: Round, targets: Targets, draws: FloatArray, *, offset: float = 50.0, biased: bool = True
-    ) -> IntArray:
+    def answers(self, asked: Round, targets: Targets, draws: FloatArray, *, biased: bool = True) -> IntArray:
         """What a replay of this recording answers to a round, without a server, to the last bit.
 
         ``draws`` is each query's draw in [0, 1), for those that are sampled.
@@ -101,9 +99,9 @@ class Recording:
         candidates[:, -1] = np.where(cold, greedy, rest)
         if biased:
             for token in targets.positive:
-                candidates[:, columns[token.id]] += offset + asked.shifts
+                candidates[:, columns[token.id]] += _OFFSET + asked.shifts
             for token in targets.negative:
-                candidates[:, columns[token.id]] += offset
+                candidates[:, columns[token.id]] += _OFFSET
         said = np.empty(len(asked), np.int64)
         said[cold] = candidates[cold].argmax(axis=1)
         said[~cold] = drawn(candidates[~cold], asked.temperatures[~cold], draws[~cold])
@@ -119,20 +117,15 @@ class RecordedTexts:
 
     texts: Mapping[str, str]
     words: tuple[str, str]
-    instruction: str = INSTRUCTION
 
     def __repr__(self) -> str:
         return f"RecordedTexts({len(self.texts):,} answers)"
 
     @classmethod
-    def load(cls, path: Path, words: tuple[str, str], instruction: str = INSTRUCTION) -> RecordedTexts:
+    def load(cls, path: Path, words: tuple[str, str]) -> RecordedTexts:
         """Read a table of ``id,text``."""
-        header, table = read_table(path)
-        missing = [name for name in ("id", "text") if name not in header]
-        if missing:
-            raise InputError(f"{path}: no column {missing[0]!r}, only {', '.join(header)}")
-        ids, texts = (map(str, table[header.index(name)]) for name in ("id", "text"))
-        return cls(dict(zip(ids, texts, strict=True)), words, instruction)
+        ids, texts = _columns(path, read_table(path), ["id", "text"])
+        return cls(dict(zip(map(str, ids), map(str, texts), strict=True)), words)
 
 
 def drawn(candidates: FloatArray, temperatures: FloatArray, draws: FloatArray) -> IntArray:
@@ -143,16 +136,19 @@ def drawn(candidates: FloatArray, temperatures: FloatArray, draws: FloatArray) -
     return np.asarray(reached.argmax(axis=1), dtype=np.int64)
 
 
-def _columns(
-    path: Path, header: list[str], columns: list[list[object]], names: list[str]
-) -> tuple[list[str], FloatArray]:
-    missing = [name for name in ["id", *names] if name not in header]
+def _columns(path: Path, table: Table, names: list[str]) -> list[list[Any]]:
+    missing = [name for name in names if name not in table]
     if missing:
-        raise InputError(f"{path}: no column {missing[0]!r}, only {', '.join(header)}")
+        raise InputError(f"{path}: no column {missing[0]!r}, only {', '.join(table)}")
+    return [table[name] for name in names]
+
+
+def _numbers(path: Path, table: Table, names: list[str]) -> tuple[tuple[str, ...], FloatArray]:
+    """The ids, and a column of numbers per name."""
+    ids, *columns = _columns(path, table, ["id", *names])
     try:
-        values = np.array([columns[header.index(name)] for name in names], float).T
+        return tuple(map(str, ids)), np.array(columns, float).T
     except (TypeError, ValueError) as error:
         raise InputError(
             f"{path}: a row does not hold a number in each of {', '.join(names)}: {error}"
         ) from None
-    return [str(one) for one in columns[header.index("id")]], values
