@@ -127,7 +127,7 @@ def main() -> None:
     reading = RecordFormat(data_dir=str(arguments.data / "data"))
     with catalogue.open_items(DATA, reading) as loaded:
         items = list(loaded)
-    with replay.running(source.recording, items) as server:
+    with replay.running(replay.Server(source.recording, items)) as server:
         settings = bc.Settings(
             model=source.recording.name,
             base_url=server.base_url,

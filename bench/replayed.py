@@ -41,7 +41,7 @@ def served(source: Source, shared: Path) -> Iterator[bc.Settings]:
         spoken = RecordedTexts.load(texts, words)
     with (
         catalogue.open_items(source.data, RecordFormat(data_dir=data)) as questions,
-        replay.running(source.recording, questions, spoken=spoken) as server,
+        replay.running(replay.Server(source.recording, questions, spoken=spoken)) as server,
     ):
         yield bc.Settings(
             model=source.recording.name,

@@ -20,7 +20,7 @@ import blindcal as bc
 from blindcal.endpoints.openai_token_ids import IDS
 from blindcal.records import Token
 from blindcal.simulation.recording import Recording
-from blindcal.simulation.replay import Behaviour, Server, running_server
+from blindcal.simulation.replay import Behaviour, Server, running
 
 N = 600
 ROWS = 997  # hidden probabilities that a prompt's text chooses from
@@ -100,7 +100,7 @@ class World:
 def docs_world(folder: Path) -> Iterator[World]:
     """Lay out the files that the documentation names, with an audit by each of two models, and serve."""
     write_questions(folder / "questions.csv")
-    with running_server(AnyPromptServer(Behaviour(logprobs=True))) as server:
+    with running(AnyPromptServer(Behaviour(logprobs=True))) as server:
         for model in MODELS:
             settings = bc.Settings(
                 model=model, base_url=server.base_url, template=TEMPLATE, by_field="topic", resamples=40

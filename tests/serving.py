@@ -48,7 +48,7 @@ def replaying(
     with load(items, reading) as loaded:
         asked = list(loaded)
     known = Recording.from_probabilities([item.id for item in asked], p)
-    return running(known, asked, Behaviour(**behaviour), batches=batches, spoken=spoken)
+    return running(Server(known, asked, Behaviour(**behaviour), batches=batches, spoken=spoken))
 
 
 @contextlib.asynccontextmanager

@@ -69,7 +69,7 @@ def serving(items: list[Item], looks: int = 2) -> Iterator[Server]:
     p = np.random.default_rng(12).beta(0.5, 0.5, ITEMS)
     recording = Recording.from_probabilities([item.id for item in items], p)
     batches = BatchBehaviour(fates=("expired",), looks=looks)
-    with running(recording, items, batches=batches) as server:
+    with running(Server(recording, items, batches=batches)) as server:
         yield server
 
 

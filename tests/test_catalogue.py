@@ -23,7 +23,7 @@ from blindcal.items.files import RecordFormat, load
 from blindcal.items.hub import HubDataSet
 from blindcal.settings import Settings
 from blindcal.simulation.recording import Recording
-from blindcal.simulation.replay import running
+from blindcal.simulation.replay import Server, running
 from commanding import blindcal
 
 SHARED = Path(__file__).parents[2] / "shared"
@@ -292,7 +292,7 @@ def test_a_set_is_audited_by_name_or_file_with_its_own_words(
         asked = list(items)
     p = np.random.default_rng(0).random(40)
     recording = Recording.from_probabilities([i.id for i in asked], p, positive="True", negative="False")
-    with running(recording, asked) as server:
+    with running(Server(recording, asked)) as server:
         common: dict[str, Any] = {"model": "replay", "base_url": server.base_url, "resamples": 30}
         by_file = audit(out, Settings(**common), out=tmp_path / "a")
         by_name = audit("boolq", Settings(**common, data_dir=str(tmp_path)), out=tmp_path / "b")

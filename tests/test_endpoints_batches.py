@@ -30,7 +30,7 @@ ODDS = [-6.0, -1.0, 0.5, 0.7, 5.0]
 
 @pytest.fixture
 def server() -> Iterator[Server]:
-    with running(recording(ODDS), items(len(ODDS)), batches=BatchBehaviour(looks=None)) as one:
+    with running(Server(recording(ODDS), items(len(ODDS)), batches=BatchBehaviour(looks=None))) as one:
         yield one
 
 
@@ -252,7 +252,7 @@ def test_a_wrong_key_and_an_unknown_batch_are_said(server: Server) -> None:
     with pytest.raises(FatalError, match=r"knows no batch batch_9 \(404\): is the API key"):
         talked(server, lambda batches: batches.look("batch_9"))
     with (
-        running(recording(ODDS), items(len(ODDS)), Behaviour(api_key="right")) as locked,
+        running(Server(recording(ODDS), items(len(ODDS)), Behaviour(api_key="right"))) as locked,
         pytest.raises(FatalError, match="set OPENAI_API_KEY"),
     ):
         talked(locked, lambda batches: batches.check())

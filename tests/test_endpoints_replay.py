@@ -179,7 +179,7 @@ def test_running_in_a_thread() -> None:
         async with HttpEndpoint(Address(base_url, "replay"), environ={}) as endpoint:
             return (await endpoint.ask(Request(items(1)[0].messages))).text
 
-    with running(recording(ODDS), items(len(ODDS))) as server:
+    with running(Server(recording(ODDS), items(len(ODDS)))) as server:
         assert asyncio.run(talk(server.base_url)) == "No"
         base_url = server.base_url
     with pytest.raises(FatalError, match="cannot reach"):
@@ -188,9 +188,12 @@ def test_running_in_a_thread() -> None:
 
 def test_taken_port() -> None:
     """A port in use is an error that says so."""
-    with running(recording(ODDS), items(5)) as server:
+    with running(Server(recording(ODDS), items(5))) as server:
         port = int(server.base_url.split(":")[2].split("/")[0])
-        with pytest.raises(ConfigError, match="cannot listen"), running(recording(ODDS), items(5), port=port):
+        with (
+            pytest.raises(ConfigError, match="cannot listen"),
+            running(Server(recording(ODDS), items(5), port=port)),
+        ):
             pass
 
 

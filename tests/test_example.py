@@ -19,7 +19,7 @@ from blindcal.items.catalogue import open_items
 from blindcal.items.files import RecordFormat
 from blindcal.records import Token
 from blindcal.simulation.recording import Recording
-from blindcal.simulation.replay import running
+from blindcal.simulation.replay import Server, running
 
 NOTEBOOK = Path(__file__).parents[1] / "docs" / "example.ipynb"
 MODEL = "gpt-4o-mini"
@@ -43,7 +43,7 @@ def overconfident_model() -> Iterator[str]:
         p = expit(4 * (labels - 0.5) + 3 * np.random.default_rng(0).standard_normal(labels.size))
         known = Recording.from_probabilities([one.id for one in questions], p, name=MODEL)
         tokens = tuple(Token(IDS["o200k_base"][word], word) for word in ("Yes", "No"))
-        with running(replace(known, tokens=tokens), questions) as server:
+        with running(Server(replace(known, tokens=tokens), questions)) as server:
             yield server.base_url
 
 

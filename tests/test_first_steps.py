@@ -58,7 +58,7 @@ def server(items: Path) -> Iterator[Server]:
     with load(items) as loaded:
         asked = list(loaded)
     p = np.random.default_rng(1).beta(0.5, 0.5, N)
-    with running(Recording.from_probabilities([item.id for item in asked], p), asked) as one:
+    with running(Server(Recording.from_probabilities([item.id for item in asked], p), asked)) as one:
         yield one
 
 
@@ -162,7 +162,7 @@ def test_a_logit_file_is_an_oracle_and_can_be_simulated(items: Path, tmp_path: P
     with load(items) as loaded:
         asked = list(loaded)
     out = tmp_path / "run"
-    with running(Recording.load(path), asked) as server:
+    with running(Server(Recording.load(path), asked)) as server:
         done = blindcal(
             "audit", items, "--model", "m__d__logits", "--base-url", server.base_url, "--out", out,
             "--oracle", path, "--positive", "True", "--negative", "False", "--method", "blind", "--quiet",

@@ -31,7 +31,7 @@ from blindcal.records import Item, Message, Reply, Request, Targets, Token, Usag
 from blindcal.results.result import AuditResult
 from blindcal.settings import Settings
 from blindcal.simulation.recording import Recording
-from blindcal.simulation.replay import running
+from blindcal.simulation.replay import Server, running
 from blindcal.store.run_store import RUN_FILE, Store
 
 PRICES = Prices(1000.0, 3000.0)
@@ -124,7 +124,7 @@ def test_a_batch_is_paid_by_the_length_of_its_questions(tmp_path: Path) -> None:
 
     def spent(money: float | None, out: Path) -> tuple[AuditResult, float]:
         """The result, and how much of its cost was that of batches."""
-        with running(Recording.from_probabilities([item.id for item in asked], p), asked) as server:
+        with running(Server(Recording.from_probabilities([item.id for item in asked], p), asked)) as server:
             result = audit(
                 path,
                 Settings(model="replay", base_url=server.base_url, resamples=50, batch=True, queries=1),

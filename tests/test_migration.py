@@ -42,7 +42,7 @@ def server(runs: Path) -> Iterator[Server]:
     with load(runs / "questions.jsonl", settings().prompt) as loaded:
         asked = list(loaded)
     known = Recording.from_probabilities([item.id for item in asked], read_scores(runs / "scores.csv").p)
-    with running(known, asked, port=PORT) as found:
+    with running(Server(known, asked, port=PORT)) as found:
         yield found
 
 

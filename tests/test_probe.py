@@ -351,7 +351,7 @@ def items_file(tmp_path: Path, questions: list[Item]) -> str:
 )
 def test_command(tmp_path: Path, behaviour: Behaviour, code: int, verdict: str) -> None:
     """The command prints a table and the verdict, or JSON, and its exit status is the verdict's."""
-    with running(recording(ODDS), items(len(ODDS)), behaviour) as server:
+    with running(Server(recording(ODDS), items(len(ODDS)), behaviour)) as server:
         line = [items_file(tmp_path, items(len(ODDS))), "--model", "replay", "--base-url", server.base_url]
         table = CliRunner().invoke(command, line)
         printed = CliRunner().invoke(command, [*line, "--json"])
@@ -363,7 +363,7 @@ def test_command(tmp_path: Path, behaviour: Behaviour, code: int, verdict: str) 
 
 def test_command_by_hand_and_by_name(tmp_path: Path) -> None:
     """Ids by hand need no vocabulary, and a missing vocabulary is an error with a cure."""
-    with running(recording(ODDS), items(len(ODDS)), Behaviour(tokenize="none")) as server:
+    with running(Server(recording(ODDS), items(len(ODDS)), Behaviour(tokenize="none"))) as server:
         line = [items_file(tmp_path, items(len(ODDS))), "--model", "replay", "--base-url", server.base_url]
         by_hand = CliRunner().invoke(command, [*line, "--positive-ids", "1", "--negative-ids", "2"])
         by_name = CliRunner().invoke(command, line)
@@ -378,7 +378,7 @@ def test_command_reads_other_fields(tmp_path: Path) -> None:
     path = tmp_path / "items.jsonl"
     rows = ({"name": q.id, "truth": q.label, "prompt": q.messages[0].content} for q in items(len(ODDS)))
     path.write_text("\n".join(json.dumps(row) for row in rows))
-    with running(recording(ODDS), items(len(ODDS)), Behaviour()) as server:
+    with running(Server(recording(ODDS), items(len(ODDS)), Behaviour())) as server:
         line = [str(path), "--model", "replay", "--base-url", server.base_url]
         found = CliRunner().invoke(command, [*line, "--label-field", "truth", "--id-field", "name"])
     assert found.exit_code == 0, found.output
@@ -387,7 +387,7 @@ def test_command_reads_other_fields(tmp_path: Path) -> None:
 def test_command_shows_nothing_raw(tmp_path: Path) -> None:
     """Escape sequences from a service never reach the terminal."""
     hostile = recording(ODDS)
-    with running(hostile, items(len(ODDS)), Behaviour(bias="rejected")) as server:
+    with running(Server(hostile, items(len(ODDS)), Behaviour(bias="rejected"))) as server:
         line = [items_file(tmp_path, items(len(ODDS))), "--model", "replay", "--base-url", server.base_url]
         shown = CliRunner().invoke(command, [*line, "--positive", "\x1b[31mYes", "--positive-ids", "1"])
     assert "\x1b" not in shown.output

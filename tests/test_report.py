@@ -25,7 +25,7 @@ from blindcal.report.page import render, write_page
 from blindcal.report.sentences import Sentence
 from blindcal.results.result import AuditResult
 from blindcal.simulation.recording import Recording
-from blindcal.simulation.replay import running
+from blindcal.simulation.replay import Server, running
 from browsing import CONTRAST, Seen, chromium
 from reporting import audited, population
 
@@ -419,7 +419,7 @@ def test_a_hostile_file_gives_a_tame_page(browser: Browser, tmp_path: Path) -> N
     with load(path) as loaded:
         questions = list(loaded)
     recording = Recording.from_probabilities([item.id for item in questions], p)
-    with running(recording, questions) as server:
+    with running(Server(recording, questions)) as server:
         command = ["audit", str(path), "--model", "replay", "--base-url", server.base_url, "--by", "at"]
         command += ["--out", str(tmp_path / "run"), "--resamples", "50", "--quiet"]
         done = CliRunner().invoke(app, command, catch_exceptions=False)

@@ -94,7 +94,10 @@ def test_over_http_and_from_files_it_is_the_same_table(tmp_path: Path) -> None:
     recording = Recording.load(path)
     spoken = RecordedTexts.load(write_texts(tmp_path, known.labels.tolist()), ("Yes", "No"))
     ok(path, *common, "--out", tmp_path / "files")
-    with files.load(items) as questions, replay.running(recording, questions, spoken=spoken) as server:
+    with (
+        files.load(items) as questions,
+        replay.running(Server(recording, questions, spoken=spoken)) as server,
+    ):
         endpoint = ("--model", recording.name, "--base-url", server.base_url, "--data", items, "--send-seed")
         ok(*endpoint, *common, "--out", tmp_path / "http")
         asked = server.requests
@@ -135,7 +138,7 @@ def test_a_recorded_model_over_http_and_from_its_file(tmp_path: Path) -> None:
     ok(few, *common, "--out", tmp_path / "files")
     loaded = Recording.load(few)
     recording = Recording("smollm2", *(getattr(loaded, name) for name in loaded.__slots__[1:]))
-    with files.load(items) as questions, replay.running(recording, questions) as server:
+    with files.load(items) as questions, replay.running(Server(recording, questions)) as server:
         endpoint = ("--model", "smollm2", "--base-url", server.base_url, "--data", items, "--send-seed", *ids)
         ok(few, *endpoint, *common, "--out", tmp_path / "http")
     for name in ("estimates.csv", "cells.csv", "table.md", "table.tex"):
@@ -181,7 +184,7 @@ def test_an_endpoint_that_ignores_the_bias_fills_the_rows_it_can(tmp_path: Path)
     write_items(items, list(known.recording.ids), known.labels.tolist())
     with (
         files.load(items) as questions,
-        replay.running(known.recording, questions, Behaviour(bias="ignored")) as server,
+        replay.running(Server(known.recording, questions, Behaviour(bias="ignored"))) as server,
     ):
         run = _asked(server, items, tmp_path / "out")
     methods = {json.loads(line)["method"] for line in run.stdout.splitlines()}
@@ -205,8 +208,8 @@ def test_models_behind_several_servers_are_one_table(tmp_path: Path) -> None:
     few = ("--data", items, "--method", "extraction", "--budgets", 1, "--out", tmp_path / "out")
     with (
         files.load(items) as questions,
-        replay.running(known.recording, questions) as here,
-        replay.running(other, questions) as there,
+        replay.running(Server(known.recording, questions)) as here,
+        replay.running(Server(other, questions)) as there,
     ):
         first = ("--model", f"{known.recording.name}@{here.base_url}")
         ok(*first, "--model", "other", "--base-url", there.base_url, *few)

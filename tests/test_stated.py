@@ -27,7 +27,7 @@ from blindcal.results.result import AuditResult
 from blindcal.results.run import open_run
 from blindcal.settings import Settings
 from blindcal.simulation.recording import RecordedTexts, Recording
-from blindcal.simulation.replay import running
+from blindcal.simulation.replay import Server, running
 from commanding import blindcal
 from serving import replaying
 
@@ -228,7 +228,7 @@ def test_recorded_texts_of_a_real_model_go_through_http(tmp_path: Path) -> None:
     with load(path, Settings(model="m", template=SETS["boolq"].template).prompt) as loaded:
         asked, labels = list(loaded), loaded.labels
     recording = Recording.from_probabilities([item.id for item in asked], np.full(300, 0.5))
-    with running(recording, asked, spoken=RecordedTexts.load(recorded, words)) as server:
+    with running(Server(recording, asked, spoken=RecordedTexts.load(recorded, words))) as server:
         found = audit(path, settings(server, template=SETS["boolq"].template), out=tmp_path / "run")
     p = ConfidenceQuestion(words).stated([said[item.id] for item in asked]).p
     known = np.isfinite(p)

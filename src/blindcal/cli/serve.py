@@ -112,7 +112,7 @@ def command(
         recording = Recording.load(scores, positive=words[0], negative=words[1])
         spoken = None if texts is None else RecordedTexts.load(texts, words)
         with replay.running(
-            recording, questions, behaviour, port=server_settings.port, spoken=spoken
+            replay.Server(recording, questions, behaviour, port=server_settings.port, spoken=spoken)
         ) as server:
             _wait(server.base_url, recording.name, lambda: True)
 

@@ -15,6 +15,8 @@ from dataclasses import dataclass, field
 from http import HTTPStatus
 from typing import Literal, TypeAlias, cast
 
+import msgspec
+
 Manner: TypeAlias = Literal["whole", "truncated", "reset", "hang"]
 
 _MAX_HEAD = 64 * 1024
@@ -45,6 +47,11 @@ class HttpResponse:
 
 
 Handler: TypeAlias = Callable[[HttpRequest], HttpResponse]
+
+
+def json_response(value: object, status: int = 200) -> HttpResponse:
+    """A response that holds ``value`` as JSON."""
+    return HttpResponse(msgspec.json.encode(value), status)
 
 
 class BadRequestError(Exception):

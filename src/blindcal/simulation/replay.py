@@ -23,8 +23,7 @@ import math
 import threading
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
-from types import TracebackType
+from dataclasses import dataclass, replace
 from typing import Any, Literal, Self, TypeAlias, TypeVar
 
 import msgspec
@@ -34,7 +33,7 @@ from blindcal.confidence_prompt import ask_confidence
 from blindcal.errors import ConfigError, InputError
 from blindcal.query_seeds import uniform_draws
 from blindcal.records import Item, Message
-from blindcal.simulation.http_server import HttpRequest, HttpResponse, Listener, Manner
+from blindcal.simulation.http_server import HttpRequest, HttpResponse, Listener, Manner, json_response
 from blindcal.simulation.recording import UNRECORDED_GAP, RecordedTexts, Recording, drawn
 from blindcal.simulation.replay_batches import BatchBehaviour, Desk
 
@@ -91,7 +90,6 @@ class Server:
         items: Iterable[Item],
         behaviour: Behaviour | None = None,
         *,
-        host: str = HOST,
         port: int = 0,
         batches: BatchBehaviour | None = None,
         spoken: RecordedTexts | None = None,
@@ -104,7 +102,7 @@ class Server:
         self.paid: Counter[str] = Counter()
         self.in_flight = 0
         self.most_in_flight = 0
-        self._host, self._port = host, port
+        self._port = port
         self._rows, self._spoken = _by_text(recording, items, spoken)
         self._columns = {token.id: k for k, token in enumerate(recording.tokens)}
         self._times: Counter[bytes] = Counter()
@@ -114,28 +112,26 @@ class Server:
     @property
     def base_url(self) -> str:
         """The address a client is given."""
-        return f"http://{self._host}:{self._port}/v1"
+        return f"http://{HOST}:{self._port}/v1"
 
     async def __aenter__(self) -> Self:
         try:
-            self._port = await self._listener.open(self._host, self._port)
+            self._port = await self._listener.open(HOST, self._port)
         except OSError as error:
             raise ConfigError(
-                f"cannot listen on {self._host}:{self._port} ({error.strerror})",
+                f"cannot listen on {HOST}:{self._port} ({error.strerror})",
                 remedy="{port} takes any free port",
                 options={"port": 0},
             ) from None
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self._listener.close()
 
     def _handle(self, request: HttpRequest) -> HttpResponse:
         path = request.path.split("?")[0].rstrip("/")
-        if self.behaviour.api_key is not None and not self._authorised(request):
-            return _error(401, "Incorrect API key provided", "invalid_api_key")
+        if not self._authorised(request.headers):
+            return self._fail("401")
         if (about_batches := self.desk.handle(request)) is not None:
             return about_batches
         if request.method == "POST" and path.endswith("/chat/completions"):
@@ -145,25 +141,15 @@ class Server:
         if request.method == "POST" and path == "/tokenize" and self.behaviour.tokenize != "none":
             return self._tokenize(request.body)
         if request.method == "GET" and path.endswith("/models"):
-            return _json({"object": "list", "data": [{"id": self.recording.name, "object": "model"}]})
+            return json_response({"object": "list", "data": [{"id": self.recording.name, "object": "model"}]})
         if request.method == "GET" and path == "/stats":
-            return _json(self.stats())
+            shown = ("requests", "answered", "most_in_flight", "paid")
+            return json_response({name: getattr(self, name) for name in shown})
         return _error(404, f"no such path: {path}", "not_found")
 
-    def stats(self) -> dict[str, Any]:
-        """What has been asked so far; also at ``/stats``."""
-        return {
-            "requests": self.requests,
-            "answered": self.answered,
-            "most_in_flight": self.most_in_flight,
-            "paid": dict(self.paid),
-        }
-
-    def _authorised(self, request: HttpRequest) -> bool:
+    def _authorised(self, headers: dict[str, str]) -> bool:
         key = self.behaviour.api_key
-        return f"Bearer {key}" == request.headers.get("authorization") or key == request.headers.get(
-            "api-key"
-        )
+        return key is None or headers.get("authorization") == f"Bearer {key}" or headers.get("api-key") == key
 
     def _tokenize(self, body: bytes) -> HttpResponse:
         vllm = self.behaviour.tokenize == "vllm"
@@ -173,27 +159,20 @@ class Server:
             return _error(400, "the body names no text", "invalid_request_error")
         single = [token.id for token in self.recording.tokens if token.text == text]
         ids = single or [1_000_000 + byte for byte in text.encode()]  # one per byte, none of them recorded
-        return _json({"tokens": ids, "count": len(ids), "max_model_len": 4096} if vllm else {"tokens": ids})
+        more = {"count": len(ids), "max_model_len": 4096} if vllm else {}
+        return json_response({"tokens": ids, **more})
 
     def _complete(self, body: bytes, *, chat: bool) -> HttpResponse:
         self.requests += 1
         self.in_flight += 1
         self.most_in_flight = max(self.most_in_flight, self.in_flight)
-        latency, how = self.behaviour.latency, self._struck(body)
-        if how in ("429", "500", "401", "404", "reset", "hang", "html"):
-            response = self._fail(how)
+        fault = self._struck(body)
+        if fault in ("429", "500", "401", "404", "reset", "hang", "html"):
+            response = self._fail(fault)
         else:
-            response = self._answer(body, chat=chat, fault=how)
-        manner: Manner = how if how in ("reset", "hang", "truncated") else "whole"
-        return HttpResponse(
-            response.body,
-            response.status,
-            response.content_type,
-            response.headers,
-            latency,
-            manner,
-            self._left,
-        )
+            response = self._answer(body, chat=chat, fault=fault)
+        manner: Manner = fault if fault in ("reset", "hang", "truncated") else "whole"
+        return replace(response, delay=self.behaviour.latency, manner=manner, done=self._left)
 
     def _left(self) -> None:
         self.in_flight -= 1
@@ -216,13 +195,13 @@ class Server:
         if fault == "429":
             wait = self.behaviour.retry_after
             headers = {} if wait is None else {"Retry-After": wait}
-            return _error(429, "Rate limit reached", "rate_limit_exceeded", headers)
+            return replace(_error(429, "Rate limit reached", "rate_limit_exceeded"), headers=headers)
         if fault == "500":
             return _error(500, "The server had an error", "server_error")
         if fault == "401":
             return _error(401, "Incorrect API key provided", "invalid_api_key")
         if fault == "404":
-            return _error(404, f"The model `{self.recording.name}` does not exist", "model_not_found")
+            return _unknown_model(self.recording.name)
         return HttpResponse(b"<!DOCTYPE html><html><body>Welcome</body></html>", content_type="text/html")
 
     def _answer(self, body: bytes, *, chat: bool, fault: str | None) -> HttpResponse:
@@ -232,9 +211,7 @@ class Server:
             return _error(400, str(error), "invalid_request_error")
         if refusal := self._refusal(asked):
             return refusal
-        text = (
-            "\n".join(m.content for m in asked.messages) if isinstance(asked, ChatRequest) else asked.prompt
-        )
+        text = _joined(asked.messages) if isinstance(asked, ChatRequest) else asked.prompt
         row = self._rows.get(text)
         if row is None:
             return _error(
@@ -246,19 +223,21 @@ class Server:
         self.answered += 1
         self.paid[self.recording.ids[row]] += 1
         if fault == "schema":
-            return _json({"result": said, "choices": said})
+            return json_response({"result": said, "choices": said})
         usage = {"prompt_tokens": 1 + len(text) // 4, "completion_tokens": 1 + len(free_text or "") // 4}
         choice = _choice(
             said, logprobs if asked.logprobs else None, chat=chat, reasoning=fault == "reasoning"
         )
         choices = [] if fault == "empty" else [choice]
         kind = "chat.completion" if chat else "text_completion"
-        return _json({"object": kind, "model": self.recording.name, "choices": choices, "usage": usage})
+        return json_response(
+            {"object": kind, "model": self.recording.name, "choices": choices, "usage": usage}
+        )
 
     def _refusal(self, asked: ChatRequest | PromptRequest) -> HttpResponse | None:
         how = self.behaviour
         if asked.model != self.recording.name:
-            return _error(404, f"The model `{asked.model}` does not exist", "model_not_found")
+            return _unknown_model(asked.model)
         if how.limit_name == "max_completion_tokens" and asked.max_tokens is not None:
             text = (
                 "Unsupported parameter: 'max_tokens' is not supported. Use 'max_completion_tokens' instead."
@@ -297,16 +276,13 @@ class Server:
         if how.temperature == "ignored":
             temperature = 0.0
         candidates = [*logits, other if temperature == 0 else rest]
-        best = max(candidates)
         if temperature == 0:
-            chosen = candidates.index(best)
+            chosen = candidates.index(max(candidates))
         else:
-            u = (
-                self._chance(body).random()
-                if asked.seed is None
-                else float(uniform_draws(np.array([asked.seed]))[0])
+            draws = (
+                self._chance(body).random(1) if asked.seed is None else uniform_draws(np.array([asked.seed]))
             )
-            chosen = int(drawn(np.array([candidates]), np.array([temperature]), np.array([u]))[0])
+            chosen = int(drawn(np.array([candidates]), np.array([temperature]), draws)[0])
         said = texts[chosen] if chosen < len(texts) else _OTHER_TEXT
         if not asked.logprobs:
             return said, {}
@@ -322,25 +298,8 @@ class Server:
 
 
 @contextlib.contextmanager
-def running(
-    recording: Recording,
-    items: Iterable[Item],
-    behaviour: Behaviour | None = None,
-    *,
-    port: int = 0,
-    batches: BatchBehaviour | None = None,
-    spoken: RecordedTexts | None = None,
-) -> Iterator[Server]:
-    """A recording served in a thread of its own, for callers that are not asynchronous."""
-    with running_server(
-        Server(recording, items, behaviour, port=port, batches=batches, spoken=spoken)
-    ) as server:
-        yield server
-
-
-@contextlib.contextmanager
-def running_server(server: ServerKind) -> Iterator[ServerKind]:
-    """A server in a thread of its own."""
+def running(server: ServerKind) -> Iterator[ServerKind]:
+    """A server in a thread of its own, for callers that are not asynchronous."""
     loop = asyncio.new_event_loop()
     thread = threading.Thread(target=loop.run_forever, name="blindcal-replay", daemon=True)
     thread.start()
@@ -356,11 +315,6 @@ def running_server(server: ServerKind) -> Iterator[ServerKind]:
         loop.close()
 
 
-class PromptMessage(msgspec.Struct):
-    role: str
-    content: str
-
-
 class CompletionRequest(msgspec.Struct, kw_only=True):
     """What both kinds of request share; unknown fields are ignored, as by most servers."""
 
@@ -374,7 +328,7 @@ class CompletionRequest(msgspec.Struct, kw_only=True):
 
 
 class ChatRequest(CompletionRequest, kw_only=True):
-    messages: list[PromptMessage]
+    messages: list[Message]
 
 
 class PromptRequest(CompletionRequest, kw_only=True):
@@ -385,12 +339,12 @@ _CHAT = msgspec.json.Decoder(ChatRequest)
 _PROMPT = msgspec.json.Decoder(PromptRequest)
 
 
-def _json(value: object, status: int = 200, headers: dict[str, str] | None = None) -> HttpResponse:
-    return HttpResponse(msgspec.json.encode(value), status, headers=headers or {})
+def _error(status: int, message: str, code: str) -> HttpResponse:
+    return json_response({"error": {"message": message, "type": code, "code": code}}, status)
 
 
-def _error(status: int, message: str, code: str, headers: dict[str, str] | None = None) -> HttpResponse:
-    return _json({"error": {"message": message, "type": code, "code": code}}, status, headers)
+def _unknown_model(name: str) -> HttpResponse:
+    return _error(404, f"The model `{name}` does not exist", "model_not_found")
 
 
 def _choice(
@@ -429,7 +383,7 @@ def _by_text(
         # Items of the same text get the first one's answer: over HTTP nothing tells them apart.
         found.setdefault(_joined(item.messages), rows[item.id])
         if spoken is not None and item.id in spoken.texts:
-            asked = _joined(ask_confidence(item.messages, spoken.words, spoken.instruction))
+            asked = _joined(ask_confidence(item.messages, spoken.words))
             found.setdefault(asked, rows[item.id])
             texts.setdefault(asked, spoken.texts[item.id])
     return found, texts

@@ -12,14 +12,14 @@ import email.parser
 import email.policy
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 from urllib.parse import parse_qs, urlsplit
 
 import msgspec
 import numpy as np
 
-from blindcal.simulation.http_server import HttpRequest, HttpResponse
+from blindcal.simulation.http_server import HttpRequest, HttpResponse, json_response
 
 Fate: TypeAlias = Literal["completed", "failed", "expired", "cancelled", "full"]
 Trouble: TypeAlias = Literal["refused", "throttled", "lost"]
@@ -60,7 +60,7 @@ class _Held:
     shown: dict[str, Any]
     lines: list[_BatchLine]
     life: list[str]
-    errors: list[dict[str, Any]] = field(default_factory=list)
+    errors: list[dict[str, Any]]
 
 
 class _BatchLine(msgspec.Struct):
@@ -153,25 +153,27 @@ class Desk:
         assert isinstance(content, bytes)
         if len(content) > self.behaviour.most_bytes:
             return _error(413, f"File size exceeds the limit of {self.behaviour.most_bytes} bytes")
-        return _json(self._keep(content, parts["file"].get_filename() or "upload", purpose))
+        return json_response(self._keep(content, parts["file"].get_filename() or "upload", purpose))
 
     def _keep(self, content: bytes, filename: str, purpose: str) -> dict[str, Any]:
-        number = self._next()
+        self._made += 1
+        name = f"file-{self._made:08d}"
         shown = {
-            "id": f"file-{number:08d}",
+            "id": name,
             "object": "file",
             "bytes": len(content),
-            "created_at": _BORN + number,
+            "created_at": self._now(),
             "filename": filename,
             "purpose": purpose,
             "status": "processed",
         }
-        self.files[f"file-{number:08d}"] = shown
-        self.contents[f"file-{number:08d}"] = content
+        self.files[name], self.contents[name] = shown, content
         return shown
 
     def _file(self, name: str) -> HttpResponse:
-        return _json(self.files[name]) if name in self.files else _error(404, f"No such File object: {name}")
+        if name not in self.files:
+            return _error(404, f"No such File object: {name}")
+        return json_response(self.files[name])
 
     def _content(self, name: str) -> HttpResponse:
         if name not in self.contents:
@@ -191,7 +193,7 @@ class Desk:
         if wanted.get("completion_window") != "24h" or wanted.get("endpoint") not in _ENDPOINTS:
             return _error(400, "completion_window must be '24h' and endpoint one that batches serve")
         lines, problems = self._validated(self.contents[file["id"]], wanted["endpoint"])
-        return _json(self._admit(wanted, lines, problems).shown)
+        return json_response(self._admit(wanted, lines, problems).shown)
 
     def _validated(self, content: bytes, endpoint: str) -> tuple[list[_BatchLine], list[dict[str, Any]]]:
         lines, problems, seen = [], [], set()
@@ -217,7 +219,8 @@ class Desk:
     def _admit(
         self, wanted: dict[str, Any], lines: list[_BatchLine], problems: list[dict[str, Any]]
     ) -> _Held:
-        number = self._next()
+        self._made += 1
+        name = f"batch_{self._made:08d}"
         fates, index = self.behaviour.fates, len(self.batches)
         fate = fates[index] if index < len(fates) else "completed"
         if fate == "failed" and not problems:
@@ -229,7 +232,7 @@ class Desk:
             life = ["failed"]
         held = _Held(
             {
-                "id": f"batch_{number:08d}",
+                "id": name,
                 "object": "batch",
                 "endpoint": wanted["endpoint"],
                 "errors": None,
@@ -238,8 +241,8 @@ class Desk:
                 "status": "validating",
                 "output_file_id": None,
                 "error_file_id": None,
-                "created_at": _BORN + number,
-                "expires_at": _BORN + number + 86_400,
+                "created_at": self._now(),
+                "expires_at": self._now() + 86_400,
                 "request_counts": {"total": 0, "completed": 0, "failed": 0},
                 "metadata": wanted.get("metadata"),
             },
@@ -247,7 +250,7 @@ class Desk:
             life[-(self.behaviour.looks or len(life)) :],
             problems,
         )
-        self.batches[f"batch_{number:08d}"] = held
+        self.batches[name] = held
         if not problems:
             self.submitted.update(bytes(line.body) for line in lines)
         return held
@@ -257,7 +260,7 @@ class Desk:
             return _error(404, f"No batch found with id '{name}'")
         if self.behaviour.looks is not None:
             self._advance(self.batches[name])
-        return _json(self.batches[name].shown)
+        return json_response(self.batches[name].shown)
 
     def _cancel(self, name: str) -> HttpResponse:
         if name not in self.batches:
@@ -267,7 +270,7 @@ class Desk:
             return _error(409, f"Cannot cancel a batch with status '{held.shown['status']}'")
         held.life = ["cancelled"]
         held.shown |= {"status": "cancelling", "cancelling_at": self._now()}
-        return _json(held.shown)
+        return json_response(held.shown)
 
     def _advance(self, held: _Held) -> None:
         if not held.life:
@@ -306,7 +309,10 @@ class Desk:
             times = 0 if self._rng.random() < self.behaviour.missing else 1
             times += self._rng.random() < self.behaviour.doubled
             (good if response.status == 200 else bad).extend([written] * times)
-        good += [_output(f"unknown-{k}", _json({"choices": []}), None) for k in range(self.behaviour.unknown)]
+        good += [
+            _output(f"unknown-{k}", json_response({"choices": []}), None)
+            for k in range(self.behaviour.unknown)
+        ]
         if self.behaviour.shuffled:
             self._rng.shuffle(good)
         held.shown["request_counts"] |= {"completed": len(good), "failed": len(bad)}
@@ -314,10 +320,6 @@ class Desk:
             if lines:
                 kept = self._keep(b"".join(lines), f"{held.shown['id']}_{name}.jsonl", "batch_output")
                 held.shown[f"{name}_file_id"] = kept["id"]
-
-    def _next(self) -> int:
-        self._made += 1
-        return self._made
 
     def _now(self) -> int:
         return _BORN + self._made
@@ -332,7 +334,7 @@ def _page(entries: list[dict[str, Any]], query: dict[str, str], usual: int) -> H
     shown = {"object": "list", "data": page, "has_more": start + len(page) < len(newest)}
     if page:
         shown |= {"first_id": page[0]["id"], "last_id": page[-1]["id"]}
-    return _json(shown)
+    return json_response(shown)
 
 
 def _output(custom_id: str, response: HttpResponse | None, error: dict[str, str] | None) -> bytes:
@@ -351,10 +353,6 @@ def _problem(code: str, message: str, line: int | None) -> dict[str, Any]:
     return {"code": code, "message": message, "param": None, "line": line}
 
 
-def _json(value: object, status: int = 200) -> HttpResponse:
-    return HttpResponse(msgspec.json.encode(value), status)
-
-
 def _error(status: int, message: str) -> HttpResponse:
     code = {429: "rate_limit_exceeded", 500: "server_error"}.get(status, "invalid_request_error")
-    return _json({"error": {"message": message, "type": code, "code": code, "param": None}}, status)
+    return json_response({"error": {"message": message, "type": code, "code": code, "param": None}}, status)
