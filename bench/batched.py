@@ -29,7 +29,7 @@ from blindcal.endpoints.http import Address, HttpEndpoint
 from blindcal.items.files import load
 from blindcal.methods import make_design
 from blindcal.simulation.http_server import HttpRequest, HttpResponse, Listener
-from blindcal.simulation.replay_batches import BatchBehaviour, Desk
+from blindcal.simulation.replay_batches import Desk
 from blindcal.store.run_store import Store
 from record import Cell, parser, record, table
 
@@ -39,7 +39,7 @@ def serve(pipe: Connection) -> None:
 
     async def main() -> None:
         yes = HttpResponse(client.BODY)
-        desk = Desk(lambda _, __: yes, BatchBehaviour(looks=1))
+        desk = Desk(lambda _, __: yes, looks=1)
 
         def handle(request: HttpRequest) -> HttpResponse:
             return desk.handle(request) or HttpResponse(b"{}", 404)

@@ -25,10 +25,9 @@ from blindcal.prices import Prices
 from blindcal.records import Usage
 from blindcal.settings import Settings
 from blindcal.simulation.recording import RecordedTexts
-from blindcal.simulation.replay import Server
-from blindcal.simulation.replay_batches import BatchBehaviour
 from blindcal.store.run_store import RUN_FILE, UNASKED, Store
 from commanding import blindcal
+from hostile_batches import BatchBehaviour, HostileServer
 from serving import replaying
 
 N = 120
@@ -53,11 +52,11 @@ def serving(items: Path, *, batches: dict[str, Any] | None = None, **more: Any) 
     return replaying(items, p, batches=BatchBehaviour(**batches or {}), **more)
 
 
-def settings(server: Server, **more: Any) -> Settings:
+def settings(server: HostileServer, **more: Any) -> Settings:
     return Settings(**{"model": "replay", "base_url": server.base_url, "resamples": 20, **more})
 
 
-def asking(items: Path, server: Server, out: Path, *more: object) -> tuple[object, ...]:
+def asking(items: Path, server: HostileServer, out: Path, *more: object) -> tuple[object, ...]:
     base = ("audit", items, "--model", "replay", "--base-url", server.base_url, "--out", out)
     return (*base, "--resamples", 20, "--poll", 0.002, *more)
 

@@ -26,8 +26,8 @@ from blindcal.records import Item
 from blindcal.results.result import ANSWERS_FILE, AuditResult
 from blindcal.settings import Settings
 from blindcal.simulation.recording import Recording
-from blindcal.simulation.replay import Server, running
-from blindcal.simulation.replay_batches import BatchBehaviour, Trouble
+from blindcal.simulation.replay import running
+from hostile_batches import BatchBehaviour, HostileServer, Trouble
 
 pytestmark = pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="needs kill -9")
 
@@ -64,16 +64,16 @@ def items(file: Path) -> list[Item]:
 
 
 @contextlib.contextmanager
-def serving(items: list[Item], looks: int = 2) -> Iterator[Server]:
+def serving(items: list[Item], looks: int = 2) -> Iterator[HostileServer]:
     """A server whose first batch expires with half of it answered."""
     p = np.random.default_rng(12).beta(0.5, 0.5, ITEMS)
     recording = Recording.from_probabilities([item.id for item in items], p)
     batches = BatchBehaviour(fates=("expired",), looks=looks)
-    with running(Server(recording, items, batches=batches)) as server:
+    with running(HostileServer(recording, items, batches=batches)) as server:
         yield server
 
 
-def begun(file: Path, server: Server, folder: Path) -> BaseProcess:
+def begun(file: Path, server: HostileServer, folder: Path) -> BaseProcess:
     process = CONTEXT.Process(
         target=command,
         args=(
@@ -85,7 +85,7 @@ def begun(file: Path, server: Server, folder: Path) -> BaseProcess:
     return process
 
 
-def finish(file: Path, server: Server, folder: Path) -> AuditResult:
+def finish(file: Path, server: HostileServer, folder: Path) -> AuditResult:
     """Go on with the command's run; without a process of its own and its drawing, which take longest."""
     settings = Settings(model="replay", base_url=server.base_url, method="blind", bins=2, batch=True)
     return audit(file, settings, out=folder, polling=Polling(every=0.005))
@@ -118,7 +118,7 @@ def expected(file: Path, items: list[Item], tmp_path: Path) -> Left:
         return left
 
 
-def check(server: Server, found: AuditResult, expected: Left) -> None:
+def check(server: HostileServer, found: AuditResult, expected: Left) -> None:
     """Each query answered and billed once; submitted once, and once more if it was left unanswered."""
     same = ("ece", "bins", "counts", "spend")
     assert found.complete
@@ -138,7 +138,7 @@ def test_killed_at_each_request(file: Path, items: list[Item], expected: Left, t
         with serving(items) as server:
             pid: Future[int] = Future()
 
-            def kill(_: str, server: Server = server, pid: Future[int] = pid) -> Trouble | None:
+            def kill(_: str, server: HostileServer = server, pid: Future[int] = pid) -> Trouble | None:
                 if len(server.desk.operations) == number:  # noqa: B023 - the loop waits for the process
                     os.kill(pid.result(), signal.SIGKILL)
                 return None

@@ -26,9 +26,8 @@ from blindcal.methods import make_design
 from blindcal.prices import Prices
 from blindcal.records import IntArray, Progress, Round, Usage
 from blindcal.simulation.http_server import HttpResponse
-from blindcal.simulation.replay import Server
-from blindcal.simulation.replay_batches import BatchBehaviour, Fate, Trouble
 from blindcal.store.run_store import Batch, SavedAnswer, Store
+from hostile_batches import BatchBehaviour, Fate, HostileServer, Trouble
 from serving import PAIR, items, recording
 
 Kept = TypeVar("Kept", bound=Store)
@@ -49,9 +48,9 @@ def two_rounds() -> design.Design:
 
 
 @contextlib.asynccontextmanager
-async def world(**behaviour: Any) -> AsyncIterator[tuple[Server, HttpEndpoint]]:
+async def world(**behaviour: Any) -> AsyncIterator[tuple[HostileServer, HttpEndpoint]]:
     async with (
-        Server(recording(ODDS.tolist()), items(N), batches=BatchBehaviour(**behaviour)) as server,
+        HostileServer(recording(ODDS.tolist()), items(N), batches=BatchBehaviour(**behaviour)) as server,
         HttpEndpoint(Address(server.base_url, "replay"), environ={}) as endpoint,
     ):
         yield server, endpoint
@@ -371,7 +370,7 @@ def test_batches_that_bring_nothing_end_the_run(tmp_path: Path) -> None:
 def answering(status: int, body: object, every: int = 1) -> Any:
     """What a desk does that answers every so many requests in its own way."""
 
-    def change(server: Server) -> None:
+    def change(server: HostileServer) -> None:
         plain, count = server.desk.answer, 0
 
         def answer(asked: bytes, chat: bool) -> HttpResponse:

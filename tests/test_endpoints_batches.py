@@ -22,7 +22,7 @@ from blindcal.errors import (
 )
 from blindcal.simulation.http_server import HttpResponse
 from blindcal.simulation.replay import Behaviour, Server, running
-from blindcal.simulation.replay_batches import BatchBehaviour
+from hostile_batches import HostileServer
 from serving import answering, asking, items, recording
 
 ODDS = [-6.0, -1.0, 0.5, 0.7, 5.0]
@@ -30,7 +30,8 @@ ODDS = [-6.0, -1.0, 0.5, 0.7, 5.0]
 
 @pytest.fixture
 def server() -> Iterator[Server]:
-    with running(Server(recording(ODDS), items(len(ODDS)), batches=BatchBehaviour(looks=None))) as one:
+    with running(Server(recording(ODDS), items(len(ODDS)))) as one:
+        one.desk.looks = None
         yield one
 
 
@@ -258,9 +259,8 @@ def test_a_wrong_key_and_an_unknown_batch_are_said(server: Server) -> None:
         talked(locked, lambda batches: batches.check())
 
 
-def test_a_lost_response_is_worth_another_try(server: Server) -> None:
+def test_a_lost_response_is_worth_another_try() -> None:
     """What was done and not heard of is retryable, and can be found."""
-    server.desk.trouble = lambda name: "lost" if name == "create" else None
 
     async def talk(batches: Batches) -> None:
         file_id = await batches.upload("a.jsonl", wishes(1))
@@ -270,7 +270,9 @@ def test_a_lost_response_is_worth_another_try(server: Server) -> None:
         assert found is not None
         assert found.metadata == {"blindcal": "token"}
 
-    talked(server, talk)
+    with running(HostileServer(recording(ODDS), items(len(ODDS)))) as server:
+        server.desk.trouble = lambda name: "lost" if name == "create" else None
+        talked(server, talk)
 
 
 def test_a_line_is_one_request_of_the_live_kind() -> None:

@@ -35,7 +35,7 @@ from blindcal.query_seeds import uniform_draws
 from blindcal.records import Item, Message
 from blindcal.simulation.http_server import HttpRequest, HttpResponse, Listener, Manner, json_response
 from blindcal.simulation.recording import UNRECORDED_GAP, RecordedTexts, Recording, drawn
-from blindcal.simulation.replay_batches import BatchBehaviour, Desk
+from blindcal.simulation.replay_batches import Desk
 
 HOST = "127.0.0.1"
 
@@ -91,7 +91,6 @@ class Server:
         behaviour: Behaviour | None = None,
         *,
         port: int = 0,
-        batches: BatchBehaviour | None = None,
         spoken: RecordedTexts | None = None,
     ) -> None:
         self.recording = recording
@@ -107,7 +106,7 @@ class Server:
         self._columns = {token.id: k for k, token in enumerate(recording.tokens)}
         self._times: Counter[bytes] = Counter()
         self._listener = Listener(self._handle)
-        self.desk = Desk(lambda body, chat: self._answer(body, chat=chat, fault=None), batches)
+        self.desk = Desk(lambda body, chat: self._answer(body, chat=chat, fault=None))
 
     @property
     def base_url(self) -> str:
