@@ -44,9 +44,9 @@ class DataSet:
     words: tuple[str, str]
     questions: Callable[[Iterable[Record]], Iterator[Record]]
 
-    def records(self, data_dir: Path | None = None) -> Iterator[Record]:
+    def records(self, data_dir: str | Path | None = None) -> Iterator[Record]:
         """Every question as a record with id, label, the template's fields and the answer words."""
-        source = self._hosted() if data_dir is None else self._local(data_dir)
+        source = self._hosted() if data_dir is None else self._local(Path(data_dir))
         try:
             for record in self.questions(_counted(source, self.rows)):
                 yield {**record, WORDS_FIELD: "/".join(self.words)}
@@ -163,21 +163,12 @@ def check_there(source: str | Path) -> None:
 
 
 def open_items(
-    source: str | Path,
-    reading: RecordFormat | None = None,
-    *,
-    scratch: Path | None = None,
+    source: str | Path, reading: RecordFormat | None = None, *, scratch: Path | None = None
 ) -> Items:
-    """The items of a file or of a named set.
+    """The items of a file, of a set in `NAMES`, or of ``hf:NAME[:CONFIG][@SPLIT]``.
 
-    Parameters
-    ----------
-    source : str or Path
-        A file (see :func:`blindcal.items.files.load`), a name in `NAMES`, or ``hf:NAME[:CONFIG][@SPLIT]``.
-    reading : RecordFormat, optional
-        How records become items. Known sets have a template of their own, which another one replaces.
-    scratch : Path, optional
-        Where a temporary copy goes.
+    Known sets have a template of their own, which that of ``reading`` replaces. ``scratch`` is where a
+    temporary copy goes.
     """
     reading = reading or RecordFormat()
     check_there(source)
@@ -186,7 +177,7 @@ def open_items(
     name, data_dir = str(source), reading.data_dir
     if name in SETS:
         reading = replace(reading, template=reading.template or SETS[name].template)
-        records = SETS[name].records(None if data_dir is None else Path(data_dir))
+        records = SETS[name].records(data_dir)
     elif data_dir is not None:
         raise InputError(
             f"{{data_dir}} is for {' and '.join(SETS)}, not for {printable(name)}", options={"data_dir": ...}
@@ -251,8 +242,7 @@ def _choices(row: Record) -> list[str]:
 
 
 def _readable(path: Path) -> bool:
-    name = path.name.lower().removesuffix(".gz")
-    return path.is_file() and name.endswith(tuple(READERS))
+    return path.is_file() and path.name.lower().removesuffix(".gz").endswith(tuple(READERS))
 
 
 def _is_headless(path: Path) -> bool:

@@ -224,7 +224,7 @@ class Items:
 
     @property
     def digest(self) -> str:
-        """What identifies these items, rendered prompts included."""
+        """A hash of everything that would be asked."""
         return self._digest.hexdigest()
 
     def close(self) -> None:
@@ -280,21 +280,9 @@ class Items:
 
 
 def load(path: str | Path, reading: RecordFormat | None = None, *, scratch: Path | None = None) -> Items:
-    """Read and check a file of items.
+    """Read and check a file of items; an error names the file, the line and the field.
 
-    Parameters
-    ----------
-    path : str or Path
-        ``.jsonl``, ``.ndjson``, ``.csv``, ``.tsv`` or ``.parquet``; ``.gz`` may follow.
-    reading : RecordFormat, optional
-        Which fields mean what. By default ``label``, and ``prompt`` or ``messages``.
-    scratch : Path, optional
-        Where a temporary copy goes if one is needed; the system's choice otherwise.
-
-    Raises
-    ------
-    InputError
-        Naming the file, the line and the field.
+    ``scratch`` is where a temporary copy goes if one is needed; the system's choice otherwise.
     """
     path = Path(path)
     if not path.is_file():

@@ -38,15 +38,7 @@ class HubDataSet:
 
 
 def records(hosted: HubDataSet) -> Iterator[Record]:
-    """The rows of one split, in order; the number of a class is replaced by its name.
-
-    Raises
-    ------
-    MissingExtraError
-        If ``datasets`` is not installed.
-    InputError
-        If there is no such data set, configuration or split, or it cannot be reached.
-    """
+    """The rows of one split, in order; the number of a class is replaced by its name."""
     try:
         import datasets
     except ImportError:

@@ -59,19 +59,11 @@ class Scores:
 
 
 def read_scores(path: Path, column: str = "p", words: tuple[str, str] | None = None) -> Scores:
-    """Read ids, labels and a probability; errors name the file, the row and the column.
+    """Read ids (by default the rows' numbers), labels and a probability of a score or logit file.
 
-    Parameters
-    ----------
-    path : Path
-        A score or a logit file.
-    column : {"p", "p_max", "p_sum"}
-        What is wanted (METHOD 1: pair, max or sum). It falls back to ``p`` in score files that hold only
-        that; of a logit file it is computed.
-    words : pair of str, optional
-        The positive and the negative answer in a logit file; by default those of `WORDS` that it has.
-
-    A missing id is the row's number.
+    ``column`` is p, p_max or p_sum (METHOD 1: pair, max or sum). It falls back to p in score files that hold
+    only that; of a logit file it is computed. ``words`` are the positive and the negative answer in a logit
+    file; by default those of `WORDS` that it has. Errors name the file, the row and the column.
     """
     table = read_table(path)
     spelled = [name for name in table if "|" in name]

@@ -30,7 +30,7 @@ class HttpRequest:
     method: str
     path: str
     headers: dict[str, str]
-    body: bytes
+    body: bytes = b""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +65,7 @@ class Connection(asyncio.Protocol):
         self._handler = handler
         self._peers = peers
         self._buffer = bytearray()
-        self._head: tuple[str, str, dict[str, str]] | None = None
+        self._head: HttpRequest | None = None  # of a request whose body is not all there yet
         self._pending: HttpResponse | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._transport: asyncio.Transport | None = None
@@ -114,29 +114,28 @@ class Connection(asyncio.Protocol):
             self._respond(self._handler(request))
 
     def _next_request(self) -> HttpRequest | None:
-        if self._head is None and not self._read_head():
+        self._head = head = self._head or self._read_head()
+        if head is None:
             return None
-        assert self._head is not None
-        method, path, headers = self._head
         try:
-            length = int(headers.get("content-length", "0"))
+            length = int(head.headers.get("content-length", "0"))
         except ValueError:
             raise BadRequestError("Content-Length is not a number") from None
-        if "transfer-encoding" in headers or not 0 <= length <= _MAX_BODY:
+        if "transfer-encoding" in head.headers or not 0 <= length <= _MAX_BODY:
             raise BadRequestError(f"send a body with a Content-Length of at most {_MAX_BODY}")
         if len(self._buffer) < length:
             return None
         body = bytes(self._buffer[:length])
         del self._buffer[:length]
         self._head = None
-        return HttpRequest(method, path, headers, body)
+        return HttpRequest(head.method, head.path, head.headers, body)
 
-    def _read_head(self) -> bool:
+    def _read_head(self) -> HttpRequest | None:
         end = self._buffer.find(b"\r\n\r\n")
         if end < 0:
             if len(self._buffer) > _MAX_HEAD:
                 raise BadRequestError("the header is too long")
-            return False
+            return None
         lines = self._buffer[:end].decode("latin-1").split("\r\n")
         del self._buffer[: end + 4]
         try:
@@ -147,8 +146,7 @@ class Connection(asyncio.Protocol):
             raise BadRequestError("this is not HTTP/1.1") from None
         if headers.get("expect") == "100-continue" and self._transport is not None:
             self._transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
-        self._head = (method, path, headers)
-        return True
+        return HttpRequest(method, path, headers)
 
     def _respond(self, response: HttpResponse) -> None:
         if response.manner == "hang":

@@ -80,8 +80,8 @@ class Behaviour:
 class Server:
     """A recording served with a behaviour; an async context manager that opens and closes the port.
 
-    ``requests`` counts what was asked for an answer and ``answered`` what got one, also by item id in
-    ``asked`` and ``paid``: what a provider would have billed. ``desk`` is where its files and batches are.
+    ``requests`` counts what was asked for an answer and ``answered`` what got one, by item id in ``paid``:
+    what a provider would have billed. ``desk`` is where its files and batches are.
     """
 
     def __init__(
@@ -97,7 +97,6 @@ class Server:
         self.behaviour = behaviour or Behaviour()
         self.requests = 0
         self.answered = 0
-        self.asked: Counter[str] = Counter()
         self.paid: Counter[str] = Counter()
         self.in_flight = 0
         self.most_in_flight = 0
@@ -216,7 +215,6 @@ class Server:
             return _error(
                 400, "this prompt was not recorded: is this the recording's items file?", "unknown_prompt"
             )
-        self.asked[self.recording.ids[row]] += 1
         free_text = self._spoken.get(text)
         said, logprobs = self._say(row, asked, body) if free_text is None else (free_text, {})
         self.answered += 1
@@ -224,24 +222,19 @@ class Server:
         if fault == "schema":
             return json_response({"result": said, "choices": said})
         usage = {"prompt_tokens": 1 + len(text) // 4, "completion_tokens": 1 + len(free_text or "") // 4}
-        choice = _choice(
-            said, logprobs if asked.logprobs else None, chat=chat, reasoning=fault == "reasoning"
-        )
+        shown = logprobs if asked.logprobs else None
+        choice = _choice(said, shown, chat=chat, reasoning=fault == "reasoning")
         choices = [] if fault == "empty" else [choice]
-        kind = "chat.completion" if chat else "text_completion"
-        return json_response(
-            {"object": kind, "model": self.recording.name, "choices": choices, "usage": usage}
-        )
+        kind, model = "chat.completion" if chat else "text_completion", self.recording.name
+        return json_response({"object": kind, "model": model, "choices": choices, "usage": usage})
 
     def _refusal(self, asked: ChatRequest | PromptRequest) -> HttpResponse | None:
         how = self.behaviour
         if asked.model != self.recording.name:
             return _unknown_model(asked.model)
         if how.limit_name == "max_completion_tokens" and asked.max_tokens is not None:
-            text = (
-                "Unsupported parameter: 'max_tokens' is not supported. Use 'max_completion_tokens' instead."
-            )
-            return _error(400, text, "unsupported_parameter")
+            text = "'max_tokens' is not supported. Use 'max_completion_tokens' instead."
+            return _error(400, f"Unsupported parameter: {text}", "unsupported_parameter")
         if how.bias == "rejected" and asked.logit_bias:
             return _error(400, "Unsupported parameter: 'logit_bias'", "unsupported_parameter")
         if how.temperature == "rejected" and asked.temperature not in (None, 1):

@@ -76,18 +76,22 @@ class Desk:
                 wanted = query.get("purpose")
                 files = [one for one in self.files.values() if wanted in (None, one["purpose"])]
                 return _page(files, query, 10_000)
-            case ("GET", "files", name):
-                return self._file(name)
-            case ("GET", "files", name, "content"):
-                return self._content(name)
+            case ("GET", "files", name) if name in self.files:
+                return json_response(self.files[name])
+            case ("GET", "files", name, "content") if name in self.contents:
+                return HttpResponse(self.contents[name], content_type="application/octet-stream")
+            case ("GET", "files", name) | ("GET", "files", name, "content"):
+                return error_response(404, f"No such File object: {name}")
             case ("POST", "batches"):
                 return self._create(request.body)
             case ("GET", "batches"):
                 return _page([held.shown for held in self.batches.values()], query, 20)
-            case ("GET", "batches", name):
-                return self._look(name)
-            case ("POST", "batches", name, "cancel"):
-                return self._cancel(name)
+            case ("GET", "batches", name) if name in self.batches:
+                return self._look(self.batches[name])
+            case ("POST", "batches", name, "cancel") if name in self.batches:
+                return self._cancel(self.batches[name])
+            case ("GET", "batches", name) | ("POST", "batches", name, "cancel"):
+                return error_response(404, f"No batch found with id '{name}'")
         return error_response(404, f"Unknown request URL: {request.method} {url.path}")
 
     def step(self) -> None:
@@ -124,16 +128,6 @@ class Desk:
         }
         self.files[name], self.contents[name] = shown, content
         return shown
-
-    def _file(self, name: str) -> HttpResponse:
-        if name not in self.files:
-            return error_response(404, f"No such File object: {name}")
-        return json_response(self.files[name])
-
-    def _content(self, name: str) -> HttpResponse:
-        if name not in self.contents:
-            return error_response(404, f"No such File object: {name}")
-        return HttpResponse(self.contents[name], content_type="application/octet-stream")
 
     # Batches
 
@@ -200,17 +194,12 @@ class Desk:
         self.batches[name] = held
         return held
 
-    def _look(self, name: str) -> HttpResponse:
-        if name not in self.batches:
-            return error_response(404, f"No batch found with id '{name}'")
+    def _look(self, held: HeldBatch) -> HttpResponse:
         if self.looks is not None:
-            self._advance(self.batches[name])
-        return json_response(self.batches[name].shown)
+            self._advance(held)
+        return json_response(held.shown)
 
-    def _cancel(self, name: str) -> HttpResponse:
-        if name not in self.batches:
-            return error_response(404, f"No batch found with id '{name}'")
-        held = self.batches[name]
+    def _cancel(self, held: HeldBatch) -> HttpResponse:
         if not held.life:
             return error_response(409, f"Cannot cancel a batch with status '{held.shown['status']}'")
         held.life = ["cancelled"]
