@@ -13,7 +13,7 @@ from blindcal.simulation.http_server import HttpRequest, HttpResponse, json_resp
 from blindcal.simulation.replay import Server
 from blindcal.simulation.replay_batches import (
     Answer,
-    BatchLine,
+    BatchRequest,
     Desk,
     HeldBatch,
     error_response,
@@ -89,7 +89,7 @@ class HostileDesk(Desk):
         return HttpResponse(manner="reset") if trouble == "lost" else response
 
     def _admit(
-        self, wanted: dict[str, Any], lines: list[BatchLine], problems: list[dict[str, Any]]
+        self, wanted: dict[str, Any], lines: list[BatchRequest], problems: list[dict[str, Any]]
     ) -> HeldBatch:
         fates, index = self.behaviour.fates, len(self.batches)
         fate = fates[index] if index < len(fates) else "completed"
@@ -103,7 +103,7 @@ class HostileDesk(Desk):
             self.submitted.update(bytes(line.body) for line in lines)
         return held
 
-    def _responses(self, line: BatchLine) -> list[HttpResponse]:
+    def _responses(self, line: BatchRequest) -> list[HttpResponse]:
         if self._rng.random() < self.behaviour.broken:
             return [failure(throttled=self._rng.random() >= 0.5)]
         (response,) = super()._responses(line)

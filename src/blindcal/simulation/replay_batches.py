@@ -26,7 +26,7 @@ _BORN = 1_700_000_000  # Unix seconds of the first thing created; each further o
 _ENDPOINTS = {"/v1/chat/completions": True, "/v1/completions": False}
 
 
-class BatchLine(msgspec.Struct):
+class BatchRequest(msgspec.Struct):
     """One request of a batch."""
 
     custom_id: str
@@ -40,7 +40,7 @@ class HeldBatch:
     """A batch under way or ended: what is shown of it, and the statuses that are still to come."""
 
     shown: dict[str, Any]
-    lines: list[BatchLine]
+    lines: list[BatchRequest]
     life: list[str]
     problems: list[dict[str, Any]]
 
@@ -144,11 +144,11 @@ class Desk:
         lines, problems = self._validated(self.contents[file["id"]], wanted["endpoint"])
         return json_response(self._admit(wanted, lines, problems).shown)
 
-    def _validated(self, content: bytes, endpoint: str) -> tuple[list[BatchLine], list[dict[str, Any]]]:
+    def _validated(self, content: bytes, endpoint: str) -> tuple[list[BatchRequest], list[dict[str, Any]]]:
         lines, problems, seen = [], [], set()
         for number, raw in enumerate(content.splitlines(), 1):
             try:
-                line = msgspec.json.decode(raw, type=BatchLine)
+                line = msgspec.json.decode(raw, type=BatchRequest)
             except msgspec.DecodeError as error:
                 problems.append(problem("invalid_json_line", str(error), number))
                 continue
@@ -165,7 +165,7 @@ class Desk:
         return lines, problems
 
     def _admit(
-        self, wanted: dict[str, Any], lines: list[BatchLine], problems: list[dict[str, Any]]
+        self, wanted: dict[str, Any], lines: list[BatchRequest], problems: list[dict[str, Any]]
     ) -> HeldBatch:
         self._made += 1
         name = f"batch_{self._made:08d}"
@@ -240,7 +240,7 @@ class Desk:
                 kept = self._keep(b"".join(lines), f"{held.shown['id']}_{name}.jsonl", "batch_output")
                 held.shown[f"{name}_file_id"] = kept["id"]
 
-    def _responses(self, line: BatchLine) -> list[HttpResponse]:
+    def _responses(self, line: BatchRequest) -> list[HttpResponse]:
         """What the results hold for a line: one response."""
         return [self.answer(bytes(line.body), _ENDPOINTS[line.url])]
 
