@@ -141,7 +141,6 @@ def finished(folder: str, labels: IntArray, p: FloatArray, **settings: Any) -> R
         settings=result.settings | settings,
         ids=tuple(f"q{k}" for k in range(labels.size)),
         labels=labels,
-        groups=None,
         group_names=nobody,
         parts=nobody,
         digests=(b"",) * labels.size,

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import re
+from collections.abc import Iterable, Sequence
 
 # C0 and C1 controls, surrogates, and the characters that reorder or hide what follows them.
 _UNSAFE = re.compile(
@@ -34,10 +37,24 @@ def spoken(text: str) -> str:
     return text.strip().casefold()
 
 
+def listed(names: Sequence[str]) -> str:
+    """Names in a sentence: "one, two and three"."""
+    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
+
+
 def csv_cell(text: str) -> str:
     """``text`` that a spreadsheet shows instead of running: a quote goes before what starts a formula."""
     shown = printable(text, limit=len(text))
     return f"'{shown}" if shown.lstrip()[:1] in ("=", "+", "-", "@") else shown
+
+
+def csv_text(header: Sequence[str], rows: Iterable[Sequence[object]], end: str = "\r\n") -> str:
+    """A table as CSV, each text in it a `csv_cell`; ``None`` is an empty cell."""
+    text = io.StringIO()
+    table = csv.writer(text, lineterminator=end)
+    table.writerow(header)
+    table.writerows([csv_cell(one) if isinstance(one, str) else one for one in row] for row in rows)
+    return text.getvalue()
 
 
 def file_name(*parts: str) -> str:

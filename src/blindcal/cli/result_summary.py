@@ -34,8 +34,8 @@ def print_result(result: AuditResult, folder: Path) -> None:
 
 def _print_estimates(result: AuditResult) -> None:
     items = result.counts.items
-    if result.probe is not None and result.probe.get("forced"):
-        why = printable(str(result.probe.get("objection") or result.probe.get("reason")), 400)
+    if result.objection is not None:
+        why = printable(result.objection, 400)
         print_field("WARNING", f"forced: {why}; these estimates may mean nothing")
     print_field("ECE", f"{result.ece:.4f} in {len(result.bins)} bins, {items:,} items")
     print_field("direction", _direction(result))

@@ -147,7 +147,7 @@ def _warn_about_run(run: Run) -> None:
     result = run.result
     if not result.complete:
         print_warning(f"the audit is not finished ({printable(str(result.stopped), 200)})")
-    if (result.probe or {}).get("forced"):
+    if result.objection is not None:
         print_warning("the probe found this endpoint unfit; a threshold may have no effect there")
     if result.counts.invalid:
         total = result.counts.positive + result.counts.negative + result.counts.invalid

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from blindcal.estimate.findings import Bin, ConfidenceHistogram, CostCurve, Curve, OperatingPoint, Part
 from blindcal.records import Estimate
-from blindcal.text import printable
+from blindcal.text import listed, printable
 
 _CONFIDENCES = (0.1, 0.3, 0.5, 0.7, 0.9)
 _THRESHOLDS = (0.25, 0.5, 0.75)
@@ -19,7 +19,7 @@ def calibration_curve(bins: Sequence[Bin], ece: Estimate) -> str:
     return _sentences(
         f"Blind Calibration Curve: the signed gap of each of {len(bins)} bins of confidence",
         f"ECE {ece:.3f}",
-        f"Gaps in percentage points, from the lowest bin to the highest: {_listed(known)}" if known else "",
+        f"Gaps in percentage points, from the lowest bin to the highest: {listed(known)}" if known else "",
     )
 
 
@@ -37,7 +37,7 @@ def reliability(curve: Curve | None, bins: Sequence[Bin]) -> str:
     shares = [f"{share:.0%} at {confidence:.0%}" for confidence, share in pairs]
     return _sentences(
         "Reliability diagram: the share of positive labels at each confidence, against the diagonal",
-        f"The share is {_listed(shares)} confidence" if shares else "",
+        f"The share is {listed(shares)} confidence" if shares else "",
     )
 
 
@@ -51,7 +51,7 @@ def confidence(found: ConfidenceHistogram) -> str:
         shares.append(f"{sum(found.negatives[:middle]):.0%} of the negative items are below one half")
     return _sentences(
         "Distribution of the confidence for items with a positive and with a negative label",
-        _listed(shares) if shares else "",
+        listed(shares) if shares else "",
     )
 
 
@@ -80,7 +80,7 @@ def cost(thresholds: Sequence[float], costs: CostCurve) -> str:
         return _sentences(first)
     lowest, at = min(known)
     ends = [f"{value:.3g} at {threshold:g}" for value, threshold in (known[0], known[-1])]
-    return _sentences(first, f"It is lowest, {lowest:.3g}, at threshold {at:g}", f"It is {_listed(ends)}")
+    return _sentences(first, f"It is lowest, {lowest:.3g}, at threshold {at:g}", f"It is {listed(ends)}")
 
 
 def parts(found: Sequence[Part]) -> str:
@@ -89,14 +89,10 @@ def parts(found: Sequence[Part]) -> str:
     shown = [f"{printable(one.name, 60)} {one.ece.value:.3f}" for one in largest[:_MOST_PARTS]]
     which = "The largest parts" if len(largest) > _MOST_PARTS else "The parts"
     return _sentences(
-        f"ECE of each of {len(found)} parts with its interval", f"{which}: {_listed(shown)}" if shown else ""
+        f"ECE of each of {len(found)} parts with its interval", f"{which}: {listed(shown)}" if shown else ""
     )
 
 
 def _sentences(*found: str) -> str:
     """Sentences with their full stops; empty ones are left out."""
     return " ".join(f"{one}." for one in found if one)
-
-
-def _listed(found: Sequence[str]) -> str:
-    return ", ".join(found[:-1]) + " and " + found[-1] if len(found) > 1 else found[0]

@@ -72,7 +72,7 @@ def _notes(runs: tuple[Run, Run]) -> list[str]:
     """The caveats of a comparison."""
     notes = []
     for letter, run in zip("AB", runs, strict=True):
-        if (run.result.probe or {}).get("forced"):
+        if run.result.objection is not None:
             forced = f"Run {letter} was forced although the probe found a problem."
             notes.append(f"{forced} Its estimates may be meaningless.")
         if not run.result.complete:

@@ -6,11 +6,13 @@ from collections.abc import Sequence
 from functools import singledispatch
 from html import escape
 
+from matplotlib.axes import Axes
+
 from blindcal.errors import InputError, NotIdentifiedError
 from blindcal.estimate.blind import BlindResult
 from blindcal.estimate.latent_fit import LatentFit
 from blindcal.records import Estimate
-from blindcal.report.plots import Axes, plot_calibration_curve
+from blindcal.report.plots import plot_calibration_curve
 from blindcal.report.style import in_notebook, root_figure, svg
 from blindcal.results.result import AuditResult
 from blindcal.results.run import Run
@@ -50,7 +52,7 @@ def _result(result: AuditResult) -> str:
         rows.append(("invalid answers", f"{counts.invalid:,}"))
     if result.stopped is not None:
         rows.append(("stopped", result.stopped))
-    if result.probe is not None and result.probe.get("forced"):
+    if result.objection is not None:
         rows.append(("forced", "the probe found a problem: these estimates may be meaningless"))
     curve = plot_calibration_curve(result.bins, ece=result.ece)
     return _beside(f"{printable(result.model)}, {result.method}", rows, curve)

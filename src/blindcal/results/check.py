@@ -14,21 +14,14 @@ from typing import Literal, TypeAlias
 
 from blindcal.errors import InputError, NotIdentifiedError, StoreError
 from blindcal.records import Estimate
+from blindcal.results.compare import LOWER_IS_BETTER, NAMES
 from blindcal.results.result import AuditResult
 from blindcal.results.run import open_result, open_run
 
 LimitedQuantity: TypeAlias = Literal["ece", "brier", "accuracy", "auroc", "invalid"]
 CheckOutcome: TypeAlias = Literal["passed", "failed", "undecided"]
 
-NAMES: dict[LimitedQuantity, str] = {
-    "ece": "ECE",
-    "brier": "Brier score",
-    "accuracy": "accuracy",
-    "auroc": "AUROC",
-    "invalid": "share of invalid answers",
-}
 UNFINISHED = "the audit was stopped early: finish it, or let a partial one count"
-AT_MOST: tuple[LimitedQuantity, ...] = ("ece", "brier", "invalid")
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,12 +34,13 @@ class Limit:
     @property
     def at_most(self) -> bool:
         """Whether the limit is an upper one."""
-        return self.quantity in AT_MOST
+        return self.quantity in (*LOWER_IS_BETTER, "invalid")
 
     @property
     def words(self) -> str:
         """Such as "ECE at most 0.1"."""
-        return f"{NAMES[self.quantity]} at {'most' if self.at_most else 'least'} {self.value:g}"
+        name = NAMES.get(self.quantity, "share of invalid answers")
+        return f"{name} at {'most' if self.at_most else 'least'} {self.value:g}"
 
     def holds(self, value: float) -> bool:
         """Whether a value is within the limit."""
@@ -173,40 +167,40 @@ def _bounds(
 def _verdict(
     result: AuditResult, limit: Limit, between: Estimate | None, confidence: float | None, partial: bool
 ) -> LimitVerdict:
+    counts, stopped = result.counts, not (result.complete or partial)
+    bound = None if between is None else between.high if limit.at_most else between.low
+    value: float | None
     if limit.quantity == "invalid":
-        counts = result.counts
-        share = counts.invalid / max(1, counts.positive + counts.negative + counts.invalid)
-        outcome: CheckOutcome = "passed" if limit.holds(share) else "failed"
-        if outcome == "passed" and not (result.complete or partial):
-            return LimitVerdict(limit, "undecided", share, None, UNFINISHED)
-        return LimitVerdict(limit, outcome, share, None, f"{counts.invalid:,} answers were neither word")
-    value = getattr(result, limit.quantity).value
+        value = counts.invalid / max(1, counts.positive + counts.negative + counts.invalid)
+    else:
+        value = getattr(result, limit.quantity).value
+
+    def verdict(outcome: CheckOutcome, why: str, bound: float | None = None) -> LimitVerdict:
+        return LimitVerdict(limit, outcome, value, bound, why)
+
     if value is None:
-        return LimitVerdict(limit, "undecided", None, None, "the audit could not estimate it")
+        return verdict("undecided", "the audit could not estimate it")
+    if limit.quantity == "invalid":
+        if limit.holds(value) and stopped:
+            return verdict("undecided", UNFINISHED)
+        why = f"{counts.invalid:,} answers were neither word"
+        return verdict("passed" if limit.holds(value) else "failed", why)
     if not limit.holds(value):
-        return LimitVerdict(limit, "failed", value, _end(limit, between), "the estimate is beyond the limit")
-    if (result.probe or {}).get("forced"):
-        why = "the probe found the endpoint unfit and the audit was forced: its estimates may mean nothing"
-        return LimitVerdict(limit, "undecided", value, None, why)
-    if not (result.complete or partial):
-        return LimitVerdict(limit, "undecided", value, None, UNFINISHED)
+        return verdict("failed", "the estimate is beyond the limit", bound)
+    if result.objection is not None:
+        unfit = "the probe found the endpoint unfit and the audit was forced"
+        return verdict("undecided", f"{unfit}: its estimates may mean nothing")
+    if stopped:
+        return verdict("undecided", UNFINISHED)
     if confidence is None:
-        return LimitVerdict(limit, "passed", value, None, "by the estimate alone")
-    bound = _end(limit, between)
+        return verdict("passed", "by the estimate alone")
+    sure = percent(confidence)
+    if bound is None and result.estimator != "latent":
+        only = "only the estimate alone can decide"
+        return verdict("undecided", f"no interval for it by method {result.method}: {only}")
     if bound is None:
-        why = (
-            f"no interval for it by method {result.method}: only the estimate alone can decide"
-            if result.estimator != "latent"
-            else f"no bound that is {percent(confidence)} sure: the run is needed, not its result alone"
-        )
-        return LimitVerdict(limit, "undecided", value, None, why)
+        return verdict("undecided", f"no bound that is {sure} sure: the run is needed, not its result alone")
     if limit.holds(bound):
-        return LimitVerdict(limit, "passed", value, bound, f"{percent(confidence)} sure")
-    why = f"the estimate is within the limit, but not with {percent(confidence)} confidence: audit more items"
-    return LimitVerdict(limit, "undecided", value, bound, why)
-
-
-def _end(limit: Limit, between: Estimate | None) -> float | None:
-    if between is None:
-        return None
-    return between.high if limit.at_most else between.low
+        return verdict("passed", f"{sure} sure", bound)
+    why = f"the estimate is within the limit, but not with {sure} confidence: audit more items"
+    return verdict("undecided", why, bound)

@@ -12,6 +12,7 @@ from blindcal.errors import ConfigError
 from blindcal.estimate.paired import Difference, differences
 from blindcal.records import IntArray
 from blindcal.results.run import Run, opened
+from blindcal.text import listed
 
 NAMES = {
     "ece": "ECE",
@@ -142,14 +143,14 @@ def headline(found: RunComparison) -> tuple[str, ...]:
         )
     shown = [one for one in others if better(one) is not None]
     if not shown:
-        names = _listed([NAMES[one.quantity] for one in others])
+        names = listed([NAMES[one.quantity] for one in others])
         return (first, f"{names[0].upper()}{names[1:]} do not differ significantly.")
     sides = {
         side: [NAMES[one.quantity] for one in shown if (float(one.difference) > 0) == (side == "higher")]
         for side in ("higher", "lower")
     }
     directions = " and ".join(
-        f"{_listed(names)} {'is' if len(names) == 1 else 'are'} {side}"
+        f"{listed(names)} {'is' if len(names) == 1 else 'are'} {side}"
         for side, names in sides.items()
         if names
     )
@@ -161,10 +162,6 @@ def headline(found: RunComparison) -> tuple[str, ...]:
             "comparisons between identical models show at least one difference."
         )
     return tuple(sentences)
-
-
-def _listed(names: list[str]) -> str:
-    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
 
 
 def differing(first: Run, second: Run) -> tuple[tuple[str, str, str], ...]:

@@ -17,7 +17,7 @@ from blindcal.estimate.findings import Findings
 from blindcal.methods import FITTED, Evidence, estimate, make_design
 from blindcal.records import AnswerTable
 from blindcal.results.result import AnswerCounts, AuditResult, Spend
-from blindcal.results.run import Run, numbered, opened
+from blindcal.results.run import Run, opened
 from blindcal.text import printable
 
 # What may differ between runs that are put together: which items were asked, how many times, where.
@@ -77,7 +77,6 @@ def together(runs: Sequence[Run]) -> Run:
     """
     first = runs[0]
     _check_alike(runs)
-    names = tuple(chain.from_iterable(run.group_names for run in runs))
     stopped = [run.result.stopped for run in runs if run.result.stopped is not None]
     return replace(
         first,
@@ -86,22 +85,17 @@ def together(runs: Sequence[Run]) -> Run:
             complete=not stopped,
             stopped=stopped[0] if stopped else None,
             counts=AnswerCounts(**_summed([asdict(run.result.counts) for run in runs])),
-            probe=next((run.result.probe for run in runs if _forced(run)), first.result.probe),
+            probe=next((run.result.probe for run in runs if run.result.objection), first.result.probe),
         ),
         ids=tuple(chain.from_iterable(run.ids for run in runs)),
         labels=np.concatenate([run.labels for run in runs]),
-        groups=numbered(names),
-        group_names=names,
+        group_names=tuple(chain.from_iterable(run.group_names for run in runs)),
         parts=tuple(chain.from_iterable(run.parts for run in runs)),
         digests=tuple(chain.from_iterable(run.digests for run in runs)),
         answered=_joined(runs),
         jitter=max(run.jitter for run in runs),
         max_shift=min(run.max_shift for run in runs),
     )
-
-
-def _forced(run: Run) -> bool:
-    return bool((run.result.probe or {}).get("forced"))
 
 
 def _check_alike(runs: Sequence[Run]) -> None:
@@ -137,13 +131,12 @@ def _check_alike(runs: Sequence[Run]) -> None:
 
 def _joined(runs: Sequence[Run]) -> AnswerTable:
     firsts = np.cumsum([0, *(run.labels.size for run in runs)])
-    each = [run.answered for run in runs]
-    return AnswerTable(
-        np.concatenate([one.items + first for one, first in zip(each, firsts, strict=False)]),
-        np.concatenate([one.shifts for one in each]),
-        np.concatenate([one.temperatures for one in each]),
-        np.concatenate([one.answers for one in each]),
-    )
+    each = [
+        replace(run.answered, items=run.answered.items + first)
+        for run, first in zip(runs, firsts, strict=False)
+    ]
+    names = ("items", "shifts", "temperatures", "answers")
+    return AnswerTable(*(np.concatenate([getattr(one, name) for one in each]) for name in names))
 
 
 def _summed(records: Sequence[dict[str, Any]]) -> dict[str, Any]:

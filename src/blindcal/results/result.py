@@ -121,10 +121,16 @@ class AuditResult(Findings):
         return f"AuditResult({self.model!r}, {self.method}, {self.counts.items:,} items, ECE {self.ece:.4f})"
 
     @property
+    def objection(self) -> str | None:
+        """What the probe found wrong, if the audit was forced all the same."""
+        probe = self.probe or {}
+        return str(probe.get("objection") or probe.get("reason")) if probe.get("forced") else None
+
+    @property
     def direction(self) -> Direction:
         """Over- or underconfident; undecided where the interval holds both, or there is none."""
         over = self.overconfidence
-        if over.value is None or over.low is None or over.high is None or over.low <= 0 <= over.high:
+        if over.value is None or not over.has_interval or 0 in over:
             return "undecided"
         return "overconfident" if over.value > 0 else "underconfident"
 
@@ -143,18 +149,16 @@ class AuditResult(Findings):
         try:
             content = Path(path).read_bytes()
             found = msgspec.json.decode(content, type=_Version).schema_version
-        except FileNotFoundError:
-            raise InputError(f"{path}: no such result") from None
-        except (OSError, msgspec.MsgspecError) as error:
-            raise InputError(f"{path}: not a result of blindcal ({printable(str(error))})") from None
-        if not OLDEST_SCHEMA <= found <= SCHEMA_VERSION:
-            cure = "upgrade to read it" if found > SCHEMA_VERSION else "run its audit again (it asks nothing)"
-            raise InputError(f"{path}: has schema version {found}, this is {SCHEMA_VERSION}: {cure}")
-        try:
+            if not OLDEST_SCHEMA <= found <= SCHEMA_VERSION:
+                newer = found > SCHEMA_VERSION
+                cure = "upgrade to read it" if newer else "run its audit again (it asks nothing)"
+                raise InputError(f"{path}: has schema version {found}, this is {SCHEMA_VERSION}: {cure}")
             if found < SCHEMA_VERSION:
                 return msgspec.convert(_upgraded(msgspec.json.decode(content)), type=cls)
             return msgspec.json.decode(content, type=cls)
-        except msgspec.MsgspecError as error:
+        except FileNotFoundError:
+            raise InputError(f"{path}: no such result") from None
+        except (OSError, msgspec.MsgspecError) as error:
             raise InputError(f"{path}: not a result of blindcal ({printable(str(error))})") from None
 
 
@@ -195,16 +199,8 @@ def schema() -> dict[str, Any]:
 
 
 ANSWER_COLUMNS = (
-    "id",
-    "label",
-    "group",
-    "round",
-    "threshold",
-    "shift",
-    "temperature",
-    "answer",
-    "text",
-    "seconds",
+    *("id", "label", "group", "round", "threshold", "shift", "temperature"),
+    *("answer", "text", "seconds"),
 )
 _ANSWER_WORDS: Mapping[int, str] = {POSITIVE: "positive", NEGATIVE: "negative", INVALID: "invalid"}
 
@@ -221,18 +217,7 @@ def write_answers(store: Store, path: Path) -> None:
             asked, place = rounds[which], query - int(firsts[which])
             name, label, group = store.item(int(asked.items[place]))
             shift = float(asked.shifts[place])
-            threshold = f"{1 / (1 + math.exp(min(shift, 700))):.9g}"
-            table.writerow(
-                (
-                    csv_cell(name),
-                    label,
-                    csv_cell(group or ""),
-                    which + 1,
-                    threshold,
-                    f"{shift:.9g}",
-                    f"{asked.temperatures[place]:g}",
-                    _ANSWER_WORDS[answer],
-                    csv_cell(text),
-                    seconds,
-                )
-            )
+            threshold = 1 / (1 + math.exp(min(shift, 700)))
+            about = (csv_cell(name), label, csv_cell(group or ""), which + 1)
+            query_as = (f"{threshold:.9g}", f"{shift:.9g}", f"{asked.temperatures[place]:g}")
+            table.writerow((*about, *query_as, _ANSWER_WORDS[answer], csv_cell(text), seconds))

@@ -35,7 +35,6 @@ class Run:
     settings: dict[str, Any]
     ids: tuple[str, ...]
     labels: IntArray
-    groups: IntArray | None
     group_names: tuple[str | None, ...]
     parts: tuple[str | None, ...]
     digests: tuple[bytes, ...]
@@ -46,6 +45,15 @@ class Run:
     def __repr__(self) -> str:
         found, items = self.result, self.labels.size
         return f"Run({str(self.folder)!r}, {found.model!r}, {items:,} items, ECE {found.ece:.4f})"
+
+    @property
+    def groups(self) -> IntArray | None:
+        """The group of each item by number, in the order of their first items."""
+        if all(name is None for name in self.group_names):
+            return None
+        seen: dict[object, int] = {}
+        keys = ((place,) if name is None else name for place, name in enumerate(self.group_names))
+        return np.array([seen.setdefault(key, len(seen)) for key in keys], np.int64)
 
     def fit(self, *, bins: int | None = None, level: float | None = None, resamples: int = 1000) -> LatentFit:
         """The fit whose estimates the result holds; ``resamples`` refits stand behind its intervals.
@@ -86,7 +94,9 @@ def open_run(path: str | Path) -> Run:
     InputError
         If there is no result yet.
     """
-    folder = _folder(Path(path))
+    folder = Path(path)
+    if folder.is_file():
+        folder = folder.parent
     if not (folder / RUN_FILE).is_file() and (folder / RESULT_FILE).is_file():
         raise StoreError(
             f"{folder}: has a result but no answers, as a merged one has; name the runs that were merged"
@@ -108,7 +118,6 @@ def open_run(path: str | Path) -> Run:
         settings,
         items.ids,
         items.labels,
-        numbered(items.groups),
         items.groups,
         items.parts,
         items.digests,
@@ -129,16 +138,3 @@ def open_result(path: str | Path) -> AuditResult:
     if path.is_dir() and (path / RUN_FILE).is_file() and not (path / RESULT_FILE).is_file():
         raise InputError(f"{path}: not finished yet; the same audit command goes on with it")
     return AuditResult.load(path / RESULT_FILE if path.is_dir() else path)
-
-
-def _folder(path: Path) -> Path:
-    return path.parent if path.is_file() else path
-
-
-def numbered(names: tuple[str | None, ...]) -> IntArray | None:
-    """Groups as numbers, in the order of their first items."""
-    if all(name is None for name in names):
-        return None
-    seen: dict[object, int] = {}
-    keys = ((place,) if name is None else name for place, name in enumerate(names))
-    return np.array([seen.setdefault(key, len(seen)) for key in keys], np.int64)
