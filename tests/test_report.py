@@ -314,7 +314,7 @@ def test_the_headline_follows_the_model() -> None:
         calibrated, complete=False, stopped="limit", counts=replace(calibrated.counts, unanswered=7)
     )
     (note,) = notes(stopped)
-    words = _said(stopped, [note.words])
+    words = _said(stopped, [note])
     assert words.startswith(
         "The run was stopped early (limit). 7 of 3,000 items have no answer; the estimates"
     )

@@ -6,16 +6,15 @@ method without intervals is said to have none, and where nothing was measured no
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
-from typing import Literal
 
 from blindcal.estimate.findings import Curve
 from blindcal.methods import FEW_ITEMS
 from blindcal.report.number_format import Number
 from blindcal.report.quoted_confidence import END, SIDES, end_of, quote
-from blindcal.report.sentences import Quoted, Sentence, between, one_label, word
+from blindcal.report.sentences import Quoted, Sentence, one_label, sentence, word
 from blindcal.results.result import AuditResult
 
 ALPHA = 0.05
@@ -36,14 +35,6 @@ MEANINGS = {
 """What the metrics that runs are compared by mean, in one line each."""
 
 
-@dataclass(frozen=True, slots=True)
-class Note:
-    """A caveat to read before the estimates."""
-
-    kind: Literal["bad", "caution"]
-    words: Sentence
-
-
 def headline(result: AuditResult) -> tuple[Sentence, ...]:
     """The audit in one to three sentences."""
     if result.ece.value is None:
@@ -52,28 +43,28 @@ def headline(result: AuditResult) -> tuple[Sentence, ...]:
 
 
 def _nothing(result: AuditResult) -> Sentence:
-    counts = result.counts
+    counts, words = result.counts, f"“{word(result, 'positive')}” or “{word(result, 'negative')}”"
     if counts.positive + counts.negative == 0:
-        return (
-            "Nothing can be said about its calibration: not one of ",
-            Number("counts.invalid", "count"),
-            f" answers was “{word(result, 'positive')}” or “{word(result, 'negative')}”.",
+        return sentence(
+            "Nothing can be said about its calibration: not one of {counts.invalid:count} answers was "
+            "{words}.",
+            words=words,
         )
-    return (
-        "Its calibration error could not be estimated: only ",
-        Number("counts.positive+counts.negative", "count"),
-        f" answers were “{word(result, 'positive')}” or “{word(result, 'negative')}”, which is too few.",
+    return sentence(
+        "Its calibration error could not be estimated: only {counts.positive+counts.negative:count} answers "
+        "were {words}, which is too few.",
+        words=words,
     )
 
 
 def _error(result: AuditResult) -> Sentence:
     if result.ece.has_interval:
-        interval: Sentence = (" (", Number("ece.level", "level"), " interval: ", *between("ece"), ").")
-        return ("Its calibration error is ", Number("ece.value"), *interval)
-    return (
-        "Its calibration error is estimated at ",
-        Number("ece.value"),
-        ". This method gives no interval, so the effect of chance is unknown.",
+        return sentence(
+            "Its calibration error is {ece.value} ({ece.level:level} interval: {ece.low} to {ece.high})."
+        )
+    return sentence(
+        "Its calibration error is estimated at {ece.value}. This method gives no interval, so the effect of "
+        "chance is unknown."
     )
 
 
@@ -89,19 +80,15 @@ def _verdict(result: AuditResult) -> Sentence | None:
         return (f"It is {result.direction}", *(where or (" overall",)), ".")
     if p is not None and p < ALPHA:
         lean = result.leaning
-        if lean.value is not None and lean.low is not None and lean.high is not None:
-            if lean.low > 0:
-                return (f"It leans towards “{word(result, 'positive')}” more than the labels do.",)
-            if lean.high < 0:
-                return (f"It leans towards “{word(result, 'negative')}” more than the labels do.",)
+        if lean.has_interval and 0 not in lean:
+            side = "positive" if (lean.low or 0.0) > 0 else "negative"
+            return (f"It leans towards “{word(result, side)}” more than the labels do.",)
         return ("It is not calibrated, but neither over- nor underconfident overall.",)
     if result.ece.high is None:
         return None
-    return (
+    return sentence(
         "Chance alone could produce this error in a perfectly calibrated model; the true error may be as "
-        "large as ",
-        Number("ece.high"),
-        ".",
+        "large as {ece.high}."
     )
 
 
@@ -125,18 +112,16 @@ def _where(result: AuditResult, *, over: bool) -> Sentence:
 
 def _clear_run(curve: Curve, side: str, over: bool) -> tuple[int, int] | None:
     """First and last place, by rising confidence, of the longest stretch with the band off the diagonal."""
-    assert curve.low is not None
-    assert curve.high is not None
-    places = [k for k, f in enumerate(curve.f) if (f > 0.5 if side == "positive" else f < 0.5)]
-    if side == "negative":
+    yes = side == "positive"
+    places = [k for k, f in enumerate(curve.f) if (f > 0.5 if yes else f < 0.5)]
+    if not yes:
         places.reverse()
-    below = over == (side == "positive")  # an overconfident Yes is right less often than predicted
+    below = over == yes  # an overconfident Yes is right less often than predicted
+    edge = curve.high if below else curve.low
+    assert edge is not None
 
     def off(place: int) -> bool:
-        assert curve.low is not None
-        assert curve.high is not None
-        f = curve.f[place]
-        return curve.high[place] < f if below else curve.low[place] > f
+        return edge[place] < curve.f[place] if below else edge[place] > curve.f[place]
 
     runs = [list(run) for clear, run in groupby(places, off) if clear]
     longest = max(runs, key=lambda run: abs(curve.f[run[-1]] - curve.f[run[0]]), default=[0])
@@ -159,111 +144,70 @@ def _extent(curve: Curve, run: tuple[int, int], *, flipped: bool) -> Sentence:
 # Caveats
 
 
-def notes(result: AuditResult) -> tuple[Note, ...]:
+def warning(result: AuditResult) -> Sentence | None:
+    """What makes the estimates doubtful altogether."""
+    if result.objection is None:
+        return None
+    return sentence(
+        "This audit was forced although the probe found a problem: {why}. The estimates may be meaningless.",
+        why=Quoted(result.objection),
+    )
+
+
+def notes(result: AuditResult) -> Iterator[Sentence]:
     """The caveats of this result, the most serious first."""
-    found: list[Note] = []
-    counts = result.counts
-    if result.probe is not None and result.probe.get("forced"):
-        why = Quoted(str(result.probe.get("objection") or result.probe.get("reason")))
-        found.append(
-            Note(
-                "bad",
-                (
-                    "This audit was forced although the probe found a problem: ",
-                    why,
-                    ". The estimates may be meaningless.",
-                ),
-            )
-        )
     if not result.complete:
-        found.append(
-            Note(
-                "caution",
-                (
-                    "The run was stopped early (",
-                    Quoted(result.stopped or "interrupted"),
-                    "). ",
-                    Number("counts.unanswered", "count"),
-                    " of ",
-                    Number("counts.items", "count"),
-                    " items have no answer; the estimates cover the others, which are a random sample.",
-                ),
-            )
+        yield sentence(
+            "The run was stopped early ({why}). {counts.unanswered:count} of {counts.items:count} items "
+            "have no answer; the estimates cover the others, which are a random sample.",
+            why=Quoted(result.stopped or "interrupted"),
         )
     if (only := one_label(result)) is not None:
-        found.append(
-            Note(
-                "caution",
-                (
-                    f"Every item has the {only} label. Nothing is known about items with the other label, "
-                    "and metrics that need both labels are left out.",
-                ),
-            )
+        yield (
+            f"Every item has the {only} label. Nothing is known about items with the other label, and "
+            "metrics that need both labels are left out.",
         )
-    if counts.items < FEW_ITEMS:
-        advice = (
-            "rely on the intervals, not on the estimates."
+    if result.counts.items < FEW_ITEMS:
+        yield sentence(
+            "There are only {counts.items:count} items: {advice}",
+            advice="rely on the intervals, not on the estimates."
             if result.ece.has_interval
-            else "the estimates are unreliable."
+            else "the estimates are unreliable.",
         )
-        found.append(
-            Note("caution", ("There are only ", Number("counts.items", "count"), f" items: {advice}"))
-        )
-    if counts.invalid and result.ece.value is not None:
-        found.append(
-            Note(
-                "caution",
-                (
-                    Number("counts.invalid", "count"),
-                    " of ",
-                    Number("counts.positive+counts.negative+counts.invalid", "count"),
-                    f" answers {_invalid(result)}. If they had been valid, the calibration error of these "
-                    "items would be between ",
-                    Number("ece_if_invalid.0"),
-                    " and ",
-                    Number("ece_if_invalid.1"),
-                    ".",
-                ),
-            )
+    if result.counts.invalid and result.ece.value is not None:
+        yield sentence(
+            "{counts.invalid:count} of {counts.positive+counts.negative+counts.invalid:count} answers "
+            "{were}. If they had been valid, the calibration error of these items would be between "
+            "{ece_if_invalid.0} and {ece_if_invalid.1}.",
+            were="could not be read"
+            if result.estimator == "stated"
+            else f"were neither “{word(result, 'positive')}” nor “{word(result, 'negative')}”",
         )
     if result.estimator == "shares":
-        found.append(
-            Note(
-                "caution",
-                (
-                    "With few sampled answers per item, sampling noise looks like miscalibration, so the "
-                    "true error is probably smaller. The estimator “latent” reads the same answers without "
-                    "this bias, at no cost.",
-                ),
-            )
+        yield (
+            "With few sampled answers per item, sampling noise looks like miscalibration, so the true error "
+            "is probably smaller. The estimator “latent” reads the same answers without this bias, at no "
+            "cost.",
         )
     if (doubt := _order(result)) is not None:
-        found.append(Note("caution", doubt))
-    return tuple(found)
-
-
-def _invalid(result: AuditResult) -> str:
-    if result.estimator == "stated":
-        return "could not be read"
-    return f"were neither “{word(result, 'positive')}” nor “{word(result, 'negative')}”"
+        yield doubt
 
 
 def _order(result: AuditResult) -> Sentence | None:
     """The caveat where confidence does not rank positive items above negative ones."""
-    auroc, yes = result.auroc, word(result, "positive")
+    auroc = result.auroc
     if auroc.low is None or auroc.high is None or auroc.low > 0.5:
         return None
-    interval: Sentence = (" (AUROC ", *between("auroc", "three"), ").")
     if auroc.high < 0.5:
-        return (
-            f"It is more confident in “{yes}” where that is wrong than where it is right",
-            *interval,
-            " Are the labels or the two answer words swapped?",
+        return sentence(
+            "It is more confident in “{yes}” where that is wrong than where it is right (AUROC "
+            "{auroc.low:three} to {auroc.high:three}). Are the labels or the two answer words swapped?",
+            yes=word(result, "positive"),
         )
-    return (
-        "It may be no better than a coin flip at telling positive items from negative ones",
-        *interval,
-        " If so, no threshold makes its answers useful, however well calibrated they are.",
+    return sentence(
+        "It may be no better than a coin flip at telling positive items from negative ones (AUROC "
+        "{auroc.low:three} to {auroc.high:three}). If so, no threshold makes its answers useful, however "
+        "well calibrated they are."
     )
 
 
@@ -311,34 +255,6 @@ def metrics(result: AuditResult) -> Sequence[Metric]:
 
 def limits(result: AuditResult) -> tuple[str, ...]:
     """What the method cannot do."""
-    own = {
-        "blind": (
-            "The published estimator uses a small part of the items for each threshold, and the middle of "
-            "each bin as its confidence. With few items, or for a model that is nearly always very "
-            "confident, it can be off by several points. It has no interval."
-        ),
-        "shares": (
-            "The share of positive answers among an item's samples is taken as its probability. With few "
-            "samples, the noise alone looks like miscalibration."
-        ),
-        "flips": (
-            "Each item's probability is the midpoint of what a few bisection steps left open, not the exact "
-            "probability."
-        ),
-        "stated": (
-            "A stated confidence is text like any other. It is often a round number, and it is not the "
-            "probability with which the model gives its answer."
-        ),
-    }.get(result.estimator)
-    meaning = {
-        "pair": (
-            "One token stands for each answer. If the model spreads an answer over several spellings, the "
-            "others are ignored."
-        ),
-        "max": "The likeliest spelling of each answer counts, as in greedy decoding, not their sum.",
-        "sum": "All spellings of an answer count together, as they do when answers are sampled.",
-        "stated": "Answers without a confidence from one half to certainty are left out of the estimates.",
-    }.get(result.semantics)
     general = (
         "Calibration is a property of a model, a prompt and a set of questions together. Another prompt or "
         "other questions may give another result.",
@@ -348,10 +264,39 @@ def limits(result: AuditResult) -> tuple[str, ...]:
         "bias, is not audited.",
         "The labels are assumed to be correct. Wrong labels look like miscalibration.",
     )
-    smooth = (
+    meaning, own = _SEMANTICS_LIMITS.get(result.semantics), _ESTIMATOR_LIMITS[result.estimator]
+    return tuple(filter(None, (*general, meaning, *own)))
+
+
+_SEMANTICS_LIMITS = {
+    "pair": "One token stands for each answer. If the model spreads an answer over several spellings, the "
+    "others are ignored.",
+    "max": "The likeliest spelling of each answer counts, as in greedy decoding, not their sum.",
+    "sum": "All spellings of an answer count together, as they do when answers are sampled.",
+    "stated": "Answers without a confidence from one half to certainty are left out of the estimates.",
+}
+_ESTIMATOR_LIMITS = {
+    "blind": (
+        "The published estimator uses a small part of the items for each threshold, and the middle of each "
+        "bin as its confidence. With few items, or for a model that is nearly always very confident, it can "
+        "be off by several points. It has no interval.",
+    ),
+    "shares": (
+        "The share of positive answers among an item's samples is taken as its probability. With few "
+        "samples, the noise alone looks like miscalibration.",
+    ),
+    "flips": (
+        "Each item's probability is the midpoint of what a few bisection steps left open, not the exact "
+        "probability.",
+    ),
+    "stated": (
+        "A stated confidence is text like any other. It is often a round number, and it is not the "
+        "probability with which the model gives its answer.",
+    ),
+    "latent": (
         "The hidden confidence is estimated as a smooth distribution. A spike or a step narrower than the "
         "answers can resolve is smoothed out. The intervals allow for that, but the curve does not show it.",
         "The intervals are for the population of similar questions. They do not cover an endpoint that "
         "changes its model or its settings during the audit.",
-    )
-    return tuple(filter(None, (*general, meaning, own, *(smooth if result.estimator == "latent" else ()))))
+    ),
+}

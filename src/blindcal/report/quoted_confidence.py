@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from blindcal.estimate.findings import Curve
 from blindcal.records import Estimate
 from blindcal.report.number_format import Number
-from blindcal.report.sentences import Sentence, between, one_label, word
+from blindcal.report.sentences import Sentence, one_label, sentence, word
 from blindcal.results.result import AuditResult
 
 QUOTED = (0.9, 0.8, 0.7)  # round confidences, the most informative first
@@ -25,21 +25,20 @@ WIDEST = 0.4  # a wider interval makes no sentence
 
 def quote(result: AuditResult) -> Sentence | None:
     """The sentence, unless too little is known for one."""
-    if one_label(result) is not None:
-        return _quote_label(result)
+    if (side := one_label(result)) is not None:
+        return _quote_label(result, side)
     if result.curve is None:
         return _quote_bin(result)
     return _quote_end(result) or _quote_curve(result, result.curve)
 
 
-def _quote_label(result: AuditResult) -> Sentence | None:
+def _quote_label(result: AuditResult, side: str) -> Sentence | None:
     """Where all items have one label: how often the model gives the correct answer."""
-    side = one_label(result)
-    if side is None or result.accuracy.value is None:
+    if result.accuracy.value is None:
         return None
-    right: Sentence = (f"The correct answer to every question is “{word(result, side)}”. It gets ",)
-    right = (*right, Number("accuracy.value"), " right")
-    return (*right, " (", *between("accuracy"), ").") if result.accuracy.has_interval else (*right, ".")
+    right = "The correct answer to every question is “{word}”. It gets {accuracy.value} right"
+    interval = " ({accuracy.low} to {accuracy.high})" if result.accuracy.has_interval else ""
+    return sentence(f"{right}{interval}.", word=word(result, side))
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,12 +53,8 @@ class End:
 
     def quoted(self) -> Sentence:
         """How often they are right, with the interval."""
-        return (
-            Number(f"{self.path}.value", "whole"),
-            " of the time (",
-            *between(self.path, "whole"),
-            ")",
-        )
+        value, low, high = (Number(f"{self.path}.{end}", "whole") for end in ("value", "low", "high"))
+        return (value, " of the time (", low, " to ", high, ")")
 
 
 def end_of(result: AuditResult, side: str) -> End | None:
@@ -85,16 +80,16 @@ def _quote_end(result: AuditResult) -> Sentence | None:
     ends = sorted(filter(None, (end_of(result, side) for side in SIDES)), key=lambda one: -one.share)
     if not ends or ends[0].share < CROWDED:
         return None
-    sentence: Sentence = (
-        f"When it says “{word(result, ends[0].side)}” with at least ",
-        ends[0].sure,
-        " confidence, it is right ",
-        *ends[0].quoted(),
+    first, *others = ends
+    found = sentence(
+        "When it says “{word}” with at least {sure} confidence, it is right ",
+        word=word(result, first.side),
+        sure=first.sure,
     )
-    if len(ends) > 1:
-        other = f"; when it is as confident in “{word(result, ends[1].side)}”, it is right "
-        sentence = (*sentence, other, *ends[1].quoted())
-    return (*sentence, ".")
+    found += first.quoted()
+    for other in others:
+        found += (f"; when it is as confident in “{word(result, other.side)}”, it is right ", *other.quoted())
+    return (*found, ".")
 
 
 def _quote_curve(result: AuditResult, curve: Curve) -> Sentence | None:
@@ -105,18 +100,11 @@ def _quote_curve(result: AuditResult, curve: Curve) -> Sentence | None:
     if curve.high[place] - curve.low[place] > WIDEST:
         return None
     yes = at > 0.5
-    flip = "" if yes else "1-"
-    low, high = (f"{flip}curve.{end}.{place}" for end in (("low", "high") if yes else ("high", "low")))
+    flip, ends = ("", ("low", "high")) if yes else ("1-", ("high", "low"))
+    f, value, low, high = (Number(f"{flip}curve.{name}.{place}", "whole") for name in ("f", "value", *ends))
     return (
         f"When it says “{word(result, 'positive' if yes else 'negative')}” with ",
-        Number(f"{flip}curve.f.{place}", "whole"),
-        " confidence, it is right ",
-        Number(f"{flip}curve.value.{place}", "whole"),
-        " of the time (",
-        Number(low, "whole"),
-        " to ",
-        Number(high, "whole"),
-        ").",
+        *(f, " confidence, it is right ", value, " of the time (", low, " to ", high, ")."),
     )
 
 
@@ -162,10 +150,9 @@ def _quote_bin(result: AuditResult) -> Sentence | None:
     k = max(sided, key=lambda k: result.bins[k].share or 0.0)
     yes = result.bins[k].low >= 0.5
     flip = "" if yes else "1-"
-    return (
-        f"When it says “{word(result, 'positive' if yes else 'negative')}” with about ",
-        Number(f"{flip}bins.{k}.predicted", "whole"),
-        " confidence, it is right ",
-        Number(f"{flip}bins.{k}.observed", "whole"),
-        " of the time.",
+    return sentence(
+        "When it says “{word}” with about {predicted} confidence, it is right {observed} of the time.",
+        word=word(result, "positive" if yes else "negative"),
+        predicted=Number(f"{flip}bins.{k}.predicted", "whole"),
+        observed=Number(f"{flip}bins.{k}.observed", "whole"),
     )

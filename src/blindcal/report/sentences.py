@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from string import Formatter
 from typing import TypeAlias
 
 from blindcal.report.number_format import Number
@@ -26,9 +27,14 @@ def word(result: AuditResult, side: str) -> str:
     return str(result.settings.get(side) or (tokens[0].text.strip() if tokens else side))
 
 
-def between(path: str, form: str = "percent") -> Sentence:
-    """The two ends of an interval."""
-    return Number(f"{path}.low", form), " to ", Number(f"{path}.high", form)
+def sentence(template: str, **pieces: Piece) -> Sentence:
+    """A template in pieces: ``{name}`` is one of ``pieces``, any other ``{path:form}`` is a number."""
+    found: list[Piece] = []
+    for text, path, form, _ in Formatter().parse(template):
+        found.append(text)
+        if path is not None:
+            found.append(pieces[path] if path in pieces else Number(path, form or "percent"))
+    return tuple(found)
 
 
 def one_label(result: AuditResult) -> str | None:
