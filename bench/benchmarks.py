@@ -20,7 +20,7 @@ from tqdm import tqdm
 
 import paper
 from blindcal.estimate.truth import blind_bounds
-from blindcal.records import FloatArray, Semantics, Targets
+from blindcal.records import FloatArray, IntArray, Semantics, Targets
 from blindcal.report.style import file_bytes
 from blindcal.reproduce import page, sources
 from blindcal.reproduce.cells import TABLE_METHODS, Cache, CellSelection, Found, compute
@@ -73,7 +73,7 @@ def studies(data: Path, fits: dict[str, list[paper.Population]], seeds: tuple[in
         wanted = replace(once, seeds=(seed,) if seed in seeds else (), plain_seeds=(seed,))
         for source in recorded:
             order = np.random.default_rng([seed, 8]).permutation(source.n)
-            parts = [source.part(np.sort(order[:size])) for size in SIZES if size < source.n]
+            parts = [part_of(source, np.sort(order[:size])) for size in SIZES if size < source.n]
             work["sizes"] += [(part, wanted) for part in parts]
         for name in FITS:
             work[name] += [
@@ -81,6 +81,20 @@ def studies(data: Path, fits: dict[str, list[paper.Population]], seeds: tuple[in
                 for one in fits[name]
             ]
     return {name: Study(tuple(each)) for name, each in work.items()}
+
+
+def part_of(source: Source, items: IntArray) -> Source:
+    """The same model on some of the items."""
+    kept = source.recording
+    recording = replace(
+        kept,
+        ids=tuple(kept.ids[int(k)] for k in items),
+        logits=kept.logits[items],
+        rest=kept.rest[items],
+        others_first=kept.others_first[items],
+    )
+    p = None if source.p is None else source.p[items]
+    return replace(source, labels=source.labels[items], recording=recording, p=p, stated=None)
 
 
 def computed(planned: dict[str, Study], cache: Path, jobs: int) -> dict[str, Study]:

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import csv
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 from blindcal.records import Estimate
 from blindcal.results.result import AuditResult
-from blindcal.text import csv_cell
+from blindcal.text import csv_text
 
 Cell = str | float | int | None
 
@@ -42,36 +41,27 @@ def write_curves(result: AuditResult, folder: str | Path) -> list[Path]:
         columns = (curve.f, curve.value, curve.low or nothing, curve.high or nothing)
         tables["reliability"] = ("f", "value", "low", "high"), zip(*columns, strict=True)
     if (found := result.confidence) is not None:
-        rows = zip(found.edges[:-1], found.edges[1:], found.negatives, found.positives, strict=True)
-        tables["confidence"] = ("low", "high", "negatives", "positives"), rows
+        columns = (found.edges[:-1], found.edges[1:], found.negatives, found.positives)
+        tables["confidence"] = ("low", "high", "negatives", "positives"), zip(*columns, strict=True)
     written = []
-    for name, (header, lines) in tables.items():
+    for name, (header, rows) in tables.items():
         if header:
-            path = into / f"{name}.csv"
-            with path.open("w", newline="", encoding="utf-8") as file:
-                table = csv.writer(file)
-                table.writerow(header)
-                table.writerows(
-                    [csv_cell(one) if isinstance(one, str) else one for one in row] for row in lines
-                )
-            written.append(path)
+            written.append(into / f"{name}.csv")
+            written[-1].write_text(csv_text(header, rows), encoding="utf-8", newline="")
     return written
 
 
 def _table(records: Sequence[Any]) -> tuple[list[str], list[list[Cell]]]:
-    """One row per record, one column per field."""
-    rows: list[dict[str, Cell]] = []
-    for record in records:
-        row: dict[str, Cell] = {}
-        for field in fields(record):
-            value = getattr(record, field.name)
-            if isinstance(value, Estimate):
-                row |= {
-                    field.name: value.value,
-                    f"{field.name}_low": value.low,
-                    f"{field.name}_high": value.high,
-                }
-            else:
-                row[field.name] = value
-        rows.append(row)
+    """One row per record, one column per field, and three columns per estimate."""
+    rows = [dict(_cells(record)) for record in records]
     return list(rows[0]) if rows else [], [list(row.values()) for row in rows]
+
+
+def _cells(record: Any) -> Iterator[tuple[str, Cell]]:
+    for field in fields(record):
+        value = getattr(record, field.name)
+        if isinstance(value, Estimate):
+            for end, number in (("", value.value), ("_low", value.low), ("_high", value.high)):
+                yield field.name + end, number
+        else:
+            yield field.name, value

@@ -19,7 +19,7 @@ import os
 import signal
 import tempfile
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import asdict, dataclass
 from functools import lru_cache
@@ -27,7 +27,7 @@ from pathlib import Path
 
 from blindcal.design import Design, answer_design
 from blindcal.errors import InputError
-from blindcal.methods import METHODS, Evidence, Method, estimate, estimator_of, make_design
+from blindcal.methods import METHODS, Evidence, estimate, estimator_of, make_design
 from blindcal.query_seeds import query_seeds, uniform_draws
 from blindcal.records import INVALID, AnswerTable, IntArray, Round, Semantics
 from blindcal.reproduce.sources import Source, from_probabilities
@@ -40,23 +40,13 @@ _FORMAT = 2  # of a kept cell
 class TableMethod:
     """A method as the table has it: whose design asks (``base``), and which estimator reads the answers."""
 
-    name: str
     base: str
     estimator: str = "own"
-
-    @classmethod
-    def parse(cls, name: str) -> TableMethod:
-        """Of a name: METHOD, or METHOD+ESTIMATOR."""
-        return cls(name, *name.split("+"))
-
-    @property
-    def _method(self) -> Method:
-        return METHODS[self.base]
 
     @property
     def budgets(self) -> tuple[int, ...]:
         """The queries per item that the table has a row for."""
-        return self._method.budgets
+        return METHODS[self.base].budgets
 
     @property
     def fitted(self) -> bool:
@@ -66,21 +56,21 @@ class TableMethod:
     @property
     def simulable(self) -> bool:
         """Whether its answers follow from probabilities; what a model says in words does not."""
-        return self._method.simulable
+        return METHODS[self.base].simulable
 
     def semantics(self, asked: Semantics) -> Semantics:
         """What its answers measure where the tokens are chosen under ``asked`` (METHOD 1).
 
         What is stated in words is held against what is asked.
         """
-        return "sum" if self._method.semantics(asked) == "sum" else asked
+        return "sum" if METHODS[self.base].semantics(asked) == "sum" else asked
 
 
 _ORDER = ("blind", "verbalized", "sampling", "extraction", "latent", "sampling+latent", "temperature")
 
-#: Every method of the table by its name, in the order of the table.
+#: Every method of the table by its name, METHOD or METHOD+ESTIMATOR, in the order of the table.
 TABLE_METHODS: Mapping[str, TableMethod] = {
-    name: TableMethod.parse(name) for name in dict.fromkeys((*_ORDER, *METHODS))
+    name: TableMethod(*name.split("+")) for name in dict.fromkeys((*_ORDER, *METHODS))
 }
 
 
@@ -102,6 +92,11 @@ class Cell:
     queries: int
     seed: int
     bins: int
+
+    @property
+    def base(self) -> str:
+        """The method whose design asks."""
+        return TABLE_METHODS[self.method].base
 
 
 @dataclass(frozen=True)
@@ -144,28 +139,22 @@ def version(method: str) -> str:
     said = []
     for n, queries in ((300, chosen.budgets[0]), (2000, min(3, chosen.budgets[-1]))):
         source = from_probabilities("version", str(n), *generate(n, seed=n))
-        found = measure(source, chosen.base, 1, [Cell(method, queries, 1, 5)])
-        said += [f"{gap:.5e}" for one in found.values() for gap in one.gaps]
+        cell = Cell(method, queries, 1, 5)
+        said += [f"{gap:.5e}" for gap in measure(source, [cell])[cell].gaps]
     return hashlib.sha256(",".join(said).encode()).hexdigest()[:16]
 
 
-def measure(source: Source, base: str, seed: int, cells: Sequence[Cell]) -> dict[Cell, Measured]:
-    """Ask a source by a method's design once, as far as the largest budget needs, and read every cell."""
-    found = {}
-    for bins in sorted({cell.bins for cell in cells}):  # blind asks other thresholds for other bins
-        mine = [cell for cell in cells if cell.bins == bins]
-        most = max(cell.queries for cell in mine)
-        if METHODS[base].simulable:
-            labels = source.labels
-            design = make_design(base, labels, queries=most, bins=bins, seed=seed)
-            answers = ask(design, source, base, seed)
-        else:
-            assert source.stated is not None
-            labels, answers = source.stated.labels, source.stated.answers
-            design = make_design(base, labels, queries=most)
-        for cell in mine:
-            found[cell] = read(cell, design, labels, answers)
-    return found
+def measure(source: Source, cells: Sequence[Cell]) -> dict[Cell, Measured]:
+    """Ask a source once, as far as the largest budget needs, and read every cell of that run (`by_run`)."""
+    first, most = cells[0], max(cell.queries for cell in cells)
+    labels, answers = source.labels, None
+    if not METHODS[first.base].simulable:
+        assert source.stated is not None
+        labels, answers = source.stated.labels, source.stated.answers
+    design = make_design(first.base, labels, queries=most, bins=first.bins, seed=first.seed)
+    if answers is None:
+        answers = ask(design, source, first.base, first.seed)
+    return {cell: read(cell, design, labels, answers) for cell in cells}
 
 
 def ask(design: Design, source: Source, base: str, seed: int) -> AnswerTable:
@@ -220,12 +209,12 @@ class CellSelection:
         if unknown:
             raise InputError(f"methods: must be among {', '.join(TABLE_METHODS)}, got {unknown[0]!r}")
 
-    def cells(self, source: Source) -> Iterator[Cell]:
-        """Every cell of a source; what a file cannot answer is left out."""
+    def cells(self, *, stated: bool) -> Iterator[Cell]:
+        """Every cell; what is said in words has one, and only where something was ``stated``."""
         for name in self.methods:
             method = TABLE_METHODS[name]
             if not method.simulable:
-                if source.stated is not None:
+                if stated:
                     yield Cell(name, 1, 0, self.bins)
                 continue
             more = () if method.fitted else self.plain_seeds
@@ -234,14 +223,20 @@ class CellSelection:
                     yield from (Cell(name, queries, s, self.bins) for s in dict.fromkeys(self.seeds + more))
 
 
+def by_run(cells: Iterable[Cell]) -> list[tuple[Cell, ...]]:
+    """Cells that the same run answers, together: those of one design and one seed."""
+    found: dict[tuple[str, int], list[Cell]] = {}
+    for cell in cells:
+        found.setdefault((cell.base, cell.seed), []).append(cell)
+    return [tuple(run) for run in found.values()]
+
+
 @dataclass(frozen=True, slots=True)
 class _Task:
     """Cells that one run answers, and where each is kept; ``place`` is whose they are."""
 
     place: int
     source: Source
-    base: str
-    seed: int
     keys: dict[Cell, str]
 
 
@@ -263,15 +258,12 @@ def compute(
     found: list[Found] = [{} for _ in work]
     tasks = []
     for place, (source, wanted) in enumerate(work):
-        missing: dict[tuple[str, int], dict[Cell, str]] = {}
-        for cell in wanted.cells(source):
-            key = cache.key(source, cell)
-            kept = cache.get(key)
-            if kept is None:
-                missing.setdefault((TABLE_METHODS[cell.method].base, cell.seed), {})[cell] = key
-            else:
+        keys = {cell: cache.key(source, cell) for cell in wanted.cells(stated=source.stated is not None)}
+        for cell, key in keys.items():
+            if (kept := cache.get(key)) is not None:
                 found[place][cell] = kept
-        tasks += [_Task(place, source, *which, keys) for which, keys in missing.items()]
+        missing = by_run(cell for cell in keys if cell not in found[place])
+        tasks += [_Task(place, source, {cell: keys[cell] for cell in run}) for run in missing]
     tasks.sort(key=lambda task: -task.source.n * len(task.keys))  # the longest first
     done = sum(map(len, found))
     total = done + sum(len(task.keys) for task in tasks)
@@ -301,7 +293,7 @@ def _worked(tasks: Sequence[_Task], cache: Cache, jobs: int) -> Iterator[tuple[_
 
 
 def _work(task: _Task, cache: Cache) -> Found:
-    found = measure(task.source, task.base, task.seed, tuple(task.keys))
+    found = measure(task.source, tuple(task.keys))
     for cell, value in found.items():
         cache.put(task.keys[cell], value)
     return found

@@ -6,7 +6,7 @@ one is taken up again, and nothing is paid for twice. Smaller budgets are the be
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,9 +17,9 @@ from blindcal.items import catalogue
 from blindcal.items.files import Items
 from blindcal.methods import METHODS, count_queries, make_design
 from blindcal.records import Progress
-from blindcal.reproduce.cells import TABLE_METHODS, Cell, CellSelection, Found, Measured, read
+from blindcal.reproduce.cells import Cell, CellSelection, Found, Measured, by_run, read
 from blindcal.reproduce.sources import Source
-from blindcal.reproduce.table import Column, oracle_of
+from blindcal.reproduce.table import Column, oracles_of
 from blindcal.results.result import RESULT_FILE
 from blindcal.results.run import Run, open_run
 from blindcal.settings import Settings
@@ -43,20 +43,13 @@ class EndpointRun:
         return f"{self.method}-{self.queries}-seed{self.seed}"
 
 
-def runs(wanted: CellSelection) -> Iterator[EndpointRun]:
-    """The audits that hold every wanted cell."""
-    for seed in wanted.seeds:
-        by_base: dict[str, list[Cell]] = {}
-        for name in wanted.methods:
-            method = TABLE_METHODS[name]
-            if not method.simulable and seed != wanted.seeds[0]:
-                continue  # nothing of what is stated in words depends on the seed
-            for queries in method.budgets:
-                if queries in wanted.budgets:
-                    cell = Cell(name, queries, seed if method.simulable else 0, wanted.bins)
-                    by_base.setdefault(method.base, []).append(cell)
-        for base, cells in by_base.items():
-            yield EndpointRun(base, max(cell.queries for cell in cells), seed, tuple(cells))
+def runs(wanted: CellSelection) -> list[EndpointRun]:
+    """The audits that hold every wanted cell, seed by seed."""
+    cells = (cell for cell in wanted.cells(stated=True) if cell.queries in wanted.budgets)
+    found = [
+        EndpointRun(run[0].base, max(cell.queries for cell in run), run[0].seed, run) for run in by_run(cells)
+    ]
+    return sorted(found, key=lambda run: run.seed)
 
 
 def planned(wanted: CellSelection, n: int) -> int:
@@ -112,8 +105,7 @@ def measure(
             found |= _read(done, one)
     if not found:
         raise failures[0] if failures else UnfitError(f"{model} {data}: no method to measure it by")
-    semantics = {asked} | {TABLE_METHODS[cell.method].semantics(asked) for cell in found}
-    oracles = {} if oracle is None else {one: oracle_of(oracle, wanted.bins, one) for one in semantics}
+    oracles = {} if oracle is None else oracles_of(oracle, asked, found, wanted.bins)
     return Column(model, data, int(labels.size), asked, oracles, found), failures
 
 

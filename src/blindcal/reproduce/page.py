@@ -21,7 +21,7 @@ from blindcal.report.plots import Drawing, plot_calibration_curves, plot_reliabi
 from blindcal.report.style import DASHES, FULL, drawing, figure_style, ink, root_figure, series
 from blindcal.reproduce import table
 from blindcal.reproduce.cells import TABLE_METHODS
-from blindcal.reproduce.table import Column, MethodTable, Row, TitledTable
+from blindcal.reproduce.table import Column, MethodTable, Row
 from blindcal.text import file_name, printable
 
 PAGE, FIGURES = "index.html", "figures"
@@ -43,19 +43,15 @@ def write(comparison: MethodTable, out: Path, notes: Sequence[str] = ()) -> Path
     }
     drawings = draw(comparison)
     save_drawings(drawings, out / FIGURES)
-    page = render(comparison, drawings, table.tables(comparison), notes, list(texts))
-    for name, text in (texts | {PAGE: page}).items():
+    texts[PAGE] = _page(comparison, drawings, notes, list(texts))
+    for name, text in texts.items():
         with atomic_write(out / name) as draft:
             draft.write_text(text, encoding="utf-8")
     return out / PAGE
 
 
-def render(
-    comparison: MethodTable,
-    drawings: Sequence[Drawing],
-    tables: Sequence[TitledTable],
-    notes: Sequence[str],
-    files: Sequence[str],
+def _page(
+    comparison: MethodTable, drawings: Sequence[Drawing], notes: Sequence[str], files: Sequence[str]
 ) -> str:
     """One page with the tables and the figures that needs no other file."""
     templates = environment()
@@ -64,7 +60,7 @@ def render(
         comparison=comparison,
         css=style("reproduced.css"),
         drawings=drawings,
-        tables=tables,
+        tables=table.tables(comparison),
         fitted={name for name, method in TABLE_METHODS.items() if method.fitted},
         notes=notes,
         files=files,

@@ -44,24 +44,15 @@ from blindcal.records import (
 from blindcal.simulation.recording import Recording
 from blindcal.text import printable
 
-_TABLES = (".csv.gz", ".csv")
 _VERBALIZED = "__verbalized"
 
 
-@dataclass(frozen=True, repr=False)
+@dataclass(frozen=True)
 class RecordedConfidence:
     """The confidence that a model put into words; NaN where none could be read."""
 
     labels: IntArray
     p: FloatArray
-
-    def __repr__(self) -> str:
-        return f"RecordedConfidence({self.p.size:,} answers, {self.parsed:.1%} state one)"
-
-    @property
-    def parsed(self) -> float:
-        """The share of answers in which a confidence was found."""
-        return float(np.isfinite(self.p).mean())
 
     @property
     def answers(self) -> AnswerTable:
@@ -124,20 +115,6 @@ class Source:
         """The same with every recorded spelling of its two words as a target."""
         return replace(self, targets=every_spelling(self.recording.tokens, self.targets, semantics))
 
-    def part(self, items: IntArray) -> Source:
-        """The same model on some of the items."""
-        kept = self.recording
-        recording = Recording(
-            kept.name,
-            tuple(kept.ids[int(k)] for k in items),
-            kept.tokens,
-            kept.logits[items],
-            kept.rest[items],
-            kept.others_first[items],
-        )
-        p = None if self.p is None else self.p[items]
-        return replace(self, labels=self.labels[items], recording=recording, p=p, stated=None)
-
 
 def from_probabilities(model: str, data: str, labels: IntArray, p: FloatArray) -> Source:
     """A source of known probabilities."""
@@ -147,13 +124,7 @@ def from_probabilities(model: str, data: str, labels: IntArray, p: FloatArray) -
 
 
 def find(paths: list[Path]) -> list[Path]:
-    """The score and logit files among files and folders.
-
-    Raises
-    ------
-    InputError
-        If there is none, or a path does not exist.
-    """
+    """The score and logit files among files and folders; an error if there is none."""
     found: list[Path] = []
     for path in paths:
         if path.is_dir():
@@ -172,8 +143,8 @@ def read(path: Path, *, positive: str | None = None, negative: str | None = None
     """Read a file; the answer words are those of the file if none are named."""
     words = (positive, negative) if positive and negative else None
     source = _read(path, words)
-    said = (_words(source.targets), *WORDS) if words is None else (words,)
-    return replace(source, stated=_read_stated(path, said))
+    own = source.targets.positive[0].text.strip(), source.targets.negative[0].text.strip()
+    return replace(source, stated=_read_stated(path, (own, *WORDS) if words is None else (words,)))
 
 
 def _read(path: Path, words: tuple[str, str] | None) -> Source:
@@ -191,10 +162,6 @@ def _read(path: Path, words: tuple[str, str] | None) -> Source:
     recording = Recording.load(path)
     targets = answers_in(path, recording.tokens, words)
     return Source(model, data, _labels(path), recording, targets)
-
-
-def _words(targets: Targets) -> tuple[str, str]:
-    return targets.positive[0].text.strip(), targets.negative[0].text.strip()
 
 
 def names(path: Path) -> tuple[str, str]:
@@ -250,11 +217,9 @@ def _labels(path: Path) -> IntArray:
 def _read_stated(path: Path, words: tuple[tuple[str, str], ...]) -> RecordedConfidence | None:
     """What was said in words, if it lies beside the file; each pair of ``words`` may have been used."""
     model, data = names(path)
-    for end in _TABLES:
-        beside = path.with_name(f"{model}__{data}{_VERBALIZED}{end}")
-        if beside.exists() and beside != path:
-            break
-    else:
+    possible = (path.with_name(f"{model}__{data}{_VERBALIZED}{end}") for end in (".csv.gz", ".csv"))
+    beside = next((one for one in possible if one.exists() and one != path), None)
+    if beside is None:
         return None
     (texts,) = _columns(beside, ["text"])
     positive, negative = zip(*dict.fromkeys(words), strict=True)

@@ -6,10 +6,8 @@ LaTeX (booktabs), and as CSV: one line per cell, and one line per estimate.
 
 from __future__ import annotations
 
-import csv
-import io
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -20,7 +18,7 @@ from blindcal.estimate.findings import Findings
 from blindcal.records import FloatArray, Semantics
 from blindcal.reproduce.cells import TABLE_METHODS, Found, Measured
 from blindcal.reproduce.sources import Source
-from blindcal.text import csv_cell, printable
+from blindcal.text import csv_text, printable
 
 DASH = "\N{EN DASH}"
 
@@ -134,12 +132,16 @@ class Column:
         )
 
 
+def oracles_of(source: Source, asked: Semantics, found: Found, bins: int) -> dict[Semantics, Findings]:
+    """The oracles of what is asked, and of whatever else the methods found."""
+    wanted: set[Semantics] = {asked} | {TABLE_METHODS[cell.method].semantics(asked) for cell in found}
+    return {semantics: oracle_of(source, bins, semantics) for semantics in wanted}
+
+
 def column_of(source: Source, found: Found, bins: int) -> Column:
     """The column of a source whose probabilities are known."""
     asked = source.targets.semantics
-    wanted: set[Semantics] = {asked} | {TABLE_METHODS[cell.method].semantics(asked) for cell in found}
-    oracles = {semantics: oracle_of(source, bins, semantics) for semantics in wanted}
-    return Column(source.model, source.data, source.n, asked, oracles, found)
+    return Column(source.model, source.data, source.n, asked, oracles_of(source, asked, found, bins), found)
 
 
 @dataclass(frozen=True, repr=False)
@@ -166,22 +168,18 @@ class MethodTable:
         there = [error for error in errors if error is not None]
         return float(np.mean(there)) if there and len(there) == len(errors) else None
 
-    @property
-    def has_oracle(self) -> bool:
-        """Whether any probabilities are known."""
-        return any(column.oracle is not None for column in self.columns)
-
 
 def estimates_table(comparison: MethodTable) -> list[list[str]]:
     """The paper's table: mean estimates and their spread over the seeds."""
-    head = ["", *(column.name for column in comparison.columns)]
-    oracle = ["oracle", *(_number(float(c.oracle.ece)) if c.oracle else DASH for c in comparison.columns)]
-    return [head, oracle, *(_estimates(comparison, row) for row in comparison.rows)]
-
-
-def _estimates(comparison: MethodTable, row: Row) -> list[str]:
-    entries = [column.entries.get(row) for column in comparison.columns]
-    return [row.name, *(DASH if one is None else _spread(one.mean, one.sd) for one in entries)]
+    oracles = [column.oracle for column in comparison.columns]
+    lines = [
+        ["", *(column.name for column in comparison.columns)],
+        ["oracle", *(_spread(None if one is None else float(one.ece)) for one in oracles)],
+    ]
+    for row in comparison.rows:
+        entries = [column.entries.get(row) for column in comparison.columns]
+        lines.append([row.name, *(DASH if one is None else _spread(one.mean, one.sd) for one in entries)])
+    return lines
 
 
 def errors_table(comparison: MethodTable) -> list[list[str]]:
@@ -189,9 +187,8 @@ def errors_table(comparison: MethodTable) -> list[list[str]]:
     lines = [["", *(column.name for column in comparison.columns), "mean"]]
     for row in comparison.rows:
         entries = [column.entries.get(row) for column in comparison.columns]
-        said = [DASH if e is None or e.error is None else _spread(e.error, e.error_sd) for e in entries]
-        mean = comparison.mean_error(row)
-        lines.append([row.name, *said, DASH if mean is None else _number(mean)])
+        said = [DASH if e is None else _spread(e.error, e.error_sd) for e in entries]
+        lines.append([row.name, *said, _spread(comparison.mean_error(row))])
     return lines
 
 
@@ -205,12 +202,10 @@ def left_out_table(comparison: MethodTable) -> list[list[str]]:
     return lines
 
 
-def _number(value: float) -> str:
-    return f"{value:.4f}"
-
-
-def _spread(value: float, sd: float | None) -> str:
-    return _number(value) if sd is None else f"{value:.4f} ± {sd:.4f}"
+def _spread(value: float | None, sd: float | None = None) -> str:
+    if value is None:
+        return DASH
+    return f"{value:.4f}" if sd is None else f"{value:.4f} ± {sd:.4f}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,9 +218,13 @@ class TitledTable:
 
 def tables(comparison: MethodTable) -> list[TitledTable]:
     """Estimates, errors if an oracle is known, and the share of answers not used if there are any."""
-    found = [TitledTable(_estimates_title(comparison), estimates_table(comparison))]
-    if comparison.has_oracle:
-        found.append(TitledTable(_errors_title(comparison), errors_table(comparison)))
+    count = len(comparison.seeds)
+    repeats = f"mean ± standard deviation over {count} seeds" if count > 1 else f"seed {comparison.seeds[0]}"
+    over = f"{comparison.bins} bins, {repeats}"
+    found = [TitledTable(f"ECE, {over}.", estimates_table(comparison))]
+    if any(column.oracle is not None for column in comparison.columns):
+        title = f"Absolute error against the oracle of what each method measures, {over}"
+        found.append(TitledTable(f"{title}; last, the mean over the columns.", errors_table(comparison)))
     unused = left_out_table(comparison)
     if len(unused) > 1:
         found.append(TitledTable(_LEFT_OUT, unused))
@@ -239,32 +238,14 @@ _LEFT_OUT = (
 
 def markdown(comparison: MethodTable) -> str:
     """The tables, each after what it is."""
-    return "\n".join(f"{one.title}\n\n{markdown_table(one.lines)}\n" for one in tables(comparison))
+    return "\n".join(f"{one.title}\n\n{_markdown(one.lines)}\n" for one in tables(comparison))
 
 
-def markdown_table(lines: Sequence[Sequence[str]], limit: int = 120) -> str:
-    """Lines of cells, cut at ``limit`` characters, as a Markdown table; the first is the head."""
+def _markdown(lines: Sequence[Sequence[str]]) -> str:
     rows = [
-        "| " + " | ".join(printable(cell, limit).replace("|", "\\|") for cell in line) + " |"
-        for line in lines
+        "| " + " | ".join(printable(cell, 120).replace("|", "\\|") for cell in line) + " |" for line in lines
     ]
     return "\n".join([rows[0], "|---" * len(lines[0]) + "|", *rows[1:]])
-
-
-def _estimates_title(comparison: MethodTable) -> str:
-    return f"ECE, {comparison.bins} bins, {_repeats(comparison)}."
-
-
-def _errors_title(comparison: MethodTable) -> str:
-    return (
-        f"Absolute error against the oracle of what each method measures, {comparison.bins} bins, "
-        f"{_repeats(comparison)}; last, the mean over the columns."
-    )
-
-
-def _repeats(comparison: MethodTable) -> str:
-    count = len(comparison.seeds)
-    return f"mean ± standard deviation over {count} seeds" if count > 1 else f"seed {comparison.seeds[0]}"
 
 
 def latex(comparison: MethodTable) -> str:
@@ -305,8 +286,7 @@ _CELL = (
 
 def cells_csv(comparison: MethodTable) -> str:
     """One line per cell of the table."""
-    lines = _cell_lines(comparison)
-    return _csv(_CELL, ((csv_cell(str(model)), csv_cell(str(data)), *rest) for model, data, *rest in lines))
+    return csv_text(_CELL, _cell_lines(comparison), end="\n")
 
 
 def cells_json(comparison: MethodTable) -> str:
@@ -315,47 +295,26 @@ def cells_json(comparison: MethodTable) -> str:
     return "".join(json.dumps(line) + "\n" for line in lines)
 
 
-def _cell_lines(comparison: MethodTable) -> Iterable[tuple[object, ...]]:
+def _cell_lines(comparison: MethodTable) -> Iterator[tuple[object, ...]]:
     for column in comparison.columns:
         for row in comparison.rows:
-            if row in column.entries:
-                one = column.entries[row]
+            if (one := column.entries.get(row)) is not None:
                 semantics = TABLE_METHODS[row.method].semantics(column.semantics)
                 yield (
                     *(column.model, column.data, column.n, row.method, row.queries, len(one.estimates)),
-                    *(
-                        semantics,
-                        one.oracle,
-                        one.mean,
-                        one.sd,
-                        one.error,
-                        one.error_sd,
-                        one.asked,
-                        one.invalid,
-                    ),
+                    *(semantics, one.oracle, one.mean, one.sd, one.error, one.error_sd),
+                    *(one.asked, one.invalid),
                 )
 
 
 def estimates_csv(comparison: MethodTable) -> str:
     """One line per estimate, with its gaps."""
     gaps = [f"gap_{m + 1}" for m in range(comparison.bins)]
-    head = ("model", "data", "method", "K", "seed", "ece", *gaps)
-    lines = (
-        (
-            *(csv_cell(column.model), csv_cell(column.data), cell.method, cell.queries, cell.seed),
-            *(one.ece, *one.gaps),
-        )
+    lines = [
+        (column.model, column.data, cell.method, cell.queries, cell.seed, one.ece, *one.gaps)
         for column in comparison.columns
         for cell, one in sorted(
             column.found.items(), key=lambda each: (each[0].method, each[0].queries, each[0].seed)
         )
-    )
-    return _csv(head, lines)
-
-
-def _csv(head: Sequence[str], lines: Iterable[Sequence[object]]) -> str:
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(head)
-    writer.writerows(["" if value is None else value for value in line] for line in lines)
-    return text.getvalue()
+    ]
+    return csv_text(("model", "data", "method", "K", "seed", "ece", *gaps), lines, end="\n")
