@@ -24,8 +24,7 @@ import blindcal as bc
 from blindcal.estimate.truth import bin_index
 from blindcal.records import FloatArray, IntArray
 from blindcal.report.page import PAGE_FILE
-from blindcal.report.plots import figure_style
-from blindcal.report.style import file_bytes, ink
+from blindcal.report.style import figure_style, file_bytes, ink
 from blindcal.reproduce import sources
 from record import ROOT, Cell, parser, record, table
 from replayed import served

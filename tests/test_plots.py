@@ -350,12 +350,12 @@ def test_an_absent_class_is_said_to_be_absent() -> None:
 def test_files_are_the_same_bytes_again(tmp_path: Path) -> None:
     """Drawing the same result twice, in two processes, writes identical PNG and SVG files without a date."""
     script = (
-        "import sys, results; from blindcal.report.plots import save_figures\n"
-        "save_figures(results.result(), sys.argv[1])"
+        "import sys, results; from blindcal.report.plots import draw, save_drawings\n"
+        "save_drawings(draw(results.result()), sys.argv[1])"
     )
     command = [sys.executable, "-c", script, str(tmp_path / "other")]
     subprocess.run(command, check=True, cwd=Path(__file__).parent)
-    paths = plots.save_figures(results.result(), tmp_path / "mine")
+    paths = plots.save_drawings(plots.draw(results.result()), tmp_path / "mine")
     assert len(paths) == 14
     for path in paths:
         assert path.read_bytes() == (tmp_path / "other" / path.name).read_bytes()
@@ -380,7 +380,7 @@ def test_an_inline_drawing_is_at_home_in_any_page() -> None:
     ids = [one for page in pages for one in re.findall(r'\sid="([^"]+)"', page)]
     assert len(ids) == len(set(ids))
     for name in re.findall(r"var\((--bc-[a-z0-9]+)", "".join(pages)):
-        assert name == "--bc-font" or name in plots.theme_css()
+        assert name == "--bc-font" or name in style.theme_css()
 
 
 def test_both_themes_have_contrast() -> None:
@@ -405,7 +405,7 @@ def test_both_themes_have_contrast() -> None:
 
 def test_dark_figures_are_drawn_dark() -> None:
     """The style holds for what is drawn inside it."""
-    with plots.figure_style(dark=True):
+    with style.figure_style(dark=True):
         axes = plots.plot_calibration_curve(results.bins())
     assert mpl.colors.to_hex(root_figure(axes).get_facecolor()) == style.PAPER_DARK
     assert mpl.colors.to_hex(bars(axes)[0].get_facecolor()) == style.SERIES_DARK[0]
@@ -414,7 +414,7 @@ def test_dark_figures_are_drawn_dark() -> None:
 def test_hostile_names_are_text(tmp_path: Path) -> None:
     """Mathematics, markup and marks that reorder text in a name are shown, never interpreted."""
     found = results.result(parts=(results.part(HOSTILE, around(0.1)), results.part("$", around(0.2))))
-    plots.save_figures(found, tmp_path)
+    plots.save_drawings(plots.draw(found), tmp_path)
     for page in (
         drawn(plots.plot_parts(found.parts)),
         drawn(plots.plot_reliabilities({HOSTILE: results.curve(), "$": results.curve()})),

@@ -9,25 +9,20 @@ from __future__ import annotations
 
 import math
 from contextlib import suppress
-from typing import Protocol, TypeVar, runtime_checkable
+from typing import Any, TypeAlias
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 
 from blindcal.errors import InputError, NotIdentifiedError
-from blindcal.estimate.findings import (
-    Bin,
-    ConfidenceHistogram,
-    CostCurve,
-    Curve,
-    Findings,
-    OperatingPoint,
-    Part,
-)
+from blindcal.estimate.blind import BlindResult
+from blindcal.estimate.findings import CostCurve, Findings, OperatingPoint
+from blindcal.estimate.latent_fit import LatentFit
 from blindcal.estimate.operating import check_costs
 from blindcal.records import Estimate
 from blindcal.report import plots
-from blindcal.report.plots import Axes, Figure
 from blindcal.report.style import figure_style, root_figure
 from blindcal.report.style import svg as svg_element
-from blindcal.results.result import AuditResult
 from blindcal.results.run import Run
 
 __all__ = ["calibration_curve", "confidence", "cost", "operating", "parts", "reliability", "style", "svg"]
@@ -35,66 +30,7 @@ __all__ = ["calibration_curve", "confidence", "cost", "operating", "parts", "rel
 style = figure_style
 
 
-class HasGaps(Protocol):
-    """Bins with signed gaps, and the ECE that these add up to."""
-
-    @property
-    def bins(self) -> tuple[Bin, ...]: ...
-
-    @property
-    def ece(self) -> Estimate: ...
-
-
-class HasCurve(Protocol):
-    """A reliability curve, and the bins beside it."""
-
-    @property
-    def curve(self) -> Curve | None: ...
-
-    @property
-    def bins(self) -> tuple[Bin, ...]: ...
-
-
-class HasConfidence(Protocol):
-    """A distribution of the confidence."""
-
-    @property
-    def confidence(self) -> ConfidenceHistogram | None: ...
-
-
-class HasOperating(Protocol):
-    """Operating points."""
-
-    @property
-    def operating(self) -> tuple[OperatingPoint, ...]: ...
-
-
-class HasCosts(HasOperating, Protocol):
-    """Operating points, and their expected costs for some pairs of costs."""
-
-    @property
-    def costs(self) -> tuple[CostCurve, ...]: ...
-
-
-@runtime_checkable
-class EstimatesCosts(Protocol):
-    """A fit, which estimates the expected cost for any pair of costs."""
-
-    def expected_cost(self, cost_fp: float, cost_fn: float) -> CostCurve: ...
-
-
-class HasParts(Protocol):
-    """The estimates of parts, and the ECE of all items."""
-
-    @property
-    def parts(self) -> tuple[Part, ...]: ...
-
-    @property
-    def ece(self) -> Estimate: ...
-
-
-T = TypeVar("T")
-
+Drawable: TypeAlias = Findings | Run | LatentFit | BlindResult
 #: What each figure is drawn from: the attribute, and its name in words.
 _NEEDS = {
     "calibration_curve": ("bins", "bins"),
@@ -106,46 +42,44 @@ _NEEDS = {
 }
 
 
-def calibration_curve(found: HasGaps | Run, ax: Axes | None = None) -> Axes:
+def calibration_curve(found: Drawable, ax: Axes | None = None) -> Axes:
     """The Blind Calibration Curve: signed gaps with intervals, whose lengths add up to the ECE."""
-    source: HasGaps = _source(found, "calibration_curve")
+    source = _source(found, "calibration_curve")
     ece = None
     with suppress(NotIdentifiedError):  # a gap is unknown: its bar is a question mark, and so is their sum
         ece = source.ece
     return plots.plot_calibration_curve(source.bins, ax, ece=ece)
 
 
-def reliability(found: HasCurve | Run, ax: Axes | None = None) -> Axes:
+def reliability(found: Drawable, ax: Axes | None = None) -> Axes:
     """The reliability diagram with its band, and the bins as dots."""
-    source: HasCurve = _source(found, "reliability")
+    source = _source(found, "reliability")
     return plots.plot_reliability(source.curve, ax, bins=source.bins)
 
 
-def confidence(found: HasConfidence | Run, ax: Axes | None = None) -> Axes:
+def confidence(found: Drawable, ax: Axes | None = None) -> Axes:
     """The distribution of the confidence for each label."""
-    source: HasConfidence = _source(found, "confidence")
-    return plots.plot_confidence(source.confidence, ax)
+    return plots.plot_confidence(_source(found, "confidence").confidence, ax)
 
 
-def operating(found: HasOperating | Run, ax: Axes | None = None, *, threshold: float | None = None) -> Axes:
+def operating(found: Drawable, ax: Axes | None = None, *, threshold: float | None = None) -> Axes:
     """Precision, recall and accuracy against the threshold; ``threshold`` marks one."""
-    source: HasOperating = _source(found, "operating")
-    return plots.plot_operating(source.operating, ax, threshold=threshold)
+    return plots.plot_operating(_source(found, "operating").operating, ax, threshold=threshold)
 
 
-def cost(found: HasCosts | Run, cost_fp: float, cost_fn: float, ax: Axes | None = None) -> Axes:
+def cost(found: Drawable, cost_fp: float, cost_fn: float, ax: Axes | None = None) -> Axes:
     """The expected cost per decision against the threshold, given the costs of the two errors.
 
     A fit always has a band; a result has one for costs in the same proportion as a pair in ``result.costs``.
     """
-    source: HasCosts = _source(found, "cost")
+    source = _source(found, "cost")
     costs = _costs(source, *check_costs(cost_fp, cost_fn))
     return plots.plot_cost([point.threshold for point in source.operating], costs, ax)
 
 
-def parts(found: HasParts | Run, ax: Axes | None = None) -> Axes:
+def parts(found: Drawable, ax: Axes | None = None) -> Axes:
     """The ECE of each part with its interval."""
-    source: HasParts = _source(found, "parts")
+    source = _source(found, "parts")
     return plots.plot_parts(source.parts, ax, overall=source.ece)
 
 
@@ -154,7 +88,7 @@ def svg(drawn: Axes | Figure, title: str = "") -> str:
     return svg_element(drawn if isinstance(drawn, Figure) else root_figure(drawn), title)
 
 
-def _source(found: T | Run, figure: str) -> T | AuditResult:
+def _source(found: object, figure: str) -> Any:
     """What a figure is drawn from: a run's result, or ``found`` itself."""
     source = found.result if isinstance(found, Run) else found
     available = _available(source)
@@ -177,8 +111,8 @@ def _available(source: object) -> list[str]:
     return filled
 
 
-def _costs(source: HasCosts, cost_fp: float, cost_fn: float) -> CostCurve:
-    if isinstance(source, EstimatesCosts):
+def _costs(source: LatentFit | Findings, cost_fp: float, cost_fn: float) -> CostCurve:
+    if isinstance(source, LatentFit):
         return source.expected_cost(cost_fp, cost_fn)
     for one in source.costs:
         if math.isclose(one.cost_fp * cost_fn, one.cost_fn * cost_fp):

@@ -44,9 +44,9 @@ def command(run: Path, out: Path | None, figures: Path | None, tables: Path | No
     write_page(result, page)
     print_field("page", str(page))
     if figures is not None:
-        from blindcal.report.plots import save_figures  # slow to import
+        from blindcal.report.plots import draw, save_drawings  # slow to import
 
-        print_field("figures", ", ".join(str(path) for path in save_figures(result, figures)))
+        print_field("figures", ", ".join(str(path) for path in save_drawings(draw(result), figures)))
     if tables is not None:
         from blindcal.report.csv_tables import write_curves
 

@@ -9,10 +9,9 @@ from __future__ import annotations
 
 import math
 import textwrap
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeAlias
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -30,39 +29,15 @@ from blindcal.report.style import (
     SOFT,
     WIDTH,
     drawing,
-    figure_style,
     file_bytes,
     ink,
     root_figure,
     series,
     svg,
     text_width,
-    theme_css,
 )
 from blindcal.results.result import AuditResult
 from blindcal.text import printable
-
-__all__ = [
-    "Axes",
-    "Drawing",
-    "Figure",
-    "draw",
-    "figure_style",
-    "plot_calibration_curve",
-    "plot_calibration_curves",
-    "plot_confidence",
-    "plot_cost",
-    "plot_operating",
-    "plot_parts",
-    "plot_reliabilities",
-    "plot_reliability",
-    "save_drawings",
-    "save_figures",
-    "svg",
-    "theme_css",
-]
-
-Get: TypeAlias = Callable[[OperatingPoint], Estimate]
 
 _BAND = 0.18
 _SQUARE = (4.5, 4.6)  # inches that leave a square between the words
@@ -78,12 +53,7 @@ def plot_calibration_curve(
 ) -> Axes:
     """The Blind Calibration Curve: the bins' signed gaps with intervals; the bars' lengths add up to the ECE.
 
-    Parameters
-    ----------
-    bins : sequence of Bin
-    ax : Axes, optional
-    ece : Estimate, optional
-        Written above the bars, with its interval; by default the sum of the bars.
+    ``ece`` is written above the bars, with its interval; by default it is their sum.
     """
     with drawing(ax) as axes:
         _gap_axes(axes)
@@ -197,15 +167,13 @@ def plot_operating(
 
     ``threshold`` marks one threshold, such as the one to deploy.
     """
-    shown: tuple[tuple[str, Get], ...] = (
-        ("precision", lambda row: row.precision),
-        ("recall", lambda row: row.recall),
-        ("accuracy", lambda row: row.accuracy),
-    )
     with drawing(ax) as axes:
-        for which, (name, get) in enumerate(shown):
-            _line_with_band(axes, operating, get, which, name)
-        _threshold_axes(axes, threshold)
+        at = [row.threshold for row in operating]
+        for which, name in enumerate(("precision", "recall", "accuracy")):
+            _line_with_band(axes, at, [getattr(row, name) for row in operating], which, name)
+        _probability_axis(axes, "threshold on P(positive)")
+        if threshold is not None:
+            axes.axvline(threshold, color=ink(FIRM), linewidth=1.0)
         axes.set(ylim=(-0.02, 1.02), ylabel="share")
         axes.set_yticks(_TICKS, [f"{tick:g}" for tick in _TICKS])
         if operating:
@@ -218,19 +186,17 @@ def plot_operating(
 def plot_cost(thresholds: Sequence[float], costs: CostCurve, ax: Axes | None = None) -> Axes:
     """The expected cost per decision at each threshold with its band, and where it is lowest."""
     with drawing(ax) as axes:
-        at = np.array(thresholds)
-        value, low, high = _columns_of(costs.expected)
-        _threshold_axes(axes, None)
+        value, _, high = _columns_of(costs.expected)
+        _probability_axis(axes, "threshold on P(positive)")
         axes.set_ylabel("expected cost per decision")
         if np.isfinite(value).any():
             best = int(np.nanargmin(value))
-            axes.fill_between(at, low, high, color=(series(0), _BAND), linewidth=0)
-            axes.plot(at, value, color=series(0))
-            axes.plot(at[best], value[best], "o", color=series(1), markersize=6, zorder=4)
+            _line_with_band(axes, thresholds, costs.expected, 0)
+            axes.plot(thresholds[best], value[best], "o", color=series(1), markersize=6, zorder=4)
             axes.set_ylim(0, 1.12 * np.nanmax([value, high]) or 1)
             _title(
                 axes,
-                f"lowest: {_amount(value[best])} at threshold {at[best]:g}\n"
+                f"lowest: {_amount(value[best])} at threshold {thresholds[best]:g}\n"
                 f"false positive costs {costs.cost_fp:.3g}, false negative {costs.cost_fn:.3g}",
             )
         else:
@@ -293,13 +259,8 @@ class Drawing:
 
 def draw(result: AuditResult) -> tuple[Drawing, ...]:
     """Every figure that a result has numbers for, in the order of the report."""
-    drawn = [
-        (
-            "calibration-curve",
-            alt_text.calibration_curve(result.bins, result.ece),
-            plot_calibration_curve(result.bins, ece=result.ece),
-        )
-    ]
+    words = alt_text.calibration_curve(result.bins, result.ece)
+    drawn = [("calibration-curve", words, plot_calibration_curve(result.bins, ece=result.ece))]
     if result.curve is not None or any(one.observed is not None for one in result.bins):
         words = alt_text.reliability(result.curve, result.bins)
         drawn.append(("reliability", words, plot_reliability(result.curve, bins=result.bins)))
@@ -329,11 +290,6 @@ def save_drawings(drawings: Sequence[Drawing], folder: str | Path) -> list[Path]
             path.write_bytes(file_bytes(one.figure, kind))
             written.append(path)
     return written
-
-
-def save_figures(result: AuditResult, folder: str | Path) -> list[Path]:
-    """Write every figure of a result as PNG and SVG."""
-    return save_drawings(draw(result), folder)
 
 
 def _gap_axes(axes: Axes) -> None:
@@ -368,18 +324,12 @@ def _reliability_line(axes: Axes, curve: Curve, which: int, label: str, band: fl
     axes.plot(curve.f, curve.value, color=color, linestyle=dashes, zorder=3, label=label)
 
 
-def _line_with_band(axes: Axes, rows: Sequence[OperatingPoint], get: Get, which: int, label: str) -> None:
-    at = np.array([row.threshold for row in rows])
-    value, low, high = _columns_of([get(row) for row in rows])
-    color = series(which)
-    axes.fill_between(at, low, high, color=(color, _BAND), linewidth=0)
-    axes.plot(at, value, color=color, linestyle=DASHES[which], label=label)
-
-
-def _threshold_axes(axes: Axes, threshold: float | None) -> None:
-    _probability_axis(axes, "threshold on P(positive)")
-    if threshold is not None:
-        axes.axvline(threshold, color=ink(FIRM), linewidth=1.0)
+def _line_with_band(
+    axes: Axes, at: Sequence[float], estimates: Sequence[Estimate], which: int, label: str | None = None
+) -> None:
+    value, low, high = _columns_of(estimates)
+    axes.fill_between(at, low, high, color=(series(which), _BAND), linewidth=0)
+    axes.plot(at, value, color=series(which), linestyle=DASHES[which], label=label)
 
 
 def _probability_axis(axes: Axes, words: str) -> None:

@@ -12,7 +12,7 @@ import io
 import re
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from contextvars import ContextVar
 from typing import Any
 from xml.etree import ElementTree
@@ -52,7 +52,7 @@ def figure_style(*, dark: bool = False) -> Iterator[None]:
     """Draw in blindcal's style within the block: its own figures, or any others beside them."""
     ink, paper = (INK_DARK, PAPER_DARK) if dark else (INK, PAPER)
     series = SERIES_DARK if dark else SERIES
-    soft, firm, faint = (_with_strength(ink, strength) for strength in (SOFT, FIRM, FAINT))
+    soft, firm, faint = (f"{ink}{round(255 * strength):02x}" for strength in (SOFT, FIRM, FAINT))
     token = _active.set(True)
     try:
         with mpl.rc_context(
@@ -117,11 +117,9 @@ def drawing(ax: Axes | None, width: float = WIDTH, height: float = HEIGHT) -> It
     if ax is not None:
         yield ax
         return
-    if _active.get():
-        yield _new_axes(width, height)
-        return
-    with figure_style():
-        yield _new_axes(width, height)
+    with nullcontext() if _active.get() else figure_style():
+        figure = Figure(figsize=(width, height), layout="constrained")
+        yield figure.add_subplot(axes_class=ShownAxes)
 
 
 def ink(strength: float = FULL) -> tuple[str, float]:
@@ -148,15 +146,9 @@ def svg(figure: Figure, title: str = "") -> str:
 
     Text stays text in the page's own font, colours are the variables of :func:`theme_css` (without them ink
     is the page's text colour), the page's paper shows through, and no two drawings on a page share an id.
-    The same figure gives the same characters.
-
-    Parameters
-    ----------
-    figure : Figure
-    title : str
-        What a screen reader says.
+    The same figure gives the same characters. ``title`` is what a screen reader says.
     """
-    root = ElementTree.fromstring(_written(figure, "svg", transparent=True))
+    root = ElementTree.fromstring(file_bytes(figure, "svg", transparent=True))
     for parent in list(root.iter()):
         for child in list(parent):
             # the style sheet would apply to the whole page: its rules go to the element itself
@@ -195,36 +187,20 @@ def in_notebook(content: str) -> str:
     return f'<style>{dark}{{{colours}}}</style><div class="blindcal">{content}</div>'
 
 
-def file_bytes(figure: Figure, kind: str) -> bytes:
+def file_bytes(figure: Figure, kind: str, *, transparent: bool = False) -> bytes:
     """A drawing as the bytes of a file, ``png`` or ``svg``: the same drawing, the same bytes."""
-    return _written(figure, kind, transparent=False)
-
-
-def _written(figure: Figure, kind: str, *, transparent: bool) -> bytes:
     metadata: dict[str, str | None] = {"Date": None, "Creator": None} if kind == "svg" else {"Software": None}
     into = io.BytesIO()
-    with (
-        mpl.rc_context({"svg.fonttype": "none", "svg.hashsalt": "blindcal"}),
-        warnings.catch_warnings(),
-    ):
+    with mpl.rc_context({"svg.fonttype": "none", "svg.hashsalt": "blindcal"}), warnings.catch_warnings():
         # a name in a script that the font lacks is drawn as boxes, without a warning
         warnings.filterwarnings("ignore", message=_NO_GLYPH)
         figure.savefig(into, format=kind, metadata=metadata, transparent=transparent, dpi=DOTS)
     return into.getvalue()
 
 
-def _new_axes(width: float, height: float) -> Axes:
-    figure = Figure(figsize=(width, height), layout="constrained")
-    return figure.add_subplot(axes_class=ShownAxes)
-
-
 def _values(ink: str, paper: str, series: tuple[str, ...]) -> str:
     named = {"ink": ink, "paper": paper, **{str(k): color for k, color in enumerate(series, 1)}}
     return "".join(f"--bc-{name}:{color};" for name, color in named.items())
-
-
-def _with_strength(color: str, strength: float) -> str:
-    return f"{color}{round(255 * strength):02x}"
 
 
 _SVG, _LINK = "{http://www.w3.org/2000/svg}", "{http://www.w3.org/1999/xlink}href"
