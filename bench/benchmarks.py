@@ -19,7 +19,6 @@ import numpy as np
 from tqdm import tqdm
 
 import paper
-from blindcal.estimate.truth import blind_bounds
 from blindcal.records import FloatArray, IntArray, Semantics, Targets
 from blindcal.report.style import file_bytes
 from blindcal.reproduce import page, sources
@@ -27,6 +26,7 @@ from blindcal.reproduce.cells import TABLE_METHODS, Cache, CellSelection, Found,
 from blindcal.reproduce.sources import Source
 from blindcal.reproduce.table import Entry, MethodTable, Row, column_of, oracle_of
 from record import ROOT, Cell, Table, parser, record, table
+from theorem import blind_bounds
 
 PLAIN_SEEDS = tuple(range(20))
 SIZES = (250, 500, 1000, 2000, 4000, 8000, 16000, 32000)

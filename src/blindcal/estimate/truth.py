@@ -1,19 +1,13 @@
-"""The quantities themselves, when the probabilities are known: binned ECE, TCE, bin rules and bounds.
-
-METHOD 1 defines them, METHOD 3 the bin rules and the bounds of the published estimator.
-"""
+"""The binned ECE of known probabilities (METHOD 1), and the number of bins that `blind` takes (METHOD 3)."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from itertools import pairwise
 
 import numpy as np
 
-from blindcal.errors import InputError
 from blindcal.estimate.checks import ArrayLike, labels_array, probabilities, whole
-from blindcal.records import Estimate, FloatArray
+from blindcal.records import Estimate, FloatArray, IntArray
 
 
 @dataclass(frozen=True, slots=True, repr=False, eq=False)
@@ -49,7 +43,7 @@ def bin_edges(bins: int) -> FloatArray:
     return np.arange(whole(bins, "bins") + 1) / bins
 
 
-def bin_index(p: FloatArray, bins: int) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+def bin_index(p: FloatArray, bins: int) -> IntArray:
     """The bin of each probability; an edge belongs to the bin above it, as ``f >= t`` says."""
     return np.searchsorted(bin_edges(bins)[1:-1], p, side="right").astype(np.int64)
 
@@ -90,68 +84,6 @@ def binned_ece(
     )
 
 
-def tce(
-    density: Callable[[float], float], curve: Callable[[float], float], *, points: tuple[float, ...] = ()
-) -> float:
-    """True calibration error E|E[Y|f] - f| of a population with a known density of f on (0, 1).
-
-    ``points`` are places where the integrand has a kink or a pole, for the quadrature.
-    """
-    from scipy.integrate import quad  # slow to import, and only this needs it
-
-    edges = (0.0, *sorted(points), 1.0)
-    pieces = [
-        quad(lambda f: abs(curve(f) - f) * density(f), low, high, limit=200)[0]
-        for low, high in pairwise(edges)
-    ]
-    return float(sum(pieces))
-
-
 def bins_blind(n: int) -> int:
     """Bins for the blind estimator: round(n^(1/5)), 5 for BoolQ's 3,270 and 9 for MMLU's 56,168."""
     return max(1, int(np.rint(np.power(whole(n, "n"), 0.2))))
-
-
-def bins_bound(n: int) -> int:
-    """Bins that minimise the theorem's own bound: round((2n/3)^(1/5))."""
-    return max(1, int(np.rint(np.power(2 * whole(n, "n") / 3, 0.2))))
-
-
-def bins_oracle(n: int) -> int:
-    """Bins for known probabilities: round(n^(1/3))."""
-    return max(1, int(np.rint(np.cbrt(whole(n, "n")))))
-
-
-@dataclass(frozen=True, slots=True)
-class BlindBounds:
-    """The theorem's bounds on the blind estimator at n items and M bins (METHOD 3)."""
-
-    gap_variance: float
-    statistical: float
-    trapezoid: float
-    binning: float
-    variance: float
-
-    @property
-    def bias(self) -> float:
-        """Sum of the three biases."""
-        return self.statistical + self.trapezoid + self.binning
-
-    @property
-    def mse(self) -> float:
-        """Bound on the mean squared error."""
-        return self.bias**2 + self.variance
-
-
-def blind_bounds(n: int, bins: int, lipschitz: float = 1.0) -> BlindBounds:
-    """Every bound of METHOD 3; ``lipschitz`` is the constant L of E[Y|f]."""
-    n, bins = whole(n, "n"), whole(bins, "bins")
-    if not lipschitz >= 0:
-        raise InputError(f"lipschitz: must be at least 0, got {lipschitz!r}")
-    return BlindBounds(
-        gap_variance=2 * bins / n,
-        statistical=float(np.sqrt(2) * bins**1.5 / np.sqrt(n)),
-        trapezoid=1 / (2 * bins),
-        binning=(1 + lipschitz) / (2 * bins),
-        variance=8 * bins**2 / n,
-    )
