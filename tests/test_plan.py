@@ -35,7 +35,6 @@ from blindcal.planning.plan import (
     TokenCount,
     choices,
     front,
-    plan,
     plan_audit,
     price_of,
     reach_of,
@@ -93,15 +92,15 @@ def test_a_plan_shows_itself_in_one_line() -> None:
 
 
 def test_a_plan_can_be_had_with_and_without_an_event_loop(items: Path) -> None:
-    """`plan_audit` waits for `plan`, in a script and inside a loop that is running, as a notebook's is."""
+    """`plan_audit` works in a script and inside a loop that is running, as a notebook's is."""
     settings = Settings(model="unknown", queries=1.5, sample=200, level=0.9)
     shape = shapes.preset("rare")
 
-    async def both() -> tuple[Plan, Plan]:
-        return await plan(items, settings, shape=shape), plan_audit(items, settings, shape=shape)
+    async def inside() -> Plan:
+        return plan_audit(items, settings, shape=shape)
 
-    first, inside = asyncio.run(both())
-    assert first == inside == plan_audit(items, settings, shape=shape)
+    first = plan_audit(items, settings, shape=shape)
+    assert asyncio.run(inside()) == first
     assert (first.items, first.queries, first.counted, first.cost) == (200, 300, False, None)
     assert first.prompt_tokens == 100 * (300 + first.probe_queries)
     known = PlanInputs(shape, level=0.9).plan("latent", 200, 1.5).forecast
@@ -128,7 +127,7 @@ def test_the_slowest_limit_decides_the_time() -> None:
 def test_choices_meet_the_goal_and_hardly_more(goal: PlanGoal) -> None:
     """Every choice meets it, and five per cent fewer items would not."""
     inputs = PlanInputs(shapes.preset("overconfident").with_ece(0.05))
-    found = choices(inputs, goal, ["latent"], [1.0, 2.0])
+    found = choices(inputs, goal, "latent", [1.0, 2.0])
     assert [one.queries for one in found] == sorted(one.queries for one in found)
     assert len(found) == 2
     for one in found:
@@ -141,7 +140,7 @@ def test_choices_meet_the_goal_and_hardly_more(goal: PlanGoal) -> None:
 
 def test_what_the_items_do_not_reach_is_left_out() -> None:
     """Where there are too few items for any number of queries nothing is offered."""
-    assert choices(INPUTS, PlanGoal(half_width=0.01), ["latent"], most=300) == ()
+    assert choices(INPUTS, PlanGoal(half_width=0.01), "latent", most=300) == ()
 
 
 @pytest.mark.parametrize(
@@ -162,7 +161,7 @@ def test_goals_out_of_range_are_refused(goal: dict[str, float], words: str) -> N
 def test_methods_without_intervals_cannot_be_chosen_for_a_width() -> None:
     """Blind, sampling and extraction have no width to forecast, and say so."""
     with pytest.raises(InputError, match="blind gives neither an interval nor a test"):
-        choices(INPUTS, PlanGoal(half_width=0.03), ["blind"])
+        choices(INPUTS, PlanGoal(half_width=0.03), "blind")
 
 
 def test_nothing_beats_the_front() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -171,7 +170,7 @@ def command(
     if half_width is not None or power is not None:
         most = {} if given is None else {"most": n}
         budgets = None if queries is None else [queries]
-        found = choices(inputs, PlanGoal(half_width, power), [wanted], budgets, **most)
+        found = choices(inputs, PlanGoal(half_width, power), wanted, budgets, **most)
         if not found:
             best = inputs.plan(wanted, n, queries or METHODS[wanted].plan_budgets[-1])
             raise click.ClickException(_out_of_reach(best, half_width))
@@ -237,7 +236,7 @@ def _assumed_from_run(run: Run) -> _Assumed:
 def _measure(path: Path, settings: Settings) -> tuple[int, TokenCount]:
     """The number of items of a file, and the tokens of its prompts."""
     with open_items(path, settings.prompt) as loaded:
-        return len(loaded), asyncio.run(count_tokens(loaded, settings))
+        return len(loaded), count_tokens(loaded, settings)
 
 
 def _out_of_reach(best: Plan, half_width: float | None) -> str:

@@ -20,12 +20,12 @@ from blindcal import design
 from blindcal.errors import InputError
 from blindcal.estimate import functionals as of
 from blindcal.estimate.grid import CELLS, EDGES_P, MID_P, MID_S, positions
-from blindcal.estimate.model import Ensemble, Mode, fit_ensemble, link_scores, refit, tangents
+from blindcal.estimate.model import fit_ensemble, link_scores, refit, tangents
 from blindcal.estimate.patterns import Patterns, count_patterns
 from blindcal.estimate.resampling import of_items
 from blindcal.estimate.truth import bin_edges
 from blindcal.estimate.uncertainty import absolute_sum_interval, quadratic_pvalue, unseen_share
-from blindcal.methods import FITTED, METHODS, SIMULABLE
+from blindcal.methods import FITTED, METHODS, SIMULABLE, whole_queries
 from blindcal.planning.shapes import Shape
 from blindcal.records import AnswerTable, FloatArray, IntArray
 from blindcal.simulation.simulate import log_odds, respond
@@ -99,73 +99,33 @@ def forecast(
     """
     if method not in SIMULABLE:
         raise InputError(f"method: can be planned for {', '.join(SIMULABLE)}, got {method!r}")
-    if method == "extraction" and queries != int(queries):
-        raise InputError(f"queries: extraction asks a whole number of queries per item, got {queries!r}")
+    if method == "extraction":
+        whole_queries(queries)
+    half_width = power = None
     if method not in FITTED:
         estimates = _face_value(shape, method, n, queries, bins)
-        return _forecast(shape, method, n, queries, bins, estimates, None, None)
-    if queries > MAX_QUERIES:
+    elif queries > MAX_QUERIES:
         raise InputError(
             f"queries: {method} can be planned with at most {MAX_QUERIES:g} per item, got {queries:g}; "
             "more would hardly tell more"
         )
-    asked = max(1.0, min(queries, 1.0) * n)
-    key = _ShapeKey(shape)
-    found = _scatter(key, method, _rounded(asked), queries, bins)
-    power = _power(key, method, asked, queries) if with_power else None
-    half_width = _mean_width(found, asked, level) / 2
-    return _forecast(shape, method, n, queries, bins, found.estimates, half_width, power)
-
-
-def _forecast(
-    shape: Shape,
-    method: str,
-    n: int,
-    queries: float,
-    bins: int,
-    estimates: FloatArray,
-    half_width: float | None,
-    power: float | None,
-) -> Forecast:
-    off = np.abs(estimates - shape.ece(bins))
-    return Forecast(
-        method,
-        n,
-        queries,
-        shape.ece(bins),
-        float(off.mean()),
-        float(np.quantile(off, 0.95)),
-        half_width,
-        power,
-    )
+    else:
+        asked = max(1.0, min(queries, 1.0) * n)
+        estimates = _ece(_scatter(shape, method, _rounded(asked), queries, bins))
+        power = _power(shape, method, asked, queries) if with_power else None
+        half_width = _mean_width(shape, method, asked, queries, bins, level) / 2
+    ece = shape.ece(bins)
+    off = np.abs(estimates - ece)
+    error, error_95 = float(off.mean()), float(np.quantile(off, 0.95))
+    return Forecast(method, n, queries, ece, error, error_95, half_width, power)
 
 
 # Latent and temperature: one fit to expected counts
 
 
-class _ShapeKey:
-    """A shape as a key of a cache."""
-
-    def __init__(self, shape: Shape) -> None:
-        self.table = shape.table
-
-    def __hash__(self) -> int:
-        return hash(self.table.tobytes())
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _ShapeKey) and np.array_equal(self.table, other.table)
-
-
-@dataclass(frozen=True, eq=False)
-class _Scatter:
-    """How estimates of the gaps scatter around the truth."""
-
-    gaps: FloatArray
-
-    @property
-    def estimates(self) -> FloatArray:
-        """The ECE that each draw amounts to."""
-        return np.asarray(np.abs(self.gaps).sum(axis=1))
+def _ece(gaps: FloatArray) -> FloatArray:
+    """The ECE that each draw of the gaps amounts to."""
+    return np.asarray(np.abs(gaps).sum(axis=1))
 
 
 def _rounded(n: float) -> float:
@@ -174,37 +134,34 @@ def _rounded(n: float) -> float:
 
 
 @lru_cache(maxsize=128)
-def _scatter(key: _ShapeKey, method: str, n: float, queries: float, bins: int) -> _Scatter:
+def _scatter(shape: Shape, method: str, n: float, queries: float, bins: int) -> FloatArray:
+    """Draws of the gaps, as their estimates scatter around the truth."""
     if method != "latent" or queries <= 1:
-        draws = _gap_draws(_fitted(_expected(key.table, method, n, queries)), bins)
+        draws = _gap_draws(_expected(shape.table, method, n, queries), bins)
         centre = draws.mean(axis=0)
         # what is not linear is of the order of the scatter itself
-        bend = 1 + (_bend(key, method) - 1) * min(2.0, np.sqrt(_BENT / n))
-        return _Scatter(centre + (draws - centre) * bend)
+        bend = 1 + (_bend(shape, method) - 1) * min(2.0, np.sqrt(_BENT / n))
+        return np.asarray(centre + (draws - centre) * bend)
     if queries in _STEPS:
         # Several answers per item leave little to the prior: the scatter shrinks with the root of n.
-        draws = _rehearsed(key, queries, bins)
+        draws = _rehearsed(shape, queries, bins)
         off = (draws - draws.mean(axis=0)) * np.sqrt(_REHEARSED / n)
-        return _Scatter(of.gaps(key.table, bins) + off)
+        return np.asarray(of.gaps(shape.table, bins) + off)
     after = next(step for step in _STEPS if step > queries)
     before = max(step for step in (1.0, *_STEPS) if step < queries)
     share = (queries - before) / (after - before)
-    less, more = (_scatter(key, method, n, step, bins).gaps for step in (before, after))
-    return _Scatter((1 - share) * less + share * more)
-
-
-def _fitted(patterns: Patterns) -> Ensemble:
-    return fit_ensemble(patterns, enough=_ROUGHLY)
+    less, more = (_scatter(shape, method, n, step, bins) for step in (before, after))
+    return np.asarray((1 - share) * less + share * more)
 
 
 @lru_cache(maxsize=16)
-def _bend(key: _ShapeKey, method: str) -> float:
+def _bend(shape: Shape, method: str) -> float:
     """How much more estimates scatter because they are not quite linear: by real refits, once.
 
     Each refit is held against what it would be if it were linear, so that a hundred tell.
     """
-    patterns = _expected(key.table, method, _BENT, METHODS[method].queries)
-    ensemble, rng = _fitted(patterns), np.random.default_rng(0)
+    patterns = _expected(shape.table, method, _BENT, METHODS[method].queries)
+    ensemble, rng = fit_ensemble(patterns, enough=_ROUGHLY), np.random.default_rng(0)
     which = rng.choice(ensemble.weights.size, size=_REFITS, p=ensemble.weights)
     precision = np.array([mode.precision for mode in ensemble.modes])[which]
     centres = rng.standard_normal(precision.shape) / np.sqrt(precision)
@@ -217,7 +174,7 @@ def _bend(key: _ShapeKey, method: str) -> float:
         slope = (counts[mine] - patterns.counts) @ scores + centres[mine] * mode.precision
         step = np.linalg.solve(mode.information, of.gaps(along.T, 5))
         straight[mine] = of.gaps(mode.table, 5) + slope @ step
-    return float(_Scatter(bent).estimates.std() / _Scatter(straight).estimates.std())
+    return float(_ece(bent).std() / _ece(straight).std())
 
 
 def _expected(table: FloatArray, method: str, n: float, queries: float) -> Patterns:
@@ -243,11 +200,7 @@ def _thresholds(table: FloatArray, n: float) -> Patterns:
     return Patterns(
         start=np.concatenate(starts)[some],
         stop=np.concatenate(stops)[some],
-        curve_labels=np.empty(0, np.int64),
-        curves=np.empty((0, CELLS)),
         counts=np.concatenate(counts)[some],
-        of_item=np.empty(0, np.int64),
-        contradictions=0,
     )
 
 
@@ -256,99 +209,85 @@ def _samples(table: FloatArray, n: float, queries: float) -> Patterns:
     whole = int(queries)
     labels, curves, counts = [], [], []
     for times, share in ((whole, whole + 1 - queries), (whole + 1, queries - whole)):
-        for start, positives in _outcomes(times) if share > 1e-9 and times else ():
-            curve = _curve(start, times, positives)
+        for curve in _curves(times) if share > 1e-9 and times else ():
             for y in (0, 1):
                 labels.append(y)
                 curves.append(curve)
                 mass = table[y * CELLS : (y + 1) * CELLS] @ curve
                 counts.append(n * share * mass / len(design.TEMPERATURES))
     return Patterns(
-        start=np.empty(0, np.int64),
-        stop=np.empty(0, np.int64),
-        curve_labels=np.array(labels),
-        curves=np.array(curves),
-        counts=np.maximum(counts, 1e-12 * n),
-        of_item=np.empty(0, np.int64),
-        contradictions=0,
+        curve_labels=np.array(labels), curves=np.array(curves), counts=np.maximum(counts, 1e-12 * n)
     )
 
 
-def _outcomes(times: int) -> Iterator[tuple[int, tuple[int, ...]]]:
-    """The temperature that ``times`` samples begin with, and how many are positive at each temperature."""
-    heats = len(design.TEMPERATURES)
-    for start in range(heats):
-        asked = np.bincount((start + np.arange(times)) % heats, minlength=heats)
-        for positives in product(*(range(k + 1) for k in asked)):
-            yield start, positives
+def _curves(times: int) -> Iterator[FloatArray]:
+    """P(outcome | cell) of every outcome: how many samples are positive at each temperature.
 
-
-def _curve(start: int, times: int, positives: tuple[int, ...]) -> FloatArray:
-    """P(this many positive answers at each temperature | cell)."""
+    All temperatures take their turn to begin.
+    """
     heats = np.array(design.TEMPERATURES)
-    asked = np.bincount((start + np.arange(times)) % heats.size, minlength=heats.size)
     chance = expit(MID_S[:, None] / heats)
-    return np.asarray(np.exp(_log_binomial(asked, np.array(positives), chance).sum(axis=1)))
+    for start in range(heats.size):
+        asked = np.bincount((start + np.arange(times)) % heats.size, minlength=heats.size)
+        for positives in product(*(range(k + 1) for k in asked)):
+            yield np.asarray(np.exp(_log_binomial(asked, np.array(positives), chance).sum(axis=1)))
 
 
 def _log_binomial(n: IntArray, k: IntArray, p: FloatArray) -> FloatArray:
     return np.asarray(gammaln(n + 1) - gammaln(k + 1) - gammaln(n - k + 1) + xlogy(k, p) + xlog1py(n - k, -p))
 
 
-def _gap_draws(ensemble: Ensemble, bins: int) -> FloatArray:
-    """Draws of the gaps, linear in the coefficients, whose spread is the information's.
+def _gap_draws(patterns: Patterns, bins: int) -> FloatArray:
+    """Draws of the gaps fitted to patterns, linear in the coefficients, whose spread is the information's.
 
     The same normal numbers, in pairs of opposite sign, serve every fit: forecasts for neighbouring numbers of
     items then differ by what they should and not by chance.
     """
+    ensemble = fit_ensemble(patterns, enough=_ROUGHLY)
     half = np.random.default_rng(0).standard_normal((_DRAWS // 2, bins))
     noise = np.stack([half, -half], axis=1).reshape(_DRAWS, bins)
     place = (np.arange(_DRAWS) * 0.6180339887498949 + 0.5) % 1  # evenly over (0, 1), whatever the order
     which = np.minimum(np.searchsorted(np.cumsum(ensemble.weights), place), ensemble.weights.size - 1)
     draws = np.empty((_DRAWS, bins))
     for k, mode in enumerate(ensemble.modes):
-        variance, axes = np.linalg.eigh(_gap_variance(mode, bins))
+        along = of.gaps(tangents(mode).T, bins)
+        variance, axes = np.linalg.eigh(along.T @ np.linalg.solve(mode.information, along))
         root = (axes * np.sqrt(np.maximum(variance, 0.0))) @ axes.T
         mine = which == k
         draws[mine] = of.gaps(mode.table, bins) + noise[mine] @ root
     return draws
 
 
-def _gap_variance(mode: Mode, bins: int) -> FloatArray:
-    along = of.gaps(tangents(mode).T, bins)
-    return np.asarray(along.T @ np.linalg.solve(mode.information, along))
-
-
 @lru_cache(maxsize=64)
-def _mean_width(found: _Scatter, n: float, level: float) -> float:
-    """Mean width of the intervals around a few imagined estimates, from the smallest to the largest."""
-    step = found.gaps.shape[0] // _AUDITS
-    imagined = np.argsort(found.estimates)[step // 2 :: step]
-    off = found.gaps - found.gaps.mean(axis=0)
-    return float(np.mean([_width(found.gaps[k], found.gaps[k] + off, n, level) for k in imagined]))
+def _mean_width(shape: Shape, method: str, n: float, queries: float, bins: int, level: float) -> float:
+    """Mean width of the intervals around a few imagined estimates, from the smallest to the largest.
+
+    Each includes an unseen part of the population.
+    """
+    draws = _scatter(shape, method, _rounded(n), queries, bins)
+    off, unseen = draws - draws.mean(axis=0), unseen_share(n, level)
+    step = _DRAWS // _AUDITS
+    widths = []
+    for gaps in draws[np.argsort(_ece(draws))[step // 2 :: step]]:
+        low, high = absolute_sum_interval(gaps, gaps + off, level)
+        least = (1 - unseen) * np.abs(gaps).sum()
+        widths.append(float(min(1.0, max(high, least + unseen)) - max(0.0, min(low, least))))
+    return float(np.mean(widths))
 
 
-def _width(gaps: FloatArray, draws: FloatArray, n: float, level: float) -> float:
-    """Width of the interval around one imagined estimate, an unseen part of the population included."""
-    low, high = absolute_sum_interval(gaps, draws, level)
-    value, unseen = np.abs(gaps).sum(), unseen_share(n, level)
-    least, most = (1 - unseen) * value, (1 - unseen) * value + unseen
-    return float(min(1.0, max(high, most)) - max(0.0, min(low, least)))
-
-
-def _power(key: _ShapeKey, method: str, n: float, queries: float) -> float:
+def _power(shape: Shape, method: str, n: float, queries: float) -> float:
     """Chance that the test of perfect calibration rejects."""
     if method != "latent":
-        return _rejected(key, method, _rounded(n), queries)
-    return _rejected(key, method, _rounded(n * _worth(key, queries)), 1.0)
+        return _rejected(shape, method, _rounded(n), queries)
+    return _rejected(shape, method, _rounded(n * worth(shape, queries)), 1.0)
 
 
 @lru_cache(maxsize=128)
-def _rejected(key: _ShapeKey, method: str, n: float, queries: float) -> float:
+def _rejected(shape: Shape, method: str, n: float, queries: float) -> float:
     """How often the score test rejects if answers follow the expected counts, by drawing its statistic."""
     from scipy.optimize import brentq  # slow to import, and needed for a forecast only
 
-    patterns = _expected(key.table, method, n, queries)
+    patterns = _expected(shape.table, method, n, queries)
     departures = link_scores(patterns)
     mean = patterns.counts @ departures.scores
     variance = (departures.scores * patterns.counts[:, None]).T @ departures.scores - np.outer(mean, mean) / n
@@ -368,43 +307,36 @@ def _rejected(key: _ShapeKey, method: str, n: float, queries: float) -> float:
 
 def worth(shape: Shape, queries: float) -> float:
     """How many items asked once one item asked ``queries`` times by `latent` is worth, roughly."""
-    return _worth(_ShapeKey(shape), queries)
-
-
-def _worth(key: _ShapeKey, queries: float) -> float:
     if queries <= 1:
         return 1.0
-    n = float(_REHEARSED)
-    once, more = (_mean_width(_scatter(key, "latent", n, k, 5), n, 0.95) for k in (1.0, queries))
+    once, more = (_mean_width(shape, "latent", float(_REHEARSED), k, 5, 0.95) for k in (1.0, queries))
     return max(1.0, (once / more) ** 2)
 
 
 @lru_cache(maxsize=32)
-def _rehearsed(key: _ShapeKey, queries: float, bins: int) -> FloatArray:
+def _rehearsed(shape: Shape, queries: float, bins: int) -> FloatArray:
     """Draws of the gaps after a rehearsed audit.
 
     Which follow-ups are asked depends on the answers, and so no counts can be expected without them.
     """
-    labels, _ = _spread_items(key)
-    done = _rehearsal(key, queries)
-    patterns = count_patterns(labels, done.shifts, done.temperatures, done.answers, done.items)
-    return _gap_draws(_fitted(patterns), bins)
+    labels, _ = _spread_items(shape)
+    return _gap_draws(count_patterns(labels, _rehearsal(shape, queries)), bins)
 
 
-def _spread_items(key: _ShapeKey) -> tuple[IntArray, FloatArray]:
+def _spread_items(shape: Shape) -> tuple[IntArray, FloatArray]:
     """Items that lie evenly over a shape."""
-    return Shape("", key.table).spread(_REHEARSED, np.random.default_rng(0))
+    return shape.spread(_REHEARSED, np.random.default_rng(0))
 
 
 @lru_cache(maxsize=32)
-def _rehearsal(key: _ShapeKey, queries: float) -> AnswerTable:
+def _rehearsal(shape: Shape, queries: float) -> AnswerTable:
     """The answers of one audit up to a budget, one of the steps."""
-    labels, p = _spread_items(key)
+    labels, p = _spread_items(shape)
     before = [step for step in _STEPS if step < queries]
     return design.answer_design(
         design.LatentDesign(labels, MAX_QUERIES, 0),
         lambda asked, _: respond(log_odds(p), asked, np.random.default_rng(0)),
-        answered=_rehearsal(key, before[-1]) if before else None,
+        answered=_rehearsal(shape, before[-1]) if before else None,
         enough=queries * _REHEARSED,
     )
 
@@ -418,18 +350,14 @@ def _face_value(shape: Shape, method: str, n: int, queries: float, bins: int) ->
     table = shape.table.reshape(2, CELLS)
     if method == "blind":
         return _blind_estimates(table, n, bins, rng)
-    if method == "sampling":
-        p, joint = _sampled(table, queries)
-    else:
-        p, joint = _extracted(table, int(queries))
+    p, joint = _sampled(table, queries) if method == "sampling" else _extracted(table, int(queries))
     some = joint.sum(axis=0) > 1e-9 * joint.sum()
     p, joint = p[some], joint[:, some]
     counts = rng.multinomial(max(1, round(min(queries, 1.0) * n)), joint.ravel() / joint.sum(), size=_DRAWS)
     share = counts.reshape(_DRAWS, 2, -1) / counts.sum(axis=1)[:, None, None]
     signed = share[:, 0] * p - share[:, 1] * (1 - p)
     inside = np.minimum((p * bins).astype(np.int64), bins - 1)
-    gaps = np.stack([signed[:, inside == m].sum(axis=1) for m in range(bins)], axis=1)
-    return np.asarray(np.abs(gaps).sum(axis=1))
+    return _ece(np.stack([signed[:, inside == m].sum(axis=1) for m in range(bins)], axis=1))
 
 
 def _sampled(table: FloatArray, queries: float) -> tuple[FloatArray, FloatArray]:
@@ -447,32 +375,27 @@ def _sampled(table: FloatArray, queries: float) -> tuple[FloatArray, FloatArray]
 def _extracted(table: FloatArray, queries: int) -> tuple[FloatArray, FloatArray]:
     """Bisection of [-15, 15]: the values it can end at, and the joint distribution of label and value."""
     flips = np.linspace(-15, 15, 2 ** min(queries, 12) + 1)
-    total = np.concatenate([np.zeros((2, 1)), np.cumsum(table, axis=1)], axis=1)
-    at = positions(expit(flips))
-    below = np.stack([np.interp(at, np.arange(CELLS + 1.0), row) for row in total])
-    below[:, 0], below[:, -1] = 0.0, total[:, -1]
+    below = _below(table, expit(flips))
+    below[:, 0], below[:, -1] = 0.0, np.cumsum(table, axis=1)[:, -1]
     return np.asarray(expit((flips[1:] + flips[:-1]) / 2)), np.diff(below, axis=1)
+
+
+def _below(table: FloatArray, p: FloatArray) -> FloatArray:
+    """Share of all items that have each label and a probability below ``p``, shape (2, p.size)."""
+    total = np.concatenate([np.zeros((2, 1)), np.cumsum(table, axis=1)], axis=1)
+    return np.stack([np.interp(positions(p), np.arange(CELLS + 1.0), row) for row in total])
 
 
 def _blind_estimates(table: FloatArray, n: int, bins: int, rng: np.random.Generator) -> FloatArray:
     """METHOD 3 with each subset's answers drawn."""
     edges = bin_edges(bins)
     centres = (edges[:-1] + edges[1:]) / 2
-    total = np.concatenate([np.zeros((2, 1)), np.cumsum(table, axis=1)], axis=1)
-    above = np.stack(
-        [row[-1] - np.interp(positions(edges[:-1]), np.arange(CELLS + 1.0), row) for row in total]
-    )
+    above = np.cumsum(table, axis=1)[:, -1:] - _below(table, edges[:-1])
     size = np.array([len(range(m, n, bins)) for m in range(bins)])
     seen = np.zeros((_DRAWS, bins + 1, 2))
     for m in range(bins):
         chances = [above[0, m], above[1, m], max(0.0, 1 - above[:, m].sum())]
         drawn = rng.multinomial(size[m], np.array(chances) / sum(chances), size=_DRAWS)
         seen[:, m] = drawn[:, :2] / max(1, size[m])
-    gaps = np.stack(
-        [
-            c * (seen[:, m, 0] - seen[:, m + 1, 0]) - (1 - c) * (seen[:, m, 1] - seen[:, m + 1, 1])
-            for m, c in enumerate(centres)
-        ],
-        axis=1,
-    )
-    return np.asarray(np.abs(gaps).sum(axis=1))
+    lost = seen[:, :-1] - seen[:, 1:]
+    return _ece(centres * lost[..., 0] - (1 - centres) * lost[..., 1])

@@ -5,10 +5,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 
 from scipy.special import ndtri
@@ -173,29 +172,9 @@ def plan_audit(
         shape = None
     if prices is None and settings.endpoint.base_url.rstrip("/") == OPENAI:
         prices = list_prices(settings.endpoint.model)
-    planning = plan(items, settings, prices=prices, throughput=throughput, shape=shape)
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        return asyncio.run(planning)
-    with ThreadPoolExecutor(1, thread_name_prefix="blindcal-plan") as other:
-        return other.submit(asyncio.run, planning).result()
-
-
-async def plan(
-    items: str | Path,
-    settings: Settings,
-    *,
-    prices: Prices | None = None,
-    throughput: Throughput | None = None,
-    shape: Shape | None = None,
-    scratch: Path | None = None,
-) -> Plan:
-    """What an audit would ask and cost, without asking anything; with a shape, what it would find out too."""
-    loaded = await asyncio.to_thread(open_items, items, settings.prompt, scratch=scratch)
-    with loaded:
+    with open_items(items, settings.prompt) as loaded:
         n = min(len(loaded), settings.design.sample or len(loaded))
-        each = await count_tokens(loaded, settings)
+        each = count_tokens(loaded, settings)
         settings = settings.resolved(n, loaded.words)
     inputs = PlanInputs(
         shape or preset(DEFAULT),
@@ -213,12 +192,22 @@ async def plan(
     return inputs.priced(n, count_queries(method, n, queries, settings.bins), probes=probes)
 
 
-async def count_tokens(items: Items, settings: Settings) -> TokenCount:
+def count_tokens(items: Items, settings: Settings) -> TokenCount:
     """Mean tokens per query.
 
     Counted where the model's vocabulary is at hand (a named tokenizer, OpenAI's models, the extra
     ``tokenizers`` installed), and guessed from the number of characters otherwise.
     """
+    counting = _count_tokens(items, settings)
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return asyncio.run(counting)
+    with ThreadPoolExecutor(1, thread_name_prefix="blindcal-plan") as other:
+        return other.submit(asyncio.run, counting).result()
+
+
+async def _count_tokens(items: Items, settings: Settings) -> TokenCount:
     stated, instruction = settings.estimator_name == "stated", settings.prompt.instruction or INSTRUCTION
     longest = float(STATED_TOKENS) if stated else 1.0
     model, tokenizer = settings.endpoint.model, settings.prompt.tokenizer
@@ -254,71 +243,63 @@ class PlanGoal:
                 remedy="give either {half_width} or {power}",
                 options={"half_width": ..., "power": ...},
             )
-        if self.half_width is not None and not 0 < self.half_width < 1:
-            raise InputError(f"half_width: must be between 0 and 1, got {self.half_width!r}")
-        if self.power is not None and not 0 < self.power < 1:
-            raise InputError(f"power: must be between 0 and 1, got {self.power!r}")
+        for name, goal in (("half_width", self.half_width), ("power", self.power)):
+            if goal is not None and not 0 < goal < 1:
+                raise InputError(f"{name}: must be between 0 and 1, got {goal!r}")
 
     def met(self, expected: Forecast) -> bool:
         """Whether a forecast is good enough."""
         if self.half_width is not None:
             return expected.half_width is not None and expected.half_width <= self.half_width
-        assert self.power is not None
-        return expected.power is not None and expected.power >= self.power
+        return self.power is not None and expected.power is not None and expected.power >= self.power
 
 
 def choices(
     inputs: PlanInputs,
     goal: PlanGoal,
-    methods: Iterable[str],
+    method: str,
     budgets: Iterable[float] | None = None,
     most: int = _MOST,
 ) -> tuple[Plan, ...]:
-    """The smallest audit that meets a goal, for each method and number of queries per item.
+    """The smallest audit that meets a goal, for each number of queries per item.
 
-    ``budgets`` are the queries per item, by default those of each method. Those that ``most`` items do not
+    ``budgets`` are the queries per item, by default those of the method. Those that ``most`` items do not
     suffice for are left out. The one with the fewest queries comes first.
     """
+    if not method_of(method).fitted:
+        raise InputError(f"method: {method} gives neither an interval nor a test; plan with latent")
     found = []
-    given, with_power = None if budgets is None else tuple(budgets), goal.power is not None
-    for method in methods:
-        if not method_of(method).fitted:
-            raise InputError(f"method: {method} gives neither an interval nor a test; plan with latent")
-        start = 2000.0
-        for queries in given or METHODS[method].plan_budgets:
-            each = worth(inputs.shape, queries) if method == "latent" else 1.0
-            expected = partial(_expected, inputs, method, queries, with_power)
-            n = _least_items(expected, goal, most, start / each)
-            if n is not None:
-                start = n * each  # the next search begins where this one ended
-                found.append(inputs.plan(method, n, queries, with_power=with_power))
+    start = 2000.0
+    for queries in METHODS[method].plan_budgets if budgets is None else budgets:
+        each = worth(inputs.shape, queries) if method == "latent" else 1.0
+        least = _smallest(inputs, goal, method, queries, most, start / each)
+        if least is not None:
+            start = least.items * each  # the next search begins where this one ended
+            found.append(least)
     return tuple(sorted(found, key=lambda plan: plan.queries))
 
 
-def _expected(inputs: PlanInputs, method: str, queries: float, with_power: bool, n: int) -> Forecast:
-    found = inputs.plan(method, n, queries, with_power=with_power).forecast
-    assert found is not None
-    return found
-
-
-def _least_items(expected: Callable[[int], Forecast], goal: PlanGoal, most: int, start: float) -> int | None:
-    """The fewest items, within a few per cent, that meet a goal; ``None`` if ``most`` do not."""
-    low, high = _LEAST, None
+def _smallest(
+    inputs: PlanInputs, goal: PlanGoal, method: str, queries: float, most: int, start: float
+) -> Plan | None:
+    """The plan of the fewest items, within a few per cent, that meet a goal; ``None`` if ``most`` do not."""
+    low, best = _LEAST, None
     n = round(min(max(start, _LEAST), most))
     for _ in range(12):
-        at = expected(n)
-        if goal.met(at):
-            high = n
+        tried = inputs.plan(method, n, queries, with_power=goal.power is not None)
+        assert tried.forecast is not None
+        if goal.met(tried.forecast):
+            best = tried
         elif n >= most:
             return None
         else:
             low = n
-        if high is not None and high <= 1.03 * low:
+        if best is not None and best.items <= 1.03 * low:
             break
-        n = _next_try(at, goal, low, high, most)
-        if high is not None and n >= 0.97 * high:
+        n = _next_try(tried.forecast, goal, low, None if best is None else best.items, most)
+        if best is not None and n >= 0.97 * best.items:
             break
-    return high
+    return best
 
 
 def _next_try(at: Forecast, goal: PlanGoal, low: int, high: int | None, most: int) -> int:

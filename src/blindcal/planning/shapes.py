@@ -20,15 +20,21 @@ from blindcal.estimate.patterns import Patterns
 from blindcal.records import FloatArray, IntArray
 
 
-@dataclass(frozen=True, repr=False)
+@dataclass(frozen=True, repr=False, eq=False)
 class Shape:
-    """A joint table over (label, cell), label 0 first, that sums to one."""
+    """A joint table over (label, cell), label 0 first, that sums to one; two of the same table are equal."""
 
     name: str
     table: FloatArray
 
     def __repr__(self) -> str:
         return f"Shape({self.name!r}, ECE {self.ece():.4f})"
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Shape) and np.array_equal(self.table, other.table)
+
+    def __hash__(self) -> int:
+        return hash(self.table.tobytes())
 
     def ece(self, bins: int = 5) -> float:
         """The population's binned ECE."""
@@ -57,13 +63,12 @@ class Shape:
         from scipy.optimize import brentq  # slow to import, and rarely needed
 
         density = self.table[:CELLS] + self.table[CELLS:]
-        s = logit(MID_P)
-        departure = logit(np.clip(of.curve(self.table), 1e-9, 1 - 1e-9)) - s
+        departure = logit(np.clip(of.curve(self.table), 1e-9, 1 - 1e-9)) - _S
         if self.ece(bins) < 1e-6:
-            departure = -s / 2
+            departure = -_S / 2
 
         def scaled(by: float) -> Shape:
-            return _joint(self.name, density, expit(s + by * departure))
+            return _joint(self.name, density, expit(_S + by * departure))
 
         most = 1.0
         while scaled(most).ece(bins) < ece and most < 64:
@@ -127,13 +132,5 @@ def of_scores(name: str, labels: IntArray, p: FloatArray) -> Shape:
     """The shape behind a file of scores: their histogram, smoothed as a fit would be."""
     cell = np.minimum(positions(p).astype(np.int64), CELLS - 1) + CELLS * labels
     seen, counts = np.unique(cell, return_counts=True)
-    patterns = Patterns(
-        start=seen,
-        stop=seen + 1,
-        curve_labels=np.empty(0, np.int64),
-        curves=np.empty((0, CELLS)),
-        counts=counts.astype(np.float64),
-        of_item=np.empty(0, np.int64),
-        contradictions=0,
-    )
+    patterns = Patterns(start=seen, stop=seen + 1, counts=counts.astype(np.float64))
     return Shape(name, fit_ensemble(patterns).table)
