@@ -27,16 +27,7 @@ def bounds(source: Source, seed: int) -> tuple[float, float]:
     """What one sampled answer per item leaves open."""
     design = make_design("sampling", source.labels, seed=seed)
     answers = ask(design, source.probabilities("pair"), seed=seed)
-    patterns = count_patterns(
-        source.labels,
-        answers.shifts,
-        answers.temperatures,
-        answers.answers,
-        answers.items,
-        None,
-        jitter=0.0,
-    )
-    found = error_bounds(patterns, 0.95, source.n)
+    found = error_bounds(count_patterns(source.labels, answers), 0.95, source.n)
     assert found is not None
     return found
 

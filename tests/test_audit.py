@@ -21,11 +21,11 @@ from blindcal.auditing.audit import audit, audit_async, default_folder
 from blindcal.auditing.limits import Limits
 from blindcal.cli.result_summary import print_result
 from blindcal.errors import BlindcalError, ConfigError, InputError, NotIdentifiedError, UnfitError
-from blindcal.estimate.face_value import _ece_if_invalid
+from blindcal.estimate.face_value import findings_at_face_value
 from blindcal.estimate.truth import binned_ece
 from blindcal.items.files import load
 from blindcal.items.score_files import read_scores
-from blindcal.planning.plan import plan
+from blindcal.planning.plan import plan_audit
 from blindcal.prices import Prices
 from blindcal.progress_bar import ProgressBar
 from blindcal.records import Estimate, Progress, Reply, Request, Targets, Token, Usage
@@ -234,7 +234,8 @@ def test_the_bound_of_invalid_answers_holds() -> None:
     for _ in range(200):
         n, extra = rng.integers(5, 50), rng.integers(1, 30)
         y, p = rng.integers(0, 2, n + extra), rng.random(n + extra)
-        low, high = _ece_if_invalid(float(binned_ece(y[:n], p[:n], 5).ece), extra / (n + extra))
+        known = np.where(np.arange(n + extra) < n, p, np.nan)
+        low, high = findings_at_face_value(y, known, 5).ece_if_invalid
         assert low - 1e-12 <= float(binned_ece(y, p, 5).ece) <= high + 1e-12
 
 
@@ -386,10 +387,10 @@ def test_the_direction_is_undecided_inside_the_interval(items: Path, server: Ser
 
 def test_plans_count_queries_and_guess_tokens(items: Path, server: Server) -> None:
     """A plan asks nothing, and says whether it counted or guessed."""
-    planned = asyncio.run(plan(items, settings(server, bins=5), prices=Prices(10, 0)))
+    planned = plan_audit(items, settings(server, bins=5), prices=Prices(10, 0), shape=None)
     assert (planned.items, planned.queries, planned.counted) == (N, N * 4 // 5, False)
     assert planned.cost is not None
-    counted = asyncio.run(plan(items, settings(server, model="gpt-4o-mini", method="latent", queries=2)))
+    counted = plan_audit(items, settings(server, model="gpt-4o-mini", method="latent", queries=2), shape=None)
     assert (counted.queries, counted.counted) == (2 * N, True)
     assert server.requests == 0
 
@@ -399,7 +400,7 @@ def test_plans_guess_without_a_tokenizer(
 ) -> None:
     """Where the extra is not installed a plan guesses, and refuses nothing."""
     monkeypatch.setitem(sys.modules, "bpe_openai", None)
-    assert not asyncio.run(plan(items, settings(server, model="gpt-4o-mini"))).counted
+    assert not plan_audit(items, settings(server, model="gpt-4o-mini"), shape=None).counted
 
 
 def test_the_default_folder_is_safe_and_stable() -> None:

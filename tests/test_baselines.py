@@ -25,7 +25,8 @@ def test_sampling_counts_the_valid_answers() -> None:
     """An item's probability is its share of positive answers among its valid ones; NaN if it has none."""
     items = np.array([0, 0, 0, 1, 1, 2, 3, 3])
     answers = np.array([1, 0, 1, -1, 0, -1, 1, 1])
-    assert sampled_shares(5, items, answers) == pytest.approx([2 / 3, 0, np.nan, 1, np.nan], nan_ok=True)
+    asked = AnswerTable(items, np.zeros(8), np.ones(8), answers)
+    assert sampled_shares(5, asked) == pytest.approx([2 / 3, 0, np.nan, 1, np.nan], nan_ok=True)
 
 
 @pytest.mark.parametrize(("answer", "p"), [(1, expit(7.5)), (0, expit(-7.5))])
@@ -36,7 +37,7 @@ def test_one_query_of_extraction_says_sigmoid_of_plus_or_minus_seven_and_a_half(
     asked = make_design("extraction", [1], queries=1).next_round(AnswerTable.empty())
     assert asked is not None
     assert asked.shifts.tolist() == [0.0]
-    assert extracted(1, asked.items, asked.shifts, np.array([answer])) == pytest.approx([p])
+    assert extracted(1, AnswerTable.empty().with_round(asked, np.array([answer]))) == pytest.approx([p])
 
 
 def bisected(p: float, queries: int) -> float:
@@ -59,7 +60,7 @@ def test_extraction_is_bisection(queries: int) -> None:
     labels = np.arange(50) % 2
     answered = ask(make_design("extraction", labels, queries=queries), p)
     assert len(answered) == 50 * queries
-    found = extracted(50, answered.items, answered.shifts, answered.answers)
+    found = extracted(50, answered)
     assert found == pytest.approx([bisected(f, queries) for f in p], abs=1e-12)
 
 
@@ -68,18 +69,17 @@ def test_extraction_converges_to_the_probability() -> None:
     s = np.linspace(-14.9, 14.9, 200)
     labels = np.ones(200, int)
     answered = ask(make_design("extraction", labels, queries=12), expit(s))
-    found = extracted(200, answered.items, answered.shifts, answered.answers)
+    found = extracted(200, answered)
     assert np.abs(logit(found) - s).max() <= EXTRACTION_REACH / 2**12 + 1e-6
 
 
 def test_an_invalid_answer_leaves_the_range_as_it_is() -> None:
     """A query without a valid answer narrows nothing; an item without any has no probability."""
-    items, shifts = np.array([0, 0, 1]), np.array([0.0, 7.5, 0.0])
-    low, high = flip_bounds(2, items, shifts, np.array([0, -1, -1]))
+    shifts = np.array([0.0, 7.5, 0.0])
+    answered = AnswerTable(np.array([0, 0, 1]), shifts, np.zeros(3), np.array([0, -1, -1]))
+    low, high = flip_bounds(2, answered)
     assert (low.tolist(), high.tolist()) == ([0.0, -15.0], [15.0, 15.0])
-    assert extracted(2, items, shifts, np.array([0, -1, -1])) == pytest.approx(
-        [expit(-7.5), np.nan], nan_ok=True
-    )
+    assert extracted(2, answered) == pytest.approx([expit(-7.5), np.nan], nan_ok=True)
 
 
 values = st.integers(0, 20).map(lambda k: k / 20) | st.floats(0, 1)
@@ -188,8 +188,8 @@ def test_estimates_of_a_method_are_those_of_its_own_estimator(method: str, queri
         assert float(known.ece) > 0
     else:
         by_hand: dict[str, FloatArray] = {
-            "sampling": sampled_shares(300, answered.items, answers),
-            "extraction": extracted(300, answered.items, answered.shifts, answers),
+            "sampling": sampled_shares(300, answered),
+            "extraction": extracted(300, answered),
             "verbalized": np.bincount(answered.items, stated, 300).astype(np.float64),
         }
         known = findings_at_face_value(labels[asked], by_hand[method][asked], 6)
@@ -206,7 +206,7 @@ def test_sampling_is_biased_as_its_expectation_says() -> None:
     f: FloatArray = rng.beta(2, 2, n)
     labels = (rng.random(n) < f).astype(np.int64)
     answered = ask(make_design("sampling", labels, queries=1), f)
-    ece = float(binned_ece(labels, sampled_shares(n, answered.items, answered.answers), 5).ece)
+    ece = float(binned_ece(labels, sampled_shares(n, answered), 5).ece)
     expected = 2 * float((f * (1 - f)).mean())
     # of n items, each wrong with its own chance: a binomial's sd is at most 1/(2 sqrt n)
     assert abs(ece - expected) < 4 / (2 * np.sqrt(n))

@@ -10,7 +10,7 @@ from blindcal import latent
 from blindcal.estimate.bounds import error_bounds
 from blindcal.estimate.patterns import Patterns, count_patterns
 from blindcal.estimate.truth import binned_ece
-from blindcal.records import FloatArray, IntArray
+from blindcal.records import AnswerTable, FloatArray, IntArray
 
 N = 4000
 
@@ -23,7 +23,7 @@ def asked(labels: IntArray, f: FloatArray, rng: np.random.Generator, temperature
 def patterns(labels: IntArray, answers: IntArray, temperature: float | FloatArray = 1.0) -> Patterns:
     n = labels.size
     t = np.broadcast_to(np.asarray(temperature, float), n)
-    return count_patterns(labels, np.zeros(n), t, answers, np.arange(n), None, jitter=0.0)
+    return count_patterns(labels, AnswerTable(np.arange(n), np.zeros(n), t, answers))
 
 
 def test_at_one_the_bounds_are_two_shares() -> None:
@@ -77,7 +77,6 @@ def test_other_questions_tell_more() -> None:
     assert (
         error_bounds(patterns(labels, answers, np.where(np.arange(200) < 100, 1.0, 2.0)), 0.95, 200) is None
     )
-    twice = count_patterns(
-        labels[:100], np.zeros(200), np.ones(200), answers, np.repeat(np.arange(100), 2), None, jitter=0.0
-    )
+    doubled = AnswerTable(np.repeat(np.arange(100), 2), np.zeros(200), np.ones(200), answers)
+    twice = count_patterns(labels[:100], doubled)
     assert error_bounds(twice, 0.95, 100) is None

@@ -195,9 +195,7 @@ def test_follow_ups_take_the_most_uncertain_items() -> None:
     answered = AnswerTable.empty()
     for asked, answers in rounds[:-1]:
         answered = answered.with_round(asked, answers)
-    patterns = count_patterns(
-        labels, answered.shifts, answered.temperatures, answered.answers, answered.items
-    )
+    patterns = count_patterns(labels, answered)
     table = working_table(patterns)
     posterior = patterns.posterior(table, slice(None))
     variance = posterior @ MID_P**2 - (posterior @ MID_P) ** 2
@@ -211,9 +209,7 @@ def test_the_best_split_explains_the_most_variance() -> None:
     """The gain of a pattern is the most variance of f that any threshold removes, by trying all of them."""
     labels, p = generate(30, 8)
     answered = ask(make_design("latent", labels, queries=2), p)
-    patterns = count_patterns(
-        labels, answered.shifts, answered.temperatures, answered.answers, answered.items
-    )
+    patterns = count_patterns(labels, answered)
     table = working_table(patterns)
     splits = best_splits(patterns, table)
     posterior = patterns.posterior(table, slice(None))

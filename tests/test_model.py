@@ -23,7 +23,7 @@ def counted(n: int, queries: float = 1.0, method: str = "latent", seed: int = 0)
     """Patterns of an overconfident model's answers."""
     labels, p = generate(n, seed)
     answered = ask(make_design(method, labels, queries=queries, seed=seed), p, seed=seed)
-    return count_patterns(labels, answered.shifts, answered.temperatures, answered.answers, answered.items)
+    return count_patterns(labels, answered)
 
 
 def some_theta(seed: int, spread: float = 0.3) -> FloatArray:
@@ -54,9 +54,7 @@ def test_the_likelihood_is_that_of_each_item_by_itself(method: str, queries: flo
     """The penalised log-likelihood on counts is the sum over items of log P(label, answers), brute force."""
     labels, p = generate(60, 3)
     answered = ask(make_design(method, labels, queries=queries, seed=3), p, seed=3)
-    patterns = count_patterns(
-        labels, answered.shifts, answered.temperatures, answered.answers, answered.items
-    )
+    patterns = count_patterns(labels, answered)
     theta = some_theta(1)
     table = brute_table(theta)
     total = 0.0
@@ -236,9 +234,7 @@ def test_a_calibrated_population_prefers_no_link() -> None:
         f = rng.beta(1, 1, 3000)
         labels = (rng.random(3000) < curve(f)).astype(np.int64)
         answered = ask(make_design("latent", labels), f)
-        patterns = count_patterns(
-            labels, answered.shifts, answered.temperatures, answered.answers, answered.items
-        )
+        patterns = count_patterns(labels, answered)
         free = max(mode.evidence for mode in model.fit_ensemble(patterns).modes)
         calibrated = model.calibrated_mode(patterns)
         losses.append(free - calibrated.evidence)

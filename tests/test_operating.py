@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -32,9 +33,20 @@ def table_of(seed: int, tilt: float = 0.0) -> FloatArray:
     return np.concatenate([share * (1 - up), share * up])
 
 
+def decisions_of(
+    table: FloatArray,
+    draws: FloatArray,
+    unseen: Callable[[float], float] = lambda _: 0.0,
+    tested: FloatArray | float = np.inf,
+) -> Decisions:
+    """Decisions where the tables are known; by default nothing is unseen, and every threshold well tested."""
+    tests = np.broadcast_to(np.float64(tested), GRID_THRESHOLDS.shape)
+    return Decisions(decision_rates(table), decision_rates(draws), unseen, tests)
+
+
 def chosen(table: FloatArray, **wanted: Any) -> ChosenThreshold:
     """The choice where the table is known exactly."""
-    return choose_threshold(Decisions.of(table, np.stack([table] * 3), lambda _: 0.0), **wanted)
+    return choose_threshold(decisions_of(table, np.stack([table] * 3)), **wanted)
 
 
 def test_rates_are_counts() -> None:
@@ -118,7 +130,7 @@ def test_a_precision_that_hardly_a_decision_reaches_is_out_of_reach() -> None:
 def test_a_threshold_is_as_sure_as_its_refits_agree(wanted: dict[str, float]) -> None:
     """Its interval holds the middle 80% of what each refit alone would choose, or 1 where none will do."""
     draws = np.stack([table_of(seed, tilt) for seed, tilt in enumerate(np.linspace(-0.5, 0.5, 11))])
-    decisions = Decisions.of(table_of(20), draws, lambda _: 0.0)
+    decisions = decisions_of(table_of(20), draws)
     found = choose_threshold(decisions, level=0.8, confidence=None, **wanted)
     alone = []
     for table in draws:
@@ -252,14 +264,14 @@ def test_few_decisions_leave_precision_open() -> None:
     low = np.where(MID_P < 0.2, 1.0, 0.0)
     table = np.concatenate([0.9 * low / low.sum(), 0.1 * high])
     unseen = 1 - 0.05 ** (1 / 100)  # what the rule of three says of a hundred items
-    decisions = Decisions.of(table, np.stack([table] * 5), lambda tail: 1 - tail ** (1 / 100))
+    decisions = decisions_of(table, np.stack([table] * 5), lambda tail: 1 - tail ** (1 / 100))
     at_half = int(np.argmin(np.abs(GRID_THRESHOLDS - 0.5)))
-    bound = decisions.lower(lambda rates: rates.precision, 0.05)[at_half]
+    bound = decisions.ends(lambda rates: rates.precision, 0.05)[0][at_half]
     assert bound == pytest.approx(0.1 * (1 - unseen) / (0.1 * (1 - unseen) + unseen))
     assert 0.7 < bound < 0.8  # ten right of ten: the exact one-sided 95% bound is 0.05 ** (1 / 10) = 0.741
-    wrong = decisions.upper(lambda rates: rates.false_positive, 0.05)[at_half]
+    wrong = decisions.ends(lambda rates: rates.false_positive, 0.05)[1][at_half]
     assert wrong == pytest.approx(unseen)  # none was seen, so that all the unseen may be
-    assert decisions.next_right(1000, 0.9)[:, at_half] == pytest.approx([bound, 1.0])
+    assert [one[at_half] for one in decisions.next_right(1000, 0.9)] == pytest.approx([bound, 1.0])
     with pytest.raises(NotIdentifiedError, match=r"no threshold reaches 0.95 with 95% confidence, although"):
         choose_threshold(decisions, precision=0.95)
     likely = choose_threshold(decisions, precision=0.95, confidence=None)
@@ -304,7 +316,7 @@ def test_nothing_is_promised_where_hardly_an_answer_lies() -> None:
     for k in (5, 100, GRID_THRESHOLDS.size // 2 + 20, GRID_THRESHOLDS.size - 60):
         t, asked = GRID_THRESHOLDS[k], 1 / (1 + np.exp(answered.shifts))
         assert tested[k] == ((asked >= t - 1e-9) if t >= 0.5 else (asked <= t + 1e-9)).sum()
-    bare = Decisions.of(fit.population, np.stack([fit.population] * 3), lambda _: 0.0, tested)
+    bare = decisions_of(fit.population, np.stack([fit.population] * 3), tested=tested)
     precision = decision_rates(fit.population).precision
     highest = float(GRID_THRESHOLDS[tested >= 30].max())
     sure = choose_threshold(bare, precision=float(precision[tested >= 30].max()))

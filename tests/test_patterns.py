@@ -13,7 +13,7 @@ from scipy.stats import norm
 
 from blindcal.estimate.grid import CELLS, EDGES_S, MID_S, edge_of_shift
 from blindcal.estimate.patterns import Patterns, count_patterns
-from blindcal.records import FloatArray, IntArray
+from blindcal.records import AnswerTable, FloatArray, IntArray
 
 
 class Queries(NamedTuple):
@@ -24,6 +24,11 @@ class Queries(NamedTuple):
     temperatures: FloatArray
     answers: IntArray
     items: IntArray
+
+    def patterns(self, jitter: float = 0.0) -> Patterns:
+        """What they say, counted."""
+        answered = AnswerTable(self.items, self.shifts, self.temperatures, self.answers)
+        return count_patterns(self.labels, answered, jitter=jitter)
 
 
 def brute_likelihood(one: Queries, table: FloatArray, jitter: float) -> FloatArray:
@@ -71,7 +76,7 @@ def test_the_mass_of_a_pattern_is_the_likelihood_of_its_items(seed: int, warm: b
     """Thresholds, samples, mixtures, invalid and forced answers, with and without jitter."""
     rng = np.random.default_rng(seed)
     queries, table = random_queries(rng, warm=warm), random_table(rng)
-    patterns = count_patterns(*queries, jitter=jitter)
+    patterns = queries.patterns(jitter)
     assert patterns.contradictions == 0
     assert patterns.n == queries.labels.size
     assert patterns.labels[patterns.of_item].tolist() == queries.labels.tolist()
@@ -85,7 +90,7 @@ def test_the_mass_of_a_pattern_is_the_likelihood_of_its_items(seed: int, warm: b
 def test_spread_is_the_adjoint_of_mass(seed: int) -> None:
     """<mass(table), w> = <table, spread(w)> for every table and weights; sums is mass column by column."""
     rng = np.random.default_rng(seed)
-    patterns = count_patterns(*random_queries(rng))
+    patterns = random_queries(rng).patterns()
     tables = np.stack([random_table(rng) for _ in range(3)])
     weights = rng.random((3, len(patterns)))
     left = (patterns.mass(tables) * weights).sum(axis=1)
@@ -99,7 +104,7 @@ def test_spread_is_the_adjoint_of_mass(seed: int) -> None:
 def test_the_posterior_is_bayes_rule(seed: int) -> None:
     """Each pattern's distribution over cells sums to one and lies where its answers allow."""
     rng = np.random.default_rng(seed)
-    patterns, table = count_patterns(*random_queries(rng)), random_table(rng)
+    patterns, table = random_queries(rng).patterns(), random_table(rng)
     found = patterns.posterior(table, slice(None))
     assert found.sum(axis=1) == pytest.approx(np.ones(len(patterns)))
     one_each = np.eye(len(patterns))
@@ -116,7 +121,7 @@ def test_the_order_of_queries_does_not_matter(seed: int, jitter: float) -> None:
     order = rng.permutation(queries.items.size)
     _, shifts, temperatures, answers, items = queries
     again = Queries(queries.labels, shifts[order], temperatures[order], answers[order], items[order])
-    first, second = count_patterns(*queries, jitter=jitter), count_patterns(*again, jitter=jitter)
+    first, second = queries.patterns(jitter), again.patterns(jitter)
     assert first.of_item.tolist() == second.of_item.tolist()
     assert first.counts.tolist() == second.counts.tolist()
     table = random_table(rng)
@@ -125,13 +130,8 @@ def test_the_order_of_queries_does_not_matter(seed: int, jitter: float) -> None:
 
 def one_item(shifts: list[float], answers: list[int], temperatures: float = 0.0, label: int = 1) -> Patterns:
     rows = len(shifts)
-    return count_patterns(
-        np.array([label]),
-        np.array(shifts),
-        np.full(rows, temperatures),
-        np.array(answers),
-        np.zeros(rows, np.int64),
-    )
+    zeros, heats = np.zeros(rows, np.int64), np.full(rows, temperatures)
+    return Queries(np.array([label]), np.array(shifts), heats, np.array(answers), zeros).patterns()
 
 
 def test_thresholds_leave_an_interval() -> None:
@@ -169,7 +169,7 @@ def test_relabelled_patterns_are_those_of_the_other_label() -> None:
     """The same answers under the other label, for intervals and curves alike."""
     rng = np.random.default_rng(3)
     queries, table = random_queries(rng), random_table(rng)
-    patterns = count_patterns(*queries)
+    patterns = queries.patterns()
     other = Queries(1 - queries.labels, *queries[1:])
     brute = brute_likelihood(other, table, 0.0)
     assert patterns.relabelled().mass(table)[patterns.of_item] == pytest.approx(brute, rel=1e-6, abs=1e-12)
@@ -181,6 +181,6 @@ def test_the_number_of_patterns_does_not_grow_with_items() -> None:
     n = 200_000
     shifts = -EDGES_S[rng.integers(1, CELLS, n)]
     labels, answers = rng.integers(0, 2, n), rng.integers(0, 2, n)
-    found = count_patterns(labels, shifts, np.zeros(n), answers, np.arange(n))
+    found = Queries(labels, shifts, np.zeros(n), answers, np.arange(n)).patterns()
     assert len(found) <= 4 * CELLS
     assert found.n == n

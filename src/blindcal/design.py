@@ -8,7 +8,8 @@ run can be taken up again from its answers alone.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Protocol
 
 import numpy as np
@@ -38,11 +39,6 @@ class Design(Protocol):
     def next_round(self, answered: AnswerTable) -> Round | None:
         """Return the next batch of queries."""
         ...
-
-
-def shift_of(threshold: FloatArray) -> FloatArray:
-    """The shift that tests ``f >= threshold``: b = -logit(t) (METHOD 2)."""
-    return -logit(threshold)
 
 
 def _round(items: IntArray, shifts: FloatArray, temperature: float | FloatArray = 0.0) -> Round:
@@ -105,7 +101,7 @@ class BlindDesign:
         asked = np.flatnonzero(thresholds > 0)
         if len(answered) or asked.size == 0:
             return None
-        return _round(asked, shift_of(thresholds[asked]))
+        return _round(asked, -logit(thresholds[asked]))
 
 
 @dataclass(frozen=True)
@@ -119,7 +115,7 @@ class ExtractionDesign:
         """The middle of what each item's own answers leave of the range."""
         if len(answered) >= self.queries * self.n:
             return None
-        low, high = flip_bounds(self.n, answered.items, answered.shifts, answered.answers)
+        low, high = flip_bounds(self.n, answered)
         return _round(np.arange(self.n), (low + high) / 2)
 
 
@@ -140,9 +136,10 @@ class LatentDesign:
     seed: int
     adaptive: bool = True
     pilot: int | None = None
-    sizes: tuple[int, ...] = field(init=False)
 
-    def __post_init__(self) -> None:
+    @cached_property
+    def sizes(self) -> tuple[int, ...]:
+        """Queries of each round."""
         n = self.labels.size
         total = max(1, round(self.queries * n))
         first = min(n, total)
@@ -156,7 +153,7 @@ class LatentDesign:
             last = not self.adaptive and left <= half + 1
             sizes.append(left if last else min(left, half))
             left -= sizes[-1]
-        object.__setattr__(self, "sizes", tuple(size for size in sizes if size))
+        return tuple(size for size in sizes if size)
 
     def next_round(self, answered: AnswerTable) -> Round | None:
         """The next pilot, dithered or follow-up round."""
@@ -169,10 +166,7 @@ class LatentDesign:
         if ends[index] > min(n, int(ends[-1])):
             return self._follow_up(answered, int(ends[index]) - len(answered), rng)
         order = self._order()[len(answered) : int(ends[index])]
-        density = np.diff(EDGES_P)
-        by_label = [density, density]
-        if index > 0:
-            by_label = self._informative(answered)
+        by_label = self._informative(answered) if index > 0 else [np.diff(EDGES_P)] * 2
         thresholds = np.empty(order.size)
         for y in (0, 1):
             mine = self.labels[order] == y
@@ -188,22 +182,15 @@ class LatentDesign:
             place[mine] = _spread(mine.size, rng)
         return np.argsort(place, kind="stable")
 
-    def _patterns(self, answered: AnswerTable) -> Patterns:
-        return count_patterns(
-            self.labels, answered.shifts, answered.temperatures, answered.answers, answered.items
-        )
-
     def _informative(self, answered: AnswerTable) -> list[FloatArray]:
         """Density of thresholds over the cells for each label, after the pilot."""
         asked = np.unique(answered.items)
         place = np.searchsorted(asked, answered.items)
-        patterns = count_patterns(
-            self.labels[asked], answered.shifts, answered.temperatures, answered.answers, place
-        )
+        patterns = count_patterns(self.labels[asked], replace(answered, items=place))
         return threshold_densities(working_table(patterns))
 
     def _follow_up(self, answered: AnswerTable, size: int, rng: np.random.Generator) -> Round | None:
-        patterns = self._patterns(answered)
+        patterns = count_patterns(self.labels, answered)
         split = best_splits(patterns, working_table(patterns))
         if not (split.gain > 0).any():
             return None
@@ -228,16 +215,10 @@ class StagedDesign:
     def next_round(self, answered: AnswerTable) -> Round | None:
         """The next round of the first part that has one."""
         for members, own in zip(self.members, self.designs, strict=True):
-            mine = np.isin(answered.items, members)
-            local = AnswerTable(
-                np.searchsorted(members, answered.items[mine]),
-                answered.shifts[mine],
-                answered.temperatures[mine],
-                answered.answers[mine],
-            )
-            asked = own.next_round(local)
+            mine = answered.of(members)
+            asked = own.next_round(replace(mine, items=np.searchsorted(members, mine.items)))
             if asked is not None:
-                return Round(members[asked.items], asked.shifts, asked.temperatures)
+                return replace(asked, items=members[asked.items])
         return None
 
 

@@ -23,13 +23,12 @@ from blindcal.design import (
     StagedDesign,
 )
 from blindcal.errors import InputError
-from blindcal.estimate.baselines import extracted, sampled_shares
+from blindcal.estimate.baselines import extracted, sampled_shares, stated
 from blindcal.estimate.blind import blind
 from blindcal.estimate.checks import ArrayLike, labels_array, whole
-from blindcal.estimate.face_value import findings_at_face_value, half_gap_covariance
+from blindcal.estimate.face_value import findings_at_face_value, half_gaps_at_face_value
 from blindcal.estimate.findings import Findings, Part, no_findings
 from blindcal.estimate.latent import fit_table
-from blindcal.estimate.truth import binned_ece
 from blindcal.estimate.uncertainty import heterogeneity_pvalue
 from blindcal.records import INVALID, AnswerTable, EstimatorName, FloatArray, IntArray, Semantics
 
@@ -137,7 +136,7 @@ METHODS: Mapping[str, Method] = {
         "flips",
         6.0,
         "K threshold answers per item (logit_bias, T = 0) that bisect its log-odds on [-15, 15]",
-        lambda spec: ExtractionDesign(spec.labels.size, _whole_queries(spec.queries)),
+        lambda spec: ExtractionDesign(spec.labels.size, whole_queries(spec.queries)),
         plan_budgets=(4.0, 6.0, 8.0),
     ),
     "temperature": Method(
@@ -247,7 +246,8 @@ def count_queries(method: str, n: int, queries: float, bins: int) -> int:
     return max(1, round(queries * n))
 
 
-def _whole_queries(queries: float) -> int:
+def whole_queries(queries: float) -> int:
+    """The queries per item of ``extraction``."""
     if queries != int(queries):
         raise InputError(f"queries: extraction asks a whole number of queries per item, got {queries!r}")
     return int(queries)
@@ -387,19 +387,9 @@ def _at_face_value(
         found = findings_at_face_value(labels, p, evidence.bins)
         if not deployable:
             found = replace(found, operating=(), costs=())
-        covariance = half_gap_covariance(labels, p) if evidence.groups is None else None
-        known = np.isfinite(p)
-        halves = binned_ece(labels[known], p[known], 2).gaps
-        return _Reading(found, None if covariance is None else (halves, covariance))
+        return _Reading(found, half_gaps_at_face_value(labels, p) if evidence.groups is None else None)
 
     return read
-
-
-def _stated(n: int, answers: AnswerTable) -> FloatArray:
-    assert answers.stated is not None
-    p = np.full(n, np.nan)
-    p[answers.items] = answers.stated
-    return p
 
 
 @dataclass(frozen=True, slots=True)
@@ -418,15 +408,15 @@ _READERS: Mapping[EstimatorName, _Reader] = {
         "intervals, no accuracy",
     ),
     "shares": _Reader(
-        _at_face_value(lambda n, a: sampled_shares(n, a.items, a.answers)),
+        _at_face_value(sampled_shares),
         "read as the share of positive ones: the noise of few draws adds to the error; no intervals",
     ),
     "flips": _Reader(
-        _at_face_value(lambda n, a: extracted(n, a.items, a.shifts, a.answers)),
+        _at_face_value(extracted),
         "read as the middle of what bisection leaves, coarse below five queries; no intervals",
     ),
     "stated": _Reader(
-        _at_face_value(_stated, deployable=False),
+        _at_face_value(stated, deployable=False),
         "taken at its word; no intervals, and no shift deploys a threshold on it",
     ),
 }

@@ -8,7 +8,7 @@ import numpy as np
 
 from blindcal.errors import InputError, NotIdentifiedError
 from blindcal.estimate.checks import ArrayLike, answers_array, labels_array, probabilities, whole, wholes
-from blindcal.estimate.findings import NOTHING, Bin, Findings, bare_bins
+from blindcal.estimate.findings import NOTHING, Bin, Findings, bare_bins, share_around
 from blindcal.estimate.truth import bin_edges
 from blindcal.records import INVALID, POSITIVE, Estimate, FloatArray, IntArray
 
@@ -64,15 +64,15 @@ class BlindResult:
     def findings(self) -> Findings:
         """Everything that a result shows of it."""
         try:
-            ece = float(self.ece)
+            ece = self.ece
         except NotIdentifiedError:  # a subset without a valid answer: the gaps beside it are not known
             return Findings(ece=NOTHING, bins=self.bins, ece_if_invalid=(0.0, 1.0))
         # a bin around 1/2 says nothing about confidence
         side = np.sign(np.round(self.edges[:-1] + self.edges[1:] - 1, 9))
         return Findings(
-            ece=self.ece,
+            ece=ece,
             bins=self.bins,
-            ece_if_invalid=(max(0.0, ece - self.invalid_bound), min(1.0, ece + self.invalid_bound)),
+            ece_if_invalid=share_around(float(ece), self.invalid_bound),
             overconfidence=Estimate(float(side @ self.gaps)),
             leaning=Estimate(float(self.gaps.sum())),
         )

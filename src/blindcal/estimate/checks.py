@@ -39,12 +39,12 @@ def _numbers(name: str, values: ArrayLike) -> FloatArray:
         raise InputError(f"{name}: must hold numbers, got {array[:1].tolist()[0]!r}") from None
 
 
-def labels_array(values: ArrayLike, name: str = "labels") -> IntArray:
+def labels_array(values: ArrayLike) -> IntArray:
     """Labels as 0/1 integers; booleans are welcome, anything else is named."""
-    array = _numbers(name, values)
+    array = _numbers("labels", values)
     if array.size == 0:
-        raise InputError(f"{name}: must not be empty")
-    _first_bad(name, "must be 0 or 1", array, ~((array == 0) | (array == 1)))
+        raise InputError("labels: must not be empty")
+    _first_bad("labels", "must be 0 or 1", array, ~((array == 0) | (array == 1)))
     return array.astype(np.int64)
 
 
@@ -79,23 +79,21 @@ def wholes(values: ArrayLike, name: str, like: int) -> IntArray:
     """Whole numbers from 1 up, of the expected length."""
     array = _numbers(name, values)
     same_length(name, array, like)
-    _first_bad(
-        name, "must be a whole number of at least 1", array, ~((array >= 1) & (array == np.rint(array)))
-    )
+    counting = (array >= 1) & (array == np.rint(array))
+    _first_bad(name, "must be a whole number of at least 1", array, ~counting)
     return array.astype(np.int64)
 
 
-def answers_array(values: ArrayLike, like: int, name: str = "answers") -> IntArray:
+def answers_array(values: ArrayLike, like: int) -> IntArray:
     """Answers: 1 or True positive, 0 or False negative, -1, NaN or None invalid."""
-    array = _vector(name, values)
+    array = _vector("answers", values)
     if array.dtype.kind == "O":
         array = np.array([INVALID if v is None else v for v in array])
-    floats = _numbers(name, array)
-    same_length(name, floats, like)
+    floats = _numbers("answers", array)
+    same_length("answers", floats, like)
     floats = np.where(np.isnan(floats), INVALID, floats)
-    _first_bad(
-        name, "must be 1 (positive), 0 (negative) or -1 (invalid)", array, ~np.isin(floats, (0, 1, INVALID))
-    )
+    known = np.isin(floats, (0, 1, INVALID))
+    _first_bad("answers", "must be 1 (positive), 0 (negative) or -1 (invalid)", array, ~known)
     return floats.astype(np.int64)
 
 

@@ -15,15 +15,7 @@ from scipy.special import expit
 
 from blindcal.errors import InputError
 from blindcal.estimate.blind import BlindResult, blind
-from blindcal.estimate.checks import (
-    ArrayLike,
-    answers_array,
-    codes,
-    labels_array,
-    per_item,
-    reals,
-    wholes,
-)
+from blindcal.estimate.checks import ArrayLike, answers_array, codes, labels_array, per_item, reals, wholes
 from blindcal.estimate.latent import latent
 from blindcal.estimate.latent_fit import LatentFit
 from blindcal.records import FloatArray, IntArray
@@ -106,13 +98,10 @@ class Counts:
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Counts):
             return NotImplemented
-        return all(np.array_equal(mine, theirs) for mine, theirs in zip(self._all, other._all, strict=True))
+        pairs = zip(vars(self).values(), vars(other).values(), strict=True)
+        return all(np.array_equal(mine, theirs) for mine, theirs in pairs)
 
     __hash__ = None  # type: ignore[assignment]  # compared by content, which arrays cannot be hashed by
-
-    @property
-    def _all(self) -> tuple[IntArray | FloatArray, ...]:
-        return self.count, self.label, self.pattern, self.shift, self.temperature, self.answer
 
     def __repr__(self) -> str:
         return f"Counts({self.items:,} items, {self.queries:,} queries, {self.count.size:,} patterns)"

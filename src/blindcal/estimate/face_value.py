@@ -19,9 +19,10 @@ from blindcal.estimate.findings import (
     filled_bins,
     finite,
     histogram,
+    share_around,
 )
-from blindcal.estimate.operating import RateFunction, Rates, cost_curve, operating_points
-from blindcal.estimate.truth import bin_edges, bin_index, binned_ece
+from blindcal.estimate.operating import Rates, cost_curve, operating_points
+from blindcal.estimate.truth import bin_index, binned_ece
 from blindcal.records import POSITIVE, Estimate, FloatArray, IntArray
 
 
@@ -33,16 +34,13 @@ def findings_at_face_value(labels: IntArray, p: FloatArray, bins: int) -> Findin
     halves = binned_ece(y, f, 2).gaps
     with np.errstate(divide="ignore"):
         loss = -np.log(np.where(y == POSITIVE, f, 1 - f)).mean()
-    rates = _rates(y, f)
-
-    def estimates(quantity: RateFunction) -> tuple[Estimate, ...]:
-        return tuple(Estimate(finite(value)) for value in quantity(rates))
-
+    estimates = _rates(y, f).estimates
+    invalid = 1 - y.size / labels.size  # each of these items would move the sum of |gaps| by at most 1/N
     both_labels = np.unique(y).size > 1
     return Findings(
         ece=found.ece,
         bins=_bins(y, f, found.gaps),
-        ece_if_invalid=_ece_if_invalid(float(found.ece), 1 - y.size / labels.size),
+        ece_if_invalid=share_around((1 - invalid) * float(found.ece), invalid),
         overconfidence=Estimate(float(halves @ OVERCONFIDENCE)),
         leaning=Estimate(float(halves @ LEANING)),
         auroc=Estimate(_rank_auroc(y, f)),
@@ -55,12 +53,12 @@ def findings_at_face_value(labels: IntArray, p: FloatArray, bins: int) -> Findin
     )
 
 
-def half_gap_covariance(labels: IntArray, p: FloatArray) -> FloatArray | None:
-    """Sampling covariance of the signed gaps below and above 1/2; ``None`` for a single item."""
+def half_gaps_at_face_value(labels: IntArray, p: FloatArray) -> tuple[FloatArray, FloatArray] | None:
+    """The signed gaps below and above 1/2, and their sampling covariance; ``None`` for a single item."""
     known = np.isfinite(p)
     y, f = labels[known], p[known]
     each = (f - y)[:, None] * (bin_index(f, 2)[:, None] == np.arange(2))
-    return np.asarray(np.cov(each.T) / y.size) if y.size > 1 else None
+    return (binned_ece(y, f, 2).gaps, np.asarray(np.cov(each.T) / y.size)) if y.size > 1 else None
 
 
 def _bins(y: IntArray, f: FloatArray, gaps: FloatArray) -> tuple[Bin, ...]:
@@ -87,7 +85,7 @@ def _histogram(y: IntArray, f: FloatArray) -> ConfidenceHistogram:
     where = bin_index(f, HISTOGRAM_BINS)
     counts = [np.bincount(where[y == label], minlength=HISTOGRAM_BINS) for label in (0, 1)]
     negatives, positives = (count / max(count.sum(), 1) for count in counts)
-    return histogram(bin_edges(HISTOGRAM_BINS), negatives, positives)
+    return histogram(negatives, positives)
 
 
 def _rank_auroc(y: IntArray, f: FloatArray) -> float | None:
@@ -97,13 +95,3 @@ def _rank_auroc(y: IntArray, f: FloatArray) -> float | None:
     pairs = float(negative.sum()) * float(positive.sum())
     below = np.cumsum(negative) - negative / 2
     return float(positive @ below) / pairs if pairs else None
-
-
-def _ece_if_invalid(ece: float, share: float) -> tuple[float, float]:
-    """Bounds on the ECE if a ``share`` of the items had answered anything at all.
-
-    An item moves the sum of |gaps| by at most 1/N, so the rest's ECE, scaled to its share, is off by
-    at most the share of the invalid ones.
-    """
-    rest = (1 - share) * ece
-    return max(0.0, rest - share), min(1.0, rest + share)

@@ -7,6 +7,7 @@ A fit, a result of `blind` and a finished audit speak of the same things by the 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -148,10 +149,14 @@ def no_findings(bins: int) -> Findings:
 
 def bare_bins(gaps: FloatArray) -> tuple[Bin, ...]:
     """Bins of which only the gaps are known, NaN for those that are not."""
-    edges = bin_edges(gaps.size).tolist()
-    return tuple(
-        Bin(low, high, Estimate(finite(gap))) for low, high, gap in zip(edges, edges[1:], gaps, strict=False)
-    )
+    return gap_bins(Estimate(finite(gap)) for gap in gaps)
+
+
+def gap_bins(gaps: Iterable[Estimate]) -> tuple[Bin, ...]:
+    """Bins of equal width with these gaps."""
+    each = tuple(gaps)
+    edges = bin_edges(len(each)).tolist()
+    return tuple(map(Bin, edges, edges[1:], each))
 
 
 def filled_bins(
@@ -166,6 +171,12 @@ def filled_bins(
     )
 
 
-def histogram(edges: FloatArray, negatives: FloatArray, positives: FloatArray) -> ConfidenceHistogram:
-    """The distribution of the confidence, from arrays."""
-    return ConfidenceHistogram(tuple(edges.tolist()), tuple(negatives.tolist()), tuple(positives.tolist()))
+def histogram(negatives: FloatArray, positives: FloatArray) -> ConfidenceHistogram:
+    """The distribution of the confidence, from shares in each of `HISTOGRAM_BINS`."""
+    columns = bin_edges(HISTOGRAM_BINS), negatives, positives
+    return ConfidenceHistogram(*(tuple(column.tolist()) for column in columns))
+
+
+def share_around(value: float, reach: float) -> tuple[float, float]:
+    """The interval of so far around a value, within [0, 1]."""
+    return max(0.0, value - reach), min(1.0, value + reach)

@@ -11,20 +11,11 @@ import warnings
 import numpy as np
 
 from blindcal.errors import InputError, NotIdentifiedError
-from blindcal.estimate.checks import (
-    ArrayLike,
-    answers_array,
-    codes,
-    fraction,
-    labels_array,
-    per_item,
-    reals,
-    whole,
-    wholes,
-)
+from blindcal.estimate import checks
+from blindcal.estimate.checks import ArrayLike, per_item
 from blindcal.estimate.latent_fit import LatentFit
 from blindcal.estimate.model import fit_ensemble
-from blindcal.estimate.patterns import Patterns, count_patterns
+from blindcal.estimate.patterns import count_patterns
 from blindcal.estimate.resampling import Resampling
 from blindcal.records import INVALID, NEGATIVE, AnswerTable, IntArray
 
@@ -90,15 +81,15 @@ def latent(
     >>> 0.13 < fit.ece.low < fit.ece.value < fit.ece.high < 0.20, fit.calibrated_pvalue < 1e-6
     (True, True)
     """
-    y_rows = labels_array(labels)
+    y_rows = checks.labels_array(labels)
     rows = y_rows.size
-    b = reals(shifts, "shifts", rows, infinite=True)
-    t = reals(temperatures, "temperatures", rows, minimum=0.0)
-    a = answers_array(answers, rows)
-    owner = np.arange(rows) if items is None else codes(items, "items", rows)
+    b = checks.reals(shifts, "shifts", rows, infinite=True)
+    t = checks.reals(temperatures, "temperatures", rows, minimum=0.0)
+    a = checks.answers_array(answers, rows)
+    owner = np.arange(rows) if items is None else checks.codes(items, "items", rows)
     y = per_item("labels", y_rows, owner)
-    clusters = None if groups is None else per_item("groups", codes(groups, "groups", rows), owner)
-    weights = None if counts is None else per_item("counts", wholes(counts, "counts", rows), owner)
+    clusters = None if groups is None else per_item("groups", checks.codes(groups, "groups", rows), owner)
+    weights = None if counts is None else per_item("counts", checks.wholes(counts, "counts", rows), owner)
     if weights is not None and clusters is not None:
         raise InputError(
             "counts: items that were counted together cannot belong to groups; give one of the two"
@@ -117,20 +108,18 @@ def latent(
             "and -1",
             stacklevel=2,
         )
-    known_jitter = _check_jitter(jitter)
-
-    def count(noise: float) -> Patterns:
-        return count_patterns(y, b, t, a, owner, weights, jitter=noise)
-
-    candidates = (known_jitter,) if known_jitter is not None else _JITTERS
-    fits = [(noise, patterns, fit_ensemble(patterns)) for noise in candidates for patterns in [count(noise)]]
+    answered = AnswerTable(owner, b, t, a)
+    fits = []
+    for noise in _candidates(jitter):
+        patterns = count_patterns(y, answered, weights, jitter=noise)
+        fits.append((noise, patterns, fit_ensemble(patterns)))
     # without jitter contradictory answers are impossible; that they are read as lying between is no evidence
     possible = [found for found in fits if found[0] > 0 or not found[1].contradictions] or fits
     evidence = [max(mode.evidence for mode in found[2].modes) for found in possible]
     noise, patterns, ensemble = next(
         found for found, at in zip(possible, evidence, strict=True) if at > max(evidence) - _CLEARLY
     )
-    refits = whole(resamples, "resamples", 0)
+    refits = checks.whole(resamples, "resamples", 0)
     if refits == 1:
         raise InputError("resamples: must be 0 or at least 2, got 1")
     return LatentFit(
@@ -141,8 +130,8 @@ def latent(
         queries=queries,
         invalid=invalid,
         jitter=noise,
-        bin_count=whole(bins, "bins"),
-        level=fraction(level, "level"),
+        bin_count=checks.whole(bins, "bins"),
+        level=checks.fraction(level, "level"),
     )
 
 
@@ -171,9 +160,9 @@ def fit_table(
     )
 
 
-def _check_jitter(jitter: float | str) -> float | None:
+def _candidates(jitter: float | str) -> tuple[float, ...]:
     if jitter == "estimate":
-        return None
+        return _JITTERS
     if isinstance(jitter, str) or not (np.isfinite(jitter) and jitter >= 0):
         raise InputError(f'jitter: must be a number of at least 0 or "estimate", got {jitter!r}')
-    return float(jitter)
+    return (float(jitter),)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 
 import numpy as np
 from scipy.linalg import eigh
@@ -12,12 +12,7 @@ from scipy.linalg import eigh
 from blindcal.errors import InputError, NotIdentifiedError
 from blindcal.estimate import functionals as of
 from blindcal.estimate.bounds import error_bounds
-from blindcal.estimate.checks import (
-    ArrayLike,
-    fraction,
-    probabilities,
-    whole,
-)
+from blindcal.estimate.checks import ArrayLike, fraction, probabilities, whole
 from blindcal.estimate.findings import (
     COSTS,
     HISTOGRAM_BINS,
@@ -33,7 +28,9 @@ from blindcal.estimate.findings import (
     bare_bins,
     filled_bins,
     finite,
+    gap_bins,
     histogram,
+    share_around,
 )
 from blindcal.estimate.grid import CELLS, EDGES_P, MID_P, MID_S, edge_of_threshold, memberships
 from blindcal.estimate.model import Ensemble, link_scores
@@ -51,6 +48,7 @@ from blindcal.estimate.operating import (
 )
 from blindcal.estimate.patterns import Patterns
 from blindcal.estimate.resampling import Resampling
+from blindcal.estimate.truth import bin_edges
 from blindcal.estimate.uncertainty import (
     absolute_sum_interval,
     percentile_interval,
@@ -123,11 +121,10 @@ class LatentFit:
 
     def findings(self, *, brief: bool = False) -> Findings:
         """Everything that a result shows; ``brief`` leaves out what a part of a result does not."""
-        ece, bound = self._ece, self.invalid_bound
         some = Findings(
             ece=self.ece,
             bins=self.bins,
-            ece_if_invalid=(max(0.0, ece - bound), min(1.0, ece + bound)),
+            ece_if_invalid=share_around(self._ece, self.invalid_bound),
             overconfidence=self.overconfidence,
             leaning=self.leaning,
             accuracy=self.accuracy,
@@ -176,25 +173,20 @@ class LatentFit:
     def bins(self) -> tuple[Bin, ...]:
         """Signed gaps with an interval each, and what the sample's items did in each bin."""
         negative, positive = of.by_label(self.sample)
-        within = memberships(self.bin_count)
-        return filled_bins(
-            self._gap_bins(),
-            (negative + positive) @ within,
-            ((negative + positive) * MID_P) @ within,
-            positive @ within,
-        )
+        both, within = negative + positive, memberships(self.bin_count)
+        return filled_bins(self._gap_bins(), both @ within, (both * MID_P) @ within, positive @ within)
 
     def _gap_bins(self) -> tuple[Bin, ...]:
         if not self.resampling.size:
             return bare_bins(self.gaps)
         low, high = self._band(of.gaps(self.draws, self.bin_count))
-        edges, unseen = np.arange(self.bin_count + 1) / self.bin_count, self.unseen(self.level)
+        edges, unseen = bin_edges(self.bin_count), self.unseen(self.level)
         seen = (1 - unseen) * of.gaps(self.population, self.bin_count)
         low = np.minimum(low, seen + unseen * (edges[:-1] - 1))
         high = np.maximum(high, seen + unseen * edges[1:])
-        return tuple(
-            Bin(float(a), float(b), Estimate(float(gap), float(c), float(d), self.level))
-            for a, b, gap, c, d in zip(edges[:-1], edges[1:], self.gaps, low, high, strict=True)
+        return gap_bins(
+            Estimate(float(gap), float(a), float(b), self.level)
+            for gap, a, b in zip(self.gaps, low, high, strict=True)
         )
 
     @property
@@ -298,7 +290,7 @@ class LatentFit:
         # the link gives the label that no item has a trace of mass, which is no distribution
         there = [bool((self.patterns.labels == label).any()) for label in (NEGATIVE, POSITIVE)]
         negatives, positives = (s / s.sum() if has else 0 * s for s, has in zip(share, there, strict=True))
-        return histogram(np.arange(HISTOGRAM_BINS + 1) / HISTOGRAM_BINS, negatives, positives)
+        return histogram(negatives, positives)
 
     # -- decisions -----------------------------------------------------------------------------
 
@@ -369,8 +361,8 @@ class LatentFit:
         a deployed model against this one.
         """
         here = self._decisions("next_precision").at(self._places([fraction(threshold, "threshold")]))
-        low, high = here.next_right(whole(decisions, "decisions"), self.level)[:, 0]
-        return Estimate(float(here.rates.precision[0]), float(low), float(high), self.level)
+        low, high = here.next_right(whole(decisions, "decisions"), self.level)
+        return Estimate(float(here.rates.precision[0]), float(low[0]), float(high[0]), self.level)
 
     def _places(self, thresholds: ArrayLike) -> IntArray:
         t = np.asarray(thresholds, dtype=np.float64)
@@ -382,16 +374,14 @@ class LatentFit:
         """What estimates a rate at these thresholds, with intervals where there are resamples."""
         self._need_both_labels(what)
         if not self.resampling.size:
-            rates = decision_rates(self.population).at(places)
-            return lambda quantity: tuple(Estimate(finite(value)) for value in quantity(rates))
-        here = self._decisions(what).at(places)
-        return lambda quantity: here.estimates(quantity, self.level)
+            return decision_rates(self.population).at(places).estimates
+        return partial(self._decisions(what).at(places).estimates, level=self.level)
 
     def _decisions(self, what: str) -> Decisions:
         self._need_both_labels(what)
-        return Decisions.of(
-            self.population,
-            self.draws,
+        return Decisions(
+            decision_rates(self.population),
+            decision_rates(self.draws),
             lambda tail: self.unseen(1 - 2 * tail),
             self.patterns.tested_beyond(),
         )

@@ -25,7 +25,8 @@ from blindcal.estimate.grid import CELLS, MID_S, REACH, WIDTH_S
 from blindcal.estimate.patterns import Patterns
 from blindcal.records import FloatArray, IntArray
 
-_NULL_SD_DENSITY = 10.0  # of the Gaussian's two coefficients in units of s/4: vague
+_NULL_SD_DENSITY = 10.0  # of the coefficients of s/4, its square and log cosh: vague
+_VAGUE = 3  # such coefficients
 _FLOOR = 1e-6  # share of the density spread evenly over the cells: no answer is ever impossible
 _STEP = 10.0  # prior variances are searched on a ladder of decades
 SETTLED = 1e-12  # log-likelihood units that a fit may leave unclaimed
@@ -43,18 +44,18 @@ class _Splines:
 
     density: FloatArray
     link: FloatArray
-    vague_density: int
-    vague_link: int
 
     def precision(self, density: float, link: float, line: float = 1.0) -> FloatArray:
         """Prior precision of every coefficient, from the two variances of roughness and the line's scale."""
-        parts = (
-            np.full(self.vague_density, _NULL_SD_DENSITY**-2.0),
-            np.full(self.density.shape[1] - self.vague_density, 1 / density),
-            np.power(np.multiply(_LINE_SD, line), -2.0),
-            np.full(self.link.shape[1] - self.vague_link, 1 / link),
+        vague, straight = np.full(_VAGUE, _NULL_SD_DENSITY**-2.0), np.power(np.multiply(_LINE_SD, line), -2.0)
+        return np.concatenate(
+            [
+                vague,
+                np.full(self.density.shape[1] - vague.size, 1 / density),
+                straight,
+                np.full(self.link.shape[1] - straight.size, 1 / link),
+            ]
         )
-        return np.concatenate(parts)
 
 
 def _knots(count: int) -> FloatArray:
@@ -88,8 +89,6 @@ def _splines() -> _Splines:
     return _Splines(
         density=np.column_stack([x, x**2, np.log(np.cosh(2 * x)), _spline_columns(_knots(24), 3)]),
         link=np.column_stack([np.ones(CELLS), x, _spline_columns(_knots(12), 2)]),
-        vague_density=3,
-        vague_link=2,
     )
 
 
@@ -101,6 +100,14 @@ class _Tables:
     smooth: FloatArray  # the spline density, before the floor
     share: FloatArray  # of each cell's probability that is the spline's, not the floor's
     up: FloatArray  # P(Y = 1 | cell)
+
+    def slopes(self) -> FloatArray:
+        """Derivative of one log joint table by its coefficients, shape (2 * CELLS, p)."""
+        x, up = _splines(), self.up[:, None]
+        seen = self.share[:, None] * (x.density - self.smooth @ x.density)
+        return np.concatenate(
+            [np.column_stack([seen, -up * x.link]), np.column_stack([seen, (1 - up) * x.link])]
+        )
 
 
 def _tables(theta: FloatArray) -> _Tables:
@@ -167,10 +174,7 @@ def _local(patterns: Patterns, theta: FloatArray, precision: FloatArray) -> _Loc
     table, up = at.joint, at.up
     mass = patterns.mass(table)
     centred = x.density - at.smooth @ x.density
-    seen = at.share[:, None] * centred
-    slopes = np.concatenate(
-        [np.column_stack([seen, -up[:, None] * x.link]), np.column_stack([seen, (1 - up)[:, None] * x.link])]
-    )
+    slopes = at.slopes()
     scores = patterns.sums(table[:, None] * slopes) / mass[:, None]
     expected = table * patterns.spread(counts / mass)
     # Louis: information of the complete data, less what the answers leave unknown about them
@@ -197,7 +201,11 @@ def find_mode(
 
     It may begin at the mode under another prior.
     """
-    theta = _broad(precision.size) if start is None else _moved(patterns, precision, start)
+    if start is None:
+        theta = np.zeros(precision.size)
+        theta[1] = -0.3  # a broad Gaussian
+    else:
+        theta = _moved(patterns, precision, start)
     here = _local(patterns, theta, precision)
     for _ in range(60):
         step = np.linalg.solve(here.curvature(patterns.counts, precision), here.gradient)
@@ -219,12 +227,6 @@ def find_mode(
         value=here.value,
         evidence=here.value + 0.5 * float(np.log(precision).sum()) - 0.5 * float(log_determinant),
     )
-
-
-def _broad(size: int) -> FloatArray:
-    theta = np.zeros(size)
-    theta[1] = -0.3  # a broad Gaussian
-    return theta
 
 
 def _moved(patterns: Patterns, precision: FloatArray, start: Mode) -> FloatArray:
@@ -261,18 +263,13 @@ def fit_ensemble(patterns: Patterns, *, enough: float = SETTLED) -> Ensemble:
 
     ``enough`` as for :func:`find_mode`.
     """
-    found: dict[tuple[int, ...], Mode] = {}
 
     def climb(place: tuple[int, ...], start: Mode | None, line: float = 1.0) -> Mode:
         density, link = (_STEP**decade for decade in place)
         return find_mode(patterns, _splines().precision(density, link, line), start, enough=enough)
 
-    def visit(place: tuple[int, ...], start: Mode | None) -> None:
-        if place not in found:
-            found[place] = climb(place, start)
-
     best: tuple[int, ...] = (-1, -1)
-    visit(best, None)
+    found = {best: climb(best, None)}
     while True:
         around = [
             place
@@ -280,7 +277,8 @@ def fit_ensemble(patterns: Patterns, *, enough: float = SETTLED) -> Ensemble:
             if all(low <= at <= high for at, (low, high) in zip(place, _LADDER, strict=True))
         ]
         for place in around:
-            visit(place, found[best])
+            if place not in found:
+                found[place] = climb(place, found[best])
         top = max(around, key=lambda place: found[place].evidence)
         if found[top].evidence <= found[best].evidence:
             break
@@ -380,12 +378,10 @@ def _climb(
 
 def calibrated_mode(patterns: Patterns) -> Mode:
     """The best fit that is perfectly calibrated (h = 0), its density's smoothness chosen by evidence."""
-    rigid = 1e10  # prior precision that holds the link at zero
-    k = _splines().density.shape[1]
     best: Mode | None = None
     for decade in range(_LADDER[0][0], _LADDER[0][1] + 1):
         precision = _splines().precision(_STEP**decade, 1.0)
-        precision[k:] = rigid
+        precision[_splines().density.shape[1] :] = 1e10  # holds the link at zero
         mode = find_mode(patterns, precision, best)
         if best is not None and mode.evidence < best.evidence - 3:
             break
@@ -433,11 +429,5 @@ def link_scores(patterns: Patterns, roughness: float = 0.1) -> LinkScores:
 
 def tangents(mode: Mode) -> FloatArray:
     """Derivative of a mode's joint table by its coefficients, shape (2 * CELLS, p)."""
-    x = _splines()
     at = _tables(mode.theta)
-    seen = at.share[:, None] * (x.density - at.smooth @ x.density)
-    up = at.up[:, None]
-    slopes = np.concatenate(
-        [np.column_stack([seen, -up * x.link]), np.column_stack([seen, (1 - up) * x.link])]
-    )
-    return np.asarray(at.joint[:, None] * slopes)
+    return np.asarray(at.joint[:, None] * at.slopes())

@@ -9,6 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
+from itertools import product
+from operator import attrgetter
 
 import numpy as np
 import numpy.typing as npt
@@ -76,6 +79,10 @@ class Rates:
         """Expected cost of a decision."""
         return cost_fp * self.false_positive + cost_fn * self.false_negative
 
+    def estimates(self, quantity: RateFunction) -> tuple[Estimate, ...]:
+        """A quantity at each threshold, without intervals."""
+        return tuple(Estimate(finite(value)) for value in quantity(self))
+
     def at(self, places: IntArray) -> Rates:
         """These rates at some of the thresholds."""
         return Rates(self.true_positive[..., places], self.false_positive[..., places], self.positives)
@@ -91,14 +98,10 @@ class Rates:
 
 
 RateFunction = Callable[[Rates], FloatArray]
+_ERRORS = ("false_positive", "false_negative")
 QUANTITIES: dict[str, RateFunction] = {
-    "precision": lambda rates: rates.precision,
-    "recall": lambda rates: rates.recall,
-    "accuracy": lambda rates: rates.accuracy,
-    "positive_rate": lambda rates: rates.positive_rate,
-    "false_positive": lambda rates: rates.false_positive,
-    "false_negative": lambda rates: rates.false_negative,
-    "negative_precision": lambda rates: rates.negative_precision,
+    name: attrgetter(name)
+    for name in ("precision", "recall", "accuracy", "positive_rate", *_ERRORS, "negative_precision")
 }
 
 
@@ -155,40 +158,21 @@ class Decisions:
     unseen: Callable[[float], float]
     tested: FloatArray
 
-    @classmethod
-    def of(
-        cls,
-        population: FloatArray,
-        draws: FloatArray,
-        unseen: Callable[[float], float],
-        tested: FloatArray | None = None,
-    ) -> Decisions:
-        """From the joint tables of a fit; ``tested`` is left out where the tables are known."""
-        known = np.full(GRID_THRESHOLDS.size, np.inf) if tested is None else tested
-        return cls(decision_rates(population), decision_rates(draws), unseen, known)
-
-    def lower(self, quantity: RateFunction, tail: float) -> FloatArray:
-        """A bound at each threshold that the quantity is below with probability ``tail`` at most."""
-        drawn = np.quantile(quantity(self.drawn), tail, axis=0)
-        return np.asarray(np.minimum(drawn, self._extremes(quantity, tail).min(axis=0)))
-
-    def upper(self, quantity: RateFunction, tail: float) -> FloatArray:
-        """A bound at each threshold that the quantity is above with probability ``tail`` at most."""
-        drawn = np.quantile(quantity(self.drawn), 1 - tail, axis=0)
-        return np.asarray(np.maximum(drawn, self._extremes(quantity, tail).max(axis=0)))
+    def ends(self, quantity: RateFunction, tail: float) -> tuple[FloatArray, FloatArray]:
+        """Bounds at each threshold; the quantity is below the first with probability ``tail`` at most."""
+        drawn = np.quantile(quantity(self.drawn), [tail, 1 - tail], axis=0)
+        return self._widened(quantity, tail, *drawn)
 
     def estimates(self, quantity: RateFunction, level: float) -> tuple[Estimate, ...]:
         """The quantity at each threshold with its interval."""
-        tail = (1 - level) / 2
-        values = np.broadcast_to(quantity(self.rates), self.tested.shape)
-        ends = self.lower(quantity, tail), self.upper(quantity, tail)
+        ends = self.ends(quantity, (1 - level) / 2)
         return tuple(
             Estimate(finite(value), finite(low), finite(high), level)
-            for value, low, high in zip(values, *ends, strict=True)
+            for value, low, high in zip(quantity(self.rates), *ends, strict=True)
         )
 
-    def next_right(self, decisions: int, level: float) -> FloatArray:
-        """The share of so many positive decisions that will be right: low and high ends, (2, thresholds).
+    def next_right(self, decisions: int, level: float) -> tuple[FloatArray, FloatArray]:
+        """Bounds at each threshold for the share of so many positive decisions that will be right.
 
         Beside what the audit leaves open, so many decisions are themselves a draw: a binomial one, mixed
         over the refits.
@@ -204,20 +188,20 @@ class Decisions:
                 low, high = np.where(enough, low, middle), np.where(enough, middle, high)
             return high / decisions
 
-        ends = self._extremes(QUANTITIES["precision"], tail)
-        return np.stack(
-            [np.minimum(quantile(tail), ends.min(axis=0)), np.maximum(quantile(1 - tail), ends.max(axis=0))]
-        )
+        return self._widened(QUANTITIES["precision"], tail, quantile(tail), quantile(1 - tail))
 
     def at(self, places: IntArray) -> Decisions:
         """The same at some of the thresholds."""
         return Decisions(self.rates.at(places), self.drawn.at(places), self.unseen, self.tested[places])
 
-    def _extremes(self, quantity: RateFunction, tail: float) -> FloatArray:
-        """The quantity if the unseen share is all of one label and one decision."""
-        share = self.unseen(tail)
-        ways = [(positive, decided) for positive in (False, True) for decided in (False, True)]
-        return np.stack([quantity(self.rates.joined_by(share, positive=p, decided=d)) for p, d in ways])
+    def _widened(
+        self, quantity: RateFunction, tail: float, low: FloatArray, high: FloatArray
+    ) -> tuple[FloatArray, FloatArray]:
+        """Bounds that hold what the quantity is if the unseen share is all of one label and one decision."""
+        ways = product((False, True), repeat=2)
+        joined = [self.rates.joined_by(self.unseen(tail), positive=p, decided=d) for p, d in ways]
+        extremes = np.stack([quantity(rates) for rates in joined])
+        return np.minimum(low, extremes.min(axis=0)), np.maximum(high, extremes.max(axis=0))
 
 
 def choose_threshold(
@@ -262,18 +246,14 @@ def choose_threshold(
     estimated, drawn = quantity(decisions.rates), quantity(decisions.drawn)
     shown = estimated
     if tail is not None:
-        shown = np.where(decisions.tested >= TESTED, decisions.lower(quantity, tail), 0.0)
+        shown = np.where(decisions.tested >= TESTED, decisions.ends(quantity, tail)[0], 0.0)
     best = int(place(decisions.rates, shown >= goal))
     if best < 0:
         worth = decisions.rates.recall > (_RARE if name == "precision" else -1)
         raise NotIdentifiedError(_out_of_reach(name, goal, estimated[worth], shown[worth], confidence))
     repeated = place(decisions.drawn, drawn >= goal)
     found = np.where(repeated < 0, 1.0, thresholds[repeated])
-    here = decisions.at(np.array([best]))
-
-    def estimates(quantity: RateFunction) -> tuple[Estimate, ...]:
-        return here.estimates(quantity, level)
-
+    estimates = partial(decisions.at(np.array([best])).estimates, level=level)
     at = slice(best, best + 1)
     low, high = percentile_interval(found, level)
     return ChosenThreshold(

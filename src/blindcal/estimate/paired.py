@@ -15,7 +15,7 @@ from blindcal.errors import InputError, NotIdentifiedError
 from blindcal.estimate import functionals as of
 from blindcal.estimate.checks import fraction, whole
 from blindcal.estimate.latent_fit import LatentFit
-from blindcal.estimate.resampling import Resample, incidence, of_units, resampled_tables
+from blindcal.estimate.resampling import incidence, of_units, resampled_tables
 from blindcal.records import Estimate, FloatArray, IntArray
 
 _DRAWS = 300  # joint refits at most: they only tell how far the two errors go together
@@ -102,19 +102,14 @@ def _jointly(
     """Tables of both fits, refitted to the same resampled units."""
     count = 1 + int(max(one.max() for one in units))
     size = min(_DRAWS, first.resampling.size, second.resampling.size)
-    tables = []
-    for turn, (fit, own) in enumerate(zip((first, second), units, strict=True)):
-        resample = _following(
-            of_units(incidence(own, count, fit.patterns)), np.random.default_rng([seed, 11])
-        )
-        rng = np.random.default_rng([seed, 12, turn])
-        tables.append(resampled_tables(fit.patterns, fit.ensemble, size, rng, resample))
-    return tables[0], tables[1]
 
+    def tables(turn: int, fit: LatentFit) -> FloatArray:
+        resample = of_units(incidence(units[turn], count, fit.patterns))
+        rng, stream = np.random.default_rng([seed, 12, turn]), np.random.default_rng([seed, 11])
+        # units are drawn by a stream of their own: the same for both fits, whatever the chunks it is read in
+        return resampled_tables(fit.patterns, fit.ensemble, size, rng, lambda some, _: resample(some, stream))
 
-def _following(resample: Resample, stream: np.random.Generator) -> Resample:
-    """Resample by a stream of its own: the same for both fits, whatever the chunks it is read in."""
-    return lambda size, _: resample(size, stream)
+    return tables(0, first), tables(1, second)
 
 
 def _correlation(a: FloatArray, b: FloatArray) -> float:
@@ -124,8 +119,5 @@ def _correlation(a: FloatArray, b: FloatArray) -> float:
 
 
 def _reach(a: float, b: float, r: float) -> float:
-    a, b = (
-        max(a, 0.0),
-        max(b, 0.0),
-    )  # an estimate of the sample may lie just outside the population's interval
+    a, b = max(a, 0.0), max(b, 0.0)  # a sample's estimate may lie just outside the population's interval
     return float(np.sqrt(max(a**2 + b**2 - 2 * r * a * b, 0.0)))

@@ -9,7 +9,7 @@ this step nothing costs more with more items.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import numpy as np
@@ -17,10 +17,14 @@ from scipy.sparse import csr_array
 from scipy.special import log_expit, log_ndtr
 
 from blindcal.estimate.grid import CELLS, EDGES_S, MID_S, edge_of_shift
-from blindcal.records import INVALID, POSITIVE, FloatArray, IntArray
+from blindcal.records import INVALID, POSITIVE, AnswerTable, FloatArray, IntArray
 
 
-@dataclass(frozen=True)
+def _none() -> IntArray:
+    return np.empty(0, np.int64)
+
+
+@dataclass(frozen=True, kw_only=True)
 class Patterns:
     """Distinct patterns: first those that are intervals of cells, then those that are curves.
 
@@ -35,18 +39,18 @@ class Patterns:
         P(answers | cell).
     counts : array of shape (intervals + curves,)
     of_item : array of shape (items,)
-        The pattern that each item shows.
+        The pattern that each item shows; empty where counts are all that is known.
     contradictions : int
         Items whose threshold answers contradict each other; each is read as lying between the two.
     """
 
-    start: IntArray
-    stop: IntArray
-    curve_labels: IntArray
-    curves: FloatArray
+    start: IntArray = field(default_factory=_none)
+    stop: IntArray = field(default_factory=_none)
+    curve_labels: IntArray = field(default_factory=_none)
+    curves: FloatArray = field(default_factory=lambda: np.empty((0, CELLS)))
     counts: FloatArray
-    of_item: IntArray
-    contradictions: int
+    of_item: IntArray = field(default_factory=_none)
+    contradictions: int = 0
 
     def __len__(self) -> int:
         return self.counts.size
@@ -72,10 +76,8 @@ class Patterns:
     def _ends(self) -> csr_array:
         """+1 where an interval starts and -1 where it stops: its running sum spreads a value over it."""
         k = self.start.size
-        column = np.arange(k)
-        values = np.concatenate([np.ones(k), -np.ones(k)])
-        rows = np.concatenate([self.start, self.stop])
-        return csr_array((values, (rows, np.tile(column, 2))), shape=(2 * CELLS + 1, k))
+        rows, columns = np.concatenate([self.start, self.stop]), np.tile(np.arange(k), 2)
+        return csr_array((np.repeat([1.0, -1.0], k), (rows, columns)), shape=(2 * CELLS + 1, k))
 
     def relabelled(self) -> Patterns:
         """The same answers by items of the other label."""
@@ -120,10 +122,9 @@ class Patterns:
         where = np.arange(len(self))[part]
         out = table.reshape(2, CELLS)[self.labels[where]]
         interval = where < self.start.size
-        cell = self.labels[where[interval], None] * CELLS + np.arange(CELLS)
-        out[interval] *= (cell >= self.start[where[interval], None]) & (
-            cell < self.stop[where[interval], None]
-        )
+        which = where[interval, None]
+        cell = self.labels[which] * CELLS + np.arange(CELLS)
+        out[interval] *= (cell >= self.start[which]) & (cell < self.stop[which])
         out[~interval] *= self.curves[where[~interval] - self.start.size]
         total = out.sum(axis=1, keepdims=True)
         return np.asarray(out / np.maximum(total, 1e-300))
@@ -138,41 +139,33 @@ class Patterns:
 
 
 def count_patterns(
-    labels: IntArray,
-    shifts: FloatArray,
-    temperatures: FloatArray,
-    answers: IntArray,
-    items: IntArray,
-    weights: IntArray | None = None,
-    *,
-    jitter: float = 0.0,
+    labels: IntArray, answered: AnswerTable, weights: IntArray | None = None, *, jitter: float = 0.0
 ) -> Patterns:
-    """Aggregate answers by pattern. Labels and weights are per item; the other columns are per query."""
+    """Aggregate answers by pattern; labels and weights are per item."""
     n = labels.size
     weights = np.ones(n, np.int64) if weights is None else weights
-    use = (answers != INVALID) & np.isfinite(shifts)  # an infinite shift forces its answer: it tells nothing
-    items, answers, temperatures = items[use], answers[use], temperatures[use]
-    edges = edge_of_shift(shifts[use])
+    # an infinite shift forces its answer: it tells nothing
+    use = answered.rows((answered.answers != INVALID) & np.isfinite(answered.shifts))
+    items, shifts, temperatures, answers = use.items, use.shifts, use.temperatures, use.answers
+    edges = edge_of_shift(shifts)
     positive = answers == POSITIVE
     hard = (temperatures == 0) & (jitter == 0)
+    up, down = hard & positive, hard & ~positive
 
     low, high = np.zeros(n, np.int64), np.full(n, CELLS)
-    np.maximum.at(low, items[hard & positive], edges[hard & positive])
-    np.minimum.at(high, items[hard & ~positive], edges[hard & ~positive])
-    at_least, below = (
-        np.full(n, -np.inf),
-        np.full(n, np.inf),
-    )  # of the log-odds, before thresholds go to edges
-    np.maximum.at(at_least, items[hard & positive], -shifts[use][hard & positive])
-    np.minimum.at(below, items[hard & ~positive], -shifts[use][hard & ~positive])
+    np.maximum.at(low, items[up], edges[up])
+    np.minimum.at(high, items[down], edges[down])
+    at_least, below = np.full(n, -np.inf), np.full(n, np.inf)  # the same before thresholds go to edges
+    np.maximum.at(at_least, items[up], -shifts[up])
+    np.minimum.at(below, items[down], -shifts[down])
     low, high = np.minimum(low, high), np.maximum(low, high)
     touching = low == high  # two thresholds fell on one edge and were answered differently
     low, high = low - touching, high + touching
 
     soft = ~hard
-    kinds, rows = _signatures(
-        edges[soft], shifts[use][soft], temperatures[soft], answers[soft], items[soft], n, jitter
-    )
+    snapped = np.where(temperatures == 0, edges, shifts)  # noisy thresholds: as many kinds as there are edges
+    asked = np.column_stack([snapped[soft], temperatures[soft], answers[soft]])
+    kinds, rows = _signatures(asked, items[soft], n, jitter)
     # one whole number a pattern, intervals before curves: far faster to tell apart than rows of numbers
     key = (((rows + 1) * 2 + labels) * (CELLS + 1) + low) * (CELLS + 1) + high
     unique, of_item = np.unique(key, return_inverse=True)
@@ -192,21 +185,15 @@ def count_patterns(
     )
 
 
-def _signatures(
-    edges: IntArray,
-    shifts: FloatArray,
-    temperatures: FloatArray,
-    answers: IntArray,
-    items: IntArray,
-    n: int,
-    jitter: float,
-) -> tuple[FloatArray, IntArray]:
-    """Distinct sets of noisy answers as curves, and which of them each item gave (-1: none)."""
+def _signatures(asked: FloatArray, items: IntArray, n: int, jitter: float) -> tuple[FloatArray, IntArray]:
+    """Distinct sets of noisy answers as curves, and which of them each item gave (-1: none).
+
+    Columns of ``asked`` are the shift (the edge, where the temperature is 0), the temperature, the answer.
+    """
     of_item = np.full(n, -1)
     if items.size == 0:
         return np.empty((0, CELLS)), of_item
-    snapped = np.where(temperatures == 0, edges, shifts)  # noisy thresholds: as many kinds as there are edges
-    types, code = np.unique(np.column_stack([snapped, temperatures, answers]), axis=0, return_inverse=True)
+    types, code = np.unique(asked, axis=0, return_inverse=True)
     code = code.reshape(-1)
     order = np.lexsort((code, items))
     code, owner = code[order], items[order]
@@ -216,20 +203,13 @@ def _signatures(
     sets, which = np.unique(padded, axis=0, return_inverse=True)
     of_item[who] = which.reshape(-1)
 
-    sign = np.where(types[:, 2] == POSITIVE, 1.0, -1.0)[:, None]
-    threshold = types[:, 1] == 0
-    log_curve = np.empty((types.shape[0] + 1, CELLS))
-    log_curve[-1] = 0.0  # the padding
-    log_curve[:-1][threshold] = _noisy_threshold(
-        types[threshold, 0].astype(np.int64), sign[threshold], jitter
-    )
-    warm = ~threshold
+    sign = np.where(types[:, 2:] == POSITIVE, 1.0, -1.0)
+    cold, warm = types[:, 1] == 0, types[:, 1] > 0
+    edge = EDGES_S[types[cold, :1].astype(np.int64)]
+    log_curve = np.zeros((types.shape[0] + 1, CELLS))  # the last is the padding
+    log_curve[:-1][cold] = log_ndtr(sign[cold] * (MID_S - edge) / jitter)
     log_curve[:-1][warm] = log_expit(sign[warm] * (MID_S + types[warm, :1]) / types[warm, 1:2])
     curves = np.empty((sets.shape[0], CELLS))
     for first in range(0, sets.shape[0], 4096):
         curves[first : first + 4096] = np.exp(log_curve[sets[first : first + 4096]].sum(axis=1))
     return curves, of_item
-
-
-def _noisy_threshold(edge: IntArray, sign: FloatArray, jitter: float) -> FloatArray:
-    return log_ndtr(sign * (MID_S - EDGES_S[edge][:, None]) / jitter)
