@@ -2,7 +2,7 @@
 
     python bench/accuracy.py [--repeats 20] [--fit-repeats 3]
 
-``scores/`` holds twelve score sets, ``logits/`` four full cells (pair semantics). Repeat r uses seed r.
+``scores/`` has twelve score sets, ``logits/`` four full recordings (pair semantics). Repeat r uses seed r.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ from blindcal.simulation.simulate import ask
 from record import Table, parser, record, table
 
 BUDGETS = (1, 2, 3, 4, 6, 8)
-JITTER = 0.2  # on the log-odds: the most seen of llama.cpp with prompt caching and concurrent slots
+JITTER = 0.2  # on the log-odds: the largest seen with llama.cpp, prompt caching and concurrent slots
 JITTERED = f"latent, endpoint jitter {JITTER}, ignored"
 ONE_ROUND = "latent, in one round"
-#: Budgets of each method; "+latent" reads its answers by the likelihood.
+#: Budgets of each method; "+latent" reads its answers by maximum likelihood.
 METHODS: dict[str, tuple[int, ...]] = {
     "blind": (1,),
     "sampling": BUDGETS,
@@ -45,7 +45,7 @@ METHODS: dict[str, tuple[int, ...]] = {
     JITTERED: (1, 2),
 }
 READ_TWICE = ("blind", "sampling", "extraction")
-#: What the table set by set shows.
+#: Columns of the table with a row per set.
 SHOWN = (
     ("blind", 1),
     ("latent", 1),
@@ -77,12 +77,12 @@ def load(path: Path) -> tuple[IntArray, FloatArray]:
 
 
 def fitted(method: str) -> bool:
-    """Whether a method takes a fit, which is what takes time."""
+    """Whether a method needs a fit, which is slow."""
     return "latent" in method or method == "temperature"
 
 
 def measure(job: Job) -> float:
-    """Mean absolute error."""
+    """Mean absolute error of a job."""
     labels, p = load(job.path)
     method, _, estimator = job.method.partition("+")
     if method == ONE_ROUND:
@@ -99,7 +99,7 @@ def measure(job: Job) -> float:
 
 
 def one_round(labels: IntArray, p: FloatArray, queries: float, seed: int) -> float:
-    """Absolute error where no query waits for another's answer, as in a batch."""
+    """Absolute error if all queries are asked in one round, as in a batch."""
     design = make_design("latent", labels, queries=queries, seed=seed, adaptive=False)
     found = fit_table(labels, ask(design, p, seed=seed), resamples=0)
     return abs(float(found.ece) - float(bc.binned_ece(labels, p).ece))
@@ -134,7 +134,7 @@ def summarised(errors: Mapping[Job, float]) -> dict[Job, float]:
 
 
 def by_reading(paths: Sequence[Path], errors: Mapping[Job, float]) -> Table:
-    """The same answers, read by the method's own estimator and by the likelihood."""
+    """The same answers, read by the method's own estimator and by maximum likelihood."""
 
     def mean(method: str, queries: int) -> float | None:
         mine = [

@@ -1,4 +1,4 @@
-"""Simulated audits, as most benchmarks need them."""
+"""A simulated audit, for most of the benchmarks."""
 
 from __future__ import annotations
 

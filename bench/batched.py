@@ -3,7 +3,7 @@
     python bench/batched.py [--queries 60000]
 
 Submits and collects questions of about 800 characters, with the limits of 50,000 requests and 200 MB per
-file; the server is in another process. What one round costs in accuracy is in bench/accuracy.py.
+file; the server is in another process. bench/accuracy.py measures the accuracy of asking in one round.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from record import Cell, parser, record, table
 
 
 def serve(pipe: Connection) -> None:
-    """A desk that answers Yes to everything, until its parent ends it."""
+    """Serve batches and answer Yes to everything, until the parent ends this process."""
 
     async def main() -> None:
         yes = HttpResponse(client.BODY)
@@ -51,7 +51,7 @@ def serve(pipe: Connection) -> None:
 
 
 async def measure(url: str, folder: Path, n: int) -> list[Cell]:
-    """Submit, then collect."""
+    """Submit all queries, then collect the answers."""
     path = folder / "items.jsonl"
     with path.open("w") as file:
         for k in range(n):

@@ -1,9 +1,9 @@
-"""Every table and figure of docs/benchmarks.md: recorded models, and populations that print the paper's rows.
+"""All tables and figures of docs/benchmarks.md: recorded models, and populations fitted to the paper's table.
 
     python bench/benchmarks.py [--seeds 2] [--cache .bench]
 
-The published methods are repeated with 20 seeds, those that fit with ``--seeds``. Cells already computed are
-read from the cache, so a second run is free and an interrupted one goes on.
+Methods without a fit use 20 seeds, methods with a fit ``--seeds``. Cells are cached, so a second run costs
+nothing and an interrupted one can be continued.
 """
 
 from __future__ import annotations
@@ -39,14 +39,14 @@ SPREAD = "{:.4f} ± {:.4f}"
 
 @dataclass(frozen=True, slots=True)
 class Study:
-    """Sources with what is computed of each, and what was found."""
+    """Sources with the cells to compute for each, and the computed cells."""
 
     work: tuple[tuple[Source, CellSelection], ...]
     found: tuple[Found, ...] = ()
 
     @property
     def comparison(self) -> MethodTable:
-        """The columns of a study whose sources are all asked alike."""
+        """The table of a study in which all sources have the same cells."""
         wanted = self.work[0][1]
         pairs = zip(self.work, self.found, strict=True)
         return MethodTable(
@@ -57,7 +57,7 @@ class Study:
 
 
 def studies(data: Path, fits: dict[str, list[paper.Population]], seeds: tuple[int, ...]) -> dict[str, Study]:
-    """Everything that is to be computed, by name."""
+    """All studies to compute, by name."""
     recorded = [sources.read(path) for path in sources.find([data / "logits"])]
     whole = CellSelection(seeds=seeds, plain_seeds=PLAIN_SEEDS)
     once = replace(whole, methods=ONCE, budgets=(1,))
@@ -98,7 +98,7 @@ def part_of(source: Source, items: IntArray) -> Source:
 
 
 def computed(planned: dict[str, Study], cache: Path, jobs: int) -> dict[str, Study]:
-    """Every cell of every study, in one go."""
+    """The studies with all cells, computed together."""
     work = [one for study in planned.values() for one in study.work]
     with tqdm(desc="cells", disable=None) as bar:
 
@@ -113,13 +113,13 @@ def computed(planned: dict[str, Study], cache: Path, jobs: int) -> dict[str, Stu
 
 
 def draw(comparison: MethodTable, folder: Path) -> None:
-    """The figures, as `blindcal reproduce` draws them."""
+    """Draw the figures as `blindcal reproduce` does."""
     folder.mkdir(parents=True, exist_ok=True)
     for one in page.draw(comparison):
         (folder / f"{one.name}.svg").write_bytes(file_bytes(one.figure, "svg"))
 
 
-# The whole published table
+# The paper's table
 
 
 def spread(value: float | None, sd: float | None) -> Cell:
@@ -136,7 +136,7 @@ def by_row(comparison: MethodTable, cell: Callable[[Entry], Cell]) -> list[list[
 
 
 def estimates(comparison: MethodTable) -> Table:
-    """What each method says, and the oracle."""
+    """The estimates of each method, and the oracle."""
     known = [None if one.oracle is None else float(one.oracle.ece) for one in comparison.columns]
     oracle: list[Cell] = ["oracle", *known]
     columns = {"": "{}", **{one.name: SPREAD for one in comparison.columns}}
@@ -144,7 +144,7 @@ def estimates(comparison: MethodTable) -> Table:
 
 
 def errors(comparison: MethodTable) -> Table:
-    """How far that is from the oracle."""
+    """The errors against the oracle."""
     rows = by_row(comparison, lambda one: spread(one.error, one.error_sd))
     means = [comparison.mean_error(row) for row in comparison.rows]
     columns = {"": "{}", **{one.name: SPREAD for one in comparison.columns}, "mean": FOUR}
@@ -159,7 +159,7 @@ def unused(comparison: MethodTable) -> Table:
 
 
 def claims(comparison: MethodTable) -> Table:
-    """Where one method is at least as accurate as another: on the mean over the cells, and cell by cell."""
+    """How often one method is at least as accurate as another, on the mean over the cells and per cell."""
     checks = {
         "`latent` at K, `extraction` at K + 2": [
             (Row("latent", k), Row("extraction", k + 2)) for k in range(1, 5)
@@ -193,11 +193,11 @@ def _excess(ours: float | None, theirs: float | None) -> float:
     return np.inf if ours is None or theirs is None else ours - theirs
 
 
-# How N and M move the error
+# The error against N and M
 
 
 def by_part(study: Study, part: str, place: Callable[[Source, CellSelection], int]) -> Table:
-    """Mean error of both one-query methods: a row per size or number of bins, columns per source."""
+    """Mean error of both one-query methods: a row per size or number of bins, two columns per source."""
     found: dict[tuple[int, str, str], list[float]] = {}
     for (source, wanted), cells in zip(study.work, study.found, strict=True):
         oracle = float(oracle_of(source, wanted.bins, "pair").ece)
@@ -214,11 +214,11 @@ def by_part(study: Study, part: str, place: Callable[[Source, CellSelection], in
     return table({part: "{:,}", **{f"{name}, `{method}`": FOUR for name, method in heads}}, rows)
 
 
-# Populations that print the paper's table
+# Populations fitted to the paper's table
 
 
 def paper_errors(study: Study, method: str) -> FloatArray:
-    """Absolute errors: a line per seed and a column per cell of the paper."""
+    """Absolute errors: a row per seed and a column per cell of the paper."""
     values = [
         abs(one.ece - float(oracle_of(source, 5, "pair").ece))
         for (source, _), cells in zip(study.work, study.found, strict=True)
@@ -229,7 +229,7 @@ def paper_errors(study: Study, method: str) -> FloatArray:
 
 
 def averaged(study: Study) -> FloatArray:
-    """Error of `blind` in each cell of the paper when its gaps are averaged over the seeds before |.|."""
+    """Error of `blind` in each cell of the paper if the signed gaps are first averaged over the seeds."""
     gaps, truth = [], []
     for (source, _), cells in zip(study.work, study.found, strict=True):
         gaps.append(next(one.gaps for cell, one in cells.items() if cell.method == "blind"))
@@ -240,12 +240,12 @@ def averaged(study: Study) -> FloatArray:
 
 
 def printed() -> FloatArray:
-    """The error of `blind` in the paper, to the printed three digits, so that halves round as in print."""
+    """The error of `blind` in the paper, rounded to the three digits that are printed."""
     return np.asarray(np.round(np.abs(np.array(paper.BLIND) - np.array(paper.ORACLE)), 3))
 
 
 def predicted(found: dict[str, Study], fits: dict[str, list[paper.Population]]) -> Table:
-    """What the fitted populations say of the two one-query methods."""
+    """Errors of the two one-query methods on the fitted populations."""
     words = {"unseen": "fitted without `blind`", "seen": "fitted with `blind`"}
     lines: dict[str, FloatArray] = {"printed: error of `blind`": printed()}
     for name in FITS:
@@ -262,7 +262,7 @@ def predicted(found: dict[str, Study], fits: dict[str, list[paper.Population]]) 
 
 
 def tables_of_blind(found: dict[str, Study]) -> Table:
-    """The mean error of `blind` over the eight cells, table by table."""
+    """The mean error of `blind` over the eight cells of a table, over many tables (one per seed)."""
     rows: list[list[Cell]] = []
     for name, words in (("unseen", "fitted without `blind`"), ("seen", "fitted with `blind`")):
         single = paper_errors(found[name], "blind").mean(axis=1)
@@ -294,7 +294,7 @@ def _oracles(source: Source, bins: int) -> dict[Semantics, float]:
 
 
 def spellings(study: Study) -> Table:
-    """How far the three semantics differ."""
+    """How much the three semantics differ."""
     rows: list[list[Cell]] = []
     for source, wanted in study.work:
         total, largest = source.probabilities("sum"), source.probabilities("max")
@@ -308,7 +308,7 @@ def spellings(study: Study) -> Table:
 
 
 def spelling_errors(study: Study) -> Table:
-    """What it costs to take one of the semantics for another."""
+    """Errors against the oracle of each of the three semantics if all spellings are biased."""
     rows: list[list[Cell]] = []
     for (source, wanted), cells in zip(study.work, study.found, strict=True):
         oracle = _oracles(source, wanted.bins)
@@ -321,7 +321,7 @@ def spelling_errors(study: Study) -> Table:
 
 
 def bounds(comparison: MethodTable) -> Table:
-    """The theorem's bounds beside what is measured."""
+    """The theorem's bounds next to the measured values."""
     rows: list[list[Cell]] = []
     for column in comparison.columns:
         bound, one = blind_bounds(column.n, comparison.bins), column.entries[Row("blind", 1)]

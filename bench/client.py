@@ -3,7 +3,7 @@
     python bench/client.py [--seconds 4] [--repeats 3] [--memory 10000 100000]
 
 A server in another process gives every question (about 800 characters, twelve biased tokens, one token out)
-the same answer, at once or after 200 ms. All have the same number of requests under way; they take turns, and
+the same answer, at once or after 200 ms. All have the same number of requests in flight; they take turns, and
 the median of the repeats counts. The peak memory of a process that asks ``--memory`` items is measured too.
 """
 
@@ -74,7 +74,7 @@ Client: TypeAlias = Callable[[str], contextlib.AbstractAsyncContextManager[Ask]]
 
 
 def serve(ready: Connection, latency: float) -> None:
-    """Answer the same to everything, as fast as one core can."""
+    """Give every request the same answer, as fast as one core can."""
     response = HttpResponse(BODY, delay=latency)
 
     def handle(_: HttpRequest) -> HttpResponse:
@@ -102,7 +102,7 @@ def server(latency: float) -> Iterator[str]:
 
 @contextlib.asynccontextmanager
 async def bare(base_url: str) -> AsyncIterator[Ask]:
-    """The plainest loop one would write by hand."""
+    """A minimal client, as one would write it by hand."""
     url = f"{base_url}/chat/completions"
     async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as session:
 
@@ -163,7 +163,7 @@ WHOLE = "blindcal, a whole run"
 
 
 async def rate(client: Client, base_url: str, workers: int, seconds: float) -> float:
-    """Requests per second that a bounded pool makes, after a short warm-up."""
+    """Requests per second of a pool of workers, after a short warm-up."""
     numbers = itertools.count()
     done = 0
     async with client(base_url) as ask:
@@ -192,7 +192,7 @@ class Dithered:
         self._n = n
 
     def next_round(self, answered: AnswerTable) -> Round | None:
-        """All queries at once."""
+        """All queries in one round."""
         if len(answered):
             return None
         t = np.random.default_rng(0).random(self._n)
@@ -208,7 +208,7 @@ def write_items(path: Path, count: int) -> None:
 
 
 async def whole_run(base_url: str, path: Path, count: int, workers: int) -> float:
-    """Queries per second of design, client, store and all."""
+    """Queries per second of a whole run: design, client and store."""
     with (
         tempfile.TemporaryDirectory() as folder,
         Store.open(Path(folder) / "run.sqlite") as store,
@@ -238,7 +238,7 @@ def measure(latency: float, workers: int, seconds: float, repeats: int) -> dict[
 
 
 class Instant:
-    """An endpoint inside the process, for runs of a million."""
+    """An endpoint inside the process, for very large runs."""
 
     async def ask(self, request: Request) -> Reply:
         """Answer at once."""
@@ -246,11 +246,11 @@ class Instant:
         return Reply("Yes" if request.logit_bias[1000] > 50 else "No", "length", 200, 1)
 
     async def close(self) -> None:
-        """Nothing is open."""
+        """Do nothing: nothing is open."""
 
 
 def peak_memory(count: int, answer: Connection) -> None:
-    """Ask that many items from a file; sends MiB before and at the peak, and the seconds it took."""
+    """Ask ``count`` items from a file; send the MiB before and at the peak, and the seconds it took."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         write_items(folder / "items.jsonl", count)
@@ -266,7 +266,7 @@ def peak_memory(count: int, answer: Connection) -> None:
 
 
 def memory_row(count: int) -> list[Cell]:
-    """What a process needs that asks so many items."""
+    """The memory and time of a process that asks ``count`` items."""
     ours, theirs = multiprocessing.Pipe()
     process = multiprocessing.get_context("spawn").Process(target=peak_memory, args=(count, theirs))
     process.start()

@@ -1,11 +1,11 @@
-"""How often the intervals of a difference between two models hold it, paired and not.
+"""Coverage of the intervals of differences between two models, paired and unpaired.
 
     python bench/compared.py [--repeats 80] [--items 500]
 
-Two models answer questions of one population with known ECE, accuracy, AUROC, Brier score and log loss; their
-errors go together, because the same questions are hard for both, and the second is twice as sure of itself.
-Repeat r draws the items (seed r), asks each model one query per item, and compares: on the same items, and on
-items of their own.
+Two models answer questions of one population with known ECE, accuracy, AUROC, Brier score and log loss. Their
+errors are correlated, because the same questions are hard for both; the log-odds of the second are twice as
+large. Repeat r draws the items (seed r), asks each model one query per item, and compares the models on the
+same items and on different items.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def truth() -> dict[str, float]:
 
 
 def known(labels: IntArray, f: FloatArray) -> dict[str, float]:
-    """What the hidden probabilities say."""
+    """The true quantities, from the hidden probabilities."""
     rank = np.empty(f.size)
     rank[np.argsort(f)] = np.arange(1, f.size + 1)
     positive = labels == 1
@@ -62,14 +62,14 @@ def known(labels: IntArray, f: FloatArray) -> dict[str, float]:
 
 @dataclass(frozen=True, slots=True)
 class Repeat:
-    """The differences on the same items, and on two sets of items."""
+    """The differences on the same items, and on two different sets of items."""
 
     paired: tuple[Difference, ...]
     apart: tuple[Difference, ...]
 
 
 def repeat(seed: int, n: int) -> Repeat:
-    """Draw, ask, fit, compare."""
+    """Draw, ask, fit and compare once."""
     rng = np.random.default_rng([seed, n])
     labels, one, two = draw(n, rng)
     others, _, elsewhere = draw(n, rng)

@@ -1,11 +1,11 @@
-"""How often 95% intervals hold the truth, and how often the test of perfect calibration rejects.
+"""How often 95% intervals contain the truth, and how often the test of perfect calibration rejects.
 
     python bench/coverage.py [--sizes 300 1000] [--repeats 100]
     python bench/coverage.py --chosen [--sizes 500 3000] [--repeats 100]
 
-Each repeat draws n items from a population with known truth, asks each once as `latent` does, and fits.
-Repeat r uses seed r. The populations are ones that the method was not settled on: a new random one in every
-repeat, a new one whose confidence is narrow, and real models' score files, of which n items are drawn. With
+Each repeat draws n items from a population with known truth, asks each item once with `latent`, and fits.
+Repeat r uses seed r. The method was not developed on these populations: a new random one in every repeat, a
+new one with a narrow confidence, and real models' score files, from which n items are drawn. With
 ``--chosen`` they are six shapes chosen by hand, and three more for the power of the test.
 """
 
@@ -31,12 +31,12 @@ from record import Cell, Table, parser, record, table
 DRAWN = "drawn at random"
 NARROW = "narrow confidence"
 QUANTITIES = ("accuracy", "auroc", "brier", "mean_confidence")
-CURVE_AT = (0.1, 0.25, 0.5, 0.75, 0.9)  # quantiles of the confidence at which the curve's band is looked at
+CURVE_AT = (0.1, 0.25, 0.5, 0.75, 0.9)  # quantiles of the confidence at which the curve's band is checked
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where one repeat takes place: a score file, or a population by its name."""
+    """The input of one repeat; ``source`` is a score file or the name of a population."""
 
     source: Path | str
     n: int
@@ -45,7 +45,7 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """One repeat; ``others`` are the shares of other intervals that hold the truth, NaN if it is unknown."""
+    """One repeat; ``others`` are the shares of other intervals that contain the truth, NaN if unknown."""
 
     truth: float
     ece: Estimate
@@ -54,7 +54,7 @@ class Outcome:
 
 
 def population_of(place: Place) -> Population | Recorded:
-    """The population of a place; the random ones are different for every seed."""
+    """The population of a repeat; the random ones are different for every seed."""
     if isinstance(place.source, Path):
         return Recorded(place.source)
     makers = {DRAWN: drawn, NARROW: narrow}
@@ -65,14 +65,14 @@ def population_of(place: Place) -> Population | Recorded:
 
 @lru_cache
 def truth_of(name: str) -> tuple[float, dict[str, float]]:
-    """What is true of a population chosen by hand."""
+    """The true ECE and other quantities of a population chosen by hand."""
     population = next(one for one in (*CHOSEN, *ALTERNATIVES) if one.name == name)
     calibrated = name == "exactly calibrated"
     return 0.0 if calibrated else population.ece(), population.others()
 
 
 def observe(place: Place) -> Outcome:
-    """Draw, ask, fit."""
+    """Draw, ask and fit once."""
     population = population_of(place)
     if place.source in (DRAWN, NARROW) or isinstance(population, Recorded):
         truth, others = population.ece(), population.others()
@@ -81,7 +81,7 @@ def observe(place: Place) -> Outcome:
     labels, f = population.sample(place.n, np.random.default_rng([place.seed, place.n]))
     fit = simulated_fit(labels, f, seed=place.seed)
     held = {name: float(others[name] in getattr(fit, name)) for name in QUANTITIES}
-    held["curve"] = np.nan  # what a file's curve is at a point, nobody knows
+    held["curve"] = np.nan  # the true curve of a score file is unknown
     if isinstance(population, Population):
         at = np.quantile(f, CURVE_AT)
         band, true = fit.curve_at(at), population.curve(at)
@@ -92,7 +92,7 @@ def observe(place: Place) -> Outcome:
 def study(
     cells: Mapping[str, Sequence[Path | str]], sizes: Sequence[int], repeats: int, processes: int
 ) -> dict[tuple[str, int], list[Outcome]]:
-    """All repeats of each cell at each size; a cell of several files takes them in turn."""
+    """All repeats of each cell at each size; a cell with several files cycles through them."""
     found = {}
     with ProcessPoolExecutor(processes) as pool:
         for n in sizes:
@@ -104,7 +104,7 @@ def study(
 
 
 def ece_table(found: Mapping[tuple[str, int], Sequence[Outcome]]) -> Table:
-    """The interval of the ECE, and the test."""
+    """Coverage of the ECE's interval, and how often the test rejects."""
     rows: list[list[Cell]] = []
     for (name, n), outcomes in found.items():
         ends = [(one.truth, one.ece.low, one.ece.high, float(one.ece), one.pvalue) for one in outcomes]
@@ -128,7 +128,7 @@ def ece_table(found: Mapping[tuple[str, int], Sequence[Outcome]]) -> Table:
 
 
 def others_table(found: Mapping[tuple[str, int], Sequence[Outcome]]) -> Table:
-    """The share of other intervals that hold the truth."""
+    """Coverage of the other intervals."""
     rows: list[list[Cell]] = []
     for (name, n), outcomes in found.items():
         shares = np.mean([[one.others[name] for name in (*QUANTITIES, "curve")] for one in outcomes], axis=0)

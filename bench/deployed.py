@@ -1,11 +1,11 @@
-"""Whether a deployed threshold keeps its promised precision: one half is audited, the other deployed on.
+"""Whether a deployed threshold keeps its promised precision: audited on one half, deployed on the other.
 
     python bench/deployed.py [--repeats 20]
 
 Repeat r splits the items of BoolQ in two at random (seed r). One half is audited over HTTP, one query per
-item, against a server that answers from a real model's recorded logits; a threshold is chosen for a wanted
-precision; the request that deploys it is sent for every item of the other half, which the audit never saw,
-and the answers are counted against the labels.
+item, against a server that answers from a real model's recorded logits. A threshold is chosen for a given
+precision, the request that deploys it is sent for every item of the other half, which the audit never saw,
+and the answers are compared with the labels.
 """
 
 from __future__ import annotations
@@ -41,9 +41,9 @@ CONFIDENCES = (0.95, None)
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """One promise and what became of it: ``right`` of ``decisions`` positive decisions were right.
+    """One promise and its outcome: ``right`` of ``decisions`` positive decisions were right.
 
-    ``expected`` is what share of so many decisions was to be right; ``recall`` is that on the other half.
+    ``expected`` is the promised share of right ones among them; ``recall`` is measured on the other half.
     """
 
     threshold: float
@@ -59,7 +59,7 @@ class Outcome:
 
 
 async def decide(run: bc.Run, items: Sequence[Item], shift: float) -> IntArray:
-    """What the deployed model decides on each item, asked with the request that is printed."""
+    """The decision of the deployed model on each item, with the printed bias."""
     bias = {int(token): value for token, value in deployment(run, shift).logit_bias.items()}
     question = TokenQuestion(run.result.targets, run.settings["offset"])
     answers = np.empty(len(items), np.int64)
@@ -76,7 +76,7 @@ async def decide(run: bc.Run, items: Sequence[Item], shift: float) -> IntArray:
 
 
 def audited(items: Sequence[Item], settings: bc.Settings, folder: Path) -> bc.Run:
-    """The audit of one half."""
+    """Audit one half."""
     path = folder / "items.jsonl"
     with path.open("w") as file:
         for one in items:
@@ -87,11 +87,11 @@ def audited(items: Sequence[Item], settings: bc.Settings, folder: Path) -> bc.Ru
 
 
 def repeat(items: Sequence[Item], settings: bc.Settings, seed: int) -> Iterator[Outcome | None]:
-    """One split, and each kind of promise; ``None`` where none could be made."""
+    """Each kind of promise on one split; ``None`` if no promise could be made."""
     order = np.random.default_rng([seed, 6]).permutation(len(items))
     ours, theirs = ([items[int(k)] for k in half] for half in np.array_split(order, 2))
     with tempfile.TemporaryDirectory() as folder:
-        # few refits: the audit's own intervals are not used here, but those of the fit below
+        # few refits: only the intervals of the fit below are used
         run = audited(ours, settings.replace(seed=seed, resamples=20), Path(folder))
     fit = run.fit()
     labels = np.array([item.label for item in theirs])
@@ -108,7 +108,7 @@ def repeat(items: Sequence[Item], settings: bc.Settings, seed: int) -> Iterator[
 
 
 def row(confidence: float | None, tried: Sequence[Outcome | None]) -> list[Cell]:
-    """One kind of promise."""
+    """The row of one kind of promise."""
     made = [one for one in tried if one is not None]
     wish = "the estimate" if confidence is None else f"{confidence:.0%} sure"
     numbers = [(one.threshold, one.decisions, one.share, one.recall) for one in made]

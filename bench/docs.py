@@ -1,12 +1,12 @@
-"""Puts the tables of bench/results into README.md and docs/.
+"""Put the tables of bench/results into README.md and docs/.
 
     python bench/docs.py            # rewrite what differs
     python bench/docs.py --check    # say what differs, and end with status 1 if anything does
 
 A page shows a table between two comments, ``<!-- bench: NAME.TABLE -->`` and ``<!-- /bench -->``. NAME is a
-file in bench/results, and TABLE may be left out where the file has one table. This script writes what is
-between them: the table, and a line that says how it was made. While there is no such file, it says which
-script makes the table.
+file in bench/results, and TABLE can be left out if the file has one table. This script writes what is between
+them: the table, and a line that says how it was made. If there is no such file, it names the script that
+makes the table.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Block:
 
     @property
     def results(self) -> Path:
-        """The file that its table is in."""
+        """The file with its table."""
         return RESULTS / f"{self.name.partition('.')[0]}.json"
 
 
@@ -58,7 +58,7 @@ def blocks(page: Path) -> Iterator[Block]:
 
 
 def rendered(name: str) -> str:
-    """What belongs into the block of a table."""
+    """The content of the block of a table."""
     file, _, wanted = name.partition(".")
     path = RESULTS / f"{file}.json"
     if not path.is_file():
@@ -75,7 +75,7 @@ def rendered(name: str) -> str:
 
 
 def problems(page: Path) -> Iterator[str]:
-    """What is wrong with a page's blocks, each in a line."""
+    """The problems of a page's blocks, one line each."""
     try:
         for block in blocks(page):
             try:
@@ -103,7 +103,7 @@ def rewrite(page: Path) -> None:
 
 
 def main() -> int:
-    """Write, unless this is a check; then say what is wrong."""
+    """Write the tables, unless this is a check, and print the problems."""
     options = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

@@ -3,9 +3,9 @@
     python bench/embedded.py [--n 1000] [--out runs/embedded]
 
 One query per item with ``latent`` on the built-in questions; the oracle is the same server's own logprobs.
-Interrupted, the same command goes on: scores and audit are kept in the folder. The second table says what the
-hidden probabilities are worth, by level of difficulty: accuracy is that of the answer the model gives, at
-probability 1/2, and of the best threshold there is.
+If interrupted, the same command continues: scores and audit are kept in the folder. The second table shows
+how good the hidden probabilities are, by level of difficulty; the accuracy is that of the model's own answer,
+at probability 1/2, and that of the best threshold.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ from record import Cell, Table, parser, record, table
 
 
 def blindcal(*arguments: str) -> str:
-    """Run a command as a user would; its standard output."""
+    """Run a command as a user would, and return its standard output."""
     command = [sys.executable, "-m", "blindcal", *arguments]
     return subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
 
 
 def audited(folder: Path, n: int, settings: ServerSettings) -> list[Cell]:
-    """Score and audit the questions, and compare."""
+    """Score and audit the questions, and compare the ECE."""
     items, scores, run = folder / "builtin.jsonl", folder / "scores.csv", folder / "run"
     blindcal("items", "builtin", "--n", str(n), "--out", str(items))
     with serve(settings=settings) as served:
@@ -55,7 +55,7 @@ def audited(folder: Path, n: int, settings: ServerSettings) -> list[Cell]:
 
 
 def by_level(path: Path) -> Table:
-    """What the hidden probabilities are worth: a row per level of difficulty."""
+    """How good the hidden probabilities are: a row per level of difficulty."""
     scores = read_scores(path)
     p, labels = np.asarray(scores.p), np.asarray(scores.labels)
     level = np.array([name.split("-")[1] for name in scores.ids])
@@ -67,7 +67,7 @@ def by_level(path: Path) -> Table:
 
 
 def worth(p: FloatArray, labels: IntArray) -> list[float]:
-    """Items, AUROC, accuracy, accuracy at the best threshold, ECE."""
+    """Number of items, AUROC, accuracy, accuracy at the best threshold, ECE."""
     positive = labels == 1
     above = rankdata(p)[positive] - rankdata(p[positive])  # negatives below each positive; ties count half
     thresholds = np.unique(np.quantile(p, np.linspace(0, 1, 201)))

@@ -3,7 +3,7 @@
     python bench/fractional.py [--repeats 10]
 
 Repeat r uses seed r at every K, so that budgets are compared on the same first queries. The last column is
-the error at K = 1.5 less the straight line between K = 1 and K = 2, with its standard error.
+the error at K = 1.5 minus the straight line between K = 1 and K = 2, with its standard error.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def measure(job: tuple[Path, int]) -> list[float]:
 
 
 def bend(errors: FloatArray) -> tuple[float, float]:
-    """By how much the error at K = 1.5 is off the line, and the standard error of that."""
+    """The error at K = 1.5 minus that on the line, and its standard error."""
     off = errors[:, BUDGETS.index(1.5)] - (errors[:, 0] + errors[:, -1]) / 2
     return float(off.mean()), float(off.std(ddof=1) / np.sqrt(off.size)) if off.size > 1 else float("nan")
 

@@ -1,11 +1,11 @@
-"""How often `blindcal check --max-ece` passes a model that it should not, and one that it should.
+"""How often `blindcal check --max-ece` passes models that it should not, and models that it should.
 
     python bench/gate.py [--repeats 100] [--sizes 500 2000]
 
-Each repeat has a population that nobody has looked at: a new random one, or a real model's score file.
-n items are drawn from it and audited with one query each, and the ECE is held to limits: its very own true
-value, where a pass is an error that ``--confidence 0.95`` allows one time in twenty; and that value and some
-more, where a pass is what one hopes for. Repeat r uses seed r.
+Each repeat has a population that the method was not developed on: a new random one, or a real model's score
+file. n items are drawn from it and audited with one query each. The limits are the true ECE, where a pass is
+an error that ``--confidence 0.95`` allows in 5% of audits, and higher values, where a pass is correct.
+Repeat r uses seed r.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from populations import Recorded, drawn
 from record import Cell, parser, record, table
 
 CONFIDENCES = (0.9, 0.95, 0.99)
-ROOM = (0.02, 0.05)  # above the true ECE
+ROOM = (0.02, 0.05)  # of the limit above the true ECE
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where one repeat takes place; without a score file a population is drawn."""
+    """The input of one repeat; without a score file, a population is drawn."""
 
     path: Path | None
     n: int
@@ -39,7 +39,7 @@ class Place:
 
 
 def repeat(place: Place) -> list[float]:
-    """The true ECE, its estimate, and the bound at each confidence, as `blindcal check` has it."""
+    """The true ECE, its estimate, and the bound of `blindcal check` at each confidence."""
     population = drawn(place.seed) if place.path is None else Recorded(place.path)
     labels, f = population.sample(place.n, np.random.default_rng([place.seed, place.n, 3]))
     fit = simulated_fit(labels, f, seed=place.seed)
@@ -48,7 +48,7 @@ def repeat(place: Place) -> list[float]:
 
 
 def row(name: str, n: int, outcomes: Sequence[Sequence[float]]) -> list[Cell]:
-    """Shares of passes: at the truth by the estimate and by each bound, then with room by the 95% bound."""
+    """Shares of passes: at the true ECE by the estimate and each bound, then above it by the 95% bound."""
     truth, estimate, *bounds = np.array(outcomes).T
     errors = [estimate <= truth, *(bound <= truth for bound in bounds)]
     hopes = [bounds[1] <= truth + room for room in ROOM]

@@ -1,4 +1,4 @@
-"""Write docs/commands.md: ``--help`` of every command, as it is now.
+"""Write docs/commands.md: the current ``--help`` of every command.
 
 python bench/help_pages.py            # rewrite it
 python bench/help_pages.py --check    # end with status 1 if it would change
@@ -31,7 +31,7 @@ def main() -> int:
 
 
 def text() -> str:
-    """What belongs on the page."""
+    """The content of the page."""
     parts = [f"- [`{name}`](#{name}): {about}" for name, about in COMMANDS.items()]
     parts += ["", _shown([])]
     for name in COMMANDS:

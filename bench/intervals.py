@@ -1,9 +1,9 @@
-"""How often each interval on the report's page holds what it speaks of.
+"""Coverage of each interval in the report.
 
     python bench/intervals.py [--repeats 100]
 
-A set of recorded or published probabilities is taken for the population. Repeat r draws 3,270 items from it
-with seed r, asks each once, and looks whether each 95% interval of the page holds the population's own value.
+A set of recorded or published probabilities serves as the population. Repeat r draws 3,270 items from it with
+seed r, asks each once, and checks whether each 95% interval of the report contains the population's value.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def population(path: Path) -> tuple[IntArray, FloatArray]:
 
 
 def looked_at(found: Findings, labels: IntArray, p: FloatArray) -> Iterator[tuple[str, Estimate, float]]:
-    """The name of each quantity with an interval, its estimate, and what the population has."""
+    """The name, the estimate and the population value of each quantity with an interval."""
     truth = bc.binned_ece(labels, p)
     yield "ECE", found.ece, float(truth.ece)
     yield "accuracy", found.accuracy, float(((p >= 0.5) == (labels == 1)).mean())
@@ -63,7 +63,7 @@ def looked_at(found: Findings, labels: IntArray, p: FloatArray) -> Iterator[tupl
 
 
 def repeat(job: tuple[Path, int]) -> dict[str, tuple[bool, float]]:
-    """Whether each interval holds the truth, and its width."""
+    """Whether each interval contains the truth, and its width."""
     path, seed = job
     labels, p = population(path)
     drawn = np.random.default_rng(seed).integers(0, labels.size, ITEMS)

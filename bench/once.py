@@ -1,8 +1,8 @@
-"""One sampled answer per item: between which bounds it leaves the ECE, and whether the truth is there.
+"""Bounds on the ECE from one sampled answer per item, and whether they contain the truth.
 
     python bench/once.py [--repeats 20]
 
-On the twelve score sets and the four recorded cells. Repeat r uses seed r.
+Uses the twelve score sets and the four recorded cells. Repeat r uses seed r.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from record import Cell, parser, record, table
 
 
 def bounds(source: Source, seed: int) -> tuple[float, float]:
-    """What one sampled answer per item leaves open."""
+    """The bounds on the ECE from one sampled answer per item."""
     design = make_design("sampling", source.labels, seed=seed)
     answers = ask(design, source.probabilities("pair"), seed=seed)
     found = error_bounds(count_patterns(source.labels, answers), 0.95, source.n)

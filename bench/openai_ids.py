@@ -1,4 +1,4 @@
-"""The table of ``blindcal.endpoints.openai_token_ids``, made anew from OpenAI's published vocabularies.
+"""Make the table of ``blindcal.endpoints.openai_token_ids`` from OpenAI's published vocabularies.
 
 python bench/openai_ids.py
 """
@@ -10,7 +10,7 @@ from blindcal.endpoints.tokens import vocabulary
 
 
 def main() -> None:
-    """Print it, ready to be pasted and formatted."""
+    """Print the table, ready to be pasted and formatted."""
     for spelling in (spelling for word in WORDS for spelling in (word, word.lower(), word.upper())):
         print(f'    "{spelling}": {tuple(_ids(encoding, spelling) for encoding in ENCODINGS)},')
 

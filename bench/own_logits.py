@@ -1,12 +1,12 @@
-"""Make tests/data/smollm2__builtin__logits.csv.gz: a real model's recorded logits of some built-in questions.
+"""Make tests/data/smollm2__builtin__logits.csv.gz: a real model's recorded logits on some built-in questions.
 
     blindcal serve --port 8099 &
     blindcal score builtin --model SmolLM2-135M-Instruct.Q4_1 --base-url http://127.0.0.1:8099/v1 \
       --first 240 --out scores.csv
     python bench/own_logits.py scores.csv
 
-It gives tests a real model's log-odds without any other data. Logprobs are logits whose log-sum-exp is zero;
-what greedy decoding would say is the likeliest recorded token, or none of them where the rest weighs more.
+It gives tests a real model's log-odds without any other data. Logprobs are logits whose log-sum-exp is zero.
+The greedy answer is the likeliest recorded token, or none if all other tokens together are likelier.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import math
 import sys
 from pathlib import Path
 
-_NONE = "2"  # the id of no recorded token
+_NONE = "2"  # an id that no recorded token has
 OUT = Path(__file__).resolve().parents[1] / "tests" / "data" / "smollm2__builtin__logits.csv.gz"
 
 

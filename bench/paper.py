@@ -1,10 +1,10 @@
-"""The paper's printed table, and populations that would print it.
+"""The paper's printed table, and populations fitted to it.
 
-For each of its eight cells a population (three humps of the hidden log-odds, and a curve E[Y|s]) is fitted to
-the printed oracle, sampling and extraction rows: seventeen figures that follow from a population without much
-noise when N is large. Many populations print the same seventeen, and `blind` errs differently on each: its
-error depends on where within a bin the confidence lies. So there are two fits of each cell: one that has not
-seen the printed `blind`, and one that has, within the noise of that figure.
+For each of its eight cells, a population (three humps of the hidden log-odds, and a curve E[Y|s]) is fitted
+to the printed oracle, sampling and extraction rows: seventeen numbers that a population determines with
+little noise if N is large. Many populations give the same seventeen, and the error of `blind` differs between
+them: it depends on where within a bin the confidence lies. So each cell is fitted twice: without the printed
+`blind`, and with it, within the noise of that number.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class Population:
 
     @property
     def blind(self) -> float:
-        """What `blind` tends to on it as N grows."""
+        """The limit of `blind` on it as N grows."""
         return _blind(self.mass, self.curve)
 
     def sample(self, seed: int) -> tuple[IntArray, FloatArray]:
@@ -84,7 +84,7 @@ class Population:
 
 
 def fitted(folder: Path, *, seen_blind: bool) -> list[Population]:
-    """The eight populations; fitting takes a minute, so they are kept in a folder."""
+    """The eight populations; fitting takes a minute, so they are cached in a folder."""
     source = hashlib.sha256(Path(__file__).read_bytes()).hexdigest()[:12]
     kept = folder / f"populations-{source}-{int(seen_blind)}.npy"
     if not kept.exists():
@@ -96,7 +96,7 @@ def fitted(folder: Path, *, seen_blind: bool) -> list[Population]:
 
 
 def printed(number: int) -> FloatArray:
-    """The rows of a cell that are fitted: oracle, sampling K = 1..8, extraction K = 1..8."""
+    """The printed numbers of a cell that are fitted: oracle, sampling K = 1..8, extraction K = 1..8."""
     return np.array([ORACLE[number], *(row[number] for row in (*SAMPLING, *EXTRACTION))])
 
 
@@ -125,7 +125,7 @@ def _made(number: int, at: FloatArray) -> Population:
 
 
 STARTS = 12
-_PRINTED = 0.002  # how closely a printed figure is to be met
+_PRINTED = 0.002  # tolerance of the fit to a printed number
 _BLIND_NOISE = {3270: 0.01, 56168: 0.003}  # about the standard deviation of `blind` at that many items
 _CENTRE = np.array([0, 0, -3, 0, 3, 0.7, 0.7, 0.7, 0, 0.4, 0, 0], float)
 _SCALE = np.array([0.5, 0.5, 1.5, 1, 1.5, 0.3, 0.3, 0.3, 0.5, 0.2, 0.3, 0.3], float)
@@ -141,7 +141,7 @@ def _population(at: FloatArray) -> tuple[FloatArray, FloatArray]:
 
 
 def _rows(mass: FloatArray, curve: FloatArray) -> FloatArray:
-    """What the table would print for a population, but for noise."""
+    """What the table would print for a population, without noise."""
     rows = [_ece(mass, curve, _F)]
     for k in range(1, 9):
         shares = np.arange(k + 1) / k
@@ -159,7 +159,7 @@ def _rows(mass: FloatArray, curve: FloatArray) -> FloatArray:
 
 
 def _blind(mass: FloatArray, curve: FloatArray) -> float:
-    """What `blind` tends to: midpoints stand for the confidence (METHOD 3)."""
+    """The limit of `blind`, which takes the midpoint of a bin for the confidence (METHOD 3)."""
     where = bin_index(_F, BINS)
     middle = (where + 0.5) / BINS
     return float(np.abs(np.bincount(where, mass * (middle - curve), minlength=BINS)).sum())

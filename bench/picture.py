@@ -1,9 +1,9 @@
-"""The pictures in the documentation: a recorded model on BoolQ, audited over real HTTP, beside the truth.
+"""Make the pictures in the documentation: a recorded model on BoolQ, audited over HTTP, with the truth.
 
     python bench/picture.py
 
-Draws docs/images/audit.svg (and a dark one), where rings are the truth that the audit did not see, and takes
-a picture of the report, docs/report.png. Needs Chromium, as the tests of the report do.
+Draws docs/images/audit.svg and a dark version, where rings are the truth that the audit did not see, and
+takes a screenshot of the report, docs/report.png. Needs Chromium, like the tests of the report.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ from blindcal.reproduce import sources
 from record import ROOT, Cell, parser, record, table
 from replayed import served
 
-NAME = "Qwen2.5-Coder-1.5B-Instruct"  # whose logits these are
+NAME = "Qwen2.5-Coder-1.5B-Instruct"  # the recorded model
 TRUE_BINS = 10
-NEAR = (0.87, 0.93)  # around the confidence of 90% that the report's first sentence speaks of
+NEAR = (0.87, 0.93)  # around the confidence of 90% that the report's first sentence quotes
 
 
 def draw(result: bc.AuditResult, labels: IntArray, p: FloatArray, *, dark: bool) -> Figure:
@@ -53,7 +53,7 @@ def draw(result: bc.AuditResult, labels: IntArray, p: FloatArray, *, dark: bool)
 
 
 def photograph(page: Path, out: Path) -> None:
-    """A picture of the top of a page."""
+    """Take a screenshot of the top of a page."""
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=shutil.which("chromium"))
         sheet = browser.new_page(viewport={"width": 1200, "height": 1150})

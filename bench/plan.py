@@ -42,7 +42,7 @@ AUDITS: tuple[tuple[str, float, int], ...] = (
     ("latent", 2, 20000),
     ("temperature", 3, 20000),
 )
-NEAR = 0.15  # by which a forecast half-width may miss the outcome and still be near
+NEAR = 0.15  # largest relative deviation of a half-width that counts as near its forecast
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +74,7 @@ def outcome(job: Job) -> list[float]:
 
 
 def row(job: Job, expected: Forecast, outcomes: FloatArray) -> list[Cell]:
-    """The forecast beside the mean outcome."""
+    """The forecast next to the mean outcome."""
     half, estimate, pvalue = outcomes.T
     ratio = expected_ratio(expected, outcomes)
     chance = half.std(ddof=1) / np.sqrt(half.size) / half.mean()
@@ -94,7 +94,7 @@ def row(job: Job, expected: Forecast, outcomes: FloatArray) -> list[Cell]:
 
 
 def expected_ratio(expected: Forecast, outcomes: FloatArray) -> float:
-    """The forecast half-width over the mean one that was seen."""
+    """The forecast half-width divided by the mean observed one."""
     assert expected.half_width is not None
     return expected.half_width / float(outcomes[:, 0].mean())
 

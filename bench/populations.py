@@ -1,7 +1,7 @@
 """Populations with known truth, for measuring estimators: a distribution of f and a curve E[Y|f].
 
-`CHOSEN` are six shapes chosen by hand, and `ALTERNATIVES` three more. `drawn` and `narrow` make a new one for
-every seed, which nobody has looked at, and `Recorded` takes a real model's scores for the whole population.
+`CHOSEN` are six shapes chosen by hand, and `ALTERNATIVES` three more. `drawn` and `narrow` make a new
+population for every seed, so nothing was tuned on it. `Recorded` uses a real model's scores as a population.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from blindcal.records import FloatArray, IntArray
 
 @dataclass(frozen=True)
 class Population:
-    """Draws of the hidden log-odds s, and the chance of a positive label given f."""
+    """Draws of the hidden log-odds s, and the probability of a positive label given f."""
 
     name: str
     draw: Callable[[np.random.Generator, int], FloatArray]
@@ -32,19 +32,19 @@ class Population:
         return (rng.random(n) < self.curve(f)).astype(np.int64), f
 
     def ece(self, bins: int = 5, n: int = 1_000_000) -> float:
-        """The population's binned ECE, by its mean gap over many draws (no label noise)."""
+        """The population's binned ECE, from the mean gaps over many draws (no label noise)."""
         f = expit(self.draw(np.random.default_rng(12345), n))
         where = np.minimum((f * bins).astype(np.int64), bins - 1)
         return float(np.abs(np.bincount(where, f - self.curve(f), minlength=bins)).sum() / n)
 
     def others(self, n: int = 400_000) -> dict[str, float]:
-        """What else an audit states of the population (no label noise)."""
+        """Other quantities of the population that an audit estimates (no label noise)."""
         f = expit(self.draw(np.random.default_rng(12345), n))
         return _others(f, self.curve(f))
 
 
 def _others(f: FloatArray, up: FloatArray) -> dict[str, float]:
-    """Accuracy, AUROC, Brier score and mean confidence of items that are positive with chance ``up``."""
+    """Accuracy, AUROC, Brier score and mean confidence of items that are positive with probability ``up``."""
     _, where = np.unique(f, return_inverse=True)
     positive, negative = np.bincount(where, up), np.bincount(where, 1 - up)
     below = np.cumsum(negative) - negative / 2
@@ -83,7 +83,7 @@ CHOSEN = (
 )
 
 
-#: With a true calibration error of 0.05, for the power of the test: a slope, an intercept, a wave.
+#: Populations with a true calibration error of 0.05, for the power of the test: slope, intercept, wave.
 ALTERNATIVES = (
     Population("slope", lambda rng, n: 1.5 * rng.standard_normal(n), lambda f: expit(0.693 * logit(f))),
     Population("intercept", lambda rng, n: 1.5 * rng.standard_normal(n), lambda f: expit(logit(f) - 0.322)),
@@ -92,10 +92,10 @@ ALTERNATIVES = (
 
 
 def drawn(seed: int) -> Population:
-    """A population of its own for every seed.
+    """A random population, different for every seed.
 
-    The log-odds are a mixture of one to three normals. The curve is a line in the log-odds with a wave on
-    it, and a share of labels that nothing explains.
+    The log-odds are a mixture of one to three normals. The curve is a line in the log-odds plus a wave, and
+    a share of the labels is random.
     """
     rng = np.random.default_rng([seed, 20261116])
     humps = int(rng.integers(1, 4))
@@ -118,7 +118,7 @@ def drawn(seed: int) -> Population:
 
 
 def narrow(seed: int) -> Population:
-    """A population of its own for every seed, whose confidence hardly varies but may tell a lot."""
+    """A random population, different for every seed, with a narrow but possibly informative confidence."""
     rng = np.random.default_rng([seed, 77])
     centre, spread = 1.5 * rng.standard_normal(), float(np.exp(rng.uniform(np.log(0.1), np.log(0.8))))
     slope, offset = rng.uniform(0, 1.5) / spread, 0.7 * rng.standard_normal()
@@ -142,7 +142,7 @@ class Recorded:
         return scores.labels[picked], scores.p[picked]
 
     def others(self) -> dict[str, float]:
-        """What else an audit states of the population."""
+        """Other quantities of the population that an audit estimates."""
         scores = read_scores(self.path)
         return _others(scores.p, scores.labels.astype(np.float64))
 

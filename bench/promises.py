@@ -1,10 +1,10 @@
-"""How often a promised precision is kept on everything not audited: real models, simulated endpoints.
+"""How often a promised precision is kept on items that were not audited: real models, simulated endpoints.
 
     python bench/promises.py [--repeats 60] [--only gpt]
 
-Repeat r audits a random 1,500 items (seed r) with one query per item and asks for a precision; the rest of
-the set, tens of thousands of items, tells what the chosen threshold really does. bench/deployed.py does the
-same over HTTP, on parts of the sets.
+Repeat r audits 1,500 random items (seed r) with one query per item and chooses a threshold for a precision;
+the rest of the set, tens of thousands of items, shows what the threshold really does. bench/deployed.py does
+the same over HTTP, on a smaller set.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from record import Cell, parser, record, table
 
 AUDITED = 1500
 CONFIDENCES = (0.95, None)
-#: A file under the data's folder, and the precision that is asked for.
+#: A file in the data folder, and the required precision.
 WISHES = {
     "scores/Llama-3.1-70B__mmlu_test.csv.gz": 0.9,
     "scores/Starling-LM-7B-alpha__halueval_dialogue.csv.gz": 0.9,
@@ -40,7 +40,7 @@ WISHES = {
 
 @dataclass(frozen=True, slots=True)
 class Promise:
-    """What a threshold was said to do, and what it does beyond the audit."""
+    """The promised precision of a threshold, and its precision and recall on the other items."""
 
     promised: Estimate
     precision: float
@@ -55,7 +55,7 @@ def population(path: Path) -> tuple[IntArray, FloatArray]:
 
 
 def promises(job: tuple[Path, float, int]) -> list[Promise | None]:
-    """What one audit promises with each confidence; ``None`` where no threshold could be promised."""
+    """What one audit promises at each confidence; ``None`` if it finds no such threshold."""
     path, wanted, seed = job
     labels, p = population(path)
     order = np.random.default_rng([seed, 6]).permutation(labels.size)
@@ -67,7 +67,7 @@ def promises(job: tuple[Path, float, int]) -> list[Promise | None]:
 def deployed(
     fit: bc.LatentFit, wanted: float, confidence: float | None, labels: IntArray, p: FloatArray
 ) -> Promise | None:
-    """The promise, and what became of it on other items."""
+    """The promise, and its outcome on other items."""
     try:
         chosen = fit.choose_threshold(precision=wanted, confidence=confidence)
     except bc.NotIdentifiedError:
@@ -78,7 +78,7 @@ def deployed(
 
 
 def row(name: str, wanted: float, confidence: float | None, tried: Sequence[Promise | None]) -> list[Cell]:
-    """One kind of promise on one set."""
+    """The row of one kind of promise on one set."""
     made = [one for one in tried if one is not None]
     wish = "the estimate" if confidence is None else f"{confidence:.0%} sure"
     means: list[Cell] = [

@@ -1,8 +1,8 @@
-"""Records what a benchmark found, so that the docs show exactly that.
+"""Record what a benchmark found, so that the docs show exactly that.
 
 A benchmark ends with one call of :func:`record`, which prints its tables and writes them to
 ``bench/results/NAME.json``: the numbers in full precision, how to format them, and how they were made.
-``python bench/docs.py`` then puts them into README.md and docs/. Nobody types a number.
+``python bench/docs.py`` then puts them into README.md and docs/. No number is typed by hand.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ _STARTED = time.monotonic()
 class Column:
     """A column's name, and how ``str.format`` writes its cells.
 
-    A cell may hold several numbers; one that holds fewer than the format has fields fills the first of them.
+    A cell may have several numbers; if they are fewer than the fields of the format, the first are filled.
     """
 
     name: str
     format: str = "{}"
 
     def show(self, cell: Cell) -> str:
-        """A cell in words; text stays as it is, and nothing is left empty."""
+        """A cell as text; strings are only escaped, and ``None`` is empty."""
         if cell is None:
             return ""
         if isinstance(cell, str):
@@ -55,7 +55,7 @@ class Column:
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """Columns, and rows of as many cells."""
+    """Columns, and rows with a cell per column."""
 
     columns: tuple[Column, ...]
     rows: tuple[tuple[Cell, ...], ...]
@@ -86,12 +86,12 @@ class Results:
 
     @property
     def script(self) -> Path:
-        """The script that made it."""
+        """The script that made the results."""
         return ROOT / shlex.split(self.command)[1]
 
     @property
     def origin(self) -> str:
-        """How it was made, in one line."""
+        """How the results were made, in one line."""
         parts = {"": self.repeats} if isinstance(self.repeats, int) else self.repeats
         counted = "; ".join(
             f"{name}: {_count(many)}" if name else _count(many) for name, many in parts.items()
@@ -105,12 +105,12 @@ def _count(repeats: int) -> str:
 
 
 def table(names: Mapping[str, str], rows: Sequence[Sequence[Cell]]) -> Table:
-    """A table from its columns' names with their formats, and its rows."""
+    """A table from the names of its columns with their formats, and its rows."""
     return Table(tuple(Column(*each) for each in names.items()), tuple(tuple(row) for row in rows))
 
 
 def parser(doc: str | None) -> argparse.ArgumentParser:
-    """An argument parser that explains a benchmark by its docstring, with the options that all share."""
+    """An argument parser with the docstring of a benchmark and the options that all share."""
     found = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
     found.add_argument("--data", type=Path, default=SHARED, help="folder of the recorded models")
     found.add_argument("--results", type=Path, default=RESULTS, help="folder that the tables are written to")
@@ -126,7 +126,7 @@ def record(
     repeats: int | Mapping[str, int],
     seeds: str = "seeds from 0",
 ) -> Results:
-    """Print the tables, and write them with how they were made to ``folder/NAME.json``."""
+    """Print the tables, and write them and how they were made to ``folder/NAME.json``."""
     found = Results(
         command=_command(sys.argv),
         repeats=repeats,
@@ -146,7 +146,7 @@ def record(
 
 
 def _command(argv: Sequence[str]) -> str:
-    """The command line, without what changes no number."""
+    """The command line, without options that change no number."""
     script, *words = argv
     for option in ("--processes", "--results"):
         if option in words:
@@ -156,7 +156,7 @@ def _command(argv: Sequence[str]) -> str:
 
 
 def read(path: Path) -> Results:
-    """What a file of results holds."""
+    """Read a file of results."""
     content: dict[str, Any] = json.loads(path.read_text())
     tables = {
         name: Table(tuple(Column(**column) for column in one["columns"]), tuple(map(tuple, one["rows"])))

@@ -1,10 +1,10 @@
-"""Recorded models audited over HTTP, beside the same from files, which must agree to the last digit.
+"""Audits of recorded models over HTTP and from files, which must agree to the last digit.
 
     python bench/replayed.py [--only boolq] [--whole boolq] [--budgets 4]
 
 The server answers from a real model's recorded logits as an opaque API would. `latent` audits all of BoolQ
 and of binarised MMLU (by subject) with one query per item, seed 0. For the sets that ``--whole`` names, every
-row of the reproduced table is asked for as well, up to ``--budgets`` queries per item.
+row of the reproduced table is measured as well, up to ``--budgets`` queries per item.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from record import Cell, parser, record, table
 
 @contextmanager
 def served(source: Source, shared: Path) -> Iterator[bc.Settings]:
-    """A recorded model behind HTTP, and how to ask it."""
+    """Serve a recorded model over HTTP, and yield the settings to audit it."""
     data, spoken = str(shared / "data"), None
     if _spoke(source):
         words = (source.targets.positive[0].text, source.targets.negative[0].text)
@@ -55,7 +55,7 @@ def served(source: Source, shared: Path) -> Iterator[bc.Settings]:
 
 
 def _spoke(source: Source) -> bool:
-    """Whether it was recorded of every item what the model says of its confidence."""
+    """Whether a stated confidence was recorded for every item."""
     return source.stated is not None and source.stated.p.size == source.n
 
 

@@ -2,7 +2,8 @@
 
     python bench/rooms.py
 
-Each row of the page's table is a room, from the ground up, with what it imports from; a test compares.
+Each row of the page's table is a room: a top-level module or package. Its last column, which a test checks,
+lists the rooms that it imports from.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
-"""Whether audits over HTTP still find what they found before the refactoring, to the last digit.
+"""Check that audits over HTTP find the same numbers as before the refactoring, to the last digit.
 
     python bench/same_audits.py [--data ../shared] [--only boolq] [--tolerance 0]
 
 The four recorded cells, one query per item, from a replay of the recorded logits: every estimate with its
-interval, a point of each curve, and what was spent, against ``tests/data/audits_before.json``. It lists what
-differs, and ends with status 1 if anything does. Other processors round differently: there the last digits
-may differ, and ``--tolerance 1e-9`` accepts that.
+interval, a point of each curve, and the spend, against ``tests/data/audits_before.json``. It lists the
+differences, and exits with status 1 if there are any. Other processors round differently: the last digits
+may differ there, and ``--tolerance 1e-9`` accepts that.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # more threads add up in another order
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # more threads sum in another order
 
 import blindcal as bc
 from blindcal.reproduce import sources
@@ -32,7 +32,7 @@ RECORDED = ROOT / "tests" / "data" / "audits_before.json"
 
 
 def audited(source: Source, shared: Path) -> dict[str, Any]:
-    """What an audit of a recorded cell finds now, by the names of the file."""
+    """What an audit of a recorded cell finds now, under the names in the file."""
     with served(source, shared) as settings, tempfile.TemporaryDirectory() as out:
         result = bc.audit(source.data, settings.replace(by_field=None), out=out)
     assert result.curve is not None
@@ -54,7 +54,7 @@ def audited(source: Source, shared: Path) -> dict[str, Any]:
 
 
 def differences(name: str, before: Any, now: Any, tolerance: float) -> Iterator[str]:
-    """A line for each number that is another one now; what is new now is not compared."""
+    """A line per number that has changed; numbers that are not in the file are not compared."""
     if isinstance(before, dict):
         for key, value in before.items():
             yield from differences(f"{name}.{key}", value, now[key], tolerance)
@@ -69,7 +69,7 @@ def differences(name: str, before: Any, now: Any, tolerance: float) -> Iterator[
 
 
 def main() -> int:
-    """Print what differs."""
+    """Print the differences."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--data", type=Path, default=ROOT.parent / "shared")
     parser.add_argument("--only", default="", help="Only the cells whose file has this in its name.")

@@ -1,10 +1,10 @@
-"""Whether `simulate` still finds the numbers it found before the refactoring, to the last digit.
+"""Check that `simulate` finds the same numbers as before the refactoring, to the last digit.
 
     python bench/same_numbers.py [--data ../shared/scores] [--smallest 4] [--tolerance 0]
 
 Every method on the twelve score sets, seed 0, two repeats, against ``tests/data/simulate_before.json``. It
-lists what differs, and ends with status 1 if anything does. Other processors round differently: there the
-last digits may differ, and ``--tolerance 1e-9`` accepts that.
+lists the differences, and exits with status 1 if there are any. Other processors round differently: the last
+digits may differ there, and ``--tolerance 1e-9`` accepts that.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
-os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # more threads add up in another order
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # more threads sum in another order
 
 from tqdm import tqdm
 
@@ -72,7 +72,7 @@ def compute(one: Recorded) -> tuple[float, ...]:
 
 
 def differences(one: Recorded, now: tuple[float, ...], tolerance: float) -> Iterator[str]:
-    """A line for each number that is another one now."""
+    """A line per number that has changed."""
     for what, before, after in zip(
         ("oracle", *(f"seed {seed}" for seed in range(len(now) - 1))), one.numbers, now, strict=True
     ):
@@ -81,7 +81,7 @@ def differences(one: Recorded, now: tuple[float, ...], tolerance: float) -> Iter
 
 
 def main() -> int:
-    """Print what differs."""
+    """Print the differences."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--data", type=Path, default=ROOT.parent / "shared" / "scores")
     parser.add_argument("--smallest", type=int, metavar="N", help="Only the N smallest files.")

@@ -1,4 +1,4 @@
-"""Millions of answers in a folder of Parquet shards: counted on Ray, by streaming, and on one machine.
+"""Count millions of answers in a folder of Parquet shards: on Ray, file by file, and in memory.
 
     python bench/shards.py --results bench/results [--answers 10000000] [--shards 20]
 
@@ -17,8 +17,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
 
-os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # small fits; threads only get in their way
-os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # nothing is sent anywhere
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # threads slow small fits down
+os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # send no usage data
 
 import numpy as np
 import pyarrow  # type: ignore[import-untyped]  # ships no types
@@ -35,7 +35,7 @@ T = TypeVar("T")
 
 
 def write_shards(folder: Path, labels: IntArray, answered: AnswerTable, shards: int, *, items: bool) -> None:
-    """Lay the answers out as a pipeline would leave them: many files, narrow types."""
+    """Write the answers as a pipeline would: many files, narrow types."""
     for number, rows in enumerate(np.array_split(np.arange(len(answered)), shards)):
         columns = {
             "label": labels[answered.items[rows]].astype(np.int8),
@@ -48,7 +48,7 @@ def write_shards(folder: Path, labels: IntArray, answered: AnswerTable, shards: 
 
 
 def study(answers: int, shards: int, queries: float, resamples: int) -> dict[str, Any]:
-    """Count three ways, and say how long each took."""
+    """Count in three ways, fit, and time each step."""
     labels, p = generate(round(answers / queries), 0)
     answered = ask(make_design("latent", labels, queries=queries), p)
     rows, several = labels[answered.items], queries > 1
@@ -88,7 +88,7 @@ def study(answers: int, shards: int, queries: float, resamples: int) -> dict[str
 
 
 def main() -> None:
-    """Study each number of queries per item, and record the table if that is wanted."""
+    """Study each number of queries per item, and record the table if ``--results`` is given."""
     options = parser(__doc__)
     options.set_defaults(results=None)
     options.add_argument("--answers", type=int, default=10_000_000)
@@ -97,7 +97,7 @@ def main() -> None:
     options.add_argument("--resamples", type=int, default=1000)
     arguments = options.parse_args()
     ray.init(
-        address="local",  # never another one that happens to run here
+        address="local",  # never a cluster that is already running here
         num_cpus=arguments.processes,
         include_dashboard=False,
         log_to_driver=False,

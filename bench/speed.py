@@ -1,9 +1,9 @@
-"""What one fit with 1,000 refits costs, beside sorting the data 1,000 times and another library's bootstrap.
+"""Time of a fit with 1,000 refits, against sorting the data 1,000 times and another library's bootstrap.
 
     python bench/speed.py [--largest 10000000]
 
-`uncertainty-calibration` needs the probabilities themselves; it is given them, and its own 100 resamples are
-timed and counted ten times. Everything runs on one thread.
+`uncertainty-calibration` needs the probabilities and gets them; the time of its 100 resamples is multiplied
+by ten. Everything runs on one thread.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class FitTimes:
 
 
 def seconds(call: Callable[[], object], times: int = 1) -> float:
-    """Best processor time of one call: a machine is never quiet."""
+    """The shortest processor time of a call, as other load can only add to it."""
     best = np.inf
     for _ in range(times):
         begin = time.process_time()
@@ -60,7 +60,7 @@ def time_fit(n: int) -> FitTimes:
 
 
 def peer(n: int) -> float | None:
-    """Seconds of 1,000 bootstrap resamples of `uncertainty-calibration`, from its own 100."""
+    """Seconds of 1,000 bootstrap resamples of `uncertainty-calibration`, extrapolated from 100."""
     try:
         import calibration
     except ImportError:

@@ -1,4 +1,4 @@
-"""What theory promises of the published estimator: bounds on its bias and variance (METHOD 3)."""
+"""Theoretical bounds on the bias and variance of the published estimator (METHOD 3)."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class BlindBounds:
 
     @property
     def bias(self) -> float:
-        """Sum of the three biases."""
+        """Bound on the bias: the sum of its three parts."""
         return self.statistical + self.trapezoid + self.binning
 
     @property
@@ -29,7 +29,7 @@ class BlindBounds:
 
 
 def blind_bounds(n: int, bins: int, lipschitz: float = 1.0) -> BlindBounds:
-    """Every bound of METHOD 3; ``lipschitz`` is the constant L of E[Y|f]."""
+    """All bounds of METHOD 3; ``lipschitz`` is the constant L of E[Y|f]."""
     return BlindBounds(
         gap_variance=2 * bins / n,
         statistical=float(np.sqrt(2) * bins**1.5 / np.sqrt(n)),

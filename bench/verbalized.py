@@ -1,8 +1,8 @@
-"""How much can be read of what real models say when they are asked for their confidence.
+"""How many answers can be read if real models are asked to state their confidence.
 
     python bench/verbalized.py [--n 40] [--instruction TEXT]
 
-Asks the embedded model ``n`` built-in questions by ``--method verbalized`` over HTTP, and reads recorded
+Asks the embedded model ``n`` built-in questions with ``--method verbalized`` over HTTP, and reads recorded
 answers (``logits/*__verbalized.csv.gz``: id, label, text). About two seconds per question on two cores.
 """
 
@@ -28,7 +28,7 @@ from record import Cell, parser, record, table
 
 
 def read(name: str, labels: Sequence[int], texts: Sequence[str], words: tuple[str, str]) -> list[Cell]:
-    """How many of a model's answers state a confidence, why others do not, and which is stated most often."""
+    """How many answers of a model state a confidence, why others do not, and the one stated most often."""
     found = ConfidenceQuestion(words).stated(texts)
     known = np.isfinite(found.p)
     reasons = ", ".join(f"{why} {count:,}" for why, count in found.reasons.items())
@@ -42,7 +42,7 @@ def read(name: str, labels: Sequence[int], texts: Sequence[str], words: tuple[st
 
 
 def recorded(path: Path) -> list[Cell]:
-    """A recorded set of answers; model and data set are in the file's name."""
+    """The row of a recorded set of answers; model and data set are in the file's name."""
     with gzip.open(path, "rt", newline="") as file:
         rows = list(csv.DictReader(file))
     model, data, *_ = path.name.split("__")
@@ -51,7 +51,7 @@ def recorded(path: Path) -> list[Cell]:
 
 
 def embedded(n: int, instruction: str | None) -> list[Cell]:
-    """The embedded model, asked over HTTP by an audit."""
+    """The row of the embedded model, audited over HTTP."""
     with tempfile.TemporaryDirectory() as name, serve() as served:
         settings = bc.Settings(
             model=served.model,

@@ -1,9 +1,9 @@
-"""Scores with transformers against a bare batched loop: the same numbers, and how fast.
+"""Scoring with transformers against a bare batched loop: differences in the numbers, and speed.
 
     python bench/whitebox.py [--model MODEL] [--items ITEMS] [--n 200] [--dtype float32]
 
 Both sides tokenize, sort by length and run the same batches; the bare loop does nothing else. They take
-turns, and the best of the repeats counts. By default it is the model in the box and the built-in questions.
+turns, and the best of the repeats counts. The defaults are the embedded model and the built-in questions.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ torch: Any = importlib.import_module("torch")
 
 
 def bare_loop(model: HfModel, items: list[Item], targets: Targets) -> FloatArray:
-    """What one would write by hand: pad, run, take the last logits."""
+    """A minimal loop: pad, run, take the last logits."""
     network, tokenizer = model._model, model._tokenizer
     said = [[{"role": m.role, "content": m.content} for m in item.messages] for item in items]
     texts = [tokenizer.apply_chat_template(x, add_generation_prompt=True, tokenize=False) for x in said]
@@ -58,13 +58,13 @@ def bare_loop(model: HfModel, items: list[Item], targets: Targets) -> FloatArray
 
 
 def scored(model: HfModel, items: list[Item], targets: Targets) -> FloatArray:
-    """The product's own way, in the items' order."""
+    """blindcal's scores, in the order of the items."""
     found = {score.id: score.logprobs for batch in model.scores(items, targets) for score in batch}
     return np.array([found[item.id] for item in items])
 
 
 def compare(name: str, model: HfModel, items: list[Item], repeats: int) -> list[Cell]:
-    """One row: how fast both are, and how far their log-odds differ."""
+    """One row: the speed of both, and how much their log-odds differ."""
     targets = asyncio.run(find(model))
     ways = {"bare": bare_loop, "ours": scored}
     found = {key: way(model, items[:64], targets) for key, way in ways.items()}  # warm up

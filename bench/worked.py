@@ -1,11 +1,11 @@
-"""A threshold chosen on the embedded model and deployed on it: is the precision what was promised?
+"""Whether a threshold that is chosen and deployed on the embedded model has the promised precision.
 
     python bench/worked.py [--n 300] [--deployed 160] [--precision 0.5] [--out runs/worked]
 
 Serves SmolLM2-135M with llama.cpp on this machine and asks it whether the writer of a sentence liked a thing.
-Left to itself it answers No to all of them. One part of the questions is audited with `blindcal audit`,
-`blindcal threshold` chooses, and the printed request is sent for every question of the other part.
-Interrupted, the same command goes on with the audit. A few minutes on two cores.
+Without a shift, it always answers No. One part of the questions is audited with `blindcal audit`,
+`blindcal threshold` chooses the threshold, and the printed request is sent for every question of the other
+part. If interrupted, the same command continues the audit. Takes a few minutes on two cores.
 """
 
 from __future__ import annotations
@@ -43,13 +43,13 @@ BAD = (
 
 
 def blindcal(*arguments: str) -> str:
-    """Run a command as a user would; its standard output."""
+    """Run a command as a user would, and return its standard output."""
     command = [sys.executable, "-m", "blindcal", *arguments]
     return subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
 
 
 def questions(n: int) -> list[dict[str, Any]]:
-    """So many of the 900 sentences, in random order; the label is whether the word is a good one."""
+    """``n`` of the 900 sentences, in random order; the label says whether the word is a positive one."""
     rows = [
         {"id": f"{thing} {word}", "thing": thing, "word": word, "label": label}
         for thing in THINGS.split()
@@ -60,7 +60,7 @@ def questions(n: int) -> list[dict[str, Any]]:
 
 
 def ask(body: dict[str, Any], url: str, row: dict[str, Any]) -> bool:
-    """Whether the deployed model says Yes, asked with the printed request."""
+    """Whether the deployed model answers Yes to the printed request."""
     text = body["messages"][0]["content"].format_map(row)
     sent = json.dumps({**body, "messages": [{"role": "user", "content": text}]}).encode()
     request = urllib.request.Request(url, sent, {"Content-Type": "application/json"})

@@ -182,7 +182,7 @@ def test_usual_answer_words_need_no_vocabulary(monkeypatch: pytest.MonkeyPatch) 
     found = asyncio.run(tokens.candidates("Yes", source))
     assert {token.text: token.id for token in found}["Yes"] == 13022
     assert {token.text for token in found} == {"Yes", " Yes", "yes", " yes", "YES", " YES"}
-    with pytest.raises(MissingExtraError, match=r"by heart for Yes, No.*blindcal\[tokenizers\]"):
+    with pytest.raises(MissingExtraError, match=r"only the ids of Yes, No.*blindcal\[tokenizers\]"):
         asyncio.run(tokens.candidates("Maybe", source))
 
 

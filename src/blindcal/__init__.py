@@ -1,7 +1,7 @@
 """How well calibrated is a black-box LLM? One query per item, no logprobs.
 
-Everything a program needs is here: ``audit`` and what comes before and after it, the estimators for answers
-of your own, and the records and errors they use.
+This is the whole public API: ``audit`` and the steps before and after it, the estimators for your own
+answers, and the records and errors they use.
 """
 
 from __future__ import annotations
@@ -100,8 +100,8 @@ __all__ = [
     "write_counts",
 ]
 
-# Everything but errors is imported when it is first asked for: estimating needs no HTTP client, and the
-# command line starts without numpy.
+# Everything but the errors is imported on first use: estimating needs no HTTP client, and the command line
+# starts without numpy.
 _MODULES = {
     "auditing.audit": ("audit", "audit_async"),
     "auditing.batch_sender": ("Polling",),

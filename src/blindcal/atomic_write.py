@@ -1,4 +1,4 @@
-"""Files that are there whole or not at all: written beside their place, and put into it at the end."""
+"""Atomic file writes: a file is written under another name and renamed when it is complete."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 
 @contextmanager
 def atomic_write(path: Path) -> Iterator[Path]:
-    """Where to write what shall be at `path`: a reader sees the old file or the new one, never a half."""
+    """Yield a path to write to, and rename it to `path` at the end; readers never see a partial file."""
     draft = path.with_name(path.name + ".part")
     yield draft
     draft.replace(path)

@@ -1,4 +1,4 @@
-"""How a question is put so that a model states its confidence in words (METHOD 3, verbalized)."""
+"""The prompt that asks a model to state its confidence in words (METHOD 3, verbalized)."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ INSTRUCTION = (
 def ask_confidence(
     messages: tuple[Message, ...], words: tuple[str, str], instruction: str = INSTRUCTION
 ) -> tuple[Message, ...]:
-    """The messages with the instruction on a line of its own at their end.
+    """Append the instruction to the last message, on a line of its own.
 
     A last sentence that asks for one of the two words alone ("Answer Yes or No.", "Reply only with Yes or
-    No.") makes room for it: the two would contradict each other.
+    No.") is removed, because it would contradict the instruction.
     """
     said = instruction.replace("{positive}", words[0]).replace("{negative}", words[1])
     last = messages[-1]

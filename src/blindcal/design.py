@@ -1,8 +1,7 @@
-"""Which (shift, temperature) each item is asked, and when: pure, and reproducible from a seed.
+"""Designs: which item is asked at which shift and temperature, in which round.
 
-A design hands out *rounds*. A round may depend on the answers to the rounds before it, and on
-nothing else: the same seed and the same answers always give the same next round, so an interrupted
-run can be taken up again from its answers alone.
+A design returns *rounds*. A round depends only on the seed and on the answers to earlier rounds, so an
+interrupted run can be continued from its answers alone.
 """
 
 from __future__ import annotations
@@ -23,21 +22,21 @@ from blindcal.estimate.patterns import Patterns, count_patterns
 from blindcal.estimate.truth import bin_edges
 from blindcal.records import AnswerTable, FloatArray, IntArray, Round
 
-#: Temperatures that together tell weak from strong preferences (METHOD 6); no API takes more than 2.
+#: Temperatures that together distinguish weak from strong preferences (METHOD 6); no API accepts more than 2.
 TEMPERATURES = (0.3, 0.6, 1.0, 2.0)
 
-PILOT = 0.25  # share of a one-query design asked evenly, before the rest is asked where it tells more
-LEAST_PILOT = 40  # first queries, below which there is none
-_EVEN = 0.2  # share of the later thresholds that stay evenly spread, against a misleading pilot
-_NEAR_BEST = 0.75  # a follow-up is drawn from thresholds that tell at least this much of what the best would
-_CHUNK = 2048  # patterns looked at together, so that memory stays small
+PILOT = 0.25  # share of the first queries with evenly spread thresholds, before the informative rest
+LEAST_PILOT = 40  # with fewer first queries than this there is no pilot
+_EVEN = 0.2  # share of the later thresholds that stay evenly spread, in case the pilot misleads
+_NEAR_BEST = 0.75  # a follow-up threshold is drawn from those with at least this share of the best gain
+_CHUNK = 2048  # patterns processed together, to limit memory
 
 
 class Design(Protocol):
-    """What to ask next, given everything answered so far; ``None`` when nothing more is to be asked."""
+    """Chooses the next queries, given all answers so far."""
 
     def next_round(self, answered: AnswerTable) -> Round | None:
-        """Return the next batch of queries."""
+        """Return the next round, or ``None`` if the design is complete."""
         ...
 
 
@@ -46,15 +45,15 @@ def _round(items: IntArray, shifts: FloatArray, temperature: float | FloatArray 
 
 
 def _spread(n: int, rng: np.random.Generator) -> FloatArray:
-    """Systematic dither: n places evenly over (0, 1), in random order (METHOD 4.1)."""
+    """Systematic dither: n evenly spaced numbers in (0, 1), in random order (METHOD 4, thresholds)."""
     return (rng.permutation(n) + rng.uniform(1e-9, 1)) / n
 
 
 @dataclass(frozen=True)
 class SampledDesign:
-    """Every item asked the same number of times at given temperatures and no shift, in one round.
+    """Asks every item equally often at the given temperatures, without a shift, in one round.
 
-    A fractional number of queries asks a random part of the items once more.
+    If ``queries`` is a fraction, a random part of the items is asked once more than the others.
     """
 
     n: int
@@ -70,16 +69,16 @@ class SampledDesign:
         rows = round(self.queries * self.n)
         order = rng.permutation(self.n)
         items = np.resize(order, rows)
-        # consecutive passes over the items use different temperatures, so that K of them differ
+        # consecutive passes over the items use different temperatures
         turn = rng.integers(len(self.temperatures), size=self.n)[items] + np.arange(rows) // self.n
         return _round(items, np.zeros(rows), np.array(self.temperatures)[turn % len(self.temperatures)])
 
 
 @dataclass(frozen=True)
 class BlindDesign:
-    """The paper's design: M random subsets, subset m asked threshold t_m; t_1 = 0 is not asked (METHOD 3).
+    """The paper's design: M random subsets, subset m asked at threshold t_m; t_1 = 0 is not asked (METHOD 3).
 
-    With ``members`` only these of the ``n`` items are split.
+    With ``members``, only these of the ``n`` items take part.
     """
 
     n: int
@@ -88,7 +87,7 @@ class BlindDesign:
     members: IntArray | None = None
 
     def thresholds(self) -> FloatArray:
-        """The threshold of each item, 0 for the subset that is not asked; NaN for items that are left out."""
+        """The threshold of each item: 0 for the subset that is not asked, NaN for items left out."""
         members = np.arange(self.n) if self.members is None else self.members
         thresholds = np.full(self.n, np.nan)
         subsets = blind_subsets(members.size, self.bins, np.random.default_rng([self.seed, 2]))
@@ -112,7 +111,7 @@ class ExtractionDesign:
     queries: int
 
     def next_round(self, answered: AnswerTable) -> Round | None:
-        """The middle of what each item's own answers leave of the range."""
+        """Ask each item at the middle of the range that its answers leave."""
         if len(answered) >= self.queries * self.n:
             return None
         low, high = flip_bounds(self.n, answered)
@@ -121,14 +120,14 @@ class ExtractionDesign:
 
 @dataclass(frozen=True)
 class LatentDesign:
-    """Dithered thresholds within label; then, round by round, where an answer is expected to tell most.
+    """Dithered thresholds within each label, then follow-ups where an answer is expected to tell most.
 
-    The first query of each item comes in two rounds: a quarter of the items evenly over (0, 1), the rest
-    with density proportional to the standard deviation of the answer, as Neyman's allocation has it. With
-    ``adaptive`` off all first queries are even and one round holds them: what a batch endpoint needs.
-    Further queries go to the items whose probability is least certain, at thresholds that split what is
-    left (METHOD 5), two rounds for each query an item, and end where no answer could tell anything more.
-    ``pilot`` sets the size of the first round, where it was decided before ``queries`` was.
+    The first queries take two rounds. A quarter of the items is asked at thresholds spread evenly over
+    (0, 1), the rest with a density proportional to the standard deviation of the answer (Neyman allocation).
+    Without ``adaptive``, as batches need it, all first queries are spread evenly in one round. Further
+    queries go to the items whose probability is least certain, at thresholds that split the remaining range
+    (METHOD 5), in two rounds per query per item. The design ends early if no answer could tell anything more.
+    ``pilot`` sets the size of the first round if it was decided before ``queries``.
     """
 
     labels: IntArray
@@ -139,7 +138,7 @@ class LatentDesign:
 
     @cached_property
     def sizes(self) -> tuple[int, ...]:
-        """Queries of each round."""
+        """Number of queries in each round."""
         n = self.labels.size
         total = max(1, round(self.queries * n))
         first = min(n, total)
@@ -149,14 +148,14 @@ class LatentDesign:
         left = total - first
         half = max(1, round(n / 2))
         while left > 0:
-            # through batches a round may take a day: none for the odd one out
+            # a batch may take a day: no extra round for a single leftover query
             last = not self.adaptive and left <= half + 1
             sizes.append(left if last else min(left, half))
             left -= sizes[-1]
         return tuple(size for size in sizes if size)
 
     def next_round(self, answered: AnswerTable) -> Round | None:
-        """The next pilot, dithered or follow-up round."""
+        """Return the next pilot, dithered or follow-up round."""
         ends = np.cumsum(self.sizes)
         index = int(np.searchsorted(ends, len(answered), side="right"))
         if index == ends.size:
@@ -174,7 +173,7 @@ class LatentDesign:
         return _round(order, -EDGES_S[edge_of_threshold(thresholds)])
 
     def _order(self) -> IntArray:
-        """Items in random order, such that every stretch holds both labels in their proportions."""
+        """Items in random order, with both labels in their proportions in every stretch."""
         rng = np.random.default_rng([self.seed, 4])
         place = np.empty(self.labels.size)
         for y in (0, 1):
@@ -183,7 +182,7 @@ class LatentDesign:
         return np.argsort(place, kind="stable")
 
     def _informative(self, answered: AnswerTable) -> list[FloatArray]:
-        """Density of thresholds over the cells for each label, after the pilot."""
+        """Density of thresholds over the cells for each label, from the answers to the pilot."""
         asked = np.unique(answered.items)
         place = np.searchsorted(asked, answered.items)
         patterns = count_patterns(self.labels[asked], replace(answered, items=place))
@@ -194,7 +193,7 @@ class LatentDesign:
         split = best_splits(patterns, working_table(patterns))
         if not (split.gain > 0).any():
             return None
-        gain = split.gain[patterns.of_item] * rng.uniform(0.999, 1.0, self.labels.size)  # ties fall at random
+        gain = split.gain[patterns.of_item] * rng.uniform(0.999, 1.0, self.labels.size)  # random ties
         chosen = np.argsort(-gain, kind="stable")[:size]
         pattern = patterns.of_item[chosen]
         low, high = split.low[pattern], split.high[pattern]
@@ -204,16 +203,16 @@ class LatentDesign:
 
 @dataclass(frozen=True)
 class StagedDesign:
-    """A part of the items after another, each with a design of its own; a later part waits for the earlier.
+    """Stages of items, each with its own design; a stage starts when the earlier ones are complete.
 
-    ``members`` are the item numbers of each part, in order; its design counts them from 0.
+    ``members`` are the sorted item numbers of each stage; its design numbers them from 0.
     """
 
     members: tuple[IntArray, ...]
     designs: tuple[Design, ...]
 
     def next_round(self, answered: AnswerTable) -> Round | None:
-        """The next round of the first part that has one."""
+        """Return the next round of the first incomplete stage."""
         for members, own in zip(self.members, self.designs, strict=True):
             mine = answered.of(members)
             asked = own.next_round(replace(mine, items=np.searchsorted(members, mine.items)))
@@ -223,9 +222,9 @@ class StagedDesign:
 
 
 def threshold_densities(table: FloatArray) -> list[FloatArray]:
-    """Where first queries tell most of a joint table: a density of thresholds over the cells for each label.
+    """The most informative thresholds for a joint table, as a density over the cells for each label.
 
-    Proportional to the standard deviation of the answer (Neyman's allocation), and a part of it even.
+    It is proportional to the standard deviation of the answer (Neyman allocation), mixed with an even part.
     """
     width = np.diff(EDGES_P)
     densities = []
@@ -238,13 +237,13 @@ def threshold_densities(table: FloatArray) -> list[FloatArray]:
 
 
 def _quantiles(density: FloatArray, u: FloatArray) -> FloatArray:
-    """Probabilities at the quantiles ``u`` of a density given per cell."""
+    """Probabilities at the quantiles ``u`` of a density over the cells."""
     return np.interp(u, np.concatenate([[0.0], np.cumsum(density) / density.sum()]), EDGES_P)
 
 
 @dataclass(frozen=True)
 class Splits:
-    """For each pattern: the range of edges worth asking next, and the variance of f an answer removes."""
+    """For each pattern, the edges worth asking next and the variance of f that the best one explains."""
 
     low: IntArray
     high: IntArray
@@ -252,7 +251,7 @@ class Splits:
 
 
 def best_splits(patterns: Patterns, table: FloatArray) -> Splits:
-    """How much of the variance of f within each pattern a threshold at each edge would explain."""
+    """Find the edges whose answers would explain most of the variance of f within each pattern."""
     size = len(patterns)
     low, high, gain = np.empty(size, np.int64), np.empty(size, np.int64), np.empty(size)
     inner = np.arange(1, CELLS)
@@ -281,9 +280,9 @@ def answer_design(
     answered: AnswerTable | None = None,
     enough: float = np.inf,
 ) -> AnswerTable:
-    """Run a design to its end: ``answer`` is given each round and the number of its first query.
+    """Run a design to its end; ``answer`` gets each round and the number of its first query.
 
-    It goes on from what is ``answered``, and begins no round once there are ``enough`` answers.
+    It continues from ``answered`` and starts no further round after ``enough`` answers.
     """
     answered = AnswerTable.empty() if answered is None else answered
     while len(answered) < enough and (asked := design.next_round(answered)) is not None:

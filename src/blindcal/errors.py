@@ -1,16 +1,16 @@
 """Every error blindcal raises on purpose.
 
 BlindcalError
-├── InputError            an argument, a file or a field that breaks a stated rule (also a ValueError)
-├── NotIdentifiedError    the data cannot answer the question that was asked of them
-├── ConfigError           a command or a run whose settings do not fit together
+├── InputError            an argument, a file or a field breaks a stated rule (also a ValueError)
+├── NotIdentifiedError    the data cannot answer the question
+├── ConfigError           the settings of a command or a run do not fit together
 ├── EndpointError         the endpoint cannot be used as it is
 │   ├── RetryableError    may succeed if asked again later: 429, 5xx, a reset, a time-out
 │   ├── FatalError        will fail for every item: wrong key, model or address
-│   ├── ReplyError        one reply that is not what the protocol promises
-│   ├── NoSenseError      many replies, and none of them is one of the answers
-│   └── UnfitError        the wanted method would not measure anything here, as its probe or answers show
-├── PendingError          nothing is wrong: a provider's batches are not finished yet
+│   ├── ReplyError        one reply does not follow the protocol
+│   ├── NoSenseError      many replies, and none of them is an answer word
+│   └── UnfitError        the probe or the answers show that the method cannot measure anything here
+├── PendingError          nothing is wrong: the provider's batches are not finished yet
 ├── StoreError            a run file that is missing, foreign, of another version, or in use
 └── MissingExtraError     a feature whose optional dependency is not installed
 """
@@ -22,17 +22,16 @@ from typing import Any, Self
 
 
 def python_option(name: str, value: object) -> str:
-    """An option as Python code gives it, such as ``force=True``; an ellipsis stands for any value."""
+    """An option as written in Python, such as ``force=True``; an ellipsis stands for any value."""
     return f"{name}=..." if value is ... else f"{name}={value!r}"
 
 
 class BlindcalError(Exception):
-    """Base of all errors that blindcal raises on purpose.
+    """Base class of all errors that blindcal raises on purpose.
 
-    ``remedy`` says what would help. The message and the remedy speak of options as ``{name}``, and
-    ``options`` holds their values, an ellipsis where the value is the user's to choose. So whoever shows the
-    error can put them as its reader would give them: ``force=True`` in Python, which is what ``str`` does,
-    ``--force`` on the command line.
+    ``remedy`` says what would help. The message and the remedy refer to options as ``{name}``, and
+    ``options`` holds their values, an ellipsis if the user chooses the value. This lets each interface show
+    options in its own form: ``force=True`` in Python (the form of ``str``), ``--force`` on the command line.
     """
 
     def __init__(
@@ -44,14 +43,14 @@ class BlindcalError(Exception):
         self.options = dict(options or {})
 
     def render(self, option: Callable[[str, object], str]) -> str:
-        """The whole text, with options put as ``option`` puts them."""
+        """The whole text, with each option formatted by ``option``."""
         text = f"{self.message}: {self.remedy}" if self.remedy else self.message
         for name, value in self.options.items():
             text = text.replace(f"{{{name}}}", option(name, value))
         return text
 
     def prefixed(self, where: str) -> Self:
-        """The same error, with where it came up before its message."""
+        """The same error with ``where`` it occurred in front of its message."""
         return type(self)(f"{where}{self.message}", remedy=self.remedy, options=self.options)
 
     def __str__(self) -> str:
@@ -63,7 +62,7 @@ class InputError(BlindcalError, ValueError):
 
 
 class NotIdentifiedError(BlindcalError):
-    """The data cannot answer the question: one class only, no answers, nothing asked."""
+    """The data cannot answer the question: only one class, no answers, or nothing asked."""
 
 
 class ConfigError(BlindcalError):
@@ -75,7 +74,7 @@ class EndpointError(BlindcalError):
 
 
 class RetryableError(EndpointError):
-    """May succeed if asked again; ``retry_after`` is the server's own word on when, in seconds."""
+    """May succeed if asked again; ``retry_after`` is the wait in seconds that the server asks for."""
 
     def __init__(
         self, message: str, *, retry_after: float | None = None, throttled: bool = False, **told: Any
@@ -90,15 +89,15 @@ class FatalError(EndpointError):
 
 
 class ReplyError(EndpointError):
-    """One reply that is not what the protocol promises."""
+    """One reply does not follow the protocol."""
 
 
 class NoSenseError(EndpointError):
-    """Many replies, and none of them is one of the answers."""
+    """Many replies, and none of them is an answer word."""
 
 
 class UnfitError(EndpointError):
-    """The endpoint does not do what the wanted method rests on, as its probe or its answers show."""
+    """The endpoint does not do what the method relies on, as its probe or its answers show."""
 
 
 class PendingError(BlindcalError):

@@ -1,8 +1,8 @@
-"""The one registry of methods, and the one way from a method's answers to everything a result shows.
+"""The registry of methods, and the path from a method's answers to the findings of a result.
 
-A method is a design (which query each item is asked), the estimator that reads its answers, what it needs of
-an endpoint, and the budgets that tables and plans weigh. Adding a method means adding one entry to `METHODS`:
-audits, simulations, reproductions, merges and plans all make their designs and their estimates here.
+A method consists of a design (which queries each item gets), an estimator, what both need of the endpoint,
+and the budgets that tables and plans compare. To add a method, add one entry to `METHODS`: audits,
+simulations, reproductions, merges and plans all make their designs and estimates here.
 """
 
 from __future__ import annotations
@@ -33,19 +33,19 @@ from blindcal.estimate.uncertainty import heterogeneity_pvalue
 from blindcal.records import INVALID, AnswerTable, EstimatorName, FloatArray, IntArray, Semantics
 
 FEW_ITEMS = 100
-"""Items, below which estimates come with a warning."""
+"""Estimates from fewer items than this come with a warning."""
 FEW_OF_A_LABEL = 10
 UNNAMED = "(none)"
-"""The name of the part that items without one belong to."""
-_PART_RESAMPLES = 300  # refits behind each part's intervals: many parts must not take forever
+"""The part of items that have no value in the field of `--by`."""
+_PART_RESAMPLES = 300  # refits for each part's intervals: limits the time that many parts take
 
 ESTIMATOR_CHOICES = ("own", "latent")
-"""How answers may be read: by the method's own estimator, or by the likelihood that takes any answers."""
+"""How answers can be read: by the method's own estimator, or by the likelihood of `latent`."""
 
 
 @dataclass(frozen=True, slots=True)
 class DesignSpec:
-    """What a method's design is made for; ``members`` are the items that take part, ``None`` for all."""
+    """The inputs of a design; ``members`` are the items that take part, ``None`` for all."""
 
     labels: IntArray
     queries: float
@@ -63,21 +63,21 @@ class Method:
     Attributes
     ----------
     estimator : str
-        The estimator that reads its answers, by name.
+        The name of the estimator that reads its answers.
     queries : float
         The usual mean number of queries per item.
     answers : str
-        What is asked for, in words; "K" stands for the number of queries per item.
+        A description of the answers; "K" stands for the number of queries per item.
     design : callable
-        Makes its design.
+        Makes the design.
     biased : bool
         Whether ``logit_bias`` is sent.
     sampled : bool
         Whether answers are drawn at T > 0.
     budgets : tuple of int
-        Queries per item that the reproduced table has a row for.
+        Queries per item that have a row in the table of ``blindcal reproduce``.
     plan_budgets : tuple of float
-        Queries per item that a plan weighs against each other; empty for what cannot be planned.
+        Queries per item that a plan compares; empty if the method cannot be planned.
     """
 
     estimator: EstimatorName
@@ -91,23 +91,23 @@ class Method:
 
     @property
     def fitted(self) -> bool:
-        """Whether its answers are read by a fit, with a curve, operating points and intervals."""
+        """Whether its estimator is a fit, which gives a curve, operating points and intervals."""
         return self.estimator == "latent"
 
     @property
     def simulable(self) -> bool:
-        """Whether its answers follow from probabilities; what a model would say in words does not."""
+        """Whether its answers follow from probabilities, unlike a confidence stated in words."""
         return self.estimator != "stated"
 
     def semantics(self, targets: Semantics) -> str:
-        """What is measured where the tokens are chosen under ``targets`` (METHOD 1)."""
+        """The semantics that is measured if the tokens are chosen by ``targets`` (METHOD 1)."""
         if self.estimator == "stated":
             return "stated"
-        # A drawn answer follows the summed probability of all spellings that can be said.
+        # A sampled answer follows the summed probability of all possible spellings.
         return "sum" if not self.biased or (self.sampled and targets == "max") else targets
 
 
-#: Every method by its name. This is the one place that lists them.
+#: All methods by name.
 METHODS: Mapping[str, Method] = {
     "latent": Method(
         "latent",
@@ -164,17 +164,17 @@ SIMULABLE = tuple(name for name, method in METHODS.items() if method.simulable)
 
 
 def method_of(name: str) -> Method:
-    """The method of a name."""
+    """The method with this name."""
     if name not in METHODS:
         raise InputError(f"method: must be one of {', '.join(METHODS)}, got {name!r}")
     return METHODS[name]
 
 
 def estimator_of(method: str, estimator: str = "own") -> EstimatorName:
-    """The name of the estimator that reads a method's answers; ``latent`` can read those of most others.
+    """The name of the estimator that reads a method's answers; ``latent`` can read most other methods' too.
 
-    Threshold and sampled answers are all readings of the hidden log-odds (METHOD 2), so one likelihood
-    takes them, whoever designed the queries. What is stated in words is no such reading.
+    Threshold and sampled answers of any design are readings of the hidden log-odds (METHOD 2), so one
+    likelihood fits them all. A confidence stated in words is not such a reading.
     """
     own = method_of(method).estimator
     if estimator not in ESTIMATOR_CHOICES:
@@ -200,7 +200,7 @@ def make_design(
     stages: Sequence[IntArray] | None = None,
     pilot: int | None = None,
 ) -> Design:
-    """The design of a method by name.
+    """Make the design of a method.
 
     Parameters
     ----------
@@ -208,17 +208,18 @@ def make_design(
         One of `METHODS`.
     labels : array_like of 0/1
     queries : float
-        Mean queries per item. ``blind`` always asks 1 - 1/bins, ``extraction`` a whole number,
+        Mean queries per item. ``blind`` always asks 1 - 1/bins, ``extraction`` a whole number and
         ``verbalized`` one.
     bins : int
-        Subsets of ``blind``; the other designs do not depend on it.
+        Number of subsets of ``blind``; the other designs do not depend on it.
     seed : int
     adaptive : bool
-        Let later rounds of ``latent`` depend on earlier answers; off, one query per item is one round.
+        Whether ``latent`` starts with a pilot; if not, the first queries of all items are one round.
     stages : sequence of arrays, optional
-        Only these items, sorted, one stage after the other, each as if it were alone.
+        Sorted item numbers of each stage. Only these items are asked, stage by stage, each stage with its own
+        design.
     pilot : int, optional
-        Items of the first round of ``latent``.
+        Number of items in the first round of ``latent``.
     """
     y = labels_array(labels)
     if not (np.isfinite(queries) and queries > 0):
@@ -240,14 +241,14 @@ def make_design(
 
 
 def count_queries(method: str, n: int, queries: float, bins: int) -> int:
-    """How many queries the design of a method asks of ``n`` items, if nothing stops it."""
+    """How many queries the design of a method asks for ``n`` items, if no limit stops it."""
     if method == "blind":  # one subset needs no query
         return n - len(range(0, n, bins))
     return max(1, round(queries * n))
 
 
 def whole_queries(queries: float) -> int:
-    """The queries per item of ``extraction``."""
+    """The queries per item of ``extraction``, which must be a whole number."""
     if queries != int(queries):
         raise InputError(f"queries: extraction asks a whole number of queries per item, got {queries!r}")
     return int(queries)
@@ -264,11 +265,11 @@ def _once(queries: float) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """Answers, and how they are to be read: what `estimate` takes, in one record.
+    """Answers and how to read them: the input of `estimate`.
 
-    ``labels``, ``groups`` and ``parts`` are per item; ``parts`` names what the result is broken down by.
-    ``members`` are the items that take part, ``None`` for all. ``jitter`` is the endpoint's own noise on the
-    log-odds. With ``resamples=0`` there are no intervals.
+    ``labels``, ``groups`` and ``parts`` have one entry per item; ``parts`` names each item's part in a
+    breakdown. ``members`` are the items that take part, ``None`` for all. ``jitter`` is the endpoint's noise
+    on the log-odds. With ``resamples=0`` there are no intervals.
     """
 
     method: str
@@ -291,10 +292,10 @@ class Evidence:
 
 
 def estimate(evidence: Evidence, *, brief: bool = False) -> Findings:
-    """Estimate everything that a method's answers tell, each part on its own where there are any.
+    """Estimate everything that a method's answers allow, also for each part if there are parts.
 
-    ``brief`` leaves out curves, operating points, tests and parts. Without a single valid answer there is
-    nothing to rest on, and every quantity is ``None``.
+    ``brief`` leaves out curves, operating points, tests and parts. If no answer is valid, every quantity is
+    ``None``.
     """
     found = _read(evidence, brief).findings
     if brief or evidence.parts is None:
@@ -305,7 +306,7 @@ def estimate(evidence: Evidence, *, brief: bool = False) -> Findings:
 
 @dataclass(frozen=True, slots=True)
 class _Reading:
-    """Findings, and the signed gaps below and above 1/2 with their covariance, which compare parts."""
+    """Findings, and the signed gaps below and above 1/2 with their covariance, for comparing parts."""
 
     findings: Findings
     half_gaps: tuple[FloatArray, FloatArray] | None = None
@@ -320,11 +321,11 @@ def _read(evidence: Evidence, brief: bool, chosen: IntArray | None = None) -> _R
 
 
 def _by_part(evidence: Evidence, names: Sequence[str | None]) -> tuple[tuple[Part, ...], float | None]:
-    """The estimates for every part, and the p-value of "all parts are miscalibrated alike".
+    """The estimates for each part, and the p-value of "all parts are equally miscalibrated".
 
     Each part is estimated from its own answers alone. The test compares the signed gaps below and above 1/2
-    between the parts that are not few; it is ``None`` with fewer than two of these, and where the method does
-    not know its own noise.
+    of all parts with enough items. The p-value is ``None`` for fewer than two such parts, and if the method
+    does not estimate its own noise.
     """
     found, compared = [], []
     of_item = np.array([UNNAMED if name is None else name for name in names], dtype=object)
@@ -362,7 +363,7 @@ def _read_latent(evidence: Evidence, brief: bool) -> _Reading:
 
 
 def _read_blind(evidence: Evidence, brief: bool) -> _Reading:  # noqa: ARG001 - it has nothing to leave out
-    """Those asked so far, and those that are not to be asked: their indicator is 1."""
+    """Estimate from the items asked so far and the subset that needs no query (its indicator is 1)."""
     design, asked = evidence.design, evidence.answers
     assert isinstance(design, BlindDesign)
     thresholds = design.thresholds()
@@ -379,9 +380,9 @@ def _read_blind(evidence: Evidence, brief: bool) -> _Reading:  # noqa: ARG001 - 
 def _at_face_value(
     probabilities: Callable[[int, AnswerTable], FloatArray], *, deployable: bool = True
 ) -> Callable[[Evidence, bool], _Reading]:
-    """What reads answers as probabilities; no shift deploys a threshold on those that are stated in words."""
+    """Make a reader that takes answers for probabilities; no shift can deploy a threshold on stated ones."""
 
-    def read(evidence: Evidence, brief: bool) -> _Reading:  # noqa: ARG001 - all of it costs nothing
+    def read(evidence: Evidence, brief: bool) -> _Reading:  # noqa: ARG001 - nothing here is slow
         asked = np.unique(evidence.answers.items)
         labels, p = evidence.labels[asked], probabilities(evidence.labels.size, evidence.answers)[asked]
         found = findings_at_face_value(labels, p, evidence.bins)
@@ -394,7 +395,7 @@ def _at_face_value(
 
 @dataclass(frozen=True, slots=True)
 class _Reader:
-    """How an estimator reads answers, and what that is worth in words."""
+    """How an estimator reads answers, and a description of what it gives."""
 
     read: Callable[[Evidence, bool], _Reading]
     words: str
@@ -430,9 +431,9 @@ _QUANTITIES = {
 
 
 def measures(method: str, semantics: str, estimator: EstimatorName, queries: float) -> str:
-    """What the estimates of an audit are about, what they rest on, and what they cannot tell."""
+    """A sentence on what an audit measures, from which answers, and what its estimator cannot give."""
     answers = METHODS[method].answers
-    # The list of methods says K; of a run it is known.
+    # The descriptions say K; for a run the number is known.
     answers = re.sub(r"^K ((?:\w+ )?)answers", r"one \1answer", answers) if queries == 1 else answers
     answers = re.sub(r"^K ", f"{queries:.3g} ", answers)
     return f"{_QUANTITIES[semantics]}; from {answers}; {_READERS[estimator].words}"

@@ -16,7 +16,7 @@ SHOWN = (
 
 
 def register() -> None:
-    """Register the classes of `SHOWN` for HTML; does nothing outside IPython."""
+    """Register the HTML display of the classes in `SHOWN`; does nothing outside IPython."""
     get_ipython = getattr(sys.modules.get("IPython"), "get_ipython", None)
     shell = None if get_ipython is None else get_ipython()
     formatter = getattr(shell, "display_formatter", None)
@@ -27,6 +27,6 @@ def register() -> None:
 
 
 def _html(found: object) -> str:
-    from blindcal.report.notebook import html  # brings in matplotlib
+    from blindcal.report.notebook import html  # imports matplotlib
 
     return html(found)

@@ -1,4 +1,4 @@
-"""The Pareto front: what nothing else beats at no higher cost."""
+"""The Pareto front: the points that no other point beats at the same or a lower cost."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ T = TypeVar("T")
 def pareto_front(
     points: Iterable[T], *, cost: Callable[[T], float], error: Callable[[T], float]
 ) -> tuple[T, ...]:
-    """The points with a smaller error than every other of the same or a lower cost, cheapest first.
+    """The points with a smaller error than every other point of the same or a lower cost, cheapest first.
 
     Examples
     --------

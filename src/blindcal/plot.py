@@ -31,7 +31,7 @@ style = figure_style
 
 
 Drawable: TypeAlias = Findings | Run | LatentFit | BlindResult
-#: What each figure is drawn from: the attribute, and its name in words.
+#: The attribute that each figure is drawn from, and its name in words.
 _NEEDS = {
     "calibration_curve": ("bins", "bins"),
     "reliability": ("curve", "reliability curve"),
@@ -46,7 +46,7 @@ def calibration_curve(found: Drawable, ax: Axes | None = None) -> Axes:
     """The Blind Calibration Curve: signed gaps with intervals, whose lengths add up to the ECE."""
     source = _source(found, "calibration_curve")
     ece = None
-    with suppress(NotIdentifiedError):  # a gap is unknown: its bar is a question mark, and so is their sum
+    with suppress(NotIdentifiedError):  # if a gap is unknown, so is the ECE
         ece = source.ece
     return plots.plot_calibration_curve(source.bins, ax, ece=ece)
 
@@ -84,12 +84,12 @@ def parts(found: Drawable, ax: Axes | None = None) -> Axes:
 
 
 def svg(drawn: Axes | Figure, title: str = "") -> str:
-    """A figure as an SVG element to put into a page; ``title`` is read out by screen readers."""
+    """A figure as an SVG element to embed in a page; ``title`` is read out by screen readers."""
     return svg_element(drawn if isinstance(drawn, Figure) else root_figure(drawn), title)
 
 
 def _source(found: object, figure: str) -> Any:
-    """What a figure is drawn from: a run's result, or ``found`` itself."""
+    """The object to draw from: a run's result, or ``found`` itself."""
     source = found.result if isinstance(found, Run) else found
     available = _available(source)
     if figure in available:
@@ -102,7 +102,7 @@ def _source(found: object, figure: str) -> Any:
 
 
 def _available(source: object) -> list[str]:
-    """The functions that can draw it; a fit is not asked to estimate anything for that."""
+    """The figures that can be drawn from it; this does not make a fit estimate anything."""
     if not isinstance(source, Findings):
         return [figure for figure, (name, _) in _NEEDS.items() if hasattr(type(source), name)]
     filled = [figure for figure, (name, _) in _NEEDS.items() if getattr(source, name)]

@@ -1,4 +1,4 @@
-"""Progress bars: ``ProgressBar`` shows a run, in a terminal or a notebook, and ``count_bar`` a count."""
+"""Progress bars: ``ProgressBar`` for a run, in a terminal or a notebook, and ``count_bar`` for a count."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class ProgressBar:
         self._probing = False
 
     def __call__(self, progress: Progress) -> None:
-        """Show how far a run is; the probe has a bar of its own, which disappears when it is over."""
+        """Show the progress of a run; the probe has its own bar, which disappears at its end."""
         if progress.probing != self._probing:
             self.close()
         if self._bar is None:
@@ -48,20 +48,20 @@ class ProgressBar:
             shown["cost"] = f"${progress.cost:.4f}"
         bar.total = progress.total
         bar.set_postfix(shown, refresh=False)
-        if progress.done == bar.n:  # nothing new, but the clock goes on
+        if progress.done == bar.n:  # nothing new, but the elapsed time changes
             bar.refresh()
         bar.update(progress.done - bar.n)
         if progress.done >= progress.total:
-            bar.refresh()  # tqdm may skip an update that comes too soon, and no other follows
+            bar.refresh()  # tqdm may skip an update that comes too soon, and this is the last one
 
     def close(self) -> None:
-        """Leave the last state on the screen."""
+        """Close the bar and leave its last state on the screen."""
         if self._bar is not None:
             self._bar.close()
             self._bar = None
 
     def wrap_print(self, print_line: Callable[[str], None]) -> Callable[[str], None]:
-        """``print_line`` for while the bar is shown: it removes an unfinished bar, which is drawn again."""
+        """``print_line`` for use while a bar is shown: it removes an unfinished bar until the next update."""
 
         def wrapped(text: str) -> None:
             if self._bar is not None:
@@ -80,7 +80,7 @@ class ProgressBar:
 
 @contextmanager
 def count_bar(**options: Any) -> Iterator[Callable[[int, int], None]]:
-    """A bar that is told how much is done, and of how much; options are passed on to tqdm."""
+    """A bar to call with the number done and the total; options are passed on to tqdm."""
     with tqdm(leave=False, **options) as bar:
 
         def show(done: int, total: int) -> None:
@@ -93,8 +93,8 @@ def count_bar(**options: Any) -> Iterator[Callable[[int, int], None]]:
 
 
 def _tqdm() -> type[Any]:
-    """A notebook's bar in a notebook that can show one, a line of text anywhere else."""
+    """The tqdm class: a widget in a notebook that can show one, otherwise a line of text."""
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", TqdmWarning)  # a notebook without ipywidgets has the line of text
+        warnings.simplefilter("ignore", TqdmWarning)  # a notebook without ipywidgets gets the text
         from tqdm import auto
     return auto.tqdm

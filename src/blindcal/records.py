@@ -1,7 +1,7 @@
 """The frozen records that modules pass to each other.
 
 A *query* asks one item with a shift ``b`` on the positive answer and a temperature ``T`` (METHOD 2);
-its answer is positive, negative or invalid. Queries travel in columns, a :class:`Round` at a time,
+its answer is positive, negative or invalid. Queries are passed in columns, one :class:`Round` at a time,
 so that a million of them are three arrays and not a million objects.
 """
 
@@ -29,7 +29,7 @@ INVALID = -1
 class Estimate:
     """A number with its interval and the interval's confidence level.
 
-    ``value`` is ``None`` where the answers cannot tell it, and the ends where a method gives no interval.
+    ``value`` is ``None`` if the answers do not determine it, and the ends if the method gives no interval.
     ``f"{estimate:.4f}"`` writes both: ``0.0988 (95%: 0.0822 to 0.1151)``.
     """
 
@@ -40,7 +40,7 @@ class Estimate:
 
     @property
     def has_interval(self) -> bool:
-        """Whether it says how sure it is."""
+        """Whether the estimate has an interval."""
         return self.low is not None and self.high is not None
 
     @property
@@ -49,7 +49,7 @@ class Estimate:
         return np.nan if self.low is None or self.high is None else (self.high - self.low) / 2
 
     def times(self, factor: float) -> Estimate:
-        """The same in another unit."""
+        """The estimate and its interval, multiplied by ``factor``."""
         value, low, high = (None if x is None else factor * x for x in (self.value, self.low, self.high))
         return Estimate(value, low, high, self.level)
 
@@ -85,8 +85,8 @@ class Message:
 class Item:
     """A labelled question: chat messages, or one message whose role is ``prompt`` for plain completions.
 
-    Items of one ``group`` belong together, so that intervals resample whole groups; a ``part`` is what the
-    result is broken down by.
+    Items of one ``group`` belong together: intervals resample whole groups. ``part`` is the item's part
+    in a breakdown.
     """
 
     id: str
@@ -106,7 +106,7 @@ class Token:
 
 @dataclass(frozen=True, slots=True)
 class Targets:
-    """The tokens that mean positive and negative; one a side under ``pair`` semantics."""
+    """The tokens that mean positive and negative; one per side under ``pair`` semantics."""
 
     positive: tuple[Token, ...]
     negative: tuple[Token, ...]
@@ -115,7 +115,7 @@ class Targets:
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What one call asks of an endpoint, free of any provider's spelling."""
+    """One request to an endpoint, independent of any provider's format."""
 
     messages: tuple[Message, ...]
     logit_bias: Mapping[int, float] = field(default_factory=dict)
@@ -127,9 +127,9 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """What came back: the text, what it cost, and the first position's logprobs if they were exposed.
+    """A reply: the text, the tokens billed, and the logprobs of the first position if exposed.
 
-    ``logprob`` is that of the answer itself, which ``logprobs`` (the likeliest tokens) need not hold.
+    ``logprob`` is that of the answer itself, which may be missing in ``logprobs`` (the likeliest tokens).
     """
 
     text: str
@@ -144,7 +144,7 @@ class Reply:
 
 @dataclass(frozen=True, slots=True)
 class Round:
-    """A batch of queries in columns: which item, which shift, which temperature."""
+    """Queries that are sent together, in columns: the item, shift and temperature of each."""
 
     items: IntArray
     shifts: FloatArray
@@ -154,7 +154,7 @@ class Round:
         return int(self.items.size)
 
     def rows(self, chosen: npt.NDArray[np.bool_]) -> Round:
-        """Some of the queries."""
+        """The chosen queries."""
         return Round(self.items[chosen], self.shifts[chosen], self.temperatures[chosen])
 
 
@@ -162,8 +162,8 @@ class Round:
 class AnswerTable:
     """Queries with their answers (``POSITIVE``, ``NEGATIVE`` or ``INVALID``), in columns.
 
-    ``stated`` is the probability of the positive answer that each says in words, NaN where it says none;
-    ``None`` where answers are one word.
+    ``stated`` is the probability of the positive answer that each answer states, NaN if it states none;
+    ``None`` if answers are single words.
     """
 
     items: IntArray
@@ -177,16 +177,16 @@ class AnswerTable:
 
     @classmethod
     def empty(cls) -> AnswerTable:
-        """Nothing asked yet."""
+        """A table without answers."""
         none, ints = np.empty(0), np.empty(0, np.int64)
         return cls(ints, none, none, ints)
 
     def of(self, items: IntArray) -> AnswerTable:
-        """The answers to these items alone."""
+        """The answers to these items only."""
         return self.rows(np.isin(self.items, items))
 
     def rows(self, chosen: npt.NDArray[np.bool_] | slice) -> AnswerTable:
-        """Some of the answers."""
+        """The chosen answers."""
         return AnswerTable(
             self.items[chosen],
             self.shifts[chosen],
@@ -207,7 +207,7 @@ class AnswerTable:
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """What answers cost: how many there are, how often was asked for them, and the tokens billed."""
+    """What answers cost: queries, attempts and billed tokens; also counts the invalid answers."""
 
     queries: int = 0
     attempts: int = 0
@@ -229,9 +229,9 @@ class Usage:
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """Where a run is; everything counted here is on disk.
+    """The progress of a run; answers of unfinished batches count in ``done``, but not in ``usage``.
 
-    While it is ``probing`` the queries are the probe's, and how many these will be is only about known.
+    While ``probing``, the queries are those of the probe, and ``total`` is approximate.
     """
 
     done: int

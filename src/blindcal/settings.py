@@ -25,10 +25,10 @@ DEFAULT_WORDS = ("Yes", "No")
 class PromptSettings(RecordFormat):
     """How a record becomes a prompt, and which words answer it.
 
-    ``positive`` and ``negative`` are the answer words, by default the items' own, else Yes and No; their
-    tokens are looked up with ``tokenizer`` unless ``positive_ids`` and ``negative_ids`` name them.
-    ``instruction`` replaces the wording in which ``verbalized`` asks for a confidence. ``keep_prompts=False``
-    keeps only hashes of the prompts in the run file.
+    ``positive`` and ``negative`` are the answer words, by default those that the items name, else Yes and
+    No; their tokens are looked up with ``tokenizer`` unless ``positive_ids`` and ``negative_ids`` are given.
+    ``instruction`` replaces the text with which ``verbalized`` asks for a confidence. ``keep_prompts=False``
+    stores only hashes of the prompts in the run file.
     """
 
     positive: str | None = None
@@ -47,8 +47,8 @@ class DesignSettings:
 
     ``queries`` is the mean number per item (by default the method's own). ``sample`` asks a stratified random
     sample of that many items; a run may be continued with more. ``offset`` is the common bias C of METHOD 2
-    and ``limit`` the largest bias the service takes. ``send_seed`` sends a seed with each sampled query, for
-    endpoints that heed it. ``batch`` asks through the provider's Batch API, all first queries in one round.
+    and ``limit`` the largest bias the service accepts. ``send_seed`` sends a seed with each sampled query,
+    for endpoints that honour it. ``batch`` uses the provider's Batch API; all first queries are one round.
     """
 
     method: str = "latent"
@@ -83,10 +83,10 @@ class DesignSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EstimationSettings:
-    """How answers are read; a finished run may be read anew with other ones, at no cost.
+    """How answers are read; a finished run can be read again with other settings, at no cost.
 
-    ``estimator`` is the method's ``own``, or ``latent``, which reads the answers of any method by maximum
-    likelihood. ``resamples`` refits stand behind the intervals, whose confidence level is ``level``.
+    ``estimator`` is ``own`` (that of the method) or ``latent``, which reads the answers of any method by
+    maximum likelihood. Intervals have the confidence level ``level`` and are based on ``resamples`` refits.
     """
 
     estimator: str = "own"
@@ -107,7 +107,7 @@ _PARTS: dict[str, type[Any]] = {
     "estimation": EstimationSettings,
 }
 _PART_OF = {field.name: part for part, kind in _PARTS.items() for field in fields(kind) if field.init}
-# What a run may be continued with although it was begun with another: whatever shapes no query.
+# Options that may differ when a run is continued, because they shape no query.
 _FREE = {
     "api_key_env",
     "timeout",
@@ -123,10 +123,10 @@ _FREE = {
 
 @dataclass(frozen=True, slots=True, init=False, repr=False)
 class Settings:
-    """What defines an audit, in four parts; each option may be given by its own name.
+    """What defines an audit, in four parts; every option can be given by its own name.
 
     ``Settings(model="gpt-4o-mini", template="{question}?")`` puts the model into ``endpoint`` and the
-    template into ``prompt``. A part may also be given whole, and options beside it change it.
+    template into ``prompt``. A part can also be given as a whole; other options then change it.
 
     Examples
     --------
@@ -188,7 +188,7 @@ class Settings:
 
     @property
     def semantics(self) -> str:
-        """What is measured: pair, max or sum (METHOD 1), or what is stated in words."""
+        """What is measured: pair, max or sum (METHOD 1), or the stated confidence."""
         return METHODS[self.design.method].semantics(self.prompt.semantics)
 
     @property
@@ -197,7 +197,7 @@ class Settings:
         return self.prompt.positive or DEFAULT_WORDS[0], self.prompt.negative or DEFAULT_WORDS[1]
 
     def resolved(self, n: int, words: tuple[str, str] | None = None, *, budgeted: bool = False) -> Settings:
-        """With the defaults filled in that depend on the method, the number of items and their own words.
+        """Fill in the defaults that depend on the method, the number of items and their answer words.
 
         If ``budgeted``, a budget decides the number of queries later.
         """
@@ -214,22 +214,22 @@ class Settings:
 
     @property
     def queries(self) -> float:
-        """Mean queries per item, once it is known."""
+        """Mean queries per item, of resolved settings."""
         assert self.design.queries is not None, "settings are resolved first"
         return self.design.queries
 
     @property
     def bins(self) -> int:
-        """Bins of the ECE, once they are known."""
+        """Bins of the ECE, of resolved settings."""
         assert self.estimation.bins is not None, "settings are resolved first"
         return self.estimation.bins
 
     def fixed(self, items: Items) -> dict[str, Any]:
-        """Every option that shapes a query: a run begun with one value cannot go on with another."""
+        """Every option that shapes a query, and the items' digest: a run cannot continue with others."""
         free = {
             *_FREE,
             *(() if self.design.method == "blind" else ("bins",)),
-            *(() if self.design.batch else ("batch",)),  # runs begun before there were batches go on
+            *(() if self.design.batch else ("batch",)),  # runs begun before batches existed can continue
         }
         shaping = {name: value for name, value in self._flat.items() if name not in free}
         return plain({**shaping, "items": len(items), "items_digest": items.digest})
@@ -253,5 +253,5 @@ def _positive(value: float) -> bool:
 
 
 def plain(value: dict[str, Any]) -> dict[str, Any]:
-    """As it comes back from JSON: lists, and ``None`` for what is no number."""
+    """Encode as JSON and decode: tuples become lists, NaN and infinity ``None``."""
     return msgspec.json.decode(msgspec.json.encode(value), type=dict[str, Any])

@@ -1,4 +1,4 @@
-"""Text that nobody vouches for: made safe to store, to print and to open in a spreadsheet."""
+"""Untrusted text, made safe to store, to print and to open in a spreadsheet."""
 
 from __future__ import annotations
 
@@ -16,24 +16,24 @@ _SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 def printable(text: str, limit: int = 200) -> str:
-    """``text``, cut at ``limit``, with what could move a cursor, hide or reorder written as an escape."""
+    """``text``, cut at ``limit``, with control, invisible and reordering characters escaped."""
     shown = _UNSAFE.sub(_escape, text[:limit])
     return shown + "…" if len(text) > limit else shown
 
 
 def visible(text: str, lines: bool = False) -> str:
-    """``text`` in full with what could hide or reorder written as an escape; ``lines`` keeps line breaks."""
+    """``text`` in full, escaped as by `printable`; ``lines`` keeps line breaks and tabs."""
     kept = "\t\n" if lines else ""
     return _UNSAFE.sub(lambda match: match[0] if match[0] in kept else _escape(match), text)
 
 
 def encodable(text: str) -> str:
-    """``text`` with lone surrogates, which no UTF-8 can carry, replaced by U+FFFD."""
+    """``text`` with lone surrogates, which UTF-8 cannot encode, replaced by U+FFFD."""
     return text if text.isascii() else _SURROGATE.sub("\ufffd", text)
 
 
 def spoken(text: str) -> str:
-    """``text`` as an answer word: its case and the white space around it do not matter."""
+    """``text`` as an answer word: case-folded, without surrounding white space."""
     return text.strip().casefold()
 
 
@@ -43,13 +43,13 @@ def listed(names: Sequence[str]) -> str:
 
 
 def csv_cell(text: str) -> str:
-    """``text`` that a spreadsheet shows instead of running: a quote goes before what starts a formula."""
+    """``text`` that a spreadsheet does not run as a formula: a quote is put before the start of one."""
     shown = printable(text, limit=len(text))
     return f"'{shown}" if shown.lstrip()[:1] in ("=", "+", "-", "@") else shown
 
 
 def csv_text(header: Sequence[str], rows: Iterable[Sequence[object]], end: str = "\r\n") -> str:
-    """A table as CSV, each text in it a `csv_cell`; ``None`` is an empty cell."""
+    """A table as CSV, its texts escaped by `csv_cell`; ``None`` is an empty cell."""
     text = io.StringIO()
     table = csv.writer(text, lineterminator=end)
     table.writerow(header)
@@ -58,7 +58,7 @@ def csv_text(header: Sequence[str], rows: Iterable[Sequence[object]], end: str =
 
 
 def file_name(*parts: str) -> str:
-    """Parts joined by two underscores, with nothing in them that a file system or a shell would mind."""
+    """Parts joined by two underscores, without characters that are special in a file system or a shell."""
     return "__".join(re.sub(r"[^\w.]+", "-", part).strip("-.") or "x" for part in parts)
 
 

@@ -1,8 +1,8 @@
 """An audit from a file of questions to a result: prepare, ask, conclude.
 
-Everything paid for is kept in the run's folder, so that the same call again goes on where the last one
-ended, and costs nothing once it has finished. :func:`audit` is for scripts and notebooks,
-:func:`audit_async` for programs that have an event loop of their own.
+Everything that was paid for is kept in the run folder: the same call continues an interrupted run, and costs
+nothing once the run has finished. :func:`audit` is for scripts and notebooks, :func:`audit_async` for
+programs with their own event loop.
 """
 
 from __future__ import annotations
@@ -59,10 +59,10 @@ def audit(
     progress: Callable[[Progress], None] | None = None,
     stage: Callable[[str], None] | None = None,
 ) -> AuditResult:
-    """Audit a model, and wait for it; works in a notebook too, where an event loop is already running.
+    """Audit a model and wait for the result; also works in notebooks, which already run an event loop.
 
-    The parameters are those of :func:`audit_async`. Ctrl-C stops asking, keeps every answer under way
-    and then raises `KeyboardInterrupt`; a second one does not wait.
+    The parameters are those of :func:`audit_async`. Ctrl-C stops asking, keeps the answers under way
+    and then raises `KeyboardInterrupt`; a second Ctrl-C does not wait.
     """
     return wait_for(
         lambda stop: audit_async(
@@ -109,34 +109,34 @@ async def audit_async(
     settings : Settings
         Which endpoint is asked what, and how.
     out : path, optional
-        The run's folder; by default ``runs/ITEMS-MODEL``. A run begun there is taken up again. The page, the
-        result and the answers are written into it.
+        The run folder; by default ``runs/ITEMS-MODEL``. A run that was begun there is continued. The report,
+        the result and the answers are written into it.
     limits, prices : optional
-        How hard to ask and when to stop; dollars per million tokens.
+        How fast to ask and when to stop; dollars per million tokens.
     oracle : path, optional
         A score file (``id``, ``label``, ``p``) or a logit file with the true probabilities, to compare with.
     force : bool
-        Go on although the probe found the endpoint unfit.
+        Continue even if the probe finds the endpoint unfit.
     endpoint, targets : optional
-        Something else to ask than the address in the settings, with the tokens to bias. It is closed
+        An endpoint to ask instead of the address in the settings, and the tokens to bias. It is closed
         at the end.
     polling : Polling, optional
         How to wait for batches, if the settings ask for them or the run was begun with them.
     progress, stage : callable, optional
-        Told how far the run is, and what is being done.
+        Called with the progress of the run, and with a description of each step.
     stop : asyncio.Event, optional
-        Set it to stop asking; the result then says so.
+        Set it to stop asking; the result then says that the run was stopped.
 
     Raises
     ------
     UnfitError
-        If the probe's verdict is bad and nothing is forced.
+        If the probe finds the endpoint unfit and ``force`` is not set.
     ConfigError
         If the folder holds a run with other settings, or a limit is too low even for the probe.
     NotIdentifiedError
-        If it is stopped before the first answer.
+        If the run is stopped before the first answer.
     EndpointError
-        If asking is useless; every answer until then is kept.
+        If asking on is useless; every answer so far is kept.
     PendingError
         If batches are under way and ``polling`` does not wait for them.
     """
@@ -181,7 +181,7 @@ async def audit_async(
 
 
 def default_folder(items: str | Path, model: str) -> Path:
-    """Where a run goes by default: the same for the same items and model."""
+    """The default run folder: the same for the same items and model."""
     names = stem(Path(items)), model
     return Path("runs") / "-".join(re.sub(r"[^\w.]+", "-", one).strip("-.") for one in names)
 
@@ -196,7 +196,7 @@ async def _opened(endpoint: Endpoint | None, settings: Settings) -> AsyncIterato
 
 
 async def _open_batches(endpoint: Endpoint, session: Session) -> Batches | None:
-    """A way to the endpoint's batches, if they are asked for; one without any is refused at once."""
+    """Client for the endpoint's batches if the run uses them; an endpoint without batches is refused."""
     if not session.settings.design.batch:
         return None
     if not isinstance(endpoint, HttpEndpoint):
@@ -225,7 +225,7 @@ def _sender(
     )
     if batches is None:
         return lambda design, planned: ask_live(design, job, endpoint, planned=planned)
-    seen = prepared.probe is not None and not prepared.probe["forced"]  # the bias was seen to act
+    seen = prepared.probe is not None and not prepared.probe["forced"]  # the probe saw the bias act
     check_bias = seen and METHODS[session.settings.design.method].biased
     return lambda design, planned: ask_in_batches(
         design, job, batches, planned=planned, check_bias=check_bias, polling=polling, stage=session.tell
@@ -241,7 +241,10 @@ def _stopped_early(session: Session, prepared: Prepared, why: str) -> NotIdentif
 
 
 async def unless_stopped(stop: asyncio.Event, preparing: Coroutine[Any, Any, T]) -> T:
-    """What is being probed or prepared, unless it is stopped first; replies that came until then are kept."""
+    """Await the probe or the preparation; raises `NotIdentifiedError` if ``stop`` is set first.
+
+    An audit keeps the replies that have arrived by then.
+    """
     task = asyncio.ensure_future(preparing)
     stopped = asyncio.ensure_future(stop.wait())
     await asyncio.wait({task, stopped}, return_when=asyncio.FIRST_COMPLETED)
@@ -257,7 +260,7 @@ async def unless_stopped(stop: asyncio.Event, preparing: Coroutine[Any, Any, T])
 def wait_for(
     begin: Callable[[asyncio.Event], Coroutine[Any, Any, T]], stage: Callable[[str], None] | None
 ) -> T:
-    """Run in a thread with a loop of its own; Ctrl-C asks it to stop, and is raised when it has."""
+    """Run a coroutine in a thread with its own event loop; Ctrl-C stops it first and is then raised."""
     started: Future[tuple[asyncio.AbstractEventLoop, asyncio.Event]] = Future()
     finished: Future[T] = Future()
 

@@ -1,10 +1,10 @@
-"""A run through a provider's batches: the same design and store, asked a file at a time at a lower price.
+"""A run through a provider's batches: the design and store of a live run, sent as files at a lower price.
 
-Two rules make it safe. Which queries go in which batch is on disk before anything is sent, and a query
-is in one unfinished batch at most. And what is created carries a token that was on disk before: when it is
-not known whether a file or a batch came to be (a crash, a lost response), the provider's own list is
-looked through for the token before anything is created again. The answers of a finished batch and the
-note that it is finished are one transaction.
+Two rules make it safe. First, which queries go into which batch is on disk before anything is sent, and a
+query is in at most one unfinished batch. Second, every file and batch carries a token that was on disk
+before. If it is unknown whether one was created (a crash, a lost response), the provider's list is searched
+for the token before it is created again. The answers of a finished batch and the note that it has finished
+are one transaction.
 """
 
 from __future__ import annotations
@@ -31,23 +31,23 @@ from blindcal.records import FloatArray, IntArray, Progress, Reply, Usage
 from blindcal.store.run_store import UNASKED, Batch, SavedAnswer
 from blindcal.text import printable
 
-FRUITLESS = 3  # so many submissions in a row that bring no answer are no accident
-LEAST = 1000  # queries a batch, below which a full queue is not this run's doing
-OUTAGE = 3600.0  # seconds without contact that waiting for a batch survives
-_UNSURE, _SURE = 1.25, 1.02  # times the tokens expected of a prompt: from the probe's, from batches' prompts
-_KNOWN = 100  # prompts of batches from which on their tokens are known
-_CRUMB = 0.02  # share of the answers, below which no further batch is worth its day
-_SETTLED = 6  # looks after which a batch that was asked for shows in the provider's list, if there is one
+FRUITLESS = 3  # submissions in a row without any answer, after which the run gives up
+LEAST = 1000  # queries per batch, below which a full queue is not caused by this run
+OUTAGE = 3600.0  # seconds without contact, after which waiting for a batch fails
+_UNSURE, _SURE = 1.25, 1.02  # margin on a prompt's expected tokens: known from the probe, from batches
+_KNOWN = 100  # prompts answered in batches, from which on the smaller margin applies
+_CRUMB = 0.02  # share of the answers so far; a smaller batch is not worth a day of waiting
+_SETTLED = 6  # polling intervals after which a batch that was created appears in the provider's list
 QUEUE_FULL = "token_limit_exceeded"
 T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
 class Polling:
-    """How often to look at a batch: after ``every`` seconds, then ever less often up to ``longest``.
+    """How often to poll a batch: after ``every`` seconds, then less and less often, up to ``longest``.
 
-    ``wait=False`` looks once, submits what there is to submit, and raises `PendingError` if a batch is under
-    way. ``cancel`` submits nothing, has the provider end what is under way, and waits for what it answered.
+    ``wait=False`` polls once, submits what is left to submit, and raises `PendingError` if a batch is under
+    way. ``cancel`` submits nothing, cancels the batches under way, and collects the answers they have.
     """
 
     wait: bool = True
@@ -66,13 +66,13 @@ async def ask_in_batches(
     polling: Polling | None = None,
     stage: Callable[[str], None] | None = None,
 ) -> RunOutcome:
-    """Have everything answered through batches that the design wants and the store does not answer.
+    """Ask through batches all queries of the design that the store does not answer yet.
 
-    Of the job's limits only those on queries and cost apply, and the patience. A run that is stopped returns
-    after the step under way. ``planned`` is how many queries the design is expected to ask, for the progress.
-    With ``check_bias`` canaries go along until it is known that the bias acts in batches too. Raised are
-    `PendingError` if batches are under way and ``polling`` does not wait for them, and `EndpointError` when
-    going on is useless; everything answered until then is kept.
+    Of the job's limits, only those on queries and cost, ``patience`` and ``backoff`` apply. A stopped run
+    returns after the step under way. ``planned`` is the expected number of queries, for the progress. With
+    ``check_bias``, batches include control queries until these show that the bias acts in batches too.
+    Raises `PendingError` if batches are under way and ``polling`` does not wait for them, and
+    `EndpointError` if asking on is useless; every answer so far is kept.
     """
     canaries = Canaries(job, wanted=check_bias)
     sender = _BatchSender(job, planned, batches, canaries, polling or Polling(), stage or (lambda _: None))
@@ -84,7 +84,7 @@ class _StoppedError(Exception):
 
 
 class _BatchSender(Sender):
-    """The state of one run: which batches there are, what they brought, why it stopped."""
+    """The state of one run: its batches, their answers, and why it stopped."""
 
     def __init__(
         self,
@@ -108,7 +108,7 @@ class _BatchSender(Sender):
 
     @property
     def beside(self) -> Usage:
-        """What the canaries cost."""
+        """What the control queries cost."""
         return self._canaries.usage
 
     async def _ask_round(self) -> None:
@@ -139,7 +139,7 @@ class _BatchSender(Sender):
         return [batch for batch in self._batches if not batch.ended]
 
     def _keep(self, batch: Batch, **changes: Any) -> Batch:
-        """Put on disk what has changed of a batch."""
+        """Change a batch, and write it to disk if that made a difference."""
         changed = replace(batch, **changes)
         if changed != self._batches[batch.number]:
             self._store.set_batch(changed)
@@ -147,7 +147,7 @@ class _BatchSender(Sender):
         return changed
 
     async def _cancel(self) -> None:
-        """Have the provider end what is under way, and take in what it answered until then."""
+        """Cancel the batches under way, and collect the answers they have."""
         for batch in self._under_way():
             batch_id = batch.batch_id
             if batch_id is None and (remote := await self._patiently(OUTAGE, self._there, batch)):
@@ -167,14 +167,14 @@ class _BatchSender(Sender):
     # Submitting
 
     async def _submit_open(self) -> bool:
-        """Put every open query that is in no batch into one, and each batch with the provider, if not yet."""
+        """Assign all open queries to batches and submit the unsubmitted ones; returns whether any were."""
         covered = np.concatenate([np.empty(0, np.int64), *(batch.queries for batch in self._under_way())])
         todo = self._open()
         todo = todo[~np.isin(todo, covered)]
         if not (self._held and covered.size) and self._fruitless < FRUITLESS:
             todo = todo[: self._allowed(todo, covered)]
             if todo.size:
-                # Once the provider's queue was full, one at a time, until it is full again.
+                # After the provider's queue was full once, add one batch at a time.
                 self._store.add_batches(itertools.islice(self._pieces(todo), 1 if self._careful else None))
                 self._batches = self._store.batches()
         unsubmitted = [batch for batch in self._under_way() if batch.batch_id is None]
@@ -186,7 +186,7 @@ class _BatchSender(Sender):
         return bool(unsubmitted)
 
     def _pieces(self, queries: IntArray) -> Iterator[IntArray]:
-        """The queries in as few files as the provider's limits allow."""
+        """Split the queries into as few files as the provider's limits allow."""
         room = MOST_BYTES - sum(map(len, self._canary_lines()))
         begin, size = 0, 0
         for place, query in enumerate(queries):
@@ -210,7 +210,7 @@ class _BatchSender(Sender):
         batch = self._batches[number]
         name = f"blindcal-{batch.token}.jsonl"
         file_id = None
-        if batch.uploading is not None:  # it may be there although nobody heard of it
+        if batch.uploading is not None:  # it may have succeeded with its response lost
             file_id = await self._client.find_file(name, len(content))
         if file_id is None:
             batch = self._keep(batch, uploading=time.time())
@@ -226,7 +226,7 @@ class _BatchSender(Sender):
             batch = self._keep(batch, creating=time.time())
             try:
                 remote = await self._client.create(file_id, batch.token)
-            except FatalError:  # surely refused: all is as if nothing had been sent
+            except FatalError:  # certainly refused: as if nothing had been sent
                 self._keep(batch, uploading=None, file_id=None, creating=None)
                 raise
             except RetryableError as error:
@@ -236,7 +236,7 @@ class _BatchSender(Sender):
         self._keep(batch, batch_id=remote.id, status=remote.status.lower())
 
     async def _there(self, batch: Batch) -> RemoteBatch | None:
-        """A batch that was asked for and came to be although nobody heard of it."""
+        """The batch at the provider, if it was created but the response was lost."""
         if batch.creating is None or batch.file_id is None:
             return None
         settle = _SETTLED * self._polling.every
@@ -246,7 +246,7 @@ class _BatchSender(Sender):
     # Collecting
 
     async def _look(self) -> None:
-        """See where each batch is, and take in what the finished ones brought."""
+        """Poll each batch, and collect the answers of those that have ended."""
         ended, fruit = 0, 0
         for batch in self._under_way():
             if batch.batch_id is None:
@@ -263,7 +263,7 @@ class _BatchSender(Sender):
             raise EndpointError(f"{FRUITLESS} batches in a row brought no answer: {self._last}")
 
     async def _collect(self, batch: Batch, remote: RemoteBatch) -> int:
-        """Keep what a finished batch brought; returns how many answers that is."""
+        """Save the answers of a batch that has ended; returns their number."""
         named, failed = await self._patiently(OUTAGE, self._results, remote)
         queries = {f"q{query}": query for query in batch.queries.tolist()}
         replies = {queries[name]: reply for name, reply in named.items() if name in queries}
@@ -301,7 +301,7 @@ class _BatchSender(Sender):
         return len(saved)
 
     async def _results(self, remote: RemoteBatch) -> tuple[dict[str, Reply], dict[str, EndpointError]]:
-        """The first usable reply under each name, and what came instead where there is none."""
+        """The first usable reply for each request id, and the error where there is none."""
         replies: dict[str, Reply] = {}
         errors: dict[str, EndpointError] = {}
         for file_id in filter(None, (remote.output_file_id, remote.error_file_id)):
@@ -329,7 +329,7 @@ class _BatchSender(Sender):
         return dict(zip(batch.queries.tolist(), tries.tolist(), strict=True))
 
     def _made_room(self, batch: Batch) -> bool:
-        """After a refusal because too much is queued: wait for the others, or try less at once."""
+        """After a full queue, wait for the other batches or make smaller ones; returns whether it can."""
         self._careful = True
         self._held = any(other.batch_id is not None for other in self._under_way())
         if self._held:
@@ -337,10 +337,10 @@ class _BatchSender(Sender):
         self._most = max(LEAST, batch.queries.size // 2)
         return batch.queries.size > self._most
 
-    # Limits, waiting and telling
+    # Limits, waiting and reporting
 
     def _allowed(self, todo: IntArray, covered: IntArray) -> int:
-        """How many of the open queries the limits allow beside those under way; it notes why not all."""
+        """How many open queries the limits allow besides those under way; notes the reason if not all."""
         canaries = 0
         if self._canaries.requests():
             canaries = len(self._canaries) * (len(self._under_way()) + math.ceil(todo.size / self._most))
@@ -355,13 +355,13 @@ class _BatchSender(Sender):
             left = limits.max_cost - self._cost(self._prices) - under_way.sum() - canaries * each
             paid_for = int(np.searchsorted(np.cumsum(costs), left, side="right"))
             if paid_for < allowed:
-                # another day for a crumb of what there is already is not worth it
+                # a few more answers are not worth another day of waiting
                 allowed = paid_for if paid_for > _CRUMB * self.usage.queries else 0
                 self._limit = f"max_cost = {limits.max_cost:g} reached"
         return allowed
 
     def _costs(self, queries: IntArray, prices: Prices) -> FloatArray:
-        """What each query will cost by its length, and a margin while little is known of the prompts."""
+        """Expected cost of each query by its length, with a margin that shrinks as prompts are answered."""
         margin = _SURE if self._tokens.answered >= _KNOWN else _UNSURE
         requests = map(self._request, queries.tolist())
         usages = (
@@ -374,7 +374,7 @@ class _BatchSender(Sender):
         return total_cost(prices, self._spent, self.usage + self.beside, batch=True)
 
     async def _patiently(self, patience: float, action: Callable[..., Awaitable[T]], *arguments: Any) -> T:
-        """Do something again while it may succeed, for so many seconds at most."""
+        """Retry an action while its errors are retryable, for at most ``patience`` seconds."""
         begin, attempt = time.monotonic(), 0
         while True:
             attempt += 1
@@ -399,7 +399,7 @@ class _BatchSender(Sender):
             raise _StoppedError
 
     async def _pause(self) -> None:
-        """Wait before the next look, longer each time."""
+        """Wait before the next poll, longer each time."""
         await self._wait(self._delay)
         self._delay = min(1.5 * self._delay, self._polling.longest)
 
@@ -416,7 +416,7 @@ class _BatchSender(Sender):
         )
 
     def report(self) -> None:
-        """Report where the run is; what a batch has completed counts before it is on disk."""
+        """Report the progress; what a batch has completed counts before it is on disk."""
         if self._job.progress is not None:
             under_way = self._under_way()
             done = self.usage.queries + sum(batch.completed for batch in under_way)
@@ -426,5 +426,5 @@ class _BatchSender(Sender):
 
 
 def _seen(remote: RemoteBatch) -> dict[str, Any]:
-    """What is kept of a batch as the provider tells of it."""
+    """The fields of the provider's batch object that are stored."""
     return {"status": remote.status.lower(), "completed": remote.completed, "failed": remote.failed}

@@ -1,6 +1,6 @@
-"""Spending a given sum where it helps most: a pilot tells what a query costs, and so how many there can be.
+"""Spend a budget where it helps most: a pilot shows what a query costs, and so how many it pays for.
 
-What is decided is noted in the run before it is acted on, so that a run taken up again asks the same.
+Decisions are noted in the run before they take effect, so that a continued run asks the same queries.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from blindcal.planning.plan import PROBE_QUERIES
 from blindcal.prices import CHARACTERS_A_TOKEN, total_cost
 from blindcal.records import Usage
 
-LEAST = 40  # queries, below which nothing is worth asking
-_CAREFUL = 0.98  # share of the money that is planned with: the rest of the items may be a bit longer
+LEAST = 40  # queries or items, below which an audit is not worthwhile
+_CAREFUL = 0.98  # share of the money to plan with: the remaining items may be a bit longer
 _CLEARLY = 1.5
-_WORTHWHILE = 0.02  # queries per item, below which the rest of the money stays
+_WORTHWHILE = 0.02  # queries per item, below which the rest of the money is not spent
 
 
 def check_affords_probe(session: Session) -> None:
-    """Refuse a sum that clearly cannot pay even for the probe, before anything is spent.
+    """Refuse a budget that clearly cannot pay even for the probe, before anything is spent.
 
-    Tokens are guessed by the characters of a mean question.
+    Tokens are estimated from the mean number of characters per item.
     """
     max_cost, prices, items = session.limits.max_cost, session.prices, session.items
     if max_cost is None or prices is None or session.store.note("ready") is not None:
@@ -46,27 +46,27 @@ def check_affords_probe(session: Session) -> None:
 
 @dataclass(frozen=True, slots=True)
 class BudgetDecision:
-    """What was decided: how many items the pilot asks, and after it how many queries the money pays for."""
+    """The number of items in the pilot and, decided after it, the total number of queries."""
 
     pilot: int
     total: int | None = None
     max_cost: float | None = None
 
     def mean(self, n: int) -> float:
-        """Mean queries per item; of a run that ended in its pilot, the pilot's."""
+        """Mean queries per item; those of the pilot if the run ended in it."""
         return (self.total or self.pilot) / n
 
 
 @dataclass(frozen=True, slots=True)
 class AffordableItems:
-    """How many of the items a sum was found to pay for."""
+    """How many items a budget pays for."""
 
     items: int = 0
     max_cost: float = 0.0
 
 
 class Budget:
-    """What a run in which ``n`` items take part may spend and has spent."""
+    """What a run with ``n`` items may spend and has spent."""
 
     def __init__(self, session: Session, prepared: Prepared, n: int) -> None:
         self._store, self._prices, self._max_cost = session.store, session.prices, session.limits.max_cost
@@ -75,7 +75,7 @@ class Budget:
         self._prepared, self._n = prepared, n
 
     def affordable_items(self, each: float) -> int:
-        """How many items can be asked ``each`` times, what was asked included; decided once for a sum."""
+        """How many items, including those already asked, can be asked ``each`` times; fixed per budget."""
         before = msgspec.convert(self._store.note(ITEMS_NOTE) or {}, AffordableItems)
         if before.items and (self._max_cost is None or self._max_cost <= before.max_cost):
             return before.items
@@ -88,7 +88,11 @@ class Budget:
         return found
 
     def decided(self) -> BudgetDecision:
-        """What was decided before; else the pilot, a quarter of what is asked or can be paid for."""
+        """What was decided before; if nothing was, decide the pilot.
+
+        The pilot is a quarter of the items, or of the affordable queries if these are fewer. Below
+        `LEAST_PILOT` it is all of them.
+        """
         noted = self._store.note(QUERIES_NOTE)
         if noted is not None:
             return msgspec.convert(noted, BudgetDecision)
@@ -99,7 +103,7 @@ class Budget:
         return self._note(BudgetDecision(round(PILOT * first) if first >= LEAST_PILOT else first))
 
     def decide(self) -> None:
-        """Decide how much is asked in all, if it is not decided, or there is more money now."""
+        """Decide the total number of queries, if it is still open or the budget has grown."""
         before = self.decided()
         if before.total is not None and (self._max_cost is None or self._max_cost <= (before.max_cost or 0)):
             return
@@ -108,7 +112,7 @@ class Budget:
         self._note(BudgetDecision(before.pilot, max(total, before.total or 0, before.pilot), self._money))
 
     def top_up(self) -> bool:
-        """Decide on more, if all that was decided is asked and cost less than was thought."""
+        """Decide on more queries if all decided ones were asked and cost less than expected."""
         before, asked = self.decided(), self._store.usage().queries
         if self._batch or self._max_cost is None or before.total is None or asked < before.total:
             return False
@@ -136,11 +140,11 @@ class Budget:
         )
 
     def _affordable(self, money: float) -> int:
-        """So many more queries as the rest of the money pays for, by what they cost so far."""
+        """How many more queries the rest of the money pays for, at their cost so far."""
         assert self._prices is not None
         asked, probed = self._store.usage(), self._prepared.spent
         known = asked
-        if not asked.prompt_tokens:  # some endpoints do not say how many they billed
+        if not asked.prompt_tokens:  # none asked yet, or the endpoint does not report tokens
             tokens = TokenEstimator(0, self._prepared.size, probed.prompt_tokens)
             out = max(1, round(probed.completion_tokens / max(1, probed.queries)))
             known = Usage(1, 1, round(tokens.expected(self._characters)), out)

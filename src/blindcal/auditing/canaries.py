@@ -1,10 +1,10 @@
-"""Whether ``logit_bias`` acts in batches as the probe saw it act live, from queries whose answer is known.
+"""Control queries, which show whether ``logit_bias`` acts in batches as it does live.
 
-The probe is live, and a provider's batches may be served by other machines with other settings. If the bias
-did nothing there, every threshold would get the plain answer, which looks just like a model that is never
-in doubt: a wrong figure that nothing betrays. So with the first batch go a few items asked with as large a
-shift as the endpoint takes, once each way. Where the bias acts, one is positive and the other negative,
-whatever the model thinks.
+The probe is live, and a provider may serve batches on other machines with other settings. If the bias did
+nothing there, every query would get the unbiased answer, which looks just like a model that is never in
+doubt: a wrong estimate without any warning. So the first batches include a few items asked at the largest
+usable shift in both directions. If the bias acts, one answer is positive and the other negative, whatever
+the model thinks.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ ITEMS = 6
 
 
 class Canaries:
-    """A few items, always the same ones, each asked with a shift both ways; none if not ``wanted``."""
+    """A few fixed items, each asked at the largest shift in both directions; none if not ``wanted``."""
 
     def __init__(self, job: Job, *, wanted: bool) -> None:
         n = len(job.items) if wanted else 0
         self._job = job
         self._items: list[int] = np.random.default_rng(n).permutation(n)[:ITEMS].tolist()
-        # by batch: whether the bias acts, and what the queries cost
+        # per batch: whether the bias acts, and what the control queries cost
         self._heard: dict[str, Any] = job.store.note("canaries") or {}
 
     def __len__(self) -> int:
@@ -37,11 +37,11 @@ class Canaries:
 
     @property
     def usage(self) -> Usage:
-        """What they have cost."""
+        """What the control queries have cost."""
         return sum((Usage(**one["usage"]) for one in self._heard.values()), Usage())
 
     def requests(self) -> dict[str, Request]:
-        """What is to go along with a batch, by name: nothing once it is known that the bias acts."""
+        """The requests to add to a batch, by name; none once the bias is known to act."""
         if any(one["act"] for one in self._heard.values()):
             return {}
         job = self._job
@@ -52,7 +52,7 @@ class Canaries:
         }
 
     def listen(self, batch: int, replies: Mapping[str, Reply]) -> None:
-        """Note what the replies of a batch say; raise if the bias decided less than half of the items."""
+        """Note what the replies of a batch show; raises if the bias decided less than half of the items."""
         names = [f"canary{item}{sign}" for item in self._items for sign in "+-"]
         heard = {name: self._job.read(0, replies[name], 1) for name in names if name in replies}
         pairs = [

@@ -1,4 +1,4 @@
-"""From the answers of a run to the result of its audit, and to its files."""
+"""Turn the answers of a run into the result of the audit and its files."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ from blindcal.results.result import (
 from blindcal.text import printable
 
 EXAMPLE_CHARACTERS = 20_000
-"""A longer message is cut in the result's example."""
+"""Longer messages are cut in the result's example."""
 
 
 def conclude(
     session: Session, prepared: Prepared, asked: Asked, seconds: float, truth: Truth | None = None
 ) -> AuditResult:
-    """Estimate everything that a run's answers tell, with what it took to get them."""
+    """Compute the result of a run: all estimates, and what the answers cost."""
     settings, items, outcome = asked.settings, session.items, asked.outcome
     question = prepared.question(settings)
     answered, reasons = outcome.answered, dict[str, int]()
@@ -94,7 +94,7 @@ def conclude(
 
 
 def write_files(session: Session, result: AuditResult, folder: Path) -> None:
-    """Write the answers, the result and the page of a run into its folder."""
+    """Write the answers, the result and the report of a run into its folder."""
     write_answers(session.store, folder / ANSWERS_FILE)
     result.save(folder / RESULT_FILE)
     write_page(result, folder / PAGE_FILE)
@@ -138,7 +138,7 @@ def _next_dollar(
 
 
 def _example(items: Items, question: QuestionFormat, answered: AnswerTable, keep_prompts: bool) -> Example:
-    """The first query that was answered, as it was sent."""
+    """The first answered query, as it was sent."""
     shift, temperature = float(answered.shifts[0]), float(answered.temperatures[0])
     asked = question.request(items[int(answered.items[0])].messages, shift, temperature)
     messages = asked.messages if keep_prompts else ()

@@ -1,9 +1,9 @@
-"""A sample of the items that stands for all of them, and can grow.
+"""A stratified random sample of the items, which can grow.
 
-Items are put into one order, such that every stretch of it holds each label (and each part, where items name
-one) in its proportion, and no group is torn. The first N of that order are a stratified random sample whose
-shares are those of the file, so that no weights are needed; asking more takes the next ones and keeps what
-was asked. Which items take part since when is noted in the run before they are asked.
+The items are put into an order in which every stretch holds each label (and each part, if items name one) in
+proportion, and no group is split. The first N items of that order are a stratified random sample with the
+shares of the file, so no weights are needed. A larger sample adds the next items and keeps those already
+asked. Which items joined in which stage is noted in the run before they are asked.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ _NOTE = "stages"
 
 
 def sample_stages(items: Items, settings: Settings, store: Store) -> list[IntArray] | None:
-    """The items that take part, stage by stage as they joined; ``None`` for all at once."""
+    """The items in the sample, by the stage in which they joined; ``None`` if all are asked at once."""
     n, wanted = len(items), settings.design.sample
     noted = store.note(_NOTE)
     if noted is None and (wanted is None or wanted >= n):
         return None
     before = [np.flatnonzero(_unpacked(one, n)) for one in noted or ()]
     if noted is None and store.rounds():
-        before = [np.arange(n)]  # begun with all of them
+        before = [np.arange(n)]  # the run was begun with all items
     seed = settings.design.seed
     stages = grown(before, wanted or n, items.labels, items.groups, items.parts, seed=seed)
     if len(stages) > len(before):
@@ -53,7 +53,7 @@ def sample_stages(items: Items, settings: Settings, store: Store) -> list[IntArr
 
 
 def members_of(stages: list[IntArray] | None, n: int) -> IntArray:
-    """The numbers of all items that take part."""
+    """The numbers of all items in the sample."""
     return np.arange(n) if stages is None else np.concatenate(stages)
 
 
@@ -66,10 +66,10 @@ def grown(
     *,
     seed: int = 0,
 ) -> tuple[IntArray, ...]:
-    """Stages that together hold ``size`` items: those already taken and, if they are too few, one more.
+    """Stages with ``size`` items in total: those already taken and, if needed, one more.
 
-    With groups it may be a few more, because the last group comes whole. `ConfigError` is raised if fewer are
-    wanted than were taken: what was asked stays asked.
+    With groups there may be a few more items, because the last group is kept whole. Raises `ConfigError` if
+    ``size`` is smaller than what was already taken: a sample can only grow.
     """
     asked = np.concatenate([np.empty(0, np.int64), *taken])
     have, size = asked.size, min(size, labels.size)
@@ -90,15 +90,15 @@ def grown(
 
 
 def _within_last_group(over: int, taken: Sequence[IntArray], groups: IntArray | None) -> bool:
-    """Whether the items that are too many can be the rest of the group that came last."""
+    """Whether the surplus items can come from keeping the last group whole."""
     return groups is not None and over < int(np.bincount(groups[taken[-1]]).max())
 
 
 def _order(unit: IntArray, labels: IntArray, parts: Sequence[str | None] | None, seed: int) -> IntArray:
-    """All items, units whole, every stratum spread evenly over the whole order."""
+    """All items in an order that keeps units (groups) whole and spreads each stratum evenly."""
     rng = np.random.default_rng([seed, 7])
     _, first, of_item, sizes = np.unique(unit, return_index=True, return_inverse=True, return_counts=True)
-    # a unit of several items has no one label: it counts by whether most of its labels are positive
+    # a unit of several items has no single label: it counts as positive if most of its labels are
     share = np.bincount(of_item, labels) / sizes
     named = np.zeros(labels.size, np.int64)
     if parts is not None:

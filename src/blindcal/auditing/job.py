@@ -1,4 +1,4 @@
-"""What is asked, kept and spent in one audit, whichever way its queries are sent."""
+"""What one audit asks, keeps and spends, however its queries are sent."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ from blindcal.records import AnswerTable, IntArray, Item, Progress, Reply, Reque
 from blindcal.store.run_store import UNASKED, AnswerArray, SavedAnswer, Store
 
 ALL_INVALID = 50
-HOPELESS = 20  # unusable replies in a row that are no accident
+HOPELESS = 20  # unusable replies (in a row if asked live) after which a run gives up
 
 
 @dataclass(frozen=True, slots=True)
 class RunOutcome:
-    """Every answer there is, and why there are no more: ``stopped`` is ``None`` for a finished run.
+    """All answers, and why there are no more; ``stopped`` is ``None`` for a finished run.
 
-    ``beside`` is what was asked on the way that is no answer of the design.
+    ``beside`` is the usage of queries that are not part of the design.
     """
 
     answered: AnswerTable
@@ -39,17 +39,17 @@ class RunOutcome:
     beside: Usage = field(default_factory=Usage)
 
 
-#: Has a design answered; the number is how many queries it is expected to ask, for the progress.
+#: Gets a design answered; the number is how many queries it is expected to ask, for the progress.
 Send: TypeAlias = Callable[[Design, int], Awaitable[RunOutcome]]
 
 
 @dataclass(frozen=True)
 class Job:
-    """What is asked, kept and spent, whichever way the queries go.
+    """What one audit asks, keeps and spends, however its queries are sent.
 
-    ``spent`` is what was paid before (the probe), counted against the limits, and ``spent_size`` how many
-    bytes its prompts were. No shift goes beyond ``max_shift``, where the endpoint would cut it. Setting
-    ``stop`` ends the run early, and keeps what it paid for.
+    ``spent`` is what was paid before (for the probe) and counts against the limits; ``spent_size`` is the
+    size of its prompts in bytes. Shifts are limited to ``max_shift``, the largest that the endpoint does not
+    clamp. Setting ``stop`` ends the run early and keeps what was paid for.
     """
 
     items: Items | Sequence[Item]
@@ -64,7 +64,7 @@ class Job:
     stop: asyncio.Event = field(default_factory=asyncio.Event)
 
     def read(self, query: int, reply: Reply, attempts: int, seconds: float = 0.0) -> SavedAnswer:
-        """A reply as it is kept, read as the question says."""
+        """Convert a reply to the answer to store, as the question format reads it."""
         return SavedAnswer(
             query,
             self.question.answer(reply.text),
@@ -77,23 +77,23 @@ class Job:
         )
 
     def check(self, usage: Usage, last: str) -> None:
-        """Raise if there are many answers and none of them is valid; `last` is the text of one."""
+        """Raise if there are many answers and none is valid; ``last`` is the text of one."""
         if usage.queries >= ALL_INVALID and usage.invalid == usage.queries:
             raise self.question.complaint(usage.queries, last)
 
 
 class Sender(ABC):
-    """Gets the rounds of a design answered; a subclass knows how one is sent.
+    """Gets the rounds of a design answered; a subclass knows how to send one.
 
     ``usage`` is what all answers on disk have cost, ``stopped`` why a round was left unfinished. The state of
-    a round is what is asked, the number of its first query, and its answers, `UNASKED` where there is none.
+    a round is its queries, the number of the first one, and its answers (`UNASKED` where there is none).
     """
 
     def __init__(self, job: Job, planned: int) -> None:
         self._job, self._total = job, planned
         self._store, self._limits, self._stop = job.store, job.limits, job.stop
         self._prices, self._spent = job.prices, job.spent
-        self._tokens = TokenEstimator()  # of prompts answered here, be it on disk or not yet
+        self._tokens = TokenEstimator()  # prompts answered by this sender, on disk or not
         self._asked: Round
         self._first: int
         self._answers: AnswerArray
@@ -102,19 +102,19 @@ class Sender(ABC):
 
     @abstractmethod
     async def _ask_round(self) -> None:
-        """Have answered what the round leaves open, and count it; or say why it stopped."""
+        """Get the open queries of the round answered and count them, or set ``stopped``."""
 
     @abstractmethod
     def report(self) -> None:
-        """Report where the run is."""
+        """Report the progress of the run."""
 
     @property
     def beside(self) -> Usage:
-        """What was asked on the way that is no answer of the design."""
+        """The usage of queries that are not part of the design."""
         return Usage()
 
     async def ask(self, design: Design) -> RunOutcome:
-        """Have the rounds of a design answered, one after the other, as far as it goes."""
+        """Get the rounds of a design answered, one after the other, until it ends or the run stops."""
         answered, first, nonsense = AnswerTable.empty(), 0, None
         stored = self._store.rounds()
         for number in itertools.count():
@@ -130,7 +130,7 @@ class Sender(ABC):
             self._total = max(self._total, first + len(asked))
             try:
                 await self._ask_round()
-            except NoSenseError as error:  # no more is asked, and the result says what came back
+            except NoSenseError as error:  # stop asking; the result says what came back
                 self._answers, nonsense = self._store.answers(first, len(asked)), error.message
             have = self._answers != UNASKED
             answered = answered.with_round(asked.rows(have), self._answers[have].astype(np.int64))
@@ -141,10 +141,10 @@ class Sender(ABC):
         return RunOutcome(answered, self.usage, nonsense or self.stopped, self.beside)
 
     def _open(self) -> IntArray:
-        """The queries of the round without an answer, in random order.
+        """The unanswered queries of the round, in random order.
 
-        So a run stopped half-way has asked a fair sample. The order is the same whenever the run is taken up,
-        so that where a limit ends it does not depend on how often it was stopped.
+        This makes the answers of a stopped run a fair sample. The order is the same whenever the run is
+        continued, so that where a limit ends the run does not depend on how often it was stopped.
         """
         order = np.random.default_rng(self._first).permutation(len(self._asked))
         queries: IntArray = self._first + order[self._answers[order] == UNASKED]
@@ -166,7 +166,7 @@ class Sender(ABC):
             self.usage += one.usage
 
     async def _wait(self, seconds: float) -> None:
-        """Wait so long, or until the run is to stop."""
+        """Wait for this many seconds, or until the run is stopped."""
         if seconds > 0:
             with suppress(TimeoutError):
                 async with asyncio.timeout(seconds):
@@ -174,5 +174,5 @@ class Sender(ABC):
 
 
 def as_endpoint_error(error: ReplyError) -> EndpointError:
-    """What one item's reply says of the endpoint, if all of them say it."""
+    """Turn the error of one reply into an error of the endpoint, for when all replies fail alike."""
     return EndpointError(error.message, remedy=error.remedy, options=error.options)

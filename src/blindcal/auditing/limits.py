@@ -1,4 +1,4 @@
-"""How hard to ask, and when to stop."""
+"""How fast to ask, and when to stop."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from blindcal.errors import InputError
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """How hard to ask, and when to stop.
+    """How fast to ask, and when to stop.
 
-    ``attempts`` bounds the tries of one query; being told to slow down (429) is not a try. After
-    ``patience`` seconds without any answer, or if the server asks to wait longer than that, the run
-    stops. ``backoff`` is the first wait between tries; it doubles.
+    ``attempts`` is the maximum number of tries per query; being told to slow down (429) does not count.
+    The run stops after ``patience`` seconds without any answer, or if the server asks to wait longer than
+    that. ``backoff`` is the first wait between tries in seconds; it doubles each time.
     """
 
     concurrency: int = 32

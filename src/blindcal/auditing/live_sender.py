@@ -1,10 +1,11 @@
-"""A run: what the design wants to know, asked of an endpoint, kept in a store. It can be taken up again.
+"""A live run: sends the queries of a design to an endpoint and keeps the answers in a store.
 
-The rule that makes it safe: a query is under way until its answer is on disk, and never are more than
-``concurrency`` under way. So that is the most a crash can lose, to be asked and paid again.
+A run can be continued. The rule that makes this safe: a query is under way until its answer is on disk, and
+at most ``concurrency`` queries are under way. This is the most that a crash can lose and that must be paid
+for again.
 
-A query is taken by a worker only when there is room, so a million of them are never a million tasks. Nothing
-is cancelled to stop a run: no new query goes out, and what is under way is waited for and kept.
+A worker takes a query only when there is room, so a million queries are never a million tasks. Stopping a
+run cancels nothing: no new query is sent, and the queries under way are awaited and kept.
 """
 
 from __future__ import annotations
@@ -28,12 +29,12 @@ HOPELESS_AT_FIRST = 5
 
 
 async def ask_live(design: Design, job: Job, endpoint: Endpoint, *, planned: int = 0) -> RunOutcome:
-    """Ask everything the design wants that the store does not already answer.
+    """Ask all queries of the design that the store does not answer yet.
 
-    ``planned`` is how many queries the design is expected to ask, for the progress. A run that is stopped
-    waits for what is under way. `EndpointError` is raised when asking on is useless; every answer is kept.
+    ``planned`` is the expected number of queries, for the progress. A stopped run waits for the queries
+    under way. Raises `EndpointError` if asking on is useless; every answer is kept.
     """
-    gc.freeze()  # or the collector looks through everything that was there before, over and over
+    gc.freeze()  # otherwise the collector scans all existing objects again and again
     try:
         return await _LiveSender(job, endpoint, planned).ask(design)
     finally:
@@ -41,7 +42,7 @@ async def ask_live(design: Design, job: Job, endpoint: Endpoint, *, planned: int
 
 
 class _LiveSender(Sender):
-    """The state of one run: who asks, what it cost, why it stopped."""
+    """The state of one run: its workers, its cost, and why it stopped."""
 
     def __init__(self, job: Job, endpoint: Endpoint, planned: int) -> None:
         super().__init__(job, planned)
@@ -50,7 +51,7 @@ class _LiveSender(Sender):
         self._rate = RateLimiter(job.limits.rpm, job.limits.tpm)
         self._on_the_wire = 0
         self._under_way = 0
-        self._expected: dict[int, float] = {}  # what queries under way may cost, where that is limited
+        self._expected: dict[int, float] = {}  # highest cost of each query under way, if cost is limited
         self._useless: list[tuple[int, ReplyError]] = []
         self._useless_in_a_row = 0
         self._skipped = 0
@@ -68,7 +69,7 @@ class _LiveSender(Sender):
         self._fill()
         try:
             await self._drained.wait()
-        finally:  # only a run that is itself cancelled has workers left
+        finally:  # workers are left only if the run itself is cancelled
             for worker in self._workers:
                 worker.cancel()
         if self._error is not None:
@@ -89,7 +90,7 @@ class _LiveSender(Sender):
     # Queries under way
 
     def _fill(self) -> None:
-        """Put queries under way while there is room; say so when nothing is under way any more."""
+        """Start queries while there is room; sets ``_drained`` when none is under way any more."""
         while (query := self._take()) is not None:
             worker = asyncio.create_task(self._work(query))
             self._workers.add(worker)
@@ -98,11 +99,11 @@ class _LiveSender(Sender):
             self._drained.set()
 
     def _take(self) -> int | None:
-        """The next query, if there is room for it on the wire and in what a crash may lose."""
+        """The next query, if concurrency control, the limits and ``stop`` allow one now."""
         if self._on_the_wire >= self._concurrency.limit or self._under_way >= self._limits.concurrency:
             return None
         if self._under_way and self._limits.max_cost is not None and not self._tokens.answered:
-            return None  # one first, to learn what one costs
+            return None  # ask one query first, to learn what it costs
         if self._stop.is_set() or self.stopped or self._taken == self._queries.size:
             return None
         query = int(self._queries[self._taken])
@@ -112,7 +113,7 @@ class _LiveSender(Sender):
             self._fail(error)
             return None
         if why is not None:
-            if not self._under_way:  # until then, those may turn out cheaper than feared and leave room
+            if not self._under_way:  # else queries under way may turn out cheaper and leave room
                 self.stopped = why
             return None
         self._taken += 1
@@ -138,7 +139,7 @@ class _LiveSender(Sender):
         self._fill()
 
     def _hand_over(self, saved: SavedAnswer) -> None:
-        """Leave an answer to the store and go on; it stays under way until it is on disk."""
+        """Pass an answer to the store without waiting; it stays under way until it is on disk."""
         kept = self._store.save(saved)
         if kept not in self._handed_over:
             self._handed_over[kept] = []
@@ -156,12 +157,12 @@ class _LiveSender(Sender):
         self._fill()
 
     def _fail(self, error: Exception) -> None:
-        """Stop; what is under way is still kept, and then the run raises the error."""
+        """Stop the run; answers under way are still kept, and then the error is raised."""
         self._error = self._error or error
         self._stop.set()
 
     async def _ask(self, query: int) -> SavedAnswer | None:
-        """Ask until there is an answer, or no hope of one for this query."""
+        """Ask until there is an answer, the query is given up, or the run is stopped."""
         request = self._request(query)
         tokens = self._tokens.expected(bytes_of(request)) + request.max_tokens
         attempt, useless = 1, 0
@@ -223,7 +224,7 @@ class _LiveSender(Sender):
         )
 
     def _give_up(self, query: int, error: ReplyError) -> None:
-        # Kept aside: it becomes an invalid answer only once the rest of the round has gone well.
+        # Set aside: it becomes an invalid answer only if the rest of the round goes well.
         self._useless.append((query, error))
         self._useless_in_a_row += 1
         if self._useless_in_a_row >= (HOPELESS if self._tokens.answered else HOPELESS_AT_FIRST):
@@ -232,7 +233,7 @@ class _LiveSender(Sender):
     # Limits
 
     def _spent_up(self, query: int) -> str | None:
-        """Why the next query would be one too many, if it would."""
+        """The limit that this query would exceed, or ``None``; then its cost is reserved."""
         if self._limits.max_queries is not None:
             asked = self._spent.queries + self.usage.queries + self._under_way
             if asked >= self._limits.max_queries:
@@ -246,7 +247,7 @@ class _LiveSender(Sender):
         return None
 
     def report(self) -> None:
-        """Report where the run is."""
+        """Report the progress of the run."""
         self._reported = time.monotonic()
         if self._job.progress is not None:
             paid = self._spent + self.usage

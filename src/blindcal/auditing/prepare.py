@@ -1,4 +1,4 @@
-"""What has to be known before the first query of an audit: the answer tokens, and the probe's verdict."""
+"""What must be known before the first query of an audit: the answer tokens and the probe's verdict."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ PILOTS, PROBED = 4, 6
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """What has to be known before the first query: noted in the run, so that it is paid for once.
+    """What must be known before the first query; noted in the run, so that it is paid for once.
 
-    ``size`` is how many bytes the prompts were that were spent on finding out.
+    ``spent`` is what finding out cost, and ``size`` the total bytes of its prompts.
     """
 
     targets: Targets
@@ -45,7 +45,7 @@ class Prepared:
     size: int = 0
 
     def question(self, settings: Settings) -> QuestionFormat:
-        """How each query is put and its answer read."""
+        """How queries are formatted and their answers read."""
         if settings.estimator_name == "stated":
             return ConfidenceQuestion(settings.answer_words, settings.prompt.instruction or INSTRUCTION)
         design = settings.design
@@ -58,7 +58,7 @@ async def prepare(
 ) -> Prepared:
     """Choose the answer tokens and probe the endpoint, or read back what was found before.
 
-    `UnfitError` is raised if the probe finds the endpoint unfit for the method, and nothing is forced.
+    Raises `UnfitError` if the probe finds the endpoint unfit for the method, unless ``force`` is set.
     """
     store = session.store
     if isinstance(endpoint, HttpEndpoint):
@@ -76,9 +76,9 @@ async def prepare(
 
 
 async def _without_probe(session: Session, remembered: _Remembered, targets: Targets | None) -> Prepared:
-    """Nothing of the endpoint is relied on but that it answers, which the run itself finds out.
+    """Prepare a method that only needs the endpoint to answer, which the run itself will show.
 
-    A batch would find it out a day late, so there one question is asked live first.
+    A batch would show it a day late, so with batches one query is asked live first.
     """
     settings = session.settings
     room = settings.design.limit - settings.design.offset
@@ -125,7 +125,7 @@ async def _with_probe(
 
 
 def probe_sample(items: Items, seed: int) -> list[Item]:
-    """The items that are probed, and after them those that the pilot questions ask."""
+    """The items for the probe, followed by those for the pilot queries."""
     order = np.random.default_rng(seed).permutation(len(items))[: PROBED + PILOTS]
     return [items[int(k)] for k in order]
 
@@ -143,7 +143,7 @@ async def probe_sampled(
 async def choose_tokens(
     endpoint: Endpoint, patient: Endpoint, pilots: Sequence[Item], settings: Settings
 ) -> tokens.Choice:
-    """The answer tokens that the settings ask for; pilot questions go through `patient`."""
+    """Choose the answer tokens that the settings ask for; pilot queries go through ``patient``."""
     prompt = settings.prompt
     if not isinstance(endpoint, HttpEndpoint):
         raise ConfigError("an endpoint of your own needs the answer tokens too: pass targets")
@@ -162,10 +162,10 @@ async def choose_tokens(
 
 
 class _Remembered:
-    """An endpoint that asks nothing twice: what a run asked before it was interrupted is read back.
+    """An endpoint that asks nothing twice: replies from before an interruption are read from the store.
 
-    It keeps to the run's limits too: to its concurrency, so that a crash loses no more here than there,
-    and to what it may ask and cost.
+    It also obeys the run's limits: on concurrency, so that a crash loses no more here than in the run, and
+    on queries and cost.
     """
 
     def __init__(self, endpoint: Endpoint, session: Session) -> None:
@@ -176,7 +176,7 @@ class _Remembered:
         self._times: Counter[bytes] = Counter()
         self.paid = Usage()
         self.tokens = TokenEstimator()
-        self._under_way: dict[asyncio.Task[Reply], float] = {}  # and what each may cost
+        self._under_way: dict[asyncio.Task[Reply], float] = {}  # with the highest cost of each
 
     async def ask(self, request: Request) -> Reply:
         key = hashlib.blake2b(msgspec.json.encode(request), digest_size=16).digest()
@@ -190,7 +190,7 @@ class _Remembered:
             while (reached := self._limit_reached(request)) is not None:
                 if not self._under_way:
                     raise reached
-                # paid for, and to be kept; and it may turn out cheaper than feared
+                # replies under way are paid for and kept, and they may turn out cheaper
                 await asyncio.wait(self._under_way, return_when=asyncio.FIRST_COMPLETED)
             asking = asyncio.create_task(self._ask(key, nth, request))
             self._under_way[asking] = self._dearest(request)
@@ -201,7 +201,7 @@ class _Remembered:
         reply = await self._endpoint.ask(request)
         known = self._store.note("limit_name") or "max_tokens"
         if isinstance(self._endpoint, HttpEndpoint) and self._endpoint.limit_name != known:
-            # Learnt by asking, and needed where nothing is asked live any more: in a batch.
+            # Learnt by asking live; batches need it and cannot learn it.
             self._store.set_note("limit_name", self._endpoint.limit_name)
         self._count(request, reply)
         self._store.add_aside(key, nth, msgspec.json.encode(reply).decode())
@@ -224,7 +224,7 @@ class _Remembered:
             return _too_low("max_queries", limits.max_queries, "")
         if limits.max_cost is not None and self._prices is not None:
             paid, own = self._prices.cost(self.paid), self._dearest(request)
-            unknown = self._under_way and not asked  # one first, to learn what one costs
+            unknown = self._under_way and not asked  # ask one query first, to learn its cost
             if unknown or paid + sum(self._under_way.values()) + own > limits.max_cost:
                 about = paid / asked if asked else own
                 return _too_low("max_cost", limits.max_cost, f", ${about * PROBE_QUERIES:.2g}")
@@ -243,12 +243,12 @@ def _too_low(limit: str, value: float, cost: str) -> ConfigError:
 
 
 def _words(settings: Settings) -> Targets:
-    """The answer words, where no token of the vocabulary is needed: the ids say nothing."""
+    """The answer words with meaningless token ids, for methods that need no token of the vocabulary."""
     return Targets((Token(0, settings.answer_words[0]),), (Token(1, settings.answer_words[1]),))
 
 
 def _objection(found: Probe, method: Method) -> str | None:
-    """Why an endpoint with these findings cannot be audited by this method, if so."""
+    """Why this method cannot audit an endpoint with these findings, or ``None`` if it can."""
     if found.verdict == "not auditable" or (found.verdict == "temperature" and method.biased):
         return found.reason
     heat = next((f for f in found.findings if f.question == "temperature honoured"), None)
@@ -258,7 +258,7 @@ def _objection(found: Probe, method: Method) -> str | None:
 
 
 def _refusal(found: Probe, method: str, objection: str) -> UnfitError:
-    """The objection, what can be done about it, and last that it can be overridden."""
+    """An error with the objection, what can be done about it, and last how to override it."""
     if any(f.question == "answers at all" and f.outcome == "bad" for f in found.findings):
         return UnfitError(
             f"this endpoint is not auditable: {objection}", remedy=found.remedy, options=found.options

@@ -1,4 +1,4 @@
-"""Whether and how an endpoint can be audited, on a few of the items that the audit would ask."""
+"""Find out whether and how an endpoint can be audited, on a few of the items that the audit would ask."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ class EndpointProbe:
 
     @property
     def reason(self) -> str:
-        """Why."""
+        """The reason for the verdict."""
         return self.probe.reason
 
     @property
     def queries(self) -> int:
-        """How many queries it took, the choice of tokens included."""
+        """Number of queries, including those that chose the tokens."""
         return self.choice.queries + self.probe.queries
 
     def __repr__(self) -> str:
@@ -49,25 +49,26 @@ class EndpointProbe:
 def probe(
     items: str | Path, settings: Settings, *, progress: Callable[[Progress], None] | None = None
 ) -> EndpointProbe:
-    """Find out in about 90 queries whether and how an endpoint can be audited, and wait for it.
+    """Find out with about 90 queries whether and how an endpoint can be audited.
 
-    Works in a notebook too, where an event loop is already running.
+    Waits for the result; also works in notebooks, which already run an event loop.
 
     Parameters
     ----------
     items : path
-        The file of labelled questions or the named set that the audit would ask; ten of them are asked here.
+        The file of labelled questions or the named set that the audit would ask; ten of its items are used.
     settings : Settings
-        Which endpoint is probed, with which answer words, offset and limit. The method plays no part.
+        Which endpoint is probed, with which answer words, offset and limit. The method only decides whether
+        it is an error if no answer tokens are found.
     progress : callable, optional
         Called after every reply.
 
     Raises
     ------
     ConfigError
-        If the endpoint wants an API key and there is none.
+        If the endpoint needs an API key and there is none.
     FatalError
-        If the key, the model or the address is wrong, or no token of the model means an answer word.
+        If the key, the model or the address is wrong, or no token of the model is an answer word.
     """
     return wait_for(lambda stop: unless_stopped(stop, _probe(items, settings, progress)), None)
 
@@ -86,7 +87,7 @@ async def _probe(
 
 
 class _Counted:
-    """An endpoint that reports every reply."""
+    """An endpoint that reports the progress after every reply."""
 
     def __init__(self, endpoint: Endpoint, progress: Callable[[Progress], None] | None) -> None:
         self._endpoint, self._progress = endpoint, progress

@@ -1,23 +1,23 @@
-"""How fast to ask: how many questions at once, and how many a minute.
+"""How fast to ask: how many queries at once, and how many per minute.
 
-Both are told what happened and say what to do; the clock comes from outside, so that tests need not
-wait. Neither knows anything about questions.
+Both classes are told what happened and say what to do. The time is passed in, so that tests need not wait.
+Neither knows anything about the content of queries.
 """
 
 from __future__ import annotations
 
-START = 32  # questions at once; a local model queues them, a service hardly notices
-SETTLE = 0.1  # seconds: a rate measured over less is noise
+START = 32  # queries at once; a local model queues them, a service hardly notices
+SETTLE = 0.1  # seconds; a rate measured over less is noise
 COOLING = 1.0  # seconds in which a burst of refusals counts as one
 
 
 class ConcurrencyControl:
-    """How many questions to have under way, learnt from what comes back.
+    """How many queries to have under way, learnt from the answers.
 
-    Doubles while doubling pays (the rate of answers grows by a sixth or more; a second window is asked
-    before a "no" is believed), then holds and now and then tries half as much again. A server that
-    batches answers more slowly under load yet more often, so the rate decides and not the delay of one
-    answer. A refusal or a time-out halves it, and from there it grows by one at a time.
+    The limit doubles while this raises the rate of answers by a sixth or more (it ends after two windows
+    without such a gain). Then it holds and occasionally tries half as many again. The rate decides and not
+    the latency, because a server that batches takes longer per answer under load but answers more queries
+    in total. A refusal or a time-out halves the limit, which then grows by one at a time.
     """
 
     def __init__(self, most: int) -> None:
@@ -33,7 +33,7 @@ class ConcurrencyControl:
         self._cool = float("-inf")
 
     def answered(self, now: float) -> None:
-        """An answer came at ``now``."""
+        """Record an answer at time ``now``."""
         if self._since is None:
             self._since = now
         self._count += 1
@@ -50,7 +50,7 @@ class ConcurrencyControl:
             self._hold(rate)
 
     def refused(self, now: float) -> None:
-        """The server refused or did not answer in time: ask less at once."""
+        """Record a refusal or a time-out at time ``now``, and lower the limit."""
         if now < self._cool:
             return
         self._cool = now + COOLING
@@ -79,9 +79,9 @@ class ConcurrencyControl:
 
 
 class RateLimiter:
-    """When the next question may go, under limits of requests and tokens a minute and pauses asked for.
+    """When the next query may be sent, given limits on requests and tokens per minute and pauses.
 
-    Questions are spread evenly: a server that counts by the second refuses a minute's worth at once.
+    Queries are spread evenly, because a server that counts per second refuses a minute's worth at once.
     """
 
     def __init__(self, rpm: float | None = None, tpm: float | None = None) -> None:
@@ -91,15 +91,15 @@ class RateLimiter:
         self._resume = float("-inf")
 
     def book(self, now: float, tokens: float) -> float:
-        """Take the next place for a question of about so many tokens; returns the seconds to wait for it."""
+        """Book the next slot for a query of about ``tokens`` tokens; returns the seconds to wait for it."""
         start = max(now, self._free)
         self._free = start + max(self._per_request, tokens * self._per_token)
         return max(start, self._resume) - now
 
     def correct(self, tokens: float) -> None:
-        """A question took so many tokens more (or fewer) than it was booked for."""
+        """Correct for a query that took ``tokens`` more tokens (fewer if negative) than were booked."""
         self._free += tokens * self._per_token
 
     def pause(self, now: float, seconds: float) -> None:
-        """Let nothing go for a while, because the server said so."""
+        """Send nothing for ``seconds``, because the server asked for it."""
         self._resume = max(self._resume, now + seconds)

@@ -1,4 +1,4 @@
-"""An audit that has begun: what every step of it works with."""
+"""The session of an audit: what all of its steps work with."""
 
 from __future__ import annotations
 
@@ -14,18 +14,19 @@ from blindcal.settings import Settings
 from blindcal.store.run_store import Store
 
 QUERIES_NOTE, ITEMS_NOTE = "budget", "budget_items"
-"""Under which names a run notes what money decided."""
+"""Names under which a run notes what its budget decided."""
 
 
 def ignore(_: str) -> None:
-    """Tell nobody."""
+    """Discard a message."""
 
 
 @dataclass(frozen=True)
 class Session:
-    """An audit under way: its items, settings (once it has begun, with every default), run file and limits.
+    """An audit under way: its items, settings (with all defaults once it has begun), run file and limits.
 
-    ``tell`` is told what is being done and ``progress`` how far it is. Setting ``stop`` ends it early.
+    ``tell`` is called with a description of each step, ``progress`` with the progress. Setting ``stop`` ends
+    the audit early.
     """
 
     items: Items
@@ -39,10 +40,10 @@ class Session:
 
 
 def begin(session: Session) -> Session:
-    """Fill in the defaults and put settings and items into the run file, or check that they are the same."""
+    """Fill in the defaults, and store settings and items in the run file or check that they match it."""
     items, store = session.items, session.store
     settings = session.settings.resolved(len(items), items.words, budgeted=_decides_queries(session))
-    if (store.note("config") or {}).get("batch"):  # begun through batches, it goes on through them
+    if (store.note("config") or {}).get("batch"):  # a run begun with batches continues with them
         settings = settings.replace(batch=True)
     store.begin(settings.fixed(items), items, keep_prompts=settings.prompt.keep_prompts)
     store.set_parts(settings.prompt.by_field, items.parts)
@@ -51,7 +52,7 @@ def begin(session: Session) -> Session:
 
 
 def _decides_queries(session: Session) -> bool:
-    """Whether the money decides how many queries are asked: it was so when the run began, or is now."""
+    """Whether a budget decides the number of queries: since the run began or, in a new run, from now on."""
     design = session.settings.design
     if design.method != "latent" or design.queries is not None:
         return False
@@ -60,10 +61,10 @@ def _decides_queries(session: Session) -> bool:
 
 
 def decides_items(session: Session) -> bool:
-    """Whether the money decides how many items are asked, by methods that ask each of them as often.
+    """Whether a budget decides the number of items, for methods that ask every item equally often.
 
-    So it is where a sum is given and no number of items, and where it was so before. Without a probe nothing
-    is known of what a query costs: there a sum only ends the run.
+    This applies if a budget is given and no number of items, and if it applied before. Without a probe, the
+    cost of a query is unknown, and a budget only ends the run.
     """
     settings, store = session.settings, session.store
     design = settings.design
@@ -73,7 +74,7 @@ def decides_items(session: Session) -> bool:
 
 
 def _kept_limits(session: Session) -> Limits:
-    """Limits with the sum that was decided on, if none is given now: nothing more is spent then."""
+    """The limits, with the budget decided on before if none is given now, so that no more is spent."""
     limits, store = session.limits, session.store
     if not (session.settings.design.queries is None or decides_items(session)):
         return limits

@@ -1,4 +1,4 @@
-"""How much of a design is asked: all of it, or what a sum of money pays for. Chosen before asking."""
+"""How much of a design is asked: all of it, or what a budget pays for; chosen before asking."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from blindcal.settings import Settings
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """What was asked and what came of it; ``stages`` are the items that took part, ``None`` for all."""
+    """What was asked, and the outcome; ``stages`` are the items in the sample, ``None`` for all items."""
 
     settings: Settings
     design: Design
@@ -28,12 +28,12 @@ class Asked:
     outcome: RunOutcome
 
 
-#: Has the whole audit answered, as far as it goes.
+#: Gets the queries of an audit answered, as far as limits and budget allow.
 Strategy: TypeAlias = Callable[[Prepared, Send], Awaitable[Asked]]
 
 
 def choose_strategy(session: Session) -> Strategy:
-    """How this audit decides how much to ask."""
+    """Choose how this audit decides how much to ask."""
     settings = session.settings
     if settings.design.queries is not None and decides_items(session):
         return lambda prepared, send: _spend_on_items(session, prepared, send)
@@ -44,14 +44,14 @@ def choose_strategy(session: Session) -> Strategy:
 
 
 async def _ask_everything(session: Session, stages: list[IntArray] | None, send: Send) -> Asked:
-    """Every query of the design, of all items or of a sample that may grow."""
+    """Ask every query of the design, for all items or a sample that may grow."""
     settings = session.settings
     design = _design(session, settings, stages)
     return Asked(settings, design, stages, await send(design, _planned(session, settings, stages)))
 
 
 async def _spend_on_items(session: Session, prepared: Prepared, send: Send) -> Asked:
-    """As many items as a sum pays for, each asked as often as the method has it."""
+    """Ask as many items as a budget pays for, each as often as the settings say."""
     settings, n = session.settings, len(session.items)
     each = _planned(session, settings, None) / n
     sampled = settings.replace(sample=Budget(session, prepared, n).affordable_items(each))
@@ -62,9 +62,9 @@ async def _spend_on_items(session: Session, prepared: Prepared, send: Send) -> A
 async def _spend_on_queries(
     session: Session, stages: list[IntArray] | None, prepared: Prepared, send: Send
 ) -> Asked:
-    """As many queries as a sum pays for: a pilot, what it shows can be paid for, and what is left over.
+    """Ask as many queries as a budget pays for: a pilot, what it shows to be affordable, then the rest.
 
-    Batches take hours, so for them the probe stands for the pilot.
+    Batches take hours, so with batches the probe replaces the pilot.
     """
     n = members_of(stages, len(session.items)).size
     money = Budget(session, prepared, n)
@@ -85,12 +85,12 @@ async def _spend_on_queries(
 
 @dataclass(frozen=True)
 class _FirstRound:
-    """The first round of a design, and no more."""
+    """A design that ends after the first round of another."""
 
     whole: Design
 
     def next_round(self, answered: AnswerTable) -> Round | None:
-        """The first round."""
+        """The first round, then none."""
         return None if len(answered) else self.whole.next_round(answered)
 
 
@@ -116,7 +116,7 @@ def _planned(session: Session, settings: Settings, stages: list[IntArray] | None
 
 
 def _money_well_spent(asked: Asked) -> Asked:
-    """A run that ends because the money is spent has finished, as it was meant to."""
+    """Count a run that ended because its budget is spent as finished."""
     if (asked.outcome.stopped or "").startswith("max_cost"):
         return replace(asked, outcome=replace(asked.outcome, stopped=None))
     return asked

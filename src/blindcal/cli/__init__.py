@@ -1,7 +1,7 @@
 """The command line: parse, call, print. Nothing imports this package.
 
-Each command lives in a module of its own name and is imported only when it is run or asked for
-help, so that ``blindcal --help`` starts as fast as Python does.
+Each command is in a module of the same name, which is imported only when the command is run or its
+help is shown, so that ``blindcal --help`` starts as fast as Python does.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ import click
 from blindcal.cli.console import print_error, print_warning
 from blindcal.errors import BlindcalError
 
-# The fits are many small products, which a second BLAS thread only slows: on two busy cores the intervals of
-# 1,000 items took 2.4 s with one and 10 s with two. numpy reads it when a command first imports it.
+# Fits are many small products, which a second BLAS thread only slows down: on two busy cores the intervals
+# of 1,000 items took 2.4 s with one thread and 10 s with two. numpy reads the variable on import.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 INTERRUPTED = 130
@@ -87,7 +87,7 @@ def app() -> None:
 
 
 def main() -> None:
-    """Run the command line; warnings and our own errors print one line each, never a traceback."""
+    """Run the command line; warnings and blindcal's own errors print one line each, never a traceback."""
     warnings.showwarning = lambda message, *_, **__: print_warning(str(message))
     try:
         app(standalone_mode=True)
@@ -96,7 +96,7 @@ def main() -> None:
         sys.exit(1)
     except SystemExit as end:
         if end.code == INTERRUPTED and any(one.name == AUDIT_THREAD for one in threading.enumerate()):
-            # Interrupted twice: what is computed in threads would be waited for. Answers are on disk.
+            # Interrupted twice: exit without waiting for the audit's thread. Answers are on disk.
             sys.stdout.flush()
             sys.stderr.flush()
             os._exit(INTERRUPTED)

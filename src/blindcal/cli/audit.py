@@ -28,7 +28,7 @@ from blindcal.store.run_store import RUN_FILE, Store
 from blindcal.text import printable
 
 FINISHED, NO_ESTIMATE, STOPPED, UNFIT, PENDING = 0, 1, 3, 4, 5
-LONGEST_POLL = 60.0  # seconds between two looks at a batch
+LONGEST_POLL = 60.0  # maximum number of seconds between polls of a batch, unless --poll is longer
 
 
 @click.command("audit")
@@ -111,7 +111,7 @@ LONGEST_POLL = 60.0  # seconds between two looks at a batch
     type=options.POSITIVE_NUMBER,
     default=5.0,
     metavar="SECONDS",
-    help="Time between two looks at a batch while waiting; it grows to a minute.",
+    help="Time between checks of a batch while waiting; it grows to a minute.",
 )
 @click.option(
     "--dry-run", is_flag=True, help="Print the number of queries, the tokens and the cost, and stop."
@@ -260,7 +260,7 @@ def _print_plan(plan: Plan, settings: Settings, max_cost: float | None, as_json:
 
 
 def _budget_effect(plan: Plan, cost: float, settings: Settings, max_cost: float) -> str:
-    """What a budget pays for."""
+    """What a budget pays for, in words."""
     each = cost / (plan.queries + plan.probe_queries)
     queries = max_cost / each - plan.probe_queries
     latent = settings.design.method == "latent"

@@ -1,4 +1,4 @@
-"""``blindcal check``: finished audits against limits, for a gate in CI."""
+"""``blindcal check``: check finished audits against limits, for CI."""
 
 from __future__ import annotations
 

@@ -14,17 +14,17 @@ import click
 from blindcal.errors import BlindcalError
 
 WIDTH = 11
-"""Columns of the names."""
-_LEAST = 40  # columns, below which wrapping would help nobody
+"""Width of the column of names."""
+_LEAST = 40  # columns; text is not wrapped more narrowly
 
-# Options whose flag is not their name in Python with dashes.
+# Options whose flag is not their Python name with dashes.
 _FLAGS = {"by_field": "--by", "keep_prompts": "--no-prompts", "prices": "--price-in and --price-out"}
 
 
 def print_field(name: str, text: str, *, width: int = WIDTH) -> None:
-    """Print a name and its text; on a terminal long text is wrapped and indented under its beginning.
+    """Print a name and its text; on a terminal, long text is wrapped and indented.
 
-    In a pipe a field stays on one line, so that it can be searched for and cut.
+    In a pipe a field stays on one line, so that grep and cut work.
     """
     line = f"{name:<{width}}{text}"
     if sys.stdout.isatty():
@@ -51,14 +51,14 @@ def print_error(error: BlindcalError) -> None:
 
 
 def error_text(error: BlindcalError) -> str:
-    """The message of an error and its remedy, with options as the command line takes them."""
+    """The message of an error and its remedy, with options in the form of the command line."""
     return error.render(command_line_option)
 
 
 def command_line_option(name: str, value: object) -> str:
-    """An option as the command line takes it: ``force=True`` is ``--force``, ``limit=20`` is ``--limit 20``.
+    """An option on the command line: ``force=True`` is ``--force``, ``limit=20`` is ``--limit 20``.
 
-    An ellipsis and ``None`` stand for a value that is the user's to choose, and leave the flag alone.
+    An ellipsis and ``None`` stand for a value that the user chooses, and give the flag alone.
     """
     flag = _FLAGS.get(name) or f"--{name.replace('_', '-')}"
     if value is None or value is ... or isinstance(value, bool):

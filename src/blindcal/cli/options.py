@@ -1,4 +1,4 @@
-"""Options and arguments that several commands share, and what they have in common to check."""
+"""Options and arguments that several commands share, and their checks."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ INNER_SHARE = FiniteRange(0, 1, min_open=True, max_open=True)
 
 
 def combined(*options: Decorator) -> Decorator:
-    """Several options as one decorator, in the order in which help shows them."""
+    """Several options as one decorator, in the order in which the help shows them."""
 
     def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
         for option in reversed(options):
@@ -46,23 +46,23 @@ def combined(*options: Decorator) -> Decorator:
 
 
 def taken(kind: Callable[..., T], given: dict[str, Any]) -> T:
-    """A record of those options that are named as its fields, which are taken out of ``given``."""
+    """A record made from the options that have the names of its fields; they are removed from ``given``."""
     return kind(**{name: given.pop(name) for name in signature(kind).parameters if name in given})
 
 
 def fill_help(command: click.Command, **values: object) -> None:
-    """Put what the code knows into the help of a command, where that says ``{name}``."""
+    """Replace each ``{name}`` in the help of a command by its value."""
     for name, value in values.items():
         command.help = (command.help or "").replace(f"{{{name}}}", str(value))
 
 
 def with_line_breaks(_: click.Context, __: click.Parameter, text: str | None) -> str | None:
-    """A shell passes ``\\n`` on as two characters; here they are one."""
+    """Replace ``\\n`` and ``\\t``, which a shell passes as two characters, by a line break and a tab."""
     return None if text is None else text.replace("\\n", "\n").replace("\\t", "\t")
 
 
 def existing_runs(_: click.Context, __: click.Parameter, given: PathOrPaths) -> PathOrPaths:
-    """Refuse a run that does not exist, and name those that do."""
+    """Raise an error for a run that does not exist, which names those that do."""
     for path in given if isinstance(given, tuple) else (given,):
         if not path.exists():
             here = sorted(str(one.parent) for one in Path("runs").glob(f"*/{RUN_FILE}"))
@@ -128,7 +128,7 @@ send_seed_option = click.option(
 
 
 def concurrency_option(default: int = 32) -> Decorator:
-    """How many requests are under way at once."""
+    """The maximum number of concurrent requests."""
     return click.option(
         "--concurrency",
         type=click.IntRange(1),
@@ -188,7 +188,7 @@ field_options = combined(
 def answer_word_options(
     positive: str = "the items' own, else Yes", negative: str = "the items' own, else No"
 ) -> Decorator:
-    """The two answer words; the arguments say which they are by default."""
+    """The two answer words; the arguments describe their defaults in the help."""
     return combined(
         click.option("--positive", metavar="WORD", help=f"Positive answer.  [default: {positive}]"),
         click.option("--negative", metavar="WORD", help=f"Negative answer.  [default: {negative}]"),
@@ -245,7 +245,7 @@ resamples_option = click.option(
 
 
 def estimator_option(note: str = "") -> Decorator:
-    """Who reads the answers."""
+    """The estimator that reads the answers."""
     return click.option(
         "--estimator",
         type=click.Choice(ESTIMATOR_CHOICES),
@@ -261,7 +261,7 @@ def seed_option(sets: str = "Random seed of the design.") -> Decorator:
 
 
 def bins_option(default: int | None = None, note: str = "") -> Decorator:
-    """The number of bins; ``note`` says what it is by default where that is not one number."""
+    """The number of bins; ``note`` describes the default if it is not a single number."""
     return click.option(
         "--bins",
         type=click.IntRange(1),
@@ -271,7 +271,7 @@ def bins_option(default: int | None = None, note: str = "") -> Decorator:
 
 
 def queries_option(default: float | None = None, note: str = "") -> Decorator:
-    """The mean number of queries per item; ``note`` is as for the bins."""
+    """The mean number of queries per item; ``note`` describes the default as in `bins_option`."""
     return click.option(
         "--queries",
         type=POSITIVE_NUMBER,
@@ -285,7 +285,7 @@ def queries_option(default: float | None = None, note: str = "") -> Decorator:
 
 
 def json_option(prints: str = "Print one JSON object.") -> Decorator:
-    """Output for programs."""
+    """JSON output, for programs."""
     return click.option("--json", "as_json", is_flag=True, help=prints)
 
 
@@ -320,7 +320,7 @@ price_options = combined(
 def prices(
     price_in: float | None, price_out: float | None, batch_price: float, settings: Settings
 ) -> Prices | None:
-    """The prices given, or OpenAI's list prices of its own models at its own address."""
+    """The prices given, or OpenAI's list prices for its own models at its own URL."""
     if (price_in is None) != (price_out is None):
         raise click.UsageError("--price-in and --price-out go together")
     if price_in is not None and price_out is not None:
@@ -335,10 +335,10 @@ def prices(
 
 
 def check_key(address: Address, *, begun: bool = False) -> None:
-    """Report a missing API key before anything else is done, where that is likely to matter.
+    """Report a missing API key before anything else is done, if it is likely to matter.
 
-    It is an error if the endpoint answers nothing without one, unless a run is ``begun``: that may need
-    nothing more of the endpoint.
+    It is an error if the endpoint is known to require one. For a run that has ``begun`` it is only a
+    warning, because the run may need no more queries.
     """
     name = printable(address.api_key_env, 80)
     if not begun:

@@ -16,7 +16,7 @@ MOST_BUDGET = 8
 
 
 class FiniteRange(click.FloatRange):
-    """A number in a range; not ``nan``, which is in every range, and not ``inf``."""
+    """A number in a range; neither ``nan``, which passes every range check, nor ``inf``."""
 
     name = "number"
 
@@ -29,14 +29,14 @@ class FiniteRange(click.FloatRange):
 
 
 class Parsed(click.ParamType[T]):
-    """What ``parse`` reads from the text of an option; help shows ``name`` for it."""
+    """A type whose values ``parse`` reads from text; the help shows ``name`` for it."""
 
     def __init__(self, name: str, parse: Callable[[str], T]) -> None:
         self.name = name
         self.parse = parse
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> T:  # noqa: ARG002
-        """Parse the text of the option; a default may be given as what it stands for."""
+        """Parse the text of the option; a default may already be parsed."""
         return self.parse(value) if isinstance(value, str) else value
 
 

@@ -186,7 +186,7 @@ def command(
 
 @dataclass(frozen=True, slots=True)
 class _Assumed:
-    """What is assumed about a model, and what the source of the shape says beside it."""
+    """The assumed shape of a model, and what else is known from its source, such as a run."""
 
     shape: shapes.Shape
     method: str = "latent"
@@ -234,7 +234,7 @@ def _assumed_from_run(run: Run) -> _Assumed:
 
 
 def _measure(path: Path, settings: Settings) -> tuple[int, TokenCount]:
-    """The number of items of a file, and the tokens of its prompts."""
+    """The number of items in a file, and the tokens of its prompts."""
     with open_items(path, settings.prompt) as loaded:
         return len(loaded), count_tokens(loaded, settings)
 
@@ -308,7 +308,7 @@ def _print_choices(found: tuple[Plan, ...], inputs: PlanInputs, as_json: bool) -
 
 
 def tokens_text(plan: Plan) -> str:
-    """How many tokens a plan takes, as far as that is known."""
+    """The number of tokens of a plan in words, or how to find it out."""
     if plan.prompt_tokens is None:
         return "unknown: give a file of items, or --tokens for one prompt"
     about = "" if plan.counted else "about "
@@ -316,7 +316,7 @@ def tokens_text(plan: Plan) -> str:
 
 
 def cost_text(plan: Plan) -> str:
-    """What a plan costs, as far as that is known."""
+    """The cost of a plan in words, or how to find it out."""
     if plan.cost is not None:
         return f"{'' if plan.counted else 'about '}${plan.cost:,.4f}"
     return "unknown: give --price-in and --price-out" + ("" if plan.prompt_tokens else ", and the tokens")

@@ -1,4 +1,4 @@
-"""``blindcal report``: the page of a run, its figures and the numbers behind them."""
+"""``blindcal report``: the report of a run, its figures and its tables."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``blindcal reproduce``: the published table and figures for any models, with our methods in them."""
+"""``blindcal reproduce``: the published table and figures for any models, with blindcal's methods added."""
 
 from __future__ import annotations
 
@@ -187,7 +187,7 @@ def _addresses(models: tuple[str, ...], base_url: str) -> dict[str, str]:
     """The URL of each model: its own (NAME@URL), or the common one."""
     found: dict[str, str] = {}
     for given in models:
-        name, at, rest = given.partition("@http")  # names of models may hold an @ of their own
+        name, at, rest = given.partition("@http")  # the name of a model may contain an @
         if found.setdefault(name, url := f"http{rest}" if at else base_url) != url:
             raise ConfigError(
                 f"--model {printable(name, 80)}: one name at two addresses",
@@ -197,7 +197,7 @@ def _addresses(models: tuple[str, ...], base_url: str) -> dict[str, str]:
 
 
 def _score(one: str, settings: Settings, out: Path, quiet: bool) -> Path:
-    """The score file of a model loaded here on a data set."""
+    """Write the score file of a model, loaded in this process, on a data set; returns its path."""
     model = settings.endpoint.model
     name = Path(model).stem if Path(model).exists() else model
     path = out / "scores" / f"{file_name(name, _set_name(one))}.csv"
@@ -208,7 +208,7 @@ def _score(one: str, settings: Settings, out: Path, quiet: bool) -> Path:
 
 
 def _read_sources(paths: list[Path], chosen: Mapping[str, Any], quiet: bool) -> dict[str, Source]:
-    """The files by the names of their model and data set."""
+    """Read files, keyed by the names of their model and data set."""
     found: dict[str, Source] = {}
     for path in tqdm(paths, unit="file", leave=False, delay=2, disable=quiet or None):
         one = sources.read(path, positive=chosen["positive"], negative=chosen["negative"])
@@ -230,7 +230,7 @@ def _endpoint_columns(
     concurrency: int,
     quiet: bool,
 ) -> tuple[list[Column], list[str]]:
-    """The columns of endpoints, and notes on what failed; their oracles are taken out of ``known``."""
+    """The columns of endpoints, and notes on what failed; their oracles are removed from ``known``."""
     columns, notes = [], list[str]()
     for (model, one), each in settings.items():
         if not quiet:
@@ -274,5 +274,5 @@ def _print_queries(settings: Mapping[Key, Settings], wanted: CellSelection) -> N
 
 
 def _set_name(one: str) -> str:
-    """The name of a data set in the table: that of its file, or its own."""
+    """The name of a data set in the table: its own, or that of its file."""
     return one if catalogue.is_name(one) else stem(Path(one))

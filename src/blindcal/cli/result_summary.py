@@ -18,7 +18,7 @@ ALPHA = 0.05
 
 
 def print_result(result: AuditResult, folder: Path) -> None:
-    """Print the estimates, what they rest on, what they cost, and which files of ``folder`` hold the rest."""
+    """Print the estimates, how they were measured, what they cost, and the files in ``folder``."""
     _print_estimates(result)
     _print_parts(result)
     print_field("measures", result.measures)
@@ -76,7 +76,7 @@ def _auroc(result: AuditResult) -> str:
 
 
 def _print_parts(result: AuditResult) -> None:
-    """One line per part, the largest ones if there are many, and whether they differ by more than chance."""
+    """Print a line per part (the largest if there are many), and whether they differ by more than chance."""
     if not result.parts:
         return
     largest = sorted(result.parts, key=lambda part: part.items, reverse=True)[:MOST_PARTS]

@@ -1,4 +1,4 @@
-"""``blindcal score``: the probabilities that an audit has to estimate, where they can be read."""
+"""``blindcal score``: read the hidden probabilities of a model that exposes them."""
 
 from __future__ import annotations
 

@@ -54,7 +54,7 @@ def _status(path: Path) -> dict[str, Any]:
         ready: dict[str, Any] = store.note("ready") or {}
         rounds = store.rounds()
         usage = store.usage()
-        # Once the probe is over, its findings hold what it cost; until then, the replies so far do.
+        # A finished probe has recorded its usage; until then, it is counted from the replies so far.
         probed: dict[str, int] = ready.get("spent") or asdict(store.asides_usage())
         batches = store.batches()
     asked = sum(len(one) for one in rounds)
@@ -78,7 +78,7 @@ def _status(path: Path) -> dict[str, Any]:
 
 
 def _fields(found: dict[str, Any]) -> dict[str, Any]:
-    """A status as the lines to print."""
+    """The fields of a status, as printed."""
     usage, probed, result = found["usage"], found["probe"], found["result"]
     queries = (
         "as many queries as the budget pays for"
@@ -115,7 +115,7 @@ def _tokens(usage: dict[str, int]) -> str:
 
 
 def batch_record(batch: Batch) -> dict[str, Any]:
-    """A batch for JSON; ``status`` is what the provider called it at the last look."""
+    """A batch for JSON; ``status`` is the provider's, at the last poll."""
     return {
         "id": batch.batch_id,
         "status": batch.status,

@@ -143,7 +143,7 @@ def command(
 
 
 def _warn_about_run(run: Run) -> None:
-    """Warn about everything that makes a threshold of this run less reliable."""
+    """Warn about everything that makes thresholds from this run less reliable."""
     result = run.result
     if not result.complete:
         print_warning(f"the audit is not finished ({printable(str(result.stopped), 200)})")
@@ -158,7 +158,7 @@ def _warn_about_run(run: Run) -> None:
 
 
 def _warn_about_untested(run: Run, threshold: float) -> None:
-    """Warn where hardly any query tested what lies beyond a threshold."""
+    """Warn if hardly any query tested thresholds beyond this one."""
     asked = expit(-run.answered.shifts[run.answered.temperatures == 0])
     beyond = int((asked >= threshold).sum() if threshold > 0.5 else (asked <= threshold).sum())
     if asked.size and beyond < TESTED:
@@ -182,7 +182,7 @@ def _print_all(points: tuple[OperatingPoint, ...], level: float, as_json: bool) 
     digits, width = (2, 16) if narrow else (3, 22)
     click.echo("at    " + "  ".join(f"{name.replace('_', ' '):<{width}}" for name in _COLUMNS).rstrip())
     for one in points:
-        # the level is the same everywhere, and stands below the table
+        # the level is the same for all, and is printed below the table
         cells = [f"{replace(getattr(one, name), level=None):.{digits}f}" for name in _COLUMNS]
         row = "  ".join(f"{cell.replace(' to ', '-') if narrow else cell:<{width}}" for cell in cells)
         click.echo(f"{one.threshold:.2f}  {row.rstrip()}")

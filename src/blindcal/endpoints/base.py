@@ -1,8 +1,8 @@
-"""The seam between blindcal and a model: one asynchronous method.
+"""The interface between blindcal and a model: one asynchronous method.
 
 Everything that answers (a real API, the embedded model, a recording) is an :class:`Endpoint`, and
-everything that asks knows only this. ``ask`` raises nothing but the three endpoint errors: one that
-is worth asking again, one that ends the run, and one that concerns a single reply.
+all code that asks uses only this interface. ``ask`` raises only three errors: one that is worth a
+retry, one that ends the run, and one that concerns a single reply.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _LONGEST_WAIT = 60.0  # seconds, whatever the server asks for
 
 
 class Endpoint(Protocol):
-    """A model that can be asked.
+    """A model that answers requests.
 
     ``ask`` raises only :class:`~blindcal.errors.RetryableError`, :class:`~blindcal.errors.FatalError`
     and :class:`~blindcal.errors.ReplyError`.
@@ -30,23 +30,23 @@ class Endpoint(Protocol):
         ...
 
     async def close(self) -> None:
-        """Release connections; harmless when repeated."""
+        """Release connections; may be called more than once."""
         ...
 
 
 def backoff(attempt: int, first: float = 0.5, longest: float = 20.0) -> float:
-    """Seconds to wait after a failed attempt: twice as long each time.
+    """Seconds to wait after a failed attempt, doubled with each attempt.
 
-    Jitter keeps those that failed together from coming back together.
+    Jitter keeps requests that failed together from being retried together.
     """
     return min(longest, first * 2.0 ** (attempt - 1)) * random.uniform(0.5, 1.0)
 
 
 class Patient:
-    """An endpoint that asks again what may succeed; for the few queries made outside a run.
+    """An endpoint that retries failed requests; for the few queries made outside a run.
 
-    A run has its own, adaptive patience. This one waits what the server asks for, or doubles its
-    wait from half a second, and gives up with the last error after ``attempts``.
+    A run has its own, adaptive retries. This class waits as long as the server asks for, or doubles
+    its wait from half a second, and raises the last error after ``attempts``.
     """
 
     def __init__(
@@ -61,7 +61,7 @@ class Patient:
         self._sleep = sleep
 
     async def ask(self, request: Request) -> Reply:
-        """Ask until a reply, a lasting error, or the last attempt."""
+        """Ask until there is a reply, an error that is not retryable, or no attempt left."""
         for attempt in range(1, self._attempts + 1):
             try:
                 return await self._endpoint.ask(request)
@@ -73,5 +73,5 @@ class Patient:
         raise AssertionError("attempts must be at least one")
 
     async def close(self) -> None:
-        """Close the endpoint inside."""
+        """Close the wrapped endpoint."""
         await self._endpoint.close()

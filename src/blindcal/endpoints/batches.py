@@ -1,8 +1,8 @@
-"""The Files and Batches endpoints of an OpenAI-compatible service: a file of requests in, one of replies out.
+"""The Files and Batches APIs of an OpenAI-compatible service: a file of requests in, a file of replies out.
 
-Nothing is retried here and nothing is remembered: what was asked for is in the caller's store. What makes
-it safe to ask again is that both things created can be found again, by a token of the caller's choosing: a
-file by its name, a batch by its metadata.
+Nothing is retried or kept here: the caller's store records what was submitted. If the outcome of a call is
+unknown, the caller can find what was created by a token of its choice: a file by its name, a batch by its
+metadata.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ MOST_REQUESTS = 50_000
 MOST_BYTES = 200_000_000
 ENDED = frozenset({"completed", "failed", "expired", "cancelled"})
 
-_TOKEN = "blindcal"  # the metadata's key
+_TOKEN = "blindcal"  # key of the token in a batch's metadata
 _NOT_OFFERED = frozenset({404, 405, 501})
-_TRANSFER_SECONDS = 3600.0  # for 200 MB there or back
+_TRANSFER_SECONDS = 3600.0  # for an upload or a download of 200 MB
 _LONGEST_LINE = 8 * 2**20
 
 T = TypeVar("T")
@@ -36,7 +36,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class RequestCounts:
-    """How many requests of a batch have been dealt with."""
+    """How many requests of a batch were answered, and how many failed."""
 
     completed: int = 0
     failed: int = 0
@@ -44,7 +44,7 @@ class RequestCounts:
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """Why a batch as a whole was not accepted."""
+    """A reason why a batch as a whole was not accepted."""
 
     code: str | None = None
     message: str | None = None
@@ -52,14 +52,14 @@ class Problem:
 
 @dataclass(frozen=True, slots=True)
 class Problems:
-    """As the service wraps them."""
+    """The problems of a batch, in the form that the service sends."""
 
     data: list[Problem] | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class RemoteBatch:
-    """A batch as the service tells of it."""
+    """A batch as the service reports it."""
 
     id: str
     status: str
@@ -71,39 +71,39 @@ class RemoteBatch:
 
     @property
     def ended(self) -> bool:
-        """Whether nothing more will come of it; a status nobody knows is one under way."""
+        """Whether the batch has ended; one with an unknown status has not."""
         return self.status.lower() in ENDED
 
     @property
     def completed(self) -> int:
-        """How many of its requests are answered."""
+        """The number of its requests that were answered."""
         return self.request_counts.completed if self.request_counts else 0
 
     @property
     def failed(self) -> int:
-        """How many of its requests were refused."""
+        """The number of its requests that failed."""
         return self.request_counts.failed if self.request_counts else 0
 
     @property
     def unwritten(self) -> bool:
-        """Whether answers are there that are in no file yet."""
+        """Whether it has answers but no output file yet."""
         return self.completed > 0 and self.output_file_id is None
 
     @property
     def codes(self) -> set[str]:
-        """The codes of what is wrong with it as a whole."""
+        """The codes of its problems as a whole."""
         return {problem.code or "" for problem in (self.errors and self.errors.data) or ()}
 
     @property
     def said(self) -> str:
-        """What is wrong with it as a whole, on one line that is safe to show."""
+        """The first of its problems as a whole, on one line that is safe to show."""
         problems = (self.errors and self.errors.data) or ()
         return printable("; ".join(problem.message or problem.code or "" for problem in problems[:3]))
 
 
 @dataclass(frozen=True, slots=True)
 class BatchLine:
-    """One line of a batch's output: the reply, or the error that stands for it."""
+    """One line of a batch's output: a reply, or the error in its place."""
 
     custom_id: str
     reply: Reply | None = None
@@ -111,7 +111,7 @@ class BatchLine:
 
 
 class Batches:
-    """What can be done with batches at the address of an endpoint, which stays the caller's to close."""
+    """The batch operations of an endpoint, which the caller closes."""
 
     def __init__(self, endpoint: HttpEndpoint) -> None:
         if endpoint.address.api_version is not None:
@@ -127,7 +127,7 @@ class Batches:
         self._transfer = aiohttp.ClientTimeout(total=longer)
 
     async def check(self) -> None:
-        """Raise a clear word if the service has no files or batches; costs nothing."""
+        """Raise `FatalError` if the service has no files or batches; costs nothing."""
         for path in ("/files", "/batches"):
             query = {"limit": "1"} | ({"purpose": "batch"} if path == "/files" else {})
             status, raw = await self._call("GET", path, query, accepted={200, *_NOT_OFFERED})
@@ -153,14 +153,14 @@ class Batches:
         return _convert(found, _File).id
 
     async def find_file(self, name: str, size: int) -> str | None:
-        """The id of the input file stored under a name, if it is there whole."""
+        """The id of the input file stored under a name, if it is complete."""
         async for entry in self._listed("/files", {"purpose": "batch", "limit": "1000"}):
             if entry.get("filename") == name and entry.get("bytes") == size:
                 return _convert(entry, _File).id
         return None
 
     async def create(self, file_id: str, token: str) -> RemoteBatch:
-        """Have the requests of a stored file answered; the batch carries the token."""
+        """Create a batch from a stored file; it carries the token in its metadata."""
         body = {
             "input_file_id": file_id,
             "endpoint": self._url,
@@ -170,18 +170,18 @@ class Batches:
         return _convert(await self._json("POST", "/batches", data=msgspec.json.encode(body)), RemoteBatch)
 
     async def find(self, token: str, file_id: str) -> RemoteBatch | None:
-        """The batch that carries a token or was made of a file, if there is one."""
+        """The batch that carries a token or was created from a file, if there is one."""
         async for entry in self._listed("/batches", {"limit": "100"}):
             if (entry.get("metadata") or {}).get(_TOKEN) == token or entry.get("input_file_id") == file_id:
                 return _convert(entry, RemoteBatch)
         return None
 
     async def cancel(self, batch_id: str) -> None:
-        """Have a batch end with what is answered by now; one that has ended stays as it is."""
+        """Cancel a batch, which keeps the answers it has; one that has ended does not change."""
         await self._call("POST", f"/batches/{batch_id}/cancel", accepted={200, 400, 409})
 
     async def look(self, batch_id: str) -> RemoteBatch:
-        """Where a batch is."""
+        """The current state of a batch."""
         status, raw = await self._call("GET", f"/batches/{batch_id}", accepted={200, 404})
         if status == 404:
             raise FatalError(
@@ -191,7 +191,7 @@ class Batches:
         return _convert(self._decoded(raw), RemoteBatch)
 
     async def lines(self, file_id: str) -> AsyncIterator[BatchLine]:
-        """What a file of output or errors says, line by line; lines that are none are left out."""
+        """The lines of an output or error file; malformed lines are skipped."""
         url = self._endpoint.below(f"/files/{file_id}/content")
         async with self._endpoint.opened("GET", url, timeout=self._transfer) as response:
             if response.status in (404, 410):
@@ -230,7 +230,7 @@ class Batches:
         return BatchLine(found.custom_id, error=self._endpoint.refusal(reply, {}, body))
 
     async def _listed(self, path: str, query: Mapping[str, str]) -> AsyncIterator[dict[str, Any]]:
-        """Every entry of a list, however many pages it has."""
+        """Every entry of a list, from all its pages."""
         after: str | None = None
         while True:
             page = await self._json("GET", path, query=query if after is None else {**query, "after": after})
@@ -253,9 +253,7 @@ class Batches:
         try:
             return msgspec.json.decode(text, type=dict[str, Any])
         except msgspec.DecodeError:
-            raise RetryableError(
-                "the endpoint's word on a file or batch is not the JSON it should be"
-            ) from None
+            raise RetryableError("the endpoint's reply about a file or batch is not valid JSON") from None
 
     async def _call(
         self,
@@ -266,7 +264,7 @@ class Batches:
         accepted: Collection[int],
         **options: Any,
     ) -> tuple[int, bytes]:
-        """The status and body of a response; one that is not `accepted` is raised as the error it is."""
+        """The status and body of a response; a status that is not `accepted` raises an endpoint error."""
         async with self._endpoint.opened(method, self._endpoint.below(path, query), **options) as response:
             raw = await read(response)
         if response.status not in accepted:

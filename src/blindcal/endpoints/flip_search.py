@@ -1,8 +1,8 @@
-"""Where an answer flips as the shift grows: finding the place, and how sharp it is.
+"""Find the shift at which an answer flips, and how sharp the flip is.
 
-The answer to an item turns from negative to positive at one shift, its flip (METHOD 2: at ``b = -s``).
-With jitter on the hidden log-odds the turn is a normal curve around it; both are estimated from a
-handful of answers.
+The answer to an item changes from negative to positive at one shift, its flip (METHOD 2: ``b = -s``).
+With jitter on the hidden log-odds, the probability of a positive answer is a normal distribution
+function around the flip. The flip and the jitter are estimated from a handful of answers.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from blindcal.records import INVALID, POSITIVE, FloatArray, Item, Reply, Request
 
 _INSIST = 5
 _FINEST, _WIDEST = 0.01, 10.0
-_DROP = 1.92  # in log-likelihood, to the end of a 95% interval
+_DROP = 1.92  # of the log-likelihood, from its maximum to the end of a 95% interval
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,9 +35,9 @@ class FlipReading:
 
 @dataclass(frozen=True, slots=True)
 class FlipFit:
-    """The shift at which each item's answer turns, the jitter of its log-odds, and how large it may be.
+    """The flip of each item, and the jitter of the log-odds with an upper limit.
 
-    ``jitter`` is 0 where every answer is on its side of the flip; ``most`` is an upper limit even then.
+    ``jitter`` is 0 if every answer is on the right side of its flip; ``most`` is an upper limit even then.
     """
 
     shifts: Mapping[str, float]
@@ -46,7 +46,7 @@ class FlipFit:
 
 
 class ProbeClient:
-    """Asks an endpoint about shifted answers, and keeps count of everything."""
+    """Sends the queries of a probe, and counts queries, tokens and invalid answers."""
 
     def __init__(self, endpoint: Endpoint, targets: Targets) -> None:
         self._endpoint = endpoint
@@ -62,7 +62,7 @@ class ProbeClient:
         self.readings: list[FlipReading] = []
 
     async def reply(self, request: Request) -> Reply | None:
-        """One reply; ``None`` if it was broken, and the error is kept."""
+        """The reply to a request; ``None`` if it cannot be read, and the error is kept."""
         self.queries += 1
         try:
             reply = await self._endpoint.ask(request)
@@ -75,14 +75,14 @@ class ProbeClient:
         return reply
 
     async def answer(self, request: Request) -> int:
-        """What one reply says; a broken one is invalid."""
+        """The answer to a request; a reply that cannot be read is invalid."""
         reply = await self.reply(request)
         return INVALID if reply is None else self._read(reply.text)
 
     async def biased_by(
         self, item: Item, positive: float | None, negative: float | None, temperature: float = 0.0
     ) -> int:
-        """The answer with so much on each side; ``None`` leaves a side out."""
+        """The answer with these biases on the two sides; ``None`` leaves a side unbiased."""
         bias = {t.id: positive for t in self._targets.positive if positive is not None}
         bias |= {t.id: negative for t in self._targets.negative if negative is not None}
         for _ in range(_INSIST):
@@ -95,7 +95,7 @@ class ProbeClient:
         return answer
 
     async def at(self, item: Item, shift: float, offset: float, temperature: float = 0.0) -> int:
-        """The answer at a shift, as an audit asks it."""
+        """The answer at a shift, asked as in an audit."""
         answer = await self.biased_by(item, offset + shift, offset, temperature)
         if temperature == 0 and answer != INVALID:
             self.readings.append(FlipReading(item.id, shift, answer))
@@ -105,9 +105,9 @@ class ProbeClient:
 async def bisect(
     answer: Callable[[float], Awaitable[int]], low: float, high: float, width: float = 0.05
 ) -> float | None:
-    """Where ``answer`` turns positive between a negative end and a positive one; ``None`` if unreadable.
+    """The place between ``low`` and ``high`` where ``answer`` turns positive; ``None`` if one is invalid.
 
-    The middle is taken on a scale that is even near zero and logarithmic far out, where flips are rare.
+    Bisects on a scale that is linear near zero and logarithmic far out, where flips are rare.
     """
     while high - low > width:
         middle = math.sinh((math.asinh(low) + math.asinh(high)) / 2)
@@ -122,7 +122,7 @@ async def bisect(
 
 
 def fit(readings: Sequence[FlipReading], known: Mapping[str, float] | None = None) -> FlipFit:
-    """The likeliest flip of each item, unless `known`, and the jitter they share."""
+    """The likeliest flip of each item (or the `known` one) and the likeliest common jitter."""
     widths = np.geomspace(_FINEST, _WIDEST, 73)
     profile = np.zeros(widths.size)
     places: dict[str, FloatArray] = {}
@@ -144,7 +144,7 @@ def fit(readings: Sequence[FlipReading], known: Mapping[str, float] | None = Non
 
 
 def _between(shifts: FloatArray, signs: FloatArray) -> FloatArray:
-    """Places for a flip: from the last negative answer to the first positive one, in either order."""
+    """Candidates for a flip, between the last negative and the first positive answer, in either order."""
     ends = [shifts[signs < 0].max(initial=-np.inf), shifts[signs > 0].min(initial=np.inf)]
     low, high = np.sort(np.clip(ends, shifts.min() - 1, shifts.max() + 1))
     return np.linspace(low, high, 201)

@@ -1,13 +1,13 @@
 """Any OpenAI-compatible endpoint, over aiohttp.
 
-The hot path is lean on purpose: the constant part of a body is encoded once and spliced to what
+The hot path is lean on purpose: the constant part of a body is encoded once and joined to what
 differs between queries, replies are decoded straight into a strict schema, and nothing is retried
-here (a run, or :class:`~blindcal.endpoints.base.Patient`, decides that). Every failure becomes one of
-our three endpoint errors, in words that say what to do.
+here (that is up to a run, or :class:`~blindcal.endpoints.base.Patient`). Every failure becomes one of
+the three endpoint errors, with a message that says what to do.
 
-An API key is read from an environment variable named by the caller. It lives in the session's headers
-alone: it is in no ``repr``, no error and no log, redirects are not followed, and what a server says is
-searched for it before it is quoted.
+An API key is read from an environment variable named by the caller and sent only as a header. It
+appears in no ``repr``, error or log: redirects are not followed, and the key is removed from what a
+server says before that is quoted.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from blindcal.records import Message, Reply, Request
 from blindcal.text import encodable, printable
 
 if TYPE_CHECKING:
-    import aiohttp  # slow to import, and needed by those who ask: not by a plan
+    import aiohttp  # slow to import, and a plan does not need it
 
 Api: TypeAlias = Literal["chat", "completions"]
 
@@ -47,11 +47,11 @@ RAW_BODY_BYTES = 2**20  # aiohttp warns about raw bodies above this size
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """Where a model is and how it wants to be asked; holds no secret, only the name of one.
+    """Where a model is and how to ask it; holds no API key, only the name of its environment variable.
 
     ``base_url`` ends where ``/chat/completions`` begins, usually in ``/v1``. ``api_version`` switches to
-    Azure's URL form, with ``model`` as the deployment. ``extra_body`` is merged into every request, and a
-    ``None`` in it takes a field out.
+    Azure's URL form, with ``model`` as the deployment. ``extra_body`` is merged into every request; the
+    value ``None`` removes a field.
     """
 
     base_url: str
@@ -68,7 +68,7 @@ class Address:
 
 
 class PlainHttpKeyWarning(UserWarning):
-    """An API key is about to travel unencrypted to another machine."""
+    """An API key is about to be sent unencrypted to another machine."""
 
 
 class HttpEndpoint:
@@ -88,7 +88,7 @@ class HttpEndpoint:
                 PlainHttpKeyWarning,
                 stacklevel=2,
             )
-        self.limit_name = "max_tokens"  # some models take only max_completion_tokens; learnt by asking
+        self.limit_name = "max_tokens"  # or max_completion_tokens, if the model refuses this one
         self._bodies: dict[tuple[str, float, int, int], bytes] = {}
         self._reached = False
         self._session: aiohttp.ClientSession | None = None
@@ -104,7 +104,7 @@ class HttpEndpoint:
 
     @property
     def url(self) -> str:
-        """Where requests go."""
+        """The URL that requests are sent to."""
         return str(self._url)
 
     async def ask(self, request: Request) -> Reply:
@@ -115,13 +115,13 @@ class HttpEndpoint:
         if isinstance(found, Reply):
             return found
         if found == 400 and limit_name == "max_tokens" and b"max_completion_tokens" in raw:
-            # Newer OpenAI models take only the other spelling and say so; it is remembered.
+            # Newer OpenAI models accept only the other name and say so; later requests use it too.
             self.limit_name = "max_completion_tokens"
             return await self.ask(request)
         raise self.refusal(found, headers, raw)
 
     async def post(self, path: str, payload: Mapping[str, Any]) -> Any:
-        """Send JSON to ``path`` at the server's root; its JSON, or ``None`` if it offers no such thing."""
+        """Send JSON to ``path`` at the server's root; returns JSON, or ``None`` if it is not offered."""
         root = self._root.with_path(self._root.path.removesuffix("/v1").rstrip("/") + path)
         status, headers, raw = await self._post(root, msgspec.json.encode(payload))
         if status in NOT_OFFERED:
@@ -134,19 +134,19 @@ class HttpEndpoint:
             return None
 
     async def close(self) -> None:
-        """Release connections; harmless when repeated."""
+        """Release connections; may be called more than once."""
         if self._session is not None:
             await self._session.close()
             self._session = None
 
     def below(self, path: str, query: Mapping[str, str] | None = None) -> URL:
-        """The address of a ``path`` below the base URL."""
+        """The URL of a ``path`` below the base URL."""
         url = self._root.with_path(self._root.path.rstrip("/") + path, keep_query=True)
         return url.update_query(query or {})
 
     @contextlib.asynccontextmanager
     async def opened(self, method: str, url: URL, **options: Any) -> AsyncIterator[aiohttp.ClientResponse]:
-        """A response that is not read yet; every failure is one of ours."""
+        """Send a request and yield its unread response; failures become endpoint errors."""
         import aiohttp
 
         session = self._session or self._open()
@@ -158,7 +158,7 @@ class HttpEndpoint:
             raise failures.from_exception(error, self._root, reached=self._reached) from None
 
     def refusal(self, status: int, headers: Mapping[str, str], raw: bytes) -> EndpointError:
-        """The error of ours for a response that is not the wanted one."""
+        """The endpoint error for a response with an unexpected status."""
         said, address = self.redact(failures.said(raw)), self.address
         return failures.from_status(
             status, headers, said, model=address.model, api_key_env=address.api_key_env
@@ -177,16 +177,16 @@ class HttpEndpoint:
             azure = self.address.api_version is not None
             headers |= {"api-key": self._key} if azure else {"Authorization": f"Bearer {self._key}"}
         self._session = aiohttp.ClientSession(
-            connector=aiohttp.TCPConnector(limit=0),  # the caller bounds how much is in flight
+            connector=aiohttp.TCPConnector(limit=0),  # the caller limits the concurrency
             cookie_jar=aiohttp.DummyCookieJar(),
             headers=headers,
             timeout=aiohttp.ClientTimeout(total=self.address.timeout),
-            trust_env=not self._local,  # a proxy from the environment, as other clients do
+            trust_env=not self._local,  # use a proxy named in the environment, as other clients do
         )
         return self._session
 
     def body(self, request: Request) -> bytes:
-        """What is sent for a request, as JSON."""
+        """The JSON body of a request."""
         settings = (self.limit_name, request.temperature, request.max_tokens, request.top_logprobs)
         constant = self._bodies.get(settings)
         if constant is None:
@@ -200,14 +200,14 @@ class HttpEndpoint:
         return b'%b"prompt":%b%b}' % (constant, _encode(prompt), bias)
 
     def _constant_part(self, request: Request) -> bytes:
-        """Everything that does not depend on the item or the shift, up to the comma before what does."""
+        """The part of a body that does not depend on the item or the shift, with the comma after it."""
         body: dict[str, Any] = {
             "model": self.address.model,
             self.limit_name: request.max_tokens,
             "temperature": request.temperature,
         }
         if request.temperature > 0:
-            body["top_p"] = 1  # some servers cut the tail by default, and a sampled answer must not be cut
+            body["top_p"] = 1  # some servers cut the tail by default, which would distort sampled answers
         if request.top_logprobs:
             chat = self.address.api == "chat"
             body["logprobs"] = True if chat else request.top_logprobs
@@ -217,12 +217,12 @@ class HttpEndpoint:
         return _encode({key: value for key, value in body.items() if value is not None})[:-1] + b","
 
     def redact(self, text: str) -> str:
-        """A text in which the key, if it is there, is not."""
+        """``text`` with the key, if it occurs, replaced by ``[key]``."""
         return text.replace(self._key, "[key]") if self._key else text
 
 
 def keyless_host(address: Address, environ: Mapping[str, str] = os.environ) -> str | None:
-    """The host that would be asked without a key, if it is on another machine and asked over https."""
+    """The host, if it is another machine, would be asked over https and no key is set; else ``None``."""
     url = _parse_url(address.base_url)
     host = url.host or ""
     if url.scheme != "https" or is_loopback(host) or environ.get(address.api_key_env, "").strip():
@@ -231,7 +231,7 @@ def keyless_host(address: Address, environ: Mapping[str, str] = os.environ) -> s
 
 
 def check_key(address: Address, environ: Mapping[str, str] = os.environ) -> None:
-    """Raise `ConfigError` if there is no key for an endpoint that answers nothing without one."""
+    """Raise `ConfigError` if no key is set for an endpoint that is known to require one."""
     host = keyless_host(address, environ)
     if host is not None and (address.api_version is not None or host in _ALWAYS_KEYED):
         variable = printable(address.api_key_env, 80)
@@ -282,7 +282,7 @@ def _usable_key(key: str, name: str) -> str:
 
 
 async def read(response: aiohttp.ClientResponse) -> bytes:
-    """The whole body, but never more than a reply of one token can honestly need."""
+    """The whole body of a response; raises an error if it is larger than `MAX_REPLY_BYTES`."""
     import aiohttp
 
     length = response.content_length
@@ -304,13 +304,13 @@ def _as_chat(messages: Iterable[Message]) -> list[Message]:
 def _encode(value: object) -> bytes:
     try:
         return _ENCODER.encode(value)
-    except UnicodeEncodeError:  # lone surrogates cannot travel as UTF-8
+    except UnicodeEncodeError:  # lone surrogates cannot be encoded as UTF-8
         plain = msgspec.to_builtins(value, enc_hook=_plain)
         return encodable(json.dumps(plain, ensure_ascii=False, separators=(",", ":"))).encode()
 
 
 def _plain(value: Any) -> Any:
-    """A numpy scalar, or a mapping that is not a dict, as what JSON knows."""
+    """A numpy scalar, or a mapping that is not a dict, as a type that JSON has."""
     return dict(value) if isinstance(value, Mapping) else value.item()
 
 

@@ -1,4 +1,4 @@
-"""Everything that can go wrong between us and a server, as one of our three endpoint errors.
+"""Turns every failure of an HTTP request into one of the three endpoint errors.
 
 Retryable: may succeed later. Fatal: the same for every item, so a run stops. Reply: this item only.
 """
@@ -20,7 +20,7 @@ from blindcal.text import printable
 Fate = Literal["retry", "fatal", "address"]
 
 # An "address" failure is fatal until the endpoint has answered once; after that it is an outage.
-# By name, because aiohttp's versions differ. The nearest ancestor wins, and a test fails
+# Keyed by class name, because aiohttp's versions differ. The nearest ancestor counts, and a test fails
 # when aiohttp has an error that only the root covers.
 FATES: dict[str, Fate] = {
     "TimeoutError": "retry",
@@ -48,7 +48,7 @@ FATES: dict[str, Fate] = {
     "UploadAbortedError": "retry",
 }
 
-# One item's fault, not the endpoint's: a prompt that is too long, or that a filter refuses.
+# Errors of one item, not of the endpoint: a prompt that is too long, or that a filter refuses.
 _ITEM_FAULT = re.compile(
     r"context.{0,20}(length|size|window)|content.{0,5}(filter|policy)|too long", re.IGNORECASE
 )
@@ -66,11 +66,11 @@ _CURES = {
 
 
 def from_exception(error: Exception, url: URL, *, reached: bool) -> EndpointError:
-    """The error of ours for one of aiohttp's; ``reached`` says whether the endpoint ever answered."""
+    """The endpoint error for an aiohttp error; ``reached`` says whether the endpoint has ever answered."""
     fate = next(FATES[kind.__name__] for kind in type(error).__mro__ if kind.__name__ in FATES)
     if isinstance(error, TimeoutError):
         return RetryableError(f"no reply from {url.authority} in time")
-    cause = getattr(getattr(error, "os_error", None), "strerror", None)  # aiohttp wraps the plain reason
+    cause = getattr(getattr(error, "os_error", None), "strerror", None)  # the reason that aiohttp wraps
     reason = re.sub(r" \('[^)]*\)$", "", cause or str(error))  # without asyncio's tuple of the address
     what = f"{url.authority}: {printable(reason) or type(error).__name__}"
     if fate == "retry" or (fate == "address" and reached):
@@ -83,7 +83,7 @@ def from_exception(error: Exception, url: URL, *, reached: bool) -> EndpointErro
 def from_status(
     status: int, headers: Mapping[str, str], said: str, *, model: str, api_key_env: str
 ) -> EndpointError:
-    """The error of ours for an HTTP status; ``said`` is the server's own explanation, already clean."""
+    """The endpoint error for an HTTP status; ``said`` is the server's message, safe to show."""
     says = f": {said}" if said else ""
     if status == 429 and re.search(r"insufficient_quota|billing", said):
         return FatalError(f"the account has no quota left (429){says}")
@@ -98,13 +98,13 @@ def from_status(
 
 
 def status_within(error: Any) -> int:
-    """The HTTP status that an error inside a 200 reply stands for; a gateway's failure if it does not say."""
+    """The HTTP status of an error inside a 200 reply; 502 (bad gateway) if it names none."""
     code = error.get("code") if isinstance(error, dict) else None
     return code if isinstance(code, int) and 300 <= code < 600 else 502
 
 
 def said(raw: bytes) -> str:
-    """What a server's error body says, on one line that is safe to show."""
+    """The message in a server's error body, on one line that is safe to show."""
     try:
         body = msgspec.json.decode(raw)
     except (msgspec.DecodeError, UnicodeDecodeError):
@@ -117,7 +117,7 @@ def said(raw: bytes) -> str:
 
 
 def retry_after(headers: Mapping[str, str]) -> float | None:
-    """The server's wish in seconds, from ``Retry-After`` (seconds or a date) or OpenAI's millisecond form."""
+    """The wait that a server asks for, in seconds, from ``Retry-After`` or OpenAI's ``retry-after-ms``."""
     for name, scale in (("retry-after-ms", 1e-3), ("Retry-After", 1.0)):
         value = headers.get(name, "").strip()
         try:

@@ -1,11 +1,11 @@
-"""A GGUF model served on loopback: llama.cpp's OpenAI-compatible server, for as long as a ``with`` block.
+"""Serves a GGUF model on loopback with llama.cpp's OpenAI-compatible server, during a ``with`` block.
 
-The server comes prebuilt with ``xllamacpp`` and runs in a child of this process, because llama.cpp
-aborts when it runs out of memory and must not take an audit with it. The child lives exactly as long
-as the pipe on its standard input: however this process ends, the pipe closes and the child goes.
+The server comes prebuilt with ``xllamacpp`` and runs in a child process, because llama.cpp aborts
+when it runs out of memory, which must not end an audit. The child exits when the pipe on its
+standard input closes, which happens however this process ends.
 
-Settings that matter for an audit: one slot and no prompt cache, so that the same question meets the
-same arithmetic every time; and ``OMP_WAIT_POLICY=PASSIVE``, without which idle threads spin and a
+Settings that matter for an audit: one slot and no prompt cache, so that the same question is computed
+in the same way every time; and ``OMP_WAIT_POLICY=PASSIVE``, without which idle threads spin and a
 busy machine answers several times more slowly.
 """
 
@@ -38,7 +38,7 @@ class ServerError(EndpointError):
 
 @dataclass(frozen=True, slots=True)
 class ServerSettings:
-    """How the embedded server runs. Port 0 is any free one; threads 0 is one for each core."""
+    """Settings of the embedded server. Port 0 is any free port; 0 threads means one per core."""
 
     port: int = 0
     context: int = 4096
@@ -47,7 +47,7 @@ class ServerSettings:
 
 @dataclass(frozen=True, slots=True)
 class Served:
-    """A server that answers: its OpenAI-style base address, the model's name, the process behind it."""
+    """A running server: its OpenAI-style base URL, the name of the model and the process."""
 
     base_url: str
     model: str
@@ -55,7 +55,7 @@ class Served:
 
     @property
     def alive(self) -> bool:
-        """Whether the server still runs; it can be killed for want of memory at any time."""
+        """Whether the server still runs; it can run out of memory at any time."""
         return self.process.poll() is None
 
 
@@ -66,7 +66,7 @@ def serve(model: Path | None = None, settings: ServerSettings | None = None) -> 
     Raises
     ------
     MissingExtraError, InputError, ModelError, ServerError
-        Before anything is left running.
+        If the server cannot start; no process is left running.
     """
     settings = settings or ServerSettings()
     check_ready(settings.port)
@@ -93,7 +93,7 @@ def serve(model: Path | None = None, settings: ServerSettings | None = None) -> 
 
 
 def check_ready(port: int) -> None:
-    """Refuse where no model could be served: without the extra, or on a port that cannot be had."""
+    """Raise an error if no model can be served: without the extra, or on a port that cannot be used."""
     if importlib.util.find_spec("xllamacpp") is None:
         raise MissingExtraError("the embedded model needs xllamacpp: pip install 'blindcal[local]'")
     with socket.socket() as probe:
@@ -121,7 +121,7 @@ def _stop(child: subprocess.Popen[bytes]) -> None:
 
 
 def _cause(log: str, code: int, path: Path, settings: ServerSettings) -> str:
-    """Say in one line why the server did not start, from the last thing llama.cpp complained about."""
+    """Why the server did not start, in one line, from the log of llama.cpp."""
     if code == -9 or re.search(
         r"insufficient memory|llocate|bad_alloc|MemoryError|temporarily unavailable", log
     ):
@@ -137,9 +137,9 @@ def _cause(log: str, code: int, path: Path, settings: ServerSettings) -> str:
 
 def _main(path: str, settings: ServerSettings) -> None:
     """Run the server in this process until standard input closes."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; our parent decides
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole process group; the parent decides
     answer = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)  # whatever llama.cpp prints is log
+    os.dup2(2, 1)  # everything that llama.cpp prints goes to the log
 
     import xllamacpp
 
@@ -163,7 +163,7 @@ def _main(path: str, settings: ServerSettings) -> None:
     server = xllamacpp.Server(params)
     print(server.listening_address, file=answer, flush=True)
     sys.stdin.buffer.read()
-    os._exit(0)  # the server's own end can hang if it comes early, and there is nothing to save
+    os._exit(0)  # the server's own shutdown can hang if it comes early, and there is nothing to save
 
 
 def _cores() -> int:

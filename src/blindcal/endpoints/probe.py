@@ -1,13 +1,13 @@
-"""Can this endpoint be audited, and how? A few dozen queries that find out before thousands are paid for.
+"""Can this endpoint be audited, and how? About 90 queries find out before thousands are paid for.
 
-Everything rests on ``logit_bias`` doing what METHOD 2 says, and services differ: some refuse it, some
-take it and ignore it, clamp it, round it. The probe forces the answers of several items both ways, which
-no model survives by luck if the bias is ignored; finds where the answers of two items flip; looks at that
-flip again with other common biases C, where clamping and rounding show as disagreement; and repeats
-it, alone and in a crowd, to see jitter. If the bias is of no use it looks whether temperature is (METHOD 6).
+An audit relies on ``logit_bias`` doing what METHOD 2 says, and services differ: some refuse it, others
+accept it but ignore, clamp or round it. The probe forces the answers of several items both ways, which
+cannot succeed by luck if the bias is ignored; finds the flips of two items; checks them with other
+common biases C, where clamping and rounding show as disagreement; and repeats queries around them, one
+at a time and concurrently, to measure jitter. If the bias is unusable, it tests temperature (METHOD 6).
 
-What cannot be seen from outside is a bias multiplied by a constant: with greedy answers that is the same
-as a model with other log-odds. Where logprobs are exposed, it is checked against them.
+A bias that is multiplied by a constant cannot be detected from outside: with greedy answers it looks like
+a model with other log-odds. If logprobs are exposed, the bias is checked against them.
 """
 
 from __future__ import annotations
@@ -44,22 +44,22 @@ QUESTIONS = (
     "temperature honoured",
     "logprobs",
 )
-ITEMS = 6  # whose answers are forced both ways
-LADDER = (-1.2, -0.5, -0.2, -0.08, 0.08, 0.2, 0.5, 1.2)  # around a flip, to see jitter
-FAR = (-25.0, -6.0, 6.0, 25.0)  # around a flip, to see that there is only one
+ITEMS = 6  # number of items whose answers are forced both ways
+LADDER = (-1.2, -0.5, -0.2, -0.08, 0.08, 0.2, 0.5, 1.2)  # distances from a flip, to measure jitter
+FAR = (-25.0, -6.0, 6.0, 25.0)  # distances from a flip, to check that there is only one
 DRAWS = 10
-IRRESISTIBLE = 20.0  # a shift that overrides any model; with less, sure answers may stay as they are
+IRRESISTIBLE = 20.0  # a shift that overrides any model; with less, confident answers may not change
 LEAST_SHIFT = 7.0  # thresholds from 0.001 to 0.999
-MOST_JITTER = 1.0  # over half the noise of a draw at T = 1: thresholds then tell little more than draws
+MOST_JITTER = 1.0  # more than half the noise of a draw at T = 1: thresholds tell little more than draws
 MOST_OUTSIDE = 0.2
-NARROW = 0.2  # how near a flip must be to count as the same
-PRECISION = 0.2  # to which a clamp is located
+NARROW = 0.2  # largest distance at which two flips count as the same
+PRECISION = 0.2  # with which a clamp is located
 TOP_LOGPROBS = 20
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One question about the endpoint, how the answer looks, and the answer in words."""
+    """One question about the endpoint, its outcome, and the answer in words."""
 
     question: str
     outcome: FindingOutcome
@@ -68,7 +68,7 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class Forced:
-    """The items whose answers could be forced both ways; how many stayed, and how many did the opposite."""
+    """The items whose answers could be forced both ways; how many did not move or moved the wrong way."""
 
     moved: list[Item]
     unmoved: int
@@ -80,11 +80,11 @@ class Forced:
 class Probe:
     """What the probe found.
 
-    ``max_shift`` is the largest usable |b| at ``offset``; ``clamp`` is where the endpoint cuts the bias,
-    ``integer_bias`` whether it rounds it. ``jitter`` and ``crowd_jitter`` are standard deviations in
-    log-odds, alone and under concurrency; NaN where they could not be measured, as for ``outside``,
-    the share of biased answers that were neither target. ``remedy`` and ``options`` are
-    those of the last reply that could not be read.
+    ``max_shift`` is the largest usable |b| at ``offset``; ``clamp`` is the value at which the endpoint
+    clamps the bias, ``integer_bias`` whether it rounds it. ``jitter`` and ``crowd_jitter`` are standard
+    deviations in log-odds, alone and under concurrency; ``outside`` is the share of biased answers that
+    were neither target. These three are NaN if they could not be measured. ``remedy`` and ``options``
+    are those of the last reply that could not be read.
     """
 
     verdict: ProbeVerdict
@@ -107,7 +107,7 @@ class Probe:
 
     @property
     def within_clamp(self) -> dict[str, object]:
-        """The offset and limit to try where the bias is clamped too low for those given; else empty."""
+        """The offset and limit to try if the bias is clamped too low for the given ones; else empty."""
         if self.clamp is None or self.max_shift >= LEAST_SHIFT:
             return {}
         return {"offset": round(self.clamp / 2, 1), "limit": round(self.clamp, 1)}
@@ -136,7 +136,7 @@ async def probe(
 
 
 class _Probing:
-    """One probe under way; each step adds findings."""
+    """A probe in progress; each step adds findings."""
 
     def __init__(
         self, endpoint: Endpoint, items: list[Item], targets: Targets, offset: float, limit: float
@@ -180,7 +180,7 @@ class _Probing:
         return self._conclude("thresholds", f"the bias acts as it should{caution}")
 
     async def _broken(self) -> str:
-        """Why no reply has any content, if so; a wrong key or model raises here."""
+        """Why replies cannot be read, empty if they can; a wrong key or model raises an error here."""
         for item in self.items[:2]:
             if await self.asker.reply(Request(item.messages)) is not None:
                 return ""
@@ -204,7 +204,7 @@ class _Probing:
             self.gap = max(positive) - max(negative)
 
     async def _force(self) -> str:
-        """Force every item both ways; what is wrong, if anything, is returned in words."""
+        """Force every item both ways; returns what is wrong, if anything."""
         try:
             await self.asker.biased_by(self.items[0], self.limit, self.offset)
         except FatalError as error:
@@ -219,7 +219,7 @@ class _Probing:
         return await self._diagnose()
 
     async def _force_both(self, up: Biases, down: Biases) -> Forced:
-        """Ask every item with biases that make for a positive answer, and with ones for a negative."""
+        """Ask every item with biases towards a positive answer, then with biases towards a negative one."""
         ups = await asyncio.gather(*(self.asker.biased_by(item, *up) for item in self.items))
         downs = await asyncio.gather(*(self.asker.biased_by(item, *down) for item in self.items))
         answers = list(zip(ups, downs, strict=True))
@@ -228,7 +228,7 @@ class _Probing:
         return Forced(moved, unmoved, answers.count((NEGATIVE, POSITIVE)), 2 * len(moved) >= len(answers))
 
     async def _diagnose(self) -> str:
-        """Why the bias does not act as it should, with one side raised or lowered alone."""
+        """Find out why the bias does not act as it should, by raising or lowering one side alone."""
         question, most = "logit_bias acts", self.limit
         raised = await self._force_both((most, None), (None, most))
         if raised.most_moved and not raised.reversed:
@@ -250,7 +250,7 @@ class _Probing:
         return f"logit_bias is clamped at about {self.clamp:.1f}, so thresholds reach only |b| <= {half:.1f}"
 
     async def _strength(self, item: Item, flip: float | None) -> float | None:
-        """What the largest bias really adds: found from where a smaller one on the other side balances it."""
+        """What the largest bias really adds, found by balancing it with a smaller one on the other side."""
         ask, most = self.asker.biased_by, self.limit
         if flip is None:
             one_sided = lambda d: ask(item, d if d > 0 else None, -d if d < 0 else None)  # noqa: E731
@@ -264,7 +264,7 @@ class _Probing:
         return None if balance is None else balance + abs(flip)
 
     async def _measure(self) -> str:
-        """Flips, jitter, agreement across C, range: what thresholds need; what is wrong is returned."""
+        """Measure what thresholds need: flips, jitter, range, agreement across C; returns what is wrong."""
         items = self.items[:2]
         near = [await self._flip(item) for item in items]
         if None in near:
@@ -289,7 +289,7 @@ class _Probing:
         for step in (*LADDER, *FAR):
             await self._near(items[0], flips, step)
         flips = fit(readings)
-        if flips.jitter > LADDER[-3]:  # the ladder may be too narrow to see it whole
+        if flips.jitter > LADDER[-3]:  # the ladder may be too narrow to measure it
             for step in LADDER:
                 await self._near(items[0], flips, 5 * step)
             flips = fit(readings)
@@ -315,7 +315,7 @@ class _Probing:
             self._find(question, outcome, f"jitter of about {jitter:.2g} in log-odds{cure}")
 
     async def _draw(self, item: Item, flips: FlipFit) -> None:
-        """At the flip both answers are equally likely: do draws at T = 1 show both?"""
+        """Check that draws at T = 1 give both answers at the flip, where they are equally likely."""
         question = "temperature honoured"
         shift = flips.shifts[item.id]
         try:
@@ -328,14 +328,14 @@ class _Probing:
         positive = sum(draw == POSITIVE for draw in draws)
         seen = f"{positive} of {DRAWS} draws at the flip were positive"
         if flips.jitter > 0:
-            self._find(question, "unknown", f"{seen}, but so jitter might have it")
+            self._find(question, "unknown", f"{seen}, which jitter alone could cause")
         elif 0 < positive < DRAWS:
             self._find(question, "good", f"yes: {seen}")
         else:
             self._find(question, "caution", f"no: {seen}")
 
     def _shape(self, flips: FlipFit) -> str:
-        """One flip each, and jitter that a threshold survives."""
+        """Check that each item has one flip, and that jitter is small enough for thresholds."""
         if max(flips.jitter, self.crowd_jitter / 3) > MOST_JITTER:
             answer = f"none that is sharper than {flips.jitter:.2g} in log-odds"
             trouble = f"answers change from query to query (jitter of {flips.jitter:.2g} in log-odds)"
@@ -349,7 +349,7 @@ class _Probing:
         return self._find("one flip", "good", f"yes: at shift {places}")
 
     async def _range(self, items: list[Item], flips: FlipFit) -> str:
-        """The same flips with a bias at the very limit."""
+        """Check that the flips stay where they are with a bias at the limit."""
         margin = _margin(flips)
         for item in items:
             shift = flips.shifts[item.id]
@@ -370,12 +370,12 @@ class _Probing:
         return self._find("range", "caution", answer)
 
     async def _fractions(self, items: list[Item], flips: FlipFit) -> str:
-        """With C half a unit lower, rounding moves every flip by half a unit; jitter moves some a little."""
+        """Check for rounding: with C half a unit lower it moves every flip by that much, jitter only some."""
         question, lower = "fractions honoured", self.offset - 0.5
         holds = [await self._holds(item, flips.shifts[item.id], NARROW, lower) for item in items]
         if all(holds):
             return self._find(question, "good", f"yes: flips agree to {NARROW:g} at three values of C")
-        if flips.jitter > 0 or any(holds):  # more items tell rounding from jitter
+        if flips.jitter > 0 or any(holds):  # more items distinguish rounding from jitter
             for item in self.items[len(items) :]:
                 flip = await self._flip(item)
                 holds.append(flip is not None and await self._holds(item, flip, NARROW, lower))
@@ -386,7 +386,7 @@ class _Probing:
         return self._find(question, "bad", "no: with C half a unit lower the flips are elsewhere", trouble)
 
     async def _holds(self, item: Item, flip: float, margin: float, offset: float) -> bool:
-        """Whether the flip is in the same place with another C; a "no" must be said three times."""
+        """Whether the flip is in the same place with another C; it is not if three attempts fail."""
         for _ in range(3):
             below = await self.asker.at(item, flip - margin, offset)
             above = await self.asker.at(item, flip + margin, offset)
@@ -405,7 +405,7 @@ class _Probing:
         return self._find(question, "good", f"yes: {compared}")
 
     async def _vary_without_bias(self) -> str:
-        """Whether temperature alone makes answers vary; what is wrong is returned."""
+        """Check that temperature alone makes answers vary; returns what is wrong."""
         question = "temperature honoured"
         self.findings = [finding for finding in self.findings if finding.question != question]
         greedy = [Request(item.messages) for item in self.items]
@@ -431,7 +431,7 @@ class _Probing:
         return self.asker.outside / self.asker.biased if self.asker.biased else math.nan
 
     def _find(self, question: str, outcome: FindingOutcome, answer: str, trouble: str = "") -> str:
-        """Note an answer; returns the trouble that it means for the audit, if any."""
+        """Add a finding; returns ``trouble``, what it means for the audit, empty if it is harmless."""
         self.findings.append(Finding(question, outcome, answer))
         return trouble
 
@@ -463,7 +463,7 @@ class _Probing:
 
 
 def _margin(flips: FlipFit) -> float:
-    """How far from a flip an answer can be relied on."""
+    """The distance from a flip beyond which answers are reliable."""
     return 0.05 + 3 * flips.most
 
 
@@ -474,5 +474,5 @@ def _strays(reading: FlipReading, flips: FlipFit) -> bool:
 
 
 async def _opposite(answer: Awaitable[int]) -> int:
-    """The answer seen from the negative side."""
+    """The answer with the two sides swapped."""
     return {POSITIVE: NEGATIVE, NEGATIVE: POSITIVE}.get(await answer, INVALID)

@@ -1,4 +1,4 @@
-"""How a query is put and its answer read: by tokens that are biased or drawn, or by a stated confidence."""
+"""How queries are sent and answers read: as biased or sampled tokens, or as a stated confidence."""
 
 from __future__ import annotations
 
@@ -17,38 +17,38 @@ from blindcal.records import INVALID, NEGATIVE, POSITIVE, FloatArray, Message, R
 from blindcal.text import printable, spoken
 
 STATED_TOKENS = 64
-"""The longest answer in which a confidence is looked for."""
+"""Maximum number of tokens of an answer that states a confidence."""
 _STATED_CHARACTERS = 2000
 
 
 class QuestionFormat(Protocol):
-    """What a run needs to know about its questions."""
+    """How a run makes its requests and reads the replies."""
 
     def request(
         self, messages: tuple[Message, ...], shift: float, temperature: float, number: int = 0
     ) -> Request:
-        """The request of one query; ``number`` is which of the run it is."""
+        """The request of one query; ``number`` is its number in the run."""
         ...
 
     def answer(self, text: str) -> int:
-        """Which answer a reply's text is."""
+        """The answer that a reply's text gives."""
         ...
 
     def kept(self, text: str) -> str:
-        """What is kept of a reply's text."""
+        """The part of a reply's text that is stored."""
         ...
 
     def complaint(self, count: int, text: str) -> EndpointError:
-        """What to raise if all of ``count`` answers are invalid, ``text`` the last one of them."""
+        """The error to raise if all of ``count`` answers are invalid; ``text`` is the last of them."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class TokenQuestion:
-    """A question that one token answers: which tokens are biased, and what counts as which answer.
+    """A question answered by one token: which tokens are biased, and which answer each stands for.
 
-    ``biased=False`` sends no ``logit_bias`` at all (METHOD 6). With a ``seed`` every sampled query carries
-    one of its own that follows from it: an endpoint that heeds seeds then repeats itself.
+    ``biased=False`` sends no ``logit_bias`` (METHOD 6). With a ``seed``, every sampled query carries its
+    own seed derived from it, so that an endpoint that honours seeds repeats its answers.
     """
 
     targets: Targets
@@ -79,15 +79,15 @@ class TokenQuestion:
         return Request(messages, bias, temperature, seed=seed)
 
     def answer(self, text: str) -> int:
-        """Which answer a reply's text is; its case and the white space around it do not matter."""
+        """The answer that a reply's text gives; case and surrounding white space do not matter."""
         return self._meaning.get(spoken(text), INVALID)
 
     def kept(self, text: str) -> str:
-        """A word or two."""
+        """The text, shortened and safe to print."""
         return printable(text)
 
     def complaint(self, count: int, text: str) -> EndpointError:
-        """The words are wrong, or the bias does nothing."""
+        """An error that suggests wrong answer words or a bias without effect."""
         return NoSenseError(
             f"none of {count} answers is one of the answer words (the last one: {text[:40]!r}): "
             "check the words and tokens, and that logit_bias acts"
@@ -96,9 +96,9 @@ class TokenQuestion:
 
 @dataclass(frozen=True, slots=True)
 class ConfidenceQuestion:
-    """A question that free text answers: one of two words, and a confidence in it (METHOD 3, verbalized).
+    """A question answered in free text: one of two words, and a confidence in it (METHOD 3, verbalized).
 
-    An answer that does not state both, or a confidence outside 50 to 100 per cent, is invalid.
+    An answer that does not state both, or a confidence outside 50% to 100%, is invalid.
     """
 
     words: tuple[str, str]
@@ -111,21 +111,21 @@ class ConfidenceQuestion:
         temperature: float,
         number: int = 0,  # noqa: ARG002 - nothing is drawn
     ) -> Request:
-        """The question with the instruction to state a confidence, and room for the answer."""
+        """The question with the instruction to state a confidence, and enough tokens for the answer."""
         asked = ask_confidence(messages, self.words, self.instruction)
         return Request(asked, temperature=temperature, max_tokens=STATED_TOKENS)
 
     def answer(self, text: str) -> int:
-        """The side that is stated, if its confidence is too."""
+        """The stated answer; invalid if no confidence is stated."""
         p = parse_verbalized(text, self.words[:1], self.words[1:]).p
         return INVALID if p is None else POSITIVE if p >= 0.5 else NEGATIVE
 
     def kept(self, text: str) -> str:
-        """The text with its lines: the confidence is read from it at the end."""
+        """The text with its line breaks; confidences are read from it at the end of the run."""
         return "\n".join(printable(line, _STATED_CHARACTERS) for line in text.splitlines())
 
     def complaint(self, count: int, text: str) -> EndpointError:
-        """The model does not do what the method rests on."""
+        """An error that says that the model does not state its confidence."""
         return UnfitError(
             f"none of {count} answers states an answer and a confidence (the last one: "
             f"{printable(text, 80)!r}): this model does not state its confidence when asked like this",
@@ -134,7 +134,7 @@ class ConfidenceQuestion:
         )
 
     def stated(self, texts: Iterable[str]) -> VerbalAnswers:
-        """Read what the answers state."""
+        """Read the stated probabilities from answers."""
         found = [parse_verbalized(text, self.words[:1], self.words[1:]) for text in texts]
         p = np.array([np.nan if one.p is None else one.p for one in found])
         return VerbalAnswers(p, dict(Counter(one.reason for one in found if one.reason).most_common()))
@@ -142,7 +142,7 @@ class ConfidenceQuestion:
 
 @dataclass(frozen=True, slots=True)
 class VerbalAnswers:
-    """The probability that each answer states, NaN where it does not, and how often for which reason."""
+    """The probability that each answer states, NaN if none, and the counts of the reasons for NaN."""
 
     p: FloatArray
     reasons: dict[str, int]

@@ -1,6 +1,6 @@
-"""What an OpenAI-compatible server may answer, as a strict schema, and how it becomes a ``Reply``.
+"""A strict schema of what OpenAI-compatible servers answer, and its conversion to a ``Reply``.
 
-Decoded JSON has no cycles, so the collector need not look at it (``gc=False``): thousands live at once.
+Decoded JSON has no cycles, so the garbage collector can skip it (``gc=False``): thousands exist at once.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class ChatChoice(msgspec.Struct, gc=False):
 
 
 class TextLogprobs(msgspec.Struct, gc=False):
-    """Both dialects of plain completions: OpenAI's dictionaries, and llama.cpp's chat-like list."""
+    """Logprobs of plain completions in both dialects: OpenAI's dictionaries, llama.cpp's chat-like list."""
 
     top_logprobs: list[dict[str, float]] | None = None
     token_logprobs: list[float | None] | None = None
@@ -70,7 +70,7 @@ class ReplyUsage(msgspec.Struct, gc=False):
 
 
 class Envelope(msgspec.Struct, gc=False):
-    """What both kinds of completion share; some gateways put an ``error`` where choices belong."""
+    """The common fields of both kinds of completion; some gateways send an ``error`` instead of choices."""
 
     model: str | None = None
     usage: ReplyUsage | None = None
@@ -90,7 +90,7 @@ _TEXT = msgspec.json.Decoder(Text)
 
 
 def read(status: int, raw: bytes, *, chat: bool) -> Reply | int:
-    """The reply that a response holds, or the HTTP status of the error that it stands for."""
+    """The reply in a response, or the HTTP status of the error in it."""
     if status != 200:
         return status
     parsed = _decode(raw, chat)
@@ -115,7 +115,7 @@ def _not_json(raw: bytes) -> str:
 
 
 def _as_reply(parsed: Chat | Text) -> Reply:
-    """The first choice of a decoded completion."""
+    """The first choice of a decoded completion, as a reply."""
     if not parsed.choices:
         raise ReplyError(
             "the reply has no choices: the endpoint is not OpenAI-compatible, or it filtered the answer"
@@ -164,10 +164,10 @@ def _text_logprobs(found: TextLogprobs | None) -> tuple[dict[str, float] | None,
 
 
 def _first_position(positions: list[ChatPosition] | None) -> tuple[dict[str, float] | None, float | None]:
-    """The logprobs of the likeliest tokens, and that of the answer itself."""
+    """The logprobs of the likeliest tokens at the first position, and that of the answer itself."""
     if not positions:
         return None, None
     best: dict[str, float] = {}
-    for entry in positions[0].top_logprobs:  # distinct tokens may read alike: the likelier one speaks
+    for entry in positions[0].top_logprobs:  # distinct tokens may have the same text: keep the likelier
         best[entry.token] = max(entry.logprob, best.get(entry.token, -float("inf")))
     return best or None, positions[0].logprob

@@ -1,9 +1,9 @@
 """From answer words to token ids.
 
-``logit_bias`` names tokens by number, so a word is of use only if some spelling of it (case, leading
-space) is one token of the model's own vocabulary. The vocabulary comes from the endpoint, from a
-tokenizer file, from OpenAI's published encodings, or the ids are given by hand. Which spelling the model
-itself would use is not guessed: a few pilot questions ask it.
+``logit_bias`` names tokens by number, so a word is usable only if some spelling of it (case, leading
+space) is a single token of the model's vocabulary. The vocabulary comes from the endpoint, from a
+tokenizer file or from OpenAI's published encodings, or the user gives the ids. Which spelling the model
+prefers is not guessed: a few pilot queries find out.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from blindcal.text import printable, spoken
 
 Encoder: TypeAlias = Callable[[str], Awaitable[Sequence[int]]]
 
-# By the start of the model's name, the longer ones first.
+# Keyed by the start of the model's name; longer keys come first.
 ENCODINGS = {
     "gpt-4o": "o200k_base",
     "gpt-4.1": "o200k_base",
@@ -46,7 +46,7 @@ PILOT_BIAS = 50.0  # METHOD 2's C: far above any other token, inside the usual r
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """The answer tokens, how often each spelling was said by the pilot questions, and what they cost."""
+    """The answer tokens, how often pilot queries were answered with each spelling, and their number."""
 
     targets: Targets
     votes: Mapping[str, int]
@@ -54,7 +54,7 @@ class Choice:
 
 
 async def candidates(word: str, encode: Encoder, ids: Iterable[int] = ()) -> tuple[Token, ...]:
-    """The single-token spellings of a word, the given one first, or the `ids` that are known by hand."""
+    """The single-token spellings of a word, the given one first, or the `ids` that the user gave."""
     if known := tuple(Token(number, word) for number in dict.fromkeys(ids)):
         if any(token.id < 0 for token in known):
             raise InputError(
@@ -84,10 +84,10 @@ async def choose(
     negative: Sequence[Token],
     semantics: Semantics = "pair",
 ) -> Choice:
-    """The targets: all spellings, or under ``pair`` the one of each side that the model itself prefers.
+    """The targets: all spellings, or with ``pair`` semantics the one per side that the model prefers.
 
-    Each pilot question is asked once a side, with all spellings of that side raised alike, so that the
-    likeliest of them is said. Where nothing recognisable is said, the first spelling stands.
+    Each pilot item is asked once per side, with the same bias on all spellings of that side, so that the
+    model says the likeliest of them. If no answer is recognised, the first spelling is used.
     """
     shared_ids = {token.id for token in positive} & {token.id for token in negative}
     shared_words = {spoken(token.text) for token in positive} & {spoken(token.text) for token in negative}
@@ -108,7 +108,7 @@ async def choose(
 
 
 def served(endpoint: HttpEndpoint, model: str) -> Encoder:
-    """The endpoint's own vocabulary, from ``/tokenize`` as llama.cpp or vLLM have it."""
+    """The endpoint's own vocabulary, from ``/tokenize`` in the form of llama.cpp or vLLM."""
     forms: list[Callable[[str], dict[str, Any]]] = [
         lambda text: {"content": text, "add_special": False},
         lambda text: {"model": model, "prompt": text, "add_special_tokens": False},
@@ -134,7 +134,7 @@ def served(endpoint: HttpEndpoint, model: str) -> Encoder:
 
 
 def hugging_face(source: str) -> Encoder:
-    """A vocabulary from a ``tokenizer.json``, a folder that holds one, or a name on the Hugging Face hub."""
+    """A vocabulary from a ``tokenizer.json``, a folder with one, or a name on the Hugging Face Hub."""
     try:
         import tokenizers
     except ImportError:
@@ -159,9 +159,9 @@ def hugging_face(source: str) -> Encoder:
 def openai(encoding: str) -> Encoder:
     """One of OpenAI's published vocabularies, without a download.
 
-    The usual answer words are known by heart; other texts need the extra ``tokenizers``.
+    The usual answer words are built in; other texts need the extra ``tokenizers``.
     """
-    opened = functools.cache(vocabulary)  # large, so it goes with this encoder
+    opened = functools.cache(vocabulary)  # large, so it is freed with this encoder
 
     async def encode(text: str) -> Sequence[int]:
         known = IDS[encoding].get(text)
@@ -171,14 +171,14 @@ def openai(encoding: str) -> Encoder:
 
 
 def vocabulary(encoding: str) -> Any:
-    """One of OpenAI's published vocabularies, whole."""
+    """One of OpenAI's published vocabularies, complete."""
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # the library's own way to open its data
+        warnings.simplefilter("ignore", DeprecationWarning)  # from how the library opens its data
         try:
             import bpe_openai
         except ImportError:
             raise MissingExtraError(
-                f"OpenAI's encodings are known by heart for {', '.join(WORDS)} alone",
+                f"of OpenAI's encodings only the ids of {', '.join(WORDS)} are built in",
                 remedy="pip install 'blindcal[tokenizers]', or give the ids of the answer words with "
                 "{positive_ids} and {negative_ids}",
                 options={"positive_ids": ..., "negative_ids": ...},
@@ -187,7 +187,7 @@ def vocabulary(encoding: str) -> Any:
 
 
 def openai_encoding(name: str) -> str | None:
-    """The encoding that OpenAI's model of this name uses, also fine-tuned or behind a gateway's prefix."""
+    """The encoding of the OpenAI model of this name, also if fine-tuned or with a gateway's prefix."""
     name = name.removeprefix("ft:").removeprefix("openai/")
     if name in ENCODINGS.values():
         return name
@@ -195,14 +195,14 @@ def openai_encoding(name: str) -> str | None:
 
 
 def find(endpoint: HttpEndpoint, model: str, tokenizer: str | None = None) -> Encoder:
-    """The vocabulary that was named, or OpenAI's for OpenAI's models, or the endpoint's own."""
+    """The vocabulary that ``tokenizer`` names, or OpenAI's for its own models, or the endpoint's own."""
     if (encoding := openai_encoding(tokenizer or model)) is not None:
         return openai(encoding)
     return served(endpoint, model) if tokenizer is None else hugging_face(tokenizer)
 
 
 async def _pilot(endpoint: Endpoint, item: Item, side: Sequence[Token]) -> str:
-    """The spelling the model prefers for one item, or none: the probe says why better than a pilot can."""
+    """The spelling that the model prefers for one item; empty after an error, which the probe explains."""
     try:
         reply = await endpoint.ask(Request(item.messages, {token.id: PILOT_BIAS for token in side}))
     except (FatalError, ReplyError):

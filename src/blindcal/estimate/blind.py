@@ -1,4 +1,4 @@
-"""The published estimator, exactly: one threshold an item, ECE from differences of subsets (METHOD 3)."""
+"""The published estimator, exactly: one threshold per item, ECE from differences of subsets (METHOD 3)."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ from blindcal.records import INVALID, POSITIVE, Estimate, FloatArray, IntArray
 
 @dataclass(frozen=True, slots=True, repr=False, eq=False)
 class BlindResult:
-    """The Blind Calibration Curve and what went into it.
+    """The Blind Calibration Curve and the data behind it.
 
     Attributes
     ----------
     edges : array of shape (bins + 1,)
     gaps : array of shape (bins,)
-        Signed gaps Delta_m, positive where the model is overconfident in the positive class. NaN where a
-        subset that the gap needs has no valid answer.
+        Signed gaps Delta_m, positive where the model is overconfident in the positive answer. NaN if a
+        subset of the gap has no valid answer.
     subset_sizes : array of shape (bins,)
-        Valid answers in each subset (subset 1 is not asked: all its items count).
+        Number of valid answers in each subset. Subset 1 is not asked: all its items count.
     invalid : int
-        Answers outside the targets, left out of their subsets.
+        Number of invalid answers, which are left out of their subsets.
     invalid_bound : float
-        The most by which ``ece`` could differ had the invalid answers been valid.
+        The most by which ``ece`` could differ if the invalid answers had been valid.
     notes : tuple of str
-        What is unusual about these data and what it does to the result.
+        What is unusual about the data and how it affects the result.
     """
 
     edges: FloatArray
@@ -47,7 +47,7 @@ class BlindResult:
 
     @property
     def ece(self) -> Estimate:
-        """ECE_blind, the sum of absolute gaps; it has no interval, and is refused where a gap is unknown."""
+        """ECE_blind, the sum of absolute gaps, without an interval; an error if a gap is unknown."""
         missing = np.flatnonzero(np.isnan(self.gaps))
         if missing.size:
             raise NotIdentifiedError(
@@ -58,14 +58,14 @@ class BlindResult:
 
     @property
     def bins(self) -> tuple[Bin, ...]:
-        """The signed gaps, a record each."""
+        """The signed gaps, one record per bin."""
         return bare_bins(self.gaps)
 
     def findings(self) -> Findings:
-        """Everything that a result shows of it."""
+        """Everything that a result shows."""
         try:
             ece = self.ece
-        except NotIdentifiedError:  # a subset without a valid answer: the gaps beside it are not known
+        except NotIdentifiedError:  # a subset without a valid answer: the gaps next to it are unknown
             return Findings(ece=NOTHING, bins=self.bins, ece_if_invalid=(0.0, 1.0))
         # a bin around 1/2 says nothing about confidence
         side = np.sign(np.round(self.edges[:-1] + self.edges[1:] - 1, 9))
@@ -79,7 +79,7 @@ class BlindResult:
 
 
 def blind_subsets(n: int, bins: int, rng: np.random.Generator) -> IntArray:
-    """Random disjoint subsets 0..bins-1 of n items whose sizes differ by at most one."""
+    """Assign n items at random to subsets 0..bins-1 whose sizes differ by at most one."""
     subsets = np.empty(n, np.int64)
     subsets[rng.permutation(n)] = np.arange(n) % whole(bins, "bins")
     return subsets
@@ -93,16 +93,16 @@ def blind(
     *,
     counts: ArrayLike | None = None,
 ) -> BlindResult:
-    """ECE_blind from any observed answers (METHOD 3).
+    """Compute ECE_blind from observed answers (METHOD 3).
 
     Parameters
     ----------
     labels : array_like of 0/1, shape (n,)
     thresholds : array_like, shape (n,)
-        The threshold each item was asked, one of the edges ``0, 1/bins, ..., (bins-1)/bins``. Items at 0
-        are not asked: their indicator is 1, whatever ``answers`` holds for them.
+        The threshold at which each item was asked, one of the edges ``0, 1/bins, ..., (bins-1)/bins``. Items
+        at 0 need no query: their indicator is 1, and their ``answers`` are ignored.
     answers : array_like, shape (n,)
-        1 where ``f >= threshold`` (positive), 0 where not, -1, NaN or None where the answer was invalid.
+        1 if ``f >= threshold`` (positive), 0 if not, and -1, NaN or None for an invalid answer.
     bins : int
     counts : array_like, optional
         How many items each row stands for; see :class:`blindcal.Counts`.
@@ -150,7 +150,7 @@ def blind(
         gaps=gaps,
         subset_sizes=sizes,
         invalid=int(left_out.sum()),
-        # each subset's mean can move by its invalid share, and enters the two gaps beside its threshold
+        # each subset's mean can change by its invalid share, and enters the two gaps next to its threshold
         invalid_bound=float(2 * (left_out / np.maximum(sizes + left_out, 1)).sum()),
         notes=_notes(y, sizes, int(left_out.sum())),
     )

@@ -1,15 +1,14 @@
-"""What answers to one single question leave open: bounds on the calibration error that hold for any model.
+"""Bounds on the calibration error if every item was asked the same noisy question once.
 
-Where every item was asked once, by the same noisy question, two shares are all that the answers hold: how
-many were positive, for each label. They do not tell a model that wavers from one that is sure and often
-wrong. With ``r(f)`` the probability of a positive answer,
+Such answers contain only two numbers: the share of positive answers for each label. They cannot distinguish a
+model that wavers from one that is sure and often wrong. With ``r(f)`` the probability of a positive answer,
 
     |E f - E Y|  <=  ECE  <=  E|f - E[Y|f]|  <=  E[f (1 - Y) + (1 - f) Y],
 
 and E[f | Y = y] lies between the lower and the upper hull of the curve (r(f), f) at the share of positive
-answers. At T = 1 without a shift r(f) = f, and the error is between the difference of two shares (positive
-answers, positive labels) and the share of answers that differ from their label: what plain sampling takes
-for the error itself.
+answers. At T = 1 without a shift, r(f) = f. The error is then at least the absolute difference between the
+shares of positive answers and positive labels, and at most the share of answers that differ from their label,
+which plain sampling takes for the error itself.
 """
 
 from __future__ import annotations
@@ -23,15 +22,15 @@ from blindcal.records import FloatArray
 
 
 def error_bounds(patterns: Patterns, level: float, units: float) -> tuple[float, float] | None:
-    """Between what the ECE of the population is, in any bins; ``None`` if the answers tell more than this.
+    """Bounds on the population's ECE, for any bins; ``None`` if the answers contain more than two shares.
 
     Parameters
     ----------
     patterns : Patterns
     level : float
-        The shares of positive answers are taken as far off as chance may (by ``level``) have them.
+        Confidence level of the shares of positive answers.
     units : float
-        How many independent ones the items are: fewer than these where they come in groups.
+        Number of independent units: the number of groups if the items come in groups.
     """
     curve = _only_curve(patterns)
     if curve is None:
@@ -52,7 +51,7 @@ def error_bounds(patterns: Patterns, level: float, units: float) -> tuple[float,
 
 
 def _only_curve(patterns: Patterns) -> FloatArray | None:
-    """The probability of a positive answer, by cell, if every answered item was asked that once."""
+    """P(positive answer | cell), if every answered item was asked the same noisy question once."""
     if not patterns.curve_labels.size or np.any(patterns.stop - patterns.start != CELLS):
         return None
     first: FloatArray = patterns.curves[0]
@@ -62,7 +61,7 @@ def _only_curve(patterns: Patterns) -> FloatArray | None:
 
 
 def _hull(curve: FloatArray, share: float, *, upper: bool) -> float:
-    """The highest (or lowest) mean of f that a mixture of cells has whose mean of ``curve`` is ``share``."""
+    """The highest (or lowest) mean of f over mixtures of cells whose mean of ``curve`` is ``share``."""
     at = float(np.clip(share, curve[0], curve[-1]))
     left, right = curve[curve <= at], curve[curve >= at]
     f_left, f_right = MID_P[: left.size], MID_P[CELLS - right.size :]

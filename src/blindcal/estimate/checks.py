@@ -1,4 +1,4 @@
-"""Checks of what a caller hands in: each message names the argument, the rule and the value that broke it."""
+"""Checks of arguments: each message names the argument, the rule and the value that broke it."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def _numbers(name: str, values: ArrayLike) -> FloatArray:
 
 
 def labels_array(values: ArrayLike) -> IntArray:
-    """Labels as 0/1 integers; booleans are welcome, anything else is named."""
+    """Labels as 0/1 integers; booleans are accepted, other values are an error."""
     array = _numbers("labels", values)
     if array.size == 0:
         raise InputError("labels: must not be empty")
@@ -85,7 +85,7 @@ def wholes(values: ArrayLike, name: str, like: int) -> IntArray:
 
 
 def answers_array(values: ArrayLike, like: int) -> IntArray:
-    """Answers: 1 or True positive, 0 or False negative, -1, NaN or None invalid."""
+    """Answers: 1 or True is positive, 0 or False negative, and -1, NaN or None invalid."""
     array = _vector("answers", values)
     if array.dtype.kind == "O":
         array = np.array([INVALID if v is None else v for v in array])
@@ -98,7 +98,7 @@ def answers_array(values: ArrayLike, like: int) -> IntArray:
 
 
 def codes(values: ArrayLike, name: str, like: int) -> IntArray:
-    """Any hashable names (of items or groups) as integers 0..k-1 in order of first sorting."""
+    """Names of items or groups as integers 0..k-1, in sorted order."""
     array = _vector(name, values)
     same_length(name, array, like)
     if array.dtype.kind == "f":
@@ -110,7 +110,7 @@ def codes(values: ArrayLike, name: str, like: int) -> IntArray:
 
 
 def per_item(name: str, per_row: IntArray, owner: IntArray) -> IntArray:
-    """The value that all rows of an item share; refused where they differ."""
+    """The value that all rows of an item share; an error if they differ."""
     values = np.empty(int(owner.max()) + 1, np.int64)
     values[owner] = per_row
     clash = values[owner] != per_row
@@ -123,7 +123,7 @@ def per_item(name: str, per_row: IntArray, owner: IntArray) -> IntArray:
 
 
 def same_length(name: str, array: npt.NDArray[Any], like: int) -> None:
-    """Refuse an array whose length differs from the labels'."""
+    """Raise an error if the length of an array differs from that of the labels."""
     if array.size != like:
         raise InputError(f"{name}: must be as long as labels ({like}), got {array.size}")
 

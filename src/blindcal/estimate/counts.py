@@ -1,8 +1,8 @@
-"""Answers counted: how many items showed each set of answers is all that the estimators need.
+"""Counts of items per pattern of answers, which are all that the estimators need.
 
-Items with the same label and the same answers to the same questions are alike, so a table of distinct
-*patterns* with a count each stands for any number of items. Counts of disjoint items add up, in any
-order and from anywhere: a shard, a machine, a SQL ``GROUP BY``.
+Items with the same label and the same answers to the same queries are equivalent, so a table of distinct
+*patterns* with their counts represents any number of items. Counts of disjoint items can be added in any
+order and can come from anywhere: a shard, a machine, a SQL ``GROUP BY``.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ from blindcal.records import FloatArray, IntArray
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Counts:
-    """Distinct patterns of answers and the number of items that showed each, in one order.
+    """Distinct patterns of answers in canonical order, and the number of items with each.
 
     Attributes
     ----------
     count, label : arrays of shape (patterns,)
-        Items that showed the pattern, and their label.
+        Number of items with the pattern, and their label.
     pattern : array of shape (answers,)
-        The pattern that each of the answers below is part of.
+        The pattern to which each of the answers below belongs.
     shift, temperature, answer : arrays of shape (answers,)
-        What was asked and what came back: 1, 0, or -1 for an invalid answer.
+        The query and its answer: 1, 0, or -1 for an invalid answer.
 
     Examples
     --------
@@ -59,9 +59,9 @@ class Counts:
         items: ArrayLike | None = None,
         counts: ArrayLike | None = None,
     ) -> Counts:
-        """Count answers, given as to :func:`blindcal.latent`: one row per query.
+        """Count answers, given one row per query as for :func:`blindcal.latent`.
 
-        ``counts`` says how many items each row's item stands for, for rows that were counted before.
+        ``counts`` is the number of items that each row's item stands for, if rows were counted before.
         """
         y = labels_array(labels)
         rows = y.size
@@ -78,7 +78,7 @@ class Counts:
 
     @classmethod
     def total(cls, parts: Iterable[Counts]) -> Counts:
-        """The counts of disjoint sets of items, added up."""
+        """Add the counts of disjoint sets of items."""
         each = list(parts)
         if not each:
             raise InputError("counts: nothing to add up")
@@ -101,7 +101,7 @@ class Counts:
         pairs = zip(vars(self).values(), vars(other).values(), strict=True)
         return all(np.array_equal(mine, theirs) for mine, theirs in pairs)
 
-    __hash__ = None  # type: ignore[assignment]  # compared by content, which arrays cannot be hashed by
+    __hash__ = None  # type: ignore[assignment]  # compared by content, and arrays have no hash
 
     def __repr__(self) -> str:
         return f"Counts({self.items:,} items, {self.queries:,} queries, {self.count.size:,} patterns)"
@@ -125,9 +125,9 @@ class Counts:
         resamples: int = 1000,
         seed: int = 0,
     ) -> LatentFit:
-        """The fit of :func:`blindcal.latent`, the same to the last digit as from the answers one by one.
+        """The fit of :func:`blindcal.latent`, identical to the last digit to a fit of the single answers.
 
-        Which items belong together is not kept in counts: intervals take the items as independent.
+        Counts do not keep groups: intervals treat the items as independent.
         """
         return latent(
             self.label[self.pattern],
@@ -144,7 +144,7 @@ class Counts:
         )
 
     def blind(self, bins: int = 5) -> BlindResult:
-        """`ECE_blind` of items asked one threshold each; a shift of infinity is the subset not asked."""
+        """`ECE_blind` of items with one threshold each; an infinite shift marks the subset not asked."""
         if self.pattern.size != self.count.size or self.temperature.any():
             raise InputError("counts: blind needs one threshold per item, and some here were asked otherwise")
         return blind(self.label, expit(-self.shift), self.answer, bins, counts=self.count)
@@ -158,15 +158,15 @@ def _counted(
     temperatures: FloatArray,
     answers: IntArray,
 ) -> Counts:
-    """Items of the same pattern put together; labels and weights are per item."""
-    shift_values, shift = np.unique(shifts + 0.0, return_inverse=True)  # + 0.0: minus zero is zero
+    """Count items by pattern; labels and weights are per item."""
+    shift_values, shift = np.unique(shifts + 0.0, return_inverse=True)  # + 0.0: -0.0 becomes 0.0
     heat_values, heat = np.unique(temperatures + 0.0, return_inverse=True)
     kind_values, kind = np.unique((shift * heat_values.size + heat) * 3 + answers + 1, return_inverse=True)
     order = np.lexsort((kind, owner))
     kind, owner = kind[order], owner[order]
     size = np.bincount(owner, minlength=labels.size)
     begin = np.cumsum(size) - size
-    # label, then the item's answers in order: one whole number that grows by one answer at a time
+    # encodes the label and the item's sorted answers as one integer, adding one answer at a time
     pattern = labels
     for nth in range(int(size.max())):
         has = size > nth

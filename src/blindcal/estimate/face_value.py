@@ -1,4 +1,4 @@
-"""Findings from probabilities taken at face value, as the baselines take an item's answers (METHOD 3)."""
+"""Findings of the baselines, which take each item's probability at face value (METHOD 3)."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from blindcal.records import POSITIVE, Estimate, FloatArray, IntArray
 
 
 def findings_at_face_value(labels: IntArray, p: FloatArray, bins: int) -> Findings:
-    """Everything that probabilities tell taken for the model's own; NaN where an item has none."""
+    """Everything that follows from probabilities if they are the model's own; NaN if an item has none."""
     known = np.isfinite(p)
     y, f = labels[known], p[known]
     found = binned_ece(y, f, bins)
@@ -35,7 +35,7 @@ def findings_at_face_value(labels: IntArray, p: FloatArray, bins: int) -> Findin
     with np.errstate(divide="ignore"):
         loss = -np.log(np.where(y == POSITIVE, f, 1 - f)).mean()
     estimates = _rates(y, f).estimates
-    invalid = 1 - y.size / labels.size  # each of these items would move the sum of |gaps| by at most 1/N
+    invalid = 1 - y.size / labels.size  # each such item could change the sum of |gaps| by at most 1/N
     both_labels = np.unique(y).size > 1
     return Findings(
         ece=found.ece,
@@ -68,12 +68,12 @@ def _bins(y: IntArray, f: FloatArray, gaps: FloatArray) -> tuple[Bin, ...]:
 
 
 def _rates(y: IntArray, f: FloatArray) -> Rates:
-    """The rates at `THRESHOLDS`; a bin of f that none of them divides lies wholly on one side."""
+    """The rates at `THRESHOLDS`, from counts of f in the bins between them."""
     where = bin_index(f, STEPS)
     shares = [np.bincount(where[y == label], minlength=STEPS) / y.size for label in (0, 1)]
     total = shares[1].sum()
     above = [np.cumsum(share[::-1])[::-1][1:] for share in shares]
-    # what rounding leaves of nothing would be a rate of its own
+    # a difference that is only a rounding error must not count as a rate
     fp, tp = (
         np.where(whole - part > 1e-12, part, whole)
         for part, whole in zip(above, (1 - total, total), strict=True)

@@ -1,7 +1,7 @@
-"""Everything that a set of answers tells about calibration, in records that a result holds and a page shows.
+"""Records of what answers tell about calibration, as results hold them and reports show them.
 
-A fit, a result of `blind` and a finished audit speak of the same things by the same names: ``ece``, ``bins``,
-``curve`` and so on. These are the records behind those names.
+A fit, a result of `blind` and a finished audit use the same names for the same things: ``ece``, ``bins``,
+``curve`` and so on.
 """
 
 from __future__ import annotations
@@ -19,22 +19,22 @@ NOTHING = Estimate(None)
 HISTOGRAM_BINS = 20
 
 COSTS = ((1.0, 1.0), (5.0, 1.0), (1.0, 5.0))
-"""What a wrong positive and a missed one cost, in a result's examples."""
+"""Costs of a false positive and a false negative, in the examples of a result."""
 
 STEPS = 40
 THRESHOLDS: FloatArray = np.arange(1, STEPS) / STEPS
-"""Thresholds of the operating points: every 1/40 between 0 and 1."""
+"""Thresholds of the operating points: 1/40, 2/40, ..., 39/40."""
 
-#: Above 1/2 the predicted answer is the positive one, below it the other (METHOD 1).
+#: Signs of the gaps below and above 1/2: below it the given answer is the negative one (METHOD 1).
 OVERCONFIDENCE, LEANING = np.array([-1.0, 1.0]), np.array([1.0, 1.0])
 
 
 @dataclass(frozen=True, slots=True)
 class Bin:
-    """One bin of the positive class's probability; ``gap`` > 0 means predicted more than it happens.
+    """One bin of the confidence; ``gap`` > 0 means that the confidence is too high.
 
-    ``share`` of all items lie in it; ``predicted`` is their mean probability of the positive class and
-    ``observed`` the share of them whose label is positive: gap = share * (predicted - observed).
+    ``share`` is the share of all items that lie in the bin, ``predicted`` their mean confidence, and
+    ``observed`` the share of them with a positive label: gap = share * (predicted - observed).
     """
 
     low: float
@@ -47,7 +47,7 @@ class Bin:
 
 @dataclass(frozen=True, slots=True)
 class Curve:
-    """The reliability curve: at confidence ``f`` the share ``value`` is positive, with a pointwise band."""
+    """The reliability curve: the share ``value`` of positive labels at each ``f``, with a pointwise band."""
 
     f: tuple[float, ...]
     value: tuple[float, ...]
@@ -58,7 +58,7 @@ class Curve:
 
 @dataclass(frozen=True, slots=True)
 class ConfidenceHistogram:
-    """Share of each label's items whose probability of the positive class lies between two edges."""
+    """For each label, the share of its items whose confidence lies between two edges."""
 
     edges: tuple[float, ...]
     negatives: tuple[float, ...]
@@ -67,10 +67,10 @@ class ConfidenceHistogram:
 
 @dataclass(frozen=True, slots=True)
 class OperatingPoint:
-    """What deciding "positive iff f >= threshold" does; ``shift`` on the positive answer deploys it.
+    """The results of deciding "positive iff f >= threshold"; ``shift`` on the positive answer deploys it.
 
     ``positive_rate``, ``false_positive`` and ``false_negative`` are shares of all decisions;
-    ``negative_precision`` is the share of the negative ones that are right.
+    ``negative_precision`` is the share of negative decisions that are right.
     """
 
     threshold: float
@@ -86,7 +86,7 @@ class OperatingPoint:
 
 @dataclass(frozen=True, slots=True)
 class CostCurve:
-    """The expected cost of a decision at each operating point, given what the two errors cost."""
+    """The expected cost per decision at each operating point, given the costs of the two errors."""
 
     cost_fp: float
     cost_fn: float
@@ -95,7 +95,7 @@ class CostCurve:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """The estimates for items that share one value of a field; ``few`` where they are too few to trust."""
+    """The estimates for the items that share one value of a field; ``few`` if they are too few to trust."""
 
     name: str
     items: int
@@ -109,13 +109,13 @@ class Part:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Findings:
-    """What answers say about calibration; an `Estimate` of ``None`` is what a method cannot tell.
+    """What answers tell about calibration; an `Estimate` of ``None`` means that the method cannot tell.
 
-    ``overconfidence`` is the mean confidence in the predicted answer minus the share of right answers;
+    ``overconfidence`` is the mean confidence in the given answer minus the share of correct answers;
     ``leaning`` is the mean probability of the positive answer minus the share of positive labels.
-    ``ece_if_invalid`` bounds the ECE whatever the invalid answers would have been. ``costs`` are for three
-    pairs of costs, at the thresholds of ``operating``. ``parts`` are the values of the field that items are
-    broken down by, and ``parts_pvalue`` is the p-value of "all parts are miscalibrated alike".
+    ``ece_if_invalid`` bounds the ECE over all possible values of the invalid answers. ``costs`` are for three
+    pairs of costs, at the thresholds of ``operating``. ``parts`` are the estimates for each part of a
+    breakdown, and ``parts_pvalue`` is the p-value of "all parts are equally miscalibrated".
     """
 
     ece: Estimate
@@ -138,17 +138,17 @@ class Findings:
 
 
 def finite(value: float) -> float | None:
-    """A float for a record: ``None`` where there is no finite number."""
+    """The value as a float, or ``None`` if it is not finite."""
     return float(value) if math.isfinite(value) else None
 
 
 def no_findings(bins: int) -> Findings:
-    """What is left where not a single answer is valid."""
+    """The findings if no answer is valid."""
     return Findings(ece=NOTHING, bins=bare_bins(np.full(bins, np.nan)), ece_if_invalid=(0.0, 1.0))
 
 
 def bare_bins(gaps: FloatArray) -> tuple[Bin, ...]:
-    """Bins of which only the gaps are known, NaN for those that are not."""
+    """Bins of which only the gaps are known; NaN stands for an unknown gap."""
     return gap_bins(Estimate(finite(gap)) for gap in gaps)
 
 
@@ -162,7 +162,7 @@ def gap_bins(gaps: Iterable[Estimate]) -> tuple[Bin, ...]:
 def filled_bins(
     bins: tuple[Bin, ...], share: FloatArray, predicted: FloatArray, observed: FloatArray
 ) -> tuple[Bin, ...]:
-    """Bins with their share and, where there is one, their means; the latter come times the share."""
+    """Add shares and means to bins; ``predicted`` and ``observed`` are means times the share."""
     return tuple(
         replace(one, share=float(s), predicted=float(p / s), observed=float(o / s))
         if s > 0
@@ -172,11 +172,11 @@ def filled_bins(
 
 
 def histogram(negatives: FloatArray, positives: FloatArray) -> ConfidenceHistogram:
-    """The distribution of the confidence, from shares in each of `HISTOGRAM_BINS`."""
+    """The distribution of the confidence, from the share in each of `HISTOGRAM_BINS` bins."""
     columns = bin_edges(HISTOGRAM_BINS), negatives, positives
     return ConfidenceHistogram(*(tuple(column.tolist()) for column in columns))
 
 
 def share_around(value: float, reach: float) -> tuple[float, float]:
-    """The interval of so far around a value, within [0, 1]."""
+    """The interval value ± reach, within [0, 1]."""
     return max(0.0, value - reach), min(1.0, value + reach)

@@ -1,7 +1,7 @@
-"""Everything a joint table of (label, hidden log-odds) implies (METHOD 4.4).
+"""Quantities computed from a joint table of (label, hidden log-odds) (METHOD 4).
 
-Tables have shape (..., 2 * CELLS), label 0 first, and sum to one; every function works on stacks of
-tables at once, which is how a thousand resamples cost little more than one.
+Tables have shape (..., 2 * CELLS), label 0 first, and sum to one. Every function works on stacks of tables,
+so a thousand resamples cost little more than one.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from blindcal.records import FloatArray
 
 
 def by_label(table: FloatArray) -> tuple[FloatArray, FloatArray]:
-    """The negatives' and the positives' halves of a table."""
+    """The halves of a table for negative and for positive labels."""
     return table[..., :CELLS], table[..., CELLS:]
 
 
@@ -29,7 +29,7 @@ def gaps(table: FloatArray, bins: int) -> FloatArray:
 
 
 def top_label_gaps(table: FloatArray, bins: int) -> FloatArray:
-    """Signed gaps when the predicted class is binned by its own confidence."""
+    """Signed gaps with bins of the confidence in the given answer."""
     high = memberships(bins) * (np.arange(CELLS) >= HALF)[:, None]
     low = memberships(bins)[::-1] * (np.arange(CELLS) < HALF)[:, None]
     signed = cell_gaps(table)
@@ -47,7 +47,7 @@ def tce(table: FloatArray) -> FloatArray:
 
 
 def accuracy(table: FloatArray) -> FloatArray:
-    """Share of items on which the greedy answer (f >= 1/2) is the label."""
+    """Share of items whose greedy answer (positive iff f >= 1/2) equals the label."""
     negative, positive = by_label(table)
     return np.asarray(negative[..., :HALF].sum(axis=-1) + positive[..., HALF:].sum(axis=-1))
 
@@ -65,13 +65,13 @@ def reliability(table: FloatArray) -> FloatArray:
 
 
 def log_loss(table: FloatArray) -> FloatArray:
-    """Mean negative log-likelihood of the labels; cells beyond the grid count at its end."""
+    """Mean negative log-likelihood of the labels; log-odds beyond ±12 count as ±13."""
     negative, positive = by_label(table)
     return np.asarray((negative * np.logaddexp(0, MID_S) + positive * np.logaddexp(0, -MID_S)).sum(axis=-1))
 
 
 def auroc(table: FloatArray) -> FloatArray:
-    """P(f of a positive > f of a negative), ties counting one half; NaN where a class is missing."""
+    """P(f of a positive > f of a negative), ties counting one half; NaN if a label is missing."""
     negative, positive = by_label(table)
     below = np.cumsum(negative, axis=-1) - negative / 2
     pairs = negative.sum(axis=-1) * positive.sum(axis=-1)
@@ -85,19 +85,19 @@ def prevalence(table: FloatArray) -> FloatArray:
 
 
 def mean_confidence(table: FloatArray) -> FloatArray:
-    """Mean probability of the positive class."""
+    """Mean probability of the positive answer."""
     negative, positive = by_label(table)
     return np.asarray(((negative + positive) * MID_P).sum(axis=-1))
 
 
 def curve(table: FloatArray) -> FloatArray:
-    """Calibration curve E[Y|f] at the cells' probabilities."""
+    """Reliability curve E[Y|f] at the probabilities of the cells."""
     negative, positive = by_label(table)
     return np.asarray(positive / np.maximum(negative + positive, 1e-300))
 
 
 def decided_positive(table: FloatArray) -> tuple[FloatArray, FloatArray]:
-    """False and true positives as shares of all items, deciding by ``f >= EDGES_P[j]``: (..., CELLS) each."""
+    """Shares of false and true positives if decisions are ``f >= EDGES_P[j]``, each of shape (..., CELLS)."""
     negative, positive = by_label(table)
     return (
         np.asarray(np.cumsum(negative[..., ::-1], axis=-1)[..., ::-1]),

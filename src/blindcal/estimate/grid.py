@@ -1,10 +1,10 @@
-"""The grid on which the distribution of the hidden log-odds lives.
+"""The grid for the distribution of the hidden log-odds.
 
-Cells are 1/480 wide in probability where answers can tell such cells apart, and evenly spaced in
-log-odds in the tails, out to +-12; the outermost two reach to infinity, so that a saturated
-probability has a cell like any other. 480 divides by 5, 6, 8, 10, 12, 15, 16 and 20: the edges of
-the usual binnings are edges of cells. Thresholds are asked at cell edges too, so that answers
-aggregate without loss.
+Cells are 1/480 wide in probability in the middle, where answers can distinguish them, and piecewise evenly
+spaced in log-odds in the tails, out to ±12. The two outermost cells reach to infinity, so a saturated
+probability has a cell too.
+480 is divisible by 5, 6, 8, 10, 12, 15, 16 and 20, so the edges of the usual bins are edges of cells.
+Thresholds are also asked at edges of cells, so that answers aggregate without loss.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from scipy.special import expit, logit
 from blindcal.records import FloatArray, IntArray
 
 LEVELS = 480
-_CENTRE = 12  # cells are even in probability between 12/480 and 468/480
+_CENTRE = 12  # cells have equal width in probability between 12/480 and 468/480
 REACH = 12.0
 
 _tail = np.concatenate([np.arange(-REACH, -8, 0.25), np.linspace(-8, logit(_CENTRE / LEVELS), 44)[:-1]])
@@ -33,7 +33,7 @@ _finite = np.concatenate([[-REACH - 2], EDGES_S[1:-1], [REACH + 2]])
 MID_S: FloatArray = (_finite[1:] + _finite[:-1]) / 2
 MID_P: FloatArray = (EDGES_P[1:] + EDGES_P[:-1]) / 2
 WIDTH_S: FloatArray = np.diff(_finite)
-#: First cell whose log-odds is at least zero: where a greedy answer turns positive.
+#: First cell whose log-odds is at least zero: from here on the greedy answer is positive.
 HALF: int = int(np.searchsorted(EDGES_P, 0.5))
 
 
@@ -43,7 +43,7 @@ def edge_of_threshold(t: FloatArray) -> IntArray:
 
 
 def edge_of_shift(b: FloatArray) -> IntArray:
-    """Index of the inner edge at which an answer with shift ``b`` turns (s = -b); +-inf to the outermost."""
+    """Index of the inner edge nearest to the log-odds -b that shift ``b`` tests; ±inf gives the outermost."""
     return _nearest(-b, EDGES_S)
 
 
@@ -55,7 +55,7 @@ def _nearest(x: FloatArray, edges: FloatArray) -> IntArray:
 
 
 def positions(t: FloatArray) -> FloatArray:
-    """Each probability as a place on the cells' axis: 0 at p = 0, CELLS at p = 1, linear within a cell."""
+    """Each probability as a position in units of cells: 0 at p = 0, CELLS at p = 1, linear within a cell."""
     return np.asarray(np.interp(t, EDGES_P, np.arange(CELLS + 1.0)))
 
 

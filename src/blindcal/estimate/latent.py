@@ -1,7 +1,7 @@
-"""`latent`: the distribution of the hidden log-odds given the label, and everything that follows from it.
+"""`latent`: estimates the distribution of the hidden log-odds given the label (METHOD 4 to 6).
 
-METHOD 4 to 6. Each answer is a censored (threshold) or noisy (sampled) reading of an item's log-odds;
-any mixture, with any number of queries an item, goes into one likelihood.
+Each answer is a censored (threshold) or noisy (sampled) reading of an item's log-odds. One likelihood takes
+any mixture of them, with any number of queries per item.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from blindcal.estimate.resampling import Resampling
 from blindcal.records import INVALID, NEGATIVE, AnswerTable, IntArray
 
 _JITTERS = (0.0, 0.05, 0.1, 0.2, 0.4, 0.8)
-_CLEARLY = 3.0  # units of log-evidence by which more jitter must do better than less
+_CLEARLY = 3.0  # log-evidence that more jitter must gain over less
 
 
 def latent(
@@ -47,25 +47,25 @@ def latent(
     shifts : array_like, shape (queries,)
         The shift ``b`` added to the positive answer.
     answers : array_like, shape (queries,)
-        1 positive, 0 negative, -1, NaN or None invalid.
+        1 for positive, 0 for negative; -1, NaN or None for invalid.
     temperatures : array_like or float
         0 for a threshold query, positive for a sampled one.
     items : array_like, optional
-        Which item each query asked (any names); by default each query asks an item of its own.
+        The item that each query asked (any names); by default each query asks a different item.
     groups : array_like, optional
-        Which cluster each query's item belongs to; intervals and the p-value then resample clusters.
+        The group of each query's item; intervals then resample groups, and the p-value allows for them.
     counts : array_like, optional
         How many items each query's item stands for; see :class:`blindcal.Counts`. Not with ``groups``.
     jitter : float or "estimate"
-        Standard deviation of the endpoint's own noise on the log-odds of threshold queries. An estimate is
-        the least jitter that explains the answers about as well as any; only items that are asked near the
-        same threshold more than once tell much about it.
+        Standard deviation of the endpoint's noise on the log-odds of threshold queries. "estimate" takes the
+        smallest jitter that explains the answers about as well as any; this works only if items are asked
+        near the same threshold more than once.
     bins : int
-        Equal-width bins of the ECE; :meth:`LatentFit.at` shows the same fit in others.
+        Number of bins of the ECE; :meth:`LatentFit.at` gives the same fit with other bins.
     level : float
         Confidence level of the intervals.
     resamples : int
-        Refits behind the intervals; with 0 there are none.
+        Number of refits for the intervals; with 0 there are no intervals.
     seed : int
         Random seed of those refits.
 
@@ -113,7 +113,7 @@ def latent(
     for noise in _candidates(jitter):
         patterns = count_patterns(y, answered, weights, jitter=noise)
         fits.append((noise, patterns, fit_ensemble(patterns)))
-    # without jitter contradictory answers are impossible; that they are read as lying between is no evidence
+    # without jitter, contradictory answers have probability 0: the evidence of their approximation is void
     possible = [found for found in fits if found[0] > 0 or not found[1].contradictions] or fits
     evidence = [max(mode.evidence for mode in found[2].modes) for found in possible]
     noise, patterns, ensemble = next(
@@ -145,7 +145,7 @@ def fit_table(
     level: float = 0.95,
     resamples: int = 1000,
 ) -> LatentFit:
-    """The fit of a run's answers; labels and groups are per item."""
+    """Fit the answers of a run; labels and groups are per item."""
     return latent(
         labels[answers.items],
         answers.shifts,

@@ -1,4 +1,4 @@
-"""A fit of the hidden log-odds, and every quantity that follows from it (METHOD 4)."""
+"""A fit of the hidden log-odds, and the estimates that follow from it (METHOD 4)."""
 
 from __future__ import annotations
 
@@ -58,16 +58,16 @@ from blindcal.estimate.uncertainty import (
 )
 from blindcal.records import NEGATIVE, POSITIVE, Estimate, FloatArray, IntArray
 
-# How much wider than the refits say the AUROC's interval and the curve's band are: what a smooth curve bends,
-# every refit bends alike. Measured by bench/coverage.py.
+# The AUROC's interval and the curve's band are this many times as wide as the refits say, because smoothing
+# bends all refits in the same way. Measured by bench/coverage.py.
 _BENT = 1.25
-_WIDE = 0.25  # of probability: a smooth density may be trusted to bridge less, and not more
+_WIDE = 0.25  # widest range of probability without a threshold that the smooth density is trusted to bridge
 _CURVE_POINTS = np.concatenate([[1, 2, 5], np.arange(10, 991, 10), [995, 998, 999]]) / 1000
 
 
 @dataclass(frozen=True, slots=True)
 class BrierParts:
-    """What the Brier score is made of: score = reliability - resolution + uncertainty."""
+    """The decomposition of the Brier score: score = reliability - resolution + uncertainty."""
 
     reliability: Estimate
     resolution: float
@@ -76,11 +76,11 @@ class BrierParts:
 
 @dataclass(frozen=True, repr=False, eq=False)
 class LatentFit:
-    """One fit; every quantity is a functional of it, in ``bins`` bins and with intervals of ``level``.
+    """A fit, from which all estimates are computed, with ``bin_count`` bins and intervals at ``level``.
 
-    Point estimates of what the *sample* did (``ece``, ``bins``, ``accuracy``, ``brier``, ``auroc``,
-    ``log_loss``) combine the fit with each item's own answers; ``tce``, ``curve`` and operating points speak
-    of the population. Intervals are for the population's value; a fit with ``resamples=0`` has none.
+    Estimates for the *sample* (``ece``, ``bins``, ``accuracy``, ``brier``, ``auroc``, ``log_loss``) combine
+    the fit with each item's own answers; ``tce``, ``curve`` and operating points describe the population.
+    Intervals are for the population's value; a fit with ``resamples=0`` has none.
     """
 
     patterns: Patterns
@@ -97,7 +97,7 @@ class LatentFit:
         return f"LatentFit({self.items:,} items, {self.queries:,} queries, ECE {self._ece:.4f})"
 
     def at(self, *, bins: int | None = None, level: float | None = None) -> LatentFit:
-        """The same fit in other bins, or with intervals of another level; nothing is fitted again."""
+        """The same fit with other bins or another level of the intervals; nothing is fitted again."""
         return replace(
             self,
             bin_count=self.bin_count if bins is None else whole(bins, "bins"),
@@ -116,11 +116,11 @@ class LatentFit:
 
     @property
     def draws(self) -> FloatArray:
-        """Joint tables of the population, refitted to resampled items and resampled priors."""
+        """Joint tables of the population, refitted to resampled items with randomised priors."""
         return self.resampling.draws
 
     def findings(self, *, brief: bool = False) -> Findings:
-        """Everything that a result shows; ``brief`` leaves out what a part of a result does not."""
+        """Everything that a result shows; ``brief`` gives only what the result of a part shows."""
         some = Findings(
             ece=self.ece,
             bins=self.bins,
@@ -149,14 +149,14 @@ class LatentFit:
     def ece(self) -> Estimate:
         """Binned expected calibration error of the sample, an estimate of ``binned_ece`` of the hidden f.
 
-        With many bins the latter also counts the labels' own noise within each bin, which single answers
-        cannot see: this one then stays near the population's.
+        With many bins, ``binned_ece`` also contains the noise of the labels within each bin, which single
+        answers cannot show: this estimate then stays near the population's value.
         """
         return self._absolute_sum(self._ece, lambda table: of.gaps(table, self.bin_count))
 
     @property
     def top_label_ece(self) -> Estimate:
-        """The same with the predicted class binned by its own confidence; it has no interval."""
+        """ECE with bins of the confidence in the given answer; it has no interval."""
         return Estimate(float(np.abs(of.top_label_gaps(self.sample, self.bin_count)).sum()))
 
     @property
@@ -166,12 +166,12 @@ class LatentFit:
 
     @property
     def gaps(self) -> FloatArray:
-        """Signed gaps per bin, positive where the positive class is predicted too confidently."""
+        """Signed gap of each bin, positive if the confidence is too high."""
         return of.gaps(self.sample, self.bin_count)
 
     @property
     def bins(self) -> tuple[Bin, ...]:
-        """Signed gaps with an interval each, and what the sample's items did in each bin."""
+        """The bins with their signed gaps and intervals, and the sample's shares and means."""
         negative, positive = of.by_label(self.sample)
         both, within = negative + positive, memberships(self.bin_count)
         return filled_bins(self._gap_bins(), both @ within, (both * MID_P) @ within, positive @ within)
@@ -191,7 +191,7 @@ class LatentFit:
 
     @property
     def overconfidence(self) -> Estimate:
-        """Mean confidence in the predicted answer minus the share of right answers."""
+        """Mean confidence in the given answer minus the share of correct answers."""
         return self._signed(OVERCONFIDENCE)
 
     @property
@@ -212,12 +212,12 @@ class LatentFit:
 
     @property
     def curve(self) -> Curve:
-        """Calibration curve E[Y|f] with a pointwise band, at every 0.01 and nearer the ends."""
+        """Reliability curve E[Y|f] with a pointwise band, in steps of 0.01 and finer at the ends."""
         return self.curve_at(_CURVE_POINTS)
 
     def curve_at(self, f: ArrayLike) -> Curve:
-        """Calibration curve E[Y|f] with a pointwise band, at confidences of your choice."""
-        self._need_both_labels("curve")  # of one label alone it is flat, whatever the model does
+        """Reliability curve E[Y|f] with a pointwise band, at the confidences ``f``."""
+        self._need_both_labels("curve")  # with one label alone it would be flat for any model
         at = probabilities(f, "f")
         columns = [of.curve(self.population)]
         if self.resampling.size:
@@ -230,14 +230,14 @@ class LatentFit:
     def calibrated_pvalue(self) -> float:
         """P-value of "perfectly calibrated": E[Y|f] = f for every f.
 
-        A score test against smooth departures of the link. The variance is that of labels drawn anew from
-        the calibrated fit: where positives are rare, labels that happen to be all alike vary too little
-        among themselves to tell. Groups widen it wherever their members agree more than chance has it.
+        This is a score test against smooth departures of the link. Its variance is that of labels redrawn
+        from the calibrated fit, because the observed labels may vary too little if positives are rare. Groups
+        increase the variance where their members agree more than by chance.
         """
         departures = link_scores(self.patterns)
         total = self.patterns.counts @ departures.scores
         prior = np.diag(departures.precision)
-        # directions that the answers resolve count in full, those that only the prior holds hardly at all
+        # directions that the answers resolve count in full, those that only the prior determines hardly count
         inner = np.linalg.inv(departures.variance + prior)
         if self.resampling.incidence is not None:
             by_group = self.resampling.incidence @ departures.scores
@@ -250,7 +250,7 @@ class LatentFit:
 
     @property
     def accuracy(self) -> Estimate:
-        """Share of items on which the unshifted greedy answer is right."""
+        """Share of items whose greedy answer without a shift is correct."""
         return self._scalar(of.accuracy)
 
     @property
@@ -266,7 +266,7 @@ class LatentFit:
 
     @property
     def brier_parts(self) -> BrierParts:
-        """Decomposition of the Brier score; the reliability is that of the fitted curve."""
+        """Decomposition of the Brier score, with the reliability of the fitted curve."""
         reliability = self._scalar(of.reliability, of_sample=False)
         prevalence = float(of.prevalence(self.sample))
         uncertainty = prevalence * (1 - prevalence)
@@ -275,19 +275,19 @@ class LatentFit:
 
     @property
     def log_loss(self) -> Estimate:
-        """Mean negative log-likelihood of the labels; confidences beyond 1 - 1e-6 count as that."""
+        """Mean negative log-likelihood of the labels; log-odds beyond ±12 count as ±13."""
         return self._scalar(of.log_loss, most=float(MID_S[-1]))
 
     @property
     def mean_confidence(self) -> Estimate:
-        """Mean probability of the positive class."""
+        """Mean probability of the positive answer."""
         return self._scalar(of.mean_confidence)
 
     @property
     def confidence(self) -> ConfidenceHistogram:
         """Distribution of the confidence f for each label."""
         share = [half @ memberships(HISTOGRAM_BINS) for half in of.by_label(self.sample)]
-        # the link gives the label that no item has a trace of mass, which is no distribution
+        # if no item has a label, the link still gives it a trace of mass, which is not a distribution
         there = [bool((self.patterns.labels == label).any()) for label in (NEGATIVE, POSITIVE)]
         negatives, positives = (s / s.sum() if has else 0 * s for s, has in zip(share, there, strict=True))
         return histogram(negatives, positives)
@@ -296,23 +296,23 @@ class LatentFit:
 
     @property
     def operating(self) -> tuple[OperatingPoint, ...]:
-        """What deciding "positive iff f >= t" does for t = 1/40, 2/40, ..., 39/40."""
+        """The results of deciding "positive iff f >= t" for t = 1/40, 2/40, ..., 39/40."""
         return self.operating_at(THRESHOLDS)
 
     @property
     def costs(self) -> tuple[CostCurve, ...]:
-        """What these decisions are expected to cost, for three pairs of costs."""
+        """The expected costs of these decisions, for three pairs of costs."""
         return tuple(self.expected_cost(*costs) for costs in COSTS)
 
     def operating_at(self, thresholds: ArrayLike) -> tuple[OperatingPoint, ...]:
-        """What deciding "positive iff f >= t" does for thresholds of your choice, moved to the grid."""
+        """The results of deciding "positive iff f >= t" for any thresholds, rounded to the grid."""
         places = self._places(thresholds)
         return operating_points(
             GRID_THRESHOLDS[places], GRID_SHIFTS[places], self._rates_at(places, "operating")
         )
 
     def expected_cost(self, cost_fp: float, cost_fn: float, thresholds: ArrayLike = THRESHOLDS) -> CostCurve:
-        """Expected cost of a decision at each threshold, given the costs of the two errors."""
+        """Expected cost per decision at each threshold, given the costs of the two errors."""
         costs = check_costs(cost_fp, cost_fn)
         return cost_curve(*costs, self._rates_at(self._places(thresholds), "expected_cost"))
 
@@ -326,22 +326,23 @@ class LatentFit:
         confidence: float | None = 0.95,
         max_shift: float = np.inf,
     ) -> ChosenThreshold:
-        """The threshold, and the shift that deploys it, for a wanted precision, recall or cost ratio.
+        """Choose the threshold, and the shift that deploys it, for a precision, a recall or two costs.
 
         Parameters
         ----------
         precision : float
-            The lowest threshold that reaches it.
+            Choose the lowest threshold with this precision.
         recall : float
-            The highest threshold that keeps it.
+            Choose the highest threshold with this recall.
         cost_fp, cost_fn : float
-            What a wrong "positive" and a wrong "negative" cost: the threshold with the least expected cost.
+            Choose the threshold with the lowest expected cost, given the costs of a false positive and a
+            false negative.
         confidence : float or None
-            How sure it must be that the threshold does what is asked for; nothing is promised of a threshold
-            beyond which hardly an answer lies. With ``None`` the estimate decides, and the deployed model
-            falls short about as often as not. Costs need none.
+            Probability with which the threshold must meet the goal; thresholds with hardly any answers beyond
+            them do not qualify. With ``None`` the estimate decides, and the deployed model misses the goal
+            about half the time. It does not apply to costs.
         max_shift : float
-            The largest shift that the endpoint takes.
+            The largest shift that the endpoint accepts.
         """
         return choose_threshold(
             self._decisions("choose_threshold"),
@@ -357,8 +358,8 @@ class LatentFit:
     def next_precision(self, threshold: float, decisions: int) -> Estimate:
         """Share of the next ``decisions`` positive decisions at a threshold that will be right.
 
-        Its interval is wider than that of the precision, which speaks of endlessly many decisions: hold
-        a deployed model against this one.
+        Compare a deployed model with this interval. It is wider than that of the precision, which is for
+        infinitely many decisions.
         """
         here = self._decisions("next_precision").at(self._places([fraction(threshold, "threshold")]))
         low, high = here.next_right(whole(decisions, "decisions"), self.level)
@@ -371,7 +372,7 @@ class LatentFit:
         return edge_of_threshold(t) - 1
 
     def _rates_at(self, places: IntArray, what: str) -> Callable[[RateFunction], tuple[Estimate, ...]]:
-        """What estimates a rate at these thresholds, with intervals where there are resamples."""
+        """A function that estimates a rate at these thresholds, with intervals if there are resamples."""
         self._need_both_labels(what)
         if not self.resampling.size:
             return decision_rates(self.population).at(places).estimates
@@ -388,16 +389,16 @@ class LatentFit:
 
     # -- uncertainty -----------------------------------------------------------------------------
     #
-    # However well the answers agree, n items cannot speak for a share of the population that none of them
-    # comes from, and a share q goes unseen with probability (1 - q)^n. No interval is narrower than what such
-    # a share could do: five items that are all right do not make a model perfect.
+    # n items say nothing about a share of the population from which none of them comes, and a share q goes
+    # unseen with probability (1 - q)^n. No interval is narrower than what such a share allows: five correct
+    # answers do not make a model perfect.
 
     def _absolute_sum(self, value: float, signed: Callable[[FloatArray], FloatArray]) -> Estimate:
         """A sum of absolute gaps with its interval.
 
-        Where no threshold was asked over a wide stretch of probabilities, nothing tells where in it an item
-        lies: the interval is then open by as much as that could change the sum. Where every item was asked
-        once by one and the same noisy question, it is as wide as :mod:`blindcal.estimate.bounds`.
+        If no threshold was asked in a wide range of probabilities, items may lie anywhere in it: the interval
+        is widened by as much as that could change the sum. If every item was asked the same noisy question
+        once, the interval includes the bounds of :mod:`blindcal.estimate.bounds`.
         """
         if not self.resampling.size:
             return Estimate(value)
@@ -417,7 +418,7 @@ class LatentFit:
         most: float = 1.0,
         stretch: float = 1.0,
     ) -> Estimate:
-        """A quantity in [0, most] with its interval, ``stretch`` times as wide on the scale of log-odds."""
+        """A quantity in [0, most] with its interval, stretched by ``stretch`` on the scale of log-odds."""
         value = float(quantity(self.sample if of_sample else self.population))
         if not self.resampling.size:
             return Estimate(value)
@@ -428,21 +429,21 @@ class LatentFit:
         return Estimate(value, *ends, self.level)
 
     def _widened(self, low: float, high: float, value: float, most: float = 1.0) -> tuple[float, float]:
-        """An interval of a quantity in [0, most], widened to what an unseen part of the population can do."""
+        """Widen the interval of a quantity in [0, most] to what the unseen share allows."""
         unseen = self.unseen(self.level)
         least, largest = (1 - unseen) * value, (1 - unseen) * value + unseen * most
         return max(0.0, min(low, least)), min(most, max(high, largest))
 
     def unseen(self, level: float) -> float:
-        """The largest share of the population that may well (by ``level``) have stayed out of the sample."""
+        """The largest share of the population that the sample misses with probability (1 - level) / 2."""
         grouped = self.resampling.incidence is not None
         return unseen_share(self.resampling.units if grouped else self.items - self.unanswered, level)
 
     @cached_property
     def _unasked(self) -> float:
-        """The most by which the gaps' absolute sum could differ with items moved within unasked stretches."""
+        """The most by which items could change the sum of absolute gaps within ranges without a threshold."""
         patterns = self.patterns
-        if patterns.curve_labels.size:  # a sampled or noisy answer reads the whole range
+        if patterns.curve_labels.size:  # a sampled or noisy answer depends on the whole range
             return 0.0
         asked = np.unique(np.concatenate([patterns.start, patterns.stop]) % CELLS)
         edges = np.unique(np.concatenate([[0], asked, [CELLS]]))
@@ -452,22 +453,22 @@ class LatentFit:
 
     @property
     def invalid_bound(self) -> float:
-        """The most by which ``ece`` could differ had every invalid answer been valid.
+        """The most by which ``ece`` could differ if every invalid answer had been valid.
 
-        An item with an invalid answer contributes its expectation; its true contribution lies within one
-        item's weight of it, in the one or two bins it can touch.
+        An item with an invalid answer contributes its expectation. Its true contribution differs from that by
+        at most one item's weight, in at most two bins.
         """
         return min(1.0, 2 * min(self.invalid, self.items) / self.items)
 
     @property
     def unanswered(self) -> int:
-        """Items without a single valid answer."""
+        """Number of items without a valid answer."""
         whole_range = (self.patterns.stop - self.patterns.start) == CELLS
         return int(self.patterns.counts[: self.patterns.start.size][whole_range].sum())
 
     @property
     def contradictions(self) -> int:
-        """Items whose threshold answers contradict each other (the endpoint's jitter)."""
+        """Number of items whose threshold answers contradict each other, because of jitter."""
         return self.patterns.contradictions
 
     @property

@@ -2,14 +2,13 @@
 
     log density(s) = smooth,        logit P(Y = 1 | s) = s + h(s)
 
-Both are splines under a roughness prior. A very smooth density is of the family
-exp(a s + b s^2 + c log cosh(s/2)), which holds the Gaussian, f ~ Beta, and two humps; a very smooth link
-is an intercept and a slope (Platt scaling), and ``h = 0`` is perfect calibration. How smooth each is, is
-decided by the marginal likelihood of the answers (Laplace's approximation), and averaged over what the
-answers leave open: no constant is tuned to data.
+Both are splines with a roughness prior. The smoothest densities are exp(a s + b s^2 + c log cosh(s/2)), which
+includes Gaussians, beta-distributed f and two modes. The smoothest links are an intercept and a slope (Platt
+scaling), and ``h = 0`` is perfect calibration. The marginal likelihood of the answers (Laplace approximation)
+weights the degrees of smoothness, and the fits are averaged.
 
-Estimates are joint tables over (label, cell). Refits to resampled counts reuse the factored curvature
-of the fit, which makes each a handful of matrix products shared by all resamples.
+Estimates are joint tables over (label, cell). Refits to resampled counts reuse the factored curvature of the
+fit, so each step is a few matrix products shared by all resamples.
 """
 
 from __future__ import annotations
@@ -25,28 +24,28 @@ from blindcal.estimate.grid import CELLS, MID_S, REACH, WIDTH_S
 from blindcal.estimate.patterns import Patterns
 from blindcal.records import FloatArray, IntArray
 
-_NULL_SD_DENSITY = 10.0  # of the coefficients of s/4, its square and log cosh: vague
-_VAGUE = 3  # such coefficients
-_FLOOR = 1e-6  # share of the density spread evenly over the cells: no answer is ever impossible
-_STEP = 10.0  # prior variances are searched on a ladder of decades
-SETTLED = 1e-12  # log-likelihood units that a fit may leave unclaimed
-_ENOUGH = 2e-3  # log-likelihood units that a refit may leave unclaimed
+_NULL_SD_DENSITY = 10.0  # prior of the coefficients of s/4, (s/4)^2 and log cosh(s/2): vague
+_VAGUE = 3  # number of these coefficients
+_FLOOR = 1e-6  # share of the density spread evenly over the cells, so that no answer is impossible
+_STEP = 10.0  # prior variances are searched by decades
+SETTLED = 1e-12  # a fit stops if a step promises less log-likelihood than this
+_ENOUGH = 2e-3  # the same for a refit
 _MOST_STEPS = 25
-_MEMORY = 5  # steps that a refit mixes
-_LADDER = ((-5, 3), (-1, 2))  # decades searched: the density's roughness, the link's
-_LINE_SD = (1.0, 8.0)  # of the link's intercept, and of its slope in units of s/4
-_WIDER = 3.0  # times that, for models whose small differences in confidence tell a lot
+_MEMORY = 5  # earlier steps that a refit mixes
+_LADDER = ((-5, 3), (-1, 2))  # decades searched for the roughness of the density and of the link
+_LINE_SD = (1.0, 8.0)  # prior of the link's intercept, and of its slope per s/4
+_WIDER = 3.0  # factor of the wider prior, for models whose small differences in confidence mean a lot
 
 
 @dataclass(frozen=True)
 class _Splines:
-    """Design matrices whose columns have independent priors: vague ones first, then unit-roughness ones."""
+    """Design matrices whose columns have independent priors: first the vague ones, then unit roughness."""
 
     density: FloatArray
     link: FloatArray
 
     def precision(self, density: float, link: float, line: float = 1.0) -> FloatArray:
-        """Prior precision of every coefficient, from the two variances of roughness and the line's scale."""
+        """Prior precision of each coefficient, from the two roughness variances and the scale of the line."""
         vague, straight = np.full(_VAGUE, _NULL_SD_DENSITY**-2.0), np.power(np.multiply(_LINE_SD, line), -2.0)
         return np.concatenate(
             [
@@ -59,15 +58,15 @@ class _Splines:
 
 
 def _knots(count: int) -> FloatArray:
-    """Knots from -REACH to REACH, closer in the middle where thresholds resolve the log-odds better."""
+    """Knots from -REACH to REACH, denser in the middle, where thresholds resolve the log-odds better."""
     even = np.linspace(-1, 1, count + 1)
     stretch = np.arcsinh(REACH / 2)
     return np.asarray(2 * np.sinh(stretch * even))
 
 
 def _spline_columns(knots: FloatArray, order: int) -> FloatArray:
-    """Cubic splines that span what a derivative penalty of ``order`` sees, scaled to unit roughness."""
-    from scipy.interpolate import BSpline  # slow to import, and needed once there is something to fit
+    """Cubic splines that a penalty on the derivative of this ``order`` affects, scaled to unit roughness."""
+    from scipy.interpolate import BSpline  # slow to import, and needed only for a fit
 
     padded = np.concatenate([np.repeat(knots[0], 3), knots, np.repeat(knots[-1], 3)])
     size = padded.size - 4
@@ -82,8 +81,8 @@ def _spline_columns(knots: FloatArray, order: int) -> FloatArray:
 
 @lru_cache(maxsize=1)
 def _splines() -> _Splines:
-    # glibc hands freed memory back at once until a block as large as this was freed; more than half of a
-    # fit would otherwise be spent on getting it again.
+    # Freeing one large block makes glibc keep freed memory up to that size. Otherwise it returns large arrays
+    # to the system at once, and requesting them again takes more than half the time of a fit.
     np.empty(1 << 24, np.uint8)
     x = MID_S / 4
     return _Splines(
@@ -94,15 +93,15 @@ def _splines() -> _Splines:
 
 @dataclass(frozen=True)
 class _Tables:
-    """What coefficients of shape (..., p) stand for, each of shape (..., CELLS) but the joint table."""
+    """The tables of coefficients of shape (..., p); all but the joint table have shape (..., CELLS)."""
 
     joint: FloatArray  # (..., 2 * CELLS)
     smooth: FloatArray  # the spline density, before the floor
-    share: FloatArray  # of each cell's probability that is the spline's, not the floor's
+    share: FloatArray  # of each cell's probability that comes from the spline, not the floor
     up: FloatArray  # P(Y = 1 | cell)
 
     def slopes(self) -> FloatArray:
-        """Derivative of one log joint table by its coefficients, shape (2 * CELLS, p)."""
+        """Derivative of a log joint table with respect to its coefficients, shape (2 * CELLS, p)."""
         x, up = _splines(), self.up[:, None]
         seen = self.share[:, None] * (x.density - self.smooth @ x.density)
         return np.concatenate(
@@ -141,7 +140,7 @@ class Mode:
 
 @dataclass(frozen=True)
 class _Local:
-    """Likelihood at one point: value, gradient, two curvatures, and the posterior counts per cell."""
+    """Penalised likelihood at one point: value, gradient, curvature and posterior counts per cell."""
 
     value: float
     gradient: FloatArray
@@ -151,9 +150,9 @@ class _Local:
     expected_counts: FloatArray
 
     def curvature(self, counts: FloatArray, precision: FloatArray) -> FloatArray:
-        """The observed information where it is positive definite, else the score products, which always are.
+        """The observed information if it is positive definite, else the score products, which always are.
 
-        The likelihood is not concave far from its mode, nor along directions that only the prior holds.
+        The likelihood need not be concave far from its mode or in directions that only the prior determines.
         """
         try:
             np.linalg.cholesky(self.information)
@@ -177,7 +176,7 @@ def _local(patterns: Patterns, theta: FloatArray, precision: FloatArray) -> _Loc
     slopes = at.slopes()
     scores = patterns.sums(table[:, None] * slopes) / mass[:, None]
     expected = table * patterns.spread(counts / mass)
-    # Louis: information of the complete data, less what the answers leave unknown about them
+    # Louis' formula: information of the complete data minus what the answers do not determine
     information = (scores * counts[:, None]).T @ scores - slopes.T @ (expected[:, None] * slopes)
     k = x.density.shape[1]
     information[:k, :k] += patterns.n * centred.T @ (at.smooth[:, None] * centred)
@@ -197,9 +196,9 @@ def _local(patterns: Patterns, theta: FloatArray, precision: FloatArray) -> _Loc
 def find_mode(
     patterns: Patterns, precision: FloatArray, start: Mode | None = None, *, enough: float = SETTLED
 ) -> Mode:
-    """Newton's method on the penalised likelihood, with step halving, until ``enough`` of it is claimed.
+    """Maximise the penalised likelihood by Newton's method with step halving.
 
-    It may begin at the mode under another prior.
+    It stops if a step promises a gain below ``enough``, and can start from the mode under another prior.
     """
     if start is None:
         theta = np.zeros(precision.size)
@@ -230,7 +229,7 @@ def find_mode(
 
 
 def _moved(patterns: Patterns, precision: FloatArray, start: Mode) -> FloatArray:
-    """One step from the mode under another prior: there only the prior has a slope, and it is known."""
+    """One Newton step from the mode under another prior, where only the prior's change has a gradient."""
     change = precision - start.precision
     information = start.information + np.diag(change)
     if np.linalg.eigvalsh(information)[0] > 0:
@@ -242,26 +241,26 @@ def _moved(patterns: Patterns, precision: FloatArray, start: Mode) -> FloatArray
 
 @dataclass(frozen=True)
 class Ensemble:
-    """Modes under the plausible degrees of smoothness, weighted by their evidence."""
+    """Modes for all plausible degrees of smoothness, weighted by their evidence."""
 
     modes: tuple[Mode, ...]
     weights: FloatArray
 
     @property
     def table(self) -> FloatArray:
-        """The population's joint table, averaged."""
+        """The population's joint table, averaged over the modes."""
         return np.asarray(sum(w * m.table for w, m in zip(self.weights, self.modes, strict=True)))
 
     @property
     def expected_counts(self) -> FloatArray:
-        """The sample's expected items per (label, cell), given each item's own answers (METHOD 4.3)."""
+        """The sample's expected items per (label, cell), given each item's own answers (METHOD 4)."""
         return np.asarray(sum(w * m.expected_counts for w, m in zip(self.weights, self.modes, strict=True)))
 
 
 def fit_ensemble(patterns: Patterns, *, enough: float = SETTLED) -> Ensemble:
-    """Climb the evidence over a ladder of smoothness from the middle, and keep all that is plausible.
+    """Search the prior variances by evidence, from the middle of their range, and keep all plausible modes.
 
-    ``enough`` as for :func:`find_mode`.
+    ``enough`` as in :func:`find_mode`.
     """
 
     def climb(place: tuple[int, ...], start: Mode | None, line: float = 1.0) -> Mode:
@@ -292,26 +291,26 @@ def fit_ensemble(patterns: Patterns, *, enough: float = SETTLED) -> Ensemble:
 
 
 def _kept(found: list[tuple[tuple[int, ...], Mode]]) -> list[tuple[tuple[int, ...], Mode]]:
-    """Those that carry more than a thousandth of the evidence."""
+    """The modes with more than a thousandth of the total evidence."""
     evidence = np.array([mode.evidence for _, mode in found])
     weights = np.exp(evidence - evidence.max())
     return [one for one, kept in zip(found, weights > 1e-3 * weights.sum(), strict=True) if kept]
 
 
 def working_table(patterns: Patterns) -> FloatArray:
-    """A joint table good enough to choose the next questions by: one smoothness, no search."""
+    """A joint table good enough to choose the next queries: one smoothness, no search."""
     return find_mode(patterns, _splines().precision(0.1, 0.1)).table
 
 
 def refit(
     patterns: Patterns, modes: tuple[Mode, ...], which: IntArray, counts: FloatArray, centres: FloatArray
 ) -> FloatArray:
-    """Tables (resamples, 2 * CELLS) of the modes for other counts and other prior centres.
+    """Refit modes to other counts and prior centres, as tables of shape (resamples, 2 * CELLS).
 
-    All resamples climb at once, each from its mode. In coordinates where that mode's curvature is the
-    identity a plain step is the gradient itself; Anderson's mixing of the last few steps makes up for what
-    curvature each resample has of its own. A resample stops when ``_ENOUGH`` of a log-likelihood unit is
-    left to gain, and falls back to a shorter plain step where a mixed one loses ground.
+    All resamples are fitted at once, each starting from its mode. In coordinates where that mode's curvature
+    is the identity, a plain step is the gradient itself; Anderson mixing of the last few steps corrects for
+    the different curvature of each resample. A resample stops when less than ``_ENOUGH`` log-likelihood units
+    are left to gain, and falls back to a shorter plain step if a mixed one makes it worse.
     """
     whiten = np.array([np.linalg.inv(np.linalg.cholesky(mode.information)) for mode in modes])[which]
     precision = np.array([mode.precision for mode in modes])[which]
@@ -346,7 +345,7 @@ def refit(
 
 
 def _mixed(residual: FloatArray, moves: FloatArray, changes: FloatArray) -> FloatArray:
-    """Anderson's step: cancel as much of the residual as earlier steps show how to, then move by the rest."""
+    """Anderson mixing: cancel what earlier steps can cancel of the residual, then move by the rest."""
     gram = np.einsum("imp,ikp->imk", changes, changes)
     gram[:, np.arange(_MEMORY), np.arange(_MEMORY)] += 1e-10 + 1e-8 * np.einsum("imm->i", gram)[:, None]
     weights = np.linalg.solve(gram, np.einsum("imp,ip->im", changes, residual)[..., None])[..., 0]
@@ -356,7 +355,7 @@ def _mixed(residual: FloatArray, moves: FloatArray, changes: FloatArray) -> Floa
 def _climb(
     patterns: Patterns, precision: FloatArray, counts: FloatArray, centres: FloatArray, theta: FloatArray
 ) -> tuple[FloatArray, FloatArray, FloatArray]:
-    """Value and gradient of the penalised likelihood of every resample, and its table."""
+    """Value and gradient of the penalised likelihood of each resample, and its table."""
     x = _splines()
     tables = _tables(theta)
     mass = patterns.mass(tables.joint)
@@ -377,7 +376,7 @@ def _climb(
 
 
 def calibrated_mode(patterns: Patterns) -> Mode:
-    """The best fit that is perfectly calibrated (h = 0), its density's smoothness chosen by evidence."""
+    """The best perfectly calibrated fit (h = 0), with the density's smoothness chosen by evidence."""
     best: Mode | None = None
     for decade in range(_LADDER[0][0], _LADDER[0][1] + 1):
         precision = _splines().precision(_STEP**decade, 1.0)
@@ -398,7 +397,7 @@ class LinkScores:
     ----------
     scores : array of shape (patterns, departures)
     variance : array of shape (departures, departures)
-        Of their sum over the items, if labels are drawn anew from the calibrated fit given the answers.
+        Variance of their sum over the items if labels are redrawn from the calibrated fit, given the answers.
     precision : array of shape (departures,)
         The prior precision of each departure.
     """
@@ -409,7 +408,7 @@ class LinkScores:
 
 
 def link_scores(patterns: Patterns, roughness: float = 0.1) -> LinkScores:
-    """Efficient scores at the best calibrated fit: what remains once the density is fitted anew."""
+    """Efficient scores at the best calibrated fit: what refitting the density does not explain."""
     mode = calibrated_mode(patterns)
     k = _splines().density.shape[1]
     here = _local(patterns, mode.theta, mode.precision)
@@ -428,6 +427,6 @@ def link_scores(patterns: Patterns, roughness: float = 0.1) -> LinkScores:
 
 
 def tangents(mode: Mode) -> FloatArray:
-    """Derivative of a mode's joint table by its coefficients, shape (2 * CELLS, p)."""
+    """Derivative of a mode's joint table with respect to its coefficients, shape (2 * CELLS, p)."""
     at = _tables(mode.theta)
     return np.asarray(at.joint[:, None] * at.slopes())

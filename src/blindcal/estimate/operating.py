@@ -1,8 +1,8 @@
-"""The threshold to deploy, what it will do, and how sure that is.
+"""Operating points, and the choice of the threshold to deploy.
 
 A decision "positive iff f >= t" has a precision, a recall, an accuracy, a share of positive decisions and,
-for given costs of the two errors, an expected cost. All follow from the population's table; their intervals
-follow from its resampled refits, widened to what a part of the population that no item came from could do.
+for given costs of the two errors, an expected cost. All follow from the population's table. Their intervals
+follow from its resampled refits, widened by the unseen share.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ from blindcal.estimate.grid import EDGES_P, EDGES_S
 from blindcal.estimate.uncertainty import percentile_interval
 from blindcal.records import Estimate, FloatArray, IntArray
 
-_RARE = 1e-3  # a threshold that finds fewer of the positives than this is not worth deploying
+_RARE = 1e-3  # a threshold with a lower recall than this is not worth deploying
 
-#: So many answers must lie beyond a threshold before anything is promised of it: with fewer, what happens
-#: there is the smoothness of the fit.
+#: A threshold qualifies with a confidence only if this many answers lie beyond it; with fewer, the smoothness
+#: of the fit decides what happens there.
 TESTED = 30
 
 #: Thresholds that can be deployed: the inner edges, each with a finite shift.
@@ -38,7 +38,7 @@ GRID_SHIFTS: FloatArray = -EDGES_S[1:-1]
 
 @dataclass(frozen=True, slots=True)
 class Rates:
-    """What deciding "positive iff f >= t" does, at each threshold (last axis) of each table."""
+    """Rates of deciding "positive iff f >= t", at each threshold (last axis) of each table."""
 
     true_positive: FloatArray
     false_positive: FloatArray
@@ -51,7 +51,7 @@ class Rates:
 
     @property
     def recall(self) -> FloatArray:
-        """Share of positives that are found."""
+        """Share of positives that are decided positive."""
         return _share(self.true_positive, self.positives)
 
     @property
@@ -66,7 +66,7 @@ class Rates:
 
     @property
     def false_negative(self) -> FloatArray:
-        """Positives that are missed, as a share of all items."""
+        """Missed positives, as a share of all items."""
         return self.positives - self.true_positive
 
     @property
@@ -76,7 +76,7 @@ class Rates:
         return _share(right, right + self.false_negative)
 
     def cost(self, cost_fp: float, cost_fn: float) -> FloatArray:
-        """Expected cost of a decision."""
+        """Expected cost per decision."""
         return cost_fp * self.false_positive + cost_fn * self.false_negative
 
     def estimates(self, quantity: RateFunction) -> tuple[Estimate, ...]:
@@ -84,11 +84,11 @@ class Rates:
         return tuple(Estimate(finite(value)) for value in quantity(self))
 
     def at(self, places: IntArray) -> Rates:
-        """These rates at some of the thresholds."""
+        """The rates at some of the thresholds."""
         return Rates(self.true_positive[..., places], self.false_positive[..., places], self.positives)
 
     def joined_by(self, share: float, *, positive: bool, decided: bool) -> Rates:
-        """These rates if a ``share`` of the population had one label and got one decision, all of it."""
+        """The rates if a ``share`` of the population had the same label and the same decision."""
         rest = 1 - share
         return Rates(
             rest * self.true_positive + share * (positive and decided),
@@ -107,12 +107,12 @@ QUANTITIES: dict[str, RateFunction] = {
 
 @dataclass(frozen=True, slots=True)
 class ChosenThreshold:
-    """A threshold to deploy and what it does.
+    """A threshold to deploy and its operating point.
 
-    ``threshold`` is the chosen one; its interval is where the threshold lies that the population's own rates
-    would choose. ``point`` says what *this* threshold does. Its ``shift`` (b = -logit(threshold)), added to
-    the positive answer, makes a greedy endpoint take this very decision in one query. ``confidence`` is how
-    sure it is that the threshold does what was asked for; ``None`` where only the estimate says so.
+    ``threshold`` is the chosen one; its interval is for the threshold that the population's true rates would
+    choose. ``point`` is the operating point of *this* threshold. Its ``shift`` (b = -logit(threshold)), added
+    to the positive answer, makes a greedy endpoint take this decision in one query. ``confidence`` is the
+    probability that the threshold meets the goal; ``None`` if only the estimate says so.
     """
 
     threshold: Estimate
@@ -124,7 +124,7 @@ class ChosenThreshold:
 def operating_points(
     thresholds: FloatArray, shifts: FloatArray, estimates: Callable[[RateFunction], tuple[Estimate, ...]]
 ) -> tuple[OperatingPoint, ...]:
-    """What some thresholds do; ``estimates`` gives a quantity at each of them."""
+    """Operating points of some thresholds; ``estimates`` gives a quantity at each of them."""
     columns = {name: estimates(quantity) for name, quantity in QUANTITIES.items()}
     return tuple(
         OperatingPoint(float(t), 0.0 + float(b), **{name: column[k] for name, column in columns.items()})
@@ -135,22 +135,22 @@ def operating_points(
 def cost_curve(
     cost_fp: float, cost_fn: float, estimates: Callable[[RateFunction], tuple[Estimate, ...]]
 ) -> CostCurve:
-    """The expected cost at each threshold that ``estimates`` speaks of."""
+    """The expected cost at each threshold of ``estimates``."""
     return CostCurve(cost_fp, cost_fn, estimates(lambda rates: rates.cost(cost_fp, cost_fn)))
 
 
 def decision_rates(tables: FloatArray) -> Rates:
-    """The rates of every threshold on the grid."""
+    """The rates at every threshold of the grid."""
     false_positive, true_positive = decided_positive(tables)
     return Rates(true_positive[..., 1:], false_positive[..., 1:], prevalence(tables)[..., None])
 
 
 @dataclass(frozen=True, slots=True)
 class Decisions:
-    """The population's rates, those of its refits, and how much of a population may stay unseen.
+    """The population's rates, those of its refits, and the unseen share.
 
-    ``unseen(tail)`` is the largest share of a population from which no item comes with that probability.
-    ``tested`` counts the answers that tell what lies beyond each threshold, on its side of 1/2.
+    ``unseen(tail)`` is the largest share of the population that the sample misses with probability ``tail``.
+    ``tested`` is the number of answers beyond each threshold, on its side of 1/2.
     """
 
     rates: Rates
@@ -159,7 +159,7 @@ class Decisions:
     tested: FloatArray
 
     def ends(self, quantity: RateFunction, tail: float) -> tuple[FloatArray, FloatArray]:
-        """Bounds at each threshold; the quantity is below the first with probability ``tail`` at most."""
+        """Bounds at each threshold; the quantity is outside each bound with probability ``tail`` at most."""
         drawn = np.quantile(quantity(self.drawn), [tail, 1 - tail], axis=0)
         return self._widened(quantity, tail, *drawn)
 
@@ -172,17 +172,17 @@ class Decisions:
         )
 
     def next_right(self, decisions: int, level: float) -> tuple[FloatArray, FloatArray]:
-        """Bounds at each threshold for the share of so many positive decisions that will be right.
+        """Bounds at each threshold for the share of the next ``decisions`` positive decisions that are right.
 
-        Beside what the audit leaves open, so many decisions are themselves a draw: a binomial one, mixed
-        over the refits.
+        They add the binomial noise of these decisions to the uncertainty of the audit, by mixing over the
+        refits.
         """
         tail = (1 - level) / 2
         precision = self.drawn.precision
 
         def quantile(share: float) -> FloatArray:
             low, high = np.full(precision.shape[1], -1), np.full(precision.shape[1], decisions)
-            while (high - low > 1).any():  # for the smallest count with at least the share at or below it
+            while (high - low > 1).any():  # smallest count with at least this share at or below it
                 middle = (low + high) // 2
                 enough = bdtr(middle, decisions, precision).mean(axis=0) >= share
                 low, high = np.where(enough, low, middle), np.where(enough, middle, high)
@@ -191,13 +191,13 @@ class Decisions:
         return self._widened(QUANTITIES["precision"], tail, quantile(tail), quantile(1 - tail))
 
     def at(self, places: IntArray) -> Decisions:
-        """The same at some of the thresholds."""
+        """The decisions at some of the thresholds."""
         return Decisions(self.rates.at(places), self.drawn.at(places), self.unseen, self.tested[places])
 
     def _widened(
         self, quantity: RateFunction, tail: float, low: FloatArray, high: FloatArray
     ) -> tuple[FloatArray, FloatArray]:
-        """Bounds that hold what the quantity is if the unseen share is all of one label and one decision."""
+        """Widen bounds to the quantity's extremes if the unseen share has one label and one decision."""
         ways = product((False, True), repeat=2)
         joined = [self.rates.joined_by(self.unseen(tail), positive=p, decided=d) for p, d in ways]
         extremes = np.stack([quantity(rates) for rates in joined])
@@ -215,7 +215,7 @@ def choose_threshold(
     level: float = 0.95,
     max_shift: float = np.inf,
 ) -> ChosenThreshold:
-    """The threshold for exactly one of: a precision, a recall, a pair of costs."""
+    """Choose the threshold for exactly one of: a precision, a recall, a pair of costs."""
     costs = _costs(cost_fp, cost_fn)
     if (precision is not None) + (recall is not None) + (costs is not None) != 1:
         raise InputError(
@@ -231,7 +231,7 @@ def choose_threshold(
     tail = None if confidence is None or costs is not None else 1 - confidence
 
     def place(rates: Rates, reaches: npt.NDArray[np.bool_]) -> IntArray:
-        """Index of the chosen threshold per table, -1 where none will do."""
+        """Index of the chosen threshold per table, -1 if none qualifies."""
         if costs is not None:
             return np.asarray(np.argmin(rates.cost(*costs), axis=-1))
         if precision is not None:
@@ -286,13 +286,13 @@ def _costs(cost_fp: float | None, cost_fn: float | None) -> tuple[float, float] 
 
 
 def check_costs(cost_fp: float, cost_fn: float) -> tuple[float, float]:
-    """The two costs, if they are positive numbers."""
+    """Return the two costs; an error if they are not positive numbers."""
     if not (0 < cost_fp < np.inf and 0 < cost_fn < np.inf):
         raise InputError(f"cost_fp, cost_fn: must be positive, got {cost_fp!r} and {cost_fn!r}")
     return cost_fp, cost_fn
 
 
 def _share(part: FloatArray, whole: FloatArray) -> FloatArray:
-    """A part of a whole; NaN where there is no whole to speak of."""
+    """A part divided by the whole; NaN if the whole is practically zero."""
     with np.errstate(invalid="ignore", divide="ignore"):
         return np.where(whole > 1e-12, part / whole, np.nan)

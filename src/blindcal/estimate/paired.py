@@ -1,7 +1,7 @@
-"""How much two fits differ, and how sure that is: paired where they rest on the same items.
+"""Differences between two fits with intervals, paired if the fits share items.
 
-Items that both fits saw are drawn together: a resample that holds an item twice holds it twice for both. What
-hard items or a lucky draw of labels do to both fits then cancels in the difference, as it does in the data.
+Shared items are resampled together: a resample that contains an item twice contains it twice for both fits.
+Effects of hard items and of the labels, which both fits share, then cancel in the difference, as in the data.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from blindcal.estimate.latent_fit import LatentFit
 from blindcal.estimate.resampling import incidence, of_units, resampled_tables
 from blindcal.records import Estimate, FloatArray, IntArray
 
-_DRAWS = 300  # joint refits at most: they only tell how far the two errors go together
+_DRAWS = 300  # most joint refits: they only estimate a correlation
 
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """A quantity in two fits, and the second's minus the first's.
+    """A quantity in two fits, and its difference (second minus first).
 
-    ``correlation`` is that of the two estimates' errors: near 0 pairing gains nothing, near 1 it gains all.
+    ``correlation`` is that of the errors of the two estimates: the closer to 1, the more pairing gains.
     """
 
     quantity: str
@@ -44,27 +44,28 @@ def differences(
     level: float = 0.95,
     seed: int = 0,
 ) -> tuple[Difference, ...]:
-    """The second fit's quantities minus the first's.
+    """Subtract the first fit's quantities from the second's, with intervals.
 
     Parameters
     ----------
     first, second : LatentFit
     units : pair of integer arrays, optional
-        The unit (an item, or a group of them) that each item of each fit belongs to, in the fits' order of
-        items; equal numbers are the same unit. Without it the fits are independent.
+        The unit (an item or a group) of each item of each fit, in the fits' order of items; equal numbers are
+        the same unit. Without it, the fits are independent.
     bins : int
-        Of the ECE.
+        Number of bins of the ECE.
     level : float
+        Confidence level of the intervals.
     seed : int
-        Of the joint refits.
+        Random seed of the joint refits.
 
     Notes
     -----
     Each fit's own interval [l, u] around its estimate is combined with the correlation r of the joint
     refits (Zou and Donner's MOVER, 2008): the lower end of second - first lies
-    ``sqrt(a^2 + b^2 - 2 r a b)`` below it, with a = second - l_second and b = u_first - first. So a
-    difference inherits what the intervals take care of: the bias of an ECE near zero and what was not seen.
-    What a class missing in either fit leaves undefined is left out.
+    ``sqrt(a^2 + b^2 - 2 r a b)`` below it, with a = second - l_second and b = u_first - first. The interval
+    of a difference thus inherits what the two intervals account for: the bias of an ECE near zero and the
+    unseen share. Quantities that are undefined because a fit lacks a label are left out.
     """
     fraction(level, "level")
     whole(bins, "bins")
@@ -86,7 +87,7 @@ def differences(
 
 
 def _quantities(bins: int) -> dict[str, Callable[[FloatArray], FloatArray]]:
-    """Each quantity that is compared, as a function of joint tables."""
+    """The compared quantities, as functions of joint tables."""
     return {
         "ece": lambda tables: of.ece(tables, bins),
         "accuracy": of.accuracy,
@@ -106,7 +107,7 @@ def _jointly(
     def tables(turn: int, fit: LatentFit) -> FloatArray:
         resample = of_units(incidence(units[turn], count, fit.patterns))
         rng, stream = np.random.default_rng([seed, 12, turn]), np.random.default_rng([seed, 11])
-        # units are drawn by a stream of their own: the same for both fits, whatever the chunks it is read in
+        # units have their own random stream: it is the same for both fits and does not depend on chunks
         return resampled_tables(fit.patterns, fit.ensemble, size, rng, lambda some, _: resample(some, stream))
 
     return tables(0, first), tables(1, second)

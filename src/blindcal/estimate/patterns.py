@@ -1,10 +1,10 @@
-"""From answers to counts: what each item's answers say about its hidden log-odds, aggregated.
+"""Patterns of answers and their counts, which the likelihood needs.
 
-Two items with the same label and the same answers to the same questions say the same thing, so a
-likelihood needs only the distinct *patterns* and how often each occurs. A pattern of thresholds is an
-interval of cells: the log-odds lies at or above every threshold that was answered positive and below
-every one answered negative. A pattern with sampled answers is a curve over the cells (METHOD 2). After
-this step nothing costs more with more items.
+Items with the same label and the same answers to the same queries are equivalent, so the likelihood needs
+only the distinct *patterns* and how often each occurs. A pattern of threshold answers is an interval of
+cells: the log-odds lies at or above every threshold answered positive and below every threshold answered
+negative. A pattern with sampled answers is a curve over the cells (METHOD 2). After this step the cost does
+not grow with the number of items.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ class Patterns:
         P(answers | cell).
     counts : array of shape (intervals + curves,)
     of_item : array of shape (items,)
-        The pattern that each item shows; empty where counts are all that is known.
+        The pattern of each item; empty if only counts are known.
     contradictions : int
-        Items whose threshold answers contradict each other; each is read as lying between the two.
+        Number of items whose threshold answers contradict each other; each is read as "between the two".
     """
 
     start: IntArray = field(default_factory=_none)
@@ -67,20 +67,20 @@ class Patterns:
 
     @cached_property
     def _rows(self) -> tuple[tuple[int, IntArray, FloatArray], ...]:
-        """Curves by label: the label, the places of its patterns among all, and their rows."""
+        """Curves by label: the label, the indices of its patterns, and their curves."""
         first = self.start.size
         by_label = [(y, np.flatnonzero(self.curve_labels == y)) for y in (0, 1)]
         return tuple((y, where + first, self.curves[where]) for y, where in by_label if where.size)
 
     @cached_property
     def _ends(self) -> csr_array:
-        """+1 where an interval starts and -1 where it stops: its running sum spreads a value over it."""
+        """+1 where an interval starts, -1 where it stops: the running sum spreads a value over it."""
         k = self.start.size
         rows, columns = np.concatenate([self.start, self.stop]), np.tile(np.arange(k), 2)
         return csr_array((np.repeat([1.0, -1.0], k), (rows, columns)), shape=(2 * CELLS + 1, k))
 
     def relabelled(self) -> Patterns:
-        """The same answers by items of the other label."""
+        """The same answers from items with the other label."""
         start = (self.start + CELLS) % (2 * CELLS)
         stop = start + self.stop - self.start
         return replace(self, start=start, stop=stop, curve_labels=1 - self.curve_labels)
@@ -106,9 +106,9 @@ class Patterns:
         return out
 
     def tested_beyond(self) -> FloatArray:
-        """How many answers lie at or beyond each inner edge: above it from 1/2 up, below it under 1/2.
+        """Number of answers at or beyond each inner edge: above it for edges from 1/2 up, else below it.
 
-        Noisy answers tell a little everywhere, and count at every edge.
+        Noisy answers tell a little everywhere, so they count at every edge.
         """
         counts = self.counts[: self.start.size]
         low, high = self.start % CELLS, (self.stop - 1) % CELLS + 1
@@ -118,7 +118,7 @@ class Patterns:
         return np.asarray(np.where(EDGES_S[1:-1] >= 0, above, below) + self.counts[self.start.size :].sum())
 
     def posterior(self, table: FloatArray, part: slice) -> FloatArray:
-        """Distribution over the cells, given each of some patterns: shape (patterns in ``part``, CELLS)."""
+        """Distribution over the cells given each pattern in ``part``, shape (patterns in ``part``, CELLS)."""
         where = np.arange(len(self))[part]
         out = table.reshape(2, CELLS)[self.labels[where]]
         interval = where < self.start.size
@@ -130,7 +130,7 @@ class Patterns:
         return np.asarray(out / np.maximum(total, 1e-300))
 
     def spread(self, weights: FloatArray) -> FloatArray:
-        """Adjoint of :meth:`mass`: weights of shape (..., patterns) laid over the cells."""
+        """Adjoint of :meth:`mass`: spread weights of shape (..., patterns) over the cells."""
         flat = weights.reshape(-1, len(self))
         out = np.cumsum((self._ends @ flat[:, : self.start.size].T)[:-1], axis=0).T
         for y, where, rows in self._rows:
@@ -141,10 +141,10 @@ class Patterns:
 def count_patterns(
     labels: IntArray, answered: AnswerTable, weights: IntArray | None = None, *, jitter: float = 0.0
 ) -> Patterns:
-    """Aggregate answers by pattern; labels and weights are per item."""
+    """Count answers by pattern; labels and weights are per item."""
     n = labels.size
     weights = np.ones(n, np.int64) if weights is None else weights
-    # an infinite shift forces its answer: it tells nothing
+    # an infinite shift forces its answer, which then tells nothing
     use = answered.rows((answered.answers != INVALID) & np.isfinite(answered.shifts))
     items, shifts, temperatures, answers = use.items, use.shifts, use.temperatures, use.answers
     edges = edge_of_shift(shifts)
@@ -155,18 +155,18 @@ def count_patterns(
     low, high = np.zeros(n, np.int64), np.full(n, CELLS)
     np.maximum.at(low, items[up], edges[up])
     np.minimum.at(high, items[down], edges[down])
-    at_least, below = np.full(n, -np.inf), np.full(n, np.inf)  # the same before thresholds go to edges
+    at_least, below = np.full(n, -np.inf), np.full(n, np.inf)  # the same before rounding to edges
     np.maximum.at(at_least, items[up], -shifts[up])
     np.minimum.at(below, items[down], -shifts[down])
     low, high = np.minimum(low, high), np.maximum(low, high)
-    touching = low == high  # two thresholds fell on one edge and were answered differently
+    touching = low == high  # two thresholds were rounded to one edge and answered differently
     low, high = low - touching, high + touching
 
     soft = ~hard
-    snapped = np.where(temperatures == 0, edges, shifts)  # noisy thresholds: as many kinds as there are edges
+    snapped = np.where(temperatures == 0, edges, shifts)  # rounds noisy thresholds to edges
     asked = np.column_stack([snapped[soft], temperatures[soft], answers[soft]])
     kinds, rows = _signatures(asked, items[soft], n, jitter)
-    # one whole number a pattern, intervals before curves: far faster to tell apart than rows of numbers
+    # one integer per pattern, intervals before curves: much faster to compare than rows of numbers
     key = (((rows + 1) * 2 + labels) * (CELLS + 1) + low) * (CELLS + 1) + high
     unique, of_item = np.unique(key, return_inverse=True)
     rest, last = np.divmod(unique, CELLS + 1)
@@ -186,9 +186,9 @@ def count_patterns(
 
 
 def _signatures(asked: FloatArray, items: IntArray, n: int, jitter: float) -> tuple[FloatArray, IntArray]:
-    """Distinct sets of noisy answers as curves, and which of them each item gave (-1: none).
+    """Distinct sets of noisy answers as curves, and the index of each item's set (-1 if none).
 
-    Columns of ``asked`` are the shift (the edge, where the temperature is 0), the temperature, the answer.
+    The columns of ``asked`` are shift (the edge, if the temperature is 0), temperature and answer.
     """
     of_item = np.full(n, -1)
     if items.size == 0:
@@ -206,7 +206,7 @@ def _signatures(asked: FloatArray, items: IntArray, n: int, jitter: float) -> tu
     sign = np.where(types[:, 2:] == POSITIVE, 1.0, -1.0)
     cold, warm = types[:, 1] == 0, types[:, 1] > 0
     edge = EDGES_S[types[cold, :1].astype(np.int64)]
-    log_curve = np.zeros((types.shape[0] + 1, CELLS))  # the last is the padding
+    log_curve = np.zeros((types.shape[0] + 1, CELLS))  # the last row is for the padding
     log_curve[:-1][cold] = log_ndtr(sign[cold] * (MID_S - edge) / jitter)
     log_curve[:-1][warm] = log_expit(sign[warm] * (MID_S + types[warm, :1]) / types[warm, 1:2])
     curves = np.empty((sets.shape[0], CELLS))

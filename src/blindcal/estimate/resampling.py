@@ -1,4 +1,4 @@
-"""Refits to resampled items: what stands behind every interval, of one fit or of two together."""
+"""Refits to resampled items, from which all intervals come, for one fit or two fits together."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from blindcal.estimate.model import Ensemble, refit
 from blindcal.estimate.patterns import Patterns
 from blindcal.records import FloatArray, IntArray
 
-#: So many resamples' counts of each pattern.
+#: Draws a given number of resamples, as counts of each pattern.
 Resample: TypeAlias = Callable[[int, np.random.Generator], FloatArray]
 
-_CHUNK = 2_000_000  # resamples are refitted so many (resample, pattern) pairs at a time
+_CHUNK = 2_000_000  # number of (resample, pattern) pairs that are refitted at a time
 
 
 @dataclass(frozen=True, eq=False)
 class Resampling:
-    """How a fit is refitted to resampled items, or to whole groups of them; done once, when first asked for.
+    """Refits of a fit to resampled items or groups; they are computed once, on first use.
 
-    ``groups`` is each item's group. ``size`` 0 stands for a fit that knows nothing of its own uncertainty.
+    ``groups`` is the group of each item. With ``size`` 0 there are no refits and no intervals.
     """
 
     patterns: Patterns
@@ -37,7 +37,7 @@ class Resampling:
 
     @cached_property
     def draws(self) -> FloatArray:
-        """Joint tables of the population, one for each refit."""
+        """Joint tables of the population, one per refit."""
         if not self.size:
             raise NotIdentifiedError("this fit was made without resamples, so nothing tells how sure it is")
         resample = of_items(self.patterns) if self.incidence is None else of_units(self.incidence)
@@ -46,25 +46,25 @@ class Resampling:
 
     @cached_property
     def incidence(self) -> csr_array | None:
-        """Items of each group (rows) that show each pattern (columns); ``None`` without groups."""
+        """Number of items with each pattern (columns) in each group (rows); ``None`` without groups."""
         if self.groups is None:
             return None
         return incidence(self.groups, int(self.groups.max()) + 1, self.patterns)
 
     @cached_property
     def units(self) -> int:
-        """Number of independent units: groups, or items where there are none."""
+        """Number of independent units: groups, or items if there are no groups."""
         return int(self.patterns.n) if self.groups is None else np.unique(self.groups).size
 
 
 def resampled_tables(
     patterns: Patterns, ensemble: Ensemble, size: int, rng: np.random.Generator, resample: Resample
 ) -> FloatArray:
-    """Weighted-likelihood bootstrap with randomised priors.
+    """Refit to resamples: a weighted-likelihood bootstrap with randomised priors.
 
-    Each draw resamples the items (or groups) and moves the prior's centre by a draw from the prior, so
-    that in the Gaussian limit the draws have exactly the posterior's spread: sampling noise where the
-    answers decide, the prior's width where they do not. Smoothness is drawn by its evidence.
+    Each draw resamples the items (or groups), draws the prior's centre from the prior, and draws the
+    smoothness by its evidence. In the Gaussian limit the draws have exactly the posterior's spread: sampling
+    noise where the answers decide, and the prior's width where they do not.
     """
     tables = np.empty((size, 2 * CELLS))
     which = rng.choice(ensemble.weights.size, size=size, p=ensemble.weights)
@@ -79,13 +79,13 @@ def resampled_tables(
 
 
 def of_items(patterns: Patterns) -> Resample:
-    """Items drawn with replacement, each for itself."""
+    """Draw items with replacement, independently of each other."""
     shares = patterns.counts / patterns.counts.sum()
     return lambda size, rng: rng.multinomial(int(patterns.n), shares, size=size).astype(np.float64)
 
 
 def of_units(incidence: csr_array) -> Resample:
-    """Units (groups of items) drawn with replacement; rows of the incidence are units, columns patterns."""
+    """Draw units (groups of items) with replacement; the incidence has units as rows, patterns as columns."""
     units = incidence.shape[0]
 
     def resample(size: int, rng: np.random.Generator) -> FloatArray:
@@ -96,5 +96,5 @@ def of_units(incidence: csr_array) -> Resample:
 
 
 def incidence(units: IntArray, count: int, patterns: Patterns) -> csr_array:
-    """Items of each unit (rows) that show each pattern (columns); ``units`` is each item's unit."""
+    """Number of items with each pattern (columns) in each unit (rows); ``units`` is the unit of each item."""
     return csr_array((np.ones(units.size), (units, patterns.of_item)), shape=(count, len(patterns)))

@@ -1,4 +1,4 @@
-"""The binned ECE of known probabilities (METHOD 1), and the number of bins that `blind` takes (METHOD 3)."""
+"""The binned ECE of known probabilities (METHOD 1), and the number of bins of `blind` (METHOD 3)."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from blindcal.records import Estimate, FloatArray, IntArray
 
 @dataclass(frozen=True, slots=True, repr=False, eq=False)
 class BinnedCalibration:
-    """Signed gaps per bin and what they add up to.
+    """Signed gaps of the bins, and the ECE.
 
     Attributes
     ----------
     edges : array of shape (bins + 1,)
     gaps : array of shape (bins,)
         Sum over the bin's items of (confidence - outcome), divided by the number of all items;
-        positive where the model is overconfident in the class it is binned by.
+        positive if the confidence is too high.
     counts : array of shape (bins,)
-        Items in each bin.
+        Number of items in each bin.
     """
 
     edges: FloatArray
@@ -34,7 +34,7 @@ class BinnedCalibration:
 
     @property
     def ece(self) -> Estimate:
-        """Expected calibration error, the sum of absolute gaps; known, so that it has no interval."""
+        """Expected calibration error, the sum of absolute gaps; it is exact and has no interval."""
         return Estimate(float(np.abs(self.gaps).sum()))
 
 
@@ -44,25 +44,25 @@ def bin_edges(bins: int) -> FloatArray:
 
 
 def bin_index(p: FloatArray, bins: int) -> IntArray:
-    """The bin of each probability; an edge belongs to the bin above it, as ``f >= t`` says."""
+    """The bin of each probability; an edge belongs to the bin above it, consistent with ``f >= t``."""
     return np.searchsorted(bin_edges(bins)[1:-1], p, side="right").astype(np.int64)
 
 
 def binned_ece(
     labels: ArrayLike, p: ArrayLike, bins: int = 5, *, top_label: bool = False
 ) -> BinnedCalibration:
-    """Binned calibration error of known probabilities: the paper's oracle.
+    """Compute the binned calibration error of known probabilities, the oracle of the paper.
 
     Parameters
     ----------
     labels : array_like of 0/1, shape (n,)
     p : array_like, shape (n,)
-        Probability of the positive class.
+        Probability of the positive answer.
     bins : int
-        Equal-width bins on [0, 1].
+        Number of equal-width bins on [0, 1].
     top_label : bool
-        Bin the confidence of the *predicted* class against being right, instead of the positive
-        class against the label. Confidence is then at least 1/2, so the lower bins stay empty.
+        Compare the confidence in the *given* answer with its correctness, instead of the probability of the
+        positive answer with the label. This confidence is at least 1/2, so the lower bins stay empty.
 
     Examples
     --------
@@ -85,5 +85,5 @@ def binned_ece(
 
 
 def bins_blind(n: int) -> int:
-    """Bins for the blind estimator: round(n^(1/5)), 5 for BoolQ's 3,270 and 9 for MMLU's 56,168."""
+    """Number of bins of `blind`: round(n^(1/5)), 5 for BoolQ's 3,270 items and 9 for MMLU's 56,168."""
     return max(1, int(np.rint(np.power(whole(n, "n"), 0.2))))

@@ -1,8 +1,8 @@
-"""Intervals from resampled tables, and a test of perfect calibration.
+"""Intervals from resampled tables, and p-values.
 
-A sum of absolute values is biased upwards by noise and cannot be negative, so an ordinary interval
-for a calibration error misses a well calibrated model every time. :func:`absolute_sum_interval`
-inverts a test instead: which error, had it been the true one, would make the observed one unusual?
+A sum of absolute values is biased upwards by noise and cannot be negative, so an ordinary interval for a
+calibration error always misses a calibrated model. :func:`absolute_sum_interval` inverts a test instead: it
+contains every true error under which the observed one would not be unusual.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from blindcal.records import FloatArray
 
 
 def percentile_interval(draws: FloatArray, level: float) -> tuple[float, float]:
-    """The central part of the draws."""
+    """The range of the central share ``level`` of the draws."""
     tail = (1 - level) / 2
     low, high = np.quantile(draws, [tail, 1 - tail])
     return float(low), float(high)
 
 
 def stretched(low: ArrayLike, high: ArrayLike, factor: float) -> tuple[FloatArray, FloatArray]:
-    """Intervals of shares, made so many times as wide around their middle, on the scale of log-odds."""
+    """Widen intervals of shares by ``factor`` around their middle, on the scale of log-odds."""
     below, above = (logit(np.clip(end, 1e-12, 1 - 1e-12)) for end in (low, high))
     more = (factor - 1) * (above - below) / 2
     return np.asarray(expit(below - more)), np.asarray(expit(above + more))
@@ -42,17 +42,17 @@ def absolute_sum_interval(estimate: FloatArray, draws: FloatArray, level: float)
 
     Notes
     -----
-    The observed sum is compared with its distribution under candidate truths. Downwards the candidates
-    shrink every component by the same number of its standard errors, to zero at the most: components
-    within noise vanish first, so that their noise is seen as such. Upwards every component grows by
-    the same number of standard errors. That leaves noise the least room to add to the sum, and a smooth
-    fit errs towards too small a sum, so this may end too low; the interval goes up to the draws' own upper
-    quantile, to which noise has added in full, where that is higher.
+    The observed sum is compared with its distribution under candidate truths. Candidates below the estimate
+    shrink every component by the same number of its standard errors, at most to zero: components within the
+    noise vanish first. Candidates above the estimate increase every component by the same number of standard
+    errors. Noise then adds least to the sum, and a smooth fit tends to underestimate the sum, so this end may
+    be too low. The upper end is therefore the upper quantile of the draws, which contains all of the noise,
+    if that is higher.
     """
     from scipy.optimize import brentq  # slow to import, and not needed to estimate
 
     noise = draws - draws.mean(axis=0)
-    across = np.ascontiguousarray(noise.T)  # sums over components are many times as fast this way round
+    across = np.ascontiguousarray(noise.T)  # sums over components are many times faster in this layout
     scale = noise.std(axis=0)
     size, sign = np.abs(estimate), np.where(estimate < 0, -1.0, 1.0)
     observed = float(size.sum())
@@ -86,7 +86,7 @@ def absolute_sum_interval(estimate: FloatArray, draws: FloatArray, level: float)
 
 
 def unseen_share(units: float, level: float) -> float:
-    """The largest share of a population that may well (by ``level``) have no unit among ``units`` drawn."""
+    """The largest share of a population that ``units`` draws miss with probability (1 - level) / 2."""
     return float(1 - ((1 - level) / 2) ** (1 / units))
 
 
@@ -100,13 +100,13 @@ def quadratic_pvalue(statistic: float, weights: FloatArray) -> float:
     q = statistic / w.max()
     w = w / w.max()
     mean = float(w.sum())
-    if q < 1e-9 * mean:  # no departure at all; the approximation does not reach that far down
+    if q < 1e-9 * mean:  # no departure; the approximation fails for values this small
         return 1.0
 
     def slope(z: float) -> float:
         return float((w / (1 - 2 * z * w)).sum() - q)
 
-    if abs(q - mean) < 1e-3 * mean:  # the approximation is singular at the mean; step just beside it
+    if abs(q - mean) < 1e-3 * mean:  # the approximation is singular at the mean
         q = mean * (1 + 1e-3)
     low = -1.0
     while slope(low) > 0:
@@ -121,9 +121,9 @@ def quadratic_pvalue(statistic: float, weights: FloatArray) -> float:
 
 
 def heterogeneity_pvalue(values: Sequence[FloatArray], covariances: Sequence[FloatArray]) -> float:
-    """P-value of "all these estimates have one mean": Cochran's Q around their precision-weighted mean."""
+    """P-value of "all estimates have the same mean": Cochran's Q around the precision-weighted mean."""
     size = values[0].size
-    floor = 1e-9 * np.eye(size)  # a component that no item reaches has no noise, and says nothing
+    floor = 1e-9 * np.eye(size)  # a component without items has no noise and tells nothing
     precisions = [np.linalg.inv(covariance + floor) for covariance in covariances]
     total = sum(precisions, np.zeros((size, size)))
     weighted = sum((p @ x for p, x in zip(precisions, values, strict=True)), np.zeros(size))

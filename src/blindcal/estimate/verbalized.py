@@ -1,7 +1,7 @@
-"""Verbalized confidence: from what a model says to a probability, or to why there is none (METHOD 3).
+"""Parsing of verbalized confidence: a probability, or the reason why there is none (METHOD 3).
 
-The prompt asks for the answer and a confidence from 50 to 100 per cent. p is the confidence where the
-answer is positive, and one minus it where it is negative.
+The prompt asks for the answer and a confidence from 50 to 100 per cent. p is the confidence if the answer is
+positive, and one minus the confidence if it is negative.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ _NAMED = re.compile(
     re.IGNORECASE,
 )
 _OUT_OF = re.compile(r"(?<![\d.,])(\d{1,3}(?:[.,]\d+)?)\s*(?:/|out of)\s*(100|10)\b", re.IGNORECASE)
-#: A number that nothing says is a confidence counts where it ends a line and follows no word but the answer.
+#: A bare number in a short answer: at the end of a line, after its first word, after punctuation, or alone.
 _BARE = re.compile(r"(?:^|[^\w\s.$]|^\W*\w+)\s*(0?[.,]\d+|1[.,]0+|\d{2,3})[)\]}\"'*]*\.?\s*$", re.MULTILINE)
-_FEW = 10  # words in an answer so short that each of them is about the answer
-#: Words that stand for a confidence in a short answer; the longest that occurs counts.
+_FEW = 10  # an answer of at most this many words is short: all of them are about the answer
+#: Confidences of phrases in a short answer; the longest phrase that occurs counts.
 _WORDS = {
     "absolutely certain": 1.0,
     "completely certain": 1.0,
@@ -51,7 +51,7 @@ _WORDS = {
 
 @dataclass(frozen=True, slots=True)
 class Verbalized:
-    """What was read: the probability of the positive class, or ``None`` and the reason."""
+    """The probability of the positive answer, or ``None`` and the reason."""
 
     p: float | None
     reason: Reason = ""
@@ -86,7 +86,7 @@ def parse_verbalized(
 
 
 def _answer(text: str, positive: Sequence[str], negative: Sequence[str]) -> bool | Reason:
-    """The side of the first answer word, unless the other side follows as an answer of its own."""
+    """The side of the first answer word; an "X or Y" at the start repeats the question and is skipped."""
     found = []
     for side, words in ((True, positive), (False, negative)):
         for word in words:
@@ -101,7 +101,7 @@ def _answer(text: str, positive: Sequence[str], negative: Sequence[str]) -> bool
         text,
         re.IGNORECASE,
     )
-    if either and either.start() == first[0]:  # "True or False?" repeats the question, it does not answer it
+    if either and either.start() == first[0]:  # "True or False?" repeats the question
         after = [place for place in found if place[0] >= either.end()]
         return min(after)[1] if after else "both answers"
     return first[1]

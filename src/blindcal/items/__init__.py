@@ -1,4 +1,4 @@
-"""Labelled questions and where they come from: files, data sets by name, the Hub, or made by code.
+"""Labelled questions and their sources: files, named sets, the Hub, or code.
 
-A score file, which holds known probabilities of such items, is read here too.
+Score files, which hold known probabilities for such items, are read here too.
 """

@@ -1,8 +1,8 @@
-"""Data sets by name: the paper's two, the built-in questions, and anything on the Hugging Face Hub.
+"""Named sets: the paper's two, the built-in questions, and any data set on the Hugging Face Hub.
 
-A set that blindcal knows is one :class:`DataSet`: where it is, what its files are called, one template,
-and how a row becomes labelled questions. Its items are the same whichever way they come: ids count the
-rows of the split in order, so that scores and logits recorded elsewhere join.
+A set that blindcal knows is a :class:`DataSet`: where it is, what its files are called, one template,
+and how a row becomes labelled questions. Its items are the same whatever the source: ids count the
+rows of the split in order, so that scores and logits recorded elsewhere can be joined.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ FAMILIES = ("numbers", "letters", "dates", "lists", "logic", "kinds", "facts", "
 
 @dataclass(frozen=True, slots=True)
 class DataSet:
-    """A public set of questions: where it is, and how its rows become items.
+    """A public data set: where it is, and how its rows become items.
 
-    ``files`` are patterns of the names under which it is distributed, looked for in this order below a
-    folder; ``rows`` is how many it has there. ``words`` are the answers that ``template`` asks for.
+    ``files`` are patterns of the file names under which it is distributed, tried in this order in a
+    folder; ``rows`` is its number of rows. ``words`` are the answer words that ``template`` asks for.
     """
 
     name: str
@@ -110,7 +110,7 @@ def _mmlu(rows: Iterable[Record]) -> Iterator[Record]:
                 }
 
 
-#: The sets that are known by name, beside the built-in questions.
+#: The sets that are known by name, besides the built-in questions.
 SETS = {
     one.name: one
     for one in (
@@ -148,13 +148,13 @@ NAMES = (*SETS, BUILTIN)
 
 
 def is_name(source: str | Path) -> bool:
-    """Whether this names a set and not a file; a file of the same name goes first."""
+    """Whether this names a set and not a file; a file of the same name takes precedence."""
     named = str(source) in NAMES or str(source).startswith(hub.PREFIX)
     return named and not Path(source).is_file()
 
 
 def check_there(source: str | Path) -> None:
-    """Refuse what is neither a file nor the name of a set, with the names there are."""
+    """Refuse what is neither a file nor the name of a set; the error lists the names."""
     if not is_name(source) and not Path(source).is_file():
         raise InputError(
             f"{printable(str(source))}: no such file, and no set of this name; "
@@ -165,10 +165,10 @@ def check_there(source: str | Path) -> None:
 def open_items(
     source: str | Path, reading: RecordFormat | None = None, *, scratch: Path | None = None
 ) -> Items:
-    """The items of a file, of a set in `NAMES`, or of ``hf:NAME[:CONFIG][@SPLIT]``.
+    """Open the items of a file, of a set in `NAMES`, or of ``hf:NAME[:CONFIG][@SPLIT]``.
 
-    Known sets have a template of their own, which that of ``reading`` replaces. ``scratch`` is where a
-    temporary copy goes.
+    Known sets have their own template, which that of ``reading`` replaces. ``scratch`` is the folder for a
+    temporary copy.
     """
     reading = reading or RecordFormat()
     check_there(source)
@@ -188,9 +188,9 @@ def open_items(
 
 
 def builtin(n: int = BUILTIN_SIZE) -> Iterator[Record]:
-    """The first `n` built-in questions, which ship with the package.
+    """The first ``n`` built-in questions, which ship with the package.
 
-    Their ``family`` is not called ``group``: an audit takes the items of a group for repeats of one thing.
+    Their field ``family`` is not called ``group``, because items of a group count as repeats of one thing.
     """
     if not 1 <= n <= BUILTIN_SIZE:
         raise InputError(
@@ -200,7 +200,7 @@ def builtin(n: int = BUILTIN_SIZE) -> Iterator[Record]:
 
 
 def _counted(rows: Iterable[Record], wanted: int) -> Iterator[Record]:
-    """The rows, if they are as many as the set has: ids are places, and mean nothing in another split."""
+    """Yield the rows, and raise if their number is wrong: in another split the ids would mean nothing."""
     count = 0
     for count, row in enumerate(rows, 1):  # noqa: B007 - read after the loop
         yield row
@@ -246,7 +246,7 @@ def _readable(path: Path) -> bool:
 
 
 def _is_headless(path: Path) -> bool:
-    """Whether this is one subject's file as MMLU's authors made it: no header, the subject in its name."""
+    """Whether this is one subject's file as MMLU's authors publish it: no header, the subject in its name."""
     if path.suffix != ".csv" or not path.stem.endswith("_test") or path.stem == "mmlu_test":
         return False
     with path.open(newline="", encoding="utf-8") as file:

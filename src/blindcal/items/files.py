@@ -1,9 +1,9 @@
 """Labelled questions from a file: JSON lines, CSV or Parquet, gzipped or not.
 
-A million questions must not live in memory as objects. So a file is read once, front to back: every
-record is checked, and what stays is a few bytes an item (label, group, where its line starts). The
-text is read again, one line, when the item is asked. What is not plain JSON lines is copied as such
-into an unnamed temporary file on the way, and everything after that is the same.
+A million questions must not be kept in memory as objects. So a file is read once from start to end: every
+record is checked, and only a few bytes per item are kept (label, group, where its line starts). The line is
+read again when the item is asked. Other formats are copied as JSON lines into an unnamed temporary file
+first, and then treated the same.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ from blindcal.records import IntArray, Item, Message
 from blindcal.text import encodable, printable
 
 MOST_PARTS = 200
-"""Values that a field may have which a result is broken down by."""
+"""The most values that the field of a breakdown may have."""
 
 WORDS_FIELD = "answer_words"
-"""The field that says which words answer a set of questions, the positive one first: ``True/False``."""
+"""The field that names the answer words of a set of questions, the positive one first: ``True/False``."""
 
 _LABELS = {"0": 0, "1": 1, "false": 0, "true": 1, "no": 0, "yes": 1}
 _PLACEHOLDER = re.compile(r"\{\{|\}\}|\{([^{}]*)\}")
@@ -42,10 +42,10 @@ _PLACEHOLDER = re.compile(r"\{\{|\}\}|\{([^{}]*)\}")
 class RecordFormat:
     """How a record becomes an item: which fields mean what, and how the prompt is made.
 
-    ``template`` is plain text with ``{field}`` for the record's fields and ``{{`` for a brace; nothing
-    in a record is ever expanded again. ``label_map`` adds words for 0 and 1 to the usual ones.
-    ``role`` is ``user`` for chat and ``prompt`` for plain completions. ``by_field`` is what a result is
-    broken down by. ``data_dir`` is where the files of a set known by name are.
+    ``template`` is plain text with ``{field}`` for the record's fields and ``{{`` for a brace; text from a
+    record is never expanded again. ``label_map`` adds words for 0 and 1 to the usual ones.
+    ``role`` is ``user`` for chat and ``prompt`` for plain completions. ``by_field`` is the field of the
+    breakdown. ``data_dir`` is the folder with the files of a named set.
     """
 
     template: str | None = None
@@ -73,9 +73,9 @@ class RecordFormat:
         return frozenset(match[1] for match in _PLACEHOLDER.finditer(self.template or "") if match[1])
 
     def item(self, record: Record, number: int) -> Item:
-        """The item of a record; raises `InputError` naming the field."""
+        """Convert a record to an item; raises `InputError` that names the field."""
         for field, usual in ((self.id_field, "id"), (self.group_field, "group")):
-            if field != usual and field not in record:  # only the usual names may be missing
+            if field != usual and field not in record:  # only fields of the default names may be missing
                 raise _missing(record, field, f"{usual}_field")
         return Item(
             _optional(record, self.id_field) or str(number),
@@ -91,7 +91,7 @@ class RecordFormat:
         value = record[self.label_field]
         word = str(value).strip()
         own = self.label_map or {}
-        short = word[0] if word in ("0.0", "1.0") else word  # as a column of floats is written
+        short = word[0] if word in ("0.0", "1.0") else word  # as columns of floats are written
         mapped = own.get(word, own.get(short, _LABELS.get(short.lower())))
         if mapped is None or isinstance(value, list | dict):
             raise InputError(
@@ -151,8 +151,7 @@ class Items:
     ``labels`` and ``groups`` (numbered in order of appearance, ``None`` if no record names one) are
     columns. ``words`` are the positive and the negative answer word, if the records name them
     (``answer_words``); all must name the same. ``digest`` identifies everything that would be asked,
-    labels and groups included, so that a run can tell whether it is continued with the questions it was
-    begun with.
+    including labels and groups, so that a run can tell whether it is continued with the same questions.
     """
 
     def __init__(self, path: Path, reading: RecordFormat, file: BinaryIO) -> None:
@@ -161,7 +160,7 @@ class Items:
         self._reading = reading
         self._file = file
         self._digest = hashlib.blake2b(digest_size=16)
-        # Twenty-odd bytes an item instead of a few hundred: arrays of C numbers, not of objects.
+        # About twenty bytes per item instead of a few hundred: arrays of C numbers, not of objects.
         self._labels, self._starts, self._sizes, self._sums = array("b"), array("q"), array("I"), array("I")
         self._ids, self._group_names, self._grouped = array("q"), array("q"), False
         self.words: tuple[str, str] | None = None
@@ -180,7 +179,7 @@ class Items:
         return decode(line)
 
     def lines(self) -> Iterator[bytes]:
-        """Every item as a line of a file that needs no template: what the prompt does not hold stays."""
+        """Every item as a line of a file that needs no template; fields not used in the prompt are kept."""
         reading = self._reading
         gone = {reading.id_field, reading.label_field, "prompt", "id", "label", *reading.fields}
         for number, item in enumerate(self):
@@ -203,20 +202,20 @@ class Items:
 
     @property
     def groups(self) -> IntArray | None:
-        """The group number of every item; an item that names none is a group of its own."""
+        """The group number of every item; an item without a group is its own group."""
         if not self._grouped:
             return None
         _, first, codes = np.unique(
             np.frombuffer(self._group_names, np.int64), return_index=True, return_inverse=True
         )
-        # Hashes differ from process to process; the order of appearance does not.
+        # Hashes differ between processes; the order of appearance does not.
         rank = np.empty(len(first), np.int64)
         rank[np.argsort(first)] = np.arange(len(first))
         return rank[codes]
 
     @property
     def parts(self) -> tuple[str | None, ...] | None:
-        """The part of every item; ``None`` where no record was asked for one."""
+        """The part of every item; ``None`` without a breakdown."""
         if self._reading.by_field is None:
             return None
         names = [None, *self._part_names]
@@ -228,7 +227,7 @@ class Items:
         return self._digest.hexdigest()
 
     def close(self) -> None:
-        """Let go of the file, and of the temporary copy if one was made."""
+        """Close the file, and delete the temporary copy if one was made."""
         self._file.close()
 
     def _add(self, line: bytes, start: int) -> None:
@@ -246,7 +245,7 @@ class Items:
         self._ids.append(hash(item.id))
         self._group_names.append(hash(("", number) if item.group is None else item.group))
         self._grouped |= item.group is not None
-        # Parts are left out: they shape no query, and a finished run may be broken down anew.
+        # Parts are left out: they shape no query, and the breakdown of a finished run may change.
         asked = {"id": item.id, "label": item.label, "messages": item.messages, "group": item.group}
         self._digest.update(msgspec.json.encode(asked))
         self._add_part(item.part)
@@ -282,7 +281,7 @@ class Items:
 def load(path: str | Path, reading: RecordFormat | None = None, *, scratch: Path | None = None) -> Items:
     """Read and check a file of items; an error names the file, the line and the field.
 
-    ``scratch`` is where a temporary copy goes if one is needed; the system's choice otherwise.
+    ``scratch`` is the folder for a temporary copy if one is needed; by default the system's.
     """
     path = Path(path)
     if not path.is_file():
@@ -296,16 +295,16 @@ def load(path: str | Path, reading: RecordFormat | None = None, *, scratch: Path
 def collect(
     name: str, records: Iterable[Record], reading: RecordFormat | None = None, *, scratch: Path | None = None
 ) -> Items:
-    """Check records that come from elsewhere than one file, and keep them in a temporary one.
+    """Check records that do not come from a single file, and keep them in a temporary one.
 
-    ``name`` stands for a file's in messages and results; an error names the record by its number.
+    ``name`` replaces the file name in messages and results; errors give the number of the record.
     """
     lines = ((f"record {number}", as_line(record)) for number, record in enumerate(records, 1))
     return _gather(Items(Path(name), reading or RecordFormat(), _scratch(scratch)), lines, copy=True)
 
 
 def _gather(items: Items, lines: Iterable[tuple[str, bytes]], *, copy: bool) -> Items:
-    """Add every line; with ``copy`` it is written to the items' own file first."""
+    """Add every line to the items; with ``copy``, it is written to their temporary file first."""
     path, at, start = items.path, "the start", 0
     try:
         for where, line in lines:
@@ -328,7 +327,7 @@ def _gather(items: Items, lines: Iterable[tuple[str, bytes]], *, copy: bool) -> 
 
 
 def _read_at(file: BinaryIO, start: int, size: int) -> bytes:
-    if hasattr(os, "pread"):  # one system call; a seek would also throw the file's buffer away
+    if hasattr(os, "pread"):  # one system call; a seek would also discard the file's buffer
         return os.pread(file.fileno(), size, start)
     file.seek(start)
     return file.read(size)

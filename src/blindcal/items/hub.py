@@ -1,4 +1,4 @@
-"""Records of a data set on the Hugging Face Hub, or of a folder in its layout, through ``datasets``."""
+"""Records of a data set on the Hugging Face Hub, or of a folder in its layout, loaded with ``datasets``."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class HubDataSet:
 
 
 def records(hosted: HubDataSet) -> Iterator[Record]:
-    """The rows of one split, in order; the number of a class is replaced by its name."""
+    """The rows of one split, in order; class numbers are replaced by class names."""
     try:
         import datasets
     except ImportError:
@@ -47,7 +47,7 @@ def records(hosted: HubDataSet) -> Iterator[Record]:
         ) from None
     log = logging.getLogger("huggingface_hub")
     before = log.level
-    log.setLevel(logging.ERROR)  # its lines about each retry: the error at the end says it once
+    log.setLevel(logging.ERROR)  # it logs every retry; the final error says it once
     try:
         loaded = datasets.load_dataset(hosted.name, hosted.config, split=hosted.split)
     except (ValueError, RuntimeError, OSError) as error:
@@ -73,7 +73,7 @@ def _named(value: Any, names: list[str] | None) -> Any:
 
 
 def _explained(hosted: HubDataSet, error: Exception) -> InputError:
-    """What went wrong on the way to a data set, in one line that says what to do."""
+    """Turn an error from loading a data set into one line that says what to do."""
     if isinstance(error, FileNotFoundError):
         return InputError(f"{hosted}: no such data set, or it needs a login ({printable(str(error), 120)})")
     if isinstance(error, ConnectionError | TimeoutError):

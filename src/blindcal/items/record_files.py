@@ -1,4 +1,4 @@
-"""Records in files, a line of JSON each: what JSON lines, CSV, TSV and Parquet become on the way in."""
+"""Read the records of JSON lines, CSV, TSV and Parquet files, each as one line of JSON."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _BOM = b"\xef\xbb\xbf"
 
 
 def read_records(path: Path) -> Iterator[Record]:
-    """The records of a file as they are; errors name the file and the line."""
+    """The records of a file, unchanged; errors name the file and the line."""
     reader, zipped = reader_of(path)
     at = "the start"
     try:
@@ -45,7 +45,7 @@ def as_line(record: Record) -> bytes:
 
 
 def reader_of(path: Path) -> tuple[Reader, bool]:
-    """What reads a file of this name, and whether it is gzipped."""
+    """The reader for a file of this name, and whether the file is gzipped."""
     zipped = path.suffix.lower() == ".gz"
     suffix = Path(path.stem).suffix.lower() if zipped else path.suffix.lower()
     if suffix not in READERS:
@@ -116,7 +116,7 @@ def decode(line: bytes) -> Record:
     try:
         record = msgspec.json.decode(line.removeprefix(_BOM))
     except (ValueError, RecursionError):
-        try:  # the standard library also takes lone surrogates and NaN
+        try:  # the standard library also accepts lone surrogates and NaN
             record = json.loads(line.removeprefix(_BOM))
         except UnicodeDecodeError:
             raise InputError("is not UTF-8 text; convert it first") from None

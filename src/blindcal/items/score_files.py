@@ -1,7 +1,7 @@
-"""Score and logit files: what is known of a model on labelled items, as CSV or Parquet, gzip allowed.
+"""Score and logit files: known probabilities of a model on labelled items, as CSV or Parquet, or gzipped.
 
-A score file has the columns id, label and p; a logit file has a column a spelling of an answer, named
-``text|token id``, from which every probability follows (METHOD 1). One reader takes either.
+A score file has the columns id, label and p. A logit file has one column per spelling of an answer word,
+named ``text|token id``, from which all probabilities follow (METHOD 1). One reader handles both.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from blindcal.text import printable, spoken
 
 Table: TypeAlias = dict[str, list[Any]]
 
-#: Answer words that are looked for in a logit file if none are named.
+#: Answer words to look for in a logit file if none are given.
 WORDS = (("True", "False"), ("Yes", "No"))
 ENDINGS = (".csv.gz", ".csv", ".parquet.gz", ".parquet")
 _ENDING = re.compile(r"(\.(csv|tsv|jsonl?|ndjson|parquet))?(\.gz)?$")
@@ -37,9 +37,9 @@ _RULES: dict[str, Callable[[FloatArray], Any]] = {
 
 @dataclass(frozen=True, slots=True)
 class Scores:
-    """The ids, labels and probabilities of a file, in its order, and which columns these are.
+    """The ids, labels and probabilities of a file, in its order, and what the probabilities are.
 
-    ``tokens`` and their ``logits``, a column each, are what a logit file holds.
+    ``tokens`` and their ``logits``, one column each, are the content of a logit file.
     """
 
     path: str
@@ -51,7 +51,7 @@ class Scores:
     logits: FloatArray | None = None
 
     def about(self, targets: Targets) -> Scores:
-        """The probability of these very tokens, where the file holds logits of them; else as it is."""
+        """With the probabilities of exactly these tokens if the file has their logits; else unchanged."""
         if self.logits is None or not {*targets.positive, *targets.negative} <= set(self.tokens):
             return self
         p = answer_probabilities(self.tokens, self.logits, targets)
@@ -59,11 +59,11 @@ class Scores:
 
 
 def read_scores(path: Path, column: str = "p", words: tuple[str, str] | None = None) -> Scores:
-    """Read ids (by default the rows' numbers), labels and a probability of a score or logit file.
+    """Read ids (by default row numbers), labels and probabilities from a score or logit file.
 
-    ``column`` is p, p_max or p_sum (METHOD 1: pair, max or sum). It falls back to p in score files that hold
-    only that; of a logit file it is computed. ``words`` are the positive and the negative answer in a logit
-    file; by default those of `WORDS` that it has. Errors name the file, the row and the column.
+    ``column`` is p, p_max or p_sum (METHOD 1: pair, max or sum). Score files without this column fall back
+    to p; for logit files it is computed. ``words`` are the positive and the negative answer word in a logit
+    file; by default the first pair of `WORDS` that it has. Errors name the file, the row and the column.
     """
     table = read_table(path)
     spelled = [name for name in table if "|" in name]
@@ -90,12 +90,12 @@ def read_scores(path: Path, column: str = "p", words: tuple[str, str] | None = N
 
 
 def stem(path: Path) -> str:
-    """A file's name without what says how it is written; dots of its own stay."""
+    """The name of a file without the endings of its format; other dots stay."""
     return _ENDING.sub("", path.name)
 
 
 def token_of(path: Path, column: str) -> Token:
-    """The token that a column of logits is named for."""
+    """The token that a column of logits is named after."""
     text, _, number = column.rpartition("|")
     try:
         return Token(int(number), text)
@@ -104,7 +104,7 @@ def token_of(path: Path, column: str) -> Token:
 
 
 def answers_in(path: Path, tokens: Sequence[Token], words: tuple[str, str] | None = None) -> Targets:
-    """The two tokens that are spelled exactly as the answer words are."""
+    """The two tokens that are spelled exactly like the answer words."""
     wanted = WORDS if words is None else (words,)
     by_text = {token.text: token for token in reversed(tokens)}
     for positive, negative in wanted:
@@ -120,7 +120,7 @@ def answers_in(path: Path, tokens: Sequence[Token], words: tuple[str, str] | Non
 
 
 def every_spelling(tokens: Sequence[Token], targets: Targets, semantics: Semantics) -> Targets:
-    """Every recorded spelling of the two words instead of one each."""
+    """Targets with every recorded spelling of the two words instead of one each."""
     positive, negative = (
         tuple(token for token in tokens if spoken(token.text) == spoken(side[0].text))
         for side in (targets.positive, targets.negative)
@@ -129,7 +129,7 @@ def every_spelling(tokens: Sequence[Token], targets: Targets, semantics: Semanti
 
 
 def answer_probabilities(tokens: Sequence[Token], logits: FloatArray, targets: Targets) -> FloatArray:
-    """The hidden probability of the positive side (METHOD 1), from a column of logits a token."""
+    """The hidden probability of the positive answer (METHOD 1), from one column of logits per token."""
     place = {token.id: column for column, token in enumerate(tokens)}
     positive, negative = (
         logits[:, [place[token.id] for token in side]] for side in (targets.positive, targets.negative)
@@ -149,15 +149,15 @@ def _described(targets: Targets) -> str:
 
 
 def read_table(path: Path) -> Table:
-    """A file's columns by name, with their values as they stand."""
+    """The columns of a file by name, with unconverted values."""
     if not path.exists():
         raise InputError(f"{path}: no such file")
     names, columns = _parquet(path) if ".parquet" in path.suffixes else _csv(path)
-    return {name: columns[names.index(name)] for name in names}  # the first of two columns of one name
+    return {name: columns[names.index(name)] for name in names}  # the first of two with the same name
 
 
 def _numbers(path: Path, table: Table, name: str, rule: str) -> FloatArray:
-    """A column that must be as one of `_RULES` says."""
+    """A column as numbers, checked by the given rule of `_RULES`."""
     numbers = np.array([_number(value) for value in table[name]])
     bad = ~_RULES[rule](numbers)
     if bad.any():

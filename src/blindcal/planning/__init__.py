@@ -1,1 +1,1 @@
-"""How much to ask: what an audit costs and promises, a budget, and a part of the items that can grow."""
+"""Planning: what an audit will cost and how precise it will be."""

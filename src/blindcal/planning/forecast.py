@@ -1,9 +1,8 @@
-"""What an audit can be expected to find out, before it is paid for.
+"""Forecasts of how precise an audit will be.
 
-For an assumed shape the counts that a design leads one to expect can be written down, and one fit to them
-tells how far estimates scatter: its curvature is the information that such answers hold (METHOD 4). So a
-forecast takes a tenth of a second, whatever the number of items. docs/plan.md compares forecasts with the
-outcomes of many simulated audits.
+For an assumed shape, the expected counts of a design can be computed, and one fit to them shows how much
+estimates vary: its curvature is the information in such answers (METHOD 4). A forecast therefore takes a
+tenth of a second for any number of items. docs/plan.md compares forecasts with many simulated audits.
 """
 
 from __future__ import annotations
@@ -30,26 +29,26 @@ from blindcal.planning.shapes import Shape
 from blindcal.records import AnswerTable, FloatArray, IntArray
 from blindcal.simulation.simulate import log_odds, respond
 
-_COARSE = 4  # every fourth edge of the grid stands for the thresholds: plenty for what is smooth
+_COARSE = 4  # thresholds are placed at every fourth edge of the grid, fine enough for a smooth density
 _DRAWS = 1200
-_AUDITS = 12  # imagined estimates whose intervals are averaged
-_BENT, _REFITS = 1000, 120  # items and refits that show how far estimates are from linear
-_ROUGHLY = 1e-3  # log-likelihood units that a fit may leave unclaimed: far less than what answers leave open
-_REHEARSED = 3000  # items of the rehearsal that says what further queries are worth
-_STEPS = (1.5, 2.0, 3.0, 4.0, 6.0, 8.0)  # queries per item at which it is looked at
-#: Most queries per item for which fits are forecast; long before, only the labels' own noise is left.
+_AUDITS = 12  # simulated estimates whose intervals are averaged
+_BENT, _REFITS = 1000, 120  # items and refits that measure the nonlinearity of estimates
+_ROUGHLY = 1e-3  # log-likelihood units at which a fit may stop: far below the uncertainty of the answers
+_REHEARSED = 3000  # items of the simulated audit that measures the gain of further queries
+_STEPS = (1.5, 2.0, 3.0, 4.0, 6.0, 8.0)  # queries per item at which it is evaluated
+#: Most queries per item for which fits are forecast; well before, only the noise of the labels is left.
 MAX_QUERIES = _STEPS[-1]
-_ALPHA = 0.05  # of the test whose power is meant
+_ALPHA = 0.05  # significance level of the test whose power is forecast
 
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Forecast:
-    """What an audit is expected to find out about a model of the assumed shape.
+    """The expected precision of an audit of a model with the assumed shape.
 
-    ``queries`` is the mean number per item and ``ece`` that of the population. ``half_width`` is that of the
-    interval for the ECE, ``None`` for methods that give none; ``error`` is the mean distance of the estimate
-    from the population's ECE, and ``error_95`` the distance exceeded once in twenty audits; ``power`` is the
-    chance that the test of perfect calibration finds the departure (p < 0.05).
+    ``queries`` is the mean number per item and ``ece`` the ECE of the population. ``half_width`` is that of
+    the interval for the ECE, ``None`` for methods without intervals. ``error`` is the mean absolute error of
+    the estimate against the population's ECE, and ``error_95`` is the error exceeded in 5% of audits.
+    ``power`` is the probability that the test of perfect calibration rejects (p < 0.05).
     """
 
     method: str
@@ -66,7 +65,7 @@ class Forecast:
 
     @property
     def summary(self) -> str:
-        """What is expected, in short."""
+        """The forecast on one line."""
         width = "" if self.half_width is None else f" ± {self.half_width:.4f}"
         power = "" if self.power is None else f", power {self.power:.0%}"
         return f"{self.method}: ECE {self.ece:.4f}{width}{power}"
@@ -82,20 +81,20 @@ def forecast(
     level: float = 0.95,
     with_power: bool = True,
 ) -> Forecast:
-    """What to expect of one audit.
+    """Forecast the precision of one audit.
 
     Parameters
     ----------
     shape : Shape
-        What is assumed of the model.
+        What is assumed about the model.
     method : str
         A method whose answers follow from probabilities.
     n, queries : int, float
-        Items, and mean queries per item; below one, only some of the items are asked.
+        Number of items, and mean queries per item; below one, only some of the items are asked.
     bins, level : int, float
         Bins of the ECE, and confidence level of its interval.
     with_power : bool
-        Forecast the power of the test too, which takes as long again.
+        Whether to forecast the power of the test too, which doubles the time.
     """
     if method not in SIMULABLE:
         raise InputError(f"method: can be planned for {', '.join(SIMULABLE)}, got {method!r}")
@@ -124,26 +123,26 @@ def forecast(
 
 
 def _ece(gaps: FloatArray) -> FloatArray:
-    """The ECE that each draw of the gaps amounts to."""
+    """The ECE of each draw of the gaps."""
     return np.asarray(np.abs(gaps).sum(axis=1))
 
 
 def _rounded(n: float) -> float:
-    """A number of items rounded so that forecasts for nearly as many are the same, and made once."""
+    """Round a number of items, so that similar numbers share one cached forecast."""
     return float(f"{n:.3g}")
 
 
 @lru_cache(maxsize=128)
 def _scatter(shape: Shape, method: str, n: float, queries: float, bins: int) -> FloatArray:
-    """Draws of the gaps, as their estimates scatter around the truth."""
+    """Draws from the sampling distribution of the estimated gaps."""
     if method != "latent" or queries <= 1:
         draws = _gap_draws(_expected(shape.table, method, n, queries), bins)
         centre = draws.mean(axis=0)
-        # what is not linear is of the order of the scatter itself
+        # the nonlinearity is proportional to the spread itself
         bend = 1 + (_bend(shape, method) - 1) * min(2.0, np.sqrt(_BENT / n))
         return np.asarray(centre + (draws - centre) * bend)
     if queries in _STEPS:
-        # Several answers per item leave little to the prior: the scatter shrinks with the root of n.
+        # With several answers per item the prior matters little: the spread is proportional to 1/sqrt(n).
         draws = _rehearsed(shape, queries, bins)
         off = (draws - draws.mean(axis=0)) * np.sqrt(_REHEARSED / n)
         return np.asarray(of.gaps(shape.table, bins) + off)
@@ -156,9 +155,9 @@ def _scatter(shape: Shape, method: str, n: float, queries: float, bins: int) -> 
 
 @lru_cache(maxsize=16)
 def _bend(shape: Shape, method: str) -> float:
-    """How much more estimates scatter because they are not quite linear: by real refits, once.
+    """By which factor nonlinearity widens the spread of estimates, measured once with real refits.
 
-    Each refit is held against what it would be if it were linear, so that a hundred tell.
+    Each refit is compared with its own linear approximation, so that about a hundred refits are enough.
     """
     patterns = _expected(shape.table, method, _BENT, METHODS[method].queries)
     ensemble, rng = fit_ensemble(patterns, enough=_ROUGHLY), np.random.default_rng(0)
@@ -182,7 +181,7 @@ def _expected(table: FloatArray, method: str, n: float, queries: float) -> Patte
 
 
 def _thresholds(table: FloatArray, n: float) -> Patterns:
-    """Expected counts of one threshold query per item, asked as :class:`LatentDesign` does."""
+    """Expected counts of one threshold query per item in the design of :class:`LatentDesign`."""
     edges = np.arange(2, CELLS, _COARSE)
     middles = np.concatenate([[0.0], (EDGES_P[edges[1:]] + EDGES_P[edges[:-1]]) / 2, [1.0]])
     pilot = design.PILOT if n >= design.LEAST_PILOT else 1.0
@@ -205,7 +204,7 @@ def _thresholds(table: FloatArray, n: float) -> Patterns:
 
 
 def _samples(table: FloatArray, n: float, queries: float) -> Patterns:
-    """Expected counts of sampled answers, at temperatures that take turns as in :class:`SampledDesign`."""
+    """Expected counts of sampled answers, with temperatures in turn as in :class:`SampledDesign`."""
     whole = int(queries)
     labels, curves, counts = [], [], []
     for times, share in ((whole, whole + 1 - queries), (whole + 1, queries - whole)):
@@ -221,9 +220,9 @@ def _samples(table: FloatArray, n: float, queries: float) -> Patterns:
 
 
 def _curves(times: int) -> Iterator[FloatArray]:
-    """P(outcome | cell) of every outcome: how many samples are positive at each temperature.
+    """P(outcome | cell) of every outcome: the number of positive samples at each temperature.
 
-    All temperatures take their turn to begin.
+    Each temperature is the first one in turn.
     """
     heats = np.array(design.TEMPERATURES)
     chance = expit(MID_S[:, None] / heats)
@@ -238,15 +237,15 @@ def _log_binomial(n: IntArray, k: IntArray, p: FloatArray) -> FloatArray:
 
 
 def _gap_draws(patterns: Patterns, bins: int) -> FloatArray:
-    """Draws of the gaps fitted to patterns, linear in the coefficients, whose spread is the information's.
+    """Draws of the gaps fitted to patterns, linear in the coefficients, with the covariance of the fit.
 
-    The same normal numbers, in pairs of opposite sign, serve every fit: forecasts for neighbouring numbers of
-    items then differ by what they should and not by chance.
+    All fits use the same normal draws, in pairs of opposite sign, so that forecasts for similar numbers of
+    items do not differ by chance.
     """
     ensemble = fit_ensemble(patterns, enough=_ROUGHLY)
     half = np.random.default_rng(0).standard_normal((_DRAWS // 2, bins))
     noise = np.stack([half, -half], axis=1).reshape(_DRAWS, bins)
-    place = (np.arange(_DRAWS) * 0.6180339887498949 + 0.5) % 1  # evenly over (0, 1), whatever the order
+    place = (np.arange(_DRAWS) * 0.6180339887498949 + 0.5) % 1  # golden ratio: evenly over (0, 1)
     which = np.minimum(np.searchsorted(np.cumsum(ensemble.weights), place), ensemble.weights.size - 1)
     draws = np.empty((_DRAWS, bins))
     for k, mode in enumerate(ensemble.modes):
@@ -260,9 +259,9 @@ def _gap_draws(patterns: Patterns, bins: int) -> FloatArray:
 
 @lru_cache(maxsize=64)
 def _mean_width(shape: Shape, method: str, n: float, queries: float, bins: int, level: float) -> float:
-    """Mean width of the intervals around a few imagined estimates, from the smallest to the largest.
+    """Mean width of the intervals around a few simulated estimates, from the smallest to the largest.
 
-    Each includes an unseen part of the population.
+    Each interval includes the effect of the unseen share.
     """
     draws = _scatter(shape, method, _rounded(n), queries, bins)
     off, unseen = draws - draws.mean(axis=0), unseen_share(n, level)
@@ -276,7 +275,7 @@ def _mean_width(shape: Shape, method: str, n: float, queries: float, bins: int, 
 
 
 def _power(shape: Shape, method: str, n: float, queries: float) -> float:
-    """Chance that the test of perfect calibration rejects."""
+    """Probability that the test of perfect calibration rejects."""
     if method != "latent":
         return _rejected(shape, method, _rounded(n), queries)
     return _rejected(shape, method, _rounded(n * worth(shape, queries)), 1.0)
@@ -284,8 +283,8 @@ def _power(shape: Shape, method: str, n: float, queries: float) -> float:
 
 @lru_cache(maxsize=128)
 def _rejected(shape: Shape, method: str, n: float, queries: float) -> float:
-    """How often the score test rejects if answers follow the expected counts, by drawing its statistic."""
-    from scipy.optimize import brentq  # slow to import, and needed for a forecast only
+    """How often the score test rejects under the expected counts, by drawing its statistic."""
+    from scipy.optimize import brentq  # slow to import, and needed only for a forecast
 
     patterns = _expected(shape.table, method, n, queries)
     departures = link_scores(patterns)
@@ -302,11 +301,11 @@ def _rejected(shape: Shape, method: str, n: float, queries: float) -> float:
     return float((np.einsum("ij,jk,ik->i", totals, inner, totals) > critical).mean())
 
 
-# What further queries are worth
+# Gain of further queries
 
 
 def worth(shape: Shape, queries: float) -> float:
-    """How many items asked once one item asked ``queries`` times by `latent` is worth, roughly."""
+    """Roughly how many items asked once are worth one item asked ``queries`` times by `latent`."""
     if queries <= 1:
         return 1.0
     once, more = (_mean_width(shape, "latent", float(_REHEARSED), k, 5, 0.95) for k in (1.0, queries))
@@ -315,22 +314,22 @@ def worth(shape: Shape, queries: float) -> float:
 
 @lru_cache(maxsize=32)
 def _rehearsed(shape: Shape, queries: float, bins: int) -> FloatArray:
-    """Draws of the gaps after a rehearsed audit.
+    """Draws of the gaps after a simulated audit.
 
-    Which follow-ups are asked depends on the answers, and so no counts can be expected without them.
+    Follow-ups depend on the answers, so their expected counts cannot be computed without a simulation.
     """
     labels, _ = _spread_items(shape)
     return _gap_draws(count_patterns(labels, _rehearsal(shape, queries)), bins)
 
 
 def _spread_items(shape: Shape) -> tuple[IntArray, FloatArray]:
-    """Items that lie evenly over a shape."""
+    """Items spread evenly over a shape."""
     return shape.spread(_REHEARSED, np.random.default_rng(0))
 
 
 @lru_cache(maxsize=32)
 def _rehearsal(shape: Shape, queries: float) -> AnswerTable:
-    """The answers of one audit up to a budget, one of the steps."""
+    """The answers of one simulated audit up to ``queries`` per item, which is one of `_STEPS`."""
     labels, p = _spread_items(shape)
     before = [step for step in _STEPS if step < queries]
     return design.answer_design(
@@ -345,7 +344,7 @@ def _rehearsal(shape: Shape, queries: float) -> AnswerTable:
 
 
 def _face_value(shape: Shape, method: str, n: int, queries: float, bins: int) -> FloatArray:
-    """Estimates of the ECE as they scatter, by drawing what the answers of n items add up to."""
+    """Draws of the estimated ECE, from simulated counts of the answers of n items."""
     rng = np.random.default_rng(0)
     table = shape.table.reshape(2, CELLS)
     if method == "blind":
@@ -373,7 +372,7 @@ def _sampled(table: FloatArray, queries: float) -> tuple[FloatArray, FloatArray]
 
 
 def _extracted(table: FloatArray, queries: int) -> tuple[FloatArray, FloatArray]:
-    """Bisection of [-15, 15]: the values it can end at, and the joint distribution of label and value."""
+    """Possible results of bisecting [-15, 15], and the joint distribution of label and result."""
     flips = np.linspace(-15, 15, 2 ** min(queries, 12) + 1)
     below = _below(table, expit(flips))
     below[:, 0], below[:, -1] = 0.0, np.cumsum(table, axis=1)[:, -1]
@@ -387,7 +386,7 @@ def _below(table: FloatArray, p: FloatArray) -> FloatArray:
 
 
 def _blind_estimates(table: FloatArray, n: int, bins: int, rng: np.random.Generator) -> FloatArray:
-    """METHOD 3 with each subset's answers drawn."""
+    """Draws of ECE_blind (METHOD 3), from simulated answers of each subset."""
     edges = bin_edges(bins)
     centres = (edges[:-1] + edges[1:]) / 2
     above = np.cumsum(table, axis=1)[:, -1:] - _below(table, edges[:-1])

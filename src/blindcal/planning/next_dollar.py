@@ -1,4 +1,4 @@
-"""What one more dollar would buy an audit that is under way."""
+"""What one more dollar would gain in an audit."""
 
 from __future__ import annotations
 
@@ -11,21 +11,23 @@ from blindcal.planning.shapes import Shape
 from blindcal.prices import Prices
 from blindcal.records import Estimate, Usage
 
-MOST_QUERIES = 4.0  # queries per item, beyond which what is left is the labels' own noise
+MOST_QUERIES = 4.0  # queries per item; beyond this only the noise of the labels is left
 
 
 @dataclass(frozen=True, slots=True)
 class NextDollar:
-    """What one more dollar would buy: queries, and about this half-width of the ECE's interval."""
+    """What one more dollar would buy: a number of queries, and roughly the ECE's half-width after them."""
 
     queries: int
     half_width: float
 
 
 def next_dollar(ece: Estimate, evidence: Evidence, n: int, usage: Usage, prices: Prices) -> NextDollar | None:
-    """What one more dollar would buy of ``n`` items: the ratio of what is expected with it and without.
+    """What one more dollar would gain in an audit of at most ``n`` items.
 
-    Expected for a model as the audit found it. New items come first, then further queries.
+    The half-width is scaled by the ratio of its forecasts with and without the dollar, for the shape that the
+    audit found. New items are asked first, then further queries. ``None`` if there is no interval, if queries
+    cost nothing, or if nothing is left to ask.
     """
     answers, each = evidence.answers, prices.cost(usage) / max(1, usage.queries)
     if not ece.has_interval or each <= 0:

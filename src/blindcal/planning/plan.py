@@ -1,4 +1,4 @@
-"""What an audit would ask, cost and find out; and the smallest audit that finds out what is wanted."""
+"""Plans: the queries, cost and precision of an audit, and the smallest audit that meets a goal."""
 
 from __future__ import annotations
 
@@ -28,21 +28,21 @@ from blindcal.prices import CHARACTERS_A_TOKEN, Prices, list_prices, total_cost
 from blindcal.records import Usage
 from blindcal.settings import DEFAULT_BINS, Settings
 
-PROBE_QUERIES = 90  # about what pilots and probe take together
-LATENCY = 0.6  # seconds per reply that are assumed where none is known
+PROBE_QUERIES = 90  # roughly, pilot queries and probe together
+LATENCY = 0.6  # seconds per reply, assumed if unknown
 
-#: Mean queries per item that a figure shows for each method that can be planned; the rest lies between them.
+#: Mean queries per item that a figure shows for each method that can be planned; the others lie in between.
 FIGURE_BUDGETS: Mapping[str, tuple[float, ...]] = {
     name: method.plan_budgets[::2] if len(method.plan_budgets) == 3 else method.plan_budgets
     for name, method in METHODS.items()
     if method.plan_budgets
 }
-_LEAST, _MOST = 20, 10_000_000  # items between which a plan is sought
+_LEAST, _MOST = 20, 10_000_000  # range of items in which a plan is searched
 
 
 @dataclass(frozen=True, slots=True)
 class TokenCount:
-    """Mean tokens per query; ``counted`` says whether they were counted, or are guessed."""
+    """Mean tokens per query; ``counted`` says whether they were counted or estimated."""
 
     prompt: float
     completion: float = 1.0
@@ -51,7 +51,7 @@ class TokenCount:
 
 @dataclass(frozen=True, slots=True)
 class Throughput:
-    """How fast queries can go: seconds per reply, queries under way, requests and tokens per minute."""
+    """Speed of queries: seconds per reply, concurrent queries, requests and tokens per minute."""
 
     latency: float = LATENCY
     concurrency: int = 32
@@ -59,7 +59,7 @@ class Throughput:
     tpm: float | None = None
 
     def seconds(self, queries: int, tokens: float) -> float:
-        """The least time for this many queries with this many tokens together."""
+        """The minimum time for this many queries with this many tokens in total."""
         waits = [queries * self.latency / self.concurrency]
         waits += [60 * queries / self.rpm] if self.rpm else []
         waits += [60 * tokens / self.tpm] if self.tpm else []
@@ -68,10 +68,10 @@ class Throughput:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Plan:
-    """What an audit would ask, cost and find out; ``None`` is what is not known beforehand.
+    """The queries, cost and expected precision of an audit; ``None`` for what is not known in advance.
 
-    ``queries`` are the design's, ``probe_queries`` about what the probe takes on top; tokens and cost are of
-    both. ``counted`` says whether the tokens were counted, or are guessed.
+    ``queries`` are those of the design, ``probe_queries`` roughly those of the probe; tokens and cost include
+    both. ``counted`` says whether the tokens were counted or estimated.
     """
 
     items: int
@@ -92,9 +92,9 @@ class Plan:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class PlanInputs:
-    """What planning weighs: the shape assumed, how results are read, and what a query takes.
+    """The inputs of a plan: the assumed shape, bins and level, and the tokens, prices and time of queries.
 
-    ``batch`` counts the price of batches for all but the probe.
+    ``batch`` uses the price of batches for all queries except the probe's.
     """
 
     shape: Shape
@@ -111,7 +111,7 @@ class PlanInputs:
         return f"PlanInputs({self.shape!r}{tokens}{prices})"
 
     def plan(self, method: str, n: int, queries: float, *, with_power: bool = True) -> Plan:
-        """The plan of one audit; ``with_power`` as for `forecast`."""
+        """Plan one audit; ``with_power`` as in `forecast`."""
         bins = self.bins or (bins_blind(n) if method == "blind" else DEFAULT_BINS)
         expected = forecast(
             self.shape, method, n, queries, bins=bins, level=self.level, with_power=with_power
@@ -121,7 +121,7 @@ class PlanInputs:
     def priced(
         self, n: int, queries: int, expected: Forecast | None = None, probes: int = PROBE_QUERIES
     ) -> Plan:
-        """What this many queries cost, and the probe before them."""
+        """Plan this many queries and the probe before them, with their cost."""
         if self.tokens is None:
             seconds = self.throughput.seconds(queries, 0)
             return Plan(n, queries, probes, None, None, False, None, seconds, expected)
@@ -151,24 +151,24 @@ def plan_audit(
     throughput: Throughput | None = None,
     shape: Shape | str | None = DEFAULT,
 ) -> Plan:
-    """What an audit would ask, cost and find out; nothing is asked. It works in a notebook, too.
+    """Plan an audit without asking anything; this works in a notebook, too.
 
     Parameters
     ----------
     items : path
-        A file of labelled questions or the name of a set.
+        A file of labelled questions or the name of a named set.
     settings : Settings
-        The audit that is planned.
+        The settings of the planned audit.
     prices : Prices, optional
         Dollars per million tokens; by default OpenAI's list prices for its own models at its own address.
     throughput : Throughput, optional
-        How fast queries can go.
+        How fast queries are answered.
     shape : Shape or str, optional
-        What is assumed of the model, or its name (see ``blindcal plan``); ``None`` leaves out what the audit
-        would find out.
+        What is assumed about the model, or its name (see ``blindcal plan``); ``None`` leaves out the expected
+        precision.
     """
     shape = preset(shape) if isinstance(shape, str) else shape
-    if settings.design.method not in SIMULABLE:  # nothing tells beforehand what a model will say in words
+    if settings.design.method not in SIMULABLE:  # what a model will state in words cannot be forecast
         shape = None
     if prices is None and settings.endpoint.base_url.rstrip("/") == OPENAI:
         prices = list_prices(settings.endpoint.model)
@@ -195,8 +195,8 @@ def plan_audit(
 def count_tokens(items: Items, settings: Settings) -> TokenCount:
     """Mean tokens per query.
 
-    Counted where the model's vocabulary is at hand (a named tokenizer, OpenAI's models, the extra
-    ``tokenizers`` installed), and guessed from the number of characters otherwise.
+    They are counted if the model's vocabulary is available (a named tokenizer or an OpenAI model, with the
+    extra ``tokenizers`` installed), and otherwise estimated from the number of characters.
     """
     counting = _count_tokens(items, settings)
     try:
@@ -219,19 +219,19 @@ async def _count_tokens(items: Items, settings: Settings) -> TokenCount:
                 asked = item.messages
                 if stated:
                     asked = ask_confidence(asked, settings.answer_words, instruction)
-                # What a chat wraps around each message and the reply, as OpenAI documents it.
+                # Overhead of the chat format per message and per reply, as documented by OpenAI.
                 total += 3 + sum([4 + len(await encode(message.content)) for message in asked])
             return TokenCount(total / len(items), longest, counted=True)
     each = items.characters / len(items) + len(instruction) * stated
     return TokenCount(each / CHARACTERS_A_TOKEN, longest)
 
 
-# From what is wanted to how much to ask
+# From a goal to a number of items
 
 
 @dataclass(frozen=True, slots=True)
 class PlanGoal:
-    """What is to be found out: the ECE to within a half-width, or, with this power, that it is not 0."""
+    """The goal of a plan: the half-width of the ECE's interval or the power of the calibration test."""
 
     half_width: float | None = None
     power: float | None = None
@@ -248,7 +248,7 @@ class PlanGoal:
                 raise InputError(f"{name}: must be between 0 and 1, got {goal!r}")
 
     def met(self, expected: Forecast) -> bool:
-        """Whether a forecast is good enough."""
+        """Whether a forecast meets the goal."""
         if self.half_width is not None:
             return expected.half_width is not None and expected.half_width <= self.half_width
         return self.power is not None and expected.power is not None and expected.power >= self.power
@@ -263,8 +263,8 @@ def choices(
 ) -> tuple[Plan, ...]:
     """The smallest audit that meets a goal, for each number of queries per item.
 
-    ``budgets`` are the queries per item, by default those of the method. Those that ``most`` items do not
-    suffice for are left out. The one with the fewest queries comes first.
+    ``budgets`` are the queries per item, by default those of the method. Budgets that miss the goal even with
+    ``most`` items are left out. The plan with the fewest queries comes first.
     """
     if not method_of(method).fitted:
         raise InputError(f"method: {method} gives neither an interval nor a test; plan with latent")
@@ -274,7 +274,7 @@ def choices(
         each = worth(inputs.shape, queries) if method == "latent" else 1.0
         least = _smallest(inputs, goal, method, queries, most, start / each)
         if least is not None:
-            start = least.items * each  # the next search begins where this one ended
+            start = least.items * each  # the next search starts where this one ended
             found.append(least)
     return tuple(sorted(found, key=lambda plan: plan.queries))
 
@@ -282,7 +282,7 @@ def choices(
 def _smallest(
     inputs: PlanInputs, goal: PlanGoal, method: str, queries: float, most: int, start: float
 ) -> Plan | None:
-    """The plan of the fewest items, within a few per cent, that meet a goal; ``None`` if ``most`` do not."""
+    """The plan with the fewest items (to a few per cent) that meets a goal; ``None`` if ``most`` do not."""
     low, best = _LEAST, None
     n = round(min(max(start, _LEAST), most))
     for _ in range(12):
@@ -303,7 +303,7 @@ def _smallest(
 
 
 def _next_try(at: Forecast, goal: PlanGoal, low: int, high: int | None, most: int) -> int:
-    """By the law that widths shrink, and standardised departures grow, with the root of n; and a bit more."""
+    """The next number of items to try: widths and standardised departures scale with sqrt(n); plus 2%."""
     if goal.half_width is not None:
         assert at.half_width is not None
         ratio = at.half_width / goal.half_width
@@ -318,21 +318,21 @@ def _next_try(at: Forecast, goal: PlanGoal, low: int, high: int | None, most: in
 
 
 def _departure(power: float) -> float:
-    """How many standard errors from calibrated a departure must be for this power, roughly."""
+    """Roughly how many standard errors a departure from calibration must have for this power."""
     return float(ndtri(min(max(power, 0.06), 0.999)) + 1.96)
 
 
 def front(plans: Iterable[Plan]) -> tuple[Plan, ...]:
-    """The plans that no other beats in both cost (or queries) and width: the Pareto front, cheapest first."""
+    """The Pareto front of plans in cost (or queries) and width, cheapest first."""
     return pareto_front(plans, cost=price_of, error=reach_of)
 
 
 def price_of(plan: Plan) -> float:
-    """What a plan costs, or how many queries it takes where prices are not known."""
+    """The cost of a plan, or its number of queries if prices are unknown."""
     return float(plan.queries) if plan.cost is None else plan.cost
 
 
 def reach_of(plan: Plan) -> float:
-    """The half-width of a plan's interval, or the error exceeded once in twenty where there is none."""
+    """The half-width of a plan's interval, or the error exceeded in 5% of audits if there is no interval."""
     assert plan.forecast is not None
     return plan.forecast.error_95 if plan.forecast.half_width is None else plan.forecast.half_width

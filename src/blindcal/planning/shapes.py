@@ -1,7 +1,7 @@
-"""What is assumed of a model before it is asked: a joint table of label and confidence.
+"""Shapes: what is assumed about a model before it is asked, as a joint table of label and confidence.
 
-A *shape* says how a model's confidences are spread and how often it is right at each. Planning needs one:
-from a name, from a score file, or from the fit of a finished run.
+A *shape* is the distribution of a model's confidence and its reliability curve. A plan takes one by name,
+from a score file, or from the fit of a finished run.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from blindcal.records import FloatArray, IntArray
 
 @dataclass(frozen=True, repr=False, eq=False)
 class Shape:
-    """A joint table over (label, cell), label 0 first, that sums to one; two of the same table are equal."""
+    """A joint table over (label, cell), label 0 first, that sums to one; equal tables make equal shapes."""
 
     name: str
     table: FloatArray
@@ -41,11 +41,11 @@ class Shape:
         return float(of.ece(self.table, bins))
 
     def sample(self, n: int, rng: np.random.Generator) -> tuple[IntArray, FloatArray]:
-        """Labels and probabilities of n items drawn from it."""
+        """Labels and probabilities of n items drawn from the shape."""
         return self._at(rng.random(n), rng.random(n))
 
     def spread(self, n: int, rng: np.random.Generator) -> tuple[IntArray, FloatArray]:
-        """Labels and probabilities of n items that lie evenly over it: a sample with hardly any noise."""
+        """Labels and probabilities of n items spread evenly over the shape: a sample with little noise."""
         return self._at((np.arange(n) + rng.random()) / n, rng.random(n))
 
     def _at(self, quantile: FloatArray, within: FloatArray) -> tuple[IntArray, FloatArray]:
@@ -57,8 +57,8 @@ class Shape:
     def with_ece(self, ece: float, bins: int = 5) -> Shape:
         """The same confidences, with departures from calibration scaled so that the ECE is ``ece``.
 
-        A calibrated shape has no departure to scale; it is made overconfident, every log-odds too large by
-        the same factor.
+        A calibrated shape has no departure to scale, so it is made overconfident: all log-odds become too
+        large by the same factor.
         """
         from scipy.optimize import brentq  # slow to import, and rarely needed
 
@@ -88,7 +88,7 @@ def _joint(name: str, density: FloatArray, curve: FloatArray) -> Shape:
 
 
 def _normal(*parts: tuple[float, float, float]) -> FloatArray:
-    """A mixture of normal log-odds: (share, mean, standard deviation) each."""
+    """A mixture of normal log-odds, each given as (share, mean, standard deviation)."""
     return np.asarray(sum(share * np.diff(ndtr((EDGES_S - mean) / sd)) for share, mean, sd in parts))
 
 
@@ -116,7 +116,7 @@ _PRESETS: dict[str, tuple[str, Callable[[], tuple[FloatArray, FloatArray]]]] = {
         lambda: (_normal((1.0, -3.0, 1.5)), expit(0.7 * _S - 1.5)),
     ),
 }
-#: The named shapes, and what each is like.
+#: The named shapes with their descriptions.
 PRESETS = {name: words for name, (words, _) in _PRESETS.items()}
 DEFAULT = "overconfident"
 
@@ -129,7 +129,7 @@ def preset(name: str) -> Shape:
 
 
 def of_scores(name: str, labels: IntArray, p: FloatArray) -> Shape:
-    """The shape behind a file of scores: their histogram, smoothed as a fit would be."""
+    """The shape of a score file: the histogram of its scores, smoothed by a fit."""
     cell = np.minimum(positions(p).astype(np.int64), CELLS - 1) + CELLS * labels
     seen, counts = np.unique(cell, return_counts=True)
     patterns = Patterns(start=seen, stop=seen + 1, counts=counts.astype(np.float64))

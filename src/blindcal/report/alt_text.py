@@ -1,4 +1,4 @@
-"""A description of each figure for people who cannot see it: its shape in a few numbers."""
+"""Alt text of each figure: its shape in a few numbers."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def calibration_curve(bins: Sequence[Bin], ece: Estimate) -> str:
 
 
 def reliability(curve: Curve | None, bins: Sequence[Bin]) -> str:
-    """The curve at five confidences, or the bins where there is no curve."""
+    """The curve at five confidences, or the bins if there is no curve."""
     if curve is not None:
         points = list(zip(curve.f, curve.value, strict=True))
         pairs = sorted({min(points, key=lambda point: abs(point[0] - at)) for at in _CONFIDENCES})
@@ -42,7 +42,7 @@ def reliability(curve: Curve | None, bins: Sequence[Bin]) -> str:
 
 
 def confidence(found: ConfidenceHistogram) -> str:
-    """How much of each label lies on its own side of one half."""
+    """The share of each label's items on the correct side of one half."""
     middle = len(found.positives) // 2
     shares = []
     if any(found.positives):
@@ -69,7 +69,7 @@ def operating(points: Sequence[OperatingPoint]) -> str:
 
 
 def cost(thresholds: Sequence[float], costs: CostCurve) -> str:
-    """Where the cost is lowest, and what it is at both ends."""
+    """The threshold with the lowest cost, and the costs at both ends."""
     first = (
         f"Expected cost per decision at each threshold, if a false positive costs {costs.cost_fp:g} and a "
         f"false negative {costs.cost_fn:g}"
@@ -94,5 +94,5 @@ def parts(found: Sequence[Part]) -> str:
 
 
 def _sentences(*found: str) -> str:
-    """Sentences with their full stops; empty ones are left out."""
+    """Join sentences, each with a full stop; skip empty ones."""
     return " ".join(f"{one}." for one in found if one)

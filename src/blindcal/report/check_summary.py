@@ -1,4 +1,4 @@
-"""Verdicts for machines that run checks: JUnit's XML, and the Markdown of a summary on GitHub."""
+"""Results of `blindcal check` for CI: JUnit XML, and a Markdown summary for GitHub."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from blindcal.results.check import CheckResult, LimitVerdict, percent
 from blindcal.text import printable
 
 _MARKS = {"passed": "✅ passed", "failed": "❌ failed", "undecided": "⚠️ undecided"}
-_MARKUP = re.compile(r"[\\`*_{}\[\]()<>#+!|&~@:$'\"-]")  # characters that Markdown or a mention may interpret
+_MARKUP = re.compile(r"[\\`*_{}\[\]()<>#+!|&~@:$'\"-]")  # special in Markdown or in GitHub mentions
 _NOT_XML = re.compile("[\ufffe\uffff]")
 
 
@@ -48,7 +48,7 @@ def junit(runs: Sequence[CheckResult]) -> bytes:
 
 
 def summary(runs: Sequence[CheckResult]) -> str:
-    """A Markdown table of all verdicts, as GitHub shows it under a workflow's run."""
+    """A Markdown table of all verdicts, for the summary of a GitHub workflow run."""
     lines = [
         "### Calibration",
         "",
@@ -83,5 +83,5 @@ def _plain(text: str) -> str:
 
 
 def _quoted(text: str) -> str:
-    """Text that Markdown shows verbatim."""
+    """Escape text so that Markdown shows it verbatim."""
     return _MARKUP.sub(lambda found: f"&#{ord(found[0])};", printable(text))

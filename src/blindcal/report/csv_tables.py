@@ -1,4 +1,4 @@
-"""The numbers behind every figure as CSV, exactly as result.json has them."""
+"""The numbers behind every figure as CSV, exactly as in result.json."""
 
 from __future__ import annotations
 

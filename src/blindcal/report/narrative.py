@@ -1,7 +1,7 @@
 """A result in sentences: the headline, its caveats, the meaning of each metric and the method's limits.
 
-No sentence claims more than the estimates support: an interval that contains zero gives no direction, a
-method without intervals is said to have none, and where nothing was measured nothing is claimed.
+No sentence claims more than the estimates support: an interval that contains zero gives no direction,
+methods without intervals are said to have none, and nothing is claimed that was not measured.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from blindcal.results.result import AuditResult
 
 ALPHA = 0.05
 LEAST_RUN = 0.05  # shortest stretch of confidence off the diagonal that is mentioned
-TOP = 0.97  # a stretch that reaches this confidence has no upper end
-BOTTOM = 0.515  # a stretch that begins below this confidence begins at one half
+TOP = 0.97  # a stretch that reaches this confidence is described without an upper end
+BOTTOM = 0.515  # a stretch that starts below this confidence is described without a lower end
 
 MEANINGS = {
     "ece": "Average gap between confidence and the share of correct answers, over the bins. Lower is better.",
@@ -32,7 +32,7 @@ MEANINGS = {
     "log_loss": "Mean negative log-likelihood of the labels, in nats. A confident wrong answer is expensive. "
     "Lower is better.",
 }
-"""What the metrics that runs are compared by mean, in one line each."""
+"""The meaning, in one line, of each metric by which runs are compared."""
 
 
 def headline(result: AuditResult) -> tuple[Sentence, ...]:
@@ -103,7 +103,7 @@ def _where(result: AuditResult, *, over: bool) -> Sentence:
                 (f"“{word(result, side)}” ", *_extent(result.curve, run, flipped=side == "negative"))
             )
         elif over and (end := end_of(result, side)) is not None and (end.right.high or 1.0) < END:
-            # a stretch too short to see, but most of its answers are there
+            # the stretch is too short for the curve to show, but many answers are there
             found.append((f"“{word(result, side)}” with at least ", end.sure, " confidence"))
     if not found:
         return ()
@@ -111,7 +111,7 @@ def _where(result: AuditResult, *, over: bool) -> Sentence:
 
 
 def _clear_run(curve: Curve, side: str, over: bool) -> tuple[int, int] | None:
-    """First and last place, by rising confidence, of the longest stretch with the band off the diagonal."""
+    """First and last point, by rising confidence, of the longest stretch with the band off the diagonal."""
     yes = side == "positive"
     places = [k for k, f in enumerate(curve.f) if (f > 0.5 if yes else f < 0.5)]
     if not yes:
@@ -145,7 +145,7 @@ def _extent(curve: Curve, run: tuple[int, int], *, flipped: bool) -> Sentence:
 
 
 def warning(result: AuditResult) -> Sentence | None:
-    """What makes the estimates doubtful altogether."""
+    """The problem that makes all estimates doubtful, if there is one."""
     if result.objection is None:
         return None
     return sentence(
@@ -194,7 +194,7 @@ def notes(result: AuditResult) -> Iterator[Sentence]:
 
 
 def _order(result: AuditResult) -> Sentence | None:
-    """The caveat where confidence does not rank positive items above negative ones."""
+    """The caveat if the confidence may not rank positive items above negative ones."""
     auroc = result.auroc
     if auroc.low is None or auroc.high is None or auroc.low > 0.5:
         return None

@@ -1,4 +1,4 @@
-"""A result or a fit in a notebook: its headline numbers beside the Blind Calibration Curve."""
+"""A result or a fit in a notebook: its main numbers next to the Blind Calibration Curve."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Row = tuple[str, str]
 def html(found: object) -> str:
     """An `AuditResult`, `Run`, `LatentFit` or `BlindResult` as HTML; a run is shown as its result.
 
-    A fit is shown with its intervals, so the resampling behind them is done if it has not been yet.
+    A fit is shown with its intervals, which runs the resampling if that has not been done yet.
     """
     raise InputError(f"found: must be a result, a run or a fit, got {type(found).__name__}")
 
@@ -96,7 +96,7 @@ def _blind(found: BlindResult) -> str:
 
 
 def _beside(caption: str, rows: Sequence[Row], curve: Axes) -> str:
-    """A table and a figure next to each other, or below each other where there is no room."""
+    """A table and a figure side by side, or stacked if there is no room."""
     table = "".join(
         f'<tr><th scope="row" style="text-align:left;font-weight:normal">{escape(name)}</th>'
         f'<td style="text-align:left">{escape(value)}</td></tr>'

@@ -1,8 +1,8 @@
 """Numbers on a page, each tied to the place in result.json that it comes from.
 
-A number is named by a *path* such as ``bins.3.gap.low``; ``1-path`` and ``path+path`` are the little
-arithmetic that sentences need. It is written as a ``<data>`` element with the path and the full value, so
-that what a reader sees can be checked against the file.
+A number is named by a *path* such as ``bins.3.gap.low``; ``1-path`` and ``path+path`` also work. It is
+written as a ``<data>`` element with the path and the full value, so that readers can check it against the
+file.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ MINUS = "\N{MINUS SIGN}"
 
 @dataclass(frozen=True, slots=True)
 class Number:
-    """A number to be shown: where it is, and in which form."""
+    """A number to show: its path, and its format in `FORMS`."""
 
     path: str
     form: str = "percent"
@@ -43,7 +43,7 @@ def signed(value: float) -> str:
 
 
 def pvalue(value: float) -> str:
-    """A p-value; how small a very small one is does not matter."""
+    """A p-value, down to "below 0.001"."""
     return "below 0.001" if value < 0.001 else f"{value:.3f}" if value < 0.1 else f"{value:.2f}"
 
 
@@ -55,7 +55,7 @@ def duration(value: float) -> str:
 
 
 def decimal(value: float, digits: int) -> str:
-    """A plain number with a true minus, and no minus before a zero."""
+    """A plain number with a typographic minus sign, and none before zero."""
     return f"{round(value, digits) + 0.0:.{digits}f}".replace("-", MINUS)
 
 
@@ -85,7 +85,7 @@ class Numbers:
         self._tree = msgspec.to_builtins(result)
 
     def value(self, path: str) -> Any:
-        """The value at a path; ``None`` where the result has none."""
+        """The value at a path; ``None`` if the result has none."""
         if "+" in path:
             return sum(self.value(one) for one in path.split("+"))
         if path.startswith("1-"):
@@ -99,7 +99,7 @@ class Numbers:
         return here
 
     def show(self, path: str, form: str = "percent") -> Markup:
-        """One number as an element; a dash where there is none."""
+        """One number as an HTML element, or a dash if it is unknown."""
         value = self.value(path)
         if value is None:
             return Markup('<span class="none" title="unknown">{}</span>').format(UNKNOWN)
@@ -108,7 +108,7 @@ class Numbers:
         )
 
     def between(self, path: str, form: str = "percent") -> Markup:
-        """The interval of an estimate, in brackets; empty where it has none."""
+        """The interval of an estimate, in parentheses; empty if it has none."""
         low, high = f"{path}.low", f"{path}.high"
         if self.value(low) is None or self.value(high) is None:
             return Markup("")

@@ -1,4 +1,4 @@
-"""A result as one HTML page that needs nothing else: no network, no script, no other file."""
+"""A result as one self-contained HTML page: no network, no scripts, no other files."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ if TYPE_CHECKING:
 
 PAGE_FILE = "report.html"
 ROWS = (2, *range(4, 37, 4), 38)
-"""Which of the operating points are in the table: 0.05, 0.1, 0.2, ..., 0.9, 0.95."""
+"""Indices of the operating points in the table: thresholds 0.05, 0.1, 0.2, ..., 0.9, 0.95."""
 
 
 def render(result: AuditResult) -> str:
     """The page of a result.
 
-    Everything in a result that others wrote (model, file names, prompts, messages of the endpoint) is shown
-    as text: escaped, and with characters that hide or reorder text written out.
+    Text from outside (model, file names, prompts, messages of the endpoint) is escaped, and characters that
+    hide or reorder text are made visible.
     """
     templates = environment()
     numbers = Numbers(result)
@@ -58,7 +58,7 @@ def render(result: AuditResult) -> str:
 
 
 def environment() -> Environment:
-    """Templates of this folder: everything escaped, nothing left undefined."""
+    """The templates of this folder; all values are escaped, and undefined names are errors."""
     import jinja2  # slow to import
 
     templates = jinja2.Environment(
@@ -73,8 +73,8 @@ def environment() -> Environment:
 
 
 def style(*names: str) -> str:
-    """The colours of all pages and the style sheets of this folder by name."""
-    from blindcal.report.style import theme_css  # slow to import, as is what draws
+    """CSS: the colours of all pages, and the style sheets of this folder with these names."""
+    from blindcal.report.style import theme_css  # slow to import, like all plotting code
 
     return theme_css() + "".join(Path(__file__).with_name(name).read_text(encoding="utf-8") for name in names)
 
@@ -87,20 +87,20 @@ def write_page(result: AuditResult, path: Path) -> None:
 
 
 def _figures(result: AuditResult) -> dict[str, str]:
-    """Every figure as an element of the page, by name."""
+    """Every figure as an SVG element, by name."""
     from blindcal.report import plots
 
     return {one.name: one.svg() for one in plots.draw(result)}
 
 
 def _cheapest(costs: CostCurve) -> int:
-    """The operating point with the lowest expected cost."""
+    """Index of the operating point with the lowest expected cost."""
     values = [math.inf if one.value is None else one.value for one in costs.expected]
     return values.index(min(values))
 
 
 def _every_twentieth(f: Sequence[float]) -> list[int]:
-    """Which points of the reliability curve are in its table: 0.05, 0.1, ..., 0.95."""
+    """Indices of the points of the reliability curve in its table: 0.05, 0.1, ..., 0.95."""
     return [place for place, at in enumerate(f) if abs(20 * at - round(20 * at)) < 1e-6]
 
 

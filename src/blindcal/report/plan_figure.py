@@ -1,4 +1,4 @@
-"""Half-width against cost: what more money buys, and which audits are never worth their cost."""
+"""A figure of half-width against cost: what more money buys, and which plans are never worth it."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ _MARKS = "osD^v"
 def plot_plans(
     plans: Sequence[Plan], front: Sequence[Plan] = (), chosen: Plan | None = None, ax: Axes | None = None
 ) -> Axes:
-    """Every plan with a forecast by its price and its reach; the front is a line, the chosen plan a star.
+    """Half-width against cost of every plan with a forecast; a line is the front, a star the chosen plan.
 
-    Hollow marks are methods without intervals: the error that is exceeded in 5% of audits takes the place of
-    the half-width.
+    Methods without intervals have hollow marks, which show the error that 5% of audits exceed instead of the
+    half-width. Without prices, the cost is the number of queries.
     """
     by_method: dict[str, list[Plan]] = {}
     hollow: set[str] = set()
@@ -59,7 +59,7 @@ def plot_plans(
 
 
 def save_plan_figure(path: Path, plans: Sequence[Plan], front: Sequence[Plan], chosen: Plan) -> None:
-    """Draw into a file of the kind that its suffix names."""
+    """Draw into a file; its suffix sets the format."""
     kind = path.suffix.lower().removeprefix(".")
     if kind not in KINDS:
         raise InputError(f"{path}: a figure ends in {' or '.join('.' + kind for kind in KINDS)}")

@@ -1,8 +1,8 @@
 """One function per figure, from the records of `blindcal.estimate.findings` to matplotlib axes.
 
-Nothing is estimated here. Every function draws on the axes it is given, or on those of a new figure that
-pyplot does not know, and returns them: ``plot_reliability(result.curve).figure``. What a method does not
-estimate is left out, and an empty figure says so.
+Nothing is estimated here. Every function draws on the given axes, or on those of a new figure that pyplot
+does not manage, and returns them: ``plot_reliability(result.curve).figure``. What a method does not estimate
+is left out, and an empty figure says so.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from blindcal.results.result import AuditResult
 from blindcal.text import printable
 
 _BAND = 0.18
-_SQUARE = (4.5, 4.6)  # inches that leave a square between the words
+_SQUARE = (4.5, 4.6)  # inches that leave square axes between the labels
 _SMALL = 9.5  # points
 _TICKS = (0, 0.2, 0.4, 0.6, 0.8, 1)
 _MOST_PARTS = 60
@@ -125,7 +125,7 @@ def plot_reliability(curve: Curve | None, ax: Axes | None = None, *, bins: Seque
 
 
 def plot_reliabilities(runs: Mapping[str, Curve], ax: Axes | None = None) -> Axes:
-    """The reliability curves of several runs over each other, each with its band."""
+    """The reliability curves of several runs in one diagram, each with its band."""
     with drawing(ax, _SQUARE[0], _SQUARE[1] + _legend_height(runs)) as axes:
         _reliability_axes(axes)
         for which, (name, curve) in enumerate(runs.items()):
@@ -144,7 +144,7 @@ def plot_confidence(confidence: ConfidenceHistogram | None, ax: Axes | None = No
             _not_estimated(axes)
             return axes
         reach = max(*confidence.positives, *confidence.negatives) or 1.0
-        axes.set_ylim(-1.3 * reach, 1.3 * reach)  # a strip above and below for words
+        axes.set_ylim(-1.3 * reach, 1.3 * reach)  # a strip above and below for labels
         axes.set_yticks([tick for tick in axes.get_yticks() if abs(tick) <= 1.1 * reach])
         for shares, sign, which, what in (
             (confidence.positives, 1, 0, "positive"),
@@ -184,7 +184,7 @@ def plot_operating(
 
 
 def plot_cost(thresholds: Sequence[float], costs: CostCurve, ax: Axes | None = None) -> Axes:
-    """The expected cost per decision at each threshold with its band, and where it is lowest."""
+    """The expected cost per decision at each threshold, with its band and its minimum."""
     with drawing(ax) as axes:
         value, _, high = _columns_of(costs.expected)
         _probability_axis(axes, "threshold on P(positive)")
@@ -205,7 +205,7 @@ def plot_cost(thresholds: Sequence[float], costs: CostCurve, ax: Axes | None = N
 
 
 def plot_parts(parts: Sequence[Part], ax: Axes | None = None, *, overall: Estimate | None = None) -> Axes:
-    """The ECE of each part with its interval; hollow where the items are too few for a reliable estimate.
+    """The ECE of each part with its interval; hollow if the items are too few for a reliable estimate.
 
     If there are very many parts, the largest are shown. ``overall`` is the ECE of all items, a dashed line.
     """
@@ -246,14 +246,14 @@ def plot_parts(parts: Sequence[Part], ax: Axes | None = None, *, overall: Estima
 
 @dataclass(frozen=True, slots=True)
 class Drawing:
-    """A figure with a name for its files and a description for people who cannot see it."""
+    """A figure with a name for its files and an alt text."""
 
     name: str
     title: str
     figure: Figure
 
     def svg(self) -> str:
-        """An element to put into a page."""
+        """An SVG element to embed in a page."""
         return svg(self.figure, self.title)
 
 
@@ -342,7 +342,7 @@ def _zero_line(axes: Axes) -> None:
 
 
 def _room_for_words(axes: Axes) -> None:
-    """Keep zero inside, and a strip above and below it for words."""
+    """Set y limits that include zero and leave a strip above and below for labels."""
     low, high = axes.get_ylim() if axes.patches else (0.0, 0.0)
     reach = max(high, -low, 0.01)
     axes.set_ylim(min(low, -0.25 * reach) - 0.12 * reach, max(high, 0.25 * reach) + 0.12 * reach)
@@ -369,7 +369,7 @@ def _legend(axes: Axes) -> None:
 
 
 def _columns(names: Sequence[str]) -> int:
-    """How many names fit side by side."""
+    """How many columns of names fit into a legend."""
     widths = np.array([text_width(name, _SMALL) + _HANDLE for name in names])
     for columns in (3, 2):
         if sum(some.max() for some in np.array_split(widths, columns) if some.size) <= _LINE:
@@ -378,7 +378,7 @@ def _columns(names: Sequence[str]) -> int:
 
 
 def _legend_height(runs: Mapping[str, object]) -> float:
-    """Inches that the names of runs take beyond a first line."""
+    """Height, in inches, of the lines of a legend after the first."""
     return 0.21 * (math.ceil(len(runs) / _columns([_name(name) for name in runs])) - 1)
 
 
@@ -387,14 +387,14 @@ def _amount(cost: float) -> str:
 
 
 def _columns_of(estimates: Sequence[Estimate]) -> tuple[FloatArray, FloatArray, FloatArray]:
-    """Values, lower ends and upper ends; NaN where there is none."""
+    """Values, lower ends and upper ends; NaN if unknown."""
     ends = [(one.value, one.low, one.high) for one in estimates]
     value, low, high = np.array(ends, float).reshape(-1, 3).T
     return value, low, high
 
 
 def _name(name: str) -> str:
-    """A name, cut to what a figure has room for."""
+    """A name, cut to fit into a figure."""
     shown = printable(name, 60)
     while text_width(shown, _SMALL) > _NAME:
         shown = shown.removesuffix("…")[:-1] + "…"

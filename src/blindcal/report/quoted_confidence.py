@@ -1,7 +1,7 @@
-"""The first sentence of a page: how often the model is right at a confidence that is typical of it.
+"""The first sentence of a report: how often the model is right at a confidence that is typical of it.
 
-"When it says Yes with 90% confidence, it is right 78% of the time." The confidence is a round one if enough
-items are near it. For a model that is nearly certain of most of its answers, the sentence is about those.
+"When it says Yes with 90% confidence, it is right 78% of the time." The confidence is a round number if
+enough items are near it. For a model that is nearly certain of many answers, the sentence is about those.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ END = 0.95
 CROWDED = 1 / 3  # share of the items beyond `END` that makes them typical of a model
 NOTABLE = 0.1  # share of the items beyond `END` that is worth mentioning
 SIDES = ("positive", "negative")
-WIDEST = 0.4  # a wider interval makes no sentence
+WIDEST = 0.4  # no sentence quotes a wider interval
 
 
 def quote(result: AuditResult) -> Sentence | None:
@@ -33,7 +33,7 @@ def quote(result: AuditResult) -> Sentence | None:
 
 
 def _quote_label(result: AuditResult, side: str) -> Sentence | None:
-    """Where all items have one label: how often the model gives the correct answer."""
+    """If all items have the same label: how often the model gives the correct answer."""
     if result.accuracy.value is None:
         return None
     right = "The correct answer to every question is “{word}”. It gets {accuracy.value} right"
@@ -43,7 +43,7 @@ def _quote_label(result: AuditResult, side: str) -> Sentence | None:
 
 @dataclass(frozen=True, slots=True)
 class End:
-    """The answers of one side that the model is nearly certain of: how many, and how often they are right."""
+    """The near-certain answers of one side: their share of all items, and how often they are right."""
 
     side: str
     share: float
@@ -58,7 +58,7 @@ class End:
 
 
 def end_of(result: AuditResult, side: str) -> End | None:
-    """One end of the confidence, unless it has too few items or too wide an interval."""
+    """The near-certain answers of one side, unless they are too few or their interval is too wide."""
     if result.confidence is None:
         return None
     yes = side == "positive"
@@ -76,7 +76,7 @@ def end_of(result: AuditResult, side: str) -> End | None:
 
 
 def _quote_end(result: AuditResult) -> Sentence | None:
-    """Where the model is nearly certain of many of its answers: how often these are right."""
+    """If the model is nearly certain of many answers: how often these are right."""
     ends = sorted(filter(None, (end_of(result, side) for side in SIDES)), key=lambda one: -one.share)
     if not ends or ends[0].share < CROWDED:
         return None
@@ -109,20 +109,20 @@ def _quote_curve(result: AuditResult, curve: Curve) -> Sentence | None:
 
 
 def _quoted_confidence(result: AuditResult) -> float | None:
-    """The P(positive) to quote: a round one if enough items are near it, else where most of them are."""
+    """The P(positive) to quote: a round one if enough items are near it, else that of the fullest bin."""
     if result.confidence is None:
         return None
     shares = _shares(result)
     fullest = max(range(len(shares)), key=lambda k: shares[k])
     for confidence in QUOTED:
-        there = round(confidence * len(shares))  # the bins on both sides of it
+        there = round(confidence * len(shares))  # the edge between the two nearest bins
         # a lower confidence is quoted only if it is typical of the model
         enough = ENOUGH if confidence == QUOTED[0] else max(ENOUGH, shares[fullest])
         if sum(shares[there - 1 : there + 1]) >= enough:
             return confidence
         if sum(shares[-there - 1 :][:2]) >= enough:
             return 1 - confidence
-        if fullest in (0, len(shares) - 1):  # crowded at an end: half a bin is far from where they are
+        if fullest in (0, len(shares) - 1):  # the items are at the very end, far from the middle of the bin
             return 0.01 if fullest == 0 else 0.99
     at = round((result.confidence.edges[fullest] + result.confidence.edges[fullest + 1]) / 2, 2)
     return 0.51 if at == 0.5 else at
@@ -139,7 +139,7 @@ def _shares(result: AuditResult) -> list[float]:
 
 
 def _quote_bin(result: AuditResult) -> Sentence | None:
-    """For methods without a curve: the fullest bin on one side of one half."""
+    """For methods without a curve: a sentence about the fullest bin on one side of one half."""
     sided = [
         k
         for k, one in enumerate(result.bins)

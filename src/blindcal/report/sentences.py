@@ -1,4 +1,4 @@
-"""The pieces of sentences about a result: text, and numbers that are looked up when shown."""
+"""Sentences about a result in pieces: text, and numbers that are looked up when shown."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from blindcal.results.result import AuditResult
 
 @dataclass(frozen=True, slots=True)
 class Quoted:
-    """Text that somebody else wrote, shown verbatim."""
+    """Text from outside, shown verbatim."""
 
     text: str
 
@@ -22,13 +22,13 @@ Sentence: TypeAlias = tuple[Piece, ...]
 
 
 def word(result: AuditResult, side: str) -> str:
-    """The answer word of a side, as it was asked for."""
+    """The answer word of a side, from the settings or else the targets."""
     tokens = result.targets.positive if side == "positive" else result.targets.negative
     return str(result.settings.get(side) or (tokens[0].text.strip() if tokens else side))
 
 
 def sentence(template: str, **pieces: Piece) -> Sentence:
-    """A template in pieces: ``{name}`` is one of ``pieces``, any other ``{path:form}`` is a number."""
+    """Split a template: ``{name}`` is one of ``pieces``, any other ``{path:form}`` is a number."""
     found: list[Piece] = []
     for text, path, form, _ in Formatter().parse(template):
         found.append(text)

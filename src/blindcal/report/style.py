@@ -1,8 +1,7 @@
-"""One look for every figure: colour-blind safe, narrow enough for a phone, for paper and for dark screens.
+"""The style of every figure: colour-blind safe, narrow enough for a phone, in light and dark.
 
-A figure uses one ink, at several strengths, and the series colours of Okabe and Ito. :func:`svg` writes these
-as CSS variables, so that one drawing suits a light page and a dark one; :func:`theme_css` gives the variables
-their values.
+A figure uses one ink, at several opacities, and the series colours of Okabe and Ito. :func:`svg` writes these
+as CSS variables, so that one drawing fits light and dark pages; :func:`theme_css` sets the variables.
 """
 
 from __future__ import annotations
@@ -31,9 +30,9 @@ SERIES = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9")
 SERIES_DARK = ("#56b4e9", "#f0853d", "#2fc79d", "#e3a0c6", "#f2b631", "#9fd3f4")
 #: A second way to tell series apart, for print without colour.
 DASHES: tuple[Any, ...] = ("-", (0, (5, 1.6)), (0, (1.2, 1.4)), (0, (6, 1.4, 1.2, 1.4)), (0, (3, 3)), "-")
-WIDTH, HEIGHT = 4.8, 3.3  # inches: a phone's width at about the size of its own text
+WIDTH, HEIGHT = 4.8, 3.3  # inches: fits a phone with text at about its usual size
 DOTS = 300  # per inch, in a PNG file
-FULL, FIRM, SOFT, FAINT = 1.0, 0.72, 0.35, 0.14  # how strongly the ink is used
+FULL, FIRM, SOFT, FAINT = 1.0, 0.72, 0.35, 0.14  # opacities of the ink
 
 _NO_GLYPH = "Glyph .* missing from"
 
@@ -41,7 +40,7 @@ _active: ContextVar[bool] = ContextVar("figure_style", default=False)
 
 
 class ShownAxes(Axes):
-    """Axes that a notebook shows as their figure, without any set-up of matplotlib's own."""
+    """Axes that a notebook shows as their figure, without any matplotlib set-up."""
 
     def _repr_html_(self) -> str:
         return in_notebook(f'<div style="max-width:30em">{svg(root_figure(self))}</div>')
@@ -49,7 +48,7 @@ class ShownAxes(Axes):
 
 @contextmanager
 def figure_style(*, dark: bool = False) -> Iterator[None]:
-    """Draw in blindcal's style within the block: its own figures, or any others beside them."""
+    """Apply blindcal's style to all figures that are drawn in the block."""
     ink, paper = (INK_DARK, PAPER_DARK) if dark else (INK, PAPER)
     series = SERIES_DARK if dark else SERIES
     soft, firm, faint = (f"{ink}{round(255 * strength):02x}" for strength in (SOFT, FIRM, FAINT))
@@ -63,10 +62,10 @@ def figure_style(*, dark: bool = False) -> Iterator[None]:
                 "figure.constrained_layout.w_pad": 0.08,
                 "figure.constrained_layout.h_pad": 0.08,
                 "savefig.facecolor": "auto",
-                "font.family": ["DejaVu Sans"],  # shipped with matplotlib: the same picture on every machine
+                "font.family": ["DejaVu Sans"],  # part of matplotlib: the same picture on every machine
                 "font.size": 10,
                 "text.color": ink,
-                "text.parse_math": False,  # names of models and parts are text, dollar signs and all
+                "text.parse_math": False,  # names of models and parts may contain dollar signs
                 "axes.prop_cycle": cycler(color=series),
                 "axes.facecolor": "none",
                 "axes.edgecolor": soft,
@@ -110,9 +109,9 @@ def figure_style(*, dark: bool = False) -> Iterator[None]:
 
 @contextmanager
 def drawing(ax: Axes | None, width: float = WIDTH, height: float = HEIGHT) -> Iterator[Axes]:
-    """The axes to draw on: those given, as they are, or those of a new figure in our style.
+    """The axes to draw on: ``ax`` as it is, or those of a new figure in our style.
 
-    A new figure belongs to nobody: pyplot does not know it, so drawing a thousand keeps none alive.
+    pyplot does not manage a new figure, so figures do not pile up in memory.
     """
     if ax is not None:
         yield ax
@@ -123,12 +122,12 @@ def drawing(ax: Axes | None, width: float = WIDTH, height: float = HEIGHT) -> It
 
 
 def ink(strength: float = FULL) -> tuple[str, float]:
-    """The colour of text in the current style, at a strength between 0 and 1."""
+    """The colour of text in the current style, with an opacity between 0 and 1."""
     return str(mpl.rcParams["text.color"]), strength
 
 
 def series(which: int) -> str:
-    """The colour of a series in the current style; after the last comes the first again."""
+    """The colour of a series in the current style; the colours repeat."""
     colors = mpl.rcParams["axes.prop_cycle"].by_key()["color"] if _active.get() else SERIES
     return str(colors[which % len(colors)])
 
@@ -142,16 +141,16 @@ def text_width(text: str, size: float) -> float:
 
 
 def svg(figure: Figure, title: str = "") -> str:
-    """A drawing as an SVG element to put into a page.
+    """A figure as an SVG element to embed in a page.
 
-    Text stays text in the page's own font, colours are the variables of :func:`theme_css` (without them ink
-    is the page's text colour), the page's paper shows through, and no two drawings on a page share an id.
-    The same figure gives the same characters. ``title`` is what a screen reader says.
+    Text stays text, in the page's font; colours are the variables of :func:`theme_css` (without them, ink is
+    the page's text colour); the background is transparent; and different figures on a page share no id. The
+    same figure gives the same SVG. ``title`` is read out by screen readers.
     """
     root = ElementTree.fromstring(file_bytes(figure, "svg", transparent=True))
     for parent in list(root.iter()):
         for child in list(parent):
-            # the style sheet would apply to the whole page: its rules go to the element itself
+            # the style sheet would apply to the whole page: its rules go on the root element instead
             if child.tag in (_SVG + "style", _SVG + "metadata"):
                 parent.remove(child)
     own = "b" + hashlib.sha256(ElementTree.tostring(root)).hexdigest()[:8] + "-"
@@ -174,13 +173,13 @@ def root_figure(axes: Axes) -> Figure:
 
 
 def theme_css() -> str:
-    """Values of the colours in :func:`svg`, for light and for dark screens; print is light."""
+    """CSS that sets the colours of :func:`svg` for light and dark screens; print is light."""
     light, dark = _values(INK, PAPER, SERIES), _values(INK_DARK, PAPER_DARK, SERIES_DARK)
     return f":root{{{light}}}\n@media screen and (prefers-color-scheme:dark){{:root{{{dark}}}}}\n"
 
 
 def in_notebook(content: str) -> str:
-    """HTML that follows the theme of JupyterLab, VS Code and Colab, which need not be the screen's."""
+    """HTML that follows the theme of JupyterLab, VS Code and Colab, which may differ from the system's."""
     themes = ("[data-jp-theme-light=false]", ".vscode-dark", "html[theme=dark]")
     dark = ",".join(f"{theme} .blindcal" for theme in themes)
     colours = "".join(f"--bc-{k}:{color};" for k, color in enumerate(SERIES_DARK, 1))
@@ -188,11 +187,11 @@ def in_notebook(content: str) -> str:
 
 
 def file_bytes(figure: Figure, kind: str, *, transparent: bool = False) -> bytes:
-    """A drawing as the bytes of a file, ``png`` or ``svg``: the same drawing, the same bytes."""
+    """A figure as the bytes of a ``png`` or ``svg`` file; the same figure gives the same bytes."""
     metadata: dict[str, str | None] = {"Date": None, "Creator": None} if kind == "svg" else {"Software": None}
     into = io.BytesIO()
     with mpl.rc_context({"svg.fonttype": "none", "svg.hashsalt": "blindcal"}), warnings.catch_warnings():
-        # a name in a script that the font lacks is drawn as boxes, without a warning
+        # characters that the font lacks are drawn as boxes, without a warning
         warnings.filterwarnings("ignore", message=_NO_GLYPH)
         figure.savefig(into, format=kind, metadata=metadata, transparent=transparent, dpi=DOTS)
     return into.getvalue()
@@ -211,7 +210,7 @@ _VARIABLES = {
 
 
 def _for_page(name: str, value: str, own: str) -> tuple[str, str]:
-    """An attribute as a page needs it: ids that are this drawing's own, colours as variables."""
+    """An attribute adapted to a page: ids with the prefix ``own``, colours as variables."""
     if name == "id":
         return name, own + value
     if name == _LINK:

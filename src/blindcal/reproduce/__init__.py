@@ -1,1 +1,1 @@
-"""The published table and figures, for any models and data sets, with our methods beside the paper's."""
+"""The paper's table and figures for any models and data sets, with our methods next to the paper's."""

@@ -1,13 +1,13 @@
-"""The cells of the table: what each method estimates at each budget, computed once and kept.
+"""The cells of the table: what each method estimates at each budget, computed once and cached.
 
 A method of the table is one of `blindcal.methods`, or one whose answers are read by ``latent`` instead of its
-own estimator ("sampling+latent"). One run of a design to its largest budget holds every smaller one: it asks
-the same first queries whatever comes after, so the first K N answers are those of a run with K queries per
-item. Methods with the same design share one run.
+own estimator ("sampling+latent"). One run with the largest budget contains all smaller ones: its first
+queries do not depend on the budget, so its first K N answers are those of a run with K queries per item.
+Methods with the same design share one run.
 
-A cell is kept under a digest of everything it depends on: the source, the method, the budget, the bins, the
-seed and the version of the estimator. That version is what it computes on two small fixed problems:
-a cell is computed again when the code computes something else, and not when a comment moves.
+A cell is cached under a digest of everything it depends on: the source, the method, the budget, the bins, the
+seed and the version of the estimator. That version is a hash of its estimates on two small fixed problems, so
+a cell is computed again if the code computes something else, but not if a comment changes.
 """
 
 from __future__ import annotations
@@ -33,35 +33,35 @@ from blindcal.records import INVALID, AnswerTable, IntArray, Round, Semantics
 from blindcal.reproduce.sources import Source, from_probabilities
 from blindcal.simulation.simulate import generate
 
-_FORMAT = 2  # of a kept cell
+_FORMAT = 2  # format version of a cached cell
 
 
 @dataclass(frozen=True, slots=True)
 class TableMethod:
-    """A method as the table has it: whose design asks (``base``), and which estimator reads the answers."""
+    """A method of the table: ``base`` chooses the queries, ``estimator`` reads the answers."""
 
     base: str
     estimator: str = "own"
 
     @property
     def budgets(self) -> tuple[int, ...]:
-        """The queries per item that the table has a row for."""
+        """The numbers of queries per item that have a row in the table."""
         return METHODS[self.base].budgets
 
     @property
     def fitted(self) -> bool:
-        """Whether its answers are read by a fit."""
+        """Whether a fit reads its answers."""
         return estimator_of(self.base, self.estimator) == "latent"
 
     @property
     def simulable(self) -> bool:
-        """Whether its answers follow from probabilities; what a model says in words does not."""
+        """Whether probabilities determine its answers, unlike a confidence stated in words."""
         return METHODS[self.base].simulable
 
     def semantics(self, asked: Semantics) -> Semantics:
-        """What its answers measure where the tokens are chosen under ``asked`` (METHOD 1).
+        """The semantics that its answers measure if the targets have the semantics ``asked`` (METHOD 1).
 
-        What is stated in words is held against what is asked.
+        A stated confidence is compared with the oracle of ``asked``.
         """
         return "sum" if METHODS[self.base].semantics(asked) == "sum" else asked
 
@@ -76,7 +76,7 @@ TABLE_METHODS: Mapping[str, TableMethod] = {
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """One estimate: the ECE, its signed gaps, and what was asked for it."""
+    """One estimate: the ECE, its signed gaps, and the numbers of queries and of invalid answers."""
 
     ece: float
     gaps: tuple[float, ...]
@@ -95,13 +95,13 @@ class Cell:
 
     @property
     def base(self) -> str:
-        """The method whose design asks."""
+        """The method whose design chooses the queries."""
         return TABLE_METHODS[self.method].base
 
 
 @dataclass(frozen=True)
 class Cache:
-    """Cells on disk: a file each, written whole or not at all, so that folders can be copied together."""
+    """Cells on disk, one file each, written atomically; copying merges two caches."""
 
     folder: Path
 
@@ -111,7 +111,7 @@ class Cache:
         return hashlib.sha256(json.dumps(what, sort_keys=True).encode()).hexdigest()[:40]
 
     def get(self, key: str) -> Measured | None:
-        """What was kept; ``None`` if nothing was, or if it is broken."""
+        """A cached cell; ``None`` if it is missing or broken."""
         try:
             kept = json.loads(self._path(key).read_text())
             return Measured(kept["ece"], tuple(kept["gaps"]), kept["queries"], kept["invalid"])
@@ -119,7 +119,7 @@ class Cache:
             return None
 
     def put(self, key: str, found: Measured) -> None:
-        """Keep a cell."""
+        """Cache a cell."""
         path = self._path(key)
         path.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.NamedTemporaryFile("w", dir=path.parent, suffix=".part", delete=False) as file:
@@ -132,7 +132,7 @@ class Cache:
 
 @lru_cache
 def version(method: str) -> str:
-    """What an estimator computes on two small problems, to six digits: its version."""
+    """The version of an estimator: a hash of what it computes on two small problems, to six digits."""
     chosen = TABLE_METHODS[method]
     if not chosen.simulable:
         return "1"
@@ -145,7 +145,7 @@ def version(method: str) -> str:
 
 
 def measure(source: Source, cells: Sequence[Cell]) -> dict[Cell, Measured]:
-    """Ask a source once, as far as the largest budget needs, and read every cell of that run (`by_run`)."""
+    """Estimate cells that share a run (`by_run`); the source is asked once, with their largest budget."""
     first, most = cells[0], max(cell.queries for cell in cells)
     labels, answers = source.labels, None
     if not METHODS[first.base].simulable:
@@ -158,7 +158,7 @@ def measure(source: Source, cells: Sequence[Cell]) -> dict[Cell, Measured]:
 
 
 def ask(design: Design, source: Source, base: str, seed: int) -> AnswerTable:
-    """Every answer of a run, as a replay of the source would give it over HTTP."""
+    """All answers of a run, as a replay of the source would give them over HTTP."""
     biased = METHODS[base].biased
 
     def answer(asked: Round, first: int) -> IntArray:
@@ -173,7 +173,7 @@ def read(
 ) -> Measured:
     """The estimate of a cell from the first answers of a run, ``cell.queries`` per item.
 
-    ``jitter`` is the endpoint's own noise on the log-odds, as a probe found it.
+    ``jitter`` is the endpoint's noise on the log-odds, as the probe found it.
     """
     method, used = TABLE_METHODS[cell.method], answers.rows(slice(cell.queries * labels.size))
     evidence = Evidence(
@@ -195,7 +195,7 @@ def read(
 class CellSelection:
     """Which cells a table needs.
 
-    ``plain_seeds`` are more seeds for methods that fit nothing: these cost little and scatter most.
+    ``plain_seeds`` are additional seeds for methods without a fit, which are cheap and vary most.
     """
 
     methods: tuple[str, ...] = tuple(TABLE_METHODS)
@@ -210,7 +210,7 @@ class CellSelection:
             raise InputError(f"methods: must be among {', '.join(TABLE_METHODS)}, got {unknown[0]!r}")
 
     def cells(self, *, stated: bool) -> Iterator[Cell]:
-        """Every cell; what is said in words has one, and only where something was ``stated``."""
+        """All cells; ``verbalized`` has one, and only if confidences were ``stated``."""
         for name in self.methods:
             method = TABLE_METHODS[name]
             if not method.simulable:
@@ -224,7 +224,7 @@ class CellSelection:
 
 
 def by_run(cells: Iterable[Cell]) -> list[tuple[Cell, ...]]:
-    """Cells that the same run answers, together: those of one design and one seed."""
+    """Group the cells that share a run: those with the same design and seed."""
     found: dict[tuple[str, int], list[Cell]] = {}
     for cell in cells:
         found.setdefault((cell.base, cell.seed), []).append(cell)
@@ -233,7 +233,7 @@ def by_run(cells: Iterable[Cell]) -> list[tuple[Cell, ...]]:
 
 @dataclass(frozen=True, slots=True)
 class _Task:
-    """Cells that one run answers, and where each is kept; ``place`` is whose they are."""
+    """Cells that share a run, with their cache keys; ``place`` is the index of their source."""
 
     place: int
     source: Source
@@ -250,10 +250,10 @@ def compute(
     jobs: int = 1,
     progress: Callable[[int, int], object] | None = None,
 ) -> list[Found]:
-    """The cells of each source in turn: those kept are read, the others computed and kept.
+    """The cells of each source, from the cache if they are there; the others are computed and cached.
 
-    ``jobs`` processes share the work; ``progress`` is told how many cells are there, of how many. It can be
-    stopped at any moment, and the same call goes on.
+    ``jobs`` processes share the work; ``progress`` gets the number of finished cells and of all cells. It can
+    be interrupted at any time, and the same call continues.
     """
     found: list[Found] = [{} for _ in work]
     tasks = []
@@ -281,7 +281,7 @@ def _worked(tasks: Sequence[_Task], cache: Cache, jobs: int) -> Iterator[tuple[_
         for task in tasks:
             yield task, _work(task, cache)
         return
-    # A fresh interpreter each: forked ones would keep each other's pipes open and outlive us.
+    # Not forked: forked workers would keep each other's pipes open and outlive this process.
     context = multiprocessing.get_context("spawn")
     pool = ProcessPoolExecutor(min(jobs, len(tasks)), context, _follow_parent)
     try:
@@ -300,7 +300,7 @@ def _work(task: _Task, cache: Cache) -> Found:
 
 
 def _follow_parent() -> None:
-    """End this worker when its parent ends, however that comes about; Ctrl-C is for the parent alone."""
+    """End this worker when its parent ends for any reason; Ctrl-C is left to the parent."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     parent = multiprocessing.parent_process()
     assert parent is not None

@@ -1,7 +1,7 @@
-"""Cells from an endpoint: each method is one audit to its largest budget, in a run folder of its own.
+"""Cells from an endpoint: each method is one audit with its largest budget, in its own run folder.
 
-The folder is what is kept: a finished run is read back without asking or waiting for anybody, an interrupted
-one is taken up again, and nothing is paid for twice. Smaller budgets are the beginning of the same run.
+The folders are the cache: a finished run is read without any request, an interrupted one is continued, and
+nothing is paid for twice. Smaller budgets are the first answers of the same run.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from blindcal.results.run import Run, open_run
 from blindcal.settings import Settings
 from blindcal.text import printable
 
-_RESAMPLES = 20  # the table needs no intervals: as few refits as an audit takes
+_RESAMPLES = 20  # the table needs no intervals: as few refits as an audit allows
 
 
 @dataclass(frozen=True, slots=True)
 class EndpointRun:
-    """One audit: the method, how far it goes, and with which seed."""
+    """One audit: its method, queries per item and seed, and the cells that it covers."""
 
     method: str
     queries: int
@@ -39,12 +39,12 @@ class EndpointRun:
 
     @property
     def name(self) -> str:
-        """Of its folder."""
+        """The name of its folder."""
         return f"{self.method}-{self.queries}-seed{self.seed}"
 
 
 def runs(wanted: CellSelection) -> list[EndpointRun]:
-    """The audits that hold every wanted cell, seed by seed."""
+    """The audits that cover all wanted cells, ordered by seed."""
     cells = (cell for cell in wanted.cells(stated=True) if cell.queries in wanted.budgets)
     found = [
         EndpointRun(run[0].base, max(cell.queries for cell in run), run[0].seed, run) for run in by_run(cells)
@@ -53,7 +53,7 @@ def runs(wanted: CellSelection) -> list[EndpointRun]:
 
 
 def planned(wanted: CellSelection, n: int) -> int:
-    """How many queries all that takes, without the probes."""
+    """The number of queries of all these audits, without the probes."""
     return sum(count_queries(run.method, n, run.queries, wanted.bins) for run in runs(wanted))
 
 
@@ -69,15 +69,15 @@ def measure(
     progress: Callable[[Progress], None] | None = None,
     stage: Callable[[str], None] | None = None,
 ) -> tuple[Column, list[EndpointError]]:
-    """The column of a model behind an endpoint, and the errors of what could not be measured.
+    """The column of a model behind an endpoint, and the errors of methods that could not be measured.
 
-    ``settings`` say who is asked and how; method, budget and seed are filled in. ``oracle`` are the
-    model's known probabilities on the same items, if there are any.
+    ``settings`` describe the endpoint and the prompt; method, budget and seed are replaced. ``oracle`` has
+    the model's known probabilities on the same items, if there are any.
 
     Raises
     ------
     UnfitError
-        If not a single method can be used.
+        If no method can be used.
     """
     found: Found = {}
     failures: list[EndpointError] = []
@@ -97,7 +97,7 @@ def measure(
             try:
                 done = _finished(items, chosen, opened, folder / one.name, limits, progress, stage)
             except EndpointError as error:
-                # A wrong key or address is everybody's; free text may be refused where one word is not.
+                # A wrong key or address fails all methods; free text may be refused where one word is not.
                 if not isinstance(error, UnfitError) and METHODS[one.method].simulable:
                     raise
                 failures.append(error.prefixed(f"{model} {data}, {one.method}: "))
@@ -118,12 +118,12 @@ def _finished(
     progress: Callable[[Progress], None] | None,
     stage: Callable[[str], None] | None,
 ) -> Run:
-    """A whole run: read back if it is there, else asked for."""
+    """A finished run: read from its folder if it is there, else audited now."""
     if (folder / RESULT_FILE).exists():
         try:
             done = open_run(folder)
         except (StoreError, InputError):
-            done = None  # it went on after its result was written, or an older version wrote it
+            done = None  # continued after its result was written, or written by an older version
         wanted = settings.resolved(len(opened), opened.words).fixed(opened)
         if done is not None and done.result.complete and done.settings == wanted:
             return done
@@ -136,7 +136,7 @@ def _finished(
 
 
 def _read(done: Run, run: EndpointRun) -> Found:
-    """The cells of a run; those without a single valid answer are left out."""
+    """The cells of a run; those without any valid answer are left out."""
     if METHODS[run.method].simulable:
         bins = run.cells[0].bins
         design = make_design(run.method, done.labels, queries=run.queries, bins=bins, seed=run.seed)
@@ -149,7 +149,7 @@ def _read(done: Run, run: EndpointRun) -> Found:
 
 
 def _stated(done: Run) -> Measured:
-    """What was stated in words: the run's own result, as no smaller budget is in it."""
+    """The estimate of a verbalized run: its own result, as there is no smaller budget."""
     found = done.result
     gaps = tuple(float(one.gap) for one in found.bins)
     return Measured(float(found.ece), gaps, len(done.answered), found.counts.invalid)

@@ -1,4 +1,4 @@
-"""What is written of a reproduced table: its formats, its figures, and one page with all of it."""
+"""Write a reproduced table: its formats, its figures, and one page with everything."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ from blindcal.text import file_name, printable
 PAGE, FIGURES = "index.html", "figures"
 
 _WIDE, _TALL = 6.4, 4.2  # inches
-_LEAST = 1e-5  # an error of nothing, on a logarithmic axis
+_LEAST = 1e-5  # where the logarithmic axis shows an error of zero
 _MARKERS = "osD^vPX"
 _ABOVE_LEGEND = 24  # points
 
 
 def write(comparison: MethodTable, out: Path, notes: Sequence[str] = ()) -> Path:
-    """Write everything about a comparison into a folder, and return its page: same numbers, same bytes."""
+    """Write a comparison into a folder and return its page; the same numbers give the same bytes."""
     out.mkdir(parents=True, exist_ok=True)
     texts = {
         "table.md": table.markdown(comparison),
@@ -53,7 +53,7 @@ def write(comparison: MethodTable, out: Path, notes: Sequence[str] = ()) -> Path
 def _page(
     comparison: MethodTable, drawings: Sequence[Drawing], notes: Sequence[str], files: Sequence[str]
 ) -> str:
-    """One page with the tables and the figures that needs no other file."""
+    """One self-contained page with the tables and the figures."""
     templates = environment()
     templates.filters["shown"] = lambda text: printable(str(text), 400)
     return templates.get_template("reproduced.html").render(
@@ -85,7 +85,7 @@ def draw(comparison: MethodTable) -> list[Drawing]:
 
 @dataclass(frozen=True, slots=True)
 class CostPoint:
-    """What a row of the table costs, and how far it is from the oracle."""
+    """The cost of a row of the table, and its mean error against the oracle."""
 
     row: Row
     queries: float
@@ -138,7 +138,7 @@ def plot_pareto(comparison: MethodTable, ax: Axes | None = None) -> Axes:
 
 
 def plot_column(column: Column) -> Figure:
-    """The Blind Calibration Curves of a model on a data set beside the white-box reliability diagram."""
+    """The Blind Calibration Curves of a model on a data set, next to the white-box reliability diagram."""
     with figure_style():
         figure = Figure(figsize=(2 * _WIDE * 0.8, 4.2), layout="constrained")
         left, right = figure.subplots(1, 2, width_ratios=(1.35, 1))
@@ -150,7 +150,7 @@ def plot_column(column: Column) -> Figure:
 
 
 def gap_bins(column: Column, rows: Sequence[Row]) -> dict[str, tuple[Bin, ...]]:
-    """The gaps of the oracle and of some rows: means over the seeds, and the deviation if there are two."""
+    """Gaps of the oracle and of the given rows: mean over the seeds, ± standard deviation if several."""
     found: dict[str, tuple[Bin, ...]] = {}
     if column.oracle is not None:
         found["oracle"] = column.oracle.bins
@@ -166,6 +166,6 @@ def gap_bins(column: Column, rows: Sequence[Row]) -> dict[str, tuple[Bin, ...]]:
 
 
 def _cheapest(column: Column) -> list[Row]:
-    """The published method and ours at one query per item; where these are missing, what is cheapest."""
+    """The published method and ours at one query per item; if both are missing, the cheapest row."""
     usual = [row for row in (Row("blind", 1), Row("latent", 1)) if row in column.entries]
     return usual or sorted(column.entries, key=lambda row: row.queries)[:1]

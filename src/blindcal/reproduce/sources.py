@@ -1,9 +1,9 @@
-"""What is audited over and over: a model's recorded answers to a data set, from a score or logit file.
+"""Sources of the table: a model's recorded probabilities on a data set, from a score or logit file.
 
-A file is named ``MODEL__DATASET.csv`` (``.csv.gz``, ``__logits`` and the like may follow; a model's own name
-may hold two underscores, a set's may not). A score file has
-the columns id, label, p; a logit file has a column per spelling, ``text|token id``, beside lse and argmax.
-What a model said of its own confidence may lie beside it: ``MODEL__DATASET__verbalized.csv``, id,label,text.
+A file is named ``MODEL__DATASET.csv`` or, for example, ``MODEL__DATASET__logits.csv.gz``. The model's name
+may contain two underscores, the data set's may not. A score file has the columns id, label and p; a logit
+file has lse, argmax and a column ``text|token id`` per spelling. Stated confidences are read from
+``MODEL__DATASET__verbalized.csv`` in the same folder, if it exists, with the columns id, label and text.
 """
 
 from __future__ import annotations
@@ -49,14 +49,14 @@ _VERBALIZED = "__verbalized"
 
 @dataclass(frozen=True)
 class RecordedConfidence:
-    """The confidence that a model put into words; NaN where none could be read."""
+    """The confidences that a model stated in words; NaN if none could be read."""
 
     labels: IntArray
     p: FloatArray
 
     @property
     def answers(self) -> AnswerTable:
-        """The same as answers, one per item; those that state no confidence are invalid."""
+        """The answers, one per item; those that state no confidence are invalid."""
         side = np.where(self.p >= 0.5, POSITIVE, NEGATIVE)
         answers = np.where(np.isfinite(self.p), side, INVALID).astype(np.int64)
         nothing = np.zeros(self.p.size)
@@ -65,10 +65,10 @@ class RecordedConfidence:
 
 @dataclass(frozen=True, repr=False)
 class Source:
-    """One model on one data set, with everything that was recorded of it.
+    """One model on one data set, with everything that was recorded.
 
     ``targets`` are the tokens that are asked about: one per side under pair semantics, else all spellings.
-    ``p`` is the probability itself where the file holds that and no logits.
+    ``p`` is the probability, if the file has that instead of logits.
     """
 
     model: str
@@ -94,9 +94,9 @@ class Source:
 
     @cached_property
     def digest(self) -> str:
-        """Of everything that an answer or an estimate depends on."""
+        """A digest of everything that an answer or an estimate depends on."""
         found = hashlib.sha256(repr((self.recording.tokens, self.targets)).encode())
-        # What a file holds goes in as it is; what was computed from it may differ in its last bit elsewhere.
+        # Values from the file are hashed exactly; the last bits of computed ones may differ between machines.
         held = self.recording.logits if self.p is None else self.p
         for column in (self.labels, held, self.recording.others_first, self.recording.rest.round(6)):
             found.update(np.ascontiguousarray(column).tobytes())
@@ -105,14 +105,14 @@ class Source:
         return found.hexdigest()[:32]
 
     def probabilities(self, semantics: Semantics) -> FloatArray:
-        """The hidden probability of the positive side (METHOD 1)."""
+        """The hidden probability of the positive answer (METHOD 1)."""
         if self.p is not None:
             return self.p
         every = self.targets if semantics == "pair" else self.spelled(semantics).targets
         return answer_probabilities(self.recording.tokens, self.recording.logits, every)
 
     def spelled(self, semantics: Semantics) -> Source:
-        """The same with every recorded spelling of its two words as a target."""
+        """The same source with every recorded spelling of its two words as a target."""
         return replace(self, targets=every_spelling(self.recording.tokens, self.targets, semantics))
 
 
@@ -140,7 +140,7 @@ def find(paths: list[Path]) -> list[Path]:
 
 
 def read(path: Path, *, positive: str | None = None, negative: str | None = None) -> Source:
-    """Read a file; the answer words are those of the file if none are named."""
+    """Read a file; by default, the answer words are those of the file."""
     words = (positive, negative) if positive and negative else None
     source = _read(path, words)
     own = source.targets.positive[0].text.strip(), source.targets.negative[0].text.strip()
@@ -165,9 +165,9 @@ def _read(path: Path, words: tuple[str, str] | None) -> Source:
 
 
 def names(path: Path) -> tuple[str, str]:
-    """The model and the data set that a file is named for.
+    """The model and the data set in the name of a file.
 
-    The last two underscores divide them: models are often called ORGANISATION__MODEL.
+    The last double underscore separates them: models are often called ORGANISATION__MODEL.
     """
     model, _, data = stem(path).removesuffix("__logits").rpartition("__")
     return (model, data) if model else (data, "items")
@@ -184,7 +184,7 @@ def _header(path: Path) -> list[str]:
 
 
 def _scored(path: Path, header: list[str]) -> Recording:
-    """What `blindcal score` wrote: logprobs of every spelling, the pair first, and the mass they hold."""
+    """Read a file of `blindcal score`: the logprob of every spelling, the pair first, and their mass."""
     names = [name for name in header if "|" in name]
     columns = _columns(path, ["id", "mass", *names])
     try:
@@ -193,7 +193,7 @@ def _scored(path: Path, header: list[str]) -> Recording:
     except ValueError as error:
         raise InputError(f"{path}: not what 'blindcal score' writes ({error})") from None
     rest = np.log(np.maximum(1 - values[0], 1e-12))
-    unseen = np.zeros(rest.size, np.int64)  # whether another token comes first is not recorded
+    unseen = np.zeros(rest.size, np.int64)  # whether another token is likelier is not recorded
     ids = tuple(map(str, columns[0]))
     return Recording(stem(path), ids, tuple(tokens), values[1:].T.copy(), rest, unseen)
 
@@ -215,7 +215,7 @@ def _labels(path: Path) -> IntArray:
 
 
 def _read_stated(path: Path, words: tuple[tuple[str, str], ...]) -> RecordedConfidence | None:
-    """What was said in words, if it lies beside the file; each pair of ``words`` may have been used."""
+    """Read the stated confidences, if there is a file of them; ``words`` are the possible answer words."""
     model, data = names(path)
     possible = (path.with_name(f"{model}__{data}{_VERBALIZED}{end}") for end in (".csv.gz", ".csv"))
     beside = next((one for one in possible if one.exists() and one != path), None)

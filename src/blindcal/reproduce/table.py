@@ -1,7 +1,7 @@
-"""The published table, with our methods in it: what each estimates, and how far it is from the oracle.
+"""The paper's table, with our methods: what each method estimates, and its error against the oracle.
 
-A column is a model on a data set, a row a method at a budget. The same comparison is written as Markdown, as
-LaTeX (booktabs), and as CSV: one line per cell, and one line per estimate.
+A column is a model on a data set, a row a method at a budget. The table can be written as Markdown, as LaTeX
+(booktabs), and as CSV with one line per cell or one line per estimate.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ class Row:
 
     @property
     def name(self) -> str:
-        """As the table calls it."""
+        """Its name in the table."""
         return f"{self.method}, K={self.queries}"
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """What a method said of a column, once per seed, and the oracle it is held against, if one is known."""
+    """The estimates of a method for a column, one per seed, and the oracle to compare with, if known."""
 
     estimates: tuple[float, ...]
     oracle: float | None
@@ -54,7 +54,7 @@ class Entry:
 
     @property
     def sd(self) -> float | None:
-        """Standard deviation over the seeds; one seed has none."""
+        """Standard deviation over the seeds; ``None`` for one seed."""
         return float(np.std(self.estimates, ddof=1)) if len(self.estimates) > 1 else None
 
     @property
@@ -75,13 +75,13 @@ class Entry:
 
 
 def oracle_of(source: Source, bins: int, semantics: Semantics) -> Findings:
-    """What the hidden probabilities of a source say: the oracle (METHOD 1) and its reliability diagram."""
+    """The oracle (METHOD 1) of a source, and its reliability diagram."""
     return findings_at_face_value(source.labels, source.probabilities(semantics), bins)
 
 
 @dataclass(frozen=True, repr=False)
 class Column:
-    """A model on a data set: what is known of it, and everything that was estimated."""
+    """A model on a data set: its known oracles, and all estimates."""
 
     model: str
     data: str
@@ -100,7 +100,7 @@ class Column:
 
     @property
     def oracle(self) -> Findings | None:
-        """Of what is asked; ``None`` if the probabilities are not known."""
+        """The oracle of the column's semantics; ``None`` if the probabilities are not known."""
         return self.oracles.get(self.semantics)
 
     def left_out(self, method: str) -> float | None:
@@ -111,7 +111,7 @@ class Column:
 
     @cached_property
     def entries(self) -> dict[Row, Entry]:
-        """Every row that has a value here; what is undefined, such as a bin of no item, has none."""
+        """Every row with a value; undefined estimates, such as from an empty bin, are left out."""
         rows: dict[Row, list[Measured]] = {}
         for cell in sorted(self.found, key=lambda cell: cell.seed):
             if np.isfinite(self.found[cell].ece):
@@ -133,7 +133,7 @@ class Column:
 
 
 def oracles_of(source: Source, asked: Semantics, found: Found, bins: int) -> dict[Semantics, Findings]:
-    """The oracles of what is asked, and of whatever else the methods found."""
+    """The oracles of the semantics ``asked``, and of those that the methods in ``found`` measure."""
     wanted: set[Semantics] = {asked} | {TABLE_METHODS[cell.method].semantics(asked) for cell in found}
     return {semantics: oracle_of(source, bins, semantics) for semantics in wanted}
 
@@ -163,7 +163,7 @@ class MethodTable:
         return tuple(sorted(there, key=lambda row: (order.index(row.method), row.queries)))
 
     def mean_error(self, row: Row) -> float | None:
-        """Mean absolute error of a row over the columns, if each of them has one."""
+        """Mean absolute error of a row over the columns; ``None`` if it is unknown in any of them."""
         errors = [column.entries[row].error if row in column.entries else None for column in self.columns]
         there = [error for error in errors if error is not None]
         return float(np.mean(there)) if there and len(there) == len(errors) else None
@@ -193,7 +193,7 @@ def errors_table(comparison: MethodTable) -> list[list[str]]:
 
 
 def left_out_table(comparison: MethodTable) -> list[list[str]]:
-    """The share of answers that could not be used: a line per method with any, at its largest budget."""
+    """The share of unusable answers: a line per method that has any, at its largest budget."""
     lines = [["", *(column.name for column in comparison.columns)]]
     for method in TABLE_METHODS:
         shares = [column.left_out(method) for column in comparison.columns]
@@ -210,14 +210,14 @@ def _spread(value: float | None, sd: float | None = None) -> str:
 
 @dataclass(frozen=True, slots=True)
 class TitledTable:
-    """Lines of cells, the first of them the head, and what they are."""
+    """A title, and lines of cells; the first line is the header."""
 
     title: str
     lines: list[list[str]]
 
 
 def tables(comparison: MethodTable) -> list[TitledTable]:
-    """Estimates, errors if an oracle is known, and the share of answers not used if there are any."""
+    """Estimates, errors if an oracle is known, and the share of unusable answers if there are any."""
     count = len(comparison.seeds)
     repeats = f"mean ± standard deviation over {count} seeds" if count > 1 else f"seed {comparison.seeds[0]}"
     over = f"{comparison.bins} bins, {repeats}"
@@ -237,7 +237,7 @@ _LEFT_OUT = (
 
 
 def markdown(comparison: MethodTable) -> str:
-    """The tables, each after what it is."""
+    """The tables as Markdown, each below its title."""
     return "\n".join(f"{one.title}\n\n{_markdown(one.lines)}\n" for one in tables(comparison))
 
 
@@ -249,7 +249,7 @@ def _markdown(lines: Sequence[Sequence[str]]) -> str:
 
 
 def latex(comparison: MethodTable) -> str:
-    """The tables for a paper; they need the package booktabs."""
+    """The tables as LaTeX; they need the package booktabs."""
     return "% \\usepackage{booktabs}\n" + "\n".join(map(_latex, tables(comparison)))
 
 
@@ -290,7 +290,7 @@ def cells_csv(comparison: MethodTable) -> str:
 
 
 def cells_json(comparison: MethodTable) -> str:
-    """One line per cell of the table, a JSON object each."""
+    """One JSON object per cell of the table, each on its own line."""
     lines = (dict(zip(_CELL, line, strict=True)) for line in _cell_lines(comparison))
     return "".join(json.dumps(line) + "\n" for line in lines)
 

@@ -1,1 +1,1 @@
-"""What audits found: figures and their record, and runs read back, compared, merged, gated and deployed."""
+"""Finished runs: read, compared, checked, merged and deployed."""

@@ -1,8 +1,9 @@
-"""Counts from where answers lie: Parquet files, a folder of them, Ray Data, or a finished run.
+"""Counts of answers in a Parquet file, a folder of them, a Ray dataset or a finished run.
 
-A table of answers has the columns ``label``, ``shift`` and ``answer`` (1, 0, or -1 or null for an invalid
-one), and may have ``temperature`` (0 without it), ``item`` (which rows belong to one item; without it each
-row is an item of its own) and ``count`` (how many items a row stands for, as a ``GROUP BY`` gives it).
+A table of answers has the columns ``label``, ``shift`` and ``answer`` (1 or 0; -1 or null if invalid).
+Optional columns are ``temperature`` (default 0), ``item`` (rows with the same value belong to one item; by
+default each row is its own item) and ``count`` (the number of items that a row stands for, as from
+``GROUP BY``).
 """
 
 from __future__ import annotations
@@ -22,11 +23,11 @@ if TYPE_CHECKING:
     from ray.data import Dataset
 
 NEEDED, OPTIONAL = ("label", "shift", "answer"), ("temperature", "item", "count")
-_BATCH = 1_000_000  # rows of a file that are counted at a time
+_BATCH = 1_000_000  # rows of a file to count at a time
 
 
 def of_columns(columns: Mapping[str, Any]) -> Counts:
-    """Count the rows of a table, given by column name."""
+    """Count the answers of a table, given as columns by name."""
     missing = [name for name in NEEDED if name not in columns]
     if missing:
         has = ", ".join(printable(str(name), 30) for name in columns) or "none"
@@ -48,7 +49,10 @@ def of_run(run: Run) -> Counts:
 
 
 def read_counts(path: str | Path) -> Counts:
-    """Count the answers in a Parquet file, or in all those of a folder; one file holds all of an item."""
+    """Count the answers in a Parquet file, or in all Parquet files of a folder.
+
+    All rows of an item must be in the same file.
+    """
     path = Path(path)
     files = sorted(path.glob("*.parquet")) if path.is_dir() else [path]
     if not files:
@@ -71,9 +75,9 @@ def write_counts(counts: Counts, path: str | Path) -> None:
 
 
 def count_on_ray(answers: Dataset) -> Counts:
-    """Count a Ray dataset of answers where they lie; only the counts travel.
+    """Count a Ray dataset of answers on its workers; only the counts are sent back.
 
-    Rows of one item may lie anywhere: where there is a column ``item``, they are brought together first.
+    The rows of an item may be in different blocks: with a column ``item``, they are brought together first.
     """
     names = answers.columns() or []
     wanted = [name for name in (*NEEDED, *OPTIONAL) if name in names]
@@ -99,7 +103,7 @@ def _with_shard(batch: dict[str, Any]) -> dict[str, Any]:
 
 
 def _count_block(batch: dict[str, Any]) -> dict[str, Any]:
-    """One row that holds the counts of a block, each array as its bytes."""
+    """One row with the counts of a block, each array as bytes."""
     counts = of_columns(batch)
     return {name: [getattr(counts, name).tobytes()] for name in _FIELDS}
 

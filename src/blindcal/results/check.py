@@ -1,7 +1,7 @@
-"""Whether an audit holds the limits that were set for it, and how sure that is: what a gate in CI asks.
+"""Check an audit against limits, at a given confidence, as a gate in CI does.
 
-A figure within its limit is not enough: of models that are just beyond it, half would pass. The figure's
-bound must be within it, the end of an interval that the truth is past with probability 1 - confidence.
+An estimate within its limit is not enough: of models that are just beyond the limit, half would pass. The
+bound must be within it too: the end of an interval beyond which the truth is with probability 1 - confidence.
 """
 
 from __future__ import annotations
@@ -26,19 +26,19 @@ UNFINISHED = "the audit was stopped early: finish it, or let a partial one count
 
 @dataclass(frozen=True, slots=True)
 class Limit:
-    """What a quantity may be: at most ``value``, or at least where more is better."""
+    """A limit on a quantity: at most ``value``, or at least ``value`` if higher is better."""
 
     quantity: LimitedQuantity
     value: float
 
     @property
     def at_most(self) -> bool:
-        """Whether the limit is an upper one."""
+        """Whether it is an upper limit."""
         return self.quantity in (*LOWER_IS_BETTER, "invalid")
 
     @property
     def words(self) -> str:
-        """Such as "ECE at most 0.1"."""
+        """The limit in words, such as "ECE at most 0.1"."""
         name = NAMES.get(self.quantity, "share of invalid answers")
         return f"{name} at {'most' if self.at_most else 'least'} {self.value:g}"
 
@@ -49,11 +49,11 @@ class Limit:
 
 @dataclass(frozen=True, slots=True)
 class LimitVerdict:
-    """One limit and what became of it.
+    """The outcome of one limit.
 
-    ``bound`` is what the quantity is within, with the confidence that was asked for; ``None`` if the estimate
-    alone was to decide. ``undecided`` is an estimate that holds while its bound does not, or one that means
-    nothing.
+    ``bound`` bounds the quantity with the requested confidence; it is ``None`` if it was not used or does not
+    exist. The outcome is ``undecided`` if the estimate is within the limit but the bound is not, or if the
+    audit cannot support a verdict.
     """
 
     limit: Limit
@@ -65,7 +65,7 @@ class LimitVerdict:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class CheckResult:
-    """A run and the verdicts on it."""
+    """A run and the verdict on each limit."""
 
     path: str
     result: AuditResult
@@ -78,7 +78,7 @@ class CheckResult:
 
     @property
     def outcome(self) -> CheckOutcome:
-        """The worst of the verdicts."""
+        """The worst outcome of all limits."""
         found = {one.outcome for one in self.verdicts}
         return "failed" if "failed" in found else "undecided" if "undecided" in found else "passed"
 
@@ -95,7 +95,7 @@ def check(
     resamples: int = 1000,
     partial: bool = False,
 ) -> CheckResult:
-    """Hold a finished audit to limits.
+    """Check a finished audit against limits.
 
     Parameters
     ----------
@@ -104,11 +104,11 @@ def check(
     max_ece, max_brier, min_accuracy, min_auroc, max_invalid : float, optional
         The limits; at least one. ``max_invalid`` is the largest share of invalid answers.
     confidence : float or None
-        How sure it must be that a limit holds; ``None``: the estimate alone decides.
+        Confidence with which a limit must hold; with ``None``, the estimate alone decides.
     resamples : int
-        Refits behind the bounds.
+        Number of refits for the bounds.
     partial : bool
-        Let an audit pass that was stopped early; otherwise it is undecided at best.
+        Whether an audit that was stopped early can pass; otherwise it is undecided at best.
     """
     given: dict[LimitedQuantity, float | None] = {
         "ece": max_ece,
@@ -136,7 +136,7 @@ def check(
 
 
 def percent(confidence: float) -> str:
-    """A confidence as people say it: 95%, 99.9%."""
+    """A confidence as a percentage: 95%, 99.9%."""
     return f"{100 * confidence:.4g}%"
 
 
@@ -147,7 +147,7 @@ def _bounds(
     confidence: float,
     resamples: int,
 ) -> dict[LimitedQuantity, Estimate]:
-    """Intervals whose ends are each passed with probability 1 - confidence."""
+    """Intervals; the truth is beyond each of their ends with probability 1 - confidence."""
     level = 2 * confidence - 1
     stored: dict[LimitedQuantity, Estimate] = {name: getattr(result, name) for name in quantities}
     if result.estimator != "latent" or all(one.low is None for one in stored.values()):
@@ -155,7 +155,7 @@ def _bounds(
     try:
         fit = open_run(path).fit(level=level, resamples=resamples)
     except StoreError:
-        # A result without its run: its own interval will do if it is at least as wide as what is asked for.
+        # A result without its run: its own interval is used if its level is high enough.
         return stored if result.level >= level - 1e-12 else {}
     found: dict[LimitedQuantity, Estimate] = {}
     for name in quantities:

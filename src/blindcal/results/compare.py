@@ -1,4 +1,4 @@
-"""Two finished runs side by side: which items they share, and how their figures differ."""
+"""Compare two finished runs: the items they share, and how their estimates differ."""
 
 from __future__ import annotations
 
@@ -27,16 +27,16 @@ OTHER_SEMANTICS = (
     "The runs measured different things: one spelling of each answer (pair), the likeliest one (max) or all "
     "together (sum). Part of a difference may be that."
 )
-#: Of the other figures more is better.
+#: For the other quantities, higher is better.
 LOWER_IS_BETTER = ("ece", "brier", "log_loss")
 
 
 @dataclass(frozen=True, slots=True, repr=False)
 class RunComparison:
-    """What two runs have in common, and their differences: the second's figures minus the first's.
+    """What two runs have in common, and their differences: the second's estimates minus the first's.
 
-    ``common`` items are in both runs, ``reworded`` of them asked in other words. ``paired`` says whether the
-    intervals rest on that; runs without a common item are independent.
+    ``common`` items are in both runs; ``reworded`` of them have different prompts. ``paired`` says whether
+    the intervals use the common items; runs without any are independent.
     """
 
     first: str
@@ -56,7 +56,7 @@ class RunComparison:
 
     @property
     def paired(self) -> bool:
-        """Whether items in common were drawn together."""
+        """Whether common items were resampled together."""
         return self.common > 0
 
 
@@ -68,11 +68,11 @@ def compare(
     level: float = 0.95,
     resamples: int = 1000,
 ) -> RunComparison:
-    """Compare two runs, given as such or by their folders, paired where they asked about the same items.
+    """Compare two runs, or the runs in two folders, paired on the items that both asked.
 
-    An item is the same if its id and its prompt are. Items with one id and other prompts are the same too,
-    asked in other words, if every such item has the same label in both runs; otherwise the ids mean
-    nothing across the runs, and these items are taken for different ones.
+    Items with the same id and prompt are the same. Items with the same id but different prompts count as the
+    same item, reworded, if each of them has the same label in both runs; otherwise the ids of the two runs
+    are unrelated, and all these items count as different.
     """
     first, second = opened(first), opened(second)
     if bins is None:
@@ -104,24 +104,24 @@ def compare(
 
 
 def verdict(one: Difference) -> str:
-    """What a difference's interval shows."""
+    """What the interval of a difference shows."""
     if 0 in one.difference:
         return "no difference shown"
     return "higher in B" if float(one.difference) > 0 else "lower in B"
 
 
 def better(one: Difference) -> str | None:
-    """Which run a shown difference speaks for, ``A`` or ``B``; ``None`` where none is shown."""
+    """The run that a significant difference favours, ``A`` or ``B``; ``None`` if it is not significant."""
     if 0 in one.difference:
         return None
     return "B" if (float(one.difference) < 0) == (one.quantity in LOWER_IS_BETTER) else "A"
 
 
 def headline(found: RunComparison) -> tuple[str, ...]:
-    """What the comparison shows, in plain sentences, and no more than it shows.
+    """What the comparison shows, in plain sentences.
 
-    First the calibration error, then the other quantities. A single one that differs may be chance, and the
-    last sentence says so.
+    First the calibration error, then the other quantities. If a single quantity other than the ECE differs,
+    the last sentence says that this may be chance.
     """
     ece = next(one for one in found.differences if one.quantity == "ece")
     others = [one for one in found.differences if one.quantity != "ece"]
@@ -165,7 +165,7 @@ def headline(found: RunComparison) -> tuple[str, ...]:
 
 
 def differing(first: Run, second: Run) -> tuple[tuple[str, str, str], ...]:
-    """The settings that differ, by name, in the first run and in the second."""
+    """The settings that differ: name, value in the first run, value in the second."""
     sides = [_settings(run) for run in (first, second)]
     names = dict.fromkeys([*sides[0], *sides[1]])
     return tuple(
@@ -176,7 +176,7 @@ def differing(first: Run, second: Run) -> tuple[tuple[str, str, str], ...]:
 
 
 def _settings(run: Run) -> dict[str, Any]:
-    """What shaped a run, and what of that only its result knows."""
+    """The settings of a run, including those that only its result records."""
     kept = {name: value for name, value in run.settings.items() if name != "items_digest"}
     result = run.result
     known = {"items": result.counts.items, "estimator": result.estimator, "bins": len(result.bins)}
@@ -184,7 +184,7 @@ def _settings(run: Run) -> dict[str, Any]:
 
 
 def pairing(found: RunComparison) -> str:
-    """Which items the comparison rests on, in a sentence."""
+    """Which items the comparison uses, in words."""
     rest = found.only_first + found.only_second
     if not found.paired:
         return (
@@ -198,7 +198,7 @@ def pairing(found: RunComparison) -> str:
 
 
 def _matched(first: Run, second: Run, asked: list[IntArray]) -> tuple[dict[int, int], int]:
-    """Items of the second run and the same ones of the first, and how many of them were reworded."""
+    """Map items of the second run to the same items of the first; also the number of reworded ones."""
     of_first = {first.ids[k]: k for k in asked[0].tolist()}
     pairs = {k: of_first[second.ids[k]] for k in asked[1].tolist() if second.ids[k] in of_first}
     same = {k: j for k, j in pairs.items() if second.digests[k] == first.digests[j]}
@@ -211,7 +211,7 @@ def _matched(first: Run, second: Run, asked: list[IntArray]) -> tuple[dict[int, 
 def _units(
     first: Run, second: Run, asked: list[IntArray], matched: dict[int, int]
 ) -> tuple[IntArray, IntArray]:
-    """The number of the unit that each item asked belongs to: its group where it has one, else itself."""
+    """The number of each asked item's resampling unit: its group if it has one, else the item itself."""
     numbers: dict[object, int] = {}
 
     def number(run: Run, item: int, itself: tuple[int, int]) -> int:

@@ -1,7 +1,7 @@
-"""From a chosen threshold to the request that takes the decision: one query, no probabilities needed.
+"""The request that decides by a chosen threshold: one query, no probabilities needed.
 
 The deployed model answers under the same conditions as in the audit: the same tokens, the same common bias C,
-temperature 0 and one token. Only the shift differs: it is the threshold's own.
+temperature 0 and one token. Only the shift differs: it is that of the threshold.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from blindcal.results.run import Run
 
 QUESTION = "YOUR QUESTION, WORDED AS IN THE AUDIT"
 FILL_IN = "Put your question into the message: replace the fields in braces, as the audit did."
-_DIGITS = 4  # of a bias: far finer than the cells of the fit, and short enough to read
+_DIGITS = 4  # decimals of a bias: far finer than the cells of the fit, and short enough to read
 
 
 @dataclass(frozen=True, slots=True)
 class Deployment:
-    """The request that decides: where it goes, its body, and the words that mean positive."""
+    """The request that decides by a threshold: its URL, its body and the positive answers."""
 
     url: str
     logit_bias: dict[str, float]
@@ -33,7 +33,7 @@ class Deployment:
     key_header: str
 
     def curl(self) -> str:
-        """A shell command."""
+        """The request as a shell command."""
         return (
             f"# {FILL_IN}\n"
             f"curl {shlex.quote(self.url)} \\\n"
@@ -42,7 +42,7 @@ class Deployment:
         )
 
     def python(self) -> str:
-        """A program that needs nothing but Python."""
+        """The request as a Python program without dependencies."""
         name, _, scheme = self.key_header.partition(": ")
         words = tuple(dict.fromkeys(word.strip().casefold() for word in self.positive))
         answer = '["message"]["content"]' if "messages" in self.body else '["text"]'
@@ -65,12 +65,12 @@ print("positive" if said.strip().casefold() in {words!r} else "negative")
 
 
 def deployment(run: Run, shift: float) -> Deployment:
-    """The request of a run's endpoint with a threshold's shift and the audit's template to fill.
+    """The request to a run's endpoint, with a threshold's shift and the audit's template to fill in.
 
     Raises
     ------
     NotIdentifiedError
-        If the run was made without ``logit_bias``, so that no threshold can be deployed.
+        If the run used no ``logit_bias``, so that no threshold can be deployed.
     """
     if run.result.semantics == "sum":
         raise NotIdentifiedError(
@@ -101,7 +101,7 @@ def deployment(run: Run, shift: float) -> Deployment:
 
 
 def _template(settings: dict[str, Any]) -> tuple[Message, ...]:
-    """The messages of a question, with the fields of the audit's template left open."""
+    """The messages of a question, with the fields of the audit's template not filled in."""
     role = "prompt" if settings["api"] == "completions" else "user"
     question = Message(role, settings["template"] or QUESTION)
     return (*([Message("system", settings["system"])] if settings["system"] else []), question)

@@ -1,4 +1,4 @@
-"""Runs of one model on different items, put together: one fit of all their answers, one result."""
+"""Merge runs of one model on different items: one fit of all answers, one result."""
 
 from __future__ import annotations
 
@@ -20,21 +20,21 @@ from blindcal.results.result import AnswerCounts, AuditResult, Spend
 from blindcal.results.run import Run, opened
 from blindcal.text import printable
 
-# What may differ between runs that are put together: which items were asked, how many times, where.
+# Settings that may differ between merged runs: which items were asked, how many times, where; the bins.
 _FREE = {"items", "items_digest", "seed", "queries", "base_url", "bins"}
 
 
 def merge(runs: Sequence[Run | str | Path], *, resamples: int = 1000) -> AuditResult:
-    """The result of all runs' answers together, as if one run had asked all items.
+    """The result of the answers of all runs, as if one run had asked all items.
 
-    Groups and parts of the same name are one, whichever run their items are in.
+    Groups and parts with the same name are the same in all runs.
 
     Raises
     ------
     ConfigError
-        If the runs asked otherwise than each other, or their method has no fit.
+        If the runs have different settings, or their method has no fit.
     InputError
-        If an item is in two runs.
+        If an item is in more than one run.
     """
     each = [opened(run) for run in runs]
     one = together(each)
@@ -60,20 +60,20 @@ def merge(runs: Sequence[Run | str | Path], *, resamples: int = 1000) -> AuditRe
         items=" + ".join(run.result.items for run in each),
         spend=Spend(**_summed([asdict(run.result.spend) for run in each])),
         seconds=sum(run.result.seconds for run in each),
-        oracle=None,  # each run was compared with its own
+        oracle=None,  # each run was compared with its own oracle
         settings={**result.settings, "items": one.labels.size, "items_digest": None},
     )
 
 
 def together(runs: Sequence[Run]) -> Run:
-    """Runs on different items as one, for whoever wants its fit.
+    """Combine runs on different items into one, which can be fitted.
 
-    Its result counts what all of them asked, and has the first one's figures: `merge` makes those of all.
+    Its result has the counts of all runs but the estimates of the first; `merge` estimates from all.
 
     Raises
     ------
     ConfigError, InputError
-        As `merge` does.
+        As in `merge`.
     """
     first = runs[0]
     _check_alike(runs)
@@ -140,7 +140,7 @@ def _joined(runs: Sequence[Run]) -> AnswerTable:
 
 
 def _summed(records: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """Records added up field by field; what one of them does not know is not known."""
+    """The sums of the fields of records; ``None`` if any of them is ``None``."""
     return {
         name: None if any(one[name] is None for one in records) else sum(one[name] for one in records)
         for name in records[0]

@@ -15,13 +15,13 @@ from blindcal.records import Estimate, FloatArray, IntArray, Targets
 from blindcal.results.result import Oracle
 from blindcal.text import printable
 
-# What a model states has no truth of its own: it is held against the probability of its answer.
+# A stated confidence has no truth of its own: it is compared with the probability of the answer.
 _COLUMNS = {"pair": "p", "max": "p_max", "sum": "p_sum", "stated": "p"}
 
 
 @dataclass(frozen=True, slots=True)
 class Truth:
-    """What a file says of every item of an audit; row ``rows[k]`` of it is item k."""
+    """The scores of the items of an audit; item k is in row ``rows[k]`` of the file."""
 
     scores: Scores
     rows: IntArray
@@ -34,7 +34,8 @@ class Truth:
     def compare(self, labels: IntArray, ece: Estimate, bins: int, targets: Targets | None = None) -> Oracle:
         """The true ECE in the audit's bins, and how far the estimate is from it.
 
-        ``targets`` are the tokens that were asked about, if they are one a side: a logit file may know them.
+        ``targets`` are the tokens that were asked about, if there is one per side. If a logit file has them,
+        their probability is the truth.
         """
         about = self if targets is None else replace(self, scores=self.scores.about(targets))
         found = binned_ece(labels, about.p, bins)
@@ -47,7 +48,10 @@ class Truth:
 
 
 def read_truth(path: Path, items: Items, semantics: str, words: tuple[str, str] | None = None) -> Truth:
-    """Read what this audit measures (METHOD 1) of a score file, or of a logit file's ``words``."""
+    """Read the probabilities under the audit's semantics (METHOD 1) from a score or logit file.
+
+    ``words`` are the answer words of a logit file.
+    """
     found = read_scores(path, _COLUMNS[semantics], words)
     places = {name: row for row, name in enumerate(found.ids)}
     rows = np.empty(len(items), np.int64)

@@ -1,7 +1,7 @@
-"""What an audit found: one frozen record, its JSON form and its table of answers.
+"""The result of an audit: a frozen record, its JSON form and the table of answers.
 
-``result.schema.json`` beside this file describes the JSON; docs/result-schema.md explains it. Numbers
-that do not exist are ``null``, never a made-up zero.
+``result.schema.json`` next to this file describes the JSON; docs/result-schema.md explains it. Unknown
+numbers are ``null``, never zero.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ Direction: TypeAlias = Literal["overconfident", "underconfident", "undecided"]
 
 @dataclass(frozen=True, slots=True)
 class Example:
-    """One query as it was sent; ``messages`` are left out where a run keeps none.
+    """One query as it was sent; ``messages`` is empty if the run keeps no prompts.
 
-    ``left_out`` characters of long messages are not shown.
+    ``left_out`` is the number of characters that were cut from long messages.
     """
 
     messages: tuple[Message, ...]
@@ -45,7 +45,7 @@ class Example:
 
 @dataclass(frozen=True, slots=True)
 class AnswerCounts:
-    """What was asked and what came back; ``unanswered`` is what a stopped run still lacks."""
+    """Counts of items and answers; ``unanswered`` counts the items without an answer in a stopped run."""
 
     items: int
     positive_labels: int
@@ -57,9 +57,9 @@ class AnswerCounts:
 
 @dataclass(frozen=True, slots=True)
 class Spend:
-    """What it cost. Tokens are as the endpoint reported them; ``cost`` is in dollars, if prices are known.
+    """What an audit cost. Tokens are as the endpoint reported them; ``cost`` is in dollars, if known.
 
-    ``batches`` is how many of the provider's batches it was asked through; 0 is an audit asked live.
+    ``batches`` is the number of batches that were sent, 0 for a live audit.
     """
 
     queries: int
@@ -86,11 +86,11 @@ class Oracle:
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class AuditResult(Findings):
-    """Everything an audit says: what was found, and what it took to find it.
+    """The result of an audit: what was found, and how.
 
-    ``estimator`` read the answers that ``method`` asked for, and ``measures`` says what that is worth.
-    ``invalid_reasons`` counts why stated answers cannot be read. ``by`` is the field that names ``parts``.
-    ``seconds`` were spent asking, in all calls together.
+    ``method`` chose the queries, ``estimator`` read the answers, and ``measures`` says what the estimates
+    are about. ``invalid_reasons`` counts why stated answers could not be read. ``by`` is the field that
+    defines the ``parts``. ``seconds`` is the time spent asking, over all calls.
     """
 
     schema_version: int = SCHEMA_VERSION
@@ -122,13 +122,13 @@ class AuditResult(Findings):
 
     @property
     def objection(self) -> str | None:
-        """What the probe found wrong, if the audit was forced all the same."""
+        """The problem that the probe found, if the audit was forced."""
         probe = self.probe or {}
         return str(probe.get("objection") or probe.get("reason")) if probe.get("forced") else None
 
     @property
     def direction(self) -> Direction:
-        """Over- or underconfident; undecided where the interval holds both, or there is none."""
+        """Over- or underconfident; undecided if the interval contains zero or there is none."""
         over = self.overconfidence
         if over.value is None or not over.has_interval or 0 in over:
             return "undecided"
@@ -139,7 +139,7 @@ class AuditResult(Findings):
         return msgspec.json.format(msgspec.json.encode(self), indent=2) + b"\n"
 
     def save(self, path: Path) -> None:
-        """Write the JSON form; a reader sees the old file or the new one, never half of one."""
+        """Write the JSON form atomically."""
         with atomic_write(path) as draft:
             draft.write_bytes(self.to_json())
 
@@ -168,7 +168,7 @@ class _Version:
 
 
 def _upgraded(old: dict[str, Any]) -> dict[str, Any]:
-    """A result of schema version 2, which said the level once, as one of version 3: each interval says it."""
+    """Convert schema version 2, which has one level for all intervals, to 3, which has one per interval."""
     level = old.get("level")
 
     def with_levels(value: Any) -> Any:
@@ -188,8 +188,8 @@ def _upgraded(old: dict[str, Any]) -> dict[str, Any]:
 
 
 def schema() -> dict[str, Any]:
-    """The JSON Schema of a result; ``result.schema.json`` is this, and a test keeps it so."""
-    # there and back: a default of nothing is a list in JSON
+    """The JSON Schema of a result; a test checks that ``result.schema.json`` is the same."""
+    # a round trip through JSON turns tuples, such as empty defaults, into lists
     described = msgspec.json.decode(msgspec.json.encode(msgspec.json.schema(AuditResult)))
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",

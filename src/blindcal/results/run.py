@@ -1,6 +1,6 @@
-"""A finished run read back: what it found, what it asked, and the fit behind its figures.
+"""A finished run, read from disk: its result, its answers and its fit.
 
-Nothing is held: the run file is read once and let go, so that another process may go on with it.
+The run file is read once and closed, so that another process can continue the run.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from blindcal.store.run_store import RUN_FILE, Store
 
 @dataclass(frozen=True, slots=True, repr=False, eq=False)
 class Run:
-    """A run: its result, its items in columns, and every answer.
+    """A run: its result, its items as columns, and all answers.
 
-    ``groups`` are numbered in order of appearance (``group_names`` are their names), an item without one
-    being a group of its own, and ``None`` if no item has one. ``parts`` are the values of the field that the
-    result is broken down by. ``digests`` identify the prompts, kept or not. ``jitter`` is the endpoint's own
-    noise on the log-odds and ``max_shift`` the largest shift it takes, as its probe found them.
+    ``groups`` are numbered in order of appearance (``group_names`` are their names); an item without a group
+    is its own group, and ``groups`` is ``None`` if no item has one. ``parts`` are the values of the field of
+    the breakdown. ``digests`` identify the prompts, even if these are not kept. ``jitter`` is the endpoint's
+    noise on the log-odds and ``max_shift`` the largest shift that it accepts, as the probe found them.
     """
 
     folder: Path
@@ -48,7 +48,7 @@ class Run:
 
     @property
     def groups(self) -> IntArray | None:
-        """The group of each item by number, in the order of their first items."""
+        """The number of each item's group, in order of appearance; ``None`` if no item has a group."""
         if all(name is None for name in self.group_names):
             return None
         seen: dict[object, int] = {}
@@ -56,7 +56,7 @@ class Run:
         return np.array([seen.setdefault(key, len(seen)) for key in keys], np.int64)
 
     def fit(self, *, bins: int | None = None, level: float | None = None, resamples: int = 1000) -> LatentFit:
-        """The fit whose estimates the result holds; ``resamples`` refits stand behind its intervals.
+        """The fit behind the result's estimates; its intervals use ``resamples`` refits.
 
         Raises
         ------
@@ -85,12 +85,12 @@ class Run:
 
 
 def open_run(path: str | Path) -> Run:
-    """Read a run back from its folder, or from the run file or the result in it.
+    """Read a run, given its folder, its run file or its result.
 
     Raises
     ------
     StoreError
-        If there is no run, or it has gone on since its result was written.
+        If there is no run, or it was continued after its result was written.
     InputError
         If there is no result yet.
     """
@@ -128,12 +128,12 @@ def open_run(path: str | Path) -> Run:
 
 
 def opened(run: Run | str | Path) -> Run:
-    """A run, given as such or by its folder."""
+    """Return a run as it is, or read it from its folder."""
     return run if isinstance(run, Run) else open_run(run)
 
 
 def open_result(path: str | Path) -> AuditResult:
-    """The result of a run: ``path`` is its folder, or the file itself."""
+    """Read the result of a run; ``path`` is its folder or the file itself."""
     path = Path(path)
     if path.is_dir() and (path / RUN_FILE).is_file() and not (path / RESULT_FILE).is_file():
         raise InputError(f"{path}: not finished yet; the same audit command goes on with it")

@@ -1,1 +1,1 @@
-"""White-box probabilities, where a model shows them: an endpoint's logprobs, or the model itself."""
+"""White-box probabilities, from an endpoint's logprobs or from the model itself."""

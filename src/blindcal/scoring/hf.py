@@ -1,8 +1,8 @@
 """White-box probabilities from the model itself, with Hugging Face transformers.
 
 Prompts are sorted by length and padded on the left to batches of about equal cost. Positions count
-from the first real token, so a padded prompt meets the same arithmetic as a single one, and only the
-last position's logits are computed. A batch that does not fit into memory is halved and tried again.
+from the first real token, so that a padded prompt is computed like an unpadded one, and logits are
+computed for the last position only. A batch that does not fit into memory is halved and tried again.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from blindcal.errors import InputError, MissingExtraError
 from blindcal.records import Item, Message, Targets, Token
 from blindcal.scoring.logprobs import Score, in_order
 
-WINDOW = 32_768  # prompts sorted together; their token ids are all that is held
+WINDOW = 32_768  # number of prompts that are held in memory and sorted together
 
 
 @dataclass(frozen=True, slots=True)
 class HfSettings:
     """How to run the model. By default a GPU is used if there is one; ``batch_tokens`` counts padding too.
 
-    Half precision moves log-odds by tenths from batch to batch, which is a lot for the truth that an audit is
-    compared with; use it only if the deployed model runs in it.
+    Half precision changes log-odds by tenths between batches, too much for a truth to compare audits with;
+    use it only if the deployed model uses it.
     """
 
     device: str | None = None
@@ -63,17 +63,17 @@ class HfModel:
         self.batch_tokens = settings.batch_tokens or (32_768 if self._cuda else 4096)
 
     async def encode(self, text: str) -> Sequence[int]:
-        """The token ids of a text, as :func:`blindcal.endpoints.tokens.candidates` asks for them."""
+        """The token ids of a text; an encoder for :func:`blindcal.endpoints.tokens.candidates`."""
         ids: list[int] = self._tokenizer.encode(text, add_special_tokens=False)
         return ids
 
     def prompt_ids(self, prompts: Iterable[Sequence[Message]]) -> list[list[int]]:
-        """Prompts as the model sees them: its chat template, or plain text for the role ``prompt``."""
+        """The token ids of prompts, in the model's chat template, or as plain text for role ``prompt``."""
         texts, plain = [], False
         for messages in prompts:
             plain = messages[0].role == "prompt"
             texts.append("\n".join(m.content for m in messages) if plain else self._template(messages))
-        # A chat template writes its own special tokens.
+        # A chat template adds its own special tokens.
         ids: list[list[int]] = self._tokenizer(texts, add_special_tokens=plain)["input_ids"]
         return ids
 
@@ -89,7 +89,7 @@ class HfModel:
         return text
 
     def scores(self, items: Iterable[Item], targets: Targets) -> Iterator[list[Score]]:
-        """Score items, a batch at a time; within a window of many, the longest prompts come first."""
+        """Score items in batches; in each window of items, the longest prompts come first."""
         tokens = in_order(targets)
         rest = iter(items)
         while window := list(islice(rest, WINDOW)):
@@ -97,7 +97,7 @@ class HfModel:
             order = sorted(range(len(window)), key=lambda k: -len(prompts[k]))
             pending = None
             for batch in self._batches(order, prompts):
-                # The device works on this batch while the last one's numbers are fetched and written.
+                # The device works on this batch while the previous one's numbers are fetched and written.
                 started = self._forward_within_memory([prompts[k] for k in batch], tokens)
                 if pending is not None:
                     yield _collect(window, *pending)
@@ -106,7 +106,7 @@ class HfModel:
                 yield _collect(window, *pending)
 
     def _batches(self, order: Sequence[int], prompts: Sequence[Sequence[int]]) -> Iterator[list[int]]:
-        """Cut `order`, longest first, where a padded batch would pass the budget of tokens."""
+        """Split `order`, longest first, into batches of at most ``batch_tokens`` tokens with padding."""
         batch: list[int] = []
         for k in order:
             if batch and (len(batch) + 1) * len(prompts[batch[0]]) > self.batch_tokens:
@@ -144,7 +144,7 @@ class HfModel:
             ids[row, width] = len(prompt)
         with torch.inference_mode():
             sent = torch.from_numpy(ids)
-            if self._cuda:  # only pinned memory travels while the device is still busy with the last batch
+            if self._cuda:  # only pinned memory is copied while the device is busy with the previous batch
                 sent = sent.pin_memory()
             sent = sent.to(self.device, non_blocking=self._cuda)
             positions = torch.arange(width, device=self.device) - (width - sent[:, width:])

@@ -1,9 +1,9 @@
 """White-box probabilities from an endpoint that exposes logprobs.
 
 Endpoints show the logprobs of the few likeliest tokens, and of the answer itself. So a target that is
-not among the likeliest is *forced* with ``logit_bias`` and read as the answer. That is exact where
-logprobs are taken before the bias is added, as llama.cpp and vLLM do. Where they are taken after it,
-all targets are raised by the same amount, which leaves their differences as they were.
+not among the likeliest is *forced* with ``logit_bias`` and read as the answer. This is exact if
+logprobs are computed before the bias is added, as in llama.cpp and vLLM. If they are computed after
+it, all targets are raised by the same amount, which does not change their differences.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _CERTAIN = -1e-3
 
 @dataclass(frozen=True, slots=True)
 class Score:
-    """What is known of one item: logprobs in the order of :func:`in_order`, and the mass they hold."""
+    """The score of one item: logprobs of the targets in the order of :func:`in_order`, and their mass."""
 
     id: str
     label: int
@@ -57,7 +57,7 @@ def log_odds(targets: Targets, logprobs: Sequence[float]) -> tuple[float, float,
 
 
 def prefer(targets: Targets, scores: Iterable[Sequence[float]]) -> Targets:
-    """Put first the spelling that is most often the likeliest of its side, as an audit's pilots would."""
+    """Put the spelling first that is most often the likeliest of its side, as an audit's pilot does."""
     values = np.array(list(scores))
     tokens = in_order(targets)
     sides = []
@@ -71,10 +71,10 @@ def prefer(targets: Targets, scores: Iterable[Sequence[float]]) -> Targets:
 
 @dataclass(frozen=True, slots=True)
 class Reader:
-    """Reads the logprobs of targets from one endpoint; made by :meth:`open`, which finds out how.
+    """Reads the logprobs of targets from one endpoint; created by :meth:`open`, which finds out how.
 
-    ``top`` is how many logprobs are shown, ``biased`` whether the bias shows in them, and ``misread`` are the
-    ids of tokens whose text is not what the endpoint calls them.
+    ``top`` is how many logprobs are shown, ``biased`` whether they include the bias, and ``misread`` are the
+    ids of tokens that the endpoint shows under another text.
     """
 
     endpoint: Endpoint
@@ -85,7 +85,7 @@ class Reader:
 
     @classmethod
     async def open(cls, endpoint: Endpoint, item: Item, targets: Targets) -> Self:
-        """Find out on one item how many logprobs are shown, and whether the bias shows in them.
+        """Find out on one item how many logprobs are shown, and whether they include the bias.
 
         Raises
         ------
@@ -142,7 +142,7 @@ class Reader:
 
 
 async def read_all(reader: Reader, items: Iterable[Item], *, concurrency: int) -> AsyncIterator[list[Score]]:
-    """Read many items in their order, a batch at a time, with at most ``concurrency`` requests at once."""
+    """Read items in order and in batches, with at most ``concurrency`` concurrent requests."""
     gate = asyncio.Semaphore(concurrency)
 
     async def one(item: Item) -> Score:
@@ -160,7 +160,7 @@ async def read_all(reader: Reader, items: Iterable[Item], *, concurrency: int) -
 
 
 async def _widest(endpoint: Endpoint, item: Item) -> tuple[int, Mapping[str, float]]:
-    """How many logprobs the endpoint shows at most, and what it showed."""
+    """The largest number of logprobs that the endpoint accepts, and the logprobs it showed."""
     for top in WIDEST:
         try:
             reply = await endpoint.ask(Request(item.messages, top_logprobs=top))

@@ -1,4 +1,4 @@
-"""Scores of all items of a set: what an audit has to estimate, where it can be read instead."""
+"""Scores of all items of a set: the probabilities that an audit has to estimate, read directly."""
 
 from __future__ import annotations
 
@@ -41,19 +41,19 @@ async def score_items(
     Parameters
     ----------
     items : path
-        A file of labelled questions or the name of a set.
+        A file of labelled questions, or a named set.
     settings : Settings
-        Which model is asked, with which prompt and answer words. Every spelling of the words is scored.
+        The model, the prompt and the answer words. Every spelling of the words is scored.
     out : path
         The score file, a CSV.
     first : int, optional
-        Score only the first items.
+        Score only this number of items, from the start.
     concurrency : int
         Maximum number of concurrent requests.
     transformers : HfSettings, optional
-        Load the model here, with Hugging Face transformers, instead of asking the endpoint.
+        Load the model in this process with Hugging Face transformers, instead of asking the endpoint.
     progress : callable, optional
-        Called with the number of items scored and the number of all items.
+        Called with the number of items scored so far and the total.
     """
     if transformers is None:
         check_key(settings.endpoint)
@@ -91,7 +91,10 @@ def complete_scores(
     stage: Callable[[str], None] | None = None,
     progress: Callable[[int, int], None],
 ) -> None:
-    """Score a set with a model loaded here, unless the file has all its scores; those of other prompts go."""
+    """Score a set with a model loaded in this process, unless the file already has all its scores.
+
+    Scores of another model or prompt are replaced.
+    """
     with open_items(items, settings.prompt) as loaded:
         digests = prompt_digests(loaded, _about(settings, transformers))
     if coverage(out, digests) == "all":
@@ -106,7 +109,7 @@ def complete_scores(
 
 
 def _about(settings: Settings, transformers: HfSettings | None) -> list[object]:
-    """What a score depends on beside the prompt."""
+    """What a score depends on besides the prompt."""
     address = settings.endpoint
     if transformers is not None:
         return [address.model, transformers.dtype]

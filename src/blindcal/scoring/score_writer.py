@@ -1,9 +1,9 @@
-"""A score file that grows row by row, and survives a crash.
+"""A score file that grows row by row and survives a crash.
 
 It has one row per item: ``id``, ``label``, ``p`` (pair semantics: the first spelling of each answer),
 ``p_max`` and ``p_sum`` (all spellings; METHOD 1), ``mass`` (the share of all probability that is on the
 targets), the logprob of each target in a column named ``text|token id``, the pair first, and ``asked``, a
-digest of the model and the prompt: a file is continued only with what it was begun with. ``simulate`` and
+digest of the model and the prompt: a file is continued only with the same ones. ``simulate`` and
 ``audit --oracle`` read it.
 """
 
@@ -32,7 +32,7 @@ _START_ANEW = "choose another file, or remove it"
 
 
 def prompt_digests(items: Iterable[Item], about: Sequence[object]) -> dict[str, str]:
-    """A digest per item, by its id: of its prompt and label, and of whatever else a score depends on."""
+    """A digest per item id, of its prompt and label and of ``about``, all else that a score depends on."""
     common = hashlib.sha256(json.dumps(about, sort_keys=True).encode())
     found = {}
     for item in items:
@@ -44,7 +44,7 @@ def prompt_digests(items: Iterable[Item], about: Sequence[object]) -> dict[str, 
 
 
 def coverage(path: Path, digests: Mapping[str, str]) -> Literal["none", "some", "all"]:
-    """How many of these items a score file holds; none if it is of another model or prompt."""
+    """How many of these items a score file holds; none if it is for another model or prompt."""
     try:
         _, rows = _parse(path, _complete_lines(path))
     except InputError:
@@ -57,8 +57,8 @@ def coverage(path: Path, digests: Mapping[str, str]) -> Literal["none", "some", 
 class ScoreWriter:
     """Appends rows to a score file.
 
-    Made by :meth:`create`, or by :meth:`resume` from what is there. ``done`` holds the ids of the items that
-    are in the file, ``digests`` the :func:`prompt_digests` of all that will be.
+    Created by :meth:`create`, or by :meth:`resume` from an existing file. ``done`` holds the ids of the items
+    in the file, ``digests`` the :func:`prompt_digests` of all items to score.
     """
 
     def __init__(self, path: Path, targets: Targets, digests: Mapping[str, str], done: set[str]) -> None:
@@ -69,7 +69,7 @@ class ScoreWriter:
 
     @classmethod
     def create(cls, path: Path, targets: Targets, digests: Mapping[str, str]) -> Self:
-        """Begin a file for these targets."""
+        """Start a file for these targets."""
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_bytes(_lines([_header(targets)]))
@@ -79,7 +79,7 @@ class ScoreWriter:
 
     @classmethod
     def resume(cls, path: Path, targets: Targets, digests: Mapping[str, str]) -> Self | None:
-        """Continue a file of the same tokens, with the pair that it was begun with; ``None`` without a file.
+        """Continue a file for the same tokens, with the pair it was started with; ``None`` without a file.
 
         A row that a crash cut off is dropped.
 
@@ -117,7 +117,7 @@ class ScoreWriter:
         self.done.update(score.id for score in scores)
 
     def finish(self) -> None:
-        """Put the rows into the order of the items, all at once or not at all."""
+        """Sort the rows into the order of the items; the file is replaced atomically."""
         place = {name: k for k, name in enumerate(self._digests)}
         header, rows = _parse(self.path, self.path.read_bytes())
         rows.sort(key=lambda row: place.get(row[0], len(place)))
@@ -126,7 +126,7 @@ class ScoreWriter:
 
 
 def _complete_lines(path: Path) -> bytes:
-    """The lines of a file, without a last one that a crash cut off."""
+    """The content of a file, without a last line that a crash cut off."""
     content = path.read_bytes() if path.is_file() else b""
     return content[: content.rfind(b"\n") + 1]
 

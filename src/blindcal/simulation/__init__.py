@@ -1,1 +1,1 @@
-"""Models that are known: simulated, recorded, replayed over HTTP, and misbehaving on purpose."""
+"""Known models: simulated, recorded, replayed over HTTP, and misbehaving on purpose."""

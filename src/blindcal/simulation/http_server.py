@@ -1,8 +1,8 @@
 """A small HTTP/1.1 server, written for two things that frameworks do not do.
 
 It is lean enough that a loopback benchmark measures the client, and it can misbehave on the wire as
-real services do: reset a connection, never answer, stop in the middle of a body. It knows requests
-with a length and JSON-sized answers, and nothing else of HTTP.
+real services do: reset a connection, never answer, stop in the middle of a body. It supports requests
+with a Content-Length and responses as small as JSON answers, and nothing else of HTTP.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class HttpRequest:
 
 @dataclass(frozen=True, slots=True)
 class HttpResponse:
-    """One response, after how long it leaves, and in what manner."""
+    """One response, the delay before it is sent, and the manner of sending it."""
 
     body: bytes = b""
     status: int = 200
@@ -43,7 +43,7 @@ class HttpResponse:
     headers: dict[str, str] = field(default_factory=dict)
     delay: float = 0.0
     manner: Manner = "whole"
-    done: Callable[[], None] = lambda: None  # called once, when the response leaves or its client has gone
+    done: Callable[[], None] = lambda: None  # called once, when the response is sent or the client is gone
 
 
 Handler: TypeAlias = Callable[[HttpRequest], HttpResponse]
@@ -55,24 +55,24 @@ def json_response(value: object, status: int = 200) -> HttpResponse:
 
 
 class BadRequestError(Exception):
-    """A request this server does not understand."""
+    """A request that this server does not understand."""
 
 
 class Connection(asyncio.Protocol):
-    """One client connection: parses requests, answers them in order."""
+    """One client connection: parses requests and answers them in order."""
 
     def __init__(self, handler: Handler, peers: set[Connection]) -> None:
         self._handler = handler
         self._peers = peers
         self._buffer = bytearray()
-        self._head: HttpRequest | None = None  # of a request whose body is not all there yet
+        self._head: HttpRequest | None = None  # of a request whose body is incomplete
         self._pending: HttpResponse | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._transport: asyncio.Transport | None = None
         self._refused = False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast(asyncio.Transport, transport)  # uvloop's is one in all but name
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's only lacks the base class
         self._peers.add(self)
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - asyncio's signature
@@ -104,8 +104,8 @@ class Connection(asyncio.Protocol):
                 request = self._next_request()
             except BadRequestError as error:
                 self._write(HttpResponse(str(error).encode(), 400, "text/plain"))
-                # Closed while more is coming, the connection would be reset and the answer lost: the client
-                # hears that nothing more will be said, and closes it.
+                # Closing while data still arrives would reset the connection and lose the answer. Instead,
+                # tell the client that nothing more will be sent, and let it close the connection.
                 self._transport.write_eof()
                 self._refused = True
                 return
@@ -182,7 +182,7 @@ class Connection(asyncio.Protocol):
 
 
 class Listener:
-    """A running server on one port; ``close`` drops every connection it has."""
+    """A running server on one port; ``close`` drops all connections."""
 
     def __init__(self, handler: Handler) -> None:
         self._handler = handler
@@ -190,7 +190,7 @@ class Listener:
         self._server: asyncio.Server | None = None
 
     async def open(self, host: str, port: int) -> int:
-        """Listen, and return the port; 0 asks for any free one."""
+        """Start listening and return the port; 0 asks for any free one."""
         loop = asyncio.get_running_loop()
         factory = lambda: Connection(self._handler, self._connections)  # noqa: E731 - a factory is wanted
         self._server = await loop.create_server(factory, host, port, backlog=1024)
@@ -198,7 +198,7 @@ class Listener:
         return found
 
     async def close(self) -> None:
-        """Stop listening and drop what is connected."""
+        """Stop listening and drop all connections."""
         if self._server is None:
             return
         self._server.close()

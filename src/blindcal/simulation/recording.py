@@ -1,6 +1,6 @@
-"""What a model said when its logits could be seen, kept so that it can be asked again as a black box.
+"""A recording of a model whose logits were visible, so that it can be asked again as a black box.
 
-For each item: the logits of a few answer tokens, and what the rest of the vocabulary weighs.
+It holds, for each item, the logits of a few answer tokens and the weight of the rest of the vocabulary.
 """
 
 from __future__ import annotations
@@ -17,20 +17,20 @@ from blindcal.items.score_files import Table, read_table, stem, token_of
 from blindcal.records import INVALID, NEGATIVE, POSITIVE, FloatArray, IntArray, Round, Targets, Token
 from blindcal.text import spoken
 
-# Tokens that were not recorded but that a client may name all the same are far below the recorded ones.
+# Difference in logits that puts unrecorded tokens, which a client may still bias, far below recorded ones.
 UNRECORDED_GAP = 12.0
-# A p of exactly 0 or 1 says that no digit was left: the last double below 1 has log-odds of 36.7. What is
-# farther out could not be flipped by any bias in the usual range, and an endpoint like that looks clamped.
+# A p of exactly 0 or 1 was rounded: the largest double below 1 has log-odds of 36.7. No bias in the usual
+# range could flip larger log-odds, and the endpoint would look clamped.
 _LARGEST_LOG_ODDS = 40.0
 _OFFSET = 50.0  # METHOD 2's C
 
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Recording:
-    """What a model would say to each of some prompts.
+    """What a model would answer to a set of prompts.
 
     ``logits`` has a row per item and a column per token. ``rest`` is the log-sum-exp of all other tokens;
-    ``others_first`` says where one of those, unrecorded, is the most likely of all.
+    ``others_first`` is the id of the likeliest token if that is one of those, and 0 otherwise.
     """
 
     name: str
@@ -53,7 +53,7 @@ class Recording:
         positive: str = "Yes",
         negative: str = "No",
     ) -> Recording:
-        """A model of two answer tokens, ids 1 and 2, and little else; ``p`` is that of the positive one."""
+        """A model with two answer tokens, ids 1 and 2, and little else; ``p`` is for the positive one."""
         p = np.asarray(p, float)
         if p.shape != (len(ids),) or not np.all((p >= 0) & (p <= 1)):
             raise InputError("p must be one probability in [0, 1] for each id")
@@ -66,7 +66,7 @@ class Recording:
 
     @classmethod
     def load(cls, path: Path, *, positive: str = "Yes", negative: str = "No") -> Recording:
-        """Read ``id,label,p``, or logits in columns ``text|token id`` beside lse, argmax; CSV or Parquet."""
+        """Read ``id,label,p``, or logit columns ``text|token id`` with lse and argmax; CSV or Parquet."""
         table, name = read_table(path), stem(path)
         if "p" in table:
             ids, p = _numbers(path, table, ["p"])
@@ -85,9 +85,9 @@ class Recording:
         return cls(name, ids, tokens, logits, rest, others_first)
 
     def answers(self, asked: Round, targets: Targets, draws: FloatArray, *, biased: bool = True) -> IntArray:
-        """What a replay of this recording answers to a round, without a server, to the last bit.
+        """Exactly what a replay of this recording answers to a round, without a server.
 
-        ``draws`` is each query's draw in [0, 1), for those that are sampled.
+        ``draws`` holds one draw in [0, 1) per query, used for sampled queries.
         """
         columns = {token.id: column for column, token in enumerate(self.tokens)}
         candidates = np.empty((len(asked), len(self.tokens) + 1))
@@ -113,7 +113,7 @@ class Recording:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class RecordedTexts:
-    """What a model said when it was asked to state its confidence, by item id."""
+    """What a model answered when it was asked to state its confidence, by item id."""
 
     texts: Mapping[str, str]
     words: tuple[str, str]
@@ -129,7 +129,7 @@ class RecordedTexts:
 
 
 def drawn(candidates: FloatArray, temperatures: FloatArray, draws: FloatArray) -> IntArray:
-    """Which candidate (column) is sampled in each row: the first whose cumulated weight reaches the draws."""
+    """The candidate (column) sampled in each row: the first whose cumulative weight reaches the draw."""
     best = candidates.max(axis=1, keepdims=True)
     weights = np.cumsum(np.exp((candidates - best) / temperatures[:, None]), axis=1)
     reached = weights >= (draws * weights[:, -1])[:, None]
@@ -144,7 +144,7 @@ def _columns(path: Path, table: Table, names: list[str]) -> list[list[Any]]:
 
 
 def _numbers(path: Path, table: Table, names: list[str]) -> tuple[tuple[str, ...], FloatArray]:
-    """The ids, and a column of numbers per name."""
+    """The ids, and one column of numbers per name."""
     ids, *columns = _columns(path, table, ["id", *names])
     try:
         return tuple(map(str, ids)), np.array(columns, float).T

@@ -1,17 +1,17 @@
 """A server that answers over real HTTP as an opaque API would, from recorded logits or probabilities.
 
-A :class:`Recording` is what a model would say. A :class:`Behaviour` is how the service around it departs from
-an ideal one: a bias that is clamped or ignored, jitter, throttling, broken replies. The server shows
-its clients answers alone, as the services do that blindcal is made for; the paper's "simulated API" is
-this with the default behaviour, and the tests' hostile endpoints are this with others.
+A :class:`Recording` is what a model would answer. A :class:`Behaviour` is how the service around it differs
+from an ideal one: a clamped or ignored bias, jitter, throttling, broken replies. By default the server shows
+only answers, like the services that blindcal is made for. The paper's "simulated API" is this server with the
+default behaviour; the hostile endpoints of the tests use other behaviours.
 
-At temperature zero the token with the highest biased logit is said, and a tie goes to the token that
-the recording names first. Above zero one is drawn from the softmax, by the request's seed if it has one; the
-tokens that were not recorded weigh what they did at temperature one. Where a confidence is asked for in
-words, the recorded text is said (:class:`RecordedTexts`).
+At temperature 0, the answer is the token with the highest biased logit; a tie goes to the token that the
+recording lists first. Above 0, it is drawn from the softmax, with the request's seed if there is one; all
+unrecorded tokens together count as one, with their log-sum-exp as its logit. If the prompt asks for a
+confidence in words, the answer is the recorded text (:class:`RecordedTexts`).
 
-Whatever is left to chance (draws, jitter, faults) follows from what is asked and how often it was asked
-before, never from who came first: requests at once come in any order, and the same ones are served the same.
+Everything random (draws, jitter, faults) depends on the request and on how often it was made before, never
+on the order of arrival: concurrent requests arrive in any order, and must still be answered the same.
 """
 
 from __future__ import annotations
@@ -49,12 +49,12 @@ Fault: TypeAlias = Literal[
 
 @dataclass(frozen=True, slots=True)
 class Behaviour:
-    """How the service departs from an ideal one; the default departs in nothing.
+    """How the service differs from an ideal one; the default is ideal.
 
-    ``jitter`` is the standard deviation of noise on each logit, drawn anew for each request;
+    ``jitter`` is the standard deviation of the noise on each logit, drawn anew for each request;
     ``crowd_jitter`` applies only while other requests are in flight. ``outside`` is the share of
-    answers that are no target at all. ``fault`` strikes a ``fault_share`` of the requests at random,
-    or, if ``fault_first`` is set, exactly that many requests at the beginning.
+    answers that are no answer token. ``fault`` hits a random share ``fault_share`` of the requests
+    or, if ``fault_first`` is set, exactly the first ``fault_first`` requests.
     """
 
     bias: Literal["honoured", "ignored", "rejected"] = "honoured"
@@ -80,8 +80,8 @@ class Behaviour:
 class Server:
     """A recording served with a behaviour; an async context manager that opens and closes the port.
 
-    ``requests`` counts what was asked for an answer and ``answered`` what got one, by item id in ``paid``:
-    what a provider would have billed. ``desk`` is where its files and batches are.
+    ``requests`` counts the live requests for an answer. ``answered`` counts the answers, and ``paid`` the
+    answers by item id: what a provider would have billed. ``desk`` serves files and batches.
     """
 
     def __init__(
@@ -109,7 +109,7 @@ class Server:
 
     @property
     def base_url(self) -> str:
-        """The address a client is given."""
+        """The base URL for clients."""
         return f"http://{HOST}:{self._port}/v1"
 
     async def __aenter__(self) -> Self:
@@ -176,7 +176,7 @@ class Server:
         self.in_flight -= 1
 
     def _chance(self, body: bytes) -> np.random.Generator:
-        """What decides about a request: its words, and how often they were left to chance before."""
+        """A random generator seeded by the request and by how many generators it got before."""
         words = hashlib.blake2b(body, digest_size=16).digest()
         self._times[words] += 1
         return np.random.default_rng([self.behaviour.seed, self._times[words], int.from_bytes(words)])
@@ -291,7 +291,7 @@ class Server:
 
 @contextlib.contextmanager
 def running(server: ServerKind) -> Iterator[ServerKind]:
-    """A server in a thread of its own, for callers that are not asynchronous."""
+    """Run a server in its own thread, for callers that are not asynchronous."""
     loop = asyncio.new_event_loop()
     thread = threading.Thread(target=loop.run_forever, name="blindcal-replay", daemon=True)
     thread.start()
@@ -308,7 +308,7 @@ def running(server: ServerKind) -> Iterator[ServerKind]:
 
 
 class CompletionRequest(msgspec.Struct, kw_only=True):
-    """What both kinds of request share; unknown fields are ignored, as by most servers."""
+    """The fields that both kinds of request share; unknown fields are ignored, as by most servers."""
 
     model: str
     logit_bias: dict[int, float] | None = None
@@ -360,9 +360,9 @@ def _choice(
 def _by_text(
     recording: Recording, items: Iterable[Item], spoken: RecordedTexts | None
 ) -> tuple[dict[str, int], dict[str, str]]:
-    """Which row answers which prompt, and with which free text where a confidence is asked for.
+    """The row that answers each prompt, and the recorded text for prompts that ask for a confidence.
 
-    Items that were not recorded are an error, not a surprise later.
+    Raises `InputError` if an item was not recorded.
     """
     rows = {name: row for row, name in enumerate(recording.ids)}
     found: dict[str, int] = {}
@@ -372,7 +372,7 @@ def _by_text(
             raise InputError(
                 f"item {item.id!r} is not in the recording {recording.name!r}: wrong items file?"
             )
-        # Items of the same text get the first one's answer: over HTTP nothing tells them apart.
+        # Items with the same text get the first one's answer: over HTTP they cannot be told apart.
         found.setdefault(_joined(item.messages), rows[item.id])
         if spoken is not None and item.id in spoken.texts:
             asked = _joined(ask_confidence(item.messages, spoken.words))

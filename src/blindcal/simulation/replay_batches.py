@@ -1,9 +1,9 @@
-"""Files and batches over HTTP as OpenAI serves them, for a recording: what ``--batch`` is tried out on.
+"""Files and batches over HTTP as OpenAI serves them, for a recording; used to try out ``--batch``.
 
-There is no clock in it. A batch moves one step along its life whenever somebody looks at it, or, with
-``looks=None``, when :meth:`Desk.step` says so; a test can therefore hold it anywhere for as long as it
-likes. Like the real service it validates a file before it answers any of it, keeps the results of requests
-that failed in a file of their own, and promises nothing about the order of lines.
+It has no clock. A batch advances one step whenever its status is requested or, with ``looks=None``, when
+:meth:`Desk.step` is called, so a test can hold it at any step. Like the real service, it validates a file
+before it answers any of it, writes the results of failed requests to a separate file, and does not
+guarantee the order of lines.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from blindcal.simulation.http_server import HttpRequest, HttpResponse, json_resp
 
 Answer: TypeAlias = Callable[[bytes, bool], HttpResponse]
 
-_BORN = 1_700_000_000  # Unix seconds of the first thing created; each further one is a second younger
+_BORN = 1_700_000_000  # Unix seconds; creation times count up from here, one second per file or batch
 _ENDPOINTS = {"/v1/chat/completions": True, "/v1/completions": False}
 
 
@@ -37,7 +37,7 @@ class BatchRequest(msgspec.Struct):
 
 @dataclass(slots=True)
 class HeldBatch:
-    """A batch under way or ended: what is shown of it, and the statuses that are still to come."""
+    """A batch under way or ended: what clients see of it, and the statuses still to come."""
 
     shown: dict[str, Any]
     lines: list[BatchRequest]
@@ -46,11 +46,11 @@ class HeldBatch:
 
 
 class Desk:
-    """Takes files and batches in, and hands results out; ``answer`` answers each request of a batch."""
+    """Accepts files and batches and serves the results; ``answer`` answers each request of a batch."""
 
     most_requests = 50_000
     most_bytes = 200_000_000
-    answered = 0.5  # the share of a batch's requests that are answered if it does not complete
+    answered = 0.5  # share of a batch's requests that are answered if it does not complete
 
     def __init__(self, answer: Answer, looks: int | None = 2) -> None:
         self.answer = answer
@@ -95,7 +95,7 @@ class Desk:
         return error_response(404, f"Unknown request URL: {request.method} {url.path}")
 
     def step(self) -> None:
-        """Let every batch move on by one step."""
+        """Advance every batch by one step."""
         for held in self.batches.values():
             self._advance(held)
 
@@ -241,7 +241,7 @@ class Desk:
                 held.shown[f"{name}_file_id"] = kept["id"]
 
     def _responses(self, line: BatchRequest) -> list[HttpResponse]:
-        """What the results hold for a line: one response."""
+        """The responses to write for one line of the batch: one."""
         return [self.answer(bytes(line.body), _ENDPOINTS[line.url])]
 
     def _now(self) -> int:
@@ -249,7 +249,7 @@ class Desk:
 
 
 def _page(entries: list[dict[str, Any]], query: dict[str, str], usual: int) -> HttpResponse:
-    """One page of a list, the newest first."""
+    """One page of a list, newest first."""
     newest = entries[::-1]
     ids = [str(entry["id"]) for entry in newest]
     start = ids.index(query["after"]) + 1 if query.get("after") in ids else 0
@@ -274,10 +274,10 @@ def output_line(custom_id: str, response: HttpResponse | None, error: dict[str, 
 
 
 def problem(code: str, message: str, line: int | None) -> dict[str, Any]:
-    """One reason why a batch fails, as it is shown."""
+    """One reason why a batch failed, as clients see it."""
     return {"code": code, "message": message, "param": None, "line": line}
 
 
 def error_response(status: int, message: str, code: str = "invalid_request_error") -> HttpResponse:
-    """A response that says what is wrong."""
+    """An error response with a message and a code."""
     return json_response({"error": {"message": message, "type": code, "code": code, "param": None}}, status)

@@ -1,4 +1,4 @@
-"""Methods against known probabilities, asked and answered exactly as an opaque endpoint would be."""
+"""Run methods on known probabilities, asked and answered exactly as with an opaque endpoint."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from blindcal.records import AnswerTable, FloatArray, IntArray, Round
 
 
 def log_odds(p: FloatArray) -> FloatArray:
-    """Hidden log-odds; a probability of exactly 0 or 1 is infinitely sure."""
+    """Hidden log-odds; infinite for a probability of exactly 0 or 1."""
     with np.errstate(divide="ignore"):
         return np.asarray(np.log(p) - np.log1p(-p))
 
@@ -30,7 +30,7 @@ def respond(
     jitter: float = 0.0,
     draws: FloatArray | None = None,
 ) -> IntArray:
-    """Answers of an endpoint with hidden log-odds ``s`` (METHOD 2); ``draws`` decide sampled ones."""
+    """Answers of an endpoint with hidden log-odds ``s`` (METHOD 2); ``draws`` decide sampled answers."""
     shifted = s[asked.items] + asked.shifts
     if jitter:
         shifted = shifted + jitter * rng.standard_normal(shifted.size)
@@ -43,7 +43,7 @@ def respond(
 
 
 def ask(design: Design, p: ArrayLike, *, seed: int = 0, jitter: float = 0.0) -> AnswerTable:
-    """Run a design to its end against known probabilities; ``seed`` is of the endpoint's own randomness."""
+    """Run a design to its end on known probabilities; ``seed`` sets the randomness of the endpoint."""
     s = log_odds(probabilities(p))
     rng = np.random.default_rng([seed, 5])
 
@@ -90,9 +90,9 @@ def simulate(
 ) -> Simulation:
     """Audit known probabilities ``repeats`` times; repeat r uses seed ``seed + r``.
 
-    ``estimator`` is the method's own, or ``latent``, which reads the answers of any of them.
-    ``jitter`` is the standard deviation of noise that the endpoint adds to the log-odds of every answer;
-    the estimators are not told.
+    ``estimator`` is ``own`` (that of the method) or ``latent``, which reads the answers of any method.
+    ``jitter`` is the standard deviation of the noise that the endpoint adds to the log-odds of every answer;
+    the estimators do not know it.
     """
     if not method_of(method).simulable:
         raise InputError("method: known probabilities do not tell what a model would say in words")
@@ -120,7 +120,7 @@ def simulate(
 
 
 def generate(n: int, seed: int = 0) -> tuple[IntArray, FloatArray]:
-    """Labels and probabilities of an overconfident model on ``n`` made-up items."""
+    """Labels and probabilities of an overconfident model on ``n`` synthetic items."""
     rng = np.random.default_rng([seed, 6])
     s = np.where(rng.random(whole(n, "n")) < 0.5, -2.0, 2.5) + 1.8 * rng.standard_normal(n)
     return (rng.random(n) < expit(0.5 * s - 0.2)).astype(np.int64), expit(s)

@@ -1,4 +1,4 @@
-"""The SQLite file that a run is kept in: its format and versions, and who holds it."""
+"""The SQLite file of a run: its format, its versions and its lock."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from typing import IO
 
 from blindcal.errors import StoreError
 
-_APPLICATION = 0x626C6E64  # "blnd", in the file's header: tells a run from any other SQLite file
+_APPLICATION = 0x626C6E64  # "blnd" in the file's header: distinguishes runs from other SQLite files
 
-# Each runs once, in one transaction with the version number that says so. Never edit one: add one.
+# Each runs once, in one transaction with the version number that records it. Never edit one: add one.
 _MIGRATIONS = (
     """
     CREATE TABLE notes (name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
@@ -43,7 +43,7 @@ _MIGRATIONS = (
 
 
 def opened(path: Path) -> sqlite3.Connection:
-    """A run file to write, made or brought up to date as needed; it must be held."""
+    """Open a run file for writing, created or migrated if needed; the caller must hold it."""
     with translated(path), ExitStack() as unless_well:
         db = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
         unless_well.callback(db.close)
@@ -56,7 +56,7 @@ def opened(path: Path) -> sqlite3.Connection:
 
 
 def looked_at(path: Path) -> sqlite3.Connection:
-    """A run file that is there, which another process may be writing; nothing can be changed."""
+    """Open an existing run file read-only; another process may be writing it."""
     if not path.is_file():
         raise StoreError(f"{path}: no such run")
     with translated(path), ExitStack() as unless_well:
@@ -70,7 +70,7 @@ def looked_at(path: Path) -> sqlite3.Connection:
 
 
 def in_use(path: Path) -> bool:
-    """Whether a process holds the run file right now."""
+    """Whether a process holds the run file."""
     try:
         hold(path).close()
     except StoreError:
@@ -79,13 +79,13 @@ def in_use(path: Path) -> bool:
 
 
 def lock_path(path: Path) -> Path:
-    """The file beside it that says who holds it."""
+    """The lock file next to a run file."""
     return path.with_name(path.name + ".lock")
 
 
 def hold(path: Path) -> IO[bytes]:
-    """Keep other processes from writing until what is returned is closed."""
-    # A file of its own: closing any other handle on the database would drop SQLite's own locks.
+    """Keep other processes from writing until the returned file is closed."""
+    # A separate file, because closing any other handle on the database would drop SQLite's own locks.
     file = lock_path(path).open("ab")
     try:
         if sys.platform == "win32":
@@ -104,7 +104,7 @@ def hold(path: Path) -> IO[bytes]:
 
 @contextmanager
 def translated(path: Path) -> Iterator[None]:
-    """What SQLite complains of, with the file that it is about."""
+    """Turn SQLite's errors into `StoreError` with the path of the file."""
     try:
         yield
     except sqlite3.Error as error:
@@ -113,7 +113,7 @@ def translated(path: Path) -> Iterator[None]:
 
 @contextmanager
 def transaction(db: sqlite3.Connection) -> Iterator[None]:
-    """All of it, or nothing."""
+    """Commit everything in the block, or nothing."""
     db.execute("BEGIN IMMEDIATE")
     try:
         yield

@@ -1,13 +1,12 @@
-"""The run on disk: one SQLite file that a crash at any moment leaves whole.
+"""The run on disk: one SQLite file that stays intact whenever the process crashes.
 
-What is promised. The settings, the items and every round of the design are on disk before the first
-query they lead to. An answer whose :meth:`Store.save` is done is on disk too (WAL,
-``synchronous=FULL``). So whoever comes after a ``kill -9`` finds every answer that was counted, and
-loses at most those still under way.
+It guarantees that the settings, the items and every round of the design are on disk before the first query
+that they lead to, and an answer once its :meth:`Store.save` is done (WAL, ``synchronous=FULL``). After a
+``kill -9``, every answer that was counted is there; at most those under way are lost.
 
-Answers are committed in groups on a thread of their own: while one group is being forced to disk,
-the next one gathers. A group is one statement, because every statement costs the thread a wait for
-the interpreter lock that the busy event loop holds.
+Answers are committed in groups on a separate thread: while one group is written to disk, the next one
+gathers. A group is one statement, because every statement makes the thread wait for the interpreter lock,
+which the busy event loop holds.
 """
 
 from __future__ import annotations
@@ -36,15 +35,15 @@ from blindcal.text import printable
 AnswerArray: TypeAlias = npt.NDArray[np.int8]
 
 RUN_FILE = "run.sqlite"
-"""What it is called in a run's folder."""
+"""The name of the run file in a run folder."""
 
 UNASKED = -2
-"""In a column of answers: not answered yet."""
+"""In an array of answers: not answered yet."""
 
 
 @dataclass(frozen=True, slots=True)
 class SavedAnswer:
-    """One answer as it is kept; ``query`` counts through all rounds, ``text`` is already `printable`."""
+    """One stored answer; ``query`` counts across all rounds, ``text`` is already `printable`."""
 
     query: int
     answer: int
@@ -57,18 +56,19 @@ class SavedAnswer:
 
     @property
     def usage(self) -> Usage:
-        """What it cost."""
+        """What the answer cost."""
         tokens = (self.prompt_tokens, self.completion_tokens, self.cached_tokens)
         return Usage(1, self.attempts, *tokens, int(self.answer == INVALID))
 
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """Queries handed to a provider in one file, and how far that has come.
+    """Queries sent to a provider in one file, and their status.
 
-    It is on disk before anything is sent. ``uploading`` and ``creating`` say when that was last begun (Unix
-    seconds): set without the id that it leads to, it may or may not have happened, and the ``token`` is
-    what to look for. ``answered`` is how many answers it brought once it ``ended``.
+    It is on disk before anything is sent. ``uploading`` and ``creating`` say when that step last began (Unix
+    seconds). If one is set without the id that the step returns (``file_id``, ``batch_id``), it may or may
+    not have happened; the provider's list is then searched for ``token``. ``answered`` is the number of
+    answers once the batch has ``ended``.
     """
 
     number: int
@@ -88,7 +88,7 @@ class Batch:
 
 @dataclass(frozen=True, slots=True)
 class StoredItems:
-    """The items of a run as they are kept, in columns; ``digests`` tell whether prompts are the same."""
+    """The stored items of a run, in columns; ``digests`` tell whether prompts are the same."""
 
     ids: tuple[str, ...]
     labels: IntArray
@@ -98,7 +98,7 @@ class StoredItems:
 
 
 class Store:
-    """A run file, held by one process. Use :meth:`open`, or :meth:`read` to look without holding."""
+    """A run file held by one process; use :meth:`open`, or :meth:`read` to read it without holding it."""
 
     def __init__(
         self, path: Path, db: sqlite3.Connection, lock: IO[bytes] | None, made: Sequence[Path] = ()
@@ -114,9 +114,9 @@ class Store:
 
     @classmethod
     def open(cls, path: Path) -> Store:
-        """Take hold of a run file, made or brought up to date as needed.
+        """Open and hold a run file, created or migrated if needed.
 
-        If a ``with`` block fails before anything was asked, the file and the folders made here go again.
+        If a ``with`` block fails before anything was asked, the file and folders created here are removed.
         """
         made = [one for one in path.parents if not one.exists()]
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -132,7 +132,7 @@ class Store:
 
     @classmethod
     def read(cls, path: Path) -> Store:
-        """Look at a run file, which another process may be writing; nothing can be changed."""
+        """Open a run file read-only; another process may be writing it."""
         return cls(path, looked_at(path), None)
 
     def __enter__(self) -> Store:
@@ -147,18 +147,18 @@ class Store:
         self.close(discard=unused)
 
     def close(self, *, discard: bool = False) -> None:
-        """Finish the commit under way and let go of the file; ``discard`` takes away what was made for it."""
+        """Finish the commit under way and release the file; ``discard`` removes what `open` created."""
         self._thread.shutdown()
         self._db.close()
         if self._lock is not None:
-            # While it is held, so that nobody else's run goes; a folder stays if anything else is in it.
+            # Removed while still held, to spare another process's run; folders with other content stay.
             for made in self._made if discard else ():
                 with suppress(OSError):
                     made.rmdir() if made.is_dir() else made.unlink()
             self._lock.close()
 
     def _execute(self, statement: str, *values: object) -> list[Any]:
-        """Have a statement carried out; returns its rows."""
+        """Execute a statement and return its rows."""
         with translated(self.path):
             return self._db.execute(statement, values).fetchall()
 
@@ -167,9 +167,9 @@ class Store:
     def begin(self, config: Mapping[str, Any], items: Iterable[Item], *, keep_prompts: bool = True) -> bool:
         """Store settings and items, or check that the run was begun with the same ones.
 
-        Returns whether the run is new. Other settings replace those of a run that has no answer yet (a wrong
-        address, a method that the probe advises against); otherwise they raise `ConfigError`, which shows the
-        difference.
+        Returns whether they were stored. Different settings replace those of a run without answers or batches
+        (after a wrong address, or a method that the probe advises against); otherwise they raise
+        `ConfigError`, which shows the difference.
         """
         wanted = json.loads(json.dumps(config))
         begun = self.note("config")
@@ -194,7 +194,7 @@ class Store:
         return True
 
     def _is_empty(self, tables: Sequence[str] = ("answers", "batches")) -> bool:
-        """Whether nothing was answered, and nothing submitted that may still be."""
+        """Whether the tables are empty; by default, whether nothing was answered or put into a batch."""
         return not any(self._execute(f"SELECT 1 FROM {table} LIMIT 1") for table in tables)
 
     def item(self, number: int) -> tuple[str, int, str | None]:
@@ -210,7 +210,7 @@ class Store:
         return StoredItems(ids, np.array(labels, np.int64), groups, digests, parts)
 
     def set_parts(self, field: str | None, parts: Sequence[str | None] | None) -> None:
-        """Keep by which field the result is broken down, and each item's part; they may change any time."""
+        """Store the field of the breakdown and the part of each item; both may change at any time."""
         digest = hashlib.blake2b(msgspec.json.encode(parts), digest_size=16).hexdigest()
         wanted = {"field": field, "digest": digest}
         if self.note("parts") == wanted:
@@ -223,27 +223,27 @@ class Store:
             self.set_note("parts", wanted)
 
     def note(self, name: str) -> Any:
-        """What was noted under a name, or ``None``."""
+        """The value noted under a name, or ``None``."""
         rows = self._execute("SELECT value FROM notes WHERE name = ?", name)
         return json.loads(rows[0][0]) if rows else None
 
     def set_note(self, name: str, value: Any) -> None:
-        """Keep something that JSON can hold: the probe's verdict, the tokens chosen, a warning."""
+        """Store a JSON value under a name, such as the probe's verdict and the chosen tokens."""
         self._execute("INSERT OR REPLACE INTO notes VALUES (?, ?)", name, json.dumps(value))
 
-    # Replies to what is asked beside the rounds: pilots and the probe
+    # Replies to requests outside the rounds: pilot queries and the probe
 
     def aside(self, request: bytes, nth: int) -> str | None:
-        """The reply to the ``nth`` time that this request was made, if it has been."""
+        """The reply when this request was made for the ``nth`` time (from 0), or ``None``."""
         rows = self._execute("SELECT reply FROM asides WHERE request = ? AND nth = ?", request, nth)
         return str(rows[0][0]) if rows else None
 
     def add_aside(self, request: bytes, nth: int, reply: str) -> None:
-        """Keep a reply, so that it is paid for once."""
+        """Store a reply, so that it is paid for only once."""
         self._execute("INSERT INTO asides VALUES (?, ?, ?)", request, nth, reply)
 
     def asides_usage(self) -> Usage:
-        """What the replies kept so far cost."""
+        """What the stored replies outside the rounds cost."""
         (row,) = self._execute(
             "SELECT COUNT(*), COUNT(*), TOTAL(json_extract(reply, '$.prompt_tokens')), "
             "TOTAL(json_extract(reply, '$.completion_tokens')), "
@@ -252,7 +252,7 @@ class Store:
         return Usage(*map(int, row))
 
     def forget_asides(self) -> None:
-        """Let everything be asked afresh, because the endpoint may be another by then."""
+        """Delete these replies, so that everything is asked again: the endpoint may change meanwhile."""
         self._execute("DELETE FROM asides")
 
     # Rounds
@@ -263,7 +263,7 @@ class Store:
         return [Round(np.frombuffer(i, np.int64), np.frombuffer(s), np.frombuffer(t)) for i, s, t in rows]
 
     def add_round(self, asked: Round) -> None:
-        """Put the next round on disk; only then may it be asked."""
+        """Write the next round to disk; it may only be asked after that."""
         ((number, first),) = self._execute("SELECT COUNT(*), COALESCE(MAX(first + size), 0) FROM rounds")
         blobs = (
             asked.items.astype(np.int64).tobytes(),
@@ -275,7 +275,7 @@ class Store:
     # Answers
 
     def save(self, answer: SavedAnswer) -> asyncio.Future[None]:
-        """Keep an answer. What is returned is done once it is on disk; answers of one commit share it."""
+        """Save an answer; the returned future is done once it is on disk, and shared within a commit."""
         if self._kept is None:
             self._kept = asyncio.get_running_loop().create_future()
         self._waiting.append(answer)
@@ -300,7 +300,7 @@ class Store:
         self._execute(_INSERT, msgspec.json.encode(answers).decode())
 
     def answers(self, first: int, size: int) -> AnswerArray:
-        """The answers to ``size`` queries from number ``first`` on; `UNASKED` where there is none."""
+        """The answers to ``size`` queries from number ``first``; `UNASKED` where there is none."""
         column = np.full(size, UNASKED, np.int8)
         rows = self._db.execute(
             "SELECT query - ?, answer FROM answers WHERE query >= ? AND query < ?",
@@ -313,7 +313,7 @@ class Store:
         return column
 
     def answered(self) -> AnswerTable:
-        """Every answer so far, with what was asked, in the order of the queries."""
+        """All answers so far with their queries, in the order of the queries."""
         table, first = AnswerTable.empty(), 0
         for asked in self.rounds():
             answers = self.answers(first, len(asked))
@@ -329,25 +329,25 @@ class Store:
     # Batches
 
     def batches(self) -> list[Batch]:
-        """Every batch so far, in order."""
+        """All batches so far, in order."""
         return [_batch(row) for row in self._execute("SELECT * FROM batches ORDER BY number")]
 
     def add_batches(self, pieces: Iterable[IntArray]) -> None:
-        """Put on disk which queries are to go in which batch, all of them or none; only then may they go."""
+        """Write to disk which queries go into which batch, all or none; they may only be sent after that."""
         with translated(self.path), transaction(self._db):
             ((so_far,),) = self._execute("SELECT COUNT(*) FROM batches")
             for number, piece in enumerate(pieces, so_far):
                 self._execute(_INSERT_BATCH, *_batch_row(Batch(number, uuid.uuid4().hex, piece)))
 
     def set_batch(self, batch: Batch, saved: list[SavedAnswer] | None = None) -> None:
-        """Keep what is known of a batch now, together with the answers that it brought."""
+        """Update a batch, together with the answers that it brought."""
         with translated(self.path), transaction(self._db):
             if saved:
                 self._insert(saved)
             self._execute(_INSERT_BATCH, *_batch_row(batch))
 
     def usage(self) -> Usage:
-        """What all answers together cost."""
+        """What all answers cost in total."""
         (row,) = self._execute(
             "SELECT COUNT(*), TOTAL(attempts), TOTAL(prompt_tokens), TOTAL(completion_tokens), "
             "TOTAL(cached_tokens), TOTAL(answer = -1) FROM answers"
