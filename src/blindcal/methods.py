@@ -36,7 +36,7 @@ FEW_ITEMS = 100
 """Estimates from fewer items than this come with a warning."""
 FEW_OF_A_LABEL = 10
 UNNAMED = "(none)"
-"""The part of items that have no value in the field of `--by`."""
+"""The part of items that have no value in the field of the breakdown."""
 _PART_RESAMPLES = 300  # refits for each part's intervals: limits the time that many parts take
 
 ESTIMATOR_CHOICES = ("own", "latent")
