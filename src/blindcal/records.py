@@ -25,6 +25,11 @@ NEGATIVE = 0
 INVALID = -1
 
 
+def level_percent(level: float) -> str:
+    """A confidence level as a percentage: 95%, 99.9%."""
+    return f"{100 * level:.4g}%"
+
+
 @dataclass(frozen=True, slots=True)
 class Estimate:
     """A number with its interval and the interval's confidence level.
@@ -66,7 +71,7 @@ class Estimate:
             return "unknown"
         if self.low is None or self.high is None:
             return format(self.value, spec)
-        level = "" if self.level is None else f"{100 * self.level:.4g}%: "
+        level = "" if self.level is None else f"{level_percent(self.level)}: "
         return f"{self.value:{spec}} ({level}{self.low:{spec}} to {self.high:{spec}})"
 
     def __str__(self) -> str:
@@ -140,6 +145,11 @@ class Reply:
     model: str | None = None
     logprobs: Mapping[str, float] | None = None
     logprob: float | None = None
+
+    @property
+    def usage(self) -> Usage:
+        """What the reply cost: one query, answered at the first attempt."""
+        return Usage(1, 1, self.prompt_tokens, self.completion_tokens, self.cached_tokens)
 
 
 @dataclass(frozen=True, slots=True)

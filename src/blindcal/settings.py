@@ -14,6 +14,7 @@ from blindcal.errors import ConfigError
 from blindcal.estimate.truth import bins_blind
 from blindcal.items.files import Items, RecordFormat
 from blindcal.methods import METHODS, estimator_of
+from blindcal.prices import Prices, list_prices
 from blindcal.records import EstimatorName, Semantics
 
 DEFAULT_BINS = 5
@@ -190,6 +191,12 @@ class Settings:
     def semantics(self) -> str:
         """What is measured: pair, max or sum (METHOD 1), or the stated confidence."""
         return METHODS[self.design.method].semantics(self.prompt.semantics)
+
+    @property
+    def list_prices(self) -> Prices | None:
+        """OpenAI's list prices, for its own models at its own URL."""
+        at_openai = self.endpoint.base_url.rstrip("/") == OPENAI
+        return list_prices(self.endpoint.model) if at_openai else None
 
     @property
     def answer_words(self) -> tuple[str, str]:

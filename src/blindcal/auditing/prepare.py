@@ -198,18 +198,19 @@ class _Remembered:
             return await asking
 
     async def _ask(self, key: bytes, nth: int, request: Request) -> Reply:
-        reply = await self._endpoint.ask(request)
-        known = self._store.note("limit_name") or "max_tokens"
-        if isinstance(self._endpoint, HttpEndpoint) and self._endpoint.limit_name != known:
+        endpoint = self._endpoint
+        known = endpoint.limit_name if isinstance(endpoint, HttpEndpoint) else None
+        reply = await endpoint.ask(request)
+        if isinstance(endpoint, HttpEndpoint) and endpoint.limit_name != known:
             # Learnt by asking live; batches need it and cannot learn it.
-            self._store.set_note("limit_name", self._endpoint.limit_name)
+            self._store.set_note("limit_name", endpoint.limit_name)
         self._count(request, reply)
         self._store.add_aside(key, nth, msgspec.json.encode(reply).decode())
         return reply
 
     def _count(self, request: Request, reply: Reply) -> None:
         self.tokens.learn(bytes_of(request), reply.prompt_tokens)
-        self.paid += Usage(1, 1, reply.prompt_tokens, reply.completion_tokens, reply.cached_tokens)
+        self.paid += reply.usage
         if self._progress is not None:
             asked, cost = self.paid.queries, None if self._prices is None else self._prices.cost(self.paid)
             total = max(asked, PROBE_QUERIES)

@@ -95,7 +95,7 @@ class _Counted:
 
     async def ask(self, request: Request) -> Reply:
         reply = await self._endpoint.ask(request)
-        self._usage += Usage(1, 1, reply.prompt_tokens, reply.completion_tokens, reply.cached_tokens)
+        self._usage += reply.usage
         if self._progress is not None:
             done = self._usage.queries
             self._progress(Progress(done, max(done, PROBE_QUERIES), self._usage, None, 1, probing=True))

@@ -17,7 +17,7 @@ from blindcal.endpoints import http
 from blindcal.endpoints.http import OPENAI, Address
 from blindcal.errors import StoreError
 from blindcal.methods import ESTIMATOR_CHOICES
-from blindcal.prices import Prices, list_prices
+from blindcal.prices import Prices
 from blindcal.settings import Settings
 from blindcal.store.run_store import RUN_FILE
 from blindcal.text import printable
@@ -325,9 +325,7 @@ def prices(
         raise click.UsageError("--price-in and --price-out go together")
     if price_in is not None and price_out is not None:
         return Prices(price_in, price_out, batch_price)
-    if settings.endpoint.base_url.rstrip("/") != OPENAI:
-        return None
-    listed = list_prices(settings.endpoint.model)
+    listed = settings.list_prices
     return None if listed is None else replace(listed, batch=batch_price)
 
 

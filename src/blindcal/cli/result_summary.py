@@ -102,11 +102,10 @@ def _print_parts(result: AuditResult) -> None:
 def _print_answers(result: AuditResult) -> None:
     counts, spend = result.counts, result.spend
     if counts.invalid:
-        total = counts.positive + counts.negative + counts.invalid
         low, high = result.ece_if_invalid
         print_field(
             "invalid",
-            f"{counts.invalid:,} of {total:,} answers; whatever they would have been, "
+            f"{counts.invalid:,} of {counts.answers:,} answers; whatever they would have been, "
             f"the ECE is between {low:.4f} and {high:.4f}",
         )
     if result.invalid_reasons:

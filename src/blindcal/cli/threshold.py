@@ -150,10 +150,9 @@ def _warn_about_run(run: Run) -> None:
     if result.objection is not None:
         print_warning("the probe found this endpoint unfit; a threshold may have no effect there")
     if result.counts.invalid:
-        total = result.counts.positive + result.counts.negative + result.counts.invalid
         print_warning(
-            f"{result.counts.invalid:,} of {total:,} answers were invalid; expect such answers in production "
-            "too, and decide what they mean"
+            f"{result.counts.invalid:,} of {result.counts.answers:,} answers were invalid; expect such "
+            "answers in production too, and decide what they mean"
         )
 
 

@@ -67,9 +67,9 @@ async def candidates(word: str, encode: Encoder, ids: Iterable[int] = ()) -> tup
     found: dict[int, Token] = {}
     for spelling in dict.fromkeys([word, word.capitalize(), word.lower(), word.upper()]):
         for text in (spelling, f" {spelling}"):
-            ids = await encode(text)
-            if len(ids) == 1:
-                found.setdefault(ids[0], Token(int(ids[0]), text))
+            encoded = await encode(text)
+            if len(encoded) == 1:
+                found.setdefault(encoded[0], Token(int(encoded[0]), text))
     if not found:
         raise InputError(
             f"no spelling of {printable(word)!r} is one token of this model: use a shorter, commoner word"

@@ -9,7 +9,8 @@ from __future__ import annotations
 import csv
 import gzip
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -174,14 +175,25 @@ def _number(value: Any) -> float:
         return np.nan
 
 
-def _csv(path: Path) -> tuple[list[str], list[list[Any]]]:
+def csv_header(path: Path) -> list[str]:
+    """The names of the columns of a CSV file."""
+    with _csv_rows(path) as rows:
+        return next(rows, [])
+
+
+@contextmanager
+def _csv_rows(path: Path) -> Iterator[Iterator[list[str]]]:
     try:
         with gzip.open(path, "rt", newline="") if path.suffix == ".gz" else path.open(newline="") as file:
-            reader = csv.reader(file)
-            names = next(reader, [])
-            rows = [row for row in reader if row]
+            yield csv.reader(file)
     except (OSError, EOFError, UnicodeDecodeError, csv.Error) as error:
         raise InputError(f"{path}: cannot be read as CSV ({error})") from None
+
+
+def _csv(path: Path) -> tuple[list[str], list[list[Any]]]:
+    with _csv_rows(path) as reader:
+        names = next(reader, [])
+        rows = [row for row in reader if row]
     for number, row in enumerate(rows, 1):
         if len(row) != len(names):
             raise InputError(f"{path}, row {number}: has {len(row)} fields where the header has {len(names)}")

@@ -14,7 +14,7 @@ from scipy.special import ndtri
 
 from blindcal.confidence_prompt import INSTRUCTION, ask_confidence
 from blindcal.endpoints import tokens
-from blindcal.endpoints.http import OPENAI, HttpEndpoint
+from blindcal.endpoints.http import HttpEndpoint
 from blindcal.endpoints.query_format import STATED_TOKENS
 from blindcal.errors import InputError, MissingExtraError
 from blindcal.estimate.truth import bins_blind
@@ -24,7 +24,7 @@ from blindcal.methods import METHODS, SIMULABLE, count_queries, method_of
 from blindcal.pareto import pareto_front
 from blindcal.planning.forecast import Forecast, forecast, worth
 from blindcal.planning.shapes import DEFAULT, Shape, preset
-from blindcal.prices import CHARACTERS_A_TOKEN, Prices, list_prices, total_cost
+from blindcal.prices import CHARACTERS_A_TOKEN, Prices, total_cost
 from blindcal.records import Usage
 from blindcal.settings import DEFAULT_BINS, Settings
 
@@ -170,8 +170,7 @@ def plan_audit(
     shape = preset(shape) if isinstance(shape, str) else shape
     if settings.design.method not in SIMULABLE:  # what a model will state in words cannot be forecast
         shape = None
-    if prices is None and settings.endpoint.base_url.rstrip("/") == OPENAI:
-        prices = list_prices(settings.endpoint.model)
+    prices = settings.list_prices if prices is None else prices
     with open_items(items, settings.prompt) as loaded:
         n = min(len(loaded), settings.design.sample or len(loaded))
         each = count_tokens(loaded, settings)

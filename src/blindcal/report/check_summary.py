@@ -6,8 +6,8 @@ import re
 from collections.abc import Sequence
 from xml.etree import ElementTree
 
-from blindcal.records import Estimate
-from blindcal.results.check import CheckResult, LimitVerdict, percent
+from blindcal.records import Estimate, level_percent
+from blindcal.results.check import CheckResult, LimitVerdict
 from blindcal.text import printable
 
 _MARKS = {"passed": "✅ passed", "failed": "❌ failed", "undecided": "⚠️ undecided"}
@@ -68,7 +68,7 @@ def summary(runs: Sequence[CheckResult]) -> str:
             lines.append(f"| {' | '.join(cells)} |")
     sure = {run.confidence for run in runs if run.confidence is not None}
     if sure:
-        lines += ["", f"Bounds hold with {', '.join(map(percent, sorted(sure)))} confidence."]
+        lines += ["", f"Bounds hold with {', '.join(map(level_percent, sorted(sure)))} confidence."]
     return "\n".join(lines) + "\n"
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from blindcal.methods import FEW_ITEMS
+from blindcal.records import level_percent
 from blindcal.report.narrative import MEANINGS
 from blindcal.report.page import environment, style
 from blindcal.report.plots import Drawing, plot_calibration_curves, plot_reliabilities
@@ -62,6 +63,7 @@ def comparison_page(found: RunComparison, drawn: Sequence[Drawing], runs: tuple[
             meanings=MEANINGS,
             settings=differing(*runs),
             drawings=[(one.name, one.svg()) for one in drawn],
+            level=level_percent(found.level),
             chance=min(1.0, (1 - found.level) * len(found.differences)),
             css=style("page.css", "comparison.css"),
         )

@@ -14,6 +14,7 @@ from typing import Any
 import msgspec
 from markupsafe import Markup
 
+from blindcal.records import level_percent
 from blindcal.results.result import AuditResult
 
 UNKNOWN = "\N{EN DASH}"
@@ -62,7 +63,7 @@ def decimal(value: float, digits: int) -> str:
 FORMS: dict[str, Callable[[Any], str]] = {
     "percent": percent,
     "whole": lambda value: f"{value:.0%}",
-    "level": lambda value: f"{100 * value:.4g}%",
+    "level": level_percent,
     "signed": signed,
     "pvalue": pvalue,
     "count": lambda value: f"{value:,}",

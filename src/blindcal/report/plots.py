@@ -18,7 +18,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from blindcal.estimate.findings import Bin, ConfidenceHistogram, CostCurve, Curve, OperatingPoint, Part
-from blindcal.records import Estimate, FloatArray
+from blindcal.records import Estimate, FloatArray, level_percent
 from blindcal.report import alt_text
 from blindcal.report.style import (
     DASHES,
@@ -97,7 +97,7 @@ def plot_reliability(curve: Curve | None, ax: Axes | None = None, *, bins: Seque
     with drawing(ax, *_SQUARE) as axes:
         _reliability_axes(axes)
         if curve is not None:
-            band = "" if curve.level is None else f", {100 * curve.level:.4g}% band"
+            band = "" if curve.level is None else f", {level_percent(curve.level)} band"
             _reliability_line(axes, curve, 0, f"curve{band}")
         dots = [
             (one.predicted, one.observed, 12 + 260 * one.share)

@@ -8,8 +8,6 @@ file has lse, argmax and a column ``text|token id`` per spelling. Stated confide
 
 from __future__ import annotations
 
-import csv
-import gzip
 import hashlib
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -24,6 +22,7 @@ from blindcal.items.score_files import (
     WORDS,
     answer_probabilities,
     answers_in,
+    csv_header,
     every_spelling,
     read_scores,
     read_table,
@@ -149,7 +148,7 @@ def read(path: Path, *, positive: str | None = None, negative: str | None = None
 
 def _read(path: Path, words: tuple[str, str] | None) -> Source:
     model, data = names(path)
-    header = _header(path)
+    header = [] if ".parquet" in path.suffixes else csv_header(path)
     if "mass" in header and any("|" in name for name in header):
         recording = _scored(path, header)
         targets = Targets(recording.tokens[:1], recording.tokens[1:2])
@@ -171,16 +170,6 @@ def names(path: Path) -> tuple[str, str]:
     """
     model, _, data = stem(path).removesuffix("__logits").rpartition("__")
     return (model, data) if model else (data, "items")
-
-
-def _header(path: Path) -> list[str]:
-    if ".parquet" in path.suffixes:
-        return []
-    try:
-        with gzip.open(path, "rt", newline="") if path.suffix == ".gz" else path.open(newline="") as file:
-            return next(csv.reader(file), [])
-    except (OSError, EOFError, UnicodeDecodeError, csv.Error) as error:
-        raise InputError(f"{path}: cannot be read as CSV ({error})") from None
 
 
 def _scored(path: Path, header: list[str]) -> Recording:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Literal, TypeAlias
 
 from blindcal.errors import InputError, NotIdentifiedError, StoreError
-from blindcal.records import Estimate
+from blindcal.records import Estimate, level_percent
 from blindcal.results.compare import LOWER_IS_BETTER, NAMES
 from blindcal.results.result import AuditResult
 from blindcal.results.run import open_result, open_run
@@ -135,11 +135,6 @@ def check(
     return CheckResult(str(run), result, confidence, verdicts)
 
 
-def percent(confidence: float) -> str:
-    """A confidence as a percentage: 95%, 99.9%."""
-    return f"{100 * confidence:.4g}%"
-
-
 def _bounds(
     path: Path,
     result: AuditResult,
@@ -171,7 +166,7 @@ def _verdict(
     bound = None if between is None else between.high if limit.at_most else between.low
     value: float | None
     if limit.quantity == "invalid":
-        value = counts.invalid / max(1, counts.positive + counts.negative + counts.invalid)
+        value = counts.invalid / max(1, counts.answers)
     else:
         value = getattr(result, limit.quantity).value
 
@@ -194,7 +189,7 @@ def _verdict(
         return verdict("undecided", UNFINISHED)
     if confidence is None:
         return verdict("passed", "by the estimate alone")
-    sure = percent(confidence)
+    sure = level_percent(confidence)
     if bound is None and result.estimator != "latent":
         only = "only the estimate alone can decide"
         return verdict("undecided", f"no interval for it by method {result.method}: {only}")

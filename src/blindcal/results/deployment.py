@@ -16,6 +16,7 @@ from blindcal.endpoints.query_format import TokenQuestion
 from blindcal.errors import NotIdentifiedError
 from blindcal.records import Message
 from blindcal.results.run import Run
+from blindcal.text import spoken
 
 QUESTION = "YOUR QUESTION, WORDED AS IN THE AUDIT"
 FILL_IN = "Put your question into the message: replace the fields in braces, as the audit did."
@@ -44,7 +45,7 @@ class Deployment:
     def python(self) -> str:
         """The request as a Python program without dependencies."""
         name, _, scheme = self.key_header.partition(": ")
-        words = tuple(dict.fromkeys(word.strip().casefold() for word in self.positive))
+        words = tuple(dict.fromkeys(map(spoken, self.positive)))
         answer = '["message"]["content"]' if "messages" in self.body else '["text"]'
         return f"""\
 # {FILL_IN}

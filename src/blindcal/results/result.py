@@ -54,6 +54,11 @@ class AnswerCounts:
     invalid: int
     unanswered: int
 
+    @property
+    def answers(self) -> int:
+        """Number of answers, valid or not."""
+        return self.positive + self.negative + self.invalid
+
 
 @dataclass(frozen=True, slots=True)
 class Spend:

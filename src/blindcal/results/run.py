@@ -106,11 +106,10 @@ def open_run(path: str | Path) -> Run:
         items, settings = store.items(), store.note("config") or {}
         ready: dict[str, Any] = store.note("ready") or {}
         answered = store.answered()
-    told = result.counts.positive + result.counts.negative + result.counts.invalid
-    if told != len(answered):
+    if result.counts.answers != len(answered):
         raise StoreError(
-            f"{folder}: {len(answered):,} answers, of which its result knows {told:,}: the run has gone on "
-            "since; let its audit finish first"
+            f"{folder}: {len(answered):,} answers, of which its result knows {result.counts.answers:,}: the "
+            "run has gone on since; let its audit finish first"
         )
     return Run(
         folder,
