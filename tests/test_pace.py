@@ -6,7 +6,13 @@ from collections.abc import Callable
 
 import pytest
 
-from blindcal.auditing.rate_control import COOLING, START, ConcurrencyControl, RateLimiter
+from blindcal.auditing.rate_control import (
+    LONGEST_PAUSE,
+    START,
+    ConcurrencyControl,
+    RateLimiter,
+    SharedPause,
+)
 
 
 def serve(climb: ConcurrencyControl, seconds: float, rate: Callable[[int], float], now: float = 0.0) -> float:
@@ -38,19 +44,19 @@ def test_it_never_exceeds_the_most() -> None:
     climb = ConcurrencyControl(5)
     assert climb.limit == 5
     now = serve(climb, 30, lambda limit: limit / 0.1)
-    climb.refused(now)
+    climb.refused(now, now)
     serve(climb, 100, lambda limit: limit / 0.1, now)
     assert climb.limit == 5
 
 
 def test_refusals_halve_and_answers_add_one() -> None:
-    """A burst of refusals counts once; then it grows by one a window."""
+    """Requests that were sent before the first refusal count once; then it grows by one a window."""
     climb = ConcurrencyControl(256)
     now = serve(climb, 2, lambda limit: limit / 0.2)
     for k in range(50):
-        climb.refused(now + k / 1000)
+        climb.refused(now + k / 10, sent=now - k / 1000)
     assert climb.limit == 128
-    climb.refused(now + COOLING + 0.1)
+    climb.refused(now + 1.1, sent=now + 1.0)
     assert climb.limit == 64
     serve(climb, 1.0, lambda limit: limit / 0.2, now + 1.2)
     assert 65 <= climb.limit <= 70
@@ -60,7 +66,7 @@ def test_it_never_falls_below_one() -> None:
     """However often it is refused, one question at a time goes out."""
     climb = ConcurrencyControl(16)
     for k in range(100):
-        climb.refused(2.0 * k)
+        climb.refused(2.0 * k + 1, sent=2.0 * k)
     assert climb.limit == 1
 
 
@@ -68,7 +74,7 @@ def test_the_meter_spreads_requests() -> None:
     """60 a minute is one a second, from the first on."""
     meter = RateLimiter(rpm=60)
     assert [meter.book(0.0, 1) for _ in range(4)] == [0, 1, 2, 3]
-    assert meter.book(100.0, 1) == 0
+    assert meter.book(100.0, 1) == 100
 
 
 def test_the_meter_counts_tokens_and_corrections() -> None:
@@ -87,10 +93,46 @@ def test_the_stricter_limit_rules() -> None:
     assert meter.book(0.0, 1) == 10
 
 
-def test_a_pause_holds_everything() -> None:
-    """Nothing goes before the server's pause is over; a shorter pause does not shorten it."""
-    meter = RateLimiter()
-    meter.pause(0.0, 5)
-    meter.pause(1.0, 1)
-    assert meter.book(2.0, 1) == 3
-    assert meter.book(6.0, 1) == 0
+def test_a_wait_that_the_server_asks_for_is_kept() -> None:
+    """Nothing goes before it is over; a shorter one does not shorten it, nor does an answer."""
+    pause = SharedPause(0.5)
+    pause.refused(0.0, sent=-1.0, asked=5)
+    pause.refused(1.0, sent=0.5, asked=1)
+    pause.answered()
+    assert pause.until == 5
+
+
+def test_refusals_without_an_answer_pause_everyone_longer_each_time() -> None:
+    """The pause doubles with each burst up to its most; a burst of any size counts once."""
+    pause, now, waits = SharedPause(0.5), 0.0, []
+    for _ in range(9):
+        sent = now
+        for k in range(1, 33):
+            pause.refused(now + k / 100, sent)
+        waits.append(pause.until - now - 0.01)
+        now = max(now + 1, pause.until)
+    assert waits[0] == float("-inf")  # the first burst only makes its own queries wait
+    assert waits[1:] == pytest.approx([1, 2, 4, 8, 16, LONGEST_PAUSE, LONGEST_PAUSE, LONGEST_PAUSE])
+
+
+def test_an_answer_ends_the_growth_of_the_pause() -> None:
+    """A service that answers in between is not paused, however often it refuses a request."""
+    pause = SharedPause(0.5)
+    for k in range(20):
+        pause.refused(k + 0.5, sent=k)
+        pause.answered()
+    assert pause.until == float("-inf")
+
+
+def test_a_server_that_refuses_everything_gets_few_requests() -> None:
+    """32 queries under way, refused for five minutes, send fewer than a hundred requests between them."""
+    control, pause = ConcurrencyControl(32), SharedPause(0.5)
+    now, requests = 0.0, 0
+    while now < 300:
+        burst, sent = control.limit, now
+        for k in range(burst):
+            control.refused(now + 0.05 + k / 1000, sent)
+            pause.refused(now + 0.05 + k / 1000, sent)
+        requests += burst
+        now = max(now + 0.3, pause.until)
+    assert requests < 100

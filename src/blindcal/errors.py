@@ -17,6 +17,7 @@ BlindcalError
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Mapping
 from typing import Any, Self
 
@@ -51,7 +52,10 @@ class BlindcalError(Exception):
 
     def prefixed(self, where: str) -> Self:
         """The same error with ``where`` it occurred in front of its message."""
-        return type(self)(f"{where}{self.message}", remedy=self.remedy, options=self.options)
+        found = copy.copy(self)
+        found.message = f"{where}{self.message}"
+        found.args = (found.message,)
+        return found
 
     def __str__(self) -> str:
         return self.render(python_option)
@@ -70,7 +74,23 @@ class ConfigError(BlindcalError):
 
 
 class EndpointError(BlindcalError):
-    """The endpoint cannot be used as it is."""
+    """The endpoint cannot be used as it is.
+
+    ``status`` is the HTTP status that says so, if one does. ``billed`` is set if a reply was served all the
+    same, whatever was in it: its tokens, of the prompt, of the completion and cached.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        status: int | None = None,
+        billed: tuple[int, int, int] | None = None,
+        **told: Any,
+    ) -> None:
+        super().__init__(message, **told)
+        self.status = status
+        self.billed = billed
 
 
 class RetryableError(EndpointError):

@@ -217,7 +217,11 @@ class AnswerTable:
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """What answers cost: queries, attempts and billed tokens; also counts the invalid answers."""
+    """What queries cost: their number, attempts and billed tokens.
+
+    ``queries`` have an outcome. ``invalid`` of these are no valid answer, and ``unusable`` of the invalid
+    ones no reply that could be read. ``wasted`` counts replies that were served and led to no outcome.
+    """
 
     queries: int = 0
     attempts: int = 0
@@ -225,6 +229,18 @@ class Usage:
     completion_tokens: int = 0
     cached_tokens: int = 0
     invalid: int = 0
+    unusable: int = 0
+    wasted: int = 0
+
+    @property
+    def served(self) -> int:
+        """The number of queries to be counted as spent."""
+        return self.queries + self.wasted
+
+    @property
+    def tokens(self) -> tuple[int, int, int]:
+        """The tokens of the prompts, of the completions, and those of the prompts that were cached."""
+        return self.prompt_tokens, self.completion_tokens, self.cached_tokens
 
     def __add__(self, other: Usage) -> Usage:
         return Usage(
@@ -234,6 +250,8 @@ class Usage:
             self.completion_tokens + other.completion_tokens,
             self.cached_tokens + other.cached_tokens,
             self.invalid + other.invalid,
+            self.unusable + other.unusable,
+            self.wasted + other.wasted,
         )
 
 

@@ -132,7 +132,8 @@ async def audit_async(
     UnfitError
         If the probe finds the endpoint unfit and ``force`` is not set.
     ConfigError
-        If the folder holds a run with other settings, or a limit is too low even for the probe.
+        If the folder holds a run with other settings, a limit is too low even for the probe, or the cost is
+        limited and no prices are given.
     NotIdentifiedError
         If the run is stopped before the first answer.
     EndpointError
@@ -142,6 +143,12 @@ async def audit_async(
     """
     folder = Path(out) if out is not None else default_folder(items, settings.endpoint.model)
     tell, polling = stage or ignore, polling or Polling()
+    if limits is not None and limits.max_cost is not None and prices is None:
+        raise ConfigError(
+            "{max_cost} limits nothing if it is not known what a query costs",
+            remedy="give {prices} too",
+            options={"max_cost": limits.max_cost, "prices": ...},
+        )
     if endpoint is None and not (folder / RUN_FILE).exists():
         check_key(settings.endpoint)
     tell("reading items")

@@ -282,10 +282,7 @@ class _BatchSender(Sender):
         answered = self.usage.queries + len(replies)
         hopeless = bool(unusable) and (not answered or len(unusable) >= max(HOPELESS, answered))
         if not hopeless:
-            saved += [
-                self._job.read(query, Reply(f"({error.message})"), tries[query])
-                for query, error in unusable.items()
-            ]
+            saved += [self._job.unusable(query, error, tries[query]) for query, error in unusable.items()]
         missing = batch.queries.size - len(saved)
         fatal = next((error for error in errors.values() if isinstance(error, FatalError)), None)
         reasons = Counter(error.message for error in errors.values()).most_common(1)
@@ -319,7 +316,7 @@ class _BatchSender(Sender):
         self._count(saved)
         self.report()
         if saved:
-            self._job.check(self.usage, saved[-1].text)
+            self._job.check(self.usage, saved)
 
     def _tries(self, batch: Batch) -> dict[int, int]:
         """How often each query has been submitted, this batch included."""
@@ -344,7 +341,7 @@ class _BatchSender(Sender):
         canaries = 0
         if self._canaries.requests():
             canaries = len(self._canaries) * (len(self._under_way()) + math.ceil(todo.size / self._most))
-        asked = self._spent.queries + self.usage.queries + self.beside.queries + covered.size + canaries
+        asked = self._paid.served + covered.size + canaries
         allowed, limits = todo.size, self._limits
         if limits.max_queries is not None and limits.max_queries - asked < allowed:
             allowed = max(0, limits.max_queries - asked)

@@ -144,7 +144,7 @@ class Budget:
         assert self._prices is not None
         asked, probed = self._store.usage(), self._prepared.spent
         known = asked
-        if not asked.prompt_tokens:  # none asked yet, or the endpoint does not report tokens
+        if not (asked.queries and asked.prompt_tokens):  # none asked yet, or no tokens are reported
             tokens = TokenEstimator(0, self._prepared.size, probed.prompt_tokens)
             out = max(1, round(probed.completion_tokens / max(1, probed.queries)))
             known = Usage(1, 1, round(tokens.expected(self._characters)), out)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from dataclasses import fields, replace
 from datetime import UTC, datetime
 from importlib.metadata import version
@@ -11,10 +12,11 @@ from pathlib import Path
 import numpy as np
 
 from blindcal.auditing.item_sample import members_of
+from blindcal.auditing.job import reason_in
 from blindcal.auditing.prepare import Prepared
 from blindcal.auditing.session import Session
 from blindcal.auditing.strategy import Asked
-from blindcal.endpoints.query_format import ConfidenceQuestion, QuestionFormat
+from blindcal.endpoints.query_format import ConfidenceQuestion, QuestionFormat, VerbalAnswers
 from blindcal.estimate.findings import Findings
 from blindcal.items.files import Items
 from blindcal.methods import METHODS, Evidence, estimate, measures
@@ -32,10 +34,13 @@ from blindcal.results.result import (
     Spend,
     write_answers,
 )
+from blindcal.store.run_store import Store
 from blindcal.text import printable
 
 EXAMPLE_CHARACTERS = 20_000
 """Longer messages are cut in the result's example."""
+MOST_REASONS = 5
+"""Reasons why replies could not be used that the result names."""
 
 
 def conclude(
@@ -44,10 +49,10 @@ def conclude(
     """Compute the result of a run: all estimates, and what the answers cost."""
     settings, items, outcome = asked.settings, session.items, asked.outcome
     question = prepared.question(settings)
-    answered, reasons = outcome.answered, dict[str, int]()
+    answered, reasons = outcome.answered, _unusable_reasons(session.store)
     if isinstance(question, ConfidenceQuestion):
-        stated = question.stated(text for _, _, text, _ in session.store.texts())
-        answered, reasons = replace(answered, stated=stated.p), stated.reasons
+        stated = _stated(session.store, question)
+        answered, reasons = replace(answered, stated=stated.p), stated.reasons | reasons
     members = members_of(asked.stages, len(items))
     evidence = Evidence(
         settings.design.method,
@@ -93,6 +98,24 @@ def conclude(
     )
 
 
+def _unusable_reasons(store: Store) -> dict[str, int]:
+    """Why queries have no usable reply, and how often: the commonest reasons, and all others together."""
+    found = list(store.unusable_reasons().items())
+    reasons = {reason_in(text): count for text, count in found[:MOST_REASONS]}
+    others = sum(count for _, count in found[MOST_REASONS:])
+    return reasons | ({"other reasons": others} if others else {})
+
+
+def _stated(store: Store, question: ConfidenceQuestion) -> VerbalAnswers:
+    """What the answers state; those without a usable reply state nothing and are not counted here."""
+    unusable = set(store.unusable(0, sum(map(len, store.rounds()))).tolist())
+    stated = question.stated("" if query in unusable else text for query, _, text, _ in store.texts())
+    reasons = Counter(stated.reasons)
+    for reason in question.stated([""]).reasons:
+        reasons[reason] -= len(unusable)
+    return replace(stated, reasons=dict(+reasons))
+
+
 def write_files(session: Session, result: AuditResult, folder: Path) -> None:
     """Write the answers, the result and the report of a run into its folder."""
     write_answers(session.store, folder / ANSWERS_FILE)
@@ -116,7 +139,7 @@ def _spend(session: Session, prepared: Prepared, asked: Asked) -> Spend:
     answered = asked.outcome.usage + asked.outcome.beside
     paid, prices = prepared.spent + answered, session.prices
     return Spend(
-        paid.queries,
+        paid.served,
         prepared.spent.queries + asked.outcome.beside.queries,
         paid.attempts,
         paid.prompt_tokens,

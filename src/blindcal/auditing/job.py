@@ -16,14 +16,15 @@ from blindcal.auditing.limits import Limits
 from blindcal.auditing.token_estimate import TokenEstimator
 from blindcal.design import Design
 from blindcal.endpoints.query_format import QuestionFormat
-from blindcal.errors import EndpointError, NoSenseError, ReplyError
+from blindcal.errors import EndpointError, NoSenseError
 from blindcal.items.files import Items
 from blindcal.prices import Prices
-from blindcal.records import AnswerTable, IntArray, Item, Progress, Reply, Request, Round, Usage
+from blindcal.records import INVALID, AnswerTable, IntArray, Item, Progress, Reply, Request, Round, Usage
 from blindcal.store.run_store import UNASKED, AnswerArray, SavedAnswer, Store
+from blindcal.text import printable
 
 ALL_INVALID = 50
-HOPELESS = 20  # unusable replies (in a row if asked live) after which a run gives up
+HOPELESS = 20  # queries (in a row if asked live) without a usable reply, after which a run may give up
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,17 +77,26 @@ class Job:
             round(seconds, 4),
         )
 
-    def check(self, usage: Usage, last: str) -> None:
-        """Raise if there are many answers and none is valid; ``last`` is the text of one."""
-        if usage.queries >= ALL_INVALID and usage.invalid == usage.queries:
-            raise self.question.complaint(usage.queries, last)
+    def unusable(self, query: int, error: EndpointError, attempts: int) -> SavedAnswer:
+        """The outcome to store for a query without a usable reply: invalid, with the reason as its text."""
+        billed = error.billed or (0, 0, 0)
+        text = printable(f"({error.message})")
+        return SavedAnswer(query, INVALID, text, *billed, attempts, 0.0, unusable=True)
+
+    def check(self, usage: Usage, saved: Sequence[SavedAnswer]) -> None:
+        """Raise if many replies could be read and none is a valid answer; ``saved`` are the last answers."""
+        replies = usage.queries - usage.unusable
+        last = next((one.text for one in reversed(saved) if not one.unusable), None)
+        if last is not None and replies >= ALL_INVALID and usage.invalid == usage.queries:
+            raise self.question.complaint(replies, last)
 
 
 class Sender(ABC):
     """Gets the rounds of a design answered; a subclass knows how to send one.
 
     ``usage`` is what all answers on disk have cost, ``stopped`` why a round was left unfinished. The state of
-    a round is its queries, the number of the first one, and its answers (`UNASKED` where there is none).
+    a round is its queries, the number of the first one, and its answers (`UNASKED` where there is none);
+    ``_before`` are the answers of earlier rounds.
     """
 
     def __init__(self, job: Job, planned: int) -> None:
@@ -97,6 +107,7 @@ class Sender(ABC):
         self._asked: Round
         self._first: int
         self._answers: AnswerArray
+        self._before = AnswerTable.empty()
         self.usage = job.store.usage()
         self.stopped: str | None = None
 
@@ -113,12 +124,17 @@ class Sender(ABC):
         """The usage of queries that are not part of the design."""
         return Usage()
 
+    @property
+    def _paid(self) -> Usage:
+        """What everything has cost so far, which the limits are about."""
+        return self._spent + self.usage + self.beside
+
     async def ask(self, design: Design) -> RunOutcome:
         """Get the rounds of a design answered, one after the other, until it ends or the run stops."""
-        answered, first, nonsense = AnswerTable.empty(), 0, None
+        first, nonsense = 0, None
         stored = self._store.rounds()
         for number in itertools.count():
-            asked = stored[number] if number < len(stored) else design.next_round(answered)
+            asked = stored[number] if number < len(stored) else design.next_round(self._before)
             if asked is None:
                 break
             if number >= len(stored):
@@ -133,27 +149,33 @@ class Sender(ABC):
             except NoSenseError as error:  # stop asking; the result says what came back
                 self._answers, nonsense = self._store.answers(first, len(asked)), error.message
             have = self._answers != UNASKED
-            answered = answered.with_round(asked.rows(have), self._answers[have].astype(np.int64))
+            self._before = self._before.with_round(asked.rows(have), self._answers[have].astype(np.int64))
             first += len(asked)
             if nonsense or not have.all():
                 break
         self.report()
-        return RunOutcome(answered, self.usage, nonsense or self.stopped, self.beside)
+        return RunOutcome(self._before, self.usage, nonsense or self.stopped, self.beside)
 
-    def _open(self) -> IntArray:
-        """The unanswered queries of the round, in random order.
+    def _order(self) -> IntArray:
+        """The queries of the round in the order of asking, which is random.
 
         This makes the answers of a stopped run a fair sample. The order is the same whenever the run is
         continued, so that where a limit ends the run does not depend on how often it was stopped.
         """
-        order = np.random.default_rng(self._first).permutation(len(self._asked))
-        queries: IntArray = self._first + order[self._answers[order] == UNASKED]
+        order: IntArray = self._first + np.random.default_rng(self._first).permutation(len(self._asked))
+        return order
+
+    def _open(self) -> IntArray:
+        """The unanswered queries of the round, in the order of asking."""
+        order = self._order()
+        queries: IntArray = order[self._answers[order - self._first] == UNASKED]
         return queries
 
-    def _request(self, query: int) -> Request:
+    def _request(self, query: int, item: int | None = None) -> Request:
+        """The request of a query, if need be about another item."""
         asked, place = self._asked, query - self._first
         return self._job.question.request(
-            self._job.items[int(asked.items[place])].messages,
+            self._job.items[int(asked.items[place]) if item is None else item].messages,
             float(asked.shifts[place]),
             float(asked.temperatures[place]),
             query,
@@ -173,6 +195,11 @@ class Sender(ABC):
                     await self._stop.wait()
 
 
-def as_endpoint_error(error: ReplyError) -> EndpointError:
+def reason_in(text: str) -> str:
+    """The reason in the text of an unusable outcome, without its parentheses."""
+    return text.removeprefix("(").removesuffix(")")
+
+
+def as_endpoint_error(error: EndpointError) -> EndpointError:
     """Turn the error of one reply into an error of the endpoint, for when all replies fail alike."""
     return EndpointError(error.message, remedy=error.remedy, options=error.options)

@@ -12,6 +12,8 @@ from blindcal.errors import InputError
 class Limits:
     """How fast to ask, and when to stop.
 
+    ``max_queries`` and ``max_cost`` (in dollars; needs prices) count every reply that was served, whatever
+    was in it.
     ``attempts`` is the maximum number of tries per query; being told to slow down (429) does not count.
     The run stops after ``patience`` seconds without any answer, or if the server asks to wait longer than
     that. ``backoff`` is the first wait between tries in seconds; it doubles each time.

@@ -14,18 +14,23 @@ import asyncio
 import gc
 import random
 import time
+from dataclasses import dataclass
 
-from blindcal.auditing.job import HOPELESS, Job, RunOutcome, Sender, as_endpoint_error
-from blindcal.auditing.rate_control import ConcurrencyControl, RateLimiter
+import numpy as np
+
+from blindcal.auditing.job import Job, RunOutcome, Sender, as_endpoint_error, reason_in
+from blindcal.auditing.rate_control import ConcurrencyControl, RateLimiter, SharedPause
 from blindcal.auditing.token_estimate import bytes_of
+from blindcal.auditing.usability import Usability
 from blindcal.design import Design
 from blindcal.endpoints.base import Endpoint, backoff
-from blindcal.errors import EndpointError, ReplyError, RetryableError
-from blindcal.records import Progress, Reply
+from blindcal.errors import EndpointError, FatalError, ReplyError, RetryableError
+from blindcal.records import Progress, Reply, Request, Usage
 from blindcal.store.run_store import UNASKED, SavedAnswer
 
 REPLY_TRIES = 3
-HOPELESS_AT_FIRST = 5
+ITEM_STATUSES = (400, 422)  # in a run they are about the item: that the endpoint takes queries is known
+_CHECK = -1  # in place of a query's number: the check whether an item is still answered
 
 
 async def ask_live(design: Design, job: Job, endpoint: Endpoint, *, planned: int = 0) -> RunOutcome:
@@ -41,6 +46,15 @@ async def ask_live(design: Design, job: Job, endpoint: Endpoint, *, planned: int
         gc.unfreeze()
 
 
+@dataclass(frozen=True, slots=True)
+class _LastWord:
+    """The last word on a request: a reply, or why there is none that can be used."""
+
+    said: Reply | EndpointError
+    attempts: int
+    seconds: float
+
+
 class _LiveSender(Sender):
     """The state of one run: its workers, its cost, and why it stopped."""
 
@@ -49,12 +63,15 @@ class _LiveSender(Sender):
         self._endpoint = endpoint
         self._concurrency = ConcurrencyControl(job.limits.concurrency)
         self._rate = RateLimiter(job.limits.rpm, job.limits.tpm)
-        self._on_the_wire = 0
+        self._pause = SharedPause(job.limits.backoff)
+        self._on_the_wire = 0  # queries that no worker has finished
+        self._sending = 0  # requests that have no response yet
+        self._responded = asyncio.Event()
         self._under_way = 0
         self._expected: dict[int, float] = {}  # highest cost of each query under way, if cost is limited
-        self._useless: list[tuple[int, ReplyError]] = []
-        self._useless_in_a_row = 0
-        self._skipped = 0
+        self._checking = False  # whether the endpoint still answers what it answered before
+        self._hopeless: int | None = None  # the place from which on unusable outcomes are forgotten
+        self._unusable: EndpointError | None = None
         self._last: Exception | None = None
         self._error: Exception | None = None
         self._workers: set[asyncio.Task[None]] = set()
@@ -64,28 +81,33 @@ class _LiveSender(Sender):
 
     async def _ask_round(self) -> None:
         self._queries, self._taken = self._open(), 0
+        order = self._order()
+        self._usability = Usability(
+            order,
+            self._answers[order - self._first] != UNASKED,
+            self._store.unusable(self._first, order.size),
+        )
         self._heard = time.monotonic()
         self._drained.clear()
         self._fill()
         try:
             await self._drained.wait()
+            if self._handed_over:
+                await asyncio.wait(self._handed_over)
         finally:  # workers are left only if the run itself is cancelled
             for worker in self._workers:
                 worker.cancel()
+        if UNASKED not in self._answers and self.usage.queries == self.usage.unusable > 0:
+            self._give_up(0, next(iter(self._store.unusable_reasons())))
+        if self._hopeless is not None:
+            self._store.forget(self._usability.unusable_from(self._hopeless))
         if self._error is not None:
             raise self._error
-        if UNASKED in self._answers and (self.stopped or self._stop.is_set()):
+        left = int((self._answers == UNASKED).sum())
+        if left and self._stop.is_set():
             self.stopped = self.stopped or "interrupted"
-            return
-        if self._useless and not self.usage.queries:
-            raise as_endpoint_error(self._useless[0][1])
-        for query, error in self._useless:
-            saved = self._job.read(query, Reply(f"({error.message})"), REPLY_TRIES)
-            await self._store.save(saved)
-            self._count([saved])
-        self._useless.clear()
-        if self._skipped:
-            self.stopped = f"{self._skipped} queries failed {self._limits.attempts} times each: {self._last}"
+        elif left and not self.stopped:
+            self.stopped = f"{left} queries failed {self._limits.attempts} times each: {self._last}"
 
     # Queries under way
 
@@ -104,11 +126,11 @@ class _LiveSender(Sender):
             return None
         if self._under_way and self._limits.max_cost is not None and not self._tokens.answered:
             return None  # ask one query first, to learn what it costs
-        if self._stop.is_set() or self.stopped or self._taken == self._queries.size:
+        if self._stop.is_set() or self.stopped or self._checking or self._taken == self._queries.size:
             return None
         query = int(self._queries[self._taken])
         try:
-            why = self._spent_up(query)
+            why = self._reserve(query)
         except Exception as error:  # an item that can no longer be read
             self._fail(error)
             return None
@@ -127,8 +149,11 @@ class _LiveSender(Sender):
             try:
                 saved = await self._ask(query)
                 if saved is not None:
-                    self._hand_over(saved)
+                    self._hand_over(self._store.save(saved), [saved])
                     handed_over = True
+                doubtful = self._usability.note(query, None if saved is None else not saved.unusable)
+                if doubtful and saved is not None and not self._checking and not self._stop.is_set():
+                    await self._doubt(query, saved)
             except Exception as error:
                 self._fail(error)
             self._on_the_wire -= 1
@@ -138,13 +163,12 @@ class _LiveSender(Sender):
             query = self._take()
         self._fill()
 
-    def _hand_over(self, saved: SavedAnswer) -> None:
-        """Pass an answer to the store without waiting; it stays under way until it is on disk."""
-        kept = self._store.save(saved)
+    def _hand_over(self, kept: asyncio.Future[None], answers: list[SavedAnswer]) -> None:
+        """Leave answers to the store without waiting; they stay under way until ``kept`` is done."""
         if kept not in self._handed_over:
             self._handed_over[kept] = []
             kept.add_done_callback(self._on_disk)
-        self._handed_over[kept].append(saved)
+        self._handed_over[kept] += answers
 
     def _on_disk(self, kept: asyncio.Future[None]) -> None:
         group = self._handed_over.pop(kept)
@@ -162,37 +186,76 @@ class _LiveSender(Sender):
         self._stop.set()
 
     async def _ask(self, query: int) -> SavedAnswer | None:
-        """Ask until there is an answer, the query is given up, or the run is stopped."""
-        request = self._request(query)
+        """The outcome of a query; ``None`` if the query is skipped or the run is stopped."""
+        heard = await self._hear(self._request(query))
+        if heard is None:
+            return None
+        if isinstance(heard.said, Reply):
+            return self._job.read(query, heard.said, heard.attempts, heard.seconds)
+        self._unusable = as_endpoint_error(heard.said)
+        return self._job.unusable(query, heard.said, heard.attempts)
+
+    async def _hear(self, request: Request) -> _LastWord | None:
+        """Send a request until there is a last word on it; ``None`` if it is skipped or the run is stopped.
+
+        A refusal of the item is final. A reply that was served and cannot be used may be bad luck: another
+        one is paid for, `REPLY_TRIES` at most.
+        """
         tokens = self._tokens.expected(bytes_of(request)) + request.max_tokens
-        attempt, useless = 1, 0
-        while True:
-            await self._wait(self._rate.book(time.monotonic(), tokens))
-            if self._stop.is_set():
-                return None
-            started = time.monotonic()
+        attempt, failed, useless, wasted = 1, 0, 0, 0
+        while await self._turn(tokens):
+            sent = time.monotonic()
             try:
                 reply = await self._endpoint.ask(request)
             except RetryableError as error:
-                delay = self._refusal(error, attempt)
-                attempt += not error.throttled
+                wasted += self._waste(error)
+                self._refusal(error, sent, attempt)
+                attempt, failed = attempt + (not error.throttled), failed + 1
                 if attempt > self._limits.attempts:
-                    self._skipped += 1
                     return None
-                await self._wait(delay)
-            except ReplyError as error:
-                attempt, useless = attempt + 1, useless + 1
-                if useless == REPLY_TRIES:
-                    self._give_up(query, error)
+                told = error.retry_after is not None
+                first = self._limits.backoff
+                delay = random.uniform(0, first) if told else backoff(failed, first)
+            except (ReplyError, FatalError) as error:
+                if isinstance(error, FatalError) and error.status not in ITEM_STATUSES:
+                    raise
+                self._heard = time.monotonic()
+                useless += 1
+                if error.billed is None or useless == REPLY_TRIES:
+                    return _LastWord(error, attempt - wasted, 0.0)
+                wasted += self._waste(error)
+                self.stopped = self.stopped or self._limit_reached()
+                if self.stopped:
                     return None
-                await self._wait(backoff(useless, self._limits.backoff))
+                attempt += 1
+                delay = backoff(useless, self._limits.backoff)
             else:
                 self._heard = time.monotonic()
-                self._useless_in_a_row = 0
+                self._pause.answered()
                 self._concurrency.answered(self._heard)
                 self._rate.correct(reply.prompt_tokens + reply.completion_tokens - tokens)
                 self._tokens.learn(bytes_of(request), reply.prompt_tokens)
-                return self._job.read(query, reply, attempt, self._heard - started)
+                return _LastWord(reply, attempt - wasted, self._heard - sent)
+            finally:
+                self._sending -= 1
+                self._responded.set()
+            await self._wait(delay)
+        return None
+
+    async def _turn(self, tokens: float) -> bool:
+        """Wait until a request may be sent; returns whether it may, or the run is stopped."""
+        slot = self._rate.book(time.monotonic(), tokens)
+        while not self._stop.is_set():
+            delay = max(slot, self._pause.until) - time.monotonic()
+            if delay > 0:
+                await self._wait(delay)
+            elif self._sending >= self._concurrency.limit:  # lowered while this query was under way
+                self._responded.clear()
+                await self._responded.wait()
+            else:
+                self._sending += 1
+                return True
+        return False
 
     # What came back
 
@@ -202,54 +265,105 @@ class _LiveSender(Sender):
             self._expected.pop(one.query, None)
         if time.monotonic() - self._reported > 0.1:
             self.report()
-        self._job.check(self.usage, saved[-1].text)
+        self._job.check(self.usage, saved)
 
-    def _refusal(self, error: RetryableError, attempt: int) -> float:
+    def _waste(self, said: Reply | EndpointError) -> bool:
+        """Count and keep what a reply cost that is no outcome; returns whether one was served at all."""
+        tokens = said.usage.tokens if isinstance(said, Reply) else said.billed
+        if tokens is None:
+            return False
+        usage = Usage(0, 1, *tokens, wasted=1)
+        self.usage += usage
+        self._hand_over(self._store.waste(usage), [])
+        return True
+
+    def _refusal(self, error: RetryableError, sent: float, attempt: int) -> None:
+        """Slow down after a failure; raises if waiting on is useless."""
         now = time.monotonic()
         self._last = error
-        self._concurrency.refused(now)
-        if error.retry_after is not None:
-            if error.retry_after > self._limits.patience:
-                raise EndpointError(f"{error}; it asks to wait {error.retry_after:.0f} s: run again then")
-            self._rate.pause(now, error.retry_after)
+        if error.retry_after is not None and error.retry_after > self._limits.patience:
+            raise EndpointError(f"{error}; it asks to wait {error.retry_after:.0f} s: run again then")
+        self._concurrency.refused(now, sent)
+        self._pause.refused(now, sent, error.retry_after)
         waited = now - self._heard
         if waited > self._limits.patience:
             raise EndpointError(f"no answer for {waited:.0f} s; the last error: {error}")
         if not self._tokens.answered and attempt >= 4 and not error.throttled:
             raise EndpointError(f"nothing but failures so far; the last error: {error}")
-        return (
-            backoff(attempt, self._limits.backoff)
-            if error.retry_after is None
-            else random.uniform(0, self._limits.backoff)
-        )
 
-    def _give_up(self, query: int, error: ReplyError) -> None:
-        # Set aside: it becomes an invalid answer only if the rest of the round goes well.
-        self._useless.append((query, error))
-        self._useless_in_a_row += 1
-        if self._useless_in_a_row >= (HOPELESS if self._tokens.answered else HOPELESS_AT_FIRST):
-            raise as_endpoint_error(error)
+    async def _doubt(self, query: int, saved: SavedAnswer) -> None:
+        """Ask an item that had a usable reply once more, in place of this query's; give up if it has none."""
+        begins, item = self._usability.row_begins, self._usable_item()
+        if item is None:
+            self._give_up(begins, saved.text)
+            return
+        request = self._request(query, item)
+        self.stopped = self.stopped or self._reserve(_CHECK, request)
+        if self.stopped:
+            return
+        self._checking = True
+        self._under_way += 1
+        try:
+            heard = await self._hear(request)
+        finally:
+            self._checking = False
+            self._under_way -= 1
+            self._expected.pop(_CHECK, None)
+        if heard is None:
+            return
+        self._waste(heard.said)
+        if isinstance(heard.said, Reply):
+            self._usability.clear()
+            self._fill()
+        else:
+            self._give_up(begins, saved.text)
+
+    def _usable_item(self) -> int | None:
+        """An item that had a usable reply, in this round or an earlier one."""
+        for items, answers in (
+            (self._asked.items, self._answers),
+            (self._before.items, self._before.answers),
+        ):
+            valid = np.flatnonzero(answers >= 0)
+            if valid.size:
+                return int(items[valid[0]])
+        return None
+
+    def _give_up(self, begins: int, reason: str) -> None:
+        """End the run as hopeless; its unusable outcomes from this place on will be forgotten."""
+        self._hopeless = begins
+        self._fail(self._unusable or EndpointError(reason_in(reason)))
 
     # Limits
 
-    def _spent_up(self, query: int) -> str | None:
-        """The limit that this query would exceed, or ``None``; then its cost is reserved."""
-        if self._limits.max_queries is not None:
-            asked = self._spent.queries + self.usage.queries + self._under_way
-            if asked >= self._limits.max_queries:
-                return f"max_queries = {self._limits.max_queries} reached"
+    def _reserve(self, query: int, request: Request | None = None) -> str | None:
+        """The limit that a query would exceed, or ``None``; then its cost is reserved."""
+        own = 0.0
         if self._limits.max_cost is not None and self._prices is not None:
-            paid = self._prices.cost(self._spent + self.usage)
-            own = self._tokens.dearest(self._request(query), self._prices)
-            if paid + sum(self._expected.values()) + own > self._limits.max_cost:
-                return f"max_cost = {self._limits.max_cost:g} reached"
+            own = self._tokens.dearest(request or self._request(query), self._prices)
+        why = self._limit_reached(1, own)
+        if why is None and own:
             self._expected[query] = own
+        return why
+
+    def _limit_reached(self, queries: int = 0, cost: float = 0.0) -> str | None:
+        """The limit that so much besides everything paid and under way would exceed, or ``None``."""
+        limits = self._limits
+        if limits.max_queries is None and limits.max_cost is None:
+            return None
+        paid = self._paid
+        if limits.max_queries is not None and paid.served + self._under_way + queries > limits.max_queries:
+            return f"max_queries = {limits.max_queries} reached"
+        if limits.max_cost is not None and self._prices is not None:
+            expected = self._prices.cost(paid) + sum(self._expected.values())
+            if expected + cost > limits.max_cost:
+                return f"max_cost = {limits.max_cost:g} reached"
         return None
 
     def report(self) -> None:
         """Report the progress of the run."""
         self._reported = time.monotonic()
         if self._job.progress is not None:
-            paid = self._spent + self.usage
+            paid = self._paid
             cost = self._prices.cost(paid) if self._prices else None
             self._job.progress(Progress(self.usage.queries, self._total, paid, cost, self._concurrency.limit))

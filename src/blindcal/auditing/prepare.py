@@ -20,7 +20,7 @@ from blindcal.endpoints.base import Endpoint, Patient
 from blindcal.endpoints.http import HttpEndpoint
 from blindcal.endpoints.probe import Probe, probe
 from blindcal.endpoints.query_format import ConfidenceQuestion, QuestionFormat, TokenQuestion
-from blindcal.errors import ConfigError, FatalError, UnfitError
+from blindcal.errors import ConfigError, FatalError, ReplyError, RetryableError, UnfitError
 from blindcal.items.files import Items
 from blindcal.methods import METHODS, Method
 from blindcal.planning.plan import PROBE_QUERIES
@@ -85,8 +85,22 @@ async def _without_probe(session: Session, remembered: _Remembered, targets: Tar
     found = Prepared(targets or _words(settings), Usage(), room, 0.0, None)
     if not settings.design.batch:
         return found
-    await Patient(remembered).ask(found.question(settings).request(session.items[0].messages, 0.0, 0.0))
+    await _ask_any(Patient(remembered), session, found.question(settings))
     return replace(found, spent=remembered.paid, size=remembered.tokens.size)
+
+
+async def _ask_any(endpoint: Endpoint, session: Session, question: QuestionFormat) -> None:
+    """Ask one query, or a few if the first items are refused; raises if none has a usable reply."""
+    error = None
+    for number in range(min(PROBED, len(session.items))):
+        try:
+            await endpoint.ask(question.request(session.items[number].messages, 0.0, 0.0))
+            return
+        except ReplyError as one:
+            error = one
+    if error is not None:
+        session.store.forget_asides()
+        raise error
 
 
 async def _with_probe(
@@ -164,8 +178,8 @@ async def choose_tokens(
 class _Remembered:
     """An endpoint that asks nothing twice: replies from before an interruption are read from the store.
 
-    It also obeys the run's limits: on concurrency, so that a crash loses no more here than in the run, and
-    on queries and cost.
+    So are refusals of an item. It also obeys the run's limits: on concurrency, so that a crash loses no more
+    here than in the run, and on queries and cost.
     """
 
     def __init__(self, endpoint: Endpoint, session: Session) -> None:
@@ -175,6 +189,7 @@ class _Remembered:
         self._room = asyncio.Semaphore(session.limits.concurrency)
         self._times: Counter[bytes] = Counter()
         self.paid = Usage()
+        self._wasted = session.store.usage()
         self.tokens = TokenEstimator()
         self._under_way: dict[asyncio.Task[Reply], float] = {}  # with the highest cost of each
 
@@ -183,9 +198,12 @@ class _Remembered:
         nth = self._times[key]
         self._times[key] += 1
         if (kept := self._store.aside(key, nth)) is not None:
-            reply = msgspec.json.decode(kept, type=Reply)
-            self._count(request, reply)
-            return reply
+            found = msgspec.json.decode(kept)
+            if "error" not in found:
+                return self._count(request, msgspec.convert(found, Reply))
+            refused = msgspec.convert(found, _Refused)
+            self._count_refused(refused)
+            raise refused.as_error()
         async with self._room:
             while (reached := self._limit_reached(request)) is not None:
                 if not self._under_way:
@@ -200,17 +218,36 @@ class _Remembered:
     async def _ask(self, key: bytes, nth: int, request: Request) -> Reply:
         endpoint = self._endpoint
         known = endpoint.limit_name if isinstance(endpoint, HttpEndpoint) else None
-        reply = await endpoint.ask(request)
+        try:
+            reply = await endpoint.ask(request)
+        except ReplyError as error:
+            refused = _Refused.of(error)
+            self._count_refused(refused)
+            self._store.add_aside(key, nth, msgspec.json.encode(refused).decode())
+            raise
+        except RetryableError as error:
+            if error.billed is not None:
+                wasted = Usage(0, 1, *error.billed, wasted=1)
+                self._wasted += wasted
+                await self._store.waste(wasted)
+            raise
         if isinstance(endpoint, HttpEndpoint) and endpoint.limit_name != known:
             # Learnt by asking live; batches need it and cannot learn it.
             self._store.set_note("limit_name", endpoint.limit_name)
-        self._count(request, reply)
         self._store.add_aside(key, nth, msgspec.json.encode(reply).decode())
-        return reply
+        return self._count(request, reply)
 
-    def _count(self, request: Request, reply: Reply) -> None:
+    def _count(self, request: Request, reply: Reply) -> Reply:
         self.tokens.learn(bytes_of(request), reply.prompt_tokens)
         self.paid += reply.usage
+        self._report()
+        return reply
+
+    def _count_refused(self, refused: _Refused) -> None:
+        self.paid += refused.usage
+        self._report()
+
+    def _report(self) -> None:
         if self._progress is not None:
             asked, cost = self.paid.queries, None if self._prices is None else self._prices.cost(self.paid)
             total = max(asked, PROBE_QUERIES)
@@ -220,19 +257,50 @@ class _Remembered:
         return 0.0 if self._prices is None else self.tokens.dearest(request, self._prices)
 
     def _limit_reached(self, request: Request) -> ConfigError | None:
-        asked, limits = self.paid.queries, self._limits
+        paid, limits = self.paid + self._wasted, self._limits
+        asked = paid.served
         if limits.max_queries is not None and asked + len(self._under_way) >= limits.max_queries:
             return _too_low("max_queries", limits.max_queries, "")
         if limits.max_cost is not None and self._prices is not None:
-            paid, own = self._prices.cost(self.paid), self._dearest(request)
+            cost, own = self._prices.cost(paid), self._dearest(request)
             unknown = self._under_way and not asked  # ask one query first, to learn its cost
-            if unknown or paid + sum(self._under_way.values()) + own > limits.max_cost:
-                about = paid / asked if asked else own
+            if unknown or cost + sum(self._under_way.values()) + own > limits.max_cost:
+                about = cost / asked if asked else own
                 return _too_low("max_cost", limits.max_cost, f", ${about * PROBE_QUERIES:.2g}")
         return None
 
     async def close(self) -> None:
         await self._endpoint.close()
+
+
+@dataclass(frozen=True, slots=True)
+class _Refused:
+    """A stored `ReplyError`: its words, and its tokens if it was ``billed``."""
+
+    error: str
+    remedy: str
+    options: dict[str, Any]
+    status: int | None
+    billed: bool
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+    cached_tokens: int = 0
+
+    @classmethod
+    def of(cls, error: ReplyError) -> _Refused:
+        billed = error.billed or (0, 0, 0)
+        about = error.message, error.remedy, error.options, error.status
+        return cls(*about, error.billed is not None, *billed)
+
+    @property
+    def usage(self) -> Usage:
+        tokens = self.prompt_tokens, self.completion_tokens, self.cached_tokens
+        return Usage(int(self.billed), 1, *tokens)
+
+    def as_error(self) -> ReplyError:
+        billed = self.usage.tokens if self.billed else None
+        told = {"remedy": self.remedy, "options": self.options}
+        return ReplyError(self.error, status=self.status, billed=billed, **told)
 
 
 def _too_low(limit: str, value: float, cost: str) -> ConfigError:

@@ -1,14 +1,17 @@
-"""How fast to ask: how many queries at once, and how many per minute.
+"""How fast to ask: how many queries at once, how many per minute, and how long to pause after failures.
 
-Both classes are told what happened and say what to do. The time is passed in, so that tests need not wait.
-Neither knows anything about the content of queries.
+All classes are told what happened and say what to do. The time is passed in, so that tests need not wait.
+None knows anything about the content of queries.
+
+Failures come in bursts, because many queries are under way when a server begins to refuse. Requests that were
+sent before the last burst was noticed belong to it, and a burst counts once.
 """
 
 from __future__ import annotations
 
 START = 32  # queries at once; a local model queues them, a service hardly notices
 SETTLE = 0.1  # seconds; a rate measured over less is noise
-COOLING = 1.0  # seconds in which a burst of refusals counts as one
+LONGEST_PAUSE = 20.0  # seconds, unless the server asks for more
 
 
 class ConcurrencyControl:
@@ -17,7 +20,7 @@ class ConcurrencyControl:
     The limit doubles while this raises the rate of answers by a sixth or more (it ends after two windows
     without such a gain). Then it holds and occasionally tries half as many again. The rate decides and not
     the latency, because a server that batches takes longer per answer under load but answers more queries
-    in total. A refusal or a time-out halves the limit, which then grows by one at a time.
+    in total. A burst of refusals or time-outs halves the limit, which then grows by one at a time.
     """
 
     def __init__(self, most: int) -> None:
@@ -30,7 +33,7 @@ class ConcurrencyControl:
         self._windows = 0
         self._count = 0
         self._since: float | None = None
-        self._cool = float("-inf")
+        self._refused = float("-inf")
 
     def answered(self, now: float) -> None:
         """Record an answer at time ``now``."""
@@ -49,11 +52,11 @@ class ConcurrencyControl:
         else:
             self._hold(rate)
 
-    def refused(self, now: float) -> None:
-        """Record a refusal or a time-out at time ``now``, and lower the limit."""
-        if now < self._cool:
+    def refused(self, now: float, sent: float) -> None:
+        """Record at time ``now`` that a request sent at ``sent`` failed, and lower the limit."""
+        if sent <= self._refused:
             return
-        self._cool = now + COOLING
+        self._refused = now
         self._state = "add"
         self.limit = max(1, self.limit // 2)
         self._count, self._since = 0, None
@@ -79,7 +82,7 @@ class ConcurrencyControl:
 
 
 class RateLimiter:
-    """When the next query may be sent, given limits on requests and tokens per minute and pauses.
+    """When the next query may be sent, given limits on requests and tokens per minute.
 
     Queries are spread evenly, because a server that counts per second refuses a minute's worth at once.
     """
@@ -88,18 +91,43 @@ class RateLimiter:
         self._per_request = 60.0 / rpm if rpm else 0.0
         self._per_token = 60.0 / tpm if tpm else 0.0
         self._free = float("-inf")
-        self._resume = float("-inf")
 
     def book(self, now: float, tokens: float) -> float:
-        """Book the next slot for a query of about ``tokens`` tokens; returns the seconds to wait for it."""
+        """Book the next slot for a query of about ``tokens`` tokens; returns its time."""
         start = max(now, self._free)
         self._free = start + max(self._per_request, tokens * self._per_token)
-        return max(start, self._resume) - now
+        return start
 
     def correct(self, tokens: float) -> None:
         """Correct for a query that took ``tokens`` more tokens (fewer if negative) than were booked."""
         self._free += tokens * self._per_token
 
-    def pause(self, now: float, seconds: float) -> None:
-        """Send nothing for ``seconds``, because the server asked for it."""
-        self._resume = max(self._resume, now + seconds)
+
+class SharedPause:
+    """Until when nothing is sent, because the server asked for it or answers nothing any more.
+
+    A single burst of failures pauses nothing: the queries that failed wait on their own, and services that
+    are well refuse a request now and then. Every further burst without an answer in between pauses all
+    queries, twice as long each time, up to `LONGEST_PAUSE`. The first answer ends this growth.
+    """
+
+    def __init__(self, first: float) -> None:
+        self._first = first
+        self._bursts = 0
+        self._refused = float("-inf")
+        self.until = float("-inf")
+
+    def refused(self, now: float, sent: float, asked: float | None = None) -> None:
+        """Record that a request sent at ``sent`` failed, and the seconds that the server asks to wait."""
+        if asked is not None:
+            self.until = max(self.until, now + asked)
+        if sent <= self._refused:
+            return
+        self._refused = now
+        if self._bursts:
+            self.until = max(self.until, now + min(LONGEST_PAUSE, self._first * 2.0**self._bursts))
+        self._bursts += 1
+
+    def answered(self) -> None:
+        """Record an answer."""
+        self._bursts = 0

@@ -92,9 +92,9 @@ def from_status(
         what = "too many requests (429)" if throttled else f"the server failed ({status})"
         return RetryableError(f"{what}{says}", retry_after=retry_after(headers), throttled=throttled)
     if status in (400, 413, 422) and (status == 413 or _ITEM_FAULT.search(said)):
-        return ReplyError(f"the endpoint refuses this item ({status}){says}")
+        return ReplyError(f"the endpoint refuses this item ({status}){says}", status=status)
     cure = _CURES.get(status, "the endpoint refuses the request")
-    return FatalError(f"{cure.format(model=model, api_key_env=api_key_env)} ({status}){says}")
+    return FatalError(f"{cure.format(model=model, api_key_env=api_key_env)} ({status}){says}", status=status)
 
 
 def status_within(error: Any) -> int:

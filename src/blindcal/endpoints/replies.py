@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from blindcal.endpoints.http_errors import status_within
-from blindcal.errors import ReplyError, RetryableError
+from blindcal.errors import EndpointError, ReplyError, RetryableError
 from blindcal.records import Reply
 
 
@@ -87,14 +87,37 @@ class Text(Envelope, gc=False):
 
 _CHAT = msgspec.json.Decoder(Chat)
 _TEXT = msgspec.json.Decoder(Text)
+_ENVELOPE = msgspec.json.Decoder(Envelope)
 
 
 def read(status: int, raw: bytes, *, chat: bool) -> Reply | int:
-    """The reply in a response, or the HTTP status of the error in it."""
+    """The reply in a response, or the HTTP status of the error in it.
+
+    A reply that cannot be used was served all the same: its error says what is billed.
+    """
     if status != 200:
         return status
-    parsed = _decode(raw, chat)
-    return _as_reply(parsed) if parsed.error is None else status_within(parsed.error)
+    try:
+        parsed = _decode(raw, chat)
+        return _as_reply(parsed) if parsed.error is None else status_within(parsed.error)
+    except EndpointError as error:
+        error.billed = _billed(raw)
+        raise
+
+
+def _billed(raw: bytes) -> tuple[int, int, int]:
+    """The tokens of a reply that cannot be used; zeros if they cannot be read."""
+    try:
+        usage = _ENVELOPE.decode(raw).usage or ReplyUsage()
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return 0, 0, 0
+    return _tokens(usage)
+
+
+def _tokens(usage: ReplyUsage) -> tuple[int, int, int]:
+    """The tokens of the prompt, of the completion, and those of the prompt that were cached."""
+    details = usage.prompt_tokens_details
+    return usage.prompt_tokens, usage.completion_tokens or 0, (details and details.cached_tokens) or 0
 
 
 def _decode(raw: bytes, chat: bool) -> Chat | Text:
@@ -131,9 +154,7 @@ def _as_reply(parsed: Chat | Text) -> Reply:
     return Reply(
         answer,
         choice.finish_reason,
-        usage.prompt_tokens,
-        usage.completion_tokens or 0,
-        (usage.prompt_tokens_details and usage.prompt_tokens_details.cached_tokens) or 0,
+        *_tokens(usage),
         parsed.model,
         logprobs,
         logprob,

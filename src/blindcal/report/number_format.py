@@ -87,6 +87,9 @@ class Numbers:
 
     def value(self, path: str) -> Any:
         """The value at a path; ``None`` if the result has none."""
+        name, _, key = path.partition(".")
+        if isinstance(named := self._tree.get(name), dict) and key in named:
+            return named[key]  # the key may be any text
         if "+" in path:
             return sum(self.value(one) for one in path.split("+"))
         if path.startswith("1-"):

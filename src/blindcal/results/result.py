@@ -64,6 +64,7 @@ class AnswerCounts:
 class Spend:
     """What an audit cost. Tokens are as the endpoint reported them; ``cost`` is in dollars, if known.
 
+    ``queries`` includes those of the probe, and replies that had to be asked for again.
     ``batches`` is the number of batches that were sent, 0 for a live audit.
     """
 
@@ -94,7 +95,7 @@ class AuditResult(Findings):
     """The result of an audit: what was found, and how.
 
     ``method`` chose the queries, ``estimator`` read the answers, and ``measures`` says what the estimates
-    are about. ``invalid_reasons`` counts why stated answers could not be read. ``by`` is the field that
+    are about. ``invalid_reasons`` counts why replies could not be read. ``by`` is the field that
     defines the ``parts``. ``seconds`` is the time spent asking, over all calls.
     """
 

@@ -2,7 +2,8 @@
 
 It guarantees that the settings, the items and every round of the design are on disk before the first query
 that they lead to, and an answer once its :meth:`Store.save` is done (WAL, ``synchronous=FULL``). After a
-``kill -9``, every answer that was counted is there; at most those under way are lost.
+``kill -9``, every answer that was counted is there; at most those under way are lost. If the file is moved or
+deleted, the next write fails, since nobody would find what is written into it.
 
 Answers are committed in groups on a separate thread: while one group is written to disk, the next one
 gathers. A group is one statement, because every statement makes the thread wait for the interpreter lock,
@@ -43,7 +44,10 @@ UNASKED = -2
 
 @dataclass(frozen=True, slots=True)
 class SavedAnswer:
-    """One stored answer; ``query`` counts across all rounds, ``text`` is already `printable`."""
+    """One stored answer; ``query`` counts across all rounds, ``text`` is already `printable`.
+
+    ``unusable`` marks a query without a reply that could be read; its ``text`` is the reason.
+    """
 
     query: int
     answer: int
@@ -53,12 +57,13 @@ class SavedAnswer:
     cached_tokens: int
     attempts: int
     seconds: float
+    unusable: bool = False
 
     @property
     def usage(self) -> Usage:
         """What the answer cost."""
         tokens = (self.prompt_tokens, self.completion_tokens, self.cached_tokens)
-        return Usage(1, self.attempts, *tokens, int(self.answer == INVALID))
+        return Usage(1, self.attempts, *tokens, int(self.answer == INVALID), int(self.unusable))
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,8 +112,10 @@ class Store:
         self._db = db
         self._lock = lock
         self._made = made
+        self._identity = None if lock is None else _identity(path)
         self._thread = ThreadPoolExecutor(1, "blindcal-store")
         self._waiting: list[SavedAnswer] = []
+        self._wasted: list[Usage] = []
         self._kept: asyncio.Future[None] | None = None
         self._committing: asyncio.Task[None] | None = None
 
@@ -143,7 +150,7 @@ class Store:
         unused = False
         if kind is not None and self._made:
             with suppress(StoreError):
-                unused = self._is_empty(("answers", "batches", "asides"))
+                unused = self._is_empty(("answers", "batches", "asides", "wasted"))
         self.close(discard=unused)
 
     def close(self, *, discard: bool = False) -> None:
@@ -161,6 +168,15 @@ class Store:
         """Execute a statement and return its rows."""
         with translated(self.path):
             return self._db.execute(statement, values).fetchall()
+
+    def _change(self, statement: str, *values: object) -> None:
+        """Execute a statement that changes the file, if it is still where it was opened."""
+        if self._identity != _identity(self.path):
+            raise StoreError(
+                f"{self.path} was moved or deleted during the run, which has stopped",
+                remedy="put it back and run the same again; without it, everything has to be asked again",
+            )
+        self._execute(statement, *values)
 
     # Settings and items
 
@@ -183,8 +199,8 @@ class Store:
                     options={"out": ...},
                 )
             with translated(self.path), transaction(self._db):
-                for table in ("notes", "items", "rounds", "asides"):
-                    self._execute(f"DELETE FROM {table}")
+                for table in ("notes", "items", "rounds", "asides", "answers", "wasted"):
+                    self._change(f"DELETE FROM {table}")
         with translated(self.path), transaction(self._db):
             self._db.executemany(
                 "INSERT INTO items VALUES (?, ?, ?, ?, ?, ?, ?)",
@@ -193,7 +209,7 @@ class Store:
             self.set_note("config", wanted)
         return True
 
-    def _is_empty(self, tables: Sequence[str] = ("answers", "batches")) -> bool:
+    def _is_empty(self, tables: Sequence[str] = ("answers WHERE NOT unusable", "batches")) -> bool:
         """Whether the tables are empty; by default, whether nothing was answered or put into a batch."""
         return not any(self._execute(f"SELECT 1 FROM {table} LIMIT 1") for table in tables)
 
@@ -216,7 +232,7 @@ class Store:
         if self.note("parts") == wanted:
             return
         with translated(self.path), transaction(self._db):
-            self._execute("UPDATE items SET part = NULL WHERE part IS NOT NULL")
+            self._change("UPDATE items SET part = NULL WHERE part IS NOT NULL")
             self._db.executemany(
                 "UPDATE items SET part = ? WHERE item = ?", ((part, k) for k, part in enumerate(parts or ()))
             )
@@ -229,7 +245,7 @@ class Store:
 
     def set_note(self, name: str, value: Any) -> None:
         """Store a JSON value under a name, such as the probe's verdict and the chosen tokens."""
-        self._execute("INSERT OR REPLACE INTO notes VALUES (?, ?)", name, json.dumps(value))
+        self._change("INSERT OR REPLACE INTO notes VALUES (?, ?)", name, json.dumps(value))
 
     # Replies to requests outside the rounds: pilot queries and the probe
 
@@ -240,20 +256,23 @@ class Store:
 
     def add_aside(self, request: bytes, nth: int, reply: str) -> None:
         """Store a reply, so that it is paid for only once."""
-        self._execute("INSERT INTO asides VALUES (?, ?, ?)", request, nth, reply)
+        self._change("INSERT INTO asides VALUES (?, ?, ?)", request, nth, reply)
 
     def asides_usage(self) -> Usage:
         """What the stored replies outside the rounds cost."""
-        (row,) = self._execute(
-            "SELECT COUNT(*), COUNT(*), TOTAL(json_extract(reply, '$.prompt_tokens')), "
-            "TOTAL(json_extract(reply, '$.completion_tokens')), "
-            "TOTAL(json_extract(reply, '$.cached_tokens')) FROM asides"
-        )
+        cost = ", ".join(f"TOTAL(json_extract(reply, '$.{name}'))" for name in _TOKENS)
+        (row,) = self._execute(f"SELECT COUNT(*), COUNT(*), {cost} FROM asides {_BILLED}")
         return Usage(*map(int, row))
 
     def forget_asides(self) -> None:
-        """Delete these replies, so that everything is asked again: the endpoint may change meanwhile."""
-        self._execute("DELETE FROM asides")
+        """Delete these replies, so that everything is asked again: the endpoint may change meanwhile.
+
+        What they cost still counts.
+        """
+        cost = ", ".join(f"COALESCE(json_extract(reply, '$.{name}'), 0)" for name in _TOKENS)
+        with translated(self.path), transaction(self._db):
+            self._change(f"INSERT INTO wasted SELECT 1, {cost} FROM asides {_BILLED}")
+            self._change("DELETE FROM asides")
 
     # Rounds
 
@@ -270,15 +289,24 @@ class Store:
             asked.shifts.astype(np.float64).tobytes(),
             asked.temperatures.astype(np.float64).tobytes(),
         )
-        self._execute("INSERT INTO rounds VALUES (?, ?, ?, ?, ?, ?)", number, first, len(asked), *blobs)
+        self._change("INSERT INTO rounds VALUES (?, ?, ?, ?, ?, ?)", number, first, len(asked), *blobs)
 
     # Answers
 
     def save(self, answer: SavedAnswer) -> asyncio.Future[None]:
         """Save an answer; the returned future is done once it is on disk, and shared within a commit."""
+        self._waiting.append(answer)
+        return self._soon()
+
+    def waste(self, usage: Usage) -> asyncio.Future[None]:
+        """Save the cost of a reply that led to no outcome, in the way of :meth:`save`."""
+        self._wasted.append(usage)
+        return self._soon()
+
+    def _soon(self) -> asyncio.Future[None]:
+        """The future of the next commit."""
         if self._kept is None:
             self._kept = asyncio.get_running_loop().create_future()
-        self._waiting.append(answer)
         if self._committing is None:
             self._committing = asyncio.create_task(self._commit())
         return self._kept
@@ -286,10 +314,13 @@ class Store:
     async def _commit(self) -> None:
         loop = asyncio.get_running_loop()
         while self._kept is not None:
-            group, kept = self._waiting, self._kept
-            self._waiting, self._kept = [], None
+            group, wasted, kept = self._waiting, self._wasted, self._kept
+            self._waiting, self._wasted, self._kept = [], [], None
             try:
-                await loop.run_in_executor(self._thread, self._insert, group)
+                if wasted:
+                    await loop.run_in_executor(self._thread, self._insert_wasted, wasted)
+                if group:
+                    await loop.run_in_executor(self._thread, self._insert, group)
             except StoreError as error:
                 kept.set_exception(error)
             else:
@@ -297,20 +328,46 @@ class Store:
         self._committing = None
 
     def _insert(self, answers: list[SavedAnswer]) -> None:
-        self._execute(_INSERT, msgspec.json.encode(answers).decode())
+        self._change(_INSERT, msgspec.json.encode(answers).decode())
+
+    def _insert_wasted(self, wasted: list[Usage]) -> None:
+        self._change(_INSERT_WASTED, msgspec.json.encode(wasted).decode())
+
+    def forget(self, queries: Sequence[int]) -> None:
+        """Delete the outcomes of these queries, so that they are asked again; what they cost still counts."""
+        chosen = "WHERE query IN (SELECT value FROM json_each(?))"
+        numbers = json.dumps(list(queries))
+        with translated(self.path), transaction(self._db):
+            self._change(
+                f"INSERT INTO wasted SELECT attempts, {', '.join(_TOKENS)} FROM answers {chosen}", numbers
+            )
+            self._change(f"DELETE FROM answers {chosen}", numbers)
 
     def answers(self, first: int, size: int) -> AnswerArray:
         """The answers to ``size`` queries from number ``first``; `UNASKED` where there is none."""
         column = np.full(size, UNASKED, np.int8)
-        rows = self._db.execute(
-            "SELECT query - ?, answer FROM answers WHERE query >= ? AND query < ?",
-            (first, first, first + size),
-        )
+        statement = "SELECT query - ?, answer FROM answers WHERE query >= ? AND query < ?"
         with translated(self.path):
+            rows = self._db.execute(statement, (first, first, first + size))
             while some := rows.fetchmany(10_000):
                 at, answer = np.array(some, np.int64).T
                 column[at] = answer
         return column
+
+    def unusable(self, first: int, size: int) -> IntArray:
+        """Which of ``size`` queries from number ``first`` have no reply that could be read."""
+        rows = self._execute(
+            "SELECT query FROM answers WHERE unusable AND query >= ? AND query < ?", first, first + size
+        )
+        return np.array([query for (query,) in rows], np.int64)
+
+    def unusable_reasons(self) -> dict[str, int]:
+        """Why replies could not be read, and how often, the commonest reason first."""
+        return dict(
+            self._execute(
+                "SELECT text, COUNT(*) FROM answers WHERE unusable GROUP BY text ORDER BY COUNT(*) DESC, text"
+            )
+        )
 
     def answered(self) -> AnswerTable:
         """All answers so far with their queries, in the order of the queries."""
@@ -324,7 +381,8 @@ class Store:
 
     def texts(self) -> Iterator[tuple[int, int, str, float]]:
         """Query number, answer, text and seconds of every answer, in the order of the queries."""
-        yield from self._db.execute("SELECT query, answer, text, seconds FROM answers ORDER BY query")
+        with translated(self.path):
+            yield from self._db.execute("SELECT query, answer, text, seconds FROM answers ORDER BY query")
 
     # Batches
 
@@ -337,29 +395,47 @@ class Store:
         with translated(self.path), transaction(self._db):
             ((so_far,),) = self._execute("SELECT COUNT(*) FROM batches")
             for number, piece in enumerate(pieces, so_far):
-                self._execute(_INSERT_BATCH, *_batch_row(Batch(number, uuid.uuid4().hex, piece)))
+                self._change(_INSERT_BATCH, *_batch_row(Batch(number, uuid.uuid4().hex, piece)))
 
     def set_batch(self, batch: Batch, saved: list[SavedAnswer] | None = None) -> None:
         """Update a batch, together with the answers that it brought."""
         with translated(self.path), transaction(self._db):
             if saved:
                 self._insert(saved)
-            self._execute(_INSERT_BATCH, *_batch_row(batch))
+            self._change(_INSERT_BATCH, *_batch_row(batch))
 
     def usage(self) -> Usage:
-        """What all answers cost in total."""
-        (row,) = self._execute(
-            "SELECT COUNT(*), TOTAL(attempts), TOTAL(prompt_tokens), TOTAL(completion_tokens), "
-            "TOTAL(cached_tokens), TOTAL(answer = -1) FROM answers"
+        """What all answers and wasted replies cost in total."""
+        cost = ", ".join(f"TOTAL({name})" for name in ("attempts", *_TOKENS))
+        (answered,) = self._execute(
+            f"SELECT COUNT(*), {cost}, TOTAL(answer = -1), TOTAL(unusable) FROM answers"
         )
-        return Usage(*map(int, row))
+        (wasted,) = self._execute(f"SELECT 0, {cost}, 0, 0, COUNT(*) FROM wasted")
+        return Usage(*map(int, answered)) + Usage(*map(int, wasted))
 
+
+_TOKENS = ("prompt_tokens", "completion_tokens", "cached_tokens")
 
 _INSERT = "INSERT INTO answers SELECT {} FROM json_each(?)".format(
     ", ".join(f"json_extract(value, '$.{column.name}')" for column in fields(SavedAnswer))
 )
 
+_INSERT_WASTED = "INSERT INTO wasted SELECT {} FROM json_each(?)".format(
+    ", ".join(f"json_extract(value, '$.{name}')" for name in ("attempts", *_TOKENS))
+)
+
+_BILLED = "WHERE COALESCE(json_extract(reply, '$.billed'), 1)"  # of asides; a refusal costs nothing
+
 _INSERT_BATCH = "INSERT OR REPLACE INTO batches VALUES ({})".format(", ".join("?" for _ in fields(Batch)))
+
+
+def _identity(path: Path) -> tuple[int, int] | None:
+    """What tells a file from another one at the same path; ``None`` if there is none."""
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
 
 
 def _batch_row(batch: Batch) -> tuple[object, ...]:
