@@ -4,23 +4,25 @@ from __future__ import annotations
 
 import asyncio
 import re
+import shutil
 import threading
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 
-from blindcal.auditing.job import Job, RunOutcome
+from blindcal.auditing.job import HOPELESS, Job, RunOutcome
 from blindcal.auditing.limits import Limits
 from blindcal.auditing.live_sender import ask_live
 from blindcal.endpoints.http import Address, HttpEndpoint
 from blindcal.endpoints.query_format import TokenQuestion
-from blindcal.errors import EndpointError, FatalError, InputError, ReplyError, RetryableError
+from blindcal.errors import EndpointError, FatalError, InputError, ReplyError, RetryableError, StoreError
 from blindcal.prices import Prices
 from blindcal.records import (
     INVALID,
@@ -35,6 +37,7 @@ from blindcal.records import (
     Token,
     Usage,
 )
+from blindcal.simulation.http_server import HttpResponse
 from blindcal.simulation.recording import Recording
 from blindcal.simulation.replay import Behaviour, Fault, Server
 from blindcal.store.run_store import SavedAnswer, Store
@@ -567,3 +570,195 @@ def test_stray_answers_are_counted_as_invalid(tmp_path: Path) -> None:
     invalid = outcome.answered.answers == INVALID
     assert 10 <= invalid.sum() == outcome.usage.invalid <= 60
     assert outcome.answered.answers[~invalid].tolist() == np.array(expected(300))[~invalid].tolist()
+
+
+# Items that a content filter refuses, and endpoints that break
+
+
+class Filtered(Server):
+    """A replay that refuses some items outright, or serves something without an answer for them.
+
+    ``served`` counts responses with status 200 by item text, ``refused`` the others that were refused.
+    """
+
+    def __init__(
+        self, n: int, refused: Callable[[int], bool], how: str = "filter", latency: float = 0.0
+    ) -> None:
+        items = make_items(n)
+        recording = Recording.from_probabilities([item.id for item in items], truth(n))
+        super().__init__(recording, items, Behaviour(latency=latency))
+        self.is_refused, self.how = refused, how
+        self.asked: Counter[int] = Counter()
+        self.served = 0
+
+    def _complete(self, body: bytes, *, chat: bool) -> HttpResponse:
+        item = int(re.findall(rb"question (\d+)", body)[-1])
+        self.asked[item] += 1
+        response = super()._complete(body, chat=chat)
+        if self.is_refused(item):
+            if self.how == "filter":
+                said = {"message": "filtered by the content policy", "code": "content_filter"}
+                return replace(response, status=400, body=msgspec.json.encode({"error": said}), delay=0.0)
+            if self.how == "flagged":
+                said = {"message": "Invalid prompt: it was flagged", "code": "invalid_prompt"}
+                return replace(response, status=400, body=msgspec.json.encode({"error": said}))
+            self.served += 1
+            empty = {"choices": [], "usage": {"prompt_tokens": 7, "completion_tokens": 1}}
+            return replace(response, body=msgspec.json.encode(empty))
+        self.served += 1
+        return response
+
+
+async def ask_filtered(server: Filtered, path: Path, limits: Limits, **more: Any) -> RunOutcome:
+    items = make_items(len(server.recording.ids))
+    with Store.open(path / "run.sqlite") as store:
+        store.begin({}, items)
+        async with HttpEndpoint(Address(server.base_url, "replay"), environ={}) as endpoint:
+            job = Job(items, QUESTION, store, limits, **more)
+            return await ask_live(Dithered(len(items)), job, endpoint)
+
+
+async def filtered(
+    path: Path, server: Filtered, stops: Sequence[int] = (), *, concurrency: int = 8, **more: Any
+) -> RunOutcome:
+    """A run that ends when the server has served so many requests, and is taken up again each time."""
+    limits = Limits(concurrency=concurrency, backoff=0.001, **more.pop("limits", {}))
+    async with server:
+        for stop_at in stops:
+            stop, before = asyncio.Event(), server.requests
+
+            def look(progress: Progress, stop: asyncio.Event = stop, stop_at: int = stop_at) -> None:
+                if progress.done >= stop_at:
+                    stop.set()
+
+            await ask_filtered(server, path, limits, **more, stop=stop, progress=look)
+            assert server.requests > before
+        return await ask_filtered(server, path, limits, **more)
+
+
+@pytest.mark.parametrize(("share", "concurrency"), [(3, 4), (10, 64), (50, 16)])
+@pytest.mark.parametrize("how", ["filter", "flagged"])
+def test_refused_items_are_final_at_once(tmp_path: Path, how: str, share: int, concurrency: int) -> None:
+    """A run with refused items is stopped and resumed, and asks each of its items exactly once."""
+    n = 300
+    refused = set(np.random.default_rng(share).permutation(n)[: n * share // 100].tolist())
+    server = Filtered(n, refused.__contains__, how, latency=0.001)
+    outcome = asyncio.run(filtered(tmp_path, server, (50, 150, 280), concurrency=concurrency))
+    assert outcome.stopped is None
+    assert set(server.asked.values()) == {1}
+    invalid = outcome.answered.answers == INVALID
+    assert set(np.flatnonzero(invalid)) == refused
+    assert outcome.answered.answers[~invalid].tolist() == np.array(expected(n))[~invalid].tolist()
+    assert outcome.usage.invalid == outcome.usage.unusable == len(refused)
+
+
+def test_a_row_of_refused_items_is_no_broken_endpoint(tmp_path: Path) -> None:
+    """With 95% refused there are long rows; an item that was answered is asked again, and the run goes on."""
+    n = 300
+    kept = set(np.random.default_rng(1).permutation(n)[: n // 20].tolist())
+    server = Filtered(n, lambda item: item not in kept)
+    outcome = asyncio.run(filtered(tmp_path, server))
+    assert outcome.stopped is None
+    assert outcome.usage.unusable == n - len(kept)
+    checks = sum(server.asked.values()) - n
+    assert 0 < checks == outcome.usage.wasted <= n / HOPELESS
+
+
+@pytest.mark.parametrize("how", ["filter", "empty"])
+def test_an_endpoint_that_breaks_ends_the_run_and_burns_nothing(tmp_path: Path, how: str) -> None:
+    """If from some point on nothing can be used, the run ends soon and those queries stay open."""
+    n, answered = 400, 0
+
+    def broken(_: int) -> bool:
+        nonlocal answered
+        answered += 1
+        return broken_now and answered > 100
+
+    broken_now = True
+    server = Filtered(n, broken, how)
+    with pytest.raises(EndpointError, match="content policy" if how == "filter" else "no choices"):
+        asyncio.run(filtered(tmp_path, server))
+    assert sum(server.asked.values()) <= 100 + 3 * (HOPELESS + 2 * 8)
+    with Store.read(tmp_path / "run.sqlite") as store:
+        usage = store.usage()
+        assert (usage.queries, usage.unusable) == (100, 0)
+        assert usage.served >= server.served
+    broken_now = False
+    outcome = asyncio.run(filtered(tmp_path, server))
+    assert outcome.stopped is None
+    assert outcome.answered.answers.tolist() == expected(n)
+
+
+@pytest.mark.parametrize("n", [7, 300])
+def test_an_endpoint_that_never_answers_leaves_open_queries_and_its_bill(tmp_path: Path, n: int) -> None:
+    """If nothing was ever answered, nothing is final; other settings may be tried, and the bill stands."""
+    server = Filtered(n, lambda _: True, "empty")
+    with pytest.raises(EndpointError, match="no choices"):
+        asyncio.run(filtered(tmp_path, server))
+    assert server.served <= 3 * (HOPELESS + 2 * 8)
+    with Store.open(tmp_path / "run.sqlite") as store:
+        usage = store.usage()
+        assert (usage.queries, usage.wasted) == (0, server.served)
+        assert usage.prompt_tokens == 7 * server.served
+        assert store.begin({"extra_body": {"reasoning_effort": "none"}}, make_items(n))
+
+
+@pytest.mark.parametrize("concurrency", [1, 8, 64])
+def test_what_was_served_is_spent(tmp_path: Path, concurrency: int) -> None:
+    """With 40% empty replies, no limit is passed, stopped and resumed or not; money counts what it pays."""
+    n = 300
+    chance = np.random.default_rng(4)
+    prices = Prices(input=10, output=20)
+    for name, limits in (("queries", {"max_queries": 200}), ("cost", {"max_cost": 0.01})):
+        server = Filtered(n, lambda _: chance.random() < 0.4, "empty")
+        outcome = asyncio.run(
+            filtered(tmp_path / name, server, (50,), concurrency=concurrency, limits=limits, prices=prices)
+        )
+        assert outcome.stopped is not None
+        assert outcome.stopped.startswith(f"max_{name}")
+        assert outcome.usage.served == server.served
+        with Store.read(tmp_path / name / "run.sqlite") as store:
+            assert store.usage() == outcome.usage
+        assert server.served <= limits.get("max_queries", n)
+        assert prices.cost(outcome.usage) <= limits.get("max_cost", 1)
+        assert name == "cost" or server.served > 200 - 2 * concurrency
+
+
+def test_a_deleted_folder_ends_the_run_at_once(tmp_path: Path) -> None:
+    """What nobody will find is not paid for: the run stops with what is under way, and says why."""
+    folder = tmp_path / "run"
+    server = Filtered(2000, lambda _: False)
+    deleted_at = 0
+
+    def delete(progress: Progress) -> None:
+        nonlocal deleted_at
+        if progress.done >= 100 and not deleted_at:
+            shutil.rmtree(folder)
+            deleted_at = server.requests
+
+    with pytest.raises(StoreError, match=r"run\.sqlite was moved or deleted during the run"):
+        asyncio.run(filtered(folder, server, progress=delete))
+    assert deleted_at > 0
+    assert server.requests <= deleted_at + 3 * 8
+    assert not folder.exists()
+
+
+def test_a_server_that_throttles_everything_is_left_alone(tmp_path: Path) -> None:
+    """429 without Retry-After for everything: a few dozen requests in all, until patience ends the run."""
+    n = 200
+    items = make_items(n)
+    recording = Recording.from_probabilities([item.id for item in items], truth(n))
+
+    async def throttled() -> Server:
+        with Store.open(tmp_path / "run.sqlite") as store:
+            store.begin({}, items)
+            async with (
+                Server(recording, items, Behaviour(fault="429")) as server,
+                HttpEndpoint(Address(server.base_url, "replay"), environ={}) as endpoint,
+            ):
+                limits = Limits(concurrency=32, backoff=0.02, patience=2.0)
+                with pytest.raises(EndpointError, match="no answer for"):
+                    await ask_live(Dithered(n), Job(items, QUESTION, store, limits), endpoint)
+                return server
+
+    assert asyncio.run(throttled()).requests < 100

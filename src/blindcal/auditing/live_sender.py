@@ -224,9 +224,6 @@ class _LiveSender(Sender):
                 if error.billed is None or useless == REPLY_TRIES:
                     return _LastWord(error, attempt - wasted, 0.0)
                 wasted += self._waste(error)
-                self.stopped = self.stopped or self._limit_reached()
-                if self.stopped:
-                    return None
                 attempt += 1
                 delay = backoff(useless, self._limits.backoff)
             else:
@@ -239,6 +236,9 @@ class _LiveSender(Sender):
             finally:
                 self._sending -= 1
                 self._responded.set()
+            if wasted and (why := self._limit_reached()) is not None:
+                self.stopped = self.stopped or why
+                break
             await self._wait(delay)
         return None
 
