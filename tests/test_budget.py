@@ -191,6 +191,14 @@ def test_sums_that_are_none_are_refused(money: float) -> None:
         Limits(max_cost=money)
 
 
+def test_a_sum_of_money_needs_prices(items: Path, server: Server, tmp_path: Path) -> None:
+    """A limit that cannot be kept is refused before anything is asked, and the error says what is missing."""
+    settings = Settings(model="replay", base_url=server.base_url)
+    with pytest.raises(ConfigError, match=r"max_cost=0\.5 limits nothing .*: give prices=\.\.\. too"):
+        audit(items, settings, out=tmp_path / "run", limits=Limits(max_cost=0.5))
+    assert server.requests == 0
+
+
 def test_the_command_names_unknown_prices_and_the_next_dollar(
     items: Path, server: Server, unit: tuple[float, float], tmp_path: Path
 ) -> None:

@@ -22,8 +22,9 @@ from blindcal.auditing.prepare import _Remembered
 from blindcal.auditing.session import Session
 from blindcal.auditing.token_estimate import TokenEstimator, bytes_of
 from blindcal.design import SampledDesign
+from blindcal.endpoints.base import Patient
 from blindcal.endpoints.query_format import TokenQuestion
-from blindcal.errors import ConfigError
+from blindcal.errors import ConfigError, EndpointError, ReplyError, RetryableError
 from blindcal.items.files import collect, load
 from blindcal.planning import shapes
 from blindcal.prices import Prices
@@ -107,6 +108,53 @@ def test_a_probe_never_costs_more(kinds: list[tuple[str, int]], money: float, co
         answered = asyncio.run(ask_all(store))
     assert PRICES.cost(endpoint.paid) <= money
     assert answered == (endpoint.paid.queries == len(asked))
+
+
+def test_refusals_in_the_probe_are_kept_and_what_was_served_counts(tmp_path: Path) -> None:
+    """An item refused in the probe is not asked again after an interruption; replies in vain are paid for."""
+    refused, empty = ReplyError("content filter", status=400), ReplyError("no choices", billed=(9, 1, 0))
+    said: list[Reply | EndpointError] = [
+        refused,
+        empty,
+        RetryableError("cut short", billed=(9, 1, 0)),
+        Reply("Yes", prompt_tokens=9, completion_tokens=1),
+    ]
+    asked = [Request((Message("user", text),)) for text in "abc"]
+
+    class Moody:
+        calls = 0
+
+        async def ask(self, _: Request) -> Reply:
+            self.calls += 1
+            found = said[self.calls - 1]
+            if isinstance(found, EndpointError):
+                raise found
+            return found
+
+        async def close(self) -> None:
+            pass
+
+    async def probe_twice(store: Store) -> list[_Remembered]:
+        probes = []
+        for _ in range(2):
+            session = Session(one, Settings(model="m"), store, Limits(max_queries=3), PRICES)
+            probe = _Remembered(endpoint, session)
+            for request, error in ((asked[0], refused), (asked[1], empty)):
+                with pytest.raises(ReplyError, match=str(error)):
+                    await probe.ask(request)
+            assert (await Patient(probe, sleep=lambda _: asyncio.sleep(0)).ask(asked[2])).text == "Yes"
+            with pytest.raises(ConfigError, match="max_queries=3 does not pay for the probe"):
+                await probe.ask(asked[2])
+            probes.append(probe)
+        return probes
+
+    endpoint, one = Moody(), collect("one", [{"prompt": "Is it?", "label": 1}])
+    with Store.open(tmp_path / "run.sqlite") as store, one:
+        first, second = asyncio.run(probe_twice(store))
+        assert store.usage() == Usage(0, 1, 9, 1, wasted=1)
+        assert store.asides_usage().served == 2
+    assert endpoint.calls == len(said)
+    assert first.paid == second.paid == Usage(2, 3, 18, 2)
 
 
 def test_a_batch_is_paid_by_the_length_of_its_questions(tmp_path: Path) -> None:

@@ -337,6 +337,13 @@ def _said(result: AuditResult, sentences: Sequence[Sentence]) -> str:
     )
 
 
+def test_any_text_may_be_the_reason_of_an_invalid_answer() -> None:
+    """What a provider says when it refuses an item is shown with its count, whatever characters it has."""
+    found = audited(*population(300), "sampling", invalid=0.02)
+    page = render(replace(found, invalid_reasons={"refused (400): 1+1 tokens. Policy 2.1": 6}))
+    assert re.search(r'Policy 2\.1</bdi> \(<data value="6"', page)
+
+
 def test_stated_confidence_is_not_called_a_logit() -> None:
     """Where the confidence is said in words there is no token, no threshold that was asked and no shift."""
     labels, p = population(300)

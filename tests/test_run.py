@@ -714,12 +714,12 @@ def test_what_was_served_is_spent(tmp_path: Path, concurrency: int) -> None:
         outcome = asyncio.run(
             filtered(tmp_path / name, server, (50,), concurrency=concurrency, limits=limits, prices=prices)
         )
+        assert server.served <= limits.get("max_queries", n)
         assert outcome.stopped is not None
         assert outcome.stopped.startswith(f"max_{name}")
         assert outcome.usage.served == server.served
         with Store.read(tmp_path / name / "run.sqlite") as store:
             assert store.usage() == outcome.usage
-        assert server.served <= limits.get("max_queries", n)
         assert prices.cost(outcome.usage) <= limits.get("max_cost", 1)
         assert name == "cost" or server.served > 200 - 2 * concurrency
 

@@ -117,6 +117,17 @@ def settings(server: Any, **more: Any) -> Settings:
     return Settings(**{**base, **more})
 
 
+def test_replies_without_an_answer_have_a_reason_of_their_own(items: Path, tmp_path: Path) -> None:
+    """What the endpoint failed to say is not taken for words of the model; and what it served is spent."""
+    with serving(items, fault="empty", fault_share=0.4) as server:
+        found = audit(items, settings(server), out=tmp_path / "run", limits=Limits(backoff=0.001))
+    empty = [count for reason, count in found.invalid_reasons.items() if "reply has no choices" in reason]
+    assert sum(empty) > 0
+    assert sum(found.invalid_reasons.values()) == found.counts.invalid
+    assert found.invalid_reasons["no confidence"] <= N // 10
+    assert found.spend.queries == server.answered > N
+
+
 def test_a_verbalized_audit_reads_what_was_said(items: Path, tmp_path: Path) -> None:
     """Its figures are those of the stated confidences; what states none is counted, bounded and explained."""
     with serving(items, bias="rejected") as server:

@@ -237,6 +237,46 @@ def test_a_failed_migration_leaves_the_old_version(path: Path, monkeypatch: pyte
         assert store._db.execute("PRAGMA user_version").fetchone() == (len(first) + 1,)
 
 
+def test_reading_answers_of_a_damaged_file_is_a_store_error(path: Path) -> None:
+    """Whatever SQLite says while answers are read, the error names the file."""
+    with Store.open(path) as store:
+        store._db.execute("DROP TABLE answers")
+        with pytest.raises(StoreError, match=r"run\.sqlite: no such table"):
+            store.answers(0, 1)
+        with pytest.raises(StoreError, match=r"run\.sqlite: no such table"):
+            list(store.texts())
+
+
+def test_what_is_forgotten_still_counts_as_spent(path: Path) -> None:
+    """Forgotten outcomes and replies of the probe are asked again, and their cost stays."""
+    with Store.open(path) as store:
+        keep(store, saved(0), SavedAnswer(1, -1, "(no choices)", 100, 1, 10, 3, 0.0, unusable=True))
+        store.add_aside(b"request", 0, '{"text": "Yes", "prompt_tokens": 7}')
+        store.add_aside(b"request", 1, '{"error": "filtered", "billed": false, "prompt_tokens": 0}')
+        assert store.asides_usage() == Usage(1, 1, 7)
+        assert store.unusable(0, 2).tolist() == [1]
+        store.forget([1])
+        store.forget_asides()
+        assert store.answers(0, 2).tolist() == [1, UNASKED]
+        assert store.aside(b"request", 1) is None
+        assert store.usage() == Usage(1, 5, 207, 2, 20, wasted=2)
+
+
+@pytest.mark.parametrize("move", [False, True])
+def test_a_file_that_is_gone_is_written_no_more(path: Path, move: bool) -> None:
+    """A run file that was deleted, or moved and replaced by another one, is noticed at the next write."""
+    with Store.open(path) as store:
+        keep(store, saved(0))
+        path.rename(path.with_name("elsewhere"))
+        if move:
+            Store.open(path.with_name("other.sqlite")).close()
+            path.with_name("other.sqlite").rename(path)
+        with pytest.raises(StoreError, match=r"run\.sqlite was moved or deleted during the run"):
+            keep(store, saved(1))
+        with pytest.raises(StoreError, match="was moved or deleted"):
+            store.set_note("seconds", 1)
+
+
 def test_an_empty_file_is_a_new_run(path: Path) -> None:
     """A crash before the first write leaves a file that can be used."""
     path.parent.mkdir()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -20,7 +20,7 @@ from blindcal.endpoints.base import Endpoint, Patient
 from blindcal.endpoints.http import HttpEndpoint
 from blindcal.endpoints.probe import Probe, probe
 from blindcal.endpoints.query_format import ConfidenceQuestion, QuestionFormat, TokenQuestion
-from blindcal.errors import ConfigError, FatalError, ReplyError, RetryableError, UnfitError
+from blindcal.errors import ConfigError, EndpointError, FatalError, ReplyError, UnfitError
 from blindcal.items.files import Items
 from blindcal.methods import METHODS, Method
 from blindcal.planning.plan import PROBE_QUERIES
@@ -188,6 +188,7 @@ class _Remembered:
         self._limits, self._prices = session.limits, session.prices
         self._room = asyncio.Semaphore(session.limits.concurrency)
         self._times: Counter[bytes] = Counter()
+        self._unused: defaultdict[bytes, list[int]] = defaultdict(list)
         self.paid = Usage()
         self._wasted = session.store.usage()
         self.tokens = TokenEstimator()
@@ -195,8 +196,8 @@ class _Remembered:
 
     async def ask(self, request: Request) -> Reply:
         key = hashlib.blake2b(msgspec.json.encode(request), digest_size=16).digest()
-        nth = self._times[key]
-        self._times[key] += 1
+        nth = self._unused[key].pop() if self._unused[key] else self._times[key]
+        self._times[key] = max(self._times[key], nth + 1)
         if (kept := self._store.aside(key, nth)) is not None:
             found = msgspec.json.decode(kept)
             if "error" not in found:
@@ -225,7 +226,8 @@ class _Remembered:
             self._count_refused(refused)
             self._store.add_aside(key, nth, msgspec.json.encode(refused).decode())
             raise
-        except RetryableError as error:
+        except EndpointError as error:
+            self._unused[key].append(nth)  # the next attempt is the nth time
             if error.billed is not None:
                 wasted = Usage(0, 1, *error.billed, wasted=1)
                 self._wasted += wasted
