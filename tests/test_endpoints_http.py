@@ -200,6 +200,8 @@ def test_retry_after_as_a_date() -> None:
         (400, {"error": {"message": "Unsupported parameter: 'logit_bias'"}}, FatalError, "logit_bias"),
         (400, {"error": {"code": "context_length_exceeded"}}, ReplyError, "this item"),
         (400, {"error": {"code": "content_filter", "message": "no"}}, ReplyError, "this item"),
+        (400, {"error": {"code": "invalid_prompt", "message": "it was flagged"}}, ReplyError, "this item"),
+        (403, {"error": {"message": "this model requires moderation"}}, ReplyError, "this item"),
         (402, {"error": {"message": "no credits"}}, FatalError, "payment"),
         (403, {"error": "not for you"}, FatalError, "may not use model 'm'"),
         (429, {"error": {"code": "insufficient_quota"}}, FatalError, "no quota left"),

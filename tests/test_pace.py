@@ -7,6 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from blindcal.auditing.rate_control import (
+    COOLING,
     LONGEST_PAUSE,
     START,
     ConcurrencyControl,
@@ -50,13 +51,14 @@ def test_it_never_exceeds_the_most() -> None:
 
 
 def test_refusals_halve_and_answers_add_one() -> None:
-    """Requests that were sent before the first refusal count once; then it grows by one a window."""
+    """A burst counts once, however late its last refusal comes; then it grows by one a window."""
     climb = ConcurrencyControl(256)
     now = serve(climb, 2, lambda limit: limit / 0.2)
     for k in range(50):
         climb.refused(now + k / 10, sent=now - k / 1000)
+    climb.refused(now + COOLING / 2, sent=now + 0.1)
     assert climb.limit == 128
-    climb.refused(now + 1.1, sent=now + 1.0)
+    climb.refused(now + COOLING + 0.1, sent=now + COOLING)
     assert climb.limit == 64
     serve(climb, 1.0, lambda limit: limit / 0.2, now + 1.2)
     assert 65 <= climb.limit <= 70
@@ -121,6 +123,7 @@ def test_an_answer_ends_the_growth_of_the_pause() -> None:
     for k in range(20):
         pause.refused(k + 0.5, sent=k)
         pause.answered()
+        assert not pause.trying
     assert pause.until == float("-inf")
 
 
@@ -129,7 +132,7 @@ def test_a_server_that_refuses_everything_gets_few_requests() -> None:
     control, pause = ConcurrencyControl(32), SharedPause(0.5)
     now, requests = 0.0, 0
     while now < 300:
-        burst, sent = control.limit, now
+        burst, sent = 1 if pause.trying else control.limit, now
         for k in range(burst):
             control.refused(now + 0.05 + k / 1000, sent)
             pause.refused(now + 0.05 + k / 1000, sent)

@@ -25,7 +25,7 @@ from blindcal.auditing.usability import Usability
 from blindcal.design import Design
 from blindcal.endpoints.base import Endpoint, backoff
 from blindcal.errors import EndpointError, FatalError, ReplyError, RetryableError
-from blindcal.records import Progress, Reply, Request, Usage
+from blindcal.records import INVALID, Progress, Reply, Request, Usage
 from blindcal.store.run_store import UNASKED, SavedAnswer
 
 REPLY_TRIES = 3
@@ -249,7 +249,7 @@ class _LiveSender(Sender):
             delay = max(slot, self._pause.until) - time.monotonic()
             if delay > 0:
                 await self._wait(delay)
-            elif self._sending >= self._concurrency.limit:  # lowered while this query was under way
+            elif self._sending >= (1 if self._pause.trying else self._concurrency.limit):
                 self._responded.clear()
                 await self._responded.wait()
             else:
@@ -292,7 +292,10 @@ class _LiveSender(Sender):
             raise EndpointError(f"nothing but failures so far; the last error: {error}")
 
     async def _doubt(self, query: int, saved: SavedAnswer) -> None:
-        """Ask an item that had a usable reply once more, in place of this query's; give up if it has none."""
+        """Ask an item that had a usable reply once more, in place of this query's; give up if it has none.
+
+        The answer is not part of the design, so it is paid for and not kept.
+        """
         begins, item = self._usability.row_begins, self._usable_item()
         if item is None:
             self._give_up(begins, saved.text)
@@ -320,14 +323,10 @@ class _LiveSender(Sender):
 
     def _usable_item(self) -> int | None:
         """An item that had a usable reply, in this round or an earlier one."""
-        for items, answers in (
-            (self._asked.items, self._answers),
-            (self._before.items, self._before.answers),
-        ):
-            valid = np.flatnonzero(answers >= 0)
-            if valid.size:
-                return int(items[valid[0]])
-        return None
+        if (query := self._usability.usable) is not None:
+            return int(self._asked.items[query - self._first])
+        valid = np.flatnonzero(self._before.answers != INVALID)
+        return int(self._before.items[valid[0]]) if valid.size else None
 
     def _give_up(self, begins: int, reason: str) -> None:
         """End the run as hopeless; its unusable outcomes from this place on will be forgotten."""

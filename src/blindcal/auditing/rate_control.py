@@ -11,6 +11,7 @@ from __future__ import annotations
 
 START = 32  # queries at once; a local model queues them, a service hardly notices
 SETTLE = 0.1  # seconds; a rate measured over less is noise
+COOLING = 1.0  # seconds between two cuts of the limit: where single requests fail, they fail all the time
 LONGEST_PAUSE = 20.0  # seconds, unless the server asks for more
 
 
@@ -54,7 +55,7 @@ class ConcurrencyControl:
 
     def refused(self, now: float, sent: float) -> None:
         """Record at time ``now`` that a request sent at ``sent`` failed, and lower the limit."""
-        if sent <= self._refused:
+        if sent <= self._refused or now < self._refused + COOLING:
             return
         self._refused = now
         self._state = "add"
@@ -108,7 +109,8 @@ class SharedPause:
 
     A single burst of failures pauses nothing: the queries that failed wait on their own, and services that
     are well refuse a request now and then. Every further burst without an answer in between pauses all
-    queries, twice as long each time, up to `LONGEST_PAUSE`. The first answer ends this growth.
+    queries, twice as long each time, up to `LONGEST_PAUSE`; after the pause, one request at a time tries
+    (``trying``). The first answer ends this.
     """
 
     def __init__(self, first: float) -> None:
@@ -116,6 +118,11 @@ class SharedPause:
         self._bursts = 0
         self._refused = float("-inf")
         self.until = float("-inf")
+
+    @property
+    def trying(self) -> bool:
+        """Whether only one request at a time is to be sent."""
+        return self._bursts > 1
 
     def refused(self, now: float, sent: float, asked: float | None = None) -> None:
         """Record that a request sent at ``sent`` failed, and the seconds that the server asks to wait."""

@@ -49,6 +49,12 @@ class Usability:
         self._row = 0
 
     @property
+    def usable(self) -> int | None:
+        """A query that had a usable reply, on disk or not."""
+        place = self._become.find(_USABLE)
+        return None if place < 0 else int(self._order[place])
+
+    @property
     def row_begins(self) -> int:
         """The place at which the last row of unusable outcomes begins."""
         place = self._judged

@@ -50,7 +50,9 @@ FATES: dict[str, Fate] = {
 
 # Errors of one item, not of the endpoint: a prompt that is too long, or that a filter refuses.
 _ITEM_FAULT = re.compile(
-    r"context.{0,20}(length|size|window)|content.{0,5}(filter|policy)|too long", re.IGNORECASE
+    r"context.{0,20}(length|size|window)|too long"
+    r"|content.{0,20}(filter|policy)|usage.policy|flagged|moderation",
+    re.IGNORECASE,
 )
 
 _CURES = {
@@ -91,7 +93,7 @@ def from_status(
         throttled = status == 429
         what = "too many requests (429)" if throttled else f"the server failed ({status})"
         return RetryableError(f"{what}{says}", retry_after=retry_after(headers), throttled=throttled)
-    if status in (400, 413, 422) and (status == 413 or _ITEM_FAULT.search(said)):
+    if status in (400, 403, 413, 422) and (status == 413 or _ITEM_FAULT.search(said)):
         return ReplyError(f"the endpoint refuses this item ({status}){says}", status=status)
     cure = _CURES.get(status, "the endpoint refuses the request")
     return FatalError(f"{cure.format(model=model, api_key_env=api_key_env)} ({status}){says}", status=status)
