@@ -215,7 +215,7 @@ class _LiveSender(Sender):
                     return None
                 told = error.retry_after is not None
                 first = self._limits.backoff
-                delay = random.uniform(0, first) if told else backoff(failed, first)
+                delay = random.uniform(0, first) if told else backoff(min(failed, 20), first)
             except (ReplyError, FatalError) as error:
                 if isinstance(error, FatalError) and error.status not in ITEM_STATUSES:
                     raise

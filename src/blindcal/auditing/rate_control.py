@@ -13,6 +13,7 @@ START = 32  # queries at once; a local model queues them, a service hardly notic
 SETTLE = 0.1  # seconds; a rate measured over less is noise
 COOLING = 1.0  # seconds between two cuts of the limit: where single requests fail, they fail all the time
 LONGEST_PAUSE = 20.0  # seconds, unless the server asks for more
+HARMLESS = 2  # bursts without an answer in between: a service that is well refuses a request now and then
 
 
 class ConcurrencyControl:
@@ -107,10 +108,9 @@ class RateLimiter:
 class SharedPause:
     """Until when nothing is sent, because the server asked for it or answers nothing any more.
 
-    A single burst of failures pauses nothing: the queries that failed wait on their own, and services that
-    are well refuse a request now and then. Every further burst without an answer in between pauses all
-    queries, twice as long each time, up to `LONGEST_PAUSE`; after the pause, one request at a time tries
-    (``trying``). The first answer ends this.
+    The first `HARMLESS` bursts of failures pause nothing: the queries that failed wait on their own. Every
+    further burst without an answer in between pauses all queries, twice as long each time, up to
+    `LONGEST_PAUSE`; after the pause, one request at a time tries. The first answer ends this.
     """
 
     def __init__(self, first: float) -> None:
@@ -122,7 +122,7 @@ class SharedPause:
     @property
     def trying(self) -> bool:
         """Whether only one request at a time is to be sent."""
-        return self._bursts > 1
+        return self._bursts > HARMLESS
 
     def refused(self, now: float, sent: float, asked: float | None = None) -> None:
         """Record that a request sent at ``sent`` failed, and the seconds that the server asks to wait."""
@@ -131,9 +131,12 @@ class SharedPause:
         if sent <= self._refused:
             return
         self._refused = now
-        if self._bursts:
-            self.until = max(self.until, now + min(LONGEST_PAUSE, self._first * 2.0**self._bursts))
         self._bursts += 1
+        if self.trying:
+            pause = self._first * 2.0 ** min(
+                self._bursts - HARMLESS, 20
+            )  # no overflow, however long it lasts
+            self.until = max(self.until, now + min(LONGEST_PAUSE, pause))
 
     def answered(self) -> None:
         """Record an answer."""
