@@ -14,6 +14,7 @@ from blindcal.auditing.item_sample import members_of
 from blindcal.auditing.prepare import Prepared
 from blindcal.auditing.session import Session
 from blindcal.auditing.strategy import Asked
+from blindcal.auditing.token_estimate import TOKENS_NOTE
 from blindcal.endpoints.query_format import ConfidenceQuestion, QuestionFormat
 from blindcal.estimate.findings import Findings
 from blindcal.items.files import Items
@@ -124,6 +125,7 @@ def _spend(session: Session, prepared: Prepared, asked: Asked) -> Spend:
         paid.cached_tokens,
         None if prices is None else total_cost(prices, prepared.spent, answered, asked.settings.design.batch),
         len(session.store.batches()),
+        bool(session.store.note(TOKENS_NOTE)),
     )
 
 

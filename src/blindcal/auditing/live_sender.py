@@ -190,8 +190,8 @@ class _LiveSender(Sender):
                 self._heard = time.monotonic()
                 self._useless_in_a_row = 0
                 self._concurrency.answered(self._heard)
+                reply = self._tokens.count(reply, request, self._store)
                 self._rate.correct(reply.prompt_tokens + reply.completion_tokens - tokens)
-                self._tokens.learn(bytes_of(request), reply.prompt_tokens)
                 return self._job.read(query, reply, attempt, self._heard - started)
 
     # What came back

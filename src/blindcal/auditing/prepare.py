@@ -13,7 +13,7 @@ import msgspec
 import numpy as np
 
 from blindcal.auditing.session import Session
-from blindcal.auditing.token_estimate import TokenEstimator, bytes_of
+from blindcal.auditing.token_estimate import TokenEstimator
 from blindcal.confidence_prompt import INSTRUCTION
 from blindcal.endpoints import tokens
 from blindcal.endpoints.base import Endpoint, Patient
@@ -184,8 +184,7 @@ class _Remembered:
         self._times[key] += 1
         if (kept := self._store.aside(key, nth)) is not None:
             reply = msgspec.json.decode(kept, type=Reply)
-            self._count(request, reply)
-            return reply
+            return self._count(request, reply)
         async with self._room:
             while (reached := self._limit_reached(request)) is not None:
                 if not self._under_way:
@@ -204,17 +203,18 @@ class _Remembered:
         if isinstance(endpoint, HttpEndpoint) and endpoint.limit_name != known:
             # Learnt by asking live; batches need it and cannot learn it.
             self._store.set_note("limit_name", endpoint.limit_name)
-        self._count(request, reply)
+        reply = self._count(request, reply)
         self._store.add_aside(key, nth, msgspec.json.encode(reply).decode())
         return reply
 
-    def _count(self, request: Request, reply: Reply) -> None:
-        self.tokens.learn(bytes_of(request), reply.prompt_tokens)
+    def _count(self, request: Request, reply: Reply) -> Reply:
+        reply = self.tokens.count(reply, request, self._store)
         self.paid += reply.usage
         if self._progress is not None:
             asked, cost = self.paid.queries, None if self._prices is None else self._prices.cost(self.paid)
             total = max(asked, PROBE_QUERIES)
             self._progress(Progress(asked, total, self.paid, cost, self._limits.concurrency, probing=True))
+        return reply
 
     def _dearest(self, request: Request) -> float:
         return 0.0 if self._prices is None else self.tokens.dearest(request, self._prices)
