@@ -11,6 +11,7 @@ import base64
 import functools
 import gzip
 import html
+import io
 import os
 import re
 import subprocess
@@ -93,6 +94,35 @@ class Sweep:
         return looked_at
 
 
+class WatchedPipe(io.TextIOWrapper):
+    """The output of a process that a test reads by lines."""
+
+    sweep: Sweep
+
+    def __next__(self) -> str:  # type: ignore[override]  # as io has it
+        return self._looked_at(super().__next__())
+
+    def readline(self, size: int = -1, /) -> str:  # type: ignore[override]  # as io has it
+        return self._looked_at(super().readline(size))
+
+    def read(self, size: int | None = -1, /) -> str:
+        return self._looked_at(super().read(size))
+
+    def _looked_at(self, text: str) -> str:
+        self.sweep.look("the output of a process", text)
+        return text
+
+
+def watch(process: subprocess.Popen[Any], sweep: Sweep) -> None:
+    """Look at what is read from the pipes of a process."""
+    for name in ("stdout", "stderr"):
+        pipe = getattr(process, name)
+        if isinstance(pipe, io.TextIOWrapper):
+            watched = WatchedPipe(pipe.detach(), encoding=pipe.encoding, errors=pipe.errors)
+            watched.sweep = sweep
+            setattr(process, name, watched)
+
+
 def echoing(handler: Handler) -> Handler:
     """A handler that repeats the key it was sent in each message and in each completion."""
 
@@ -115,6 +145,7 @@ def sweep(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sweep]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("OPENAI_API_KEY", KEY)
         opened, told = http_server.Listener.__init__, BlindcalError.__init__
+        started = subprocess.Popen.__init__
 
         def open_echoing(listener: http_server.Listener, handler: Handler) -> None:
             opened(listener, echoing(handler))
@@ -123,6 +154,11 @@ def sweep(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sweep]:
             told(error, *given, **named)
             sweep.look("an error", error.message, error.remedy, error.options)
 
+        def start(process: subprocess.Popen[Any], *given: Any, **named: Any) -> None:
+            started(process, *given, **named)
+            watch(process, sweep)
+
+        patch.setattr(subprocess.Popen, "__init__", start)
         patch.setattr(http_server.Listener, "__init__", open_echoing)
         patch.setattr(BlindcalError, "__init__", tell)
         for where, kind, name, *parts in (

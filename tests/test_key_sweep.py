@@ -33,6 +33,10 @@ def test_error():
     except InputError: pass
 def test_process(): subprocess.run([sys.executable, "-c", "import os; print(os.environ['OPENAI_API_KEY'])"],
     capture_output=True)
+def test_pipe():
+    code = "import os; print(os.environ['OPENAI_API_KEY'])"
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as child:
+        assert len(list(child.stdout)) == 1
 def test_command(): CliRunner().invoke(click.command()(lambda: click.echo(KEY, err=True)))
 """
 

@@ -146,6 +146,25 @@ def test_the_key_in_place_of_its_variable(given: str) -> None:
 
 
 @pytest.mark.parametrize(
+    "wrong",
+    [
+        (f"sk-{SECRET}",),
+        ("--timeout", f"sk-{SECRET}"),
+        ("--positive-ids", f"sk-{SECRET}"),
+        ("--extra-body", f"sk-{SECRET}"),
+        (f"--api-key=sk-{SECRET}",),
+        ("--api", f"sk-{SECRET}"),
+    ],
+    ids=lambda wrong: wrong[0].partition("=")[0],
+)
+def test_a_key_in_a_wrong_command_line_is_not_quoted(wrong: tuple[str, ...]) -> None:
+    """A key where another argument belongs is a usage error that does not show it."""
+    done = blindcal("audit", "items.jsonl", "--model", "m", *wrong)
+    assert done.exit_code == 2
+    assert SECRET not in done.output
+
+
+@pytest.mark.parametrize(
     "name", ["OPENAI_API_KEY", "my_key", "Key", "AZURE_OPENAI_API_KEY_2024_EAST", "_K", "OPENROUTER_API_KEY"]
 )
 def test_names_of_variables_are_accepted(name: str) -> None:

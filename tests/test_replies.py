@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
+import sqlite3
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,7 +18,7 @@ from blindcal.auditing.audit import audit
 from blindcal.auditing.limits import Limits
 from blindcal.endpoints.batches import Batches, BatchLine
 from blindcal.endpoints.http import Address, HttpEndpoint
-from blindcal.errors import EndpointError, FatalError, ReplyError, RetryableError
+from blindcal.errors import EndpointError, FatalError, InputError, ReplyError, RetryableError, StoreError
 from blindcal.items.files import load
 from blindcal.prices import Prices
 from blindcal.records import Reply
@@ -182,6 +184,27 @@ def test_nested_result_is_refused(command: tuple[str, ...], depth: int, tmp_path
         said = printed_error(blindcal(name, *runs, *options))
         assert "not a result of blindcal" in said
         assert "\n" not in said
+
+
+def test_nested_items_are_refused_where_they_are(tmp_path: Path) -> None:
+    """A nested record, or a nested list of messages in a cell, is an error with its line."""
+    record = b'{"prompt": "?", "label": 1, "more": %b}\n' % nested(900)
+    cell = b'messages,label\n"%b",1\n' % nested(20_000)
+    for name, content, line in (("a.jsonl", record, "line 1"), ("a.csv", cell, "line 2")):
+        (tmp_path / name).write_bytes(content)
+        with pytest.raises(InputError, match=line):
+            load(tmp_path / name)
+
+
+def test_nested_note_is_a_damaged_run_file(tmp_path: Path) -> None:
+    """A run file whose notes are nested beyond sense is reported as damaged."""
+    with Store.open(tmp_path / RUN_FILE) as store:
+        store.set_note("config", 1)
+    with contextlib.closing(sqlite3.connect(tmp_path / RUN_FILE)) as db, db:
+        db.execute("UPDATE notes SET value = ?", (nested(20_000).decode(),))
+    done = blindcal("status", tmp_path)
+    assert isinstance(done.exception, StoreError)
+    assert "is damaged" in printed_error(done)
 
 
 @pytest.mark.parametrize("depth", DEPTHS)

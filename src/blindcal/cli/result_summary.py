@@ -119,7 +119,7 @@ def _print_answers(result: AuditResult) -> None:
         f"{spend.prompt_tokens:,} tokens in, {spend.completion_tokens:,} out{cost}",
     )
     if spend.tokens_estimated:
-        print_field("tokens", "estimated, as the endpoint does not report them for every answer")
+        print_field("tokens", "in part estimated: the endpoint reports none, or impossible numbers")
     if result.next_dollar is not None and result.ece.has_interval:
         print_field(
             "next $1",

@@ -60,6 +60,11 @@ class Redactor:
         return self._pattern.sub(b"[key]", raw)
 
 
+def without_keys(text: str) -> str:
+    """``text`` with everything that looks like a key replaced, for errors that quote what a user typed."""
+    return _SECRET_VALUE.sub("[key]", text)
+
+
 def check_variable(name: str) -> None:
     """Raise `InputError` if ``name`` cannot be that of an environment variable, or looks like a key."""
     if not _VARIABLE.fullmatch(name) or _SECRET_VALUE.match(name) or _random(name):
