@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
+import random
 import re
+import string
 from pathlib import Path
 from typing import Any
 
@@ -315,6 +317,19 @@ def test_placeholders_are_not_looked_for(key: str) -> None:
     """What stands for a key where none is needed does not wreck the answers that hold the same letters."""
     raw = b"No: none, EMPTY, x and sk-test are words"
     assert Redactor(key)(raw) == raw
+
+
+def test_redaction_leaves_valid_json() -> None:
+    """Whatever stands beside the key, what is left is JSON and says the same without the key."""
+    rng, alphabet = random.Random(0), string.ascii_letters + string.digits + "-_+/="
+    pieces = ["a", " ", '"', "\\", "\n", "é", "%", "/", "sk-", "{", "[key"]
+    for _ in range(50):
+        key = "k" + "".join(rng.choices(alphabet, k=rng.choice([8, 16, 32, 51, 164])))
+        before, after = ("".join(rng.choices(pieces, k=rng.randrange(8))) for _ in range(2))
+        text, redact = f"{before}{key} {after}", Redactor(key)
+        escaped = "".join(f"\\u{ord(one):04x}" for one in text)
+        for raw in (json.dumps(text), json.dumps(text, ensure_ascii=False), f'"{escaped}"'):
+            assert json.loads(redact(raw.encode())) == f"{before}[key] {after}"
 
 
 def test_an_audit_keeps_no_key_that_a_model_says(tmp_path: Path) -> None:

@@ -117,8 +117,8 @@ def _misplaced(what: str, option: str) -> InputError:
 
 
 def _forms(char: str) -> str:
-    """A pattern for a character: as it is, with a backslash, as ``\\u002f`` or as ``%2f``."""
-    plain = re.escape(char) if char.isalnum() else rf"\\?{re.escape(char)}"
+    """A pattern for a character: as it is, as ``\\u002f``, as ``%2f``, or after a backslash as in JSON."""
+    plain = rf"\\?{re.escape(char)}" if char in '/"\\' else re.escape(char)
     return rf"(?:{plain}|(?i:\\u00{ord(char):02x}|%{ord(char):02x}))"
 
 
