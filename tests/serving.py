@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -89,6 +90,18 @@ class Recorder:
     def sent(self) -> Any:
         """The last body, decoded."""
         return msgspec.json.decode(self.requests[-1].body)
+
+
+class Altered(Server):
+    """A replay whose completions are altered; ``alter`` gets the bodies of the request and the reply."""
+
+    alter: Callable[[bytes, bytes], bytes]
+
+    def _handle(self, request: HttpRequest) -> HttpResponse:
+        response = super()._handle(request)
+        if response.status != 200 or not request.path.endswith("/completions"):
+            return response
+        return replace(response, body=self.alter(request.body, response.body))
 
 
 CHAT_YES = {"choices": [{"message": {"role": "assistant", "content": "Yes"}, "finish_reason": "length"}]}

@@ -101,7 +101,6 @@ def test_everything_on_a_page_runs(
     shutil.copytree(world.folder, here)
     monkeypatch.chdir(here)
     monkeypatch.setenv("OPENAI_BASE_URL", world.base_url)
-    monkeypatch.setenv("OPENAI_API_KEY", "sk-test")
     names: dict[str, object] = {}
     for block in blocks(page):
         if block.kind == "python" and not block.skipped:

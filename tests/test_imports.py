@@ -20,6 +20,7 @@ ROOMS = (
     "errors",
     "records",
     "text",
+    "untrusted_json",
     "atomic_write",
     "query_seeds",
     "confidence_prompt",

@@ -134,6 +134,7 @@ class Request:
 class Reply:
     """A reply: the text, the tokens billed, and the logprobs of the first position if exposed.
 
+    ``prompt_tokens`` is 0 if the endpoint reports none, or numbers that cannot be true.
     ``logprob`` is that of the answer itself, which may be missing in ``logprobs`` (the likeliest tokens).
     """
 

@@ -149,8 +149,8 @@ async def audit_async(
             remedy="give {prices} too",
             options={"max_cost": limits.max_cost, "prices": ...},
         )
-    if endpoint is None and not (folder / RUN_FILE).exists():
-        check_key(settings.endpoint)
+    if endpoint is None:
+        check_key(settings.endpoint, begun=(folder / RUN_FILE).exists())
     tell("reading items")
     scratch = next(one for one in (folder, *folder.parents) if one.exists())
     loaded = await asyncio.to_thread(open_items, items, settings.prompt, scratch=scratch)

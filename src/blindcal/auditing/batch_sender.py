@@ -275,7 +275,7 @@ class _BatchSender(Sender):
             )
         self._canaries.listen(batch.number, named)
         for query, reply in replies.items():
-            self._tokens.learn(bytes_of(self._request(query)), reply.prompt_tokens)
+            replies[query] = self._tokens.count(reply, self._request(query), self._store)
         tries = self._tries(batch)
         saved = [self._job.read(query, reply, tries[query]) for query, reply in replies.items()]
         unusable = {query: error for query, error in errors.items() if isinstance(error, ReplyError)}

@@ -16,6 +16,7 @@ from blindcal.auditing.job import reason_in
 from blindcal.auditing.prepare import Prepared
 from blindcal.auditing.session import Session
 from blindcal.auditing.strategy import Asked
+from blindcal.auditing.token_estimate import TOKENS_NOTE
 from blindcal.endpoints.query_format import ConfidenceQuestion, QuestionFormat, VerbalAnswers
 from blindcal.estimate.findings import Findings
 from blindcal.items.files import Items
@@ -147,6 +148,7 @@ def _spend(session: Session, prepared: Prepared, asked: Asked) -> Spend:
         paid.cached_tokens,
         None if prices is None else total_cost(prices, prepared.spent, answered, asked.settings.design.batch),
         len(session.store.batches()),
+        bool(session.store.note(TOKENS_NOTE)),
     )
 
 

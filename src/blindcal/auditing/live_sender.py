@@ -208,6 +208,7 @@ class _LiveSender(Sender):
             try:
                 reply = await self._endpoint.ask(request)
             except RetryableError as error:
+                self._tokens.bill(error, request, self._store)
                 wasted += self._waste(error)
                 self._refusal(error, sent, attempt)
                 attempt, failed = attempt + (not error.throttled), failed + 1
@@ -219,6 +220,7 @@ class _LiveSender(Sender):
             except (ReplyError, FatalError) as error:
                 if isinstance(error, FatalError) and error.status not in ITEM_STATUSES:
                     raise
+                self._tokens.bill(error, request, self._store)
                 self._heard = time.monotonic()
                 useless += 1
                 if error.billed is None or useless == REPLY_TRIES:
@@ -230,8 +232,8 @@ class _LiveSender(Sender):
                 self._heard = time.monotonic()
                 self._pause.answered()
                 self._concurrency.answered(self._heard)
+                reply = self._tokens.count(reply, request, self._store)
                 self._rate.correct(reply.prompt_tokens + reply.completion_tokens - tokens)
-                self._tokens.learn(bytes_of(request), reply.prompt_tokens)
                 return _LastWord(reply, attempt - wasted, self._heard - sent)
             finally:
                 self._sending -= 1

@@ -13,7 +13,7 @@ import msgspec
 import numpy as np
 
 from blindcal.auditing.session import Session
-from blindcal.auditing.token_estimate import TokenEstimator, bytes_of
+from blindcal.auditing.token_estimate import TokenEstimator
 from blindcal.confidence_prompt import INSTRUCTION
 from blindcal.endpoints import tokens
 from blindcal.endpoints.base import Endpoint, Patient
@@ -222,12 +222,14 @@ class _Remembered:
         try:
             reply = await endpoint.ask(request)
         except ReplyError as error:
+            self.tokens.bill(error, request, self._store)
             refused = _Refused.of(error)
             self._count_refused(refused)
             self._store.add_aside(key, nth, msgspec.json.encode(refused).decode())
             raise
         except EndpointError as error:
             self._unused[key].append(nth)  # the next attempt is the nth time
+            self.tokens.bill(error, request, self._store)
             if error.billed is not None:
                 wasted = Usage(0, 1, *error.billed, wasted=1)
                 self._wasted += wasted
@@ -236,11 +238,12 @@ class _Remembered:
         if isinstance(endpoint, HttpEndpoint) and endpoint.limit_name != known:
             # Learnt by asking live; batches need it and cannot learn it.
             self._store.set_note("limit_name", endpoint.limit_name)
+        reply = self._count(request, reply)
         self._store.add_aside(key, nth, msgspec.json.encode(reply).decode())
-        return self._count(request, reply)
+        return reply
 
     def _count(self, request: Request, reply: Reply) -> Reply:
-        self.tokens.learn(bytes_of(request), reply.prompt_tokens)
+        reply = self.tokens.count(reply, request, self._store)
         self.paid += reply.usage
         self._report()
         return reply

@@ -1,33 +1,63 @@
-"""How many tokens a prompt will have, expected and at most, learnt from answered prompts.
+"""How many tokens a prompt has, expected and at most, learnt from answered prompts.
 
 A mean is not enough to stay within a budget: prompts differ in length, and digits or other scripts take
-several times the tokens of plain English. But no token is shorter than a byte.
+several times the tokens of plain English. But no token is shorter than a byte. Where an endpoint reports no
+tokens, or impossible numbers, the expected ones are counted: an answer has its price, and limits must hold.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from blindcal.errors import EndpointError
 from blindcal.prices import CHARACTERS_A_TOKEN, Prices
-from blindcal.records import Request, Usage
+from blindcal.records import Reply, Request, Usage
+from blindcal.store.run_store import Store
 
 _WARY = 2.0  # factor on the expected tokens, for endpoints that count more tokens than a prompt has bytes
+TOKENS_NOTE = "tokens_estimated"
+"""Note in the run file: the endpoint has not reported all tokens, and some of the counts are estimates."""
 _AROUND = 8  # tokens that a chat format adds around each message, and around the whole
 
 
 @dataclass(slots=True)
 class TokenEstimator:
-    """What is known about prompts: how many were answered, and their total bytes and tokens."""
+    """What is known about prompts: how many were answered, and the bytes and tokens of those counted.
+
+    ``estimated`` says that an endpoint has not reported the tokens of some.
+    """
 
     answered: int = 0
     size: int = 0
     tokens: int = 0
+    estimated: bool = False
 
     def learn(self, size: int, tokens: int) -> None:
         """Add an answered prompt of ``size`` bytes and ``tokens`` tokens."""
         self.answered += 1
         self.size += size
         self.tokens += tokens
+
+    def count(self, reply: Reply, request: Request, store: Store) -> Reply:
+        """Learn from a reply; one that comes without its tokens gets an estimate, which the store notes."""
+        size = bytes_of(request)
+        if reply.prompt_tokens:
+            self.learn(size, reply.prompt_tokens)
+            return reply
+        self.answered += 1
+        prompt, completion, _ = self._estimate(request, store)
+        return replace(reply, prompt_tokens=prompt, completion_tokens=completion)
+
+    def bill(self, error: EndpointError, request: Request, store: Store) -> None:
+        """Estimate the tokens of a reply that was served, cannot be used and comes without them."""
+        if error.billed is not None and not error.billed[0]:
+            error.billed = self._estimate(request, store)
+
+    def _estimate(self, request: Request, store: Store) -> tuple[int, int, int]:
+        if not self.estimated:
+            self.estimated = True
+            store.set_note(TOKENS_NOTE, True)
+        return max(1, round(self.expected(bytes_of(request)))), request.max_tokens, 0
 
     def expected(self, size: float) -> float:
         """Expected tokens of a prompt of ``size`` bytes."""

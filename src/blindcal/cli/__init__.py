@@ -16,6 +16,7 @@ import warnings
 import click
 
 from blindcal.cli.console import print_error, print_warning
+from blindcal.endpoints.secrets import without_keys
 from blindcal.errors import BlindcalError
 
 # Fits are many small products, which a second BLAS thread only slows down: on two busy cores the intervals
@@ -71,6 +72,11 @@ class LazyGroup(click.Group):
     def invoke(self, ctx: click.Context) -> object:
         try:
             return super().invoke(ctx)
+        except click.UsageError as error:  # click quotes arguments, and one may be a key in the wrong place
+            safe = without_keys(said := error.format_message())
+            if safe == said:
+                raise
+            raise click.UsageError(safe, error.ctx) from None
         except KeyboardInterrupt:
             click.echo("interrupted", err=True)
             ctx.exit(INTERRUPTED)

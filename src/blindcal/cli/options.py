@@ -339,8 +339,7 @@ def check_key(address: Address, *, begun: bool = False) -> None:
     warning, because the run may need no more queries.
     """
     name = printable(address.api_key_env, 80)
-    if not begun:
-        http.check_key(address)
+    http.check_key(address, begun=begun)
     host = http.keyless_host(address)
     source = click.get_current_context().get_parameter_source("api_key_env")
     if source is click.core.ParameterSource.COMMANDLINE and not os.environ.get(address.api_key_env):

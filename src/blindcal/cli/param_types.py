@@ -10,9 +10,11 @@ import click
 import msgspec
 
 from blindcal.text import printable
+from blindcal.untrusted_json import JsonError, read_json
 
 T = TypeVar("T")
 MOST_BUDGET = 8
+_OBJECT = msgspec.json.Decoder(dict[str, Any])
 
 
 class FiniteRange(click.FloatRange):
@@ -42,8 +44,8 @@ class Parsed(click.ParamType[T]):
 
 def _json_object(text: str) -> Mapping[str, Any]:
     try:
-        return msgspec.json.decode(text, type=dict[str, Any])
-    except msgspec.DecodeError as error:
+        return read_json(text.encode(errors="surrogateescape"), _OBJECT)
+    except JsonError as error:
         raise click.BadParameter(f"is not a JSON object: {error}") from None
 
 

@@ -85,10 +85,9 @@ def _print(found: EndpointProbe) -> None:
         click.echo(f"{mark:<10}{finding.question:<{width}}  {printable(finding.answer, 400)}")
     click.echo(f"verdict   {found.verdict}: {printable(found.reason, 400)}")
     click.echo(f"          {_advice(found)}")
-    click.echo(
-        f"cost      {found.queries} queries; the probe took {result.prompt_tokens:,} input and "
-        f"{result.completion_tokens:,} output tokens"
-    )
+    tokens = f"{result.prompt_tokens:,} input and {result.completion_tokens:,} output tokens"
+    took = f"the probe took {tokens}" if result.prompt_tokens else "the endpoint reports no tokens"
+    click.echo(f"cost      {found.queries} queries; {took}")
 
 
 def _advice(found: EndpointProbe) -> str:

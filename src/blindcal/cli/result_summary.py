@@ -118,6 +118,8 @@ def _print_answers(result: AuditResult) -> None:
         f"{spend.queries:,} ({spend.probe_queries} to probe{through}), "
         f"{spend.prompt_tokens:,} tokens in, {spend.completion_tokens:,} out{cost}",
     )
+    if spend.tokens_estimated:
+        print_field("tokens", "in part estimated: the endpoint reports none, or impossible numbers")
     if result.next_dollar is not None and result.ece.has_interval:
         print_field(
             "next $1",

@@ -8,6 +8,7 @@ metadata.
 from __future__ import annotations
 
 import io
+import re
 from collections.abc import AsyncIterator, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -17,10 +18,11 @@ import msgspec
 
 from blindcal.endpoints import http_errors as failures
 from blindcal.endpoints import replies
-from blindcal.endpoints.http import HttpEndpoint, read
+from blindcal.endpoints.http import HttpEndpoint
 from blindcal.errors import ConfigError, EndpointError, FatalError, ReplyError, RetryableError
 from blindcal.records import Reply, Request
 from blindcal.text import printable
+from blindcal.untrusted_json import JsonError, read_json
 
 MOST_REQUESTS = 50_000
 MOST_BYTES = 200_000_000
@@ -29,7 +31,6 @@ ENDED = frozenset({"completed", "failed", "expired", "cancelled"})
 _TOKEN = "blindcal"  # key of the token in a batch's metadata
 _NOT_OFFERED = frozenset({404, 405, 501})
 _TRANSFER_SECONDS = 3600.0  # for an upload or a download of 200 MB
-_LONGEST_LINE = 8 * 2**20
 
 T = TypeVar("T")
 
@@ -200,24 +201,21 @@ class Batches:
                     "a batch's files for some weeks; what it held has to be asked again, in a new run"
                 )
             if response.status != 200:
-                raise self._endpoint.refusal(response.status, response.headers, await read(response))
-            rest = b""
-            async for chunk in response.content.iter_any():
-                *whole, rest = (rest + chunk).split(b"\n")
-                if len(rest) > _LONGEST_LINE:
-                    raise ReplyError(f"a line of more than {_LONGEST_LINE} bytes in a batch's output")
-                for raw in whole:
-                    if (line := self._line(raw)) is not None:
-                        yield line
-            if (line := self._line(rest)) is not None:
-                yield line
+                raise self._endpoint.refusal(response.status, response.headers, await response.read())
+            async for raw in response.lines():
+                if (line := self._line(raw)) is not None:
+                    yield line
 
     def _line(self, raw: bytes) -> BatchLine | None:
         try:
-            found = _OUTPUT.decode(raw)
-        except (msgspec.DecodeError, UnicodeDecodeError):
-            return None
-        if found.response is None or found.error is not None:
+            found = read_json(raw, _OUTPUT)
+        except JsonError as error:
+            named = None if error.malformed else _CUSTOM_ID.search(raw)
+            if named is None:
+                return None
+            unusable = ReplyError(f"the batch's output is not of OpenAI's form: {error}")
+            return BatchLine(named[1].decode(), error=unusable)
+        if found.response is None or found.error:
             said = failures.said(msgspec.json.encode(found.error)) if found.error else "no reason given"
             return BatchLine(found.custom_id, error=RetryableError(f"not answered: {said}"))
         body = bytes(found.response.body)
@@ -249,10 +247,9 @@ class Batches:
         return self._decoded(raw)
 
     def _decoded(self, raw: bytes) -> dict[str, Any]:
-        text = self._endpoint.redact(raw.decode("utf-8", "replace"))
         try:
-            return msgspec.json.decode(text, type=dict[str, Any])
-        except msgspec.DecodeError:
+            return read_json(raw.decode("utf-8", "replace").encode(), _OBJECT)
+        except JsonError:
             raise RetryableError("the endpoint's reply about a file or batch is not valid JSON") from None
 
     async def _call(
@@ -266,7 +263,7 @@ class Batches:
     ) -> tuple[int, bytes]:
         """The status and body of a response; a status that is not `accepted` raises an endpoint error."""
         async with self._endpoint.opened(method, self._endpoint.below(path, query), **options) as response:
-            raw = await read(response)
+            raw = await response.read()
         if response.status not in accepted:
             raise self._endpoint.refusal(response.status, response.headers, raw)
         return response.status, raw
@@ -296,6 +293,8 @@ class _Output(msgspec.Struct):
 
 
 _OUTPUT = msgspec.json.Decoder(_Output)
+_CUSTOM_ID = re.compile(rb'"custom_id"\s*:\s*"([!-~]+?)"')  # in a line that cannot be decoded
+_OBJECT = msgspec.json.Decoder(dict[str, Any])
 
 
 def _convert(found: Any, kind: type[T]) -> T:

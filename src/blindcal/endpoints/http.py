@@ -6,8 +6,8 @@ here (that is up to a run, or :class:`~blindcal.endpoints.base.Patient`). Every 
 the three endpoint errors, with a message that says what to do.
 
 An API key is read from an environment variable named by the caller and sent only as a header. It
-appears in no ``repr``, error or log: redirects are not followed, and the key is removed from what a
-server says before that is quoted.
+appears in no ``repr``, error, log or file: redirects are not followed, an address that holds a key is
+refused, and responses are read only through :class:`Response`, which removes the key first.
 """
 
 from __future__ import annotations
@@ -27,10 +27,11 @@ import msgspec
 from yarl import URL
 
 from blindcal.endpoints import http_errors as failures
-from blindcal.endpoints import replies
-from blindcal.errors import ConfigError, EndpointError, InputError
+from blindcal.endpoints import replies, secrets
+from blindcal.errors import ConfigError, EndpointError, FatalError, InputError, ReplyError, RetryableError
 from blindcal.records import Message, Reply, Request
 from blindcal.text import encodable, printable
+from blindcal.untrusted_json import JsonError, read_json
 
 if TYPE_CHECKING:
     import aiohttp  # slow to import, and a plan does not need it
@@ -41,6 +42,7 @@ OPENAI = "https://api.openai.com/v1"
 
 NOT_OFFERED = frozenset({400, 404, 405, 422, 501})
 MAX_REPLY_BYTES = 4 * 2**20
+MAX_LINE_BYTES = 8 * 2**20
 _ALWAYS_KEYED = frozenset({"api.openai.com", "openrouter.ai", "api.together.xyz", "api.fireworks.ai"})
 RAW_BODY_BYTES = 2**20  # aiohttp warns about raw bodies above this size
 
@@ -48,6 +50,8 @@ RAW_BODY_BYTES = 2**20  # aiohttp warns about raw bodies above this size
 @dataclass(frozen=True, slots=True)
 class Address:
     """Where a model is and how to ask it; holds no API key, only the name of its environment variable.
+
+    It is kept with a run, so one that holds a key, a password or another secret raises `InputError`.
 
     ``base_url`` ends where ``/chat/completions`` begins, usually in ``/v1``. ``api_version`` switches to
     Azure's URL form, with ``model`` as the deployment. ``extra_body`` is merged into every request; the
@@ -65,10 +69,45 @@ class Address:
     def __post_init__(self) -> None:
         if not (math.isfinite(self.timeout) and self.timeout > 0):
             raise ConfigError(f"timeout must be a number of seconds above 0, not {self.timeout!r}")
+        secrets.check_variable(self.api_key_env)
+        secrets.check_url(self.base_url)
+        secrets.check_body(self.extra_body)
 
 
 class PlainHttpKeyWarning(UserWarning):
     """An API key is about to be sent unencrypted to another machine."""
+
+
+class Response:
+    """A response whose body is read without the API key, however much of it the server repeats."""
+
+    def __init__(self, response: aiohttp.ClientResponse, redact: secrets.Redactor) -> None:
+        self._response, self._redact = response, redact
+        self.status, self.headers = response.status, response.headers
+
+    async def read(self) -> bytes:
+        """The whole body; raises an error if it is larger than `MAX_REPLY_BYTES`."""
+        response, length = self._response, self._response.content_length
+        if length is not None and length <= MAX_REPLY_BYTES and "Content-Encoding" not in self.headers:
+            return self._redact(await response.read())
+        chunks, size = [], 0
+        async for chunk in response.content.iter_any():
+            chunks.append(chunk)
+            size += len(chunk)
+            if size > MAX_REPLY_BYTES:
+                raise RetryableError(f"the endpoint sent a reply of more than {MAX_REPLY_BYTES:,} bytes")
+        return self._redact(b"".join(chunks))
+
+    async def lines(self) -> AsyncIterator[bytes]:
+        """The lines of a body of any length; raises an error at one longer than `MAX_LINE_BYTES`."""
+        rest = b""
+        async for chunk in self._response.content.iter_any():
+            *whole, rest = (rest + chunk).split(b"\n")
+            if len(rest) > MAX_LINE_BYTES:
+                raise ReplyError(f"the endpoint sent a line of more than {MAX_LINE_BYTES:,} bytes")
+            for line in whole:
+                yield self._redact(line)
+        yield self._redact(rest)
 
 
 class HttpEndpoint:
@@ -80,7 +119,8 @@ class HttpEndpoint:
         self._root = url
         self._url = _completion_url(url, address)
         self._local = is_loopback(url.host or "")
-        self._key = _usable_key(environ.get(address.api_key_env, ""), address.api_key_env)
+        self._key = _usable_key(address, environ)
+        self._redact = secrets.Redactor(self._key)
         if self._key and url.scheme == "http" and not self._local:
             warnings.warn(
                 f"the API key in {address.api_key_env} is sent unencrypted to {url.host}: use https, "
@@ -129,8 +169,8 @@ class HttpEndpoint:
         if status != 200:
             raise self.refusal(status, headers, raw)
         try:
-            return msgspec.json.decode(raw)
-        except (msgspec.DecodeError, UnicodeDecodeError):
+            return read_json(raw)
+        except JsonError:
             return None
 
     async def close(self) -> None:
@@ -145,21 +185,21 @@ class HttpEndpoint:
         return url.update_query(query or {})
 
     @contextlib.asynccontextmanager
-    async def opened(self, method: str, url: URL, **options: Any) -> AsyncIterator[aiohttp.ClientResponse]:
+    async def opened(self, method: str, url: URL, **options: Any) -> AsyncIterator[Response]:
         """Send a request and yield its unread response; failures become endpoint errors."""
         import aiohttp
 
         session = self._session or self._open()
         try:
             async with session.request(method, url, allow_redirects=False, **options) as response:
-                yield response
+                yield Response(response, self._redact)
                 self._reached = True
         except (aiohttp.ClientError, OSError) as error:
             raise failures.from_exception(error, self._root, reached=self._reached) from None
 
     def refusal(self, status: int, headers: Mapping[str, str], raw: bytes) -> EndpointError:
         """The endpoint error for a response with an unexpected status."""
-        said, address = self.redact(failures.said(raw)), self.address
+        address, said = self.address, failures.said(raw)
         return failures.from_status(
             status, headers, said, model=address.model, api_key_env=address.api_key_env
         )
@@ -167,11 +207,13 @@ class HttpEndpoint:
     async def _post(self, url: URL, body: bytes) -> tuple[int, Mapping[str, str], bytes]:
         data = body if len(body) < RAW_BODY_BYTES else io.BytesIO(body)
         async with self.opened("POST", url, data=data) as response:
-            return response.status, response.headers, await read(response)
+            return response.status, response.headers, await response.read()
 
     def _open(self) -> aiohttp.ClientSession:
         import aiohttp
 
+        if not self._local:
+            _check_proxy(self._root)
         headers = {"Content-Type": "application/json", "Accept-Encoding": "identity"}
         if self._key:
             azure = self.address.api_version is not None
@@ -216,10 +258,6 @@ class HttpEndpoint:
         body |= self.address.extra_body
         return _encode({key: value for key, value in body.items() if value is not None})[:-1] + b","
 
-    def redact(self, text: str) -> str:
-        """``text`` with the key, if it occurs, replaced by ``[key]``."""
-        return text.replace(self._key, "[key]") if self._key else text
-
 
 def keyless_host(address: Address, environ: Mapping[str, str] = os.environ) -> str | None:
     """The host, if it is another machine, would be asked over https and no key is set; else ``None``."""
@@ -230,9 +268,13 @@ def keyless_host(address: Address, environ: Mapping[str, str] = os.environ) -> s
     return host
 
 
-def check_key(address: Address, environ: Mapping[str, str] = os.environ) -> None:
-    """Raise `ConfigError` if no key is set for an endpoint that is known to require one."""
-    host = keyless_host(address, environ)
+def check_key(address: Address, environ: Mapping[str, str] = os.environ, *, begun: bool = False) -> None:
+    """Raise an error if the key cannot be used, or is not set for an endpoint that is known to require one.
+
+    A run that has ``begun`` may need no more queries, and so no key.
+    """
+    _usable_key(address, environ)
+    host = None if begun else keyless_host(address, environ)
     if host is not None and (address.api_version is not None or host in _ALWAYS_KEYED):
         variable = printable(address.api_key_env, 80)
         raise ConfigError(
@@ -259,9 +301,26 @@ def _parse_url(text: str) -> URL:
         raise InputError(f"base URL {text!r} is not a URL: {error}") from None
     if url.scheme not in ("http", "https") or not url.host:
         raise InputError(f"base URL must start with http:// or https:// and name a host, got {text!r}")
-    if url.user or url.password:
-        raise InputError("base URL must hold no user or password: keys come from an environment variable")
     return url
+
+
+def _check_proxy(url: URL) -> None:
+    """Raise `FatalError` if the proxy that the environment names is none; aiohttp would show its password."""
+    from urllib.request import getproxies, proxy_bypass  # slow to import
+
+    if proxy_bypass(url.host or ""):
+        return
+    for scheme, proxy in getproxies().items():
+        try:
+            found = URL(proxy)
+            usable = scheme != url.scheme or (found.scheme in ("http", "https") and bool(found.host))
+        except ValueError:
+            usable = False
+        if not usable:
+            raise FatalError(
+                f"{scheme}_proxy in the environment is not the URL of a proxy, http://HOST:PORT; correct "
+                "it, or unset it if no proxy is needed"
+            )
 
 
 def _completion_url(url: URL, address: Address) -> URL:
@@ -274,27 +333,16 @@ def _completion_url(url: URL, address: Address) -> URL:
     return url.with_path(f"{base}/{tail}").with_query({"api-version": address.api_version})
 
 
-def _usable_key(key: str, name: str) -> str:
-    key = key.strip()
+def _usable_key(address: Address, environ: Mapping[str, str]) -> str:
+    """The key that the environment holds, empty if none; raises an error if it cannot be one."""
+    key = environ.get(address.api_key_env, "").strip()
     if not all(33 <= ord(char) < 127 for char in key):
-        raise ConfigError(f"the value of {name} has characters that no API key has: set it again")
+        raise ConfigError(
+            f"the value of {address.api_key_env} has characters that no API key has: set it again"
+        )
+    kept = ("base_url", "model", "api_version", "extra_body")
+    secrets.check_absent(key, **{name: getattr(address, name) for name in kept})
     return key
-
-
-async def read(response: aiohttp.ClientResponse) -> bytes:
-    """The whole body of a response; raises an error if it is larger than `MAX_REPLY_BYTES`."""
-    import aiohttp
-
-    length = response.content_length
-    if length is not None and length <= MAX_REPLY_BYTES and "Content-Encoding" not in response.headers:
-        return await response.read()
-    chunks, size = [], 0
-    async for chunk in response.content.iter_any():
-        chunks.append(chunk)
-        size += len(chunk)
-        if size > MAX_REPLY_BYTES:
-            raise aiohttp.ClientPayloadError(f"a reply of more than {MAX_REPLY_BYTES} bytes")
-    return b"".join(chunks)
 
 
 def _as_chat(messages: Iterable[Message]) -> list[Message]:

@@ -11,11 +11,11 @@ from collections.abc import Mapping
 from email.utils import parsedate_to_datetime
 from typing import Any, Literal
 
-import msgspec
 from yarl import URL
 
 from blindcal.errors import EndpointError, FatalError, ReplyError, RetryableError
 from blindcal.text import printable
+from blindcal.untrusted_json import JsonError, read_json
 
 Fate = Literal["retry", "fatal", "address"]
 
@@ -48,6 +48,14 @@ FATES: dict[str, Fate] = {
     "UploadAbortedError": "retry",
 }
 
+# Errors whose own text quotes a proxy's URL, or what the server sent, cut anywhere: both may hold a secret.
+_REASONS = {
+    "InvalidURL": "the URL of the endpoint or of the proxy is not valid",
+    "ClientHttpProxyError": "the proxy refuses the connection",
+    "ClientResponseError": "the reply is not valid HTTP",
+    "ClientPayloadError": "the reply breaks off, or cannot be unpacked",
+}
+
 # Errors of one item, not of the endpoint: a prompt that is too long, or that a filter refuses.
 _ITEM_FAULT = re.compile(
     r"context.{0,20}(length|size|window)|too long"
@@ -73,7 +81,8 @@ def from_exception(error: Exception, url: URL, *, reached: bool) -> EndpointErro
     if isinstance(error, TimeoutError):
         return RetryableError(f"no reply from {url.authority} in time")
     cause = getattr(getattr(error, "os_error", None), "strerror", None)  # the reason that aiohttp wraps
-    reason = re.sub(r" \('[^)]*\)$", "", cause or str(error))  # without asyncio's tuple of the address
+    own = next((_REASONS[kind.__name__] for kind in type(error).__mro__ if kind.__name__ in _REASONS), None)
+    reason = own or re.sub(r" \('[^)]*\)$", "", cause or str(error))  # without asyncio's tuple of the address
     what = f"{url.authority}: {printable(reason) or type(error).__name__}"
     if fate == "retry" or (fate == "address" and reached):
         return RetryableError(f"the connection failed: {what}")
@@ -108,10 +117,10 @@ def status_within(error: Any) -> int:
 def said(raw: bytes) -> str:
     """The message in a server's error body, on one line that is safe to show."""
     try:
-        body = msgspec.json.decode(raw)
-    except (msgspec.DecodeError, UnicodeDecodeError):
+        body = read_json(raw)
+    except JsonError:
         return "" if raw.lstrip().startswith(b"<") else printable(raw.decode("utf-8", "replace"))
-    error = body.get("error", body) if isinstance(body, dict) else body
+    error = (body.get("error") or body) if isinstance(body, dict) else body
     if not isinstance(error, dict):
         return printable(str(error))
     parts = [error.get("message") or error.get("detail"), error.get("code"), error.get("type")]

@@ -12,6 +12,10 @@ import msgspec
 from blindcal.endpoints.http_errors import status_within
 from blindcal.errors import EndpointError, ReplyError, RetryableError
 from blindcal.records import Reply
+from blindcal.untrusted_json import JsonError, read_json
+
+MOST_TOKENS = 10**8
+"""Larger counts are no counts: no model reads so long a prompt."""
 
 
 class Logprob(msgspec.Struct, gc=False):
@@ -54,26 +58,14 @@ class TextChoice(msgspec.Struct, gc=False):
     logprobs: TextLogprobs | None = None
 
 
-class PromptDetails(msgspec.Struct, gc=False):
-    cached_tokens: int | None = None
-
-
-class CompletionDetails(msgspec.Struct, gc=False):
-    reasoning_tokens: int | None = None
-
-
-class ReplyUsage(msgspec.Struct, gc=False):
-    prompt_tokens: int = 0
-    completion_tokens: int | None = 0
-    prompt_tokens_details: PromptDetails | None = None
-    completion_tokens_details: CompletionDetails | None = None
-
-
 class Envelope(msgspec.Struct, gc=False):
-    """The common fields of both kinds of completion; some gateways send an ``error`` instead of choices."""
+    """The common fields of both kinds of completion; some gateways send an ``error`` instead of choices.
+
+    ``usage`` may be anything: an answer is not lost over its bill.
+    """
 
     model: str | None = None
-    usage: ReplyUsage | None = None
+    usage: Any = None
     error: Any = None
 
 
@@ -99,7 +91,7 @@ def read(status: int, raw: bytes, *, chat: bool) -> Reply | int:
         return status
     try:
         parsed = _decode(raw, chat)
-        return _as_reply(parsed) if parsed.error is None else status_within(parsed.error)
+        return status_within(parsed.error) if parsed.error else _as_reply(parsed)
     except EndpointError as error:
         error.billed = _billed(raw)
         raise
@@ -108,24 +100,17 @@ def read(status: int, raw: bytes, *, chat: bool) -> Reply | int:
 def _billed(raw: bytes) -> tuple[int, int, int]:
     """The tokens of a reply that cannot be used; zeros if they cannot be read."""
     try:
-        usage = _ENVELOPE.decode(raw).usage or ReplyUsage()
-    except (msgspec.DecodeError, UnicodeDecodeError):
+        return _tokens(read_json(raw, _ENVELOPE).usage)
+    except JsonError:
         return 0, 0, 0
-    return _tokens(usage)
-
-
-def _tokens(usage: ReplyUsage) -> tuple[int, int, int]:
-    """The tokens of the prompt, of the completion, and those of the prompt that were cached."""
-    details = usage.prompt_tokens_details
-    return usage.prompt_tokens, usage.completion_tokens or 0, (details and details.cached_tokens) or 0
 
 
 def _decode(raw: bytes, chat: bool) -> Chat | Text:
     try:
-        return _CHAT.decode(raw) if chat else _TEXT.decode(raw)
-    except msgspec.ValidationError as error:
-        raise ReplyError(f"the reply is not a completion of the OpenAI form: {error}") from None
-    except (msgspec.DecodeError, UnicodeDecodeError):
+        return read_json(raw, _CHAT) if chat else read_json(raw, _TEXT)
+    except JsonError as error:
+        if not error.malformed:
+            raise ReplyError(f"the reply is not a completion of the OpenAI form: {error}") from None
         if raw.lstrip().startswith(b"{") and not raw.rstrip().endswith(b"}"):
             raise RetryableError("the reply was cut short: its JSON does not end") from None
         raise ReplyError(_not_json(raw)) from None
@@ -143,10 +128,9 @@ def _as_reply(parsed: Chat | Text) -> Reply:
         raise ReplyError(
             "the reply has no choices: the endpoint is not OpenAI-compatible, or it filtered the answer"
         )
-    usage = parsed.usage or ReplyUsage()
     choice = parsed.choices[0]
     if isinstance(choice, ChatChoice):
-        answer = _content(choice, usage)
+        answer = _content(choice, parsed.usage)
         logprobs, logprob = _first_position(choice.logprobs.content if choice.logprobs else None)
     else:
         answer = choice.text
@@ -154,19 +138,37 @@ def _as_reply(parsed: Chat | Text) -> Reply:
     return Reply(
         answer,
         choice.finish_reason,
-        *_tokens(usage),
+        *_tokens(parsed.usage),
         parsed.model,
         logprobs,
         logprob,
     )
 
 
-def _content(choice: ChatChoice, usage: ReplyUsage) -> str:
+def _tokens(usage: Any) -> tuple[int, int, int]:
+    """The tokens of the prompt, the completion and the cache; zeros if they are missing or impossible."""
+    prompt, completion = _count(usage, "prompt_tokens"), _count(usage, "completion_tokens")
+    if prompt is None or completion is None:
+        return 0, 0, 0
+    cached = _count(usage, "prompt_tokens_details", "cached_tokens") or 0
+    return prompt, completion, min(cached, prompt)
+
+
+def _count(usage: Any, *path: str) -> int | None:
+    """A number of tokens, or ``None`` if there is none or it cannot be one."""
+    for name in path:
+        usage = usage.get(name) if isinstance(usage, dict) else None
+    if type(usage) is float and usage.is_integer():  # as some servers write whole numbers
+        usage = int(usage)
+    return usage if type(usage) is int and 0 <= usage <= MOST_TOKENS else None
+
+
+def _content(choice: ChatChoice, usage: Any) -> str:
     message = choice.message
     if message.content:
         return message.content
-    details = usage.completion_tokens_details
-    reasoned = message.reasoning_content or message.reasoning or (details and details.reasoning_tokens)
+    counted = _count(usage, "completion_tokens_details", "reasoning_tokens")
+    reasoned = message.reasoning_content or message.reasoning or counted
     if reasoned or (message.content is None and choice.finish_reason == "length"):
         raise ReplyError(
             "the model returned reasoning and no answer",

@@ -234,7 +234,7 @@ def _choices(row: Record) -> list[str]:
     if isinstance(given, str):  # a CSV cell
         try:
             given = json.loads(given)
-        except ValueError:
+        except (ValueError, RecursionError):
             raise InputError("field 'choices' must be a list, in CSV as JSON") from None
     if not isinstance(given, list) or len(given) != len(LETTERS):
         raise InputError(f"field 'choices' must hold four answers, not {printable(str(given), 60)}")

@@ -132,7 +132,7 @@ class RecordFormat:
         if isinstance(given, str):  # a CSV cell
             try:
                 given = json.loads(given)
-            except ValueError:
+            except (ValueError, RecursionError):
                 raise InputError("field 'messages' is not JSON") from None
         if not isinstance(given, list):
             raise InputError("field 'messages' must be a list of {role, content}")

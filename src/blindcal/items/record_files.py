@@ -13,10 +13,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO, TypeAlias, cast
 
-import msgspec
-
 from blindcal.errors import InputError, MissingExtraError
 from blindcal.text import printable
+from blindcal.untrusted_json import JsonError, read_json
 
 Record: TypeAlias = dict[str, Any]
 Reader: TypeAlias = Callable[[Path, bool], Iterator[tuple[str, bytes]]]
@@ -114,13 +113,15 @@ def _binary(path: Path, zipped: bool) -> BinaryIO:
 
 def decode(line: bytes) -> Record:
     try:
-        record = msgspec.json.decode(line.removeprefix(_BOM))
-    except (ValueError, RecursionError):
+        record = read_json(line.removeprefix(_BOM))
+    except JsonError as unread:
+        if not unread.malformed:
+            raise InputError(str(unread)) from None
         try:  # the standard library also accepts lone surrogates and NaN
             record = json.loads(line.removeprefix(_BOM))
         except UnicodeDecodeError:
             raise InputError("is not UTF-8 text; convert it first") from None
-        except (ValueError, RecursionError) as error:
+        except ValueError as error:
             raise InputError(f"is not JSON ({printable(str(error), 80)})") from None
     if not isinstance(record, dict):
         raise InputError("must be a JSON object with named fields")

@@ -115,7 +115,7 @@ class Cache:
         try:
             kept = json.loads(self._path(key).read_text())
             return Measured(kept["ece"], tuple(kept["gaps"]), kept["queries"], kept["invalid"])
-        except (OSError, ValueError, KeyError, TypeError):
+        except (OSError, ValueError, KeyError, TypeError, RecursionError):
             return None
 
     def put(self, key: str, found: Measured) -> None:

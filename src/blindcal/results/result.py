@@ -23,6 +23,7 @@ from blindcal.planning.next_dollar import NextDollar
 from blindcal.records import INVALID, NEGATIVE, POSITIVE, EstimatorName, Message, Targets
 from blindcal.store.run_store import Store
 from blindcal.text import csv_cell, printable
+from blindcal.untrusted_json import JsonError, read_json
 
 SCHEMA_VERSION, OLDEST_SCHEMA = 3, 2
 RESULT_FILE, ANSWERS_FILE = "result.json", "answers.csv"
@@ -64,8 +65,9 @@ class AnswerCounts:
 class Spend:
     """What an audit cost. Tokens are as the endpoint reported them; ``cost`` is in dollars, if known.
 
-    ``queries`` includes those of the probe, and replies that had to be asked for again.
-    ``batches`` is the number of batches that were sent, 0 for a live audit.
+    ``queries`` includes those of the probe, and replies that had to be asked for again. ``batches`` is the
+    number of batches that were sent, 0 for a live audit. ``tokens_estimated`` says that the endpoint has not
+    reported the tokens of every answer, so that tokens and cost are estimates.
     """
 
     queries: int
@@ -76,6 +78,7 @@ class Spend:
     cached_tokens: int
     cost: float | None
     batches: int = 0
+    tokens_estimated: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,17 +157,17 @@ class AuditResult(Findings):
         """Read a result back."""
         try:
             content = Path(path).read_bytes()
-            found = msgspec.json.decode(content, type=_Version).schema_version
+            found = read_json(content, msgspec.json.Decoder(_Version)).schema_version
             if not OLDEST_SCHEMA <= found <= SCHEMA_VERSION:
                 newer = found > SCHEMA_VERSION
                 cure = "upgrade to read it" if newer else "run its audit again (it asks nothing)"
                 raise InputError(f"{path}: has schema version {found}, this is {SCHEMA_VERSION}: {cure}")
             if found < SCHEMA_VERSION:
-                return msgspec.convert(_upgraded(msgspec.json.decode(content)), type=cls)
-            return msgspec.json.decode(content, type=cls)
+                return msgspec.convert(_upgraded(read_json(content)), type=cls)
+            return read_json(content, msgspec.json.Decoder(cls))
         except FileNotFoundError:
             raise InputError(f"{path}: no such result") from None
-        except (OSError, msgspec.MsgspecError) as error:
+        except (OSError, JsonError, msgspec.ValidationError) as error:
             raise InputError(f"{path}: not a result of blindcal ({printable(str(error))})") from None
 
 

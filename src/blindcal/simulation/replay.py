@@ -36,6 +36,7 @@ from blindcal.records import Item, Message
 from blindcal.simulation.http_server import HttpRequest, HttpResponse, Listener, Manner, json_response
 from blindcal.simulation.recording import UNRECORDED_GAP, RecordedTexts, Recording, drawn
 from blindcal.simulation.replay_batches import Desk
+from blindcal.untrusted_json import JsonError, read_json
 
 HOST = "127.0.0.1"
 
@@ -152,8 +153,8 @@ class Server:
     def _tokenize(self, body: bytes) -> HttpResponse:
         vllm = self.behaviour.tokenize == "vllm"
         try:
-            text = msgspec.json.decode(body)["prompt" if vllm else "content"]
-        except (msgspec.DecodeError, KeyError, TypeError):
+            text = read_json(body)["prompt" if vllm else "content"]
+        except (JsonError, KeyError, TypeError):
             return _error(400, "the body names no text", "invalid_request_error")
         single = [token.id for token in self.recording.tokens if token.text == text]
         ids = single or [1_000_000 + byte for byte in text.encode()]  # one per byte, none of them recorded
@@ -204,8 +205,8 @@ class Server:
 
     def _answer(self, body: bytes, *, chat: bool, fault: str | None) -> HttpResponse:
         try:
-            asked = (_CHAT if chat else _PROMPT).decode(body)
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            asked = read_json(body, _CHAT) if chat else read_json(body, _PROMPT)
+        except JsonError as error:
             return _error(400, str(error), "invalid_request_error")
         if refusal := self._refusal(asked):
             return refusal

@@ -19,6 +19,7 @@ import msgspec
 import numpy as np
 
 from blindcal.simulation.http_server import HttpRequest, HttpResponse, json_response
+from blindcal.untrusted_json import JsonError, read_json
 
 Answer: TypeAlias = Callable[[bytes, bool], HttpResponse]
 
@@ -33,6 +34,10 @@ class BatchRequest(msgspec.Struct):
     method: str
     url: str
     body: msgspec.Raw
+
+
+_LINE = msgspec.json.Decoder(BatchRequest)
+_OBJECT = msgspec.json.Decoder(dict[str, Any])
 
 
 @dataclass(slots=True)
@@ -133,8 +138,8 @@ class Desk:
 
     def _create(self, body: bytes) -> HttpResponse:
         try:
-            wanted = msgspec.json.decode(body, type=dict[str, Any])
-        except msgspec.DecodeError as error:
+            wanted = read_json(body, _OBJECT)
+        except JsonError as error:
             return error_response(400, str(error))
         file = self.files.get(str(wanted.get("input_file_id")))
         if file is None or file["purpose"] != "batch":
@@ -148,8 +153,8 @@ class Desk:
         lines, problems, seen = [], [], set()
         for number, raw in enumerate(content.splitlines(), 1):
             try:
-                line = msgspec.json.decode(raw, type=BatchRequest)
-            except msgspec.DecodeError as error:
+                line = read_json(raw, _LINE)
+            except JsonError as error:
                 problems.append(problem("invalid_json_line", str(error), number))
                 continue
             if line.url != endpoint or line.method != "POST":

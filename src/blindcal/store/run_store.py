@@ -241,7 +241,10 @@ class Store:
     def note(self, name: str) -> Any:
         """The value noted under a name, or ``None``."""
         rows = self._execute("SELECT value FROM notes WHERE name = ?", name)
-        return json.loads(rows[0][0]) if rows else None
+        try:
+            return json.loads(rows[0][0]) if rows else None
+        except (ValueError, TypeError, RecursionError):
+            raise StoreError(f"{self.path}: is damaged: its note {name!r} is not JSON") from None
 
     def set_note(self, name: str, value: Any) -> None:
         """Store a JSON value under a name, such as the probe's verdict and the chosen tokens."""

@@ -1,0 +1,145 @@
+"""API keys: removed from what a server says, and recognised where they do not belong.
+
+A key is read from an environment variable, sent as a header, and must be nowhere else: what a client is told
+to send is kept in run files, results and reports, and what a server says is quoted in errors and kept as
+answers. So a key in an address is refused, and a key in a response is replaced before anything reads it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+from urllib.parse import parse_qsl, unquote
+
+from blindcal.errors import InputError
+from blindcal.text import printable
+
+SHORTEST = 8
+"""Shorter keys are placeholders for servers that need none, such as ``none``: they are not looked for."""
+_LIKELY = 16  # characters; shorter texts are not taken for a key by their letters and digits alone
+
+# Fields and query parameters that hold a secret, in lower case and without punctuation. Not among them are
+# names such as prompt_cache_key and eos_token.
+_SECRET_NAME = re.compile(
+    r"^(key|token|auth|code|sig|pass|pwd|bearer)$"
+    r"|(api|access|account|auth|client|master|private|secret|subscription|virtual)key(id)?$"
+    r"|(access|api|auth|bearer|private|refresh|security|session)token$"
+    r"|secret|password|passwd|passphrase|credential|authori[sz]ation|signature"
+)
+# Keys of services that mark theirs, and JSON web tokens.
+_SECRET_VALUE = re.compile(
+    r"(?<![A-Za-z0-9])("
+    r"[sp]k[-_](?=[\w-]*\d)[\w-]{12,}"
+    r"|(gsk|hf|r8|fw|tgp|rk|ghp|gho|github_pat)_\w{12,}|(xai|pplx|csk|nvapi|glpat)-\w{16,}"
+    r"|AIza[\w-]{12,}|AKIA[A-Z0-9]{12,}|eyJ[\w-]{8,}\.[\w-]{8,}"
+    r")|^(?i:bearer|basic)\s+\S{8,}"
+)
+_USER = re.compile(r"^([^/?#]*//)?[^/?#]*@")
+_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+
+
+class Redactor:
+    """Replaces a key, and what is left of one that a server has cut, by ``[key]``.
+
+    Found are the key as it is, with any of its characters escaped as in JSON or in a URL, and its first half
+    alone with whatever of it follows.
+    """
+
+    def __init__(self, key: str) -> None:
+        half = key[: max(SHORTEST, (len(key) + 1) // 2)]
+        whole, head = ("".join(map(_forms, part)) for part in (key, half))
+        rest = r"(?:[\w.~+/=%-]|\\u00[0-9A-Fa-f]{2}|\\/)*"
+        self._half = half.encode()
+        self._pattern = re.compile(f"{whole}|{head}{rest}".encode()) if len(key) >= SHORTEST else None
+
+    def __call__(self, raw: bytes) -> bytes:
+        """``raw`` without the key."""
+        if self._pattern is None or not (self._half in raw or b"\\" in raw or b"%" in raw):
+            return raw
+        return self._pattern.sub(b"[key]", raw)
+
+
+def without_keys(text: str) -> str:
+    """``text`` with everything that looks like a key replaced, for errors that quote what a user typed."""
+    return _SECRET_VALUE.sub("[key]", text)
+
+
+def check_variable(name: str) -> None:
+    """Raise `InputError` if ``name`` cannot be that of an environment variable, or looks like a key."""
+    if not _VARIABLE.fullmatch(name) or _SECRET_VALUE.match(name) or _random(name):
+        raise InputError(
+            "{api_key_env} takes the name of an environment variable, and was given something else (which is "
+            "not shown here, as it may be the key)",
+            remedy="put the key into a variable, as in export OPENAI_API_KEY=..., and name that variable",
+            options={"api_key_env": ...},
+        )
+
+
+def check_url(url: str) -> None:
+    """Raise `InputError` if a URL holds a password or a key; the message does not show it."""
+    _, _, query = url.partition("?")
+    if _USER.match(url):
+        raise _misplaced("the base URL holds a user or a password", "base_url")
+    if _SECRET_VALUE.search(unquote(url)):
+        raise _misplaced("the base URL holds what looks like an API key", "base_url")
+    for name, _ in parse_qsl(query):
+        if _SECRET_NAME.search(_plain(name)):
+            raise _misplaced(f"the base URL holds a secret in its parameter {printable(name)!r}", "base_url")
+
+
+def check_body(body: Mapping[str, Any]) -> None:
+    """Raise `InputError` if a field of a request holds a secret; the message names only the field."""
+    for path, name, text in _texts(body):
+        if _SECRET_VALUE.search(text) or (_SECRET_NAME.search(_plain(name)) and len(text) >= SHORTEST):
+            where = f"the field {printable(path)!r} of {{extra_body}}" if path else "{extra_body}"
+            raise _misplaced(f"{where} holds what looks like a secret", "extra_body")
+
+
+def check_absent(key: str, **settings: object) -> None:
+    """Raise `InputError` if the API key itself occurs in a setting, as it would be kept with the run."""
+    if not (len(key) >= _LIKELY and any(map(str.isdigit, key))):
+        return  # a placeholder, which may be an ordinary word
+    redact = Redactor(key)
+    for name, value in settings.items():
+        text = str(value).encode(errors="replace")
+        if redact(text) != text:
+            raise _misplaced(f"{{{name}}} holds the API key itself", name)
+
+
+def _misplaced(what: str, option: str) -> InputError:
+    return InputError(
+        f"{what}, which would be kept in the files of the run",
+        remedy="leave it out, and put the key into an environment variable, which {api_key_env} names; it is "
+        "sent as a header",
+        options={option: ..., "api_key_env": ...},
+    )
+
+
+def _forms(char: str) -> str:
+    """A pattern for a character: as it is, as ``\\u002f``, as ``%2f``, or after a backslash as in JSON."""
+    plain = rf"\\?{re.escape(char)}" if char in '/"\\' else re.escape(char)
+    return rf"(?:{plain}|(?i:\\u00{ord(char):02x}|%{ord(char):02x}))"
+
+
+def _plain(name: str) -> str:
+    return re.sub(r"[\W_]", "", name.lower())
+
+
+def _random(name: str) -> bool:
+    """Whether a name is long and mixed as only a key is: with digits, and both cases or no underscore."""
+    both = name != name.lower() and name != name.upper()
+    return len(name) >= _LIKELY and any(map(str.isdigit, name)) and (both or "_" not in name)
+
+
+def _texts(value: Any, path: str = "", name: str = "") -> Iterator[tuple[str, str, str]]:
+    """Every text and name in a nested value, with the path and the name of the field that holds it."""
+    if isinstance(value, Mapping):
+        for key, inner in value.items():
+            yield path, "", str(key)
+            yield from _texts(inner, f"{path}.{key}" if path else str(key), str(key))
+    elif isinstance(value, list | tuple):
+        for inner in value:
+            yield from _texts(inner, path, name)
+    elif isinstance(value, str):
+        yield path, name, value

@@ -1,0 +1,48 @@
+"""JSON that others wrote: whatever is wrong with it becomes one error."""
+
+from __future__ import annotations
+
+import itertools
+import re
+from typing import Any, TypeVar, overload
+
+import msgspec
+
+T = TypeVar("T")
+
+DEEPEST = 100
+"""Deeper nesting is refused: no honest file or reply has it, and Python's own limit depends on the caller."""
+_STRING = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"', re.DOTALL)
+_BRACKET = re.compile(rb"[\[\]{}]")
+_ANYTHING: msgspec.json.Decoder[Any] = msgspec.json.Decoder()
+
+
+class JsonError(ValueError):
+    """JSON that cannot be read; ``malformed`` is false if it is JSON, but of another form than expected."""
+
+    def __init__(self, message: str, *, malformed: bool) -> None:
+        super().__init__(message)
+        self.malformed = malformed
+
+
+@overload
+def read_json(raw: bytes) -> Any: ...
+@overload
+def read_json(raw: bytes, decoder: msgspec.json.Decoder[T]) -> T: ...
+def read_json(raw: bytes, decoder: msgspec.json.Decoder[Any] = _ANYTHING) -> Any:
+    """Decode JSON; raises `JsonError` and nothing else."""
+    try:
+        if raw.count(b"[") + raw.count(b"{") > DEEPEST and _depth(raw) > DEEPEST:
+            raise RecursionError
+        return decoder.decode(raw)
+    except msgspec.ValidationError as error:
+        raise JsonError(str(error), malformed=False) from None
+    except RecursionError:
+        raise JsonError(f"is nested more than {DEEPEST} levels deep", malformed=False) from None
+    except (msgspec.DecodeError, UnicodeError) as error:
+        raise JsonError(str(error), malformed=True) from None
+
+
+def _depth(raw: bytes) -> int:
+    brackets = _BRACKET.findall(_STRING.sub(b"", raw))
+    return max(itertools.accumulate(1 if one in b"[{" else -1 for one in brackets), default=0)
