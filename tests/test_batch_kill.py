@@ -88,7 +88,7 @@ def begun(file: Path, server: HostileServer, folder: Path) -> BaseProcess:
 def finish(file: Path, server: HostileServer, folder: Path) -> AuditResult:
     """Go on with the command's run; without a process of its own and its drawing, which take longest."""
     settings = Settings(model="replay", base_url=server.base_url, method="blind", bins=2, batch=True)
-    return audit(file, settings, out=folder, polling=Polling(every=0.005))
+    return audit(file, settings, out=folder, polling=Polling(every=0.005, settle=0.1))
 
 
 def answers(folder: Path) -> list[tuple[str, ...]]:
