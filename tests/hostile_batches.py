@@ -24,7 +24,7 @@ from blindcal.simulation.replay_batches import (
 )
 
 Fate: TypeAlias = Literal["completed", "failed", "expired", "cancelled", "full"]
-Trouble: TypeAlias = Literal["refused", "throttled", "lost"]
+Trouble: TypeAlias = Literal["refused", "throttled", "busy", "dropped", "lost"]
 
 OPERATIONS = {
     "upload": r"POST .*/files",
@@ -66,9 +66,9 @@ class HostileDesk(Desk):
     """A desk that misbehaves, and counts what it is asked.
 
     ``submitted`` counts, by request body, what batches were created of; ``billed`` what was answered.
-    ``trouble`` is asked before each of `OPERATIONS` whether to refuse it, or to carry it out and lose the
-    response. ``instead`` holds responses by operation that are sent without carrying it out; ``answers``
-    changes the response after that.
+    ``trouble`` is asked before each of `OPERATIONS` whether to refuse it, to drop the connection, or to carry
+    it out and lose the response. ``instead`` holds responses by operation that are sent without carrying it
+    out; ``answers`` changes the response after that.
     """
 
     def __init__(self, answer: Answer, behaviour: BatchBehaviour | None = None) -> None:
@@ -94,6 +94,10 @@ class HostileDesk(Desk):
         trouble = self.trouble(name)
         if trouble in ("refused", "throttled"):
             return failure(throttled=trouble == "throttled")
+        if trouble == "busy":
+            return error_response(503, "The server is overloaded", "overloaded")
+        if trouble == "dropped":
+            return HttpResponse(manner="reset")
         if self.instead.get(name):
             return self.instead[name].pop()
         response = self._late(super().handle(request)) if name == "list" else super().handle(request)

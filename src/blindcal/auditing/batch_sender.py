@@ -277,7 +277,8 @@ class _BatchSender(Sender):
             if remote is not None:
                 return self._keep(batch, batch_id=remote.id, status=remote.status)
             if number not in self._absent:
-                self._stage(f"looking for a batch of {batch.queries.size:,} queries for {settle:g} s")
+                what = f"a batch of {batch.queries.size:,} queries"
+                self._stage(f"looking for {what} in the provider's list, for up to {settle:g} s")
             since = self._absent.setdefault(number, time.monotonic())
             if time.monotonic() - since < settle:
                 return batch
