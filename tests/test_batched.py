@@ -480,7 +480,7 @@ def test_the_user_decides_about_a_batch_that_nobody_can_find(tmp_path: Path) -> 
             for _ in range(3):
                 with pytest.raises(
                     EndpointError,
-                    match=r"of 24 queries: .*offers no list at /batches \(404\).*resubmit=True submits it",
+                    match=r"of 24 queries: .*its list at /batches \(404\).*resubmit=True submits it",
                 ):
                     await go(endpoint, tmp_path / "run")
             assert server.desk.operations.count("create") == 1
@@ -491,6 +491,23 @@ def test_the_user_decides_about_a_batch_that_nobody_can_find(tmp_path: Path) -> 
             outcome = await go(endpoint, tmp_path / "run", polling=replace(QUICK, resubmit=True))
             assert outcome.usage.queries == N
             assert server.desk.operations.count("create") == 3
+
+    asyncio.run(talk())
+
+
+def test_a_wrong_key_is_not_taken_for_a_list_without_the_batch(tmp_path: Path) -> None:
+    """Whoever comes back with a wrong key hears of the key, and is not asked about the batch."""
+
+    async def talk() -> None:
+        async with world(looks=1) as (server, endpoint):
+            server.desk.trouble = lambda name: "lost" if name == "create" else None
+            server.desk.answers["list"] = lambda _: error_response(401, "who are you?")
+            for resubmit in (False, True):
+                with pytest.raises(FatalError, match="does not accept the API key"):
+                    await go(endpoint, tmp_path / "run", polling=replace(QUICK, resubmit=resubmit))
+            server.desk.answers.clear()
+            assert (await go(endpoint, tmp_path / "run")).usage.queries == N
+            assert server.desk.operations.count("create") == 1
 
     asyncio.run(talk())
 

@@ -27,7 +27,7 @@ from blindcal.auditing.job import HOPELESS, Job, RunOutcome, Sender, as_endpoint
 from blindcal.auditing.token_estimate import TokenEstimator, bytes_of
 from blindcal.design import Design
 from blindcal.endpoints.base import backoff
-from blindcal.endpoints.batches import MOST_BYTES, MOST_REQUESTS, Batches, RemoteBatch
+from blindcal.endpoints.batches import MOST_BYTES, MOST_REQUESTS, Batches, NoListError, RemoteBatch
 from blindcal.errors import EndpointError, FatalError, PendingError, ReplyError, RetryableError
 from blindcal.prices import Prices, total_cost
 from blindcal.records import FloatArray, IntArray, Progress, Reply, Usage
@@ -231,7 +231,7 @@ class _BatchSender(Sender):
         name = f"blindcal-{batch.token}.jsonl"
         file_id = None
         if batch.uploading is not None:  # it may have succeeded with its response lost
-            with suppress(FatalError):  # a second copy costs nothing
+            with suppress(NoListError):  # a second copy costs nothing
                 file_id = await self._client.find_file(name, len(content))
         if file_id is None:
             batch = self._keep(batch, uploading=time.time())
@@ -271,7 +271,7 @@ class _BatchSender(Sender):
         doubt = ""
         try:
             remote = await self._patiently(OUTAGE, self._client.find, batch.token, batch.file_id or "")
-        except FatalError as error:
+        except NoListError as error:
             doubt = f"its list of batches cannot be searched ({error})"
         else:
             if remote is not None:

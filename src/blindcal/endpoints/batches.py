@@ -83,6 +83,10 @@ class BatchLine:
     error: EndpointError | None = None
 
 
+class NoListError(FatalError):
+    """A list of files or batches cannot be read to its end, so it does not show what is not there."""
+
+
 class Batches:
     """The batch operations of an endpoint, which the caller closes."""
 
@@ -166,7 +170,7 @@ class Batches:
             if marked or _id(entry.get("input_file_id")) == file_id:
                 found = _remote(entry)
                 if found is None:
-                    raise FatalError("the endpoint's list at /batches names no ids")
+                    raise NoListError("the endpoint's list at /batches names no ids")
                 return found
         return None
 
@@ -227,18 +231,21 @@ class Batches:
         return BatchLine(found.custom_id, error=self._endpoint.refusal(reply, {}, body))
 
     async def _listed(self, path: str, query: Mapping[str, str]) -> AsyncIterator[dict[str, Any]]:
-        """Every entry of a list, from all its pages; raises `FatalError` if it cannot be read to its end."""
+        """Every entry of a list, from all its pages."""
         after: str | None = None
         seen: set[str | None] = set()
         while True:
             wanted = query if after is None else {**query, "after": after}
-            status, raw = await self._call("GET", path, wanted, accepted=_NOT_OFFERED)
-            if status in _NOT_OFFERED:
-                raise FatalError(f"the endpoint offers no list at {path} ({status})")
+            status, headers, raw = await self._send("GET", path, wanted)
+            if not _is_success(status):
+                refusal = self._endpoint.refusal(status, headers, raw)
+                if status == 401 or isinstance(refusal, RetryableError):
+                    raise refusal
+                raise NoListError(f"the endpoint does not show its list at {path} ({status})")
             page = self._decoded(raw)
             found = page.get("data")
             if not isinstance(found, list):
-                raise FatalError(f"what the endpoint sends for {path} is not a list of OpenAI's form")
+                raise NoListError(f"what the endpoint sends for {path} is not a list of OpenAI's form")
             entries = [entry for entry in found if isinstance(entry, dict)]
             for entry in entries:
                 yield entry
@@ -247,7 +254,7 @@ class Batches:
             seen.add(after)
             after = _id(entries[-1].get("id")) if entries else None
             if after in seen:
-                raise FatalError(f"the pages of the endpoint's list at {path} do not end")
+                raise NoListError(f"the pages of the endpoint's list at {path} do not end")
 
     def _decoded(self, raw: bytes) -> dict[str, Any]:
         text = self._endpoint.redact(raw.decode("utf-8", "replace"))
