@@ -5,9 +5,11 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal, TypeAlias
 from urllib.parse import urlsplit
+
+import msgspec
 
 from blindcal.simulation.http_server import HttpRequest, HttpResponse, json_response
 from blindcal.simulation.replay import Server
@@ -22,7 +24,7 @@ from blindcal.simulation.replay_batches import (
 )
 
 Fate: TypeAlias = Literal["completed", "failed", "expired", "cancelled", "full"]
-Trouble: TypeAlias = Literal["refused", "throttled", "lost"]
+Trouble: TypeAlias = Literal["refused", "throttled", "busy", "dropped", "lost"]
 
 OPERATIONS = {
     "upload": r"POST .*/files",
@@ -41,7 +43,9 @@ class BatchBehaviour:
     A batch ends as the next of ``fates`` says, and as completed once they are used up; ``full`` is a
     batch refused because too many tokens wait already. One that does not complete has answered
     ``answered`` of its requests. Shares of the lines get a 500 or 429 instead of an answer (``broken``),
-    come twice (``doubled``) or not at all (``missing``); ``unknown`` lines answer nothing that was asked.
+    come twice (``doubled``), also with another answer (``conflicting``), or not at all (``missing``);
+    ``unknown`` lines answer nothing that was asked. The list of batches does not show the newest one until
+    it has been asked for ``lag`` times.
     """
 
     offered: bool = True
@@ -50,8 +54,10 @@ class BatchBehaviour:
     answered: float = 0.5
     broken: float = 0.0
     doubled: float = 0.0
+    conflicting: float = 0.0
     missing: float = 0.0
     unknown: int = 0
+    lag: int = 0
     most_requests: int = 50_000
     most_bytes: int = 200_000_000
 
@@ -60,8 +66,9 @@ class HostileDesk(Desk):
     """A desk that misbehaves, and counts what it is asked.
 
     ``submitted`` counts, by request body, what batches were created of; ``billed`` what was answered.
-    ``trouble`` is asked before each of `OPERATIONS` whether to refuse it, or to carry it out and lose the
-    response.
+    ``trouble`` is asked before each of `OPERATIONS` whether to refuse it, to drop the connection, or to carry
+    it out and lose the response. ``instead`` holds responses by operation that are sent without carrying it
+    out; ``answers`` changes the response after that.
     """
 
     def __init__(self, answer: Answer, behaviour: BatchBehaviour | None = None) -> None:
@@ -73,6 +80,8 @@ class HostileDesk(Desk):
         self.billed: Counter[bytes] = Counter()
         self.operations: list[str] = []
         self.trouble: Callable[[str], Trouble | None] = lambda _: None
+        self.instead: dict[str, list[HttpResponse]] = {}
+        self.answers: dict[str, Callable[[HttpResponse], HttpResponse]] = {}
 
     def handle(self, request: HttpRequest) -> HttpResponse | None:
         if not self.behaviour.offered:
@@ -85,8 +94,25 @@ class HostileDesk(Desk):
         trouble = self.trouble(name)
         if trouble in ("refused", "throttled"):
             return failure(throttled=trouble == "throttled")
-        response = super().handle(request)
+        if trouble == "busy":
+            return error_response(503, "The server is overloaded", "overloaded")
+        if trouble == "dropped":
+            return HttpResponse(manner="reset")
+        if self.instead.get(name):
+            return self.instead[name].pop()
+        response = self._late(super().handle(request)) if name == "list" else super().handle(request)
+        if response is not None and name in self.answers:
+            response = self.answers[name](response)
         return HttpResponse(manner="reset") if trouble == "lost" else response
+
+    def _late(self, response: HttpResponse | None) -> HttpResponse | None:
+        """A list without the newest batch, while it lags behind."""
+        newest = next(reversed(self.batches), None)
+        if response is None or newest is None or self.operations.count("list") > self.behaviour.lag:
+            return response
+        page = msgspec.json.decode(response.body)
+        page["data"] = [entry for entry in page["data"] if entry["id"] != newest]
+        return json_response(page)
 
     def _admit(
         self, wanted: dict[str, Any], lines: list[BatchRequest], problems: list[dict[str, Any]]
@@ -111,7 +137,8 @@ class HostileDesk(Desk):
             self.billed[bytes(line.body)] += 1
         times = 0 if self._rng.random() < self.behaviour.missing else 1
         times += self._rng.random() < self.behaviour.doubled
-        return [response] * times
+        conflicts = times and self._rng.random() < self.behaviour.conflicting
+        return [response] * times + [_contradiction(response)] * conflicts
 
     def _keep(self, content: bytes, filename: str, purpose: str) -> dict[str, Any]:
         if purpose == "batch_output" and filename.endswith("_output.jsonl"):
@@ -131,6 +158,13 @@ class HostileServer(Server):
     def __init__(self, *recorded: Any, batches: BatchBehaviour | None = None, **more: Any) -> None:
         super().__init__(*recorded, **more)
         self.desk = HostileDesk(self.desk.answer, batches)
+
+
+def _contradiction(response: HttpResponse) -> HttpResponse:
+    """The same reply with another answer."""
+    yes, no = b'"content":"Yes"', b'"content":"No"'
+    pair = (yes, no) if yes in response.body else (no, yes)
+    return replace(response, body=response.body.replace(*pair))
 
 
 def failure(*, throttled: bool) -> HttpResponse:

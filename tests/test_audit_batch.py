@@ -25,15 +25,16 @@ from blindcal.prices import Prices
 from blindcal.records import Usage
 from blindcal.settings import Settings
 from blindcal.simulation.recording import RecordedTexts
+from blindcal.simulation.replay_batches import error_response
 from blindcal.store.run_store import RUN_FILE, UNASKED, Store
-from commanding import blindcal
+from commanding import blindcal, printed_error
 from hostile_batches import BatchBehaviour, HostileServer
 from serving import replaying
 
 N = 120
 ASKED = N * 2 // 3  # by blind, in three bins
 CANARIES = 2 * canaries.ITEMS
-SOON = Polling(every=0.002, longest=0.01)
+SOON = Polling(every=0.002, longest=0.01, settle=0.05)
 PRICED = ("--price-in", "1000", "--price-out", "2000")
 
 
@@ -300,6 +301,31 @@ def test_a_batch_that_nobody_heard_of_is_cancelled_too(items: Path, tmp_path: Pa
                 (True, True),
             ]
         assert len(server.desk.batches) == 1
+
+
+def test_a_batch_that_nobody_confirms_is_resubmitted_only_if_told_to(items: Path, tmp_path: Path) -> None:
+    """The command says what is not known, where to look, and which flags go on; neither is taken alone."""
+    with serving(items, batches={"looks": 1}) as server:
+        command = asking(items, server, tmp_path / "run", "--batch", "--method", "blind")
+        assert blindcal(*command, "--resubmit", "--cancel").exit_code == 2
+        assert blindcal(*command[:-3], "--resubmit").exit_code == 2
+        server.desk.instead = {"create": [error_response(504, "gateway time-out")]}
+        server.desk.answers["list"] = lambda response: (
+            response if server.desk.operations.count("list") <= 2 else error_response(404, "gone")
+        )
+        for _ in range(2):
+            asked = blindcal(*command)
+            assert asked.exit_code == 1
+            assert re.search(
+                r"not known whether .* metadata \w{32}: .* --resubmit submits it again, and --cancel",
+                printed_error(asked),
+            )
+            assert server.desk.operations.count("create") == 1
+        shown = blindcal("status", tmp_path / "run").output
+        assert f"no id yet: submission not confirmed, {ASKED} queries" in shown
+        assert blindcal(*command, "--resubmit").exit_code == 5
+        assert blindcal(*command).exit_code == 0
+        assert set(server.desk.billed.values()) == {1}
 
 
 def test_a_bias_that_does_nothing_in_batches_is_noticed(items: Path, tmp_path: Path) -> None:

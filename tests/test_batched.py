@@ -4,13 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Iterable, Iterator
+import re
+import time
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
+from unittest.mock import MagicMock
 
+import aiohttp
 import msgspec
 import numpy as np
 import pytest
+from yarl import URL
 
 from blindcal import design
 from blindcal.auditing import batch_sender as batched
@@ -20,12 +27,14 @@ from blindcal.auditing.limits import Limits
 from blindcal.auditing.live_sender import ask_live
 from blindcal.endpoints.batches import Batches
 from blindcal.endpoints.http import Address, HttpEndpoint
+from blindcal.endpoints.http_errors import from_exception
 from blindcal.endpoints.query_format import TokenQuestion
 from blindcal.errors import EndpointError, FatalError, PendingError
 from blindcal.methods import make_design
 from blindcal.prices import Prices
 from blindcal.records import IntArray, Progress, Round, Usage
-from blindcal.simulation.http_server import HttpResponse
+from blindcal.simulation.http_server import HttpResponse, Manner, json_response
+from blindcal.simulation.replay_batches import error_response
 from blindcal.store.run_store import Batch, SavedAnswer, Store
 from hostile_batches import BatchBehaviour, Fate, HostileServer, Trouble
 from serving import PAIR, items, recording
@@ -35,7 +44,7 @@ Kept = TypeVar("Kept", bound=Store)
 N = 24
 ODDS = np.random.default_rng(5).normal(0, 3, N)
 LABELS = (np.random.default_rng(6).random(N) < 0.5).astype(int)
-QUICK = Polling(every=0.001, longest=0.002)
+QUICK = Polling(every=0.001, longest=0.002, settle=0.02)
 SOON = Limits(backoff=0.001, patience=20)
 
 
@@ -73,11 +82,26 @@ async def go(
     *,
     polling: Polling = QUICK,
     limits: Limits = SOON,
+    stage: Callable[[str], None] | None = None,
     **more: Any,
 ) -> RunOutcome:
     with opened(Store, path) as store:
         job = Job(items(N), TokenQuestion(PAIR, seed=3), store, limits, **more)
-        return await ask_in_batches(asking or one_round(), job, Batches(endpoint), polling=polling)
+        return await ask_in_batches(
+            asking or one_round(), job, Batches(endpoint), polling=polling, stage=stage
+        )
+
+
+async def go_on(
+    server: HostileServer, endpoint: HttpEndpoint, path: Path, asking: design.Design
+) -> RunOutcome:
+    """Go on as a user does: if the run asks, look whether the provider has the batch, and resubmit it."""
+    try:
+        return await go(endpoint, path, asking)
+    except EndpointError as error:
+        (token,) = re.findall(r"not known whether .* metadata (\w{32}): if it is there", str(error))
+        assert all(held.shown["metadata"] != {"blindcal": token} for held in server.desk.batches.values())
+        return await go(endpoint, path, asking, polling=replace(QUICK, resubmit=True))
 
 
 async def live(endpoint: HttpEndpoint, path: Path, asking: design.Design | None = None) -> RunOutcome:
@@ -160,6 +184,54 @@ def test_lines_that_never_came_are_asked_for_again(tmp_path: Path) -> None:
     asyncio.run(talk())
 
 
+def test_replies_that_contradict_each_other_are_no_answer(tmp_path: Path) -> None:
+    """Different replies to one query are an invalid answer that is not paid again; equal ones are one."""
+
+    async def talk() -> None:
+        async with world(conflicting=0.3, doubled=0.5) as (server, endpoint):
+            said: list[str] = []
+            outcome = await go(endpoint, tmp_path / "run", stage=said.append)
+            assert 2 < outcome.usage.invalid < N // 2
+            assert outcome.usage.queries == sum(server.desk.submitted.values()) == N
+            assert (
+                outcome.usage.prompt_tokens == (await live(endpoint, tmp_path / "live")).usage.prompt_tokens
+            )
+        with Store.open(tmp_path / "run") as store:
+            texts = [text for _, answer, text, *_ in store.texts() if answer == -1]
+            (batch,) = store.batches()
+        assert texts == ["(different replies to the same query)"] * outcome.usage.invalid
+        words = f"different replies to {len(texts)} queries, which are invalid answers"
+        assert batch.said == words
+        assert words in said[-1]
+
+    asyncio.run(talk())
+
+
+NESTED = b'{"custom_id": "%b", "response": {"status_code": 200, "body": ' + b"[" * 100_000
+
+
+@pytest.mark.parametrize(
+    "line", [NESTED, b'{"custom_id": "%b", "x": "' + b"x" * 9 * 2**20, b'{"custom_id": "%b"']
+)
+def test_a_line_that_cannot_be_read_does_not_stop_the_others(line: bytes, tmp_path: Path) -> None:
+    """Nested too deeply, too long or cut short: an invalid answer, as it was billed; the others are kept."""
+
+    async def talk() -> None:
+        async with world() as (server, endpoint):
+
+            def spoil(response: HttpResponse) -> HttpResponse:
+                first, *others = response.body.splitlines(keepends=True)
+                name = msgspec.json.decode(first)["custom_id"].encode()
+                return replace(response, body=line.replace(b"%b", name) + b"\n" + b"".join(others))
+
+            server.desk.answers["content"] = spoil
+            outcome = await go(endpoint, tmp_path / "run")
+            assert (outcome.usage.queries, outcome.usage.invalid) == (N, 1)
+            assert len(server.desk.batches) == 1
+
+    asyncio.run(talk())
+
+
 # Crashes
 
 
@@ -206,13 +278,13 @@ class CrashingBatches(Batches):
 
     moment: Moments
 
-    async def _call(self, *arguments: Any, **options: Any) -> Any:
-        found = await super()._call(*arguments, **options)
+    async def _send(self, *arguments: Any, **options: Any) -> Any:
+        found = await super()._send(*arguments, **options)
         self.moment()
         return found
 
 
-async def crash(endpoint: HttpEndpoint, path: Path, moment: Moments) -> bool:
+async def crash(endpoint: HttpEndpoint, path: Path, moment: Moments, polling: Polling = QUICK) -> bool:
     """Run until the moment comes; returns whether it came."""
     client = CrashingBatches(endpoint)
     client.moment = moment
@@ -220,7 +292,7 @@ async def crash(endpoint: HttpEndpoint, path: Path, moment: Moments) -> bool:
         store.moment = moment
         try:
             job = Job(items(N), TokenQuestion(PAIR, seed=3), store, SOON)
-            await ask_in_batches(two_rounds(), job, client, polling=QUICK)
+            await ask_in_batches(two_rounds(), job, client, polling=polling)
         except CrashError:
             return True
     return False
@@ -237,7 +309,7 @@ def test_a_crash_at_any_moment_loses_and_repeats_nothing(tmp_path: Path) -> None
             async with world(fates=("expired",)) as (server, endpoint):
                 path = tmp_path / f"crash{at}"
                 crashed = await crash(endpoint, path, Moments(at))
-                outcome = await go(endpoint, path, two_rounds())
+                outcome = await go_on(server, endpoint, path, two_rounds())
                 assert same(outcome, expected), at
                 assert set(server.desk.billed.values()) == {1}, at
                 assert sum(server.desk.submitted.values()) == total, at
@@ -258,7 +330,8 @@ def test_crash_after_crash_ends_well(tmp_path: Path) -> None:
     async def talk() -> None:
         async with world(fates=("cancelled",)) as (server, endpoint):
             at = 0
-            while await crash(endpoint, tmp_path / "run", Moments(at)):
+            trusting = replace(QUICK, resubmit=True, settle=0)  # this provider's list is never out of date
+            while await crash(endpoint, tmp_path / "run", Moments(at), trusting):
                 at = (at + 1) % 7 + 1  # some of them get far, some hardly begin
             assert set(server.desk.billed.values()) == {1}
             assert sum(server.desk.submitted.values()) == 2 * N + N // 2
@@ -283,7 +356,13 @@ def test_lost_and_refused_responses(operation: str, trouble: Trouble, tmp_path: 
                 return trouble if name == operation and times <= 2 else None
 
             server.desk.trouble = strike
-            outcome = await go(endpoint, tmp_path / "run", two_rounds())
+            unsure = operation == "create" and trouble == "refused"  # a 500: it may have been created
+            for _ in range(2 if unsure else 0):
+                with pytest.raises(EndpointError, match="not known whether the provider has created a batch"):
+                    await go(
+                        endpoint, tmp_path / "run", two_rounds(), polling=replace(QUICK, resubmit=times > 0)
+                    )
+            outcome = await go_on(server, endpoint, tmp_path / "run", two_rounds())
             assert times > 2
             assert outcome.stopped is None
             assert set(server.desk.billed.values()) == {1}
@@ -292,16 +371,211 @@ def test_lost_and_refused_responses(operation: str, trouble: Trouble, tmp_path: 
     asyncio.run(talk())
 
 
-def test_an_unheard_batch_is_given_time_to_show(tmp_path: Path) -> None:
-    """After a lost response the list is looked at only when the batch must be in it."""
+# Submissions of which it is not certain what became
+
+
+OFF_FORM: dict[str, dict[str, Any]] = {
+    "null counts": {"request_counts": {"total": 0, "completed": None, "failed": None}},
+    "no counts": {"request_counts": None},
+    "a list of errors": {"errors": []},
+    "a number as id": {"id": 17},
+    "no id": {"id": None},
+    "another status": {"status": None},
+}
+
+
+@pytest.mark.parametrize("form", [*OFF_FORM, "202", "not JSON", "nested too deeply", "cut short"])
+def test_a_batch_is_created_whatever_the_form_of_its_confirmation(form: str, tmp_path: Path) -> None:
+    """A success that is slightly off form is a success: nothing is submitted again, now or later."""
 
     async def talk() -> None:
-        async with world() as (server, endpoint):
+        async with world(looks=1) as (server, endpoint):
+
+            def confirm(response: HttpResponse) -> HttpResponse:
+                if form in OFF_FORM:
+                    (held,) = server.desk.batches.values()
+                    if form == "a number as id":
+                        server.desk.batches["17"] = held
+                        held.shown["id"] = 17
+                    return json_response({**held.shown, **OFF_FORM[form]})
+                raw = {"not JSON": b"OK", "nested too deeply": b'{"id":' + b"[" * 100_000}.get(form)
+                manner: Manner = "truncated" if form == "cut short" else "whole"
+                return replace(response, body=raw or response.body, status=202, manner=manner)
+
+            server.desk.answers["create"] = confirm
+            outcome = await go(endpoint, tmp_path / "run")
+            assert outcome.usage.queries == N
+            assert server.desk.operations.count("create") == 1
+            assert set(server.desk.billed.values()) == {1}
+
+    asyncio.run(talk())
+
+
+@pytest.mark.parametrize("status", [400, 401, 409, 413, 422, 429, 500, 503, 504])
+@pytest.mark.parametrize("lag", [0, 5])
+def test_a_batch_is_not_paid_twice_if_the_provider_denies_it(status: int, lag: int, tmp_path: Path) -> None:
+    """An error after the batch was created, and a list that shows it late: it is found all the same."""
+
+    async def talk() -> None:
+        async with world(looks=1, lag=lag) as (server, endpoint):
+            server.desk.answers["create"] = lambda _: error_response(status, "so sorry")
+            patient = replace(QUICK, settle=30)
+            if lag and status in (400, 401, 413, 422):
+                with pytest.raises(EndpointError, match="so sorry"):  # told at once
+                    await go(endpoint, tmp_path / "run", polling=patient)
+            outcome = await go(endpoint, tmp_path / "run", polling=patient)
+            assert outcome.usage.queries == N
+            assert server.desk.operations.count("create") == 1
+
+    asyncio.run(talk())
+
+
+@pytest.mark.parametrize("status", [429, 503])
+def test_a_refused_batch_is_submitted_again_by_itself(status: int, tmp_path: Path) -> None:
+    """A service that is busy and lists no batch has created none: no user is asked."""
+
+    async def talk() -> None:
+        async with world(looks=1) as (server, endpoint):
+            server.desk.instead["create"] = [error_response(status, "busy")] * 2
+            outcome = await go(endpoint, tmp_path / "run")
+            assert outcome.usage.queries == N
+            assert server.desk.operations.count("create") == 3
+        async with world(looks=1) as (server, endpoint):
+            server.desk.instead["create"] = [error_response(status, "busy")] * 3
+            with pytest.raises(EndpointError, match="busy"):
+                await go(endpoint, tmp_path / "busier")
+            outcome = await go(endpoint, tmp_path / "busier")
+            assert outcome.usage.queries == N
+
+    asyncio.run(talk())
+
+
+@pytest.mark.parametrize("days", [1, -1])
+def test_no_clock_decides_about_a_second_submission(
+    days: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After a lost response the list is looked at as long, whatever day the computer thinks it is."""
+
+    async def talk() -> None:
+        async with world(looks=1, lag=8) as (server, endpoint):
             server.desk.trouble = lambda name: "lost" if name == "create" else None
-            begin = asyncio.get_running_loop().time()
-            await go(endpoint, tmp_path / "run", polling=Polling(every=0.02, longest=0.02))
-            assert asyncio.get_running_loop().time() - begin >= 0.12
-            assert len(server.desk.batches) == 1
+            with pytest.raises(EndpointError, match="not known whether"):
+                await go(endpoint, tmp_path / "run", polling=replace(QUICK, settle=0))
+            now = time.time() + days * 86_400
+            monkeypatch.setattr(time, "time", lambda: now)
+            outcome = await go(endpoint, tmp_path / "run", polling=replace(QUICK, settle=30, resubmit=True))
+            assert outcome.usage.queries == N
+            assert server.desk.operations.count("create") == 1
+
+    asyncio.run(talk())
+
+
+def test_the_user_decides_about_a_batch_that_nobody_can_find(tmp_path: Path) -> None:
+    """Without a confirmation and a list, only ``resubmit`` submits again, once a command."""
+
+    async def talk() -> None:
+        async with world(looks=1) as (server, endpoint):
+            server.desk.answers["create"] = lambda _: error_response(500, "so sorry")
+            server.desk.answers["list"] = lambda _: error_response(404, "no lists here")
+            for _ in range(3):
+                with pytest.raises(
+                    EndpointError,
+                    match=r"of 24 queries: .*its list at /batches \(404\).*resubmit=True submits it",
+                ):
+                    await go(endpoint, tmp_path / "run")
+            assert server.desk.operations.count("create") == 1
+            with pytest.raises(EndpointError, match="not known whether"):
+                await go(endpoint, tmp_path / "run", polling=replace(QUICK, resubmit=True))
+            assert server.desk.operations.count("create") == 2
+            del server.desk.answers["create"]
+            outcome = await go(endpoint, tmp_path / "run", polling=replace(QUICK, resubmit=True))
+            assert outcome.usage.queries == N
+            assert server.desk.operations.count("create") == 3
+
+    asyncio.run(talk())
+
+
+def test_a_wrong_key_is_not_taken_for_a_list_without_the_batch(tmp_path: Path) -> None:
+    """Whoever comes back with a wrong key hears of the key, and is not asked about the batch."""
+
+    async def talk() -> None:
+        async with world(looks=1) as (server, endpoint):
+            server.desk.trouble = lambda name: "lost" if name == "create" else None
+            server.desk.answers["list"] = lambda _: error_response(401, "who are you?")
+            for resubmit in (False, True):
+                with pytest.raises(FatalError, match="does not accept the API key"):
+                    await go(endpoint, tmp_path / "run", polling=replace(QUICK, resubmit=resubmit))
+            server.desk.answers.clear()
+            assert (await go(endpoint, tmp_path / "run")).usage.queries == N
+            assert server.desk.operations.count("create") == 1
+
+    asyncio.run(talk())
+
+
+def test_a_list_that_does_not_end_is_no_proof(tmp_path: Path) -> None:
+    """Pages that repeat, and what is no list at all, show nothing about a batch."""
+
+    async def talk() -> None:
+        pages: tuple[object, ...] = (
+            {"data": [{"id": "x"}], "has_more": True},
+            {"data": None},
+            {"error": "?"},
+        )
+        for number, page in enumerate(pages):
+            response = json_response(page)
+            async with world(looks=1) as (server, endpoint):
+                server.desk.instead["create"] = [error_response(429, "busy")]
+                server.desk.answers["list"] = partial(lambda page, _: page, response)
+                with pytest.raises(EndpointError, match="cannot be searched"):
+                    await go(endpoint, tmp_path / f"run{number}")
+
+    asyncio.run(talk())
+
+
+def test_other_batches_are_collected_before_the_user_is_asked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One batch that nobody confirms holds up neither the others nor their answers."""
+    monkeypatch.setattr(batched, "MOST_REQUESTS", 8)
+
+    async def talk() -> None:
+        async with world(looks=3) as (server, endpoint):
+            server.desk.instead["create"] = [error_response(500, "so sorry")]
+            with pytest.raises(EndpointError, match="a batch of 8 queries"):
+                await go(endpoint, tmp_path / "run")
+            assert len(server.desk.billed) == 16
+            cancelled = await go(endpoint, tmp_path / "run", polling=replace(QUICK, cancel=True))
+            assert (cancelled.stopped, cancelled.usage.queries) == ("cancelled", 16)
+            whole = await go(endpoint, tmp_path / "run")
+            assert whole.usage.queries == N
+            assert set(server.desk.billed.values()) == {1}
+
+    asyncio.run(talk())
+
+
+def test_a_server_that_could_not_be_reached_has_created_nothing(tmp_path: Path) -> None:
+    """A connection that was refused is tried again: nothing was sent, so there is nothing to ask."""
+
+    class Offline(Batches):
+        left = 2
+
+        async def create(self, file_id: str, token: str) -> Any:
+            self.left -= 1
+            if self.left >= 0:
+                raise from_exception(
+                    aiohttp.ClientConnectorError(MagicMock(), ConnectionRefusedError()),
+                    URL("http://x"),
+                    reached=True,
+                )
+            return await super().create(file_id, token)
+
+    async def talk() -> None:
+        async with world(looks=1) as (server, endpoint):
+            with opened(Store, tmp_path / "run") as store:
+                job = Job(items(N), TokenQuestion(PAIR, seed=3), store, SOON)
+                outcome = await ask_in_batches(one_round(), job, Offline(endpoint), polling=QUICK)
+            assert outcome.usage.queries == N
+            assert "list" not in server.desk.operations
 
     asyncio.run(talk())
 

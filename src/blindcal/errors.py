@@ -94,14 +94,24 @@ class EndpointError(BlindcalError):
 
 
 class RetryableError(EndpointError):
-    """May succeed if asked again; ``retry_after`` is the wait in seconds that the server asks for."""
+    """May succeed if asked again; ``retry_after`` is the wait in seconds that the server asks for.
+
+    ``unsent`` says that the request certainly did not reach the server.
+    """
 
     def __init__(
-        self, message: str, *, retry_after: float | None = None, throttled: bool = False, **told: Any
+        self,
+        message: str,
+        *,
+        retry_after: float | None = None,
+        throttled: bool = False,
+        unsent: bool = False,
+        **told: Any,
     ) -> None:
         super().__init__(message, **told)
         self.retry_after = retry_after
         self.throttled = throttled
+        self.unsent = unsent
 
 
 class FatalError(EndpointError):

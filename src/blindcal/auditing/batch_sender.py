@@ -1,10 +1,12 @@
 """A run through a provider's batches: the design and store of a live run, sent as files at a lower price.
 
 Two rules make it safe. First, which queries go into which batch is on disk before anything is sent, and a
-query is in at most one unfinished batch. Second, every file and batch carries a token that was on disk
-before. If it is unknown whether one was created (a crash, a lost response), the provider's list is searched
-for the token before it is created again. The answers of a finished batch and the note that it has finished
-are one transaction.
+query is in at most one unfinished batch. The answers of a finished batch and the note that it has finished
+are one transaction. Second, a batch is created a second time only if it is certain that it was not created
+the first time. Every batch carries a token that is on disk before it is sent, and until the provider confirms
+the batch, the provider's list is searched for the token. If the provider has refused the batch and its list
+does not show it for a while, it was not created. If the outcome is unknown (a crash, a lost response), only
+the user can decide. No decision is based on a clock that may be wrong.
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ import math
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
@@ -24,7 +27,7 @@ from blindcal.auditing.job import HOPELESS, Job, RunOutcome, Sender, as_endpoint
 from blindcal.auditing.token_estimate import TokenEstimator, bytes_of
 from blindcal.design import Design
 from blindcal.endpoints.base import backoff
-from blindcal.endpoints.batches import MOST_BYTES, MOST_REQUESTS, Batches, RemoteBatch
+from blindcal.endpoints.batches import MOST_BYTES, MOST_REQUESTS, Batches, NoListError, RemoteBatch
 from blindcal.errors import EndpointError, FatalError, PendingError, ReplyError, RetryableError
 from blindcal.prices import Prices, total_cost
 from blindcal.records import FloatArray, IntArray, Progress, Reply, Usage
@@ -37,7 +40,8 @@ OUTAGE = 3600.0  # seconds without contact, after which waiting for a batch fail
 _UNSURE, _SURE = 1.25, 1.02  # margin on a prompt's expected tokens: known from the probe, from batches
 _KNOWN = 100  # prompts answered in batches, from which on the smaller margin applies
 _CRUMB = 0.02  # share of the answers so far; a smaller batch is not worth a day of waiting
-_SETTLED = 6  # polling intervals after which a batch that was created appears in the provider's list
+NOT_SUBMITTED, UNCONFIRMED, REFUSED = "not submitted", "submission not confirmed", "submission refused"
+CONFLICT = "(different replies to the same query)"
 QUEUE_FULL = "token_limit_exceeded"
 T = TypeVar("T")
 
@@ -48,12 +52,19 @@ class Polling:
 
     ``wait=False`` polls once, submits what is left to submit, and raises `PendingError` if a batch is under
     way. ``cancel`` submits nothing, cancels the batches under way, and collects the answers they have.
+
+    A batch whose submission was refused or not confirmed is looked for in the provider's list for ``settle``
+    seconds, which must be longer than the list takes to show a new batch. If the submission was refused and
+    the list does not show it, it is submitted again; if it was not confirmed, only with ``resubmit``, as it
+    might be paid for twice.
     """
 
     wait: bool = True
     every: float = 5.0
     longest: float = 60.0
     cancel: bool = False
+    resubmit: bool = False
+    settle: float = 120.0
 
 
 async def ask_in_batches(
@@ -72,7 +83,7 @@ async def ask_in_batches(
     returns after the step under way. ``planned`` is the expected number of queries, for the progress. With
     ``check_bias``, batches include control queries until these show that the bias acts in batches too.
     Raises `PendingError` if batches are under way and ``polling`` does not wait for them, and
-    `EndpointError` if asking on is useless; every answer so far is kept.
+    `EndpointError` if asking on is useless or might be paid for twice; every answer so far is kept.
     """
     canaries = Canaries(job, wanted=check_bias)
     sender = _BatchSender(job, planned, batches, canaries, polling or Polling(), stage or (lambda _: None))
@@ -102,7 +113,10 @@ class _BatchSender(Sender):
         self._batches = job.store.batches()
         self._most = MOST_REQUESTS - len(canaries)
         self._careful = self._held = False
-        self._fruitless = 0
+        self._fruitless = self._refusals = 0
+        self._absent: dict[int, float] = {}  # by batch: since when the list is known not to show it
+        self._doubts: dict[int, str] = {}  # by batch: why the list cannot tell whether it was created
+        self._resubmitted: set[int] = set()
         self._last = ""
         self._limit: str | None = None
 
@@ -128,7 +142,10 @@ class _BatchSender(Sender):
                         f"a row that brought no answer: {self._last}"
                     )
                     break
-                if not self._polling.wait:
+                unconfirmed = [batch for batch in self._under_way() if batch.batch_id is None]
+                if self._doubts.keys() >= {batch.number for batch in self._under_way()}:
+                    raise self._question(unconfirmed)
+                if not self._polling.wait and self._doubts.keys() >= {one.number for one in unconfirmed}:
                     raise PendingError(self._pending())
                 self.report()
                 await self._pause()
@@ -148,16 +165,19 @@ class _BatchSender(Sender):
 
     async def _cancel(self) -> None:
         """Cancel the batches under way, and collect the answers they have."""
-        for batch in self._under_way():
-            batch_id = batch.batch_id
-            if batch_id is None and (remote := await self._patiently(OUTAGE, self._there, batch)):
-                batch_id = self._keep(batch, batch_id=remote.id).batch_id
-            if batch_id is None:
-                self._keep(batch, ended=True, status="cancelled", said="never submitted")
-            else:
-                await self._patiently(OUTAGE, self._client.cancel, batch_id)
+        told: set[int] = set()
         while self._under_way():
             await self._look()
+            for batch in self._under_way():
+                if batch.batch_id is None and batch.creating is None:
+                    self._keep(batch, ended=True, status="cancelled", said="never submitted")
+                elif batch.batch_id is None and batch.number in self._doubts:
+                    said = "not confirmed and not found: if the provider shows it, cancel it there"
+                    self._keep(batch, ended=True, status="cancelled", said=said)
+                    self._stage(f"a batch of {batch.queries.size:,} queries was {said}")
+                elif batch.batch_id is not None and batch.number not in told:
+                    await self._patiently(OUTAGE, self._client.cancel, batch.batch_id)
+                    told.add(batch.number)
             if self._under_way():
                 self._stage(f"cancelling: {self._pending()}")
                 await self._pause()
@@ -177,7 +197,7 @@ class _BatchSender(Sender):
                 # After the provider's queue was full once, add one batch at a time.
                 self._store.add_batches(itertools.islice(self._pieces(todo), 1 if self._careful else None))
                 self._batches = self._store.batches()
-        unsubmitted = [batch for batch in self._under_way() if batch.batch_id is None]
+        unsubmitted = [one for one in self._under_way() if one.batch_id is None and one.creating is None]
         for batch in unsubmitted:
             self._stage(f"submitting a batch of {batch.queries.size:,} queries")
             if batch.file_id is None:
@@ -211,37 +231,81 @@ class _BatchSender(Sender):
         name = f"blindcal-{batch.token}.jsonl"
         file_id = None
         if batch.uploading is not None:  # it may have succeeded with its response lost
-            file_id = await self._client.find_file(name, len(content))
+            with suppress(NoListError):  # a second copy costs nothing
+                file_id = await self._client.find_file(name, len(content))
         if file_id is None:
             batch = self._keep(batch, uploading=time.time())
             file_id = await self._client.upload(name, content)
         self._keep(batch, file_id=file_id)
 
     async def _create(self, number: int) -> None:
-        batch = self._batches[number]
-        file_id = batch.file_id
-        assert file_id is not None
-        remote = await self._there(batch)
-        if remote is None:
-            batch = self._keep(batch, creating=time.time())
-            try:
-                remote = await self._client.create(file_id, batch.token)
-            except FatalError:  # certainly refused: as if nothing had been sent
-                self._keep(batch, uploading=None, file_id=None, creating=None)
-                raise
-            except RetryableError as error:
-                if error.throttled:
-                    self._keep(batch, creating=None)
-                raise
-        self._keep(batch, batch_id=remote.id, status=remote.status.lower())
+        """Create a batch; if the outcome is not certain, `_look` finds out."""
+        batch = self._keep(self._batches[number], creating=time.time(), status=UNCONFIRMED)
+        assert batch.file_id is not None
+        try:
+            created = await self._client.create(batch.file_id, batch.token)
+        except EndpointError as error:
+            if isinstance(error, RetryableError) and not error.unsent:
+                self._stage(f"a batch of {batch.queries.size:,} queries is not confirmed: {error}")
+                return
+            self._keep(batch, creating=None, status=NOT_SUBMITTED)
+            raise
+        if isinstance(created, RemoteBatch):
+            self._refusals = 0
+            self._keep(batch, batch_id=created.id, status=created.status)
+            return
+        batch = self._keep(batch, status=REFUSED)
+        self._refusals += 1
+        if isinstance(created, RetryableError) and self._refusals < FRUITLESS:
+            self._stage(f"a batch of {batch.queries.size:,} queries is refused: {created}")
+            return
+        with suppress(EndpointError):  # the refusal says more than a second one
+            batch = await self._search(batch)
+        if batch.batch_id is None:  # never a retryable error: retried at once, it might be paid for twice
+            raise EndpointError(created.message) if isinstance(created, RetryableError) else created
 
-    async def _there(self, batch: Batch) -> RemoteBatch | None:
-        """The batch at the provider, if it was created but the response was lost."""
-        if batch.creating is None or batch.file_id is None:
-            return None
-        settle = _SETTLED * self._polling.every
-        await self._wait(min(settle, batch.creating + settle - time.time()))
-        return await self._client.find(batch.token, batch.file_id)
+    async def _search(self, batch: Batch) -> Batch:
+        """Look for a batch that may have been created; once it certainly was not, it can be submitted."""
+        number, settle = batch.number, self._polling.settle
+        self._doubts.pop(number, None)
+        doubt = ""
+        try:
+            remote = await self._patiently(OUTAGE, self._client.find, batch.token, batch.file_id or "")
+        except NoListError as error:
+            doubt = f"its list of batches cannot be searched ({error})"
+        else:
+            if remote is not None:
+                return self._keep(batch, batch_id=remote.id, status=remote.status)
+            if number not in self._absent:
+                what = f"a batch of {batch.queries.size:,} queries"
+                self._stage(f"looking for {what} in the provider's list, for up to {settle:g} s")
+            since = self._absent.setdefault(number, time.monotonic())
+            if time.monotonic() - since < settle:
+                return batch
+            if batch.status != REFUSED:
+                doubt = f"its list of batches has not shown it for {settle:g} s"
+        if doubt and not (self._polling.resubmit and number not in self._resubmitted):
+            self._doubts[number] = doubt
+            return batch
+        if doubt:
+            self._resubmitted.add(number)
+        self._absent.pop(number, None)
+        # The file may be the reason for a refusal: it is looked for, and uploaded if it is not there.
+        return self._keep(batch, file_id=None, creating=None, status=NOT_SUBMITTED)
+
+    def _question(self, unconfirmed: list[Batch]) -> EndpointError:
+        """The error that asks the user what became of the batches that nothing is known about."""
+        queries = sum(batch.queries.size for batch in unconfirmed)
+        what = "a batch" if len(unconfirmed) == 1 else f"{len(unconfirmed)} batches"
+        return EndpointError(
+            f"it is not known whether the provider has created {what} of {queries:,} queries: it did not "
+            f"confirm it, and {self._doubts[unconfirmed[0].number]}. Nothing is submitted, as it might be "
+            "paid for twice. Look at the provider's list of batches, for the metadata "
+            f"{' or '.join(batch.token for batch in unconfirmed[:3])}",
+            remedy="if it is there, the same command collects it later; if it is not, {resubmit} submits it "
+            "again, and {cancel} gives it up",
+            options={"resubmit": True, "cancel": True},
+        )
 
     # Collecting
 
@@ -249,6 +313,8 @@ class _BatchSender(Sender):
         """Poll each batch, and collect the answers of those that have ended."""
         ended, fruit = 0, 0
         for batch in self._under_way():
+            if batch.batch_id is None and batch.creating is not None:
+                batch = await self._search(batch)
             if batch.batch_id is None:
                 continue
             remote = await self._patiently(OUTAGE, self._client.look, batch.batch_id)
@@ -279,32 +345,42 @@ class _BatchSender(Sender):
         tries = self._tries(batch)
         saved = [self._job.read(query, reply, tries[query]) for query, reply in replies.items()]
         unusable = {query: error for query, error in errors.items() if isinstance(error, ReplyError)}
-        answered = self.usage.queries + len(replies)
-        hopeless = bool(unusable) and (not answered or len(unusable) >= max(HOPELESS, answered))
-        if not hopeless:
-            saved += [self._job.unusable(query, error, tries[query]) for query, error in unusable.items()]
+        saved += [self._job.unusable(query, error, tries[query]) for query, error in unusable.items()]
+        answered = self.usage.queries - self.usage.invalid + len(replies)
+        hopeless = bool(unusable) and (not answered or (answered < HOPELESS <= len(unusable)))
         missing = batch.queries.size - len(saved)
         fatal = next((error for error in errors.values() if isinstance(error, FatalError)), None)
         reasons = Counter(error.message for error in errors.values()).most_common(1)
         why = remote.said or next((reason for reason, _ in reasons), "no reason given")
-        self._keep_results(batch, remote, saved, why if missing else "")
+        said = [why] if missing else []
+        if conflicts := sum(one.text == CONFLICT for one in saved):
+            said.append(f"different replies to {conflicts:,} queries, which are invalid answers")
+            self._stage(f"batch {batch.batch_id} has {said[-1]}")
+        self._keep_results(batch, remote, saved, "; ".join(said))
         if hopeless:
             raise as_endpoint_error(next(iter(unusable.values())))
+        if saved:
+            self._job.check(self.usage, saved)
         if fatal is not None and not replies:
             raise fatal
         if missing:
-            self._last = f"batch {batch.batch_id} {remote.status.lower()}: {printable(why, 300)}"
+            self._last = f"batch {batch.batch_id} {remote.status}: {printable(why, 300)}"
             self._stage(f"{len(saved):,} of {batch.queries.size:,} answers from {self._last}")
         return len(saved)
 
     async def _results(self, remote: RemoteBatch) -> tuple[dict[str, Reply], dict[str, EndpointError]]:
-        """The first usable reply for each request id, and the error where there is none."""
+        """The reply for each request id, and the error where there is none.
+
+        Of different replies to one request none is better than the other, so it has no valid answer.
+        """
         replies: dict[str, Reply] = {}
         errors: dict[str, EndpointError] = {}
         for file_id in filter(None, (remote.output_file_id, remote.error_file_id)):
             async for line in self._client.lines(file_id):
                 if line.reply is not None:
-                    replies.setdefault(line.custom_id, line.reply)
+                    first = replies.setdefault(line.custom_id, line.reply)
+                    if first.text != line.reply.text:
+                        replies[line.custom_id] = replace(first, text=CONFLICT)
                 elif line.error is not None:
                     errors.setdefault(line.custom_id, line.error)
         return replies, {name: error for name, error in errors.items() if name not in replies}
@@ -315,8 +391,6 @@ class _BatchSender(Sender):
         self._batches[batch.number] = ended
         self._count(saved)
         self.report()
-        if saved:
-            self._job.check(self.usage, saved)
 
     def _tries(self, batch: Batch) -> dict[int, int]:
         """How often each query has been submitted, this batch included."""
@@ -404,7 +478,7 @@ class _BatchSender(Sender):
         under_way = self._under_way()
         queries = sum(batch.queries.size for batch in under_way)
         named = ", ".join(
-            f"{printable(batch.batch_id or '', 80)} ({batch.status})" for batch in under_way[:3]
+            f"{printable(batch.batch_id or 'no id yet', 80)} ({batch.status})" for batch in under_way[:3]
         )
         more = f" and {len(under_way) - 3} more" if len(under_way) > 3 else ""
         return (
@@ -424,4 +498,4 @@ class _BatchSender(Sender):
 
 def _seen(remote: RemoteBatch) -> dict[str, Any]:
     """The fields of the provider's batch object that are stored."""
-    return {"status": remote.status.lower(), "completed": remote.completed, "failed": remote.failed}
+    return {"status": remote.status, "completed": remote.completed, "failed": remote.failed}

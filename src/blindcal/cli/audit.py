@@ -107,6 +107,12 @@ LONGEST_POLL = 60.0  # maximum number of seconds between polls of a batch, unles
     "it submits the rest.",
 )
 @click.option(
+    "--resubmit",
+    is_flag=True,
+    help="Submit a batch of --batch again if its submission was not confirmed and the provider does not list "
+    "it. If it exists all the same, it is paid for twice.",
+)
+@click.option(
     "--poll",
     type=options.POSITIVE_NUMBER,
     default=5.0,
@@ -132,6 +138,7 @@ def command(
     price_out: float | None,
     wait: bool,
     cancel: bool,
+    resubmit: bool,
     poll: float,
     batch_price: float,
     dry_run: bool,
@@ -171,7 +178,7 @@ def command(
     limits = options.taken(Limits, chosen)
     settings = Settings(keep_prompts=not no_prompts, **chosen)
     batch = settings.design.batch
-    for name, given in (("--wait", wait), ("--cancel", cancel)):
+    for name, given in (("--wait", wait), ("--cancel", cancel), ("--resubmit", resubmit)):
         if given and not batch:
             raise click.UsageError(f"{name} goes with --batch")
     prices = options.prices(price_in, price_out, batch_price, settings)
@@ -185,6 +192,8 @@ def command(
             plan_audit(items, settings, prices=prices, shape=None), settings, limits.max_cost, as_json
         )
         return
+    if cancel and resubmit:
+        raise click.UsageError("--cancel and --resubmit exclude each other")
     folder = out or default_folder(items, settings.endpoint.model)
     if cancel and not (folder / RUN_FILE).is_file():
         raise click.UsageError(f"--cancel: there is no run in {printable(str(folder), 200)}")
@@ -201,7 +210,13 @@ def command(
                 prices=prices,
                 oracle=oracle,
                 force=force,
-                polling=Polling(wait or cancel or not batch, poll, max(poll, LONGEST_POLL), cancel),
+                polling=Polling(
+                    wait=wait or cancel or not batch,
+                    every=poll,
+                    longest=max(poll, LONGEST_POLL),
+                    cancel=cancel,
+                    resubmit=resubmit,
+                ),
                 progress=bar,
                 stage=None if quiet else bar.wrap_print(print_stage),
             )

@@ -11,7 +11,7 @@ import io
 import re
 from collections.abc import AsyncIterator, Collection, Mapping
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any
 
 import aiohttp
 import msgspec
@@ -32,58 +32,31 @@ _TOKEN = "blindcal"  # key of the token in a batch's metadata
 _NOT_OFFERED = frozenset({404, 405, 501})
 _TRANSFER_SECONDS = 3600.0  # for an upload or a download of 200 MB
 
-T = TypeVar("T")
-
-
-@dataclass(frozen=True, slots=True)
-class RequestCounts:
-    """How many requests of a batch were answered, and how many failed."""
-
-    completed: int = 0
-    failed: int = 0
-
 
 @dataclass(frozen=True, slots=True)
 class Problem:
     """A reason why a batch as a whole was not accepted."""
 
-    code: str | None = None
-    message: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Problems:
-    """The problems of a batch, in the form that the service sends."""
-
-    data: list[Problem] | None = None
+    code: str = ""
+    message: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class RemoteBatch:
-    """A batch as the service reports it."""
+    """A batch as the service reports it, read leniently: only the id has to be there."""
 
     id: str
-    status: str
+    status: str = "unknown"
     output_file_id: str | None = None
     error_file_id: str | None = None
-    request_counts: RequestCounts | None = None
-    errors: Problems | None = None
-    metadata: dict[str, Any] | None = None
+    completed: int = 0
+    failed: int = 0
+    problems: tuple[Problem, ...] = ()
 
     @property
     def ended(self) -> bool:
         """Whether the batch has ended; one with an unknown status has not."""
-        return self.status.lower() in ENDED
-
-    @property
-    def completed(self) -> int:
-        """The number of its requests that were answered."""
-        return self.request_counts.completed if self.request_counts else 0
-
-    @property
-    def failed(self) -> int:
-        """The number of its requests that failed."""
-        return self.request_counts.failed if self.request_counts else 0
+        return self.status in ENDED
 
     @property
     def unwritten(self) -> bool:
@@ -93,13 +66,12 @@ class RemoteBatch:
     @property
     def codes(self) -> set[str]:
         """The codes of its problems as a whole."""
-        return {problem.code or "" for problem in (self.errors and self.errors.data) or ()}
+        return {problem.code for problem in self.problems}
 
     @property
     def said(self) -> str:
         """The first of its problems as a whole, on one line that is safe to show."""
-        problems = (self.errors and self.errors.data) or ()
-        return printable("; ".join(problem.message or problem.code or "" for problem in problems[:3]))
+        return printable("; ".join(problem.message or problem.code for problem in self.problems[:3]))
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +81,10 @@ class BatchLine:
     custom_id: str
     reply: Reply | None = None
     error: EndpointError | None = None
+
+
+class NoListError(FatalError):
+    """A list of files or batches cannot be read to its end, so it does not show what is not there."""
 
 
 class Batches:
@@ -131,8 +107,8 @@ class Batches:
         """Raise `FatalError` if the service has no files or batches; costs nothing."""
         for path in ("/files", "/batches"):
             query = {"limit": "1"} | ({"purpose": "batch"} if path == "/files" else {})
-            status, raw = await self._call("GET", path, query, accepted={200, *_NOT_OFFERED})
-            if status != 200:
+            status, raw = await self._call("GET", path, query, accepted=_NOT_OFFERED)
+            if status in _NOT_OFFERED:
                 raise _no_batches(f"{status} at {path}")
             if not raw.lstrip().startswith(b"{"):
                 raise _no_batches(f"{path} is no list")
@@ -150,49 +126,72 @@ class Batches:
             part = form.append(io.BytesIO(content), {"Content-Type": "application/jsonl"})
             part.set_content_disposition("form-data", name="file", filename=name)
         headers = {"Content-Type": form.content_type}
-        found = await self._json("POST", "/files", data=form, headers=headers, timeout=self._transfer)
-        return _convert(found, _File).id
+        _, raw = await self._call("POST", "/files", data=form, headers=headers, timeout=self._transfer)
+        file_id = _id(self._decoded(raw).get("id"))
+        if file_id is None:
+            raise RetryableError("the endpoint's reply to an upload names no file")
+        return file_id
 
     async def find_file(self, name: str, size: int) -> str | None:
         """The id of the input file stored under a name, if it is complete."""
         async for entry in self._listed("/files", {"purpose": "batch", "limit": "1000"}):
             if entry.get("filename") == name and entry.get("bytes") == size:
-                return _convert(entry, _File).id
+                return _id(entry.get("id"))
         return None
 
-    async def create(self, file_id: str, token: str) -> RemoteBatch:
-        """Create a batch from a stored file; it carries the token in its metadata."""
+    async def create(self, file_id: str, token: str) -> RemoteBatch | EndpointError:
+        """Create a batch from a stored file; it carries the token in its metadata.
+
+        Returns the error if the service says that it refuses. Raises `RetryableError` if it is unknown
+        whether the batch was created, unless the error is ``unsent``.
+        """
         body = {
             "input_file_id": file_id,
             "endpoint": self._url,
             "completion_window": "24h",
             "metadata": {_TOKEN: token},
         }
-        return _convert(await self._json("POST", "/batches", data=msgspec.json.encode(body)), RemoteBatch)
+        status, headers, raw = await self._send("POST", "/batches", data=msgspec.json.encode(body))
+        if not _is_success(status):
+            refusal = self._endpoint.refusal(status, headers, raw)
+            if _may_have_acted(status):
+                raise refusal
+            return refusal
+        created = _remote(self._decoded(raw))
+        if created is None:
+            raise RetryableError("the endpoint's reply to a new batch names no batch")
+        return created
 
     async def find(self, token: str, file_id: str) -> RemoteBatch | None:
-        """The batch that carries a token or was created from a file, if there is one."""
+        """The batch that carries a token or was created from a file, if the whole list shows one."""
         async for entry in self._listed("/batches", {"limit": "100"}):
-            if (entry.get("metadata") or {}).get(_TOKEN) == token or entry.get("input_file_id") == file_id:
-                return _convert(entry, RemoteBatch)
+            metadata = entry.get("metadata")
+            marked = isinstance(metadata, dict) and metadata.get(_TOKEN) == token
+            if marked or _id(entry.get("input_file_id")) == file_id:
+                found = _remote(entry)
+                if found is None:
+                    raise NoListError("the endpoint's list at /batches names no ids")
+                return found
         return None
 
     async def cancel(self, batch_id: str) -> None:
         """Cancel a batch, which keeps the answers it has; one that has ended does not change."""
-        await self._call("POST", f"/batches/{batch_id}/cancel", accepted={200, 400, 409})
+        await self._call("POST", f"/batches/{batch_id}/cancel", accepted={400, 409})
 
     async def look(self, batch_id: str) -> RemoteBatch:
         """The current state of a batch."""
-        status, raw = await self._call("GET", f"/batches/{batch_id}", accepted={200, 404})
+        status, raw = await self._call("GET", f"/batches/{batch_id}", accepted={404})
         if status == 404:
             raise FatalError(
                 f"the endpoint knows no batch {printable(batch_id, 80)} (404): is the API key of the same "
                 "project as the one it was submitted with?"
             )
-        return _convert(self._decoded(raw), RemoteBatch)
+        found = _remote({**self._decoded(raw), "id": batch_id})
+        assert found is not None
+        return found
 
     async def lines(self, file_id: str) -> AsyncIterator[BatchLine]:
-        """The lines of an output or error file; malformed lines are skipped."""
+        """The lines of an output or error file; a line that names no request is skipped."""
         url = self._endpoint.below(f"/files/{file_id}/content")
         async with self._endpoint.opened("GET", url, timeout=self._transfer) as response:
             if response.status in (404, 410):
@@ -208,13 +207,17 @@ class Batches:
 
     def _line(self, raw: bytes) -> BatchLine | None:
         try:
-            found = read_json(raw, _OUTPUT)
-        except JsonError as error:
-            named = None if error.malformed else _CUSTOM_ID.search(raw)
-            if named is None:
-                return None
-            unusable = ReplyError(f"the batch's output is not of OpenAI's form: {error}")
-            return BatchLine(named[1].decode(), error=unusable)
+            return self._parsed(raw)
+        except JsonError:
+            # It may have been billed, so if it says whose answer it is, that query is not asked again.
+            named = _NAMED.search(raw)
+            return named and BatchLine(
+                named[1].decode("utf-8", "replace"),
+                error=ReplyError("the line with this answer cannot be read"),
+            )
+
+    def _parsed(self, raw: bytes) -> BatchLine:
+        found = read_json(raw, _OUTPUT)
         if found.response is None or found.error:
             said = failures.said(msgspec.json.encode(found.error)) if found.error else "no reason given"
             return BatchLine(found.custom_id, error=RetryableError(f"not answered: {said}"))
@@ -230,27 +233,34 @@ class Batches:
     async def _listed(self, path: str, query: Mapping[str, str]) -> AsyncIterator[dict[str, Any]]:
         """Every entry of a list, from all its pages."""
         after: str | None = None
+        seen: set[str | None] = set()
         while True:
-            page = await self._json("GET", path, query=query if after is None else {**query, "after": after})
-            entries = [entry for entry in page.get("data") or () if isinstance(entry, dict)]
+            wanted = query if after is None else {**query, "after": after}
+            status, headers, raw = await self._send("GET", path, wanted)
+            if not _is_success(status):
+                refusal = self._endpoint.refusal(status, headers, raw)
+                if status == 401 or isinstance(refusal, RetryableError):
+                    raise refusal
+                raise NoListError(f"the endpoint does not show its list at {path} ({status})")
+            page = self._decoded(raw)
+            found = page.get("data")
+            if not isinstance(found, list):
+                raise NoListError(f"what the endpoint sends for {path} is not a list of OpenAI's form")
+            entries = [entry for entry in found if isinstance(entry, dict)]
             for entry in entries:
                 yield entry
-            last = str(entries[-1].get("id")) if entries else after
-            if not page.get("has_more") or last == after:
+            if not page.get("has_more", len(found) >= int(query["limit"])):
                 return
-            after = last
-
-    async def _json(
-        self, method: str, path: str, *, query: Mapping[str, str] | None = None, **options: Any
-    ) -> dict[str, Any]:
-        _, raw = await self._call(method, path, query, accepted={200, 201}, **options)
-        return self._decoded(raw)
+            seen.add(after)
+            after = _id(entries[-1].get("id")) if entries else None
+            if after in seen:
+                raise NoListError(f"the pages of the endpoint's list at {path} do not end")
 
     def _decoded(self, raw: bytes) -> dict[str, Any]:
         try:
             return read_json(raw.decode("utf-8", "replace").encode(), _OBJECT)
         except JsonError:
-            raise RetryableError("the endpoint's reply about a file or batch is not valid JSON") from None
+            raise RetryableError("the endpoint's reply about a file or batch is not a JSON object") from None
 
     async def _call(
         self,
@@ -258,15 +268,21 @@ class Batches:
         path: str,
         query: Mapping[str, str] | None = None,
         *,
-        accepted: Collection[int],
+        accepted: Collection[int] = (),
         **options: Any,
     ) -> tuple[int, bytes]:
-        """The status and body of a response; a status that is not `accepted` raises an endpoint error."""
+        """The status and body of a response; any but a success or one that is `accepted` raises."""
+        status, headers, raw = await self._send(method, path, query, **options)
+        if not _is_success(status) and status not in accepted:
+            raise self._endpoint.refusal(status, headers, raw)
+        return status, raw
+
+    async def _send(
+        self, method: str, path: str, query: Mapping[str, str] | None = None, **options: Any
+    ) -> tuple[int, Mapping[str, str], bytes]:
+        """The status, headers and body of a response."""
         async with self._endpoint.opened(method, self._endpoint.below(path, query), **options) as response:
-            raw = await response.read()
-        if response.status not in accepted:
-            raise self._endpoint.refusal(response.status, response.headers, raw)
-        return response.status, raw
+            return response.status, response.headers, await response.read()
 
 
 def _no_batches(why: str) -> FatalError:
@@ -275,10 +291,6 @@ def _no_batches(why: str) -> FatalError:
         remedy="leave {batch} out to ask it live",
         options={"batch": True},
     )
-
-
-class _File(msgspec.Struct):
-    id: str
 
 
 class _Response(msgspec.Struct):
@@ -293,14 +305,52 @@ class _Output(msgspec.Struct):
 
 
 _OUTPUT = msgspec.json.Decoder(_Output)
-_CUSTOM_ID = re.compile(rb'"custom_id"\s*:\s*"([!-~]+?)"')  # in a line that cannot be decoded
 _OBJECT = msgspec.json.Decoder(dict[str, Any])
+_NAMED = re.compile(rb'"custom_id"\s*:\s*"([^"\\]+)"')  # in a line that is not valid JSON
 
 
-def _convert(found: Any, kind: type[T]) -> T:
-    try:
-        return msgspec.convert(found, kind)
-    except msgspec.ValidationError as error:
-        raise FatalError(
-            f"the endpoint's batches are not of OpenAI's form: {printable(str(error))}"
-        ) from None
+def _is_success(status: int) -> bool:
+    return 200 <= status < 300
+
+
+def _may_have_acted(status: int) -> bool:
+    """Whether a service that answers with this failure may still have done what was asked."""
+    return status in (408, 409) or (status >= 500 and status not in (501, 503))
+
+
+def _remote(found: Mapping[str, Any]) -> RemoteBatch | None:
+    """The batch in a JSON object; ``None`` if it has no id."""
+    batch_id = _id(found.get("id"))
+    if batch_id is None:
+        return None
+    counts = found.get("request_counts")
+    counts = counts if isinstance(counts, dict) else {}
+    return RemoteBatch(
+        batch_id,
+        str(found.get("status") or "unknown").lower(),
+        _id(found.get("output_file_id")),
+        _id(found.get("error_file_id")),
+        _count(counts.get("completed")),
+        _count(counts.get("failed")),
+        _problems(found.get("errors")),
+    )
+
+
+def _id(value: object) -> str | None:
+    """An id, which some services write as a number; ``None`` if there is none."""
+    if isinstance(value, bool) or not isinstance(value, str | int):
+        return None
+    return str(value) or None
+
+
+def _count(value: object) -> int:
+    return value if isinstance(value, int) and value > 0 else 0
+
+
+def _problems(errors: Any) -> tuple[Problem, ...]:
+    listed = errors.get("data") if isinstance(errors, dict) else errors
+    return tuple(
+        Problem(str(one.get("code") or ""), str(one.get("message") or ""))
+        for one in (listed if isinstance(listed, list) else ())
+        if isinstance(one, dict)
+    )

@@ -28,7 +28,7 @@ from yarl import URL
 
 from blindcal.endpoints import http_errors as failures
 from blindcal.endpoints import replies, secrets
-from blindcal.errors import ConfigError, EndpointError, FatalError, InputError, ReplyError, RetryableError
+from blindcal.errors import ConfigError, EndpointError, FatalError, InputError, RetryableError
 from blindcal.records import Message, Reply, Request
 from blindcal.text import encodable, printable
 from blindcal.untrusted_json import JsonError, read_json
@@ -99,15 +99,15 @@ class Response:
         return self._redact(b"".join(chunks))
 
     async def lines(self) -> AsyncIterator[bytes]:
-        """The lines of a body of any length; raises an error at one longer than `MAX_LINE_BYTES`."""
-        rest = b""
+        """The lines of a body of any length; only the beginning of one longer than `MAX_LINE_BYTES`."""
+        line = b""
         async for chunk in self._response.content.iter_any():
-            *whole, rest = (rest + chunk).split(b"\n")
-            if len(rest) > MAX_LINE_BYTES:
-                raise ReplyError(f"the endpoint sent a line of more than {MAX_LINE_BYTES:,} bytes")
-            for line in whole:
+            first, *more = chunk.split(b"\n")
+            line += first[: max(0, MAX_LINE_BYTES - len(line))]
+            for following in more:
                 yield self._redact(line)
-        yield self._redact(rest)
+                line = following
+        yield self._redact(line)
 
 
 class HttpEndpoint:

@@ -70,10 +70,10 @@ class SavedAnswer:
 class Batch:
     """Queries sent to a provider in one file, and their status.
 
-    It is on disk before anything is sent. ``uploading`` and ``creating`` say when that step last began (Unix
-    seconds). If one is set without the id that the step returns (``file_id``, ``batch_id``), it may or may
-    not have happened; the provider's list is then searched for ``token``. ``answered`` is the number of
-    answers once the batch has ``ended``.
+    It is on disk before anything is sent. ``uploading`` and ``creating`` are set before that step begins (to
+    Unix seconds, for people to read). If one is set without the id that the step returns (``file_id``,
+    ``batch_id``), it may or may not have happened; the provider's list is then searched for ``token``.
+    ``answered`` is the number of answers once the batch has ``ended``.
     """
 
     number: int
