@@ -16,7 +16,8 @@ import warnings
 import click
 
 from blindcal.cli.console import print_error, print_warning
-from blindcal.errors import BlindcalError
+from blindcal.cli.streams import prepare_streams
+from blindcal.errors import BlindcalError, FileError
 
 # Fits are many small products, which a second BLAS thread only slows down: on two busy cores the intervals
 # of 1,000 items took 2.4 s with one thread and 10 s with two. numpy reads the variable on import.
@@ -74,6 +75,8 @@ class LazyGroup(click.Group):
         except KeyboardInterrupt:
             click.echo("interrupted", err=True)
             ctx.exit(INTERRUPTED)
+        except OSError as error:
+            raise FileError.of(error) from error
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
         with formatter.section("Commands"):
@@ -87,7 +90,8 @@ def app() -> None:
 
 
 def main() -> None:
-    """Run the command line; warnings and blindcal's own errors print one line each, never a traceback."""
+    """Run the command line; warnings and expected errors print one line each, never a traceback."""
+    prepare_streams()
     warnings.showwarning = lambda message, *_, **__: print_warning(str(message))
     try:
         app(standalone_mode=True)
