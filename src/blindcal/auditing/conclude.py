@@ -90,6 +90,7 @@ def conclude(
         oracle=None if truth is None else truth.compare(items.labels, found.ece, settings.bins, targets),
         settings=settings.fixed(items),
         next_dollar=_next_dollar(session, evidence, members.size, found, asked),
+        repeated=items.repeated(members),
     )
 
 

@@ -43,7 +43,7 @@ class Parsed(click.ParamType[T]):
 def _json_object(text: str) -> Mapping[str, Any]:
     try:
         return msgspec.json.decode(text, type=dict[str, Any])
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, RecursionError) as error:
         raise click.BadParameter(f"is not a JSON object: {error}") from None
 
 

@@ -151,6 +151,7 @@ _GOES_ON = "what was stored is kept, and the same audit command goes on from the
 _REMEDIES = {
     sqlite3.SQLITE_FULL: f"free some space; {_GOES_ON}",
     sqlite3.SQLITE_IOERR: f"check the disk and the folder; {_GOES_ON}",
+    sqlite3.SQLITE_CORRUPT: "the file is damaged: use a copy of it, or audit into another folder",
     sqlite3.SQLITE_READONLY: "copy the folder to a place that can be written to, and use the copy",
     sqlite3.SQLITE_CANTOPEN: "check that its folder exists and can be written to",
 }
@@ -163,7 +164,8 @@ def translated(path: Path) -> Iterator[None]:
         yield
     except sqlite3.Error as error:
         code = getattr(error, "sqlite_errorcode", 0) & 0xFF
-        raise StoreError(f"{path}: {error}", remedy=_REMEDIES.get(code, "")) from error
+        what = f"not a run file ({error})" if code == sqlite3.SQLITE_NOTADB else error
+        raise StoreError(f"{path}: {what}", remedy=_REMEDIES.get(code, "")) from error
     except OSError as error:
         raise FileError.of(error, path) from error
 
@@ -181,14 +183,9 @@ def transaction(db: sqlite3.Connection) -> Iterator[None]:
 
 
 def _check_kind(db: sqlite3.Connection, path: Path) -> None:
-    try:
-        empty = db.execute("SELECT COUNT(*) FROM sqlite_master").fetchone()[0] == 0
-        kind = db.execute("PRAGMA application_id").fetchone()[0]
-        version = db.execute("PRAGMA user_version").fetchone()[0]
-    except sqlite3.OperationalError:  # a full disk, no permission: this says nothing about the file
-        raise
-    except sqlite3.DatabaseError as error:
-        raise StoreError(f"{path}: not a run file ({error})") from None
+    empty = db.execute("SELECT COUNT(*) FROM sqlite_master").fetchone()[0] == 0
+    kind = db.execute("PRAGMA application_id").fetchone()[0]
+    version = db.execute("PRAGMA user_version").fetchone()[0]
     if not empty and kind != _APPLICATION:
         raise StoreError(f"{path}: a database of another program, not a run file")
     if version > len(_MIGRATIONS):
