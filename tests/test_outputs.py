@@ -17,6 +17,7 @@ import pytest
 
 from blindcal.atomic_write import atomic_write
 from blindcal.auditing.audit import audit
+from blindcal.auditing.limits import OTHER_FILES
 from blindcal.errors import FileError
 from blindcal.results.run import open_run
 from blindcal.settings import Settings
@@ -188,6 +189,22 @@ def test_a_file_beyond_the_size_limit_is_not_left_half_written(tmp_path: Path) -
     assert "Traceback" not in ended.stderr
     assert path.read_text() == "older\n"
     assert names(tmp_path) == ["items.jsonl"]
+
+
+def test_an_audit_asks_with_few_open_files(world: World, tmp_path: Path) -> None:
+    """An audit under a low limit of open files asks with less concurrency, and ends as any other."""
+    resource = pytest.importorskip("resource")
+    most = OTHER_FILES + 4
+    ended = subprocess.run(
+        [sys.executable, "-m", "blindcal", *map(str, world.audit(tmp_path / "run"))],
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (most, most)),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert ended.returncode == 0, ended.stderr
+    assert "the concurrency is 4 instead of 32" in ended.stderr
+    assert len(open_run(tmp_path / "run").answered) == N
 
 
 def test_a_pipe_is_written_to_and_not_replaced(tmp_path: Path) -> None:

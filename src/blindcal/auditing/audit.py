@@ -148,10 +148,11 @@ async def audit_async(
         scratch = next(one for one in (folder, *folder.parents) if one.is_dir())
     if endpoint is None and not begun:
         check_key(settings.endpoint)
+    limits = (limits or Limits()).within_open_files()
     tell("reading items")
     loaded = await asyncio.to_thread(open_items, items, settings.prompt, scratch=scratch)
     with loaded, Store.open(folder / RUN_FILE) as store:
-        limits, stop = limits or Limits(), stop or asyncio.Event()
+        stop = stop or asyncio.Event()
         session = Session(loaded, settings, store, limits, prices, progress, tell, stop)
         session = await asyncio.to_thread(begin, session)
         if polling.cancel and all(batch.ended for batch in store.batches()):
