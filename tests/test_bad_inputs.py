@@ -107,6 +107,13 @@ def test_what_is_no_file_is_no_items(kind: str, command: tuple[str, ...], tmp_pa
     assert "no such file" in text or "the name is too long: choose a shorter one" in text
 
 
+@pytest.mark.parametrize("arguments", [("audit", "\udcff.jsonl"), ("audit", "x.jsonl", "--model", "\udcff")])
+def test_arguments_are_text(arguments: tuple[str, ...]) -> None:
+    """A name that is not UTF-8 could be in no result: it is refused before anything is asked."""
+    assert "'\\udcff" in refusal(blindcal(*arguments))
+    assert "is not UTF-8 text; if it is a path, rename it" in refusal(blindcal(*arguments))
+
+
 def foreign(path: Path) -> None:
     """A database of another program."""
     with sqlite3.connect(path) as db:

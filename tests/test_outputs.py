@@ -11,6 +11,7 @@ import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from xml.etree import ElementTree
 
 import numpy as np
 import pytest
@@ -158,6 +159,26 @@ def test_what_was_paid_for_is_kept_when_the_files_cannot_be_written(world: World
     assert blindcal(*world.audit(tmp_path / "run")).exit_code == 0
     assert world.server.requests == asked
     assert len(open_run(tmp_path / "run").answered) == N
+
+
+def test_no_character_of_a_part_breaks_a_file(world: World, tmp_path: Path) -> None:
+    """Characters that XML, UTF-8 or a terminal lack are shown escaped in the page and the tables."""
+    names = ["a\ufffeb", "a\uffffb", "a\ud800b", "a\0b", "a\x1b[31mb"]
+    lines = [json.loads(line) for line in world.items.read_text().splitlines()]
+    records = [{**record, "part": names[k % len(names)]} for k, record in enumerate(lines)]
+    items = tmp_path / "items.jsonl"
+    items.write_text("".join(json.dumps(record) + "\n" for record in records))
+    given = ("--model", "replay", "--base-url", world.server.base_url, "--resamples", 20, "--out", tmp_path)
+    ended = blindcal("audit", items, *given, "--by", "part")
+    assert ended.exit_code == 0, ended.exception
+    assert "a\\ufffeb " in ended.output
+    written = blindcal("report", tmp_path, "--csv", tmp_path / "csv", "--figures", tmp_path / "figures")
+    assert written.exit_code == 0, written.exception
+    ElementTree.parse(tmp_path / "figures" / "parts.svg")
+    for name in ("report.html", "csv/parts.csv", "result.json"):
+        text = (tmp_path / name).read_text(encoding="utf-8")
+        assert not {"\0", "\x1b"} & set(text)
+        assert name == "result.json" or not {"\ufffe", "\uffff"} & set(text)
 
 
 def test_a_full_disk_ends_a_run_that_goes_on_later(world: World, tmp_path: Path) -> None:

@@ -32,7 +32,7 @@ from blindcal.results.result import (
     Spend,
     write_answers,
 )
-from blindcal.text import printable
+from blindcal.text import encodable, printable
 
 EXAMPLE_CHARACTERS = 20_000
 """Longer messages are cut in the result's example."""
@@ -72,7 +72,7 @@ def conclude(
         created=datetime.now(UTC).isoformat(timespec="seconds"),
         complete=outcome.stopped is None,
         stopped=None if outcome.stopped is None else printable(outcome.stopped),
-        items=str(items.path),
+        items=encodable(str(items.path)),
         model=settings.endpoint.model,
         method=settings.design.method,
         estimator=settings.estimator_name,

@@ -18,6 +18,7 @@ import click
 from blindcal.cli.console import print_error, print_warning
 from blindcal.cli.streams import prepare_streams
 from blindcal.errors import BlindcalError, FileError
+from blindcal.text import encodable, printable
 
 # Fits are many small products, which a second BLAS thread only slows down: on two busy cores the intervals
 # of 1,000 items took 2.4 s with one thread and 10 s with two. numpy reads the variable on import.
@@ -57,6 +58,14 @@ class LazyGroup(click.Group):
         command = importlib.import_module(f"blindcal.cli.{cmd_name}").command
         assert isinstance(command, click.Command)
         return command
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        for one in args:
+            if encodable(one) != one:  # no result could name it
+                raise click.UsageError(
+                    f"'{printable(one)}' is not UTF-8 text; if it is a path, rename it", ctx
+                )
+        return super().parse_args(ctx, args)
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
