@@ -18,3 +18,13 @@ def printed_error(result: Result) -> str:
     """The error of a command as its user reads it, with flags."""
     assert isinstance(result.exception, BlindcalError), result.output
     return error_text(result.exception)
+
+
+def refusal(result: Result) -> str:
+    """The one line with which a command ends that cannot do what it was asked."""
+    assert result.exit_code != 0, result.output
+    if isinstance(result.exception, SystemExit):  # click's own: usage, then the error
+        return result.stderr.strip().splitlines()[-1]
+    text = printed_error(result)
+    assert "\n" not in text
+    return text

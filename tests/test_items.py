@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import csv
+import errno
 import gzip
 import json
 import tracemalloc
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from blindcal.errors import InputError
+from blindcal.errors import FileError, InputError
 from blindcal.items.files import RecordFormat, load
+from blindcal.items.repeated_prompts import RepeatedPrompts
 from blindcal.records import Item, Message
 
 HOSTILE = [
@@ -219,7 +222,9 @@ def test_repeated_ids_are_refused(tmp_path: Path) -> None:
 def test_groups_are_numbered_in_order_of_appearance(tmp_path: Path) -> None:
     """Group numbers do not depend on the process; an item without a group is one of its own."""
     names = ["z", "a", None, "z", None]
-    path = write_jsonl(tmp_path / "a.jsonl", [{"prompt": "a", "label": 1, "group": name} for name in names])
+    path = write_jsonl(
+        tmp_path / "a.jsonl", [{"prompt": k, "label": 1, "group": names[int(k)]} for k in "01234"]
+    )
     with load(path) as items:
         assert items.groups is not None
         assert items.groups.tolist() == [0, 1, 2, 0, 3]
@@ -288,3 +293,65 @@ def test_items_do_not_stay_in_memory(tmp_path: Path) -> None:
     assert len(items) == 20_000
     assert held < 100 * 20_000
     items.close()
+
+
+def test_bytes_in_parquet_are_text(tmp_path: Path) -> None:
+    """A column of bytes is read as the UTF-8 text it holds; other bytes are refused with their row."""
+    pyarrow = pytest.importorskip("pyarrow")
+    parquet = pytest.importorskip("pyarrow.parquet")
+    table = {"id": [b"x", b"y"], "prompt": ["Is \u00e9 a vowel?".encode(), b"Is b?"], "label": [1, 0]}
+    parquet.write_table(pyarrow.table(table), tmp_path / "a.parquet")
+    with load(tmp_path / "a.parquet") as items:
+        assert [(item.id, item.messages[0].content) for item in items] == [
+            ("x", "Is \u00e9 a vowel?"),
+            ("y", "Is b?"),
+        ]
+    parquet.write_table(pyarrow.table(table | {"prompt": [b"a", b"\xff\x00"]}), tmp_path / "b.parquet")
+    with pytest.raises(InputError, match=r"b.parquet, row 2: holds bytes that are not UTF-8 text"):
+        load(tmp_path / "b.parquet")
+
+
+def test_missing_numbers_name_no_group(tmp_path: Path) -> None:
+    """A table that marks missing values as NaN does not put them all into one group."""
+    path = tmp_path / "a.jsonl"
+    path.write_text("".join(f'{{"prompt": "{k}", "label": 1, "group": NaN, "id": NaN}}\n' for k in range(3)))
+    with load(path) as items:
+        assert items.groups is None
+        assert [item.id for item in items] == ["0", "1", "2"]
+
+
+def test_items_with_the_same_prompt_are_one_group(tmp_path: Path) -> None:
+    """Items that are answered alike are resampled together, and counted, with those of both labels."""
+    asked = [("a", 1), ("b", 0), ("a", 1), ("c", 1), ("c", 0), ("a", 1)]
+    records = [{"prompt": prompt, "label": label} for prompt, label in asked]
+    with load(write_jsonl(tmp_path / "a.jsonl", records)) as items:
+        assert items.groups is not None
+        assert items.groups.tolist() == [0, 1, 0, 2, 2, 0]
+        assert items.repeated(np.arange(6)) == RepeatedPrompts(items=3, conflicting=2)
+        assert items.repeated(np.array([0, 1, 3])) is None
+    with load(write_jsonl(tmp_path / "b.jsonl", records[:2])) as items:
+        assert items.groups is None
+
+
+def test_groups_that_share_a_prompt_are_one(tmp_path: Path) -> None:
+    """Two texts about which the same is asked are not independent, nor is a third that overlaps one."""
+    asked = [("g", "a"), ("h", "a"), ("h", "b"), (None, "b"), ("i", "c"), (None, "d"), (None, "e")]
+    records = [{"prompt": prompt, "label": 1, "group": group} for group, prompt in asked]
+    with load(write_jsonl(tmp_path / "a.jsonl", records)) as items:
+        assert items.groups is not None
+        assert items.groups.tolist() == [0, 0, 0, 0, 1, 2, 3]
+
+
+def test_an_unreadable_file_is_one_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file that may not be opened is named with the cause and a cure; so is a full temporary folder."""
+    path = write_jsonl(tmp_path / "a.jsonl", [{"prompt": "a", "label": 1}])
+    (tmp_path / "b.csv").write_text("prompt,label\na,1\n")
+
+    def refuse(*_: object, **__: object) -> None:
+        raise PermissionError(errno.EACCES, "Permission denied", "a.jsonl")
+
+    monkeypatch.setattr(Path, "open", refuse)
+    with pytest.raises(InputError, match=r"a.jsonl: cannot be read \(permission denied\); change its perm"):
+        load(path)
+    with pytest.raises(FileError, match="none: no such file or folder"):
+        load(tmp_path / "b.csv", scratch=tmp_path / "none")

@@ -109,7 +109,7 @@ BAD = [
     ("id,label,p\na,0,\n", r"row 1, p: must be a number in \[0, 1\], got ''"),
     ("id,label,p\na,0,-1e-9\n", r"row 1, p: must be a number in \[0, 1\], got '-1e-9'"),
     ("id,label,p\na,0\n", r"row 1: has 2 fields where the header has 3"),
-    (b"\xff\xfe\x00\x80,\n", r"cannot be read as CSV"),
+    (b"\xff\xfe\x00\x80,\n", r"is not UTF-8 text; convert it first"),
 ]
 
 
@@ -156,3 +156,18 @@ def test_text_from_a_file_cannot_reach_the_terminal(tmp_path: Path) -> None:
             read_scores(write(tmp_path / "s.csv", text))
         assert "\x1b" not in str(caught.value)
         assert "\x07" not in str(caught.value)
+
+
+def test_a_byte_order_mark_is_no_part_of_a_name(tmp_path: Path) -> None:
+    """A CSV as Excel saves it keeps its ids, whatever the locale's encoding is."""
+    path = tmp_path / "excel.csv"
+    path.write_bytes("\ufeffid,label,p\nä,1,0.5\nb,0,0.25\n".encode())
+    assert read_scores(path).ids == ("ä", "b")
+
+
+def test_ids_that_are_bytes_are_text(tmp_path: Path) -> None:
+    """Ids in a Parquet column of bytes are those of the items."""
+    pyarrow = pytest.importorskip("pyarrow")
+    parquet = pytest.importorskip("pyarrow.parquet")
+    parquet.write_table(pyarrow.table({"id": [b"a"], "label": [1], "p": [0.5]}), tmp_path / "a.parquet")
+    assert read_scores(tmp_path / "a.parquet").ids == ("a",)

@@ -12,12 +12,15 @@ BlindcalError
 │   └── UnfitError        the probe or the answers show that the method cannot measure anything here
 ├── PendingError          nothing is wrong: the provider's batches are not finished yet
 ├── StoreError            a run file that is missing, foreign, of another version, or in use
+├── FileError             the system refuses a file or a folder: a full disk, no permission, an odd path
 └── MissingExtraError     a feature whose optional dependency is not installed
 """
 
 from __future__ import annotations
 
 import copy
+import errno
+import os
 from collections.abc import Callable, Mapping
 from typing import Any, Self
 
@@ -136,6 +139,38 @@ class PendingError(BlindcalError):
 
 class StoreError(BlindcalError):
     """A run file that is missing, foreign, of another version, or in use."""
+
+
+class FileError(BlindcalError):
+    """The operating system refuses a file or a folder; the message says why, the remedy what helps."""
+
+    @classmethod
+    def of(cls, error: OSError, path: str | os.PathLike[str] | None = None) -> Self:
+        """The error of the system in words; ``path`` is used if the error does not name its file."""
+        cause, remedy = _CAUSES.get(error.errno or 0, (error.strerror or str(error), "choose another place"))
+        name = os.fsdecode(path if path is not None else error.filename or "")
+        return cls(f"{name}: {cause}" if name else cause, remedy=remedy)
+
+
+_ANOTHER = "choose another path"
+_CAUSES = {
+    errno.ENOSPC: ("the disk is full", "free some space, and run the same again"),
+    errno.EDQUOT: ("the disk quota is used up", "free some space, and run the same again"),
+    errno.EFBIG: ("the file would be larger than the system allows", "raise the limit (ulimit -f)"),
+    errno.EROFS: ("the file system is read-only", "choose a place that can be written to"),
+    errno.EACCES: ("permission denied", "change its permissions, or choose another place"),
+    errno.EPERM: ("not permitted", "change its permissions, or choose another place"),
+    errno.ENOENT: ("no such file or folder", "check the path"),
+    errno.EEXIST: ("something else is in the place of this folder", _ANOTHER),
+    errno.ENOTDIR: ("a part of the path is a file, not a folder", _ANOTHER),
+    errno.EISDIR: ("is a folder, not a file", "choose the path of a file"),
+    errno.ENAMETOOLONG: ("the name is too long", "choose a shorter one"),
+    errno.ELOOP: ("its symbolic links lead in a circle", _ANOTHER),
+    errno.EMFILE: ("too many open files", "raise the limit (ulimit -n), or lower the concurrency"),
+    errno.ENFILE: ("too many open files on this machine", "close other programs, and run the same again"),
+    errno.EBADF: ("is closed", "redirect it to a file, or to /dev/null"),
+    errno.EIO: ("the device reports an error", "check the disk, and choose another place meanwhile"),
+}
 
 
 class MissingExtraError(BlindcalError, ImportError):

@@ -7,9 +7,10 @@ import io
 import re
 from collections.abc import Iterable, Sequence
 
-# C0 and C1 controls, surrogates, and the characters that reorder or hide what follows them.
+# C0 and C1 controls, surrogates, what XML forbids, and characters that reorder or hide what follows them.
 _UNSAFE = re.compile(
-    "[\x00-\x1f\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff\ufff9-\ufffb\ud800-\udfff]"
+    "[\x00-\x1f\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u2069\ud800-\udfff"
+    "\ufeff\ufff9-\ufffb\ufffe\uffff]"
 )
 _NAMED = {9: "\\t", 10: "\\n", 13: "\\r"}
 _SURROGATE = re.compile("[\ud800-\udfff]")

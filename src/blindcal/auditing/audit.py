@@ -17,6 +17,7 @@ from concurrent.futures import Future
 from pathlib import Path
 from typing import Any, TypeVar
 
+from blindcal.atomic_write import writing
 from blindcal.auditing.batch_sender import Polling, ask_in_batches
 from blindcal.auditing.budget import check_affords_probe
 from blindcal.auditing.conclude import conclude, write_files
@@ -29,7 +30,7 @@ from blindcal.auditing.strategy import choose_strategy
 from blindcal.endpoints.base import Endpoint
 from blindcal.endpoints.batches import Batches
 from blindcal.endpoints.http import HttpEndpoint, check_key
-from blindcal.errors import ConfigError, NotIdentifiedError
+from blindcal.errors import ConfigError, FileError, NotIdentifiedError
 from blindcal.items.catalogue import open_items
 from blindcal.items.score_files import stem
 from blindcal.methods import METHODS
@@ -149,13 +150,16 @@ async def audit_async(
             remedy="give {prices} too",
             options={"max_cost": limits.max_cost, "prices": ...},
         )
+    with writing(folder):
+        begun = (folder / RUN_FILE).exists()
+        scratch = next(one for one in (folder, *folder.parents) if one.is_dir())
     if endpoint is None:
-        check_key(settings.endpoint, begun=(folder / RUN_FILE).exists())
+        check_key(settings.endpoint, begun=begun)
+    limits = (limits or Limits()).within_open_files()
     tell("reading items")
-    scratch = next(one for one in (folder, *folder.parents) if one.exists())
     loaded = await asyncio.to_thread(open_items, items, settings.prompt, scratch=scratch)
     with loaded, Store.open(folder / RUN_FILE) as store:
-        limits, stop = limits or Limits(), stop or asyncio.Event()
+        stop = stop or asyncio.Event()
         session = Session(loaded, settings, store, limits, prices, progress, tell, stop)
         session = await asyncio.to_thread(begin, session)
         if polling.cancel and all(batch.ended for batch in store.batches()):
@@ -183,7 +187,11 @@ async def audit_async(
         tell(f"estimating, also each of {parts} parts" if parts else "estimating")
         result = await asyncio.to_thread(conclude, session, prepared, asked, seconds, truth)
         tell("writing the report")
-        await asyncio.to_thread(write_files, session, result, folder)
+        try:
+            await asyncio.to_thread(write_files, session, result, folder)
+        except FileError as error:
+            kept = "every answer is kept, and the same again writes the files and asks nothing"
+            raise FileError(error.message, remedy=f"{error.remedy}; {kept}") from error
     return result
 
 

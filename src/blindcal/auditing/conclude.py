@@ -36,7 +36,7 @@ from blindcal.results.result import (
     write_answers,
 )
 from blindcal.store.run_store import Store
-from blindcal.text import printable
+from blindcal.text import encodable, printable
 
 EXAMPLE_CHARACTERS = 20_000
 """Longer messages are cut in the result's example."""
@@ -78,7 +78,7 @@ def conclude(
         created=datetime.now(UTC).isoformat(timespec="seconds"),
         complete=outcome.stopped is None,
         stopped=None if outcome.stopped is None else printable(outcome.stopped),
-        items=str(items.path),
+        items=encodable(str(items.path)),
         model=settings.endpoint.model,
         method=settings.design.method,
         estimator=settings.estimator_name,
@@ -96,6 +96,7 @@ def conclude(
         oracle=None if truth is None else truth.compare(items.labels, found.ece, settings.bins, targets),
         settings=settings.fixed(items),
         next_dollar=_next_dollar(session, evidence, members.size, found, asked),
+        repeated=items.repeated(members),
     )
 
 

@@ -3,9 +3,15 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+import sys
+import warnings
+from dataclasses import dataclass, replace
+from typing import Self
 
-from blindcal.errors import InputError
+from blindcal.errors import ConfigError, InputError
+
+OTHER_FILES = 24
+"""Files that an audit opens besides its connections: streams, run file, items, libraries."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,3 +37,36 @@ class Limits:
     def __post_init__(self) -> None:
         if self.max_cost is not None and not (math.isfinite(self.max_cost) and self.max_cost > 0):
             raise InputError(f"max_cost: must be a number of dollars above 0, got {self.max_cost!r}")
+
+    def within_open_files(self) -> Self:
+        """With no more concurrent requests than this process may have connections.
+
+        Raises
+        ------
+        ConfigError
+            If it may not have a single one.
+        """
+        most = _most_open_files()
+        room = most - OTHER_FILES
+        if room < 1:
+            raise ConfigError(
+                f"this process may have only {most} open files, and an audit needs {OTHER_FILES + 1:.0f}",
+                remedy="raise the limit (ulimit -n 256)",
+            )
+        if self.concurrency <= room:
+            return self
+        warnings.warn(
+            f"the concurrency is {room} instead of {self.concurrency}, because this process may have only "
+            f"{most} open files; ulimit -n raises that limit",
+            stacklevel=2,
+        )
+        return replace(self, concurrency=int(room))
+
+
+def _most_open_files() -> float:
+    if sys.platform == "win32":
+        return math.inf
+    import resource
+
+    most, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return math.inf if most == resource.RLIM_INFINITY else most

@@ -16,8 +16,10 @@ import warnings
 import click
 
 from blindcal.cli.console import print_error, print_warning
+from blindcal.cli.streams import prepare_streams
 from blindcal.endpoints.secrets import without_keys
-from blindcal.errors import BlindcalError
+from blindcal.errors import BlindcalError, FileError
+from blindcal.text import encodable, printable
 
 # Fits are many small products, which a second BLAS thread only slows down: on two busy cores the intervals
 # of 1,000 items took 2.4 s with one thread and 10 s with two. numpy reads the variable on import.
@@ -58,6 +60,14 @@ class LazyGroup(click.Group):
         assert isinstance(command, click.Command)
         return command
 
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        for one in args:
+            if encodable(one) != one:  # no result could name it
+                raise click.UsageError(
+                    f"'{printable(one)}' is not UTF-8 text; if it is a path, rename it", ctx
+                )
+        return super().parse_args(ctx, args)
+
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
@@ -80,6 +90,8 @@ class LazyGroup(click.Group):
         except KeyboardInterrupt:
             click.echo("interrupted", err=True)
             ctx.exit(INTERRUPTED)
+        except OSError as error:
+            raise FileError.of(error) from error
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
         with formatter.section("Commands"):
@@ -93,7 +105,8 @@ def app() -> None:
 
 
 def main() -> None:
-    """Run the command line; warnings and blindcal's own errors print one line each, never a traceback."""
+    """Run the command line; warnings and expected errors print one line each, never a traceback."""
+    prepare_streams()
     warnings.showwarning = lambda message, *_, **__: print_warning(str(message))
     try:
         app(standalone_mode=True)

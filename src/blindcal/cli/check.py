@@ -9,6 +9,7 @@ from typing import Any
 
 import click
 
+from blindcal.atomic_write import atomic_write, writing
 from blindcal.cli import options
 from blindcal.cli.console import command_line_option, print_stage
 from blindcal.cli.param_types import FiniteRange
@@ -94,9 +95,10 @@ def command(
         else:
             _print(found, partial)
     if junit_file is not None:
-        junit_file.write_bytes(check_summary.junit(checked))
+        with atomic_write(junit_file) as draft:
+            draft.write_bytes(check_summary.junit(checked))
     if summary_file is not None:
-        with summary_file.open("a", encoding="utf-8") as file:
+        with writing(summary_file), summary_file.open("a", encoding="utf-8") as file:
             file.write(check_summary.summary(checked))
     outcomes = [run.outcome for run in checked]
     click.get_current_context().exit(next(status for one, status in EXIT.items() if one in outcomes))

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import click
 
+from blindcal.atomic_write import atomic_write
 from blindcal.cli import options
 from blindcal.cli.console import print_field, print_stage, print_warning
 from blindcal.results.compare import (
@@ -96,7 +97,8 @@ def _write(
     drawings = draw_comparison([run.result for run in runs], labels_of(found))
     written = [] if figures is None else save_drawings(drawings, figures)
     if html is not None:
-        html.write_text(comparison_page(found, drawings, runs), encoding="utf-8")
+        with atomic_write(html) as draft:
+            draft.write_text(comparison_page(found, drawings, runs), encoding="utf-8")
         written.append(html)
     return written
 

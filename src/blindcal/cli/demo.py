@@ -6,6 +6,7 @@ from pathlib import Path
 
 import click
 
+from blindcal.atomic_write import atomic_write
 from blindcal.auditing.audit import audit
 from blindcal.cli import options
 from blindcal.cli.console import print_stage
@@ -50,9 +51,9 @@ def command(n: int, seed: int, out: Path, port: int) -> None:
     with local.serve(
         models.installed_model() or pull_with_progress(), local.ServerSettings(port=port)
     ) as served:
-        out.mkdir(parents=True, exist_ok=True)
         items = out / "questions.jsonl"
-        items.write_bytes(b"".join(as_line(record) for record in catalogue.builtin(n)))
+        with atomic_write(items) as draft:
+            draft.write_bytes(b"".join(as_line(record) for record in catalogue.builtin(n)))
         click.echo(f"{served.model} answers at {served.base_url}", err=True)
         settings = Settings(model=served.model, base_url=served.base_url, seed=seed)
         with ProgressBar(disable=None) as bar:

@@ -86,7 +86,6 @@ def _output(out: Path | None) -> Iterator[BinaryIO]:
         yield sys.stdout.buffer
         sys.stdout.flush()
         return
-    out.parent.mkdir(parents=True, exist_ok=True)
     with atomic_write(out) as draft, draft.open("wb") as file:
         yield file
 

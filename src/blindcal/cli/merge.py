@@ -40,7 +40,6 @@ def command(runs: tuple[Path, ...], out: Path, resamples: int, counts: Path | No
     if (out / RUN_FILE).exists():
         raise ConfigError(f"--out {out}: holds a run of its own", remedy="choose a new folder")
     result = merge(opened, resamples=resamples)
-    out.mkdir(parents=True, exist_ok=True)
     result.save(out / RESULT_FILE)
     write_page(result, out / PAGE_FILE)
     if counts is not None:

@@ -40,7 +40,6 @@ def command(run: Path, out: Path | None, figures: Path | None, tables: Path | No
     """
     result = open_result(run)
     page = out or (run if run.is_dir() else run.parent) / PAGE_FILE
-    page.parent.mkdir(parents=True, exist_ok=True)
     write_page(result, page)
     print_field("page", str(page))
     if figures is not None:

@@ -52,6 +52,13 @@ def _print_estimates(result: AuditResult) -> None:
             "read the interval, not the estimate" if result.ece.has_interval else "the estimate says little"
         )
         print_field("note", f"few items: {advice}")
+    if (repeated := result.repeated) is not None:
+        conflict = f"; {repeated.conflicting:,} share one with an item of the other label"
+        print_field(
+            "note",
+            f"{repeated.items:,} items have the prompt of another item, with which the intervals count them "
+            f"as one{conflict if repeated.conflicting else ''}",
+        )
 
 
 def _direction(result: AuditResult) -> str:

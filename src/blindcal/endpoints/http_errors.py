@@ -5,6 +5,7 @@ Retryable: may succeed later. Fatal: the same for every item, so a run stops. Re
 
 from __future__ import annotations
 
+import errno
 import re
 import time
 from collections.abc import Mapping
@@ -77,6 +78,12 @@ _CURES = {
 
 def from_exception(error: Exception, url: URL, *, reached: bool) -> EndpointError:
     """The endpoint error for an aiohttp error; ``reached`` says whether the endpoint has ever answered."""
+    if getattr(error, "errno", None) in (errno.EMFILE, errno.ENFILE):
+        return FatalError(
+            f"too many open files to connect to {url.authority}",
+            remedy="raise the limit (ulimit -n), or lower {concurrency}",
+            options={"concurrency": ...},
+        )
     fate = next(FATES[kind.__name__] for kind in type(error).__mro__ if kind.__name__ in FATES)
     if isinstance(error, TimeoutError):
         return RetryableError(f"no reply from {url.authority} in time")

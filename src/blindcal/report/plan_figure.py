@@ -8,6 +8,7 @@ from pathlib import Path
 from matplotlib.axes import Axes
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
+from blindcal.atomic_write import atomic_write
 from blindcal.errors import InputError
 from blindcal.planning.plan import Plan, price_of, reach_of
 from blindcal.report.style import FIRM, drawing, file_bytes, ink, root_figure, series
@@ -63,7 +64,8 @@ def save_plan_figure(path: Path, plans: Sequence[Plan], front: Sequence[Plan], c
     kind = path.suffix.lower().removeprefix(".")
     if kind not in KINDS:
         raise InputError(f"{path}: a figure ends in {' or '.join('.' + kind for kind in KINDS)}")
-    path.write_bytes(file_bytes(root_figure(plot_plans(plans, front, chosen)), kind))
+    with atomic_write(path) as draft:
+        draft.write_bytes(file_bytes(root_figure(plot_plans(plans, front, chosen)), kind))
 
 
 def _places(plans: Sequence[Plan]) -> tuple[list[float], list[float]]:

@@ -17,6 +17,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from blindcal.atomic_write import atomic_write
 from blindcal.estimate.findings import Bin, ConfidenceHistogram, CostCurve, Curve, OperatingPoint, Part
 from blindcal.records import Estimate, FloatArray, level_percent
 from blindcal.report import alt_text
@@ -282,12 +283,12 @@ def draw(result: AuditResult) -> tuple[Drawing, ...]:
 def save_drawings(drawings: Sequence[Drawing], folder: str | Path) -> list[Path]:
     """Write each figure as PNG and SVG; the same numbers give the same bytes."""
     into = Path(folder)
-    into.mkdir(parents=True, exist_ok=True)
     written = []
     for one in drawings:
         for kind in ("png", "svg"):
             path = into / f"{one.name}.{kind}"
-            path.write_bytes(file_bytes(one.figure, kind))
+            with atomic_write(path) as draft:
+                draft.write_bytes(file_bytes(one.figure, kind))
             written.append(path)
     return written
 

@@ -25,6 +25,7 @@ from dataclasses import asdict, dataclass
 from functools import lru_cache
 from pathlib import Path
 
+from blindcal.atomic_write import make_folder, writing
 from blindcal.design import Design, answer_design
 from blindcal.errors import InputError
 from blindcal.methods import METHODS, Evidence, estimate, estimator_of, make_design
@@ -113,7 +114,7 @@ class Cache:
     def get(self, key: str) -> Measured | None:
         """A cached cell; ``None`` if it is missing or broken."""
         try:
-            kept = json.loads(self._path(key).read_text())
+            kept = json.loads(self._path(key).read_text(encoding="utf-8"))
             return Measured(kept["ece"], tuple(kept["gaps"]), kept["queries"], kept["invalid"])
         except (OSError, ValueError, KeyError, TypeError, RecursionError):
             return None
@@ -121,10 +122,11 @@ class Cache:
     def put(self, key: str, found: Measured) -> None:
         """Cache a cell."""
         path = self._path(key)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile("w", dir=path.parent, suffix=".part", delete=False) as file:
-            json.dump(asdict(found), file)
-        Path(file.name).replace(path)
+        make_folder(path.parent)
+        with writing(path):
+            with tempfile.NamedTemporaryFile(dir=path.parent, suffix=".part", delete=False) as file:
+                file.write(json.dumps(asdict(found)).encode())
+            Path(file.name).replace(path)
 
     def _path(self, key: str) -> Path:
         return self.folder / key[:2] / f"{key}.json"

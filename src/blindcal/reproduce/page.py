@@ -34,7 +34,6 @@ _ABOVE_LEGEND = 24  # points
 
 def write(comparison: MethodTable, out: Path, notes: Sequence[str] = ()) -> Path:
     """Write a comparison into a folder and return its page; the same numbers give the same bytes."""
-    out.mkdir(parents=True, exist_ok=True)
     texts = {
         "table.md": table.markdown(comparison),
         "table.tex": table.latex(comparison),

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from blindcal.atomic_write import atomic_write
 from blindcal.errors import InputError, MissingExtraError
 from blindcal.estimate.counts import Counts
 from blindcal.results.run import Run
@@ -71,7 +72,8 @@ def write_counts(counts: Counts, path: str | Path) -> None:
         "temperature": counts.temperature,
         "answer": counts.answer,
     }
-    parquet.write_table(arrow.table(columns), path)
+    with atomic_write(Path(path)) as draft:
+        parquet.write_table(arrow.table(columns), draft)
 
 
 def count_on_ray(answers: Dataset) -> Counts:

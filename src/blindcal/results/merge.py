@@ -14,6 +14,7 @@ import numpy as np
 
 from blindcal.errors import ConfigError, InputError
 from blindcal.estimate.findings import Findings
+from blindcal.items.repeated_prompts import repeated_prompts
 from blindcal.methods import FITTED, Evidence, estimate, make_design
 from blindcal.records import AnswerTable
 from blindcal.results.result import AnswerCounts, AuditResult, Spend
@@ -60,6 +61,7 @@ def merge(runs: Sequence[Run | str | Path], *, resamples: int = 1000) -> AuditRe
         items=" + ".join(run.result.items for run in each),
         spend=Spend(**_summed([asdict(run.result.spend) for run in each])),
         seconds=sum(run.result.seconds for run in each),
+        repeated=repeated_prompts(one.prompts, one.labels),
         oracle=None,  # each run was compared with its own oracle
         settings={**result.settings, "items": one.labels.size, "items_digest": None},
     )

@@ -19,6 +19,7 @@ import numpy as np
 from blindcal.atomic_write import atomic_write
 from blindcal.errors import InputError
 from blindcal.estimate.findings import Findings
+from blindcal.items.repeated_prompts import RepeatedPrompts
 from blindcal.planning.next_dollar import NextDollar
 from blindcal.records import INVALID, NEGATIVE, POSITIVE, EstimatorName, Message, Targets
 from blindcal.store.run_store import Store
@@ -99,7 +100,8 @@ class AuditResult(Findings):
 
     ``method`` chose the queries, ``estimator`` read the answers, and ``measures`` says what the estimates
     are about. ``invalid_reasons`` counts why replies could not be read. ``by`` is the field that
-    defines the ``parts``. ``seconds`` is the time spent asking, over all calls.
+    defines the ``parts``. ``seconds`` is the time spent asking, over all calls. ``repeated`` counts the items
+    that share a prompt, if any do.
     """
 
     schema_version: int = SCHEMA_VERSION
@@ -125,6 +127,7 @@ class AuditResult(Findings):
     oracle: Oracle | None
     settings: dict[str, Any]
     next_dollar: NextDollar | None = None
+    repeated: RepeatedPrompts | None = None
 
     def __repr__(self) -> str:
         return f"AuditResult({self.model!r}, {self.method}, {self.counts.items:,} items, ECE {self.ece:.4f})"

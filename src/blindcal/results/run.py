@@ -14,6 +14,7 @@ import numpy as np
 from blindcal.errors import InputError, NotIdentifiedError, StoreError
 from blindcal.estimate.latent import fit_table
 from blindcal.estimate.latent_fit import LatentFit
+from blindcal.items.repeated_prompts import resampling_units
 from blindcal.methods import FITTED
 from blindcal.records import AnswerTable, IntArray
 from blindcal.results.result import RESULT_FILE, AuditResult
@@ -25,7 +26,7 @@ class Run:
     """A run: its result, its items as columns, and all answers.
 
     ``groups`` are numbered in order of appearance (``group_names`` are their names); an item without a group
-    is its own group, and ``groups`` is ``None`` if no item has one. ``parts`` are the values of the field of
+    is its own group, and ``groups`` is ``None`` if all are. ``parts`` are the values of the field of
     the breakdown. ``digests`` identify the prompts, even if these are not kept. ``jitter`` is the endpoint's
     noise on the log-odds and ``max_shift`` the largest shift that it accepts, as the probe found them.
     """
@@ -48,12 +49,16 @@ class Run:
 
     @property
     def groups(self) -> IntArray | None:
-        """The number of each item's group, in order of appearance; ``None`` if no item has a group."""
-        if all(name is None for name in self.group_names):
-            return None
-        seen: dict[object, int] = {}
+        """The number of each item's group; items with the same prompt are in one, as in `Items.groups`."""
+        grouped = any(name is not None for name in self.group_names)
         keys = ((place,) if name is None else name for place, name in enumerate(self.group_names))
-        return np.array([seen.setdefault(key, len(seen)) for key in keys], np.int64)
+        names = np.array([hash(key) for key in keys], np.int64) if grouped else None
+        return resampling_units(names, self.prompts)
+
+    @property
+    def prompts(self) -> IntArray:
+        """A number for each item that is the same for the same prompt."""
+        return np.array([hash(digest) for digest in self.digests], np.int64)
 
     def fit(self, *, bins: int | None = None, level: float | None = None, resamples: int = 1000) -> LatentFit:
         """The fit behind the result's estimates; its intervals use ``resamples`` refits.

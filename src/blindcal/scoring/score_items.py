@@ -10,7 +10,7 @@ from itertools import islice
 from pathlib import Path
 from typing import TypeAlias
 
-from blindcal.atomic_write import atomic_write
+from blindcal.atomic_write import writing
 from blindcal.auditing.prepare import PILOTS, choose_tokens
 from blindcal.endpoints import tokens
 from blindcal.endpoints.base import Patient
@@ -101,11 +101,13 @@ def complete_scores(
         return
     if stage is not None:
         stage(f"scoring {settings.endpoint.model} on {items}")
-    out.parent.mkdir(parents=True, exist_ok=True)
-    with atomic_write(out) as draft:
+    draft = out.with_name(out.name + ".part")  # kept if this is interrupted, and continued
+    with writing(draft):
         if coverage(draft, digests) == "none":
             draft.unlink(missing_ok=True)
-        asyncio.run(score_items(items, settings, draft, transformers=transformers, progress=progress))
+    asyncio.run(score_items(items, settings, draft, transformers=transformers, progress=progress))
+    with writing(out):
+        draft.replace(out)
 
 
 def _about(settings: Settings, transformers: HfSettings | None) -> list[object]:

@@ -21,7 +21,7 @@ from typing import Literal, Self
 
 from scipy.special import expit
 
-from blindcal.atomic_write import atomic_write
+from blindcal.atomic_write import atomic_write, make_folder, writing
 from blindcal.errors import InputError
 from blindcal.records import Item, Targets, Token
 from blindcal.scoring.logprobs import Score, in_order, log_odds
@@ -70,11 +70,9 @@ class ScoreWriter:
     @classmethod
     def create(cls, path: Path, targets: Targets, digests: Mapping[str, str]) -> Self:
         """Start a file for these targets."""
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
+        make_folder(path.parent)
+        with writing(path):
             path.write_bytes(_lines([_header(targets)]))
-        except OSError as error:
-            raise InputError(f"cannot write {path}: {error.strerror}") from None
         return cls(path, targets, digests, set())
 
     @classmethod
@@ -102,7 +100,7 @@ class ScoreWriter:
             raise InputError(f"{path}: was scored for other answer tokens", remedy=_START_ANEW)
         if not _agree(rows, digests):
             raise InputError(f"{path}: was scored with another model, prompt or label", remedy=_START_ANEW)
-        with path.open("r+b") as file:
+        with writing(path), path.open("r+b") as file:
             file.truncate(len(content))
         return cls(path, targets, digests, {row[0] for row in rows})
 
@@ -110,7 +108,7 @@ class ScoreWriter:
         """Append rows in one write; they are on disk when this returns."""
         scores = list(scores)
         rows = ([*_row(self.targets, score), self._digests[score.id]] for score in scores)
-        with self.path.open("ab") as file:
+        with writing(self.path), self.path.open("ab") as file:
             file.write(_lines(rows))
             file.flush()
             os.fsync(file.fileno())

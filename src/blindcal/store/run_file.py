@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import shutil
 import sqlite3
 import sys
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import IO
 
-from blindcal.errors import StoreError
+from blindcal.atomic_write import writing
+from blindcal.errors import FileError, StoreError
 
 _APPLICATION = 0x626C6E64  # "blnd" in the file's header: distinguishes runs from other SQLite files
 
@@ -69,7 +72,7 @@ def looked_at(path: Path) -> sqlite3.Connection:
     if not path.is_file():
         raise StoreError(f"{path}: no such run")
     with translated(path), ExitStack() as unless_well:
-        db = sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True, isolation_level=None)
+        db = _reader(path)
         unless_well.callback(db.close)
         _check_kind(db, path)
         version = db.execute("PRAGMA user_version").fetchone()[0]
@@ -86,13 +89,47 @@ def looked_at(path: Path) -> sqlite3.Connection:
     return db
 
 
+def _reader(path: Path) -> sqlite3.Connection:
+    """A connection that only reads.
+
+    Because of the write-ahead log, SQLite creates files beside a run file even to read it. Where it cannot,
+    as on read-only media, nothing is written either: without a log, the file is complete in itself; with
+    one, as a crash leaves it, a copy of both is read into memory.
+    """
+    address = f"{path.resolve().as_uri()}?mode=ro"
+    with ExitStack() as unless_well:
+        db = sqlite3.connect(address, uri=True, isolation_level=None)
+        unless_well.callback(db.close)
+        try:
+            db.execute("SELECT 1 FROM sqlite_master")
+        except sqlite3.OperationalError as error:
+            if error.sqlite_errorcode & 0xFF not in (sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY):
+                raise
+        else:
+            unless_well.pop_all()
+            return db
+    path.open("rb").close()  # the system knows better why a file cannot be read
+    log = path.with_name(path.name + "-wal")
+    if not log.exists() or not log.stat().st_size:
+        return sqlite3.connect(f"{address}&immutable=1", uri=True, isolation_level=None)
+    with TemporaryDirectory() as folder:
+        copy = Path(folder) / path.name
+        shutil.copyfile(path, copy)
+        shutil.copyfile(log, copy.with_name(log.name))
+        with closing(sqlite3.connect(copy, isolation_level=None)) as source:
+            source.execute("PRAGMA journal_mode=DELETE")  # moves the log into the file
+            db = sqlite3.connect(":memory:", isolation_level=None)
+            source.backup(db)
+    return db
+
+
 def in_use(path: Path) -> bool:
     """Whether a process holds the run file."""
     try:
-        hold(path).close()
-    except StoreError:
-        return True
-    return False
+        with lock_path(path).open("rb") as file:
+            return not _lock(file)
+    except OSError:  # no lock file, or none that can be read
+        return False
 
 
 def lock_path(path: Path) -> Path:
@@ -103,7 +140,16 @@ def lock_path(path: Path) -> Path:
 def hold(path: Path) -> IO[bytes]:
     """Keep other processes from writing until the returned file is closed."""
     # A separate file, because closing any other handle on the database would drop SQLite's own locks.
-    file = lock_path(path).open("ab")
+    with writing(lock_path(path)):
+        file = lock_path(path).open("ab")
+    if not _lock(file):
+        file.close()
+        raise StoreError(f"{path}: another process is working on this run; wait for it or end it")
+    return file
+
+
+def _lock(file: IO[bytes]) -> bool:
+    """Lock a file until it is closed; returns whether no other process had locked it."""
     try:
         if sys.platform == "win32":
             import msvcrt
@@ -114,18 +160,31 @@ def hold(path: Path) -> IO[bytes]:
 
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:
-        file.close()
-        raise StoreError(f"{path}: another process is working on this run; wait for it or end it") from None
-    return file
+        return False
+    return True
+
+
+_GOES_ON = "what was stored is kept, and the same audit command goes on from there"
+_REMEDIES = {
+    sqlite3.SQLITE_FULL: f"free some space; {_GOES_ON}",
+    sqlite3.SQLITE_IOERR: f"check the disk and the folder; {_GOES_ON}",
+    sqlite3.SQLITE_CORRUPT: "the file is damaged: use a copy of it, or audit into another folder",
+    sqlite3.SQLITE_READONLY: "copy the folder to a place that can be written to, and use the copy",
+    sqlite3.SQLITE_CANTOPEN: "check that its folder exists and can be written to",
+}
 
 
 @contextmanager
 def translated(path: Path) -> Iterator[None]:
-    """Turn SQLite's errors into `StoreError` with the path of the file."""
+    """Turn errors of SQLite and of the system into `StoreError` and `FileError` with the file's path."""
     try:
         yield
     except sqlite3.Error as error:
-        raise StoreError(f"{path}: {error}") from error
+        code = getattr(error, "sqlite_errorcode", 0) & 0xFF
+        what = f"not a run file ({error})" if code == sqlite3.SQLITE_NOTADB else error
+        raise StoreError(f"{path}: {what}", remedy=_REMEDIES.get(code, "")) from error
+    except OSError as error:
+        raise FileError.of(error, path) from error
 
 
 @contextmanager
@@ -141,12 +200,9 @@ def transaction(db: sqlite3.Connection) -> Iterator[None]:
 
 
 def _check_kind(db: sqlite3.Connection, path: Path) -> None:
-    try:
-        empty = db.execute("SELECT COUNT(*) FROM sqlite_master").fetchone()[0] == 0
-        kind = db.execute("PRAGMA application_id").fetchone()[0]
-        version = db.execute("PRAGMA user_version").fetchone()[0]
-    except sqlite3.DatabaseError as error:
-        raise StoreError(f"{path}: not a run file ({error})") from None
+    empty = db.execute("SELECT COUNT(*) FROM sqlite_master").fetchone()[0] == 0
+    kind = db.execute("PRAGMA application_id").fetchone()[0]
+    version = db.execute("PRAGMA user_version").fetchone()[0]
     if not empty and kind != _APPLICATION:
         raise StoreError(f"{path}: a database of another program, not a run file")
     if version > len(_MIGRATIONS):

@@ -28,6 +28,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from blindcal.atomic_write import make_folder
 from blindcal.errors import ConfigError, StoreError
 from blindcal.records import INVALID, AnswerTable, IntArray, Item, Round, Usage
 from blindcal.store.run_file import hold, lock_path, looked_at, opened, transaction, translated
@@ -126,7 +127,7 @@ class Store:
         If a ``with`` block fails before anything was asked, the file and folders created here are removed.
         """
         made = [one for one in path.parents if not one.exists()]
-        path.parent.mkdir(parents=True, exist_ok=True)
+        make_folder(path.parent)
         lock = hold(path)
         if not path.exists():
             made = [path, lock_path(path), *made]

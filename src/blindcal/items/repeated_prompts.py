@@ -1,0 +1,59 @@
+"""Prompts that several items share: their answers are alike, so such items are not independent."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from blindcal.records import IntArray
+
+
+@dataclass(frozen=True, slots=True)
+class RepeatedPrompts:
+    """How many ``items`` have the prompt of an earlier item; ``conflicting`` share one with both labels."""
+
+    items: int
+    conflicting: int
+
+
+def repeated_prompts(prompts: IntArray, labels: IntArray) -> RepeatedPrompts | None:
+    """Count the items whose prompt, given as a hash, is not their own; ``None`` if there are none."""
+    codes = _in_order(prompts)
+    size = np.bincount(codes)
+    if size.size == codes.size:
+        return None
+    positive = np.bincount(codes, labels)
+    both = (positive > 0) & (positive < size)
+    return RepeatedPrompts(codes.size - size.size, int(size[both].sum()))
+
+
+def resampling_units(groups: IntArray | None, prompts: IntArray) -> IntArray | None:
+    """The unit of each item, numbered in order of appearance; ``None`` if each item is its own.
+
+    A unit is a group, or several groups that have a prompt in common; ``groups`` and ``prompts`` are hashes.
+    Without groups, items with the same prompt are a unit.
+    """
+    codes = _in_order(prompts)
+    distinct = np.unique(codes).size
+    if groups is None:
+        return None if distinct == codes.size else codes
+    named = _in_order(groups)
+    if distinct == codes.size:
+        return named
+    from scipy.sparse import coo_array
+    from scipy.sparse.csgraph import connected_components
+
+    first = int(named.max()) + 1
+    shape = (first + distinct,) * 2
+    links = coo_array((np.ones(codes.size, np.int8), (named, first + codes)), shape=shape)
+    _, unit = connected_components(links, directed=False)
+    return _in_order(unit[named].astype(np.int64))
+
+
+def _in_order(values: IntArray) -> IntArray:
+    """Numbers in order of appearance instead of the values: hashes differ between processes."""
+    _, first, codes = np.unique(values, return_index=True, return_inverse=True)
+    rank = np.empty(first.size, np.int64)
+    rank[np.argsort(first)] = np.arange(first.size)
+    return rank[codes]

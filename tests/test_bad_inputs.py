@@ -1,0 +1,150 @@
+"""Files that nobody should have: every command ends with one line that names the file and what is wrong."""
+
+from __future__ import annotations
+
+import gzip
+import os
+import sqlite3
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from blindcal.store.run_store import RUN_FILE, Store
+from commanding import blindcal, refusal
+
+ROWS = b"".join(b'{"id": "%d", "prompt": "p%d", "label": 1}\n' % (k, k) for k in range(500))
+TABLE = b"id,prompt,label\n" + b"".join(b"%d,p%d,1\n" % (k, k) for k in range(500))
+DEEP = b"[" * 100_000 + b"]" * 100_000
+CUT_OFF = "ended before the end-of-stream marker was reached); it may be damaged or cut off"
+ITEMS: dict[str, tuple[bytes, str]] = {
+    "empty.jsonl": (b"", "holds no items"),
+    "zeros.jsonl": (bytes(100), "line 1: is not JSON"),
+    "latin.jsonl": ('{"prompt": "é", "label": 1}'.encode("latin-1"), "is not UTF-8 text; convert it first"),
+    "latin.csv": ("prompt,label\né,1\n".encode("latin-1"), "is not UTF-8 text; convert it first"),
+    "deep.jsonl": (b'{"prompt": ' + DEEP + b"}", "line 1: is not JSON"),
+    "deep.csv": (b'messages,label\n"' + DEEP + b'",1\n', "field 'messages' is not JSON"),
+    "list.jsonl": (b"[1, 2]\n", "must be a JSON object with named fields"),
+    "cut.jsonl": (b'{"prompt":', "line 1: is not JSON"),
+    "long-number.jsonl": (b'{"id": ' + b"9" * 5000 + b"}", "line 1: is not JSON"),
+    "no-text.jsonl": (b'{"prompt": null, "label": 1}', "field 'prompt' must be text, not None"),
+    "number.jsonl": (
+        b'{"prompt": 5, "label": 1}',
+        "must be text, not 5: put it into a question with --template",
+    ),
+    "truth.jsonl": (b'{"prompt": true, "label": 1}', "field 'prompt' must be text, not True"),
+    "nan.jsonl": (b'{"prompt": NaN, "label": 1}', "field 'prompt' must be text, not nan"),
+    "many.jsonl": (b'{"prompt": ["a"], "label": 1}', "field 'prompt' must be text, not ['a']"),
+    "object.jsonl": (b'{"prompt": {"a": 1}, "label": 1}', "field 'prompt' must be text, not {'a': 1}"),
+    "blank.jsonl": (b'{"prompt": " \\n", "label": 1}', "the prompt is empty"),
+    "label.jsonl": (b'{"prompt": "p", "label": NaN}', "must be 0/1, true/false or yes/no, not 'nan'"),
+    "roles.jsonl": (b'{"messages": [{"role": 1, "content": ""}], "label": 1}', "a text 'role'"),
+    "cut.jsonl.gz": (gzip.compress(ROWS)[:-20], CUT_OFF),
+    "cut.csv.gz": (gzip.compress(TABLE)[:-20], CUT_OFF),
+    "torn.jsonl.gz": (gzip.compress(ROWS)[:200] + b"x" * 50, "it may be damaged or cut off"),
+    "plain.jsonl.gz": (ROWS, "cannot be read (Not a gzipped file"),
+    "wide.csv": (b"prompt,label\na,1,2,3\n", "line 2: has more fields than the header"),
+    "quote.csv": (b'prompt,label\n"a,1\n', "cannot be read (unexpected end of data)"),
+    "header.csv": (b"prompt,label\n", "holds no items"),
+    "not.parquet": (b"PAR1 and no more", "is not a Parquet file that can be read"),
+    "zipped.parquet.gz": (b"", "Parquet is compressed inside; unzip it first"),
+    "words.txt": (b"hello", "a file of items ends in .jsonl"),
+    "twice.jsonl": (
+        ROWS.splitlines(keepends=True)[0] * 2,
+        "items 1 and 2 share the id '0'; ids must be unique",
+    ),
+}
+SCORES: dict[str, tuple[bytes, str]] = {
+    "cut.csv.gz": (gzip.compress(b"id,label,p\n" + b"a,1,.5\n" * 3000)[:-15], CUT_OFF),
+    "torn.csv.gz": (gzip.compress(TABLE)[:200] + b"x" * 50, "it may be damaged or cut off"),
+    "cut.parquet.gz": (gzip.compress(bytes(range(256)) * 9)[:-20], CUT_OFF),
+    "torn.parquet.gz": (gzip.compress(TABLE)[:200] + b"x" * 50, "it may be damaged or cut off"),
+    "plain.parquet.gz": (b"plain", "cannot be read (Not a gzipped file"),
+    "not.parquet": (b"plain", "is not a Parquet file"),
+    "latin.csv": ("id,label,p\né,1,.5\n".encode("latin-1"), "is not UTF-8 text; convert it first"),
+    "wide.csv": ("id,label,p\n".encode("utf-16"), "is not UTF-8 text; convert it first"),
+}
+
+
+@pytest.mark.parametrize("name", ITEMS)
+def test_bad_items_are_refused_before_anything_is_asked(name: str, tmp_path: Path) -> None:
+    """The line names the file, where it breaks, the rule and what to do; no folder is made."""
+    content, said = ITEMS[name]
+    (tmp_path / name).write_bytes(content)
+    nowhere = ("--model", "m", "--base-url", "http://127.0.0.1:9/v1", "--out", tmp_path / "run")
+    text = refusal(blindcal("audit", tmp_path / name, *nowhere))
+    assert text.startswith(str(tmp_path / name))
+    assert said in text
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("name", SCORES)
+def test_bad_scores_are_refused(name: str, tmp_path: Path) -> None:
+    """Score files are refused as files of items are."""
+    if ".parquet" in name:
+        pytest.importorskip("pyarrow")
+    content, said = SCORES[name]
+    (tmp_path / name).write_bytes(content)
+    text = refusal(blindcal("simulate", tmp_path / name))
+    assert text.startswith(str(tmp_path / name))
+    assert said in text
+
+
+@pytest.mark.parametrize("command", [("audit", "--model", "m"), ("plan", "--half-width", "0.1"), ("items",)])
+@pytest.mark.parametrize("kind", ["folder", "circle", "nowhere", "pipe", "too long"])
+def test_what_is_no_file_is_no_items(kind: str, command: tuple[str, ...], tmp_path: Path) -> None:
+    """A path that leads to no regular file is one line, whatever there is."""
+    path = tmp_path / ("x" * 300 if kind == "too long" else "items.jsonl")
+    if kind == "folder":
+        path.mkdir()
+    elif kind == "pipe":
+        os.mkfifo(path)
+    elif kind != "too long":
+        path.symlink_to({"circle": path.name, "nowhere": "none.jsonl"}[kind])
+    text = refusal(
+        blindcal(command[0], path, *command[1:], *(("--base-url", "http://x/v1") * (command[0] == "audit")))
+    )
+    assert "no such file" in text or "the name is too long: choose a shorter one" in text
+
+
+@pytest.mark.parametrize("arguments", [("audit", "\udcff.jsonl"), ("audit", "x.jsonl", "--model", "\udcff")])
+def test_arguments_are_text(arguments: tuple[str, ...]) -> None:
+    """A name that is not UTF-8 could be in no result: it is refused before anything is asked."""
+    assert "'\\udcff" in refusal(blindcal(*arguments))
+    assert "is not UTF-8 text; if it is a path, rename it" in refusal(blindcal(*arguments))
+
+
+def foreign(path: Path) -> None:
+    """A database of another program."""
+    with sqlite3.connect(path) as db:
+        db.execute("CREATE TABLE x (y)")
+    db.close()
+
+
+def cut(path: Path) -> None:
+    """A run file of which half was copied."""
+    with Store.open(path) as store:
+        store.begin({"model": "m"}, [])
+    content = path.read_bytes()
+    path.write_bytes(content[: len(content) // 2])
+
+
+RUNS: dict[str, tuple[Callable[[Path], object], str]] = {
+    "nothing": (lambda _: None, "no such run"),
+    "a folder": (Path.mkdir, "no such run"),
+    "text": (lambda path: path.write_text("hello, this is not a database" * 40), "not a run file"),
+    "another program's": (foreign, "a database of another program, not a run file"),
+    "half of it": (cut, "the file is damaged: use a copy of it, or audit into another folder"),
+}
+
+
+@pytest.mark.parametrize("command", ["status", "threshold", "compare", "merge"])
+@pytest.mark.parametrize("kind", RUNS)
+def test_what_is_no_run_is_refused(kind: str, command: str, tmp_path: Path) -> None:
+    """Every command that reads a run says what is wrong with it."""
+    make, said = RUNS[kind]
+    make(tmp_path / RUN_FILE)
+    more = {"compare": (tmp_path,), "merge": ("--out", tmp_path / "merged")}.get(command, ())
+    text = refusal(blindcal(command, tmp_path, *more))
+    assert text.startswith(str(tmp_path))
+    assert said in text
