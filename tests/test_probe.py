@@ -209,7 +209,7 @@ def test_rounded_bias(seed: int) -> None:
 
 def test_inverted_sign() -> None:
     """A bias with the wrong sign is named as such."""
-    found = probed(Behaviour(bias_sign=-1))
+    found = probed(Behaviour(bias_scale=-1))
     assert found.verdict == "temperature"
     assert "sign inverted" in found.reason
 
