@@ -26,7 +26,8 @@ import numpy as np
 from blindcal.auditing.prepare import objection
 from blindcal.endpoints.base import Patient
 from blindcal.endpoints.http import Address, HttpEndpoint
-from blindcal.endpoints.probe import Probe, probe
+from blindcal.endpoints.probe import probe
+from blindcal.endpoints.probe_findings import Probe
 from blindcal.items.score_files import read_table
 from blindcal.methods import METHODS
 from blindcal.records import FloatArray, Item, Message, Targets, Token

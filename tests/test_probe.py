@@ -23,7 +23,8 @@ from blindcal.endpoints.base import Patient
 from blindcal.endpoints.flip_search import ProbeClient, Reading, bisect, fit
 from blindcal.endpoints.http import Address, HttpEndpoint
 from blindcal.endpoints.model_file import ModelError
-from blindcal.endpoints.probe import Probe, probe
+from blindcal.endpoints.probe import probe
+from blindcal.endpoints.probe_findings import Probe
 from blindcal.errors import EndpointError, FatalError, InputError, MissingExtraError
 from blindcal.items.catalogue import open_items
 from blindcal.methods import METHODS

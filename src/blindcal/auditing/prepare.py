@@ -18,7 +18,8 @@ from blindcal.confidence_prompt import INSTRUCTION
 from blindcal.endpoints import tokens
 from blindcal.endpoints.base import Endpoint, Patient
 from blindcal.endpoints.http import HttpEndpoint
-from blindcal.endpoints.probe import ITEMS_WITHOUT_BIAS, Probe, probe
+from blindcal.endpoints.probe import ITEMS_WITHOUT_BIAS, probe
+from blindcal.endpoints.probe_findings import Probe
 from blindcal.endpoints.query_format import ConfidenceQuestion, QuestionFormat, TokenQuestion
 from blindcal.errors import ConfigError, FatalError, UnfitError
 from blindcal.items.files import Items

@@ -11,7 +11,7 @@ from blindcal.auditing.audit import unless_stopped, wait_for
 from blindcal.auditing.prepare import PILOTS, choose_tokens, probe_sample, probe_sampled
 from blindcal.endpoints.base import Endpoint, Patient
 from blindcal.endpoints.http import HttpEndpoint, check_key
-from blindcal.endpoints.probe import Probe, ProbeVerdict
+from blindcal.endpoints.probe_findings import Probe, ProbeVerdict
 from blindcal.endpoints.tokens import Choice
 from blindcal.items.catalogue import open_items
 from blindcal.planning.plan import PROBE_QUERIES

@@ -108,7 +108,7 @@ class ProbeClient:
         bias |= {t.id: negative for t in self._targets.negative if negative is not None}
         for _ in range(_INSIST):
             answer = await self.answer(Request(item.messages, bias, temperature))
-            if positive is not None and negative is not None:
+            if positive is not None and negative is not None and temperature == 0:
                 self.biased += 1
                 self.outside += answer == INVALID
             if answer != INVALID:

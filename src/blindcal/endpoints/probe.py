@@ -14,38 +14,28 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import Awaitable, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any, Literal, TypeAlias
+from dataclasses import dataclass, replace
+from typing import TypeAlias
 
 import numpy as np
 
 from blindcal.endpoints.base import Endpoint
 from blindcal.endpoints.flip_search import FlipFit, ProbeClient, bisect, fit
+from blindcal.endpoints.probe_findings import (
+    LEAST_SHIFT,
+    QUESTIONS,
+    SCALE,
+    Finding,
+    FindingOutcome,
+    Probe,
+    ProbeVerdict,
+)
 from blindcal.endpoints.response_curve import Evidence, Query, ask_all, ask_until_settled
 from blindcal.errors import FatalError, InputError
 from blindcal.records import INVALID, NEGATIVE, POSITIVE, Item, Request, Targets
 
-ProbeVerdict: TypeAlias = Literal["thresholds", "temperature", "not auditable"]
-FindingOutcome: TypeAlias = Literal["good", "caution", "bad", "unknown"]
 Biases: TypeAlias = tuple[float | None, float | None]  # on the positive and the negative side
 
-SCALE = "acts by the right amount"
-QUESTIONS = (
-    "answers at all",
-    "one token out",
-    "logit_bias accepted",
-    "logit_bias acts",
-    "one flip",
-    "answers follow the bias",
-    SCALE,
-    "fractions honoured",
-    "range",
-    "repeatable alone",
-    "repeatable under concurrency",
-    "answers inside the targets",
-    "temperature honoured",
-    "logprobs",
-)
 ITEMS = 6  # number of items whose answers are forced both ways
 ITEMS_WITHOUT_BIAS = 12  # number of items to draw from if the bias is unusable
 LADDER = (-1.2, -0.5, -0.2, -0.08, 0.08, 0.2, 0.5, 1.2)  # distances from a flip, to measure jitter
@@ -61,21 +51,11 @@ MOST_JITTER_DRAWN = 0.5  # an unbiased answer at T = 0.3 would follow the jitter
 RAREST_STRAY = 0.0002
 MOST_DRAWS = 280  # off the flip
 IRRESISTIBLE = 20.0  # a shift that overrides any model; with less, confident answers may not change
-LEAST_SHIFT = 7.0  # thresholds from 0.001 to 0.999
 MOST_JITTER = 1.0  # more than half the noise of a draw at T = 1: thresholds tell little more than draws
 MOST_OUTSIDE = 0.2
 NARROW = 0.2  # largest distance at which two flips count as the same
 PRECISION = 0.2  # with which a clamp is located
 TOP_LOGPROBS = 20
-
-
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """One question about the endpoint, its outcome, and the answer in words."""
-
-    question: str
-    outcome: FindingOutcome
-    answer: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,50 +66,6 @@ class Forced:
     unmoved: int
     reversed: int
     most_moved: bool
-
-
-@dataclass(frozen=True, slots=True)
-class Probe:
-    """What the probe found.
-
-    ``max_shift`` is the largest usable |b| at ``offset``; ``clamp`` is the value at which the endpoint
-    clamps the bias, ``integer_bias`` whether it rounds it. ``jitter`` and ``crowd_jitter`` are standard
-    deviations in log-odds, alone and under concurrency; ``outside`` is the share of biased answers that
-    were neither target. These three are NaN if they could not be measured. ``scale`` is a 95% interval of
-    the factor by which the bias acts, ``None`` if it could not be measured. ``remedy`` and ``options``
-    are those of the last reply that could not be read.
-    """
-
-    verdict: ProbeVerdict
-    reason: str
-    findings: tuple[Finding, ...]
-    targets: Targets
-    offset: float
-    max_shift: float
-    clamp: float | None
-    integer_bias: bool
-    jitter: float
-    crowd_jitter: float
-    scale: tuple[float, float] | None
-    outside: float
-    logprobs: bool
-    queries: int
-    prompt_tokens: int
-    completion_tokens: int
-    remedy: str = ""
-    options: dict[str, Any] = field(default_factory=dict)
-
-    @property
-    def scale_unknown(self) -> bool:
-        """Whether it is unknown by which factor the bias acts."""
-        return not any(one.question == SCALE and one.outcome != "unknown" for one in self.findings)
-
-    @property
-    def within_clamp(self) -> dict[str, object]:
-        """The offset and limit to try if the bias is clamped too low for the given ones; else empty."""
-        if self.clamp is None or self.max_shift >= LEAST_SHIFT:
-            return {}
-        return {"offset": round(self.clamp / 2, 1), "limit": round(self.clamp, 1)}
 
 
 async def probe(
@@ -271,7 +207,7 @@ class _Probing:
         """Find out why the bias does not act as it should, by raising or lowering one side alone."""
         question, most = "logit_bias acts", self.limit
         raised, again = [await self._force_both((most, None), (None, most)) for _ in range(2)]
-        if raised.most_moved and not raised.reversed and raised == again:
+        if raised.most_moved and not raised.reversed and raised.moved == again.moved:
             self.clamp = await self._strength(raised.moved[0], None)
             if self.clamp is not None and self.clamp > self.offset + IRRESISTIBLE:
                 return self._unreliable(question)
@@ -420,7 +356,7 @@ class _Probing:
             if abs(flips.shifts[item.id]) <= self.max_shift
         }
         evidence = Evidence(places, np.ones((1, 11)), stray=max(RAREST_STRAY, self.strays / self.forced))
-        evidence.add(reading for reading in self.asker.readings)
+        evidence.add(self.asker.readings)
         queries = [
             Query(item.id, shift, heat)
             for item in items
@@ -459,21 +395,20 @@ class _Probing:
 
     def _report_scale(self, evidence: Evidence | None) -> str:
         """Report by how much the bias acts; returns what is wrong."""
-        question = SCALE
-        if any(finding.question == question for finding in self.findings):
+        if any(finding.question == SCALE for finding in self.findings):
             return ""  # logprobs have shown it
         if evidence is None or (evidence.refuted and evidence.likeliest.cause != "scaled"):
             answer = "unverified: neither draws nor logprobs show its scale"
-            return self._find(question, "unknown", answer)
+            return self._find(SCALE, "unknown", answer)
         self.scale = evidence.scale
         times = f"{self.scale[0]:.2g} to {self.scale[1]:.2g} times"
         if evidence.refuted:
             self.hopeless = True
             trouble = f"logit_bias, or temperature, acts by the wrong amount ({times} what it should)"
-            return self._find(question, "bad", f"no: {times} what it should be", trouble)
+            return self._find(SCALE, "bad", f"no: {times} what it should be", trouble)
         if self.scale[0] > 0.5 and self.scale[1] < 2:
-            return self._find(question, "good", f"yes: {times} what it should be, by draws off the flip")
-        return self._find(question, "unknown", f"unverified: {times} what it should be")
+            return self._find(SCALE, "good", f"yes: {times} what it should be, by draws off the flip")
+        return self._find(SCALE, "unknown", f"unverified: {times} what it should be")
 
     async def _range(self, items: list[Item], flips: FlipFit) -> str:
         """Check that the flips stay where they are with a bias at the limit."""
@@ -524,13 +459,12 @@ class _Probing:
         return (below, above) == (NEGATIVE, POSITIVE)
 
     def _compare_with_logprobs(self, flip: float, margin: float) -> str:
-        question = SCALE
         if self.gap is None:
             return ""
         compared = f"flip at {-flip:.2f}, logprob gap {self.gap:.2f}"
         if abs(self.gap + flip) > margin + 0.02 * abs(self.gap):
-            return self._find(question, "bad", f"no: {compared}", "logit_bias acts by the wrong amount")
-        return self._find(question, "good", f"yes: {compared}")
+            return self._find(SCALE, "bad", f"no: {compared}", "logit_bias acts by the wrong amount")
+        return self._find(SCALE, "good", f"yes: {compared}")
 
     async def _vary_without_bias(self) -> str:
         """Check that temperature alone acts as it should; returns what is wrong."""
@@ -553,7 +487,8 @@ class _Probing:
                 trouble = "most unbiased answers are neither target: the prompt must ask for one of the two"
                 return self._find(question, "unknown", "most answers are neither target", trouble)
             if len({(reading.item, reading.answer) for reading in readings}) <= len(by_id):
-                answer = f"no: {len(first)} draws at T = {hottest:g} all repeat the greedy answer"
+                draws = FIRST_DRAWS * len(by_id)
+                answer = f"no: {draws} draws at T = {hottest:g} all repeat the greedy answer"
                 return self._find(question, "bad", answer, "temperature changes no answer")
             evidence.add(readings)
             await ask_until_settled(evidence, queries, ask, most=MOST_UNBIASED_DRAWS)
