@@ -182,7 +182,7 @@ def test_a_dry_run_shows_the_batch_price_and_the_probe(items: Path) -> None:
     assert half["cost"] == pytest.approx(probe + (live["cost"] - probe) / 2, rel=0.02)
     assert third["cost"] == pytest.approx(probe + (live["cost"] - probe) / 4, rel=0.02)
     shown = blindcal(*base, "--batch").output
-    assert f"queries    {N} by latent, through batches, and about 90 for the probe, always live" in shown
+    assert f"queries    {N} by latent, through batches, and about 170 for the probe, always live" in shown
 
 
 def test_limits_end_in_a_partial_result(items: Path, tmp_path: Path) -> None:

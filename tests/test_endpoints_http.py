@@ -19,7 +19,7 @@ from yarl import URL
 
 from blindcal.endpoints import http_errors as failures
 from blindcal.endpoints.base import Patient
-from blindcal.endpoints.http import Address, HttpEndpoint, PlainHttpKeyWarning
+from blindcal.endpoints.http import SAMPLERS, Address, HttpEndpoint, PlainHttpKeyWarning
 from blindcal.errors import (
     ConfigError,
     EndpointError,
@@ -29,7 +29,7 @@ from blindcal.errors import (
     RetryableError,
 )
 from blindcal.records import Message, Reply, Request
-from blindcal.simulation.http_server import HttpRequest, HttpResponse
+from blindcal.simulation.http_server import HttpRequest, HttpResponse, json_response
 from blindcal.simulation.replay import Behaviour, Fault
 from serving import CHAT_YES, Recorder, answering, asking, items, replayed
 
@@ -123,7 +123,58 @@ def test_sampling_is_not_truncated() -> None:
     """A request above temperature zero asks for the whole distribution."""
     recorder = Recorder(CHAT_YES)
     ask(recorder, asking(temperature=1.0))
-    assert recorder.sent["top_p"] == 1
+    assert {name: recorder.sent[name] for name in SAMPLERS} == {
+        "top_p": 1,
+        "min_p": 0,
+        "top_k": -1,
+        "presence_penalty": 0,
+        "frequency_penalty": 0,
+        "repetition_penalty": 1,
+    }
+    ask(recorder, asking(temperature=0.0))
+    assert not SAMPLERS.keys() & recorder.sent.keys()
+
+
+def test_cut_of_the_server_is_overridden() -> None:
+    """A server that cuts rare answers by default gives them to a request that asks for all."""
+
+    async def second_answers(**extra: object) -> int:
+        behaviour = Behaviour(min_p=0.05)
+        async with replayed([3.5], behaviour, extra_body=extra) as (_, endpoint):
+            request = Request(items(1)[0].messages, temperature=2.0)
+            return sum([(await endpoint.ask(request)).text == "No" for _ in range(100)])
+
+    assert asyncio.run(second_answers()) > 3
+    assert asyncio.run(second_answers(min_p=None)) == 0
+
+
+@pytest.mark.parametrize("concurrent", [1, 20])
+def test_refused_sampler_fields_are_left_out(concurrent: int) -> None:
+    """A strict service is asked again without the fields that it names, and never sees them after that."""
+
+    async def talk() -> tuple[int, tuple[str, ...]]:
+        async with replayed([0.5], Behaviour(sampler_fields="rejected")) as (server, endpoint):
+            request = Request(items(1)[0].messages, temperature=1.0)
+            await asyncio.gather(*(endpoint.ask(request) for _ in range(concurrent)))
+            before = server.requests
+            await endpoint.ask(request)
+            return server.requests - before, endpoint.samplers
+
+    assert asyncio.run(talk()) == (1, ("top_p", "presence_penalty", "frequency_penalty"))
+
+
+def test_unexplained_refusal_of_a_sampled_request() -> None:
+    """If a service does not say what it refuses, it is asked once more with OpenAI's fields only."""
+    bodies: list[dict[str, object]] = []
+
+    def strict(request: HttpRequest) -> HttpResponse:
+        bodies.append(msgspec.json.decode(request.body))
+        known = not {"min_p", "top_k", "repetition_penalty"} & bodies[-1].keys()
+        return json_response(CHAT_YES if known else {"error": "bad request"}, 200 if known else 400)
+
+    assert ask(strict, asking(temperature=1.0)).text == "Yes"
+    assert len(bodies) == 2
+    assert bodies[-1]["top_p"] == 1
 
 
 def test_max_completion_tokens_is_found_out_once() -> None:
@@ -462,3 +513,25 @@ def test_patient_asks_again() -> None:
     assert len(waits[2:]) == 3
     assert all(longest / 2 <= wait <= longest for wait, longest in zip(waits[2:], (0.5, 1, 2), strict=True))
     assert asyncio.run(talk(Behaviour(fault="401"))) == -1
+
+
+def test_patience_has_an_end() -> None:
+    """A wait beyond all patience is an error at once, and a long one is announced before it begins."""
+    waits: list[float] = []
+    told: list[str] = []
+
+    async def sleep(seconds: float) -> None:
+        waits.append(seconds)
+
+    async def talk(behaviour: Behaviour) -> Reply:
+        async with replayed([0.5], behaviour) as (_, endpoint):
+            return await Patient(endpoint, tell=told.append, sleep=sleep).ask(Request(items(1)[0].messages))
+
+    with pytest.raises(EndpointError, match=r"too many requests.*asks to wait 1,000,000,000 s: run the same"):
+        asyncio.run(talk(Behaviour(fault="429", retry_after="1e9")))
+    assert (waits, told) == ([], [])
+    assert asyncio.run(talk(Behaviour(fault="429", fault_first=1, retry_after="120"))).text == "Yes"
+    assert waits == [120]
+    assert [line.split("; ")[0] for line in told] == [
+        "waiting 120 s, as the endpoint asks: too many requests (429): Rate limit reached"
+    ]

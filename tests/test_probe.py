@@ -5,24 +5,29 @@ from __future__ import annotations
 import asyncio
 import json
 import math
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 import pytest
 from click.testing import CliRunner
 
+from blindcal.auditing.prepare import objection
 from blindcal.cli.probe import command
 from blindcal.endpoints import local_server as local
 from blindcal.endpoints import tokens
 from blindcal.endpoints.base import Patient
-from blindcal.endpoints.flip_search import FlipReading, ProbeClient, bisect, fit
+from blindcal.endpoints.flip_search import ProbeClient, Reading, bisect, fit
 from blindcal.endpoints.http import Address, HttpEndpoint
 from blindcal.endpoints.model_file import ModelError
-from blindcal.endpoints.probe import Probe, probe
-from blindcal.errors import FatalError, InputError, MissingExtraError
+from blindcal.endpoints.probe import probe
+from blindcal.endpoints.probe_findings import Probe
+from blindcal.errors import EndpointError, FatalError, InputError, MissingExtraError
 from blindcal.items.catalogue import open_items
+from blindcal.methods import METHODS
 from blindcal.records import NEGATIVE, POSITIVE, Item, Reply, Request
 from blindcal.simulation.recording import Recording
 from blindcal.simulation.replay import Behaviour, Server, running
@@ -55,12 +60,13 @@ def outcome(found: Probe, question: str) -> str:
 
 
 def test_good_endpoint() -> None:
-    """An endpoint that does what it says is usable, over the whole range, in a few dozen queries."""
+    """An endpoint that does what it says is usable, over the whole range, and nothing is left open."""
     found = probed(Behaviour())
     assert (found.verdict, found.max_shift, found.clamp) == ("thresholds", 50, None)
     assert (found.jitter, found.crowd_jitter, found.outside) == (0, 0, 0)
-    assert {finding.outcome for finding in found.findings} == {"good", "unknown"}
-    assert found.queries <= 90
+    assert {finding.outcome for finding in found.findings} == {"good"}
+    assert found.scale is not None
+    assert 0.5 < found.scale[0] <= 1 <= found.scale[1] < 2
     assert found.prompt_tokens > found.completion_tokens > 0
 
 
@@ -144,6 +150,20 @@ class Curve:
         pass
 
 
+class Lapse(Curve):
+    """The same model, which gives the wrong answer once, to one of its biased queries."""
+
+    def __init__(self, which: int) -> None:
+        super().__init__(lambda b: b)
+        self._left = which
+
+    async def ask(self, request: Request) -> Reply:
+        reply = await super().ask(request)
+        self._left -= bool(request.logit_bias)
+        wrong = "No" if reply.text == "Yes" else "Yes"
+        return replace(reply, text=wrong) if self._left == 0 and request.logit_bias else reply
+
+
 def test_wrong_amount() -> None:
     """A bias that acts by half its size is found out where logprobs are exposed."""
     found = asyncio.run(probe(Curve(lambda b: b / 2), items(8), PAIR))
@@ -166,8 +186,8 @@ def test_more_than_one_token() -> None:
 
 
 def test_random_answers_never_pass() -> None:
-    """Answers drawn at random pass for a working bias in none of a thousand tries."""
-    for seed in range(1000):
+    """Answers drawn at random pass for a working bias in none of two hundred tries."""
+    for seed in range(200):
         found = asyncio.run(probe(Coin(seed, 0.5), items(8), PAIR))
         assert found.verdict != "thresholds"
 
@@ -209,7 +229,7 @@ def test_rounded_bias(seed: int) -> None:
 
 def test_inverted_sign() -> None:
     """A bias with the wrong sign is named as such."""
-    found = probed(Behaviour(bias_sign=-1))
+    found = probed(Behaviour(bias_scale=-1))
     assert found.verdict == "temperature"
     assert "sign inverted" in found.reason
 
@@ -257,6 +277,82 @@ def test_temperature_rejected() -> None:
     """A model that takes no temperature but its own stops the probe with the service's words."""
     with pytest.raises(FatalError, match="'temperature' must be 1"):
         probed(Behaviour(temperature="rejected"))
+
+
+def unfit(found: Probe, method: str) -> str:
+    """Why a method refuses an endpoint; empty if it does not."""
+    return objection(found, METHODS[method]) or ""
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("jitter", [0.0, 0.05, 0.1])
+@pytest.mark.parametrize("bias", ["honoured", "ignored"])
+def test_jitter_is_no_temperature(seed: int, jitter: float, bias: Literal["honoured", "ignored"]) -> None:
+    """An endpoint that ignores temperature is not audited by it, also if its answers vary near the flip."""
+    deaf = Behaviour(bias=bias, temperature="ignored", jitter=jitter, seed=seed)
+    reason = unfit(probed(deaf, seed=seed), "temperature")
+    assert re.search("high temperature than at T = 0|changes no answer|honoured could not be shown", reason)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_temperature_without_bias(seed: int) -> None:
+    """Where the bias is ignored, a temperature that acts as it should is enough for its method."""
+    found = probed(Behaviour(bias="ignored", seed=seed), seed=seed)
+    assert (found.verdict, outcome(found, "temperature honoured")) == ("temperature", "good")
+    assert not unfit(found, "temperature")
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("bias", ["honoured", "ignored"])
+def test_temperature_that_is_always_one(seed: int, bias: Literal["honoured", "ignored"]) -> None:
+    """A server that samples at T = 1 whatever it is asked is refused by every method."""
+    found = probed(Behaviour(bias=bias, temperature="fixed", seed=seed), seed=seed)
+    assert found.verdict == "not auditable"
+    assert "clamped" not in found.reason
+
+
+@pytest.mark.parametrize("cut", ["before", "after"])
+@pytest.mark.parametrize("sampler", [{"min_p": 0.05}, {"top_p": 0.9}])
+def test_truncated_samples(cut: Literal["before", "after"], sampler: dict[str, float]) -> None:
+    """Samples without their rare answers are found out; thresholds do not need them."""
+    found = probed(Behaviour(cut=cut, sampler_fields="ignored", **sampler))  # type: ignore[arg-type]
+    assert "rare answers never come" in unfit(found, "temperature")
+    assert not unfit(found, "latent")
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("scale", [0.5, 2.0])
+def test_scaled_bias(seed: int, scale: float) -> None:
+    """A bias multiplied by a constant shows in how answers off the flip vary."""
+    found = probed(Behaviour(bias_scale=scale, seed=seed), seed=seed)
+    assert (found.verdict, outcome(found, "acts by the right amount")) == ("not auditable", "bad")
+    assert found.scale is not None
+    assert found.scale[0] <= scale <= found.scale[1]
+
+
+def test_scale_without_temperature() -> None:
+    """Where neither temperature nor logprobs show the scale of the bias, it is called unverified."""
+    found = probed(Behaviour(temperature="ignored", bias_scale=0.5))
+    assert (found.verdict, outcome(found, "acts by the right amount")) == ("thresholds", "unknown")
+    assert found.scale is None
+
+
+@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("share", [0.03, 0.1])
+def test_stray_answers(seed: int, share: float) -> None:
+    """Answers that are wrong at random are never taken for a clamp, and many of them are refused."""
+    found = probed(Behaviour(flipped=share, seed=seed), seed=seed)
+    assert found.clamp is None
+    assert "clamped" not in found.reason
+    assert share < 0.1 or found.verdict == "not auditable"
+
+
+def test_one_stray_answer() -> None:
+    """A single answer that contradicts the bias is told, and where it was does not matter."""
+    for which in range(12, 60, 6):
+        found = asyncio.run(probe(Lapse(which), items(8), PAIR))
+        told = {finding.outcome for finding in found.findings}
+        assert (found.verdict, "caution" in told) == ("thresholds", True)
 
 
 def test_reasoning_model() -> None:
@@ -327,7 +423,7 @@ def test_fit_recovers_jitter(width: float) -> None:
     rng = np.random.default_rng(3)
     shifts = rng.uniform(1 - 3 * width, 1 + 3 * width, 600)
     answers = rng.normal(1.0, width, 600) <= shifts
-    found = fit([FlipReading("a", float(b), int(answer)) for b, answer in zip(shifts, answers, strict=True)])
+    found = fit([Reading("a", float(b), int(answer)) for b, answer in zip(shifts, answers, strict=True)])
     assert found.shifts["a"] == pytest.approx(1.0, abs=0.2 * width)
     assert found.jitter == pytest.approx(width, rel=0.2)
     assert found.most > width * 0.9
@@ -359,6 +455,21 @@ def test_command(tmp_path: Path, behaviour: Behaviour, code: int, verdict: str) 
     assert f"verdict   {verdict}: " in table.output
     assert "'Yes' (1) / 'No' (2)" in table.output
     assert json.loads(printed.output)["verdict"] == verdict
+
+
+def test_command_says_what_it_waits_for(tmp_path: Path) -> None:
+    """A throttled probe says how long it waits, and one that would wait for years is an error at once."""
+    line = [items_file(tmp_path, items(len(ODDS))), "--model", "replay", "--base-url"]
+    forever = Behaviour(fault="429", retry_after="1e9")
+    with running(Server(recording(ODDS), items(len(ODDS)), forever)) as server:
+        found = CliRunner().invoke(command, [*line, server.base_url])
+        assert server.requests <= 2
+    assert isinstance(found.exception, EndpointError)
+    assert "asks to wait 1,000,000,000 s" in str(found.exception)
+    short = Behaviour(fault="429", fault_first=1, retry_after="3")
+    with running(Server(recording(ODDS), items(len(ODDS)), short)) as server:
+        found = CliRunner().invoke(command, [*line, server.base_url])
+    assert "waiting 3 s, as the endpoint asks: too many requests" in found.stderr
 
 
 def test_command_by_hand_and_by_name(tmp_path: Path) -> None:

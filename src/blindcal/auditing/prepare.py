@@ -18,7 +18,8 @@ from blindcal.confidence_prompt import INSTRUCTION
 from blindcal.endpoints import tokens
 from blindcal.endpoints.base import Endpoint, Patient
 from blindcal.endpoints.http import HttpEndpoint
-from blindcal.endpoints.probe import Probe, probe
+from blindcal.endpoints.probe import ITEMS_WITHOUT_BIAS, probe
+from blindcal.endpoints.probe_findings import Probe
 from blindcal.endpoints.query_format import ConfidenceQuestion, QuestionFormat, TokenQuestion
 from blindcal.errors import ConfigError, EndpointError, FatalError, ReplyError, UnfitError
 from blindcal.items.files import Items
@@ -27,7 +28,7 @@ from blindcal.planning.plan import PROBE_QUERIES
 from blindcal.records import Item, Progress, Reply, Request, Targets, Token, Usage
 from blindcal.settings import Settings, plain
 
-PILOTS, PROBED = 4, 6
+PILOTS, PROBED = 4, ITEMS_WITHOUT_BIAS
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +64,8 @@ async def prepare(
     store = session.store
     if isinstance(endpoint, HttpEndpoint):
         endpoint.limit_name = store.note("limit_name") or endpoint.limit_name
+        if (samplers := store.note("samplers")) is not None:
+            endpoint.samplers = tuple(samplers)
     noted = store.note("ready")
     if noted is not None:
         return msgspec.convert(noted, Prepared)
@@ -85,7 +88,7 @@ async def _without_probe(session: Session, remembered: _Remembered, targets: Tar
     found = Prepared(targets or _words(settings), Usage(), room, 0.0, None)
     if not settings.design.batch:
         return found
-    await _ask_any(Patient(remembered), session, found.question(settings))
+    await _ask_any(_patient(session, remembered), session, found.question(settings))
     return replace(found, spent=remembered.paid, size=remembered.tokens.size)
 
 
@@ -108,7 +111,7 @@ async def _with_probe(
 ) -> Prepared:
     settings, design = session.settings, session.settings.design
     sample = probe_sample(session.items, design.seed)
-    patient = Patient(remembered)
+    patient = _patient(session, remembered)
     if targets is not None:
         choice = tokens.Choice(targets, {}, 0)
     else:
@@ -117,10 +120,10 @@ async def _with_probe(
     session.tell("probing the endpoint")
     found = await probe_sampled(patient, sample, choice.targets, settings)
     method = METHODS[design.method]
-    objection = _objection(found, method)
-    if objection is not None and not force:
+    unfit = objection(found, method)
+    if unfit is not None and not force:
         session.store.forget_asides()
-        raise _refusal(found, design.method, objection)
+        raise _refusal(found, design.method, unfit)
     return Prepared(
         choice.targets if method.biased else replace(choice.targets, semantics="sum"),
         remembered.paid,
@@ -130,12 +133,17 @@ async def _with_probe(
             {
                 **msgspec.to_builtins(found),
                 "votes": choice.votes,
-                "forced": objection is not None,
-                "objection": objection,
+                "forced": unfit is not None,
+                "objection": unfit,
+                "unverified": "the scale of logit_bias" if method.biased and found.scale_unknown else None,
             }
         ),
         remembered.tokens.size,
     )
+
+
+def _patient(session: Session, endpoint: Endpoint) -> Patient:
+    return Patient(endpoint, patience=session.limits.patience, tell=session.tell)
 
 
 def probe_sample(items: Items, seed: int) -> list[Item]:
@@ -218,7 +226,7 @@ class _Remembered:
 
     async def _ask(self, key: bytes, nth: int, request: Request) -> Reply:
         endpoint = self._endpoint
-        known = endpoint.limit_name if isinstance(endpoint, HttpEndpoint) else None
+        known = _accepted_fields(endpoint)
         try:
             reply = await endpoint.ask(request)
         except ReplyError as error:
@@ -235,9 +243,9 @@ class _Remembered:
                 self._wasted += wasted
                 await self._store.waste(wasted)
             raise
-        if isinstance(endpoint, HttpEndpoint) and endpoint.limit_name != known:
-            # Learnt by asking live; batches need it and cannot learn it.
-            self._store.set_note("limit_name", endpoint.limit_name)
+        for name, value in _accepted_fields(endpoint).items():
+            if value != known[name]:  # learnt by asking live; batches need it and cannot learn it
+                self._store.set_note(name, value)
         reply = self._count(request, reply)
         self._store.add_aside(key, nth, msgspec.json.encode(reply).decode())
         return reply
@@ -308,6 +316,13 @@ class _Refused:
         return ReplyError(self.error, status=self.status, billed=billed, **told)
 
 
+def _accepted_fields(endpoint: Endpoint) -> dict[str, Any]:
+    """What the client has learnt about the fields that the endpoint accepts."""
+    if not isinstance(endpoint, HttpEndpoint):
+        return {}
+    return {"limit_name": endpoint.limit_name, "samplers": list(endpoint.samplers)}
+
+
 def _too_low(limit: str, value: float, cost: str) -> ConfigError:
     return ConfigError(
         f"{{{limit}}} does not pay for the probe, which takes about {PROBE_QUERIES} queries{cost}",
@@ -321,13 +336,13 @@ def _words(settings: Settings) -> Targets:
     return Targets((Token(0, settings.answer_words[0]),), (Token(1, settings.answer_words[1]),))
 
 
-def _objection(found: Probe, method: Method) -> str | None:
+def objection(found: Probe, method: Method) -> str | None:
     """Why this method cannot audit an endpoint with these findings, or ``None`` if it can."""
     if found.verdict == "not auditable" or (found.verdict == "temperature" and method.biased):
         return found.reason
-    heat = next((f for f in found.findings if f.question == "temperature honoured"), None)
-    if method.sampled and heat is not None and heat.outcome in ("caution", "bad"):
-        return f"temperature is not honoured ({heat.answer})"
+    heat = next(f for f in found.findings if f.question == "temperature honoured")
+    if method.sampled and heat.outcome != "good":
+        return f"temperature is not shown to be honoured ({heat.answer})"
     return None
 
 

@@ -11,7 +11,7 @@ from blindcal.auditing.audit import unless_stopped, wait_for
 from blindcal.auditing.prepare import PILOTS, choose_tokens, probe_sample, probe_sampled
 from blindcal.endpoints.base import Endpoint, Patient
 from blindcal.endpoints.http import HttpEndpoint, check_key
-from blindcal.endpoints.probe import Probe, ProbeVerdict
+from blindcal.endpoints.probe_findings import Probe, ProbeVerdict
 from blindcal.endpoints.tokens import Choice
 from blindcal.items.catalogue import open_items
 from blindcal.planning.plan import PROBE_QUERIES
@@ -47,21 +47,25 @@ class EndpointProbe:
 
 
 def probe(
-    items: str | Path, settings: Settings, *, progress: Callable[[Progress], None] | None = None
+    items: str | Path,
+    settings: Settings,
+    *,
+    progress: Callable[[Progress], None] | None = None,
+    stage: Callable[[str], None] | None = None,
 ) -> EndpointProbe:
-    """Find out with about 90 queries whether and how an endpoint can be audited.
+    """Find out with about 170 queries whether and how an endpoint can be audited.
 
     Waits for the result; also works in notebooks, which already run an event loop.
 
     Parameters
     ----------
     items : path
-        The file of labelled questions or the named set that the audit would ask; ten of its items are used.
+        The file of labelled questions or the named set that the audit would ask; 16 of its items are used.
     settings : Settings
         Which endpoint is probed, with which answer words, offset and limit. The method only decides whether
         it is an error if no answer tokens are found.
-    progress : callable, optional
-        Called after every reply.
+    progress, stage : callable, optional
+        Called after every reply, and before the probe waits for the endpoint.
 
     Raises
     ------
@@ -70,18 +74,21 @@ def probe(
     FatalError
         If the key, the model or the address is wrong, or no token of the model is an answer word.
     """
-    return wait_for(lambda stop: unless_stopped(stop, _probe(items, settings, progress)), None)
+    return wait_for(lambda stop: unless_stopped(stop, _probe(items, settings, progress, stage)), None)
 
 
 async def _probe(
-    items: str | Path, settings: Settings, progress: Callable[[Progress], None] | None
+    items: str | Path,
+    settings: Settings,
+    progress: Callable[[Progress], None] | None,
+    stage: Callable[[str], None] | None,
 ) -> EndpointProbe:
     check_key(settings.endpoint)
     with await asyncio.to_thread(open_items, items, settings.prompt) as loaded:
         settings = settings.resolved(len(loaded), loaded.words)
         sample = probe_sample(loaded, settings.design.seed)
     async with HttpEndpoint(settings.endpoint) as model:
-        patient = Patient(_Counted(model, progress))
+        patient = Patient(_Counted(model, progress), tell=stage)
         choice = await choose_tokens(model, patient, sample[-PILOTS:], settings)
         return EndpointProbe(choice, await probe_sampled(patient, sample, choice.targets, settings))
 

@@ -10,7 +10,7 @@ import msgspec
 
 from blindcal.auditing.probe_endpoint import EndpointProbe, probe
 from blindcal.cli import options
-from blindcal.cli.console import command_line_option, error_text
+from blindcal.cli.console import command_line_option, error_text, print_stage
 from blindcal.errors import UnfitError
 from blindcal.items import catalogue
 from blindcal.planning.plan import PROBE_QUERIES
@@ -40,7 +40,7 @@ _ADVICE = {
 def command(items: Path, as_json: bool, **chosen: Any) -> None:
     """Check whether and how an endpoint can be audited, in about {probe_queries} queries.
 
-    ITEMS is the file of questions that the audit would ask; the probe asks ten of them. It forces their
+    ITEMS is the file of questions that the audit would ask; the probe asks 16 of them. It forces their
     answers both ways with logit_bias, looks for the bias at which they flip, and repeats some of them to see
     how much they vary. 'blindcal audit' does the same before its first question.
 
@@ -61,7 +61,7 @@ def command(items: Path, as_json: bool, **chosen: Any) -> None:
     catalogue.check_there(items)
     options.check_key(settings.endpoint)
     with ProgressBar(disable=None) as bar:
-        found = probe(items, settings, progress=bar)
+        found = probe(items, settings, progress=bar, stage=bar.wrap_print(print_stage))
     if as_json:
         findings: dict[str, Any] = msgspec.to_builtins(found.probe)
         click.echo(msgspec.json.encode({**findings, "votes": found.choice.votes}))

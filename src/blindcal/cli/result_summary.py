@@ -38,6 +38,9 @@ def _print_estimates(result: AuditResult) -> None:
         why = printable(result.objection, 400)
         print_field("WARNING", f"forced: {why}; these estimates may mean nothing")
     print_field("ECE", f"{result.ece:.4f} in {len(result.bins)} bins, {items:,} items")
+    if result.unverified is not None:
+        what = printable(result.unverified, 400)
+        print_field("unverified", f"{what}: if it is not what it should be, these estimates are wrong")
     print_field("direction", _direction(result))
     print_field("AUROC", _auroc(result))
     print_field("accuracy", f"{result.accuracy:.4f}")

@@ -12,10 +12,10 @@ import random
 from collections.abc import Awaitable, Callable
 from typing import Protocol
 
-from blindcal.errors import RetryableError
+from blindcal.errors import EndpointError, RetryableError
 from blindcal.records import Reply, Request
 
-_LONGEST_WAIT = 60.0  # seconds, whatever the server asks for
+NOTICEABLE_WAIT = 3.0  # seconds; a longer wait is announced
 
 
 class Endpoint(Protocol):
@@ -46,7 +46,8 @@ class Patient:
     """An endpoint that retries failed requests; for the few queries made outside a run.
 
     A run has its own, adaptive retries. This class waits as long as the server asks for, or doubles
-    its wait from half a second, and raises the last error after ``attempts``.
+    its wait from half a second, and raises the last error after ``attempts``. It raises an error at once if
+    the server asks for more than ``patience`` seconds. ``tell`` is called before each noticeable wait.
     """
 
     def __init__(
@@ -54,10 +55,14 @@ class Patient:
         endpoint: Endpoint,
         *,
         attempts: int = 6,
+        patience: float = 300.0,
+        tell: Callable[[str], None] | None = None,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
         self._endpoint = endpoint
         self._attempts = attempts
+        self._patience = patience
+        self._tell = tell
         self._sleep = sleep
 
     async def ask(self, request: Request) -> Reply:
@@ -68,9 +73,19 @@ class Patient:
             except RetryableError as error:
                 if attempt == self._attempts:
                     raise
-                wait = backoff(attempt) if error.retry_after is None else error.retry_after
-                await self._sleep(min(wait, _LONGEST_WAIT))
+                await self._wait(attempt, error)
         raise AssertionError("attempts must be at least one")
+
+    async def _wait(self, attempt: int, error: RetryableError) -> None:
+        seconds = backoff(attempt) if error.retry_after is None else error.retry_after
+        if seconds > self._patience:
+            raise EndpointError(
+                f"{error.message}; it asks to wait {seconds:,.0f} s",
+                remedy="run the same again then, or check the quota of the account",
+            )
+        if self._tell is not None and seconds >= NOTICEABLE_WAIT:
+            self._tell(f"waiting {seconds:.0f} s, as the endpoint asks: {error.message}")
+        await self._sleep(seconds)
 
     async def close(self) -> None:
         """Close the wrapped endpoint."""

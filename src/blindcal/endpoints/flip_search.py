@@ -2,7 +2,8 @@
 
 The answer to an item changes from negative to positive at one shift, its flip (METHOD 2: ``b = -s``).
 With jitter on the hidden log-odds, the probability of a positive answer is a normal distribution
-function around the flip. The flip and the jitter are estimated from a handful of answers.
+function around the flip. The flip and the jitter are estimated from a handful of answers, some of which
+may be strays.
 """
 
 from __future__ import annotations
@@ -12,37 +13,57 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.special import log_ndtr
+from scipy.special import ndtr
 
 from blindcal.endpoints.base import Endpoint
 from blindcal.endpoints.query_format import TokenQuestion
 from blindcal.errors import ReplyError
-from blindcal.records import INVALID, POSITIVE, FloatArray, Item, Reply, Request, Targets
+from blindcal.records import INVALID, NEGATIVE, POSITIVE, FloatArray, Item, Reply, Request, Targets
 
+DROP = 1.92  # of the log-likelihood, from its maximum to the end of a 95% interval
+FARTHEST_JITTER = 3.0  # distance from a flip beyond which a wrong answer is a stray, not jitter
 _INSIST = 5
 _FINEST, _WIDEST = 0.01, 10.0
-_DROP = 1.92  # of the log-likelihood, from its maximum to the end of a 95% interval
+_STRAY = 0.001  # the share of stray answers; with more, they would explain what jitter does
 
 
 @dataclass(frozen=True, slots=True)
-class FlipReading:
-    """One answer to one item at one shift."""
+class Reading:
+    """One answer to one item at one shift and temperature."""
 
     item: str
     shift: float
     answer: int
+    temperature: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class FlipFit:
-    """The flip of each item, and the jitter of the log-odds with an upper limit.
+    """The flip of each item, and the jitter of the log-odds with its limits.
 
     ``jitter`` is 0 if every answer is on the right side of its flip; ``most`` is an upper limit even then.
+    Answers may stray: be the wrong one for no reason, however far from the flip.
     """
 
     shifts: Mapping[str, float]
     jitter: float
+    least: float
     most: float
+
+    @property
+    def margin(self) -> float:
+        """The distance from a flip beyond which answers are reliable."""
+        return 0.05 + 3 * self.most
+
+    def far(self, reading: Reading) -> bool:
+        """Whether a greedy answer is so far from its flip that no jitter reaches it."""
+        distance = abs(reading.shift - self.shifts[reading.item])
+        return reading.temperature == 0 and distance > max(FARTHEST_JITTER, 4 * self.jitter)
+
+    def astray(self, reading: Reading) -> bool:
+        """Whether an answer is far from its flip and on the wrong side of it."""
+        wanted = POSITIVE if reading.shift > self.shifts[reading.item] else NEGATIVE
+        return self.far(reading) and reading.answer != wanted
 
 
 class ProbeClient:
@@ -59,7 +80,7 @@ class ProbeClient:
         self.outside = 0
         self.broken: ReplyError | None = None
         self.longest = 0
-        self.readings: list[FlipReading] = []
+        self.readings: list[Reading] = []
 
     async def reply(self, request: Request) -> Reply | None:
         """The reply to a request; ``None`` if it cannot be read, and the error is kept."""
@@ -87,7 +108,7 @@ class ProbeClient:
         bias |= {t.id: negative for t in self._targets.negative if negative is not None}
         for _ in range(_INSIST):
             answer = await self.answer(Request(item.messages, bias, temperature))
-            if positive is not None and negative is not None:
+            if positive is not None and negative is not None and temperature == 0:
                 self.biased += 1
                 self.outside += answer == INVALID
             if answer != INVALID:
@@ -97,8 +118,8 @@ class ProbeClient:
     async def at(self, item: Item, shift: float, offset: float, temperature: float = 0.0) -> int:
         """The answer at a shift, asked as in an audit."""
         answer = await self.biased_by(item, offset + shift, offset, temperature)
-        if temperature == 0 and answer != INVALID:
-            self.readings.append(FlipReading(item.id, shift, answer))
+        if answer != INVALID:
+            self.readings.append(Reading(item.id, shift, answer, temperature))
         return answer
 
 
@@ -121,30 +142,36 @@ async def bisect(
     return (low + high) / 2
 
 
-def fit(readings: Sequence[FlipReading], known: Mapping[str, float] | None = None) -> FlipFit:
-    """The likeliest flip of each item (or the `known` one) and the likeliest common jitter."""
+def fit(readings: Sequence[Reading], known: Mapping[str, float] | None = None) -> FlipFit:
+    """The likeliest flip of each item (or the `known` one) and the likeliest common jitter, at T = 0."""
     widths = np.geomspace(_FINEST, _WIDEST, 73)
     profile = np.zeros(widths.size)
     places: dict[str, FloatArray] = {}
     clean = True
+    readings = [reading for reading in readings if reading.temperature == 0]
     for item in dict.fromkeys(reading.item for reading in readings):
         own = [reading for reading in readings if reading.item == item]
         shifts = np.array([reading.shift for reading in own], float)
         signs = np.array([1.0 if reading.answer == POSITIVE else -1.0 for reading in own])
         candidates = _between(shifts, signs) if known is None else np.array([known[item]])
         away = signs * (shifts - candidates[:, None])
-        clean &= bool((away > 0).all(axis=1).any())
-        likelihood = log_ndtr(away[:, None, :] / widths[:, None]).sum(axis=2)
+        clean &= bool(((away > 0) | (away < -FARTHEST_JITTER)).all(axis=1).any())
+        right = _STRAY + (1 - 2 * _STRAY) * ndtr(away[:, None, :] / widths[:, None])
+        likelihood = np.log(right).sum(axis=2)
         places[item] = candidates[likelihood.argmax(axis=0)]
         profile += likelihood.max(axis=0)
     best = int(profile.argmax())
-    plausible = widths[profile > profile[best] - _DROP]
+    plausible = widths[profile > profile[best] - DROP]
     flips = {item: float(found[best]) for item, found in places.items()}
-    return FlipFit(flips, 0.0 if clean else float(widths[best]), float(plausible.max()))
+    least, jitter = (0.0, 0.0) if clean else (float(plausible.min()), float(widths[best]))
+    return FlipFit(flips, jitter, least, float(plausible.max()))
 
 
 def _between(shifts: FloatArray, signs: FloatArray) -> FloatArray:
-    """Candidates for a flip, between the last negative and the first positive answer, in either order."""
-    ends = [shifts[signs < 0].max(initial=-np.inf), shifts[signs > 0].min(initial=np.inf)]
-    low, high = np.sort(np.clip(ends, shifts.min() - 1, shifts.max() + 1))
-    return np.linspace(low, high, 201)
+    """Candidates for a flip: everywhere between answers where few answers would be on the wrong side."""
+    order = np.argsort(shifts)
+    ordered, up = shifts[order], signs[order] > 0
+    edges = np.concatenate([[ordered[0] - 1], ordered, [ordered[-1] + 1]])
+    wrong = np.concatenate([[0], np.cumsum(up)]) + np.concatenate([np.cumsum(~up[::-1])[::-1], [0]])
+    (fits,) = np.nonzero(wrong <= wrong.min() + (wrong.min() > 0))
+    return np.linspace(edges[fits[0]], edges[fits[-1] + 1], 101)

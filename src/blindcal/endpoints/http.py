@@ -21,6 +21,7 @@ import os
 import warnings
 from collections.abc import AsyncIterator, Iterable, Mapping
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal, Self, TypeAlias
 
 import msgspec
@@ -43,6 +44,19 @@ OPENAI = "https://api.openai.com/v1"
 NOT_OFFERED = frozenset({400, 404, 405, 422, 501})
 MAX_REPLY_BYTES = 4 * 2**20
 MAX_LINE_BYTES = 8 * 2**20
+# A sampled answer must follow the whole distribution, but servers cut and penalise by default: llama.cpp with
+# min_p and top_k, vLLM with what a model's generation_config.json says.
+SAMPLERS: Mapping[str, float] = MappingProxyType(
+    {
+        "top_p": 1,
+        "min_p": 0,
+        "top_k": -1,
+        "presence_penalty": 0,
+        "frequency_penalty": 0,
+        "repetition_penalty": 1,
+    }
+)
+_OPENAI_SAMPLERS = frozenset({"top_p", "presence_penalty", "frequency_penalty"})
 _ALWAYS_KEYED = frozenset({"api.openai.com", "openrouter.ai", "api.together.xyz", "api.fireworks.ai"})
 RAW_BODY_BYTES = 2**20  # aiohttp warns about raw bodies above this size
 
@@ -129,7 +143,8 @@ class HttpEndpoint:
                 stacklevel=2,
             )
         self.limit_name = "max_tokens"  # or max_completion_tokens, if the model refuses this one
-        self._bodies: dict[tuple[str, float, int, int], bytes] = {}
+        self.samplers = tuple(SAMPLERS)  # those that sampled requests set, less what the endpoint refuses
+        self._bodies: dict[tuple[object, ...], bytes] = {}
         self._reached = False
         self._session: aiohttp.ClientSession | None = None
 
@@ -149,7 +164,7 @@ class HttpEndpoint:
 
     async def ask(self, request: Request) -> Reply:
         """Send one request and return its reply."""
-        limit_name = self.limit_name
+        limit_name, samplers = self.limit_name, self.samplers
         status, headers, raw = await self._post(self._url, self.body(request))
         found = replies.read(status, raw, chat=self.address.api == "chat")
         if isinstance(found, Reply):
@@ -158,7 +173,13 @@ class HttpEndpoint:
             # Newer OpenAI models accept only the other name and say so; later requests use it too.
             self.limit_name = "max_completion_tokens"
             return await self.ask(request)
-        raise self.refusal(found, headers, raw)
+        error = self.refusal(found, headers, raw)
+        if request.temperature > 0 and found in (400, 422) and isinstance(error, FatalError):
+            kept = _accepted(samplers, raw)
+            if kept != samplers:  # strict services refuse unknown fields; later requests omit them
+                self.samplers = tuple(name for name in self.samplers if name in kept)
+                return await self.ask(request)
+        raise error
 
     async def post(self, path: str, payload: Mapping[str, Any]) -> Any:
         """Send JSON to ``path`` at the server's root; returns JSON, or ``None`` if it is not offered."""
@@ -229,7 +250,13 @@ class HttpEndpoint:
 
     def body(self, request: Request) -> bytes:
         """The JSON body of a request."""
-        settings = (self.limit_name, request.temperature, request.max_tokens, request.top_logprobs)
+        settings = (
+            self.limit_name,
+            self.samplers,
+            request.temperature,
+            request.max_tokens,
+            request.top_logprobs,
+        )
         constant = self._bodies.get(settings)
         if constant is None:
             constant = self._bodies[settings] = self._constant_part(request)
@@ -249,7 +276,7 @@ class HttpEndpoint:
             "temperature": request.temperature,
         }
         if request.temperature > 0:
-            body["top_p"] = 1  # some servers cut the tail by default, which would distort sampled answers
+            body |= {name: SAMPLERS[name] for name in self.samplers}
         if request.top_logprobs:
             chat = self.address.api == "chat"
             body["logprobs"] = True if chat else request.top_logprobs
@@ -292,6 +319,12 @@ def is_loopback(host: str) -> bool:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
         return False
+
+
+def _accepted(samplers: tuple[str, ...], raw: bytes) -> tuple[str, ...]:
+    """The sampler fields that an error does not name or, if it names none, those of OpenAI's own API."""
+    kept = tuple(name for name in samplers if name.encode() not in raw)
+    return kept if kept != samplers else tuple(name for name in samplers if name in _OPENAI_SAMPLERS)
 
 
 def _parse_url(text: str) -> URL:

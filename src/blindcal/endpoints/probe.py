@@ -1,13 +1,12 @@
-"""Can this endpoint be audited, and how? About 90 queries find out before thousands are paid for.
+"""Can this endpoint be audited, and how? About 170 queries find out before thousands are paid for.
 
-An audit relies on ``logit_bias`` doing what METHOD 2 says, and services differ: some refuse it, others
-accept it but ignore, clamp or round it. The probe forces the answers of several items both ways, which
-cannot succeed by luck if the bias is ignored; finds the flips of two items; checks them with other
-common biases C, where clamping and rounding show as disagreement; and repeats queries around them, one
-at a time and concurrently, to measure jitter. If the bias is unusable, it tests temperature (METHOD 6).
-
-A bias that is multiplied by a constant cannot be detected from outside: with greedy answers it looks like
-a model with other log-odds. If logprobs are exposed, the bias is checked against them.
+An audit relies on ``logit_bias`` and temperature doing what METHOD 2 says, and services differ: some
+refuse them, others accept them but ignore, clamp, round or scale them. The probe forces the answers of
+several items both ways, which cannot succeed by luck if the bias is ignored; finds the flips of two
+items; repeats queries around them, one at a time and concurrently, to measure jitter, and far from them
+to catch stray answers; checks the flips with other common biases C, where clamping and rounding show as
+disagreement; and draws answers off the flips, where temperature, its truncation and the scale of the
+bias show. If the bias is unusable, it tests temperature alone (METHOD 6).
 """
 
 from __future__ import annotations
@@ -15,55 +14,48 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import Awaitable, Sequence
-from dataclasses import dataclass, field
-from typing import Any, Literal, TypeAlias
+from dataclasses import dataclass, replace
+from typing import TypeAlias
 
 import numpy as np
 
 from blindcal.endpoints.base import Endpoint
-from blindcal.endpoints.flip_search import FlipFit, FlipReading, ProbeClient, bisect, fit
+from blindcal.endpoints.flip_search import FlipFit, ProbeClient, bisect, fit
+from blindcal.endpoints.probe_findings import (
+    LEAST_SHIFT,
+    QUESTIONS,
+    SCALE,
+    Finding,
+    FindingOutcome,
+    Probe,
+    ProbeVerdict,
+)
+from blindcal.endpoints.response_curve import Evidence, Query, ask_all, ask_until_settled
 from blindcal.errors import FatalError, InputError
 from blindcal.records import INVALID, NEGATIVE, POSITIVE, Item, Request, Targets
 
-ProbeVerdict: TypeAlias = Literal["thresholds", "temperature", "not auditable"]
-FindingOutcome: TypeAlias = Literal["good", "caution", "bad", "unknown"]
 Biases: TypeAlias = tuple[float | None, float | None]  # on the positive and the negative side
 
-QUESTIONS = (
-    "answers at all",
-    "one token out",
-    "logit_bias accepted",
-    "logit_bias acts",
-    "one flip",
-    "acts by the right amount",
-    "fractions honoured",
-    "range",
-    "repeatable alone",
-    "repeatable under concurrency",
-    "answers inside the targets",
-    "temperature honoured",
-    "logprobs",
-)
 ITEMS = 6  # number of items whose answers are forced both ways
+ITEMS_WITHOUT_BIAS = 12  # number of items to draw from if the bias is unusable
 LADDER = (-1.2, -0.5, -0.2, -0.08, 0.08, 0.2, 0.5, 1.2)  # distances from a flip, to measure jitter
 FAR = (-25.0, -6.0, 6.0, 25.0)  # distances from a flip, to check that there is only one
-DRAWS = 10
+OFF = ((0.7, 1.0), (1.5, 1.0), (3.1, 1.0), (1.5, 2.0), (4.0, 2.0), (1.5, 0.0), (3.1, 0.0))
+"""Distances from a flip and temperatures at which answers show how temperature and bias act."""
+HEATS = (0.0, 0.5, 1.0, 2.0)  # temperatures at which answers show the same without a bias
+FIRST_DRAWS = 4  # of each item at the highest temperature, if the bias is unusable
+MOST_UNBIASED_DRAWS = 96
+ANYWHERE = np.sinh(np.linspace(-1, 1, 80) * math.asinh(40))  # candidates for an unknown flip
+PRIORS = np.array([np.hypot(1, ANYWHERE) / np.cosh(ANYWHERE / spread) for spread in (1, 2, 4, 8, 16)])
+MOST_JITTER_DRAWN = 0.5  # an unbiased answer at T = 0.3 would follow the jitter more than the temperature
+RAREST_STRAY = 0.0002
+MOST_DRAWS = 280  # off the flip
 IRRESISTIBLE = 20.0  # a shift that overrides any model; with less, confident answers may not change
-LEAST_SHIFT = 7.0  # thresholds from 0.001 to 0.999
 MOST_JITTER = 1.0  # more than half the noise of a draw at T = 1: thresholds tell little more than draws
 MOST_OUTSIDE = 0.2
 NARROW = 0.2  # largest distance at which two flips count as the same
 PRECISION = 0.2  # with which a clamp is located
 TOP_LOGPROBS = 20
-
-
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """One question about the endpoint, its outcome, and the answer in words."""
-
-    question: str
-    outcome: FindingOutcome
-    answer: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,43 +66,6 @@ class Forced:
     unmoved: int
     reversed: int
     most_moved: bool
-
-
-@dataclass(frozen=True, slots=True)
-class Probe:
-    """What the probe found.
-
-    ``max_shift`` is the largest usable |b| at ``offset``; ``clamp`` is the value at which the endpoint
-    clamps the bias, ``integer_bias`` whether it rounds it. ``jitter`` and ``crowd_jitter`` are standard
-    deviations in log-odds, alone and under concurrency; ``outside`` is the share of biased answers that
-    were neither target. These three are NaN if they could not be measured. ``remedy`` and ``options``
-    are those of the last reply that could not be read.
-    """
-
-    verdict: ProbeVerdict
-    reason: str
-    findings: tuple[Finding, ...]
-    targets: Targets
-    offset: float
-    max_shift: float
-    clamp: float | None
-    integer_bias: bool
-    jitter: float
-    crowd_jitter: float
-    outside: float
-    logprobs: bool
-    queries: int
-    prompt_tokens: int
-    completion_tokens: int
-    remedy: str = ""
-    options: dict[str, Any] = field(default_factory=dict)
-
-    @property
-    def within_clamp(self) -> dict[str, object]:
-        """The offset and limit to try if the bias is clamped too low for the given ones; else empty."""
-        if self.clamp is None or self.max_shift >= LEAST_SHIFT:
-            return {}
-        return {"offset": round(self.clamp / 2, 1), "limit": round(self.clamp, 1)}
 
 
 async def probe(
@@ -131,7 +86,7 @@ async def probe(
     if not items:
         raise InputError("a probe needs at least one item")
     rng = np.random.default_rng(seed)
-    chosen = [items[int(k)] for k in rng.permutation(len(items))[:ITEMS]]
+    chosen = [items[int(k)] for k in rng.permutation(len(items))[:ITEMS_WITHOUT_BIAS]]
     return await _Probing(endpoint, chosen, targets, offset, limit).run()
 
 
@@ -142,7 +97,7 @@ class _Probing:
         self, endpoint: Endpoint, items: list[Item], targets: Targets, offset: float, limit: float
     ) -> None:
         self.asker = ProbeClient(endpoint, targets)
-        self.items = items
+        self.items, self.all_items = items[:ITEMS], items
         self.targets = targets
         self.offset = offset
         self.limit = limit
@@ -153,6 +108,11 @@ class _Probing:
         self.clamp: float | None = None
         self.integer_bias = False
         self.jitter = self.crowd_jitter = math.nan
+        self.scale: tuple[float, float] | None = None
+        self.forced = self.strays = (
+            0  # answers far from the flips, and those of them that contradict the bias
+        )
+        self.hopeless = False
         self.gap: float | None = None
         self.logprobs = False
 
@@ -163,6 +123,8 @@ class _Probing:
         trouble = await self._force() or await self._measure()
         if not trouble or (self.acts and self._outside() > MOST_OUTSIDE):
             return self._usable()
+        if self.hopeless:
+            return self._conclude("not auditable", trouble)
         varies = await self._vary_without_bias()
         if varies:
             return self._conclude("not auditable", f"{trouble}, and {varies}")
@@ -216,23 +178,39 @@ class _Probing:
             moved = f"{len(forced.moved)} of {len(self.items)} items forced both ways"
             self.items, self.acts = forced.moved, True
             return self._find("logit_bias acts", "good", moved)
-        return await self._diagnose()
+        return await self._diagnose(unreliable=forced.most_moved)
 
     async def _force_both(self, up: Biases, down: Biases) -> Forced:
         """Ask every item with biases towards a positive answer, then with biases towards a negative one."""
-        ups = await asyncio.gather(*(self.asker.biased_by(item, *up) for item in self.items))
-        downs = await asyncio.gather(*(self.asker.biased_by(item, *down) for item in self.items))
+        ups, downs = await self._forced(up, POSITIVE), await self._forced(down, NEGATIVE)
         answers = list(zip(ups, downs, strict=True))
         moved = [item for item, pair in zip(self.items, answers, strict=True) if pair == (POSITIVE, NEGATIVE)]
         unmoved = sum(pair in ((POSITIVE, POSITIVE), (NEGATIVE, NEGATIVE)) for pair in answers)
         return Forced(moved, unmoved, answers.count((NEGATIVE, POSITIVE)), 2 * len(moved) >= len(answers))
 
-    async def _diagnose(self) -> str:
+    async def _forced(self, biases: Biases, wanted: int) -> list[int]:
+        """The answer of every item with these biases; a few wrong ones may be strays and are asked again."""
+        answers = await asyncio.gather(*(self.asker.biased_by(item, *biases) for item in self.items))
+        wrong = [k for k, answer in enumerate(answers) if answer not in (wanted, INVALID)]
+        strays = 0
+        if len(wrong) <= max(1, len(self.items) // 3):
+            for k in wrong:
+                again = [await self.asker.biased_by(self.items[k], *biases) for _ in range(4)]
+                if again.count(wanted) >= 3:
+                    answers[k] = wanted
+                    strays += 1
+        self.forced += len(answers)
+        self.strays += strays
+        return answers
+
+    async def _diagnose(self, *, unreliable: bool) -> str:
         """Find out why the bias does not act as it should, by raising or lowering one side alone."""
         question, most = "logit_bias acts", self.limit
-        raised = await self._force_both((most, None), (None, most))
-        if raised.most_moved and not raised.reversed:
+        raised, again = [await self._force_both((most, None), (None, most)) for _ in range(2)]
+        if raised.most_moved and not raised.reversed and raised.moved == again.moved:
             self.clamp = await self._strength(raised.moved[0], None)
+            if self.clamp is not None and self.clamp > self.offset + IRRESISTIBLE:
+                return self._unreliable(question)
             where = "somewhere" if self.clamp is None else f"at about {self.clamp:.1f}"
             answer = f"clamped {where}: raised alone, an answer can be forced"
             return self._find(question, "bad", answer, self._clamped())
@@ -240,8 +218,15 @@ class _Probing:
         if len(lowered.moved) == len(self.items):
             trouble = "logit_bias acts with its sign inverted: report it to the provider"
             return self._find(question, "bad", "with the wrong sign: what is lowered is said", trouble)
+        if unreliable:
+            return self._unreliable(question)
         trouble = "logit_bias is accepted but ignored"
         return self._find(question, "bad", "no: forced answers do not follow it", trouble)
+
+    def _unreliable(self, question: str) -> str:
+        self.clamp, self.hopeless = None, True
+        answer = "only at times: some forced answers follow it, others do not"
+        return self._find(question, "bad", answer, "answers do not follow logit_bias reliably")
 
     def _clamped(self) -> str:
         if self.clamp is None:
@@ -264,23 +249,29 @@ class _Probing:
         return None if balance is None else balance + abs(flip)
 
     async def _measure(self) -> str:
-        """Measure what thresholds need: flips, jitter, range, agreement across C; returns what is wrong."""
+        """Measure what thresholds need: flips, jitter, range, scale; returns what is wrong."""
         items = self.items[:2]
         near = [await self._flip(item) for item in items]
         if None in near:
             answer = "no flip could be found: the answers are neither target"
             return self._find("one flip", "bad", answer, "answers do not follow the shift")
         flips = await self._repeat(items)
-        await self._draw(items[0], flips)
         return (
             self._shape(flips)
+            or await self._follow(items, flips)
             or await self._range(items, flips)
             or await self._fractions(items, flips)
-            or self._right_amount(flips.shifts[items[0].id], _margin(flips))
+            or self._compare_with_logprobs(flips.shifts[items[0].id], flips.margin)
+            or await self._draw(items, flips)
         )
 
     async def _flip(self, item: Item) -> float | None:
-        return await bisect(lambda b: self.asker.at(item, b, self.offset), -self.reach, self.reach)
+        """Bisect for the flip of an item; again if a stray answer led the bisection astray."""
+        for _ in range(3):
+            flip = await bisect(lambda b: self.asker.at(item, b, self.offset), -self.reach, self.reach)
+            if flip is None or await self._crosses(item, flip, LADDER[-1], self.offset):
+                break
+        return flip
 
     async def _repeat(self, items: list[Item]) -> FlipFit:
         """Ask around the flips again: one query at a time, then all at once."""
@@ -295,62 +286,133 @@ class _Probing:
             flips = fit(readings)
         self.jitter = flips.jitter
         alone = len(readings)
-        await asyncio.gather(*(self._near(item, flips, step) for item in items for step in LADDER))
-        self.crowd_jitter = fit(readings[alone:], flips.shifts).jitter
+        steps = (*LADDER, *FAR)
+        await asyncio.gather(*(self._near(item, flips, step) for item in items for step in steps))
+        crowd = fit(readings[alone:], flips.shifts)
+        self.crowd_jitter = crowd.jitter
         everything = fit(readings)
-        self._report_jitter("repeatable alone", self.jitter, flips.most)
+        self._report_jitter("repeatable alone", flips)
         crowding = "" if self.jitter else "; ask with less concurrency, or one request at a time"
-        self._report_jitter("repeatable under concurrency", self.crowd_jitter, everything.most, crowding)
+        limit = replace(crowd, most=everything.most) if crowd.jitter == 0 else crowd
+        self._report_jitter("repeatable under concurrency", limit, crowding)
         return everything
 
     async def _near(self, item: Item, flips: FlipFit, step: float) -> int:
         shift = min(max(flips.shifts[item.id] + step, -self.reach), self.reach)
         return await self.asker.at(item, shift, self.offset)
 
-    def _report_jitter(self, question: str, jitter: float, most: float, cure: str = "") -> None:
-        if jitter == 0:
-            self._find(question, "good", f"yes: jitter below {most:.2g} in log-odds")
+    def _report_jitter(self, question: str, found: FlipFit, cure: str = "") -> None:
+        if found.jitter == 0:
+            self._find(question, "good", f"yes: jitter below {found.most:.2g} in log-odds")
         else:
-            outcome: FindingOutcome = "caution" if jitter <= MOST_JITTER else "bad"
-            self._find(question, outcome, f"jitter of about {jitter:.2g} in log-odds{cure}")
-
-    async def _draw(self, item: Item, flips: FlipFit) -> None:
-        """Check that draws at T = 1 give both answers at the flip, where they are equally likely."""
-        question = "temperature honoured"
-        shift = flips.shifts[item.id]
-        try:
-            draws = await asyncio.gather(
-                *(self.asker.at(item, shift, self.offset, 1.0) for _ in range(DRAWS))
-            )
-        except FatalError as error:
-            self._find(question, "caution", f"no: {error}")
-            return
-        positive = sum(draw == POSITIVE for draw in draws)
-        seen = f"{positive} of {DRAWS} draws at the flip were positive"
-        if flips.jitter > 0:
-            self._find(question, "unknown", f"{seen}, which jitter alone could cause")
-        elif 0 < positive < DRAWS:
-            self._find(question, "good", f"yes: {seen}")
-        else:
-            self._find(question, "caution", f"no: {seen}")
+            outcome: FindingOutcome = "caution" if found.jitter <= MOST_JITTER else "bad"
+            limits = f"{found.least:.2g} to {found.most:.2g}"
+            self._find(question, outcome, f"jitter of about {found.jitter:.2g} ({limits}) in log-odds{cure}")
 
     def _shape(self, flips: FlipFit) -> str:
-        """Check that each item has one flip, and that jitter is small enough for thresholds."""
-        if max(flips.jitter, self.crowd_jitter / 3) > MOST_JITTER:
-            answer = f"none that is sharper than {flips.jitter:.2g} in log-odds"
-            trouble = f"answers change from query to query (jitter of {flips.jitter:.2g} in log-odds)"
+        """Check that the flips are sharp enough for thresholds."""
+        alone = max(flips.jitter, self.jitter)
+        if max(alone, self.crowd_jitter / 3) > MOST_JITTER:
+            jitter = max(alone, self.crowd_jitter)
+            answer = f"none that is sharper than {jitter:.2g} in log-odds"
+            trouble = f"answers at T = 0 change from query to query (by about {jitter:.2g} in log-odds)"
+            self.hopeless = True
             return self._find("one flip", "bad", answer, trouble)
-        strays = [reading for reading in self.asker.readings if _strays(reading, flips)]
-        if strays:
-            where = ", ".join(f"{reading.shift:+.1f}" for reading in strays[:3])
-            answer = f"no: the answer turns back at shift {where}"
-            return self._find("one flip", "bad", answer, "the answer is not monotone in the shift")
+        return ""
+
+    async def _follow(self, items: list[Item], flips: FlipFit) -> str:
+        """Check that answers far from a flip follow the bias: all of them, at any distance."""
+        by_id = {item.id: item for item in items}
+        strays = [reading for reading in self.asker.readings if flips.astray(reading)]
+        for stray in strays[:3]:
+            again = [await self.asker.at(by_id[stray.item], stray.shift, self.offset) for _ in range(2)]
+            if again == [stray.answer] * 2:
+                answer = f"no: the answer turns back at shift {stray.shift:+.1f}"
+                return self._find("one flip", "bad", answer, "the answer is not monotone in the shift")
+        if strays or self.strays:  # ask more, to see how common they are
+            steps = FAR * 4
+            await asyncio.gather(*(self._near(item, flips, step) for item in items for step in steps))
         places = ", ".join(f"{shift:+.2f}" for shift in flips.shifts.values())
-        return self._find("one flip", "good", f"yes: at shift {places}")
+        self._find("one flip", "good", f"yes: at shift {places}")
+        far = [reading for reading in self.asker.readings if flips.far(reading)]
+        self.forced += len(far)
+        self.strays += sum(flips.astray(reading) for reading in far)
+        question = "answers follow the bias"
+        if not self.strays:
+            return self._find(question, "good", f"yes: all of {self.forced} far from the flip")
+        answer = f"no: {self.strays} of {self.forced} far from the flip contradict it"
+        if self.strays == 1:
+            return self._find(question, "caution", f"{answer}; more may be wrong during the audit")
+        self.hopeless = True
+        return self._find(question, "bad", answer, f"answers are unreliable ({answer[4:]})")
+
+    async def _draw(self, items: list[Item], flips: FlipFit) -> str:
+        """Draw answers off the flips, to see how temperature and bias act; returns what is wrong."""
+        several = len(self.targets.positive) + len(self.targets.negative) > 2
+        spread = 0.1 + 1.5 * flips.jitter + several  # several spellings move the flip of sampled answers
+        places = {
+            item.id: flips.shifts[item.id] + spread * np.linspace(-1, 1, 11)
+            for item in items
+            if abs(flips.shifts[item.id]) <= self.max_shift
+        }
+        evidence = Evidence(places, np.ones((1, 11)), stray=max(RAREST_STRAY, self.strays / self.forced))
+        evidence.add(self.asker.readings)
+        queries = [
+            Query(item.id, shift, heat)
+            for item in items
+            if item.id in places
+            for distance, heat in OFF
+            for shift in (flips.shifts[item.id] - distance, flips.shifts[item.id] + distance)
+            if abs(shift) <= self.max_shift
+        ]
+        by_id = {item.id: item for item in items}
+
+        async def ask(query: Query) -> int:
+            return await self.asker.at(by_id[query.item], query.shift, self.offset, query.temperature)
+
+        if not queries:  # the flips are too near the end of the range
+            await self._vary_without_bias()
+            return self._report_scale(None)
+        try:
+            asked = await ask_until_settled(evidence, queries, ask, most=MOST_DRAWS)
+        except FatalError as error:
+            self._find("temperature honoured", "caution", f"no: {error}")
+            return self._report_scale(None)
+        return self._report_heat(evidence, asked) or self._report_scale(evidence)
+
+    def _report_heat(self, evidence: Evidence, asked: int) -> str:
+        """Report how temperature acts; returns what is wrong for thresholds."""
+        question, likeliest = "temperature honoured", evidence.likeliest
+        if not evidence.refuted:
+            if evidence.proved:
+                return self._find(question, "good", f"yes: {asked} answers off the flip show it")
+            return self._find(question, "unknown", f"{asked} answers off the flip could not show it")
+        answer = likeliest.fault
+        if likeliest.cause == "fixed" or likeliest.width > MOST_JITTER:
+            self.hopeless = True
+            return self._find(question, "bad", f"no: {answer}", f"temperature is not honoured ({answer})")
+        return self._find(question, "caution", f"no: {answer}")
+
+    def _report_scale(self, evidence: Evidence | None) -> str:
+        """Report by how much the bias acts; returns what is wrong."""
+        if any(finding.question == SCALE for finding in self.findings):
+            return ""  # logprobs have shown it
+        if evidence is None or (evidence.refuted and evidence.likeliest.cause != "scaled"):
+            answer = "unverified: neither draws nor logprobs show its scale"
+            return self._find(SCALE, "unknown", answer)
+        self.scale = evidence.scale
+        times = f"{self.scale[0]:.2g} to {self.scale[1]:.2g} times"
+        if evidence.refuted:
+            self.hopeless = True
+            trouble = f"logit_bias, or temperature, acts by the wrong amount ({times} what it should)"
+            return self._find(SCALE, "bad", f"no: {times} what it should be", trouble)
+        if self.scale[0] > 0.5 and self.scale[1] < 2:
+            return self._find(SCALE, "good", f"yes: {times} what it should be, by draws off the flip")
+        return self._find(SCALE, "unknown", f"unverified: {times} what it should be")
 
     async def _range(self, items: list[Item], flips: FlipFit) -> str:
         """Check that the flips stay where they are with a bias at the limit."""
-        margin = _margin(flips)
+        margin = flips.margin
         for item in items:
             shift = flips.shifts[item.id]
             highest_offset = self.limit - max(0, math.ceil(shift + margin))
@@ -375,10 +437,9 @@ class _Probing:
         holds = [await self._holds(item, flips.shifts[item.id], NARROW, lower) for item in items]
         if all(holds):
             return self._find(question, "good", f"yes: flips agree to {NARROW:g} at three values of C")
-        if flips.jitter > 0 or any(holds):  # more items distinguish rounding from jitter
-            for item in self.items[len(items) :]:
-                flip = await self._flip(item)
-                holds.append(flip is not None and await self._holds(item, flip, NARROW, lower))
+        for item in self.items[len(items) :]:  # more items distinguish rounding from jitter
+            flip = await self._flip(item)
+            holds.append(flip is not None and await self._holds(item, flip, NARROW, lower))
         if sum(holds) > len(holds) / ITEMS:
             return self._find(question, "unknown", "jitter hides it")
         self.integer_bias = True
@@ -388,44 +449,62 @@ class _Probing:
     async def _holds(self, item: Item, flip: float, margin: float, offset: float) -> bool:
         """Whether the flip is in the same place with another C; it is not if three attempts fail."""
         for _ in range(3):
-            below = await self.asker.at(item, flip - margin, offset)
-            above = await self.asker.at(item, flip + margin, offset)
-            if (below, above) == (NEGATIVE, POSITIVE):
+            if await self._crosses(item, flip, margin, offset):
                 return True
         return False
 
-    def _right_amount(self, flip: float, margin: float) -> str:
-        question = "acts by the right amount"
+    async def _crosses(self, item: Item, flip: float, margin: float, offset: float) -> bool:
+        below = await self.asker.at(item, flip - margin, offset)
+        above = await self.asker.at(item, flip + margin, offset)
+        return (below, above) == (NEGATIVE, POSITIVE)
+
+    def _compare_with_logprobs(self, flip: float, margin: float) -> str:
         if self.gap is None:
-            answer = "the same at each C; its scale cannot be seen without logprobs"
-            return self._find(question, "unknown", answer)
+            return ""
         compared = f"flip at {-flip:.2f}, logprob gap {self.gap:.2f}"
         if abs(self.gap + flip) > margin + 0.02 * abs(self.gap):
-            return self._find(question, "bad", f"no: {compared}", "logit_bias acts by the wrong amount")
-        return self._find(question, "good", f"yes: {compared}")
+            return self._find(SCALE, "bad", f"no: {compared}", "logit_bias acts by the wrong amount")
+        return self._find(SCALE, "good", f"yes: {compared}")
 
     async def _vary_without_bias(self) -> str:
-        """Check that temperature alone makes answers vary; returns what is wrong."""
-        question = "temperature honoured"
+        """Check that temperature alone acts as it should; returns what is wrong."""
+        question, hottest = "temperature honoured", HEATS[-1]
         self.findings = [finding for finding in self.findings if finding.question != question]
-        greedy = [Request(item.messages) for item in self.items]
-        drawn = [Request(item.messages, temperature=2.0) for item in self.items]
-        ask = self.asker.answer
-        cold = [await ask(request) for request in greedy for _ in range(2)]
+        by_id = {item.id: item for item in self.all_items}
+        evidence = Evidence(dict.fromkeys(by_id, ANYWHERE), PRIORS, biased=False)
+        answers: list[int] = []
+
+        async def ask(query: Query) -> int:
+            request = Request(by_id[query.item].messages, temperature=query.temperature)
+            answers.append(await self.asker.answer(request))
+            return answers[-1]
+
+        first = [Query(item, 0.0, heat) for item in by_id for heat in (0.0, *[hottest] * FIRST_DRAWS)]
+        queries = [Query(item, 0.0, heat) for item in by_id for heat in HEATS]
         try:
-            warm = [await asyncio.gather(*(ask(request) for _ in range(4))) for request in drawn]
+            readings = await ask_all(first, ask)
+            if answers.count(INVALID) > len(answers) / 2:
+                trouble = "most unbiased answers are neither target: the prompt must ask for one of the two"
+                return self._find(question, "unknown", "most answers are neither target", trouble)
+            if len({(reading.item, reading.answer) for reading in readings}) <= len(by_id):
+                draws = FIRST_DRAWS * len(by_id)
+                answer = f"no: {draws} draws at T = {hottest:g} all repeat the greedy answer"
+                return self._find(question, "bad", answer, "temperature changes no answer")
+            evidence.add(readings)
+            await ask_until_settled(evidence, queries, ask, most=MOST_UNBIASED_DRAWS)
         except FatalError as error:
             return self._find(question, "bad", f"no: {error}", "temperature is not accepted")
-        every = [*cold, *(answer for draws in warm for answer in draws)]
-        if every.count(INVALID) > len(every) / 2:
-            trouble = "most unbiased answers are neither target: the prompt must ask for one of the two words"
-            return self._find(question, "unknown", "most answers are neither target", trouble)
-        if not any(draw != cold[2 * k] for k, draws in enumerate(warm) for draw in draws):
-            answer = f"no: {4 * len(self.items)} draws at T = 2 all repeat the greedy answer"
-            return self._find(question, "bad", answer, "temperature changes no answer")
-        if any(cold[2 * k] != cold[2 * k + 1] for k in range(len(self.items))):
-            return self._find(question, "caution", "answers vary, but at T = 0 too")
-        return self._find(question, "good", "yes: answers vary at T = 2 and not at T = 0")
+        likeliest = evidence.likeliest
+        if evidence.refuted:
+            answer = likeliest.fault
+            return self._find(question, "bad", f"no: {answer}", f"temperature is not honoured ({answer})")
+        if not evidence.proved:
+            answer = f"{len(answers)} answers could not show it"
+            return self._find(question, "unknown", answer, "that temperature is honoured could not be shown")
+        if likeliest.width > MOST_JITTER_DRAWN:
+            return self._find(question, "caution", "answers vary with it, but at T = 0 too")
+        answer = "yes: answers vary with it; whether rare ones are cut off cannot be seen without logit_bias"
+        return self._find(question, "good", answer)
 
     def _outside(self) -> float:
         return self.asker.outside / self.asker.biased if self.asker.biased else math.nan
@@ -452,6 +531,7 @@ class _Probing:
             self.integer_bias,
             self.jitter,
             self.crowd_jitter,
+            self.scale,
             self._outside(),
             self.logprobs,
             self.asker.queries,
@@ -460,17 +540,6 @@ class _Probing:
             self.asker.broken.remedy if self.asker.broken else "",
             self.asker.broken.options if self.asker.broken else {},
         )
-
-
-def _margin(flips: FlipFit) -> float:
-    """The distance from a flip beyond which answers are reliable."""
-    return 0.05 + 3 * flips.most
-
-
-def _strays(reading: FlipReading, flips: FlipFit) -> bool:
-    distance = reading.shift - flips.shifts[reading.item]
-    expected = POSITIVE if distance > 0 else NEGATIVE
-    return abs(distance) > _margin(flips) and reading.answer != expected
 
 
 async def _opposite(answer: Awaitable[int]) -> int:

@@ -28,7 +28,7 @@ from blindcal.prices import CHARACTERS_A_TOKEN, Prices, total_cost
 from blindcal.records import Usage
 from blindcal.settings import DEFAULT_BINS, Settings
 
-PROBE_QUERIES = 90  # roughly, pilot queries and probe together
+PROBE_QUERIES = 170  # roughly, pilot queries and probe together
 LATENCY = 0.6  # seconds per reply, assumed if unknown
 
 #: Mean queries per item that a figure shows for each method that can be planned; the others lie in between.

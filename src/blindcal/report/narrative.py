@@ -156,6 +156,11 @@ def warning(result: AuditResult) -> Sentence | None:
 
 def notes(result: AuditResult) -> Iterator[Sentence]:
     """The caveats of this result, the most serious first."""
+    if result.unverified is not None:
+        yield sentence(
+            "The probe could not verify {what}. If it is not what it should be, the estimates are wrong.",
+            what=Quoted(result.unverified),
+        )
     if not result.complete:
         yield sentence(
             "The run was stopped early ({why}). {counts.unanswered:count} of {counts.items:count} items "

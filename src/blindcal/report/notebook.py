@@ -52,6 +52,8 @@ def _result(result: AuditResult) -> str:
         rows.append(("invalid answers", f"{counts.invalid:,}"))
     if result.stopped is not None:
         rows.append(("stopped", result.stopped))
+    if result.unverified is not None:
+        rows.append(("unverified", result.unverified))
     if result.objection is not None:
         rows.append(("forced", "the probe found a problem: these estimates may be meaningless"))
     curve = plot_calibration_curve(result.bins, ece=result.ece)

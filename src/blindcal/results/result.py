@@ -139,6 +139,12 @@ class AuditResult(Findings):
         return str(probe.get("objection") or probe.get("reason")) if probe.get("forced") else None
 
     @property
+    def unverified(self) -> str | None:
+        """What the probe could not verify although the estimates depend on it, if anything."""
+        found = (self.probe or {}).get("unverified")
+        return None if found is None else str(found)
+
+    @property
     def direction(self) -> Direction:
         """Over- or underconfident; undecided if the interval contains zero or there is none."""
         over = self.overconfidence

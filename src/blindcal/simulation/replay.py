@@ -32,7 +32,7 @@ import numpy as np
 from blindcal.confidence_prompt import ask_confidence
 from blindcal.errors import ConfigError, InputError
 from blindcal.query_seeds import uniform_draws
-from blindcal.records import Item, Message
+from blindcal.records import FloatArray, Item, Message
 from blindcal.simulation.http_server import HttpRequest, HttpResponse, Listener, Manner, json_response
 from blindcal.simulation.recording import UNRECORDED_GAP, RecordedTexts, Recording, drawn
 from blindcal.simulation.replay_batches import Desk
@@ -52,20 +52,30 @@ Fault: TypeAlias = Literal[
 class Behaviour:
     """How the service differs from an ideal one; the default is ideal.
 
-    ``jitter`` is the standard deviation of the noise on each logit, drawn anew for each request;
-    ``crowd_jitter`` applies only while other requests are in flight. ``outside`` is the share of
-    answers that are no answer token. ``fault`` hits a random share ``fault_share`` of the requests
-    or, if ``fault_first`` is set, exactly the first ``fault_first`` requests.
+    Every bias is multiplied by ``bias_scale``. ``jitter`` is the standard deviation of the noise on each
+    logit, drawn anew for each request; ``crowd_jitter`` applies only while other requests are in flight.
+    ``outside`` is the share of answers that are no answer token, and ``flipped`` the share that are
+    replaced by the other answer. A ``cached`` service repeats its first answer to a prompt. At a ``fixed``
+    temperature every answer is drawn at 1. ``min_p`` and ``top_p`` cut sampled answers ``cut`` the
+    temperature is applied, unless a request sets them and ``sampler_fields`` are honoured. ``fault`` hits a
+    random share ``fault_share`` of the requests or, if ``fault_first`` is set, exactly the first
+    ``fault_first`` requests.
     """
 
     bias: Literal["honoured", "ignored", "rejected"] = "honoured"
-    bias_sign: int = 1
+    bias_scale: float = 1.0
     clamp: float | None = None
     integer_bias: bool = False
     jitter: float = 0.0
     crowd_jitter: float = 0.0
     outside: float = 0.0
-    temperature: Literal["honoured", "ignored", "rejected"] = "honoured"
+    flipped: float = 0.0
+    cached: bool = False
+    temperature: Literal["honoured", "ignored", "rejected", "fixed"] = "honoured"
+    min_p: float = 0.0
+    top_p: float = 1.0
+    cut: Literal["before", "after"] = "before"
+    sampler_fields: Literal["honoured", "ignored", "rejected"] = "honoured"
     logprobs: bool = False
     latency: float = 0.0
     fault: Fault | None = None
@@ -105,6 +115,7 @@ class Server:
         self._rows, self._spoken = _by_text(recording, items, spoken)
         self._columns = {token.id: k for k, token in enumerate(recording.tokens)}
         self._times: Counter[bytes] = Counter()
+        self._cache: dict[str, str] = {}
         self._listener = Listener(self._handle)
         self.desk = Desk(lambda body, chat: self._answer(body, chat=chat, fault=None))
 
@@ -218,6 +229,8 @@ class Server:
             )
         free_text = self._spoken.get(text)
         said, logprobs = self._say(row, asked, body) if free_text is None else (free_text, {})
+        if self.behaviour.cached:
+            said = self._cache.setdefault(text, said)
         self.answered += 1
         self.paid[self.recording.ids[row]] += 1
         if fault == "schema":
@@ -240,6 +253,9 @@ class Server:
             return _error(400, "Unsupported parameter: 'logit_bias'", "unsupported_parameter")
         if how.temperature == "rejected" and asked.temperature not in (None, 1):
             return _error(400, "Unsupported value: 'temperature' must be 1", "unsupported_value")
+        if how.sampler_fields == "rejected" and (unknown := asked.sampler_fields):
+            text = f"Unrecognized request arguments supplied: {', '.join(unknown)}"
+            return _error(400, text, "invalid_request_error")
         if asked.logprobs and not how.logprobs:
             return _error(400, "Unsupported parameter: 'logprobs'", "unsupported_parameter")
         return None
@@ -265,9 +281,7 @@ class Server:
             logits = [z + e for z, e in zip(logits, noise, strict=True)]
         if how.outside and self._chance(body).random() < how.outside:
             return _OTHER_TEXT, {}
-        temperature = 1.0 if asked.temperature is None else asked.temperature
-        if how.temperature == "ignored":
-            temperature = 0.0
+        temperature = self._temperature(asked)
         candidates = [*logits, other if temperature == 0 else rest]
         if temperature == 0:
             chosen = candidates.index(max(candidates))
@@ -275,16 +289,41 @@ class Server:
             draws = (
                 self._chance(body).random(1) if asked.seed is None else uniform_draws(np.array([asked.seed]))
             )
-            chosen = int(drawn(np.array([candidates]), np.array([temperature]), draws)[0])
+            kept = self._cut(np.array(candidates), temperature, asked)
+            chosen = int(drawn(kept[None, :], np.array([temperature]), draws)[0])
+        if how.flipped and chosen < 2 and self._chance(body).random() < how.flipped:
+            chosen = 1 - chosen
         said = texts[chosen] if chosen < len(texts) else _OTHER_TEXT
         if not asked.logprobs:
             return said, {}
         total = float(np.logaddexp(np.logaddexp.reduce(recorded), rest))
         return said, {t.text: z - total for t, z in zip(recording.tokens, recorded.tolist(), strict=True)}
 
+    def _temperature(self, asked: ChatRequest | PromptRequest) -> float:
+        how = self.behaviour.temperature
+        if how == "ignored":
+            return 0.0
+        return 1.0 if how == "fixed" or asked.temperature is None else asked.temperature
+
+    def _cut(
+        self, candidates: FloatArray, temperature: float, asked: ChatRequest | PromptRequest
+    ) -> FloatArray:
+        """The candidates' logits, minus infinity for those that min_p or top_p rule out."""
+        how = self.behaviour
+        heeded = how.sampler_fields == "honoured"
+        min_p = asked.min_p if heeded and asked.min_p is not None else how.min_p
+        top_p = asked.top_p if heeded and asked.top_p is not None else how.top_p
+        logits = candidates if how.cut == "before" else candidates / temperature
+        weights = np.exp(logits - logits.max())
+        order = np.argsort(-weights, kind="stable")
+        before = np.cumsum(weights[order]) - weights[order]  # the weight of all likelier candidates
+        keep = weights >= min_p
+        keep[order] &= before < top_p * weights.sum()
+        return np.where(keep, candidates, -np.inf)
+
     def _applied(self, value: float) -> float:
         how = self.behaviour
-        value *= how.bias_sign
+        value *= how.bias_scale
         if how.integer_bias:
             value = round(value)
         return value if how.clamp is None else min(max(value, -how.clamp), how.clamp)
@@ -318,6 +357,16 @@ class CompletionRequest(msgspec.Struct, kw_only=True):
     max_completion_tokens: int | None = None
     logprobs: bool | int | None = None
     seed: int | None = None
+    top_p: float | None = None
+    min_p: float | None = None
+    top_k: int | None = None
+    repetition_penalty: float | None = None
+
+    @property
+    def sampler_fields(self) -> list[str]:
+        """The sampler fields in the request that OpenAI's own API does not know."""
+        known = ("min_p", "top_k", "repetition_penalty")
+        return [name for name in known if getattr(self, name) is not None]
 
 
 class ChatRequest(CompletionRequest, kw_only=True):
