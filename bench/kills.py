@@ -30,7 +30,7 @@ def main() -> None:
     options.add_argument("--kills", type=int, default=100, help="number of kills, in all phases alike")
     arguments = options.parse_args()
     each = arguments.kills // len(PHASES)
-    with tempfile.TemporaryDirectory(dir=".") as folder:
+    with tempfile.TemporaryDirectory() as folder:
         items = Path(folder) / "items.jsonl"
         write_items(items)
         killer = Killer(items, Path(folder), random.Random(0))

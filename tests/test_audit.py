@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import csv
 import json
+import shutil
 import signal
 import subprocess
 import sys
@@ -33,10 +34,11 @@ from blindcal.report.page import render
 from blindcal.results import result as result_module
 from blindcal.results.result import AuditResult
 from blindcal.settings import Settings
+from blindcal.simulation.http_server import HttpResponse
 from blindcal.simulation.replay import Behaviour, Server
 from blindcal.simulation.simulate import simulate
 from blindcal.store.run_store import RUN_FILE, Store
-from commanding import blindcal
+from commanding import blindcal, printed_error
 from serving import replaying
 
 N = 400
@@ -292,6 +294,25 @@ def test_a_limit_that_only_the_probe_fits_is_named(items: Path, tmp_path: Path) 
     told = f"= {probed} reached before .* alone took {probed} queries"
     with serving(items) as server, pytest.raises(NotIdentifiedError, match=told):
         audit(items, settings(server), out=tmp_path / "b", limits=only)
+
+
+def test_a_run_folder_that_is_deleted_is_one_clear_error(
+    items: Path, server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The command ends soon after, with a line that says what happened and what to do."""
+    out, complete = tmp_path / "run", server._complete
+
+    def delete(body: bytes, *, chat: bool) -> HttpResponse:
+        if server.requests == 200:
+            shutil.rmtree(out, ignore_errors=True)
+        return complete(body, chat=chat)
+
+    monkeypatch.setattr(server, "_complete", delete)
+    where = ("--model", "replay", "--base-url", server.base_url, "--out", out, "--concurrency", 4, "--quiet")
+    told = printed_error(blindcal("audit", items, *where))
+    assert "run.sqlite was moved or deleted during the run, which has stopped: put it back" in told
+    assert "\n" not in told
+    assert 200 < server.requests < 250
 
 
 def test_answers_are_safe_in_a_spreadsheet(items: Path, server: Server, tmp_path: Path) -> None:

@@ -108,14 +108,24 @@ def test_a_wait_that_the_server_asks_for_is_kept() -> None:
 def test_refusals_without_an_answer_pause_everyone_longer_each_time() -> None:
     """The pause doubles with each burst up to its most; a burst of any size counts once."""
     pause, now, waits = SharedPause(0.5), 0.0, []
-    for _ in range(9):
-        sent = now
-        for k in range(1, 33):
-            pause.refused(now + k / 100, sent)
-        waits.append(pause.until - now - 0.01)
-        now = max(now + 1, pause.until)
-    assert waits[:HARMLESS] == [float("-inf")] * HARMLESS  # these only make their own queries wait
-    assert waits[HARMLESS:] == pytest.approx([1, 2, 4, 8, 16, LONGEST_PAUSE, LONGEST_PAUSE])
+    for _ in range(8):
+        for _ in range(32):
+            pause.refused(now + 0.1, sent=now)
+        waits.append(pause.until - now - 0.1)
+        now = pause.until + 1
+    assert waits == pytest.approx([0.5, 1, 2, 4, 8, 16, LONGEST_PAUSE, LONGEST_PAUSE])
+
+
+def test_few_failures_in_a_row_pause_nobody() -> None:
+    """A service that refuses some requests at random is asked on."""
+    pause = SharedPause(0.5)
+    for k in range(1, HARMLESS):
+        pause.refused(k + 0.5, sent=k)
+        assert not pause.trying
+    assert pause.until == float("-inf")
+    pause.refused(100.5, sent=100)
+    assert pause.trying
+    assert pause.until == 101
 
 
 def test_an_answer_ends_the_growth_of_the_pause() -> None:

@@ -13,7 +13,7 @@ START = 32  # queries at once; a local model queues them, a service hardly notic
 SETTLE = 0.1  # seconds; a rate measured over less is noise
 COOLING = 1.0  # seconds between two cuts of the limit: where single requests fail, they fail all the time
 LONGEST_PAUSE = 20.0  # seconds, unless the server asks for more
-HARMLESS = 2  # bursts without an answer in between: a service that is well refuses a request now and then
+HARMLESS = 8  # failures in a row: a service that is well refuses a request now and then
 
 
 class ConcurrencyControl:
@@ -108,13 +108,14 @@ class RateLimiter:
 class SharedPause:
     """Until when nothing is sent, because the server asked for it or answers nothing any more.
 
-    The first `HARMLESS` bursts of failures pause nothing: the queries that failed wait on their own. Every
-    further burst without an answer in between pauses all queries, twice as long each time, up to
-    `LONGEST_PAUSE`; after the pause, one request at a time tries. The first answer ends this.
+    Fewer than `HARMLESS` failures in a row pause nothing: the queries that failed wait on their own. Then
+    every burst pauses all queries, twice as long each time, up to `LONGEST_PAUSE`; after the pause, one
+    request at a time tries. The first answer ends this.
     """
 
     def __init__(self, first: float) -> None:
         self._first = first
+        self._failures = 0
         self._bursts = 0
         self._refused = float("-inf")
         self.until = float("-inf")
@@ -122,22 +123,20 @@ class SharedPause:
     @property
     def trying(self) -> bool:
         """Whether only one request at a time is to be sent."""
-        return self._bursts > HARMLESS
+        return self._bursts > 0
 
     def refused(self, now: float, sent: float, asked: float | None = None) -> None:
         """Record that a request sent at ``sent`` failed, and the seconds that the server asks to wait."""
         if asked is not None:
             self.until = max(self.until, now + asked)
-        if sent <= self._refused:
+        self._failures += 1
+        if self._failures < HARMLESS or sent <= self._refused:
             return
         self._refused = now
+        pause = self._first * 2.0 ** min(self._bursts, 20)  # no overflow, however long it lasts
+        self.until = max(self.until, now + min(LONGEST_PAUSE, pause))
         self._bursts += 1
-        if self.trying:
-            pause = self._first * 2.0 ** min(
-                self._bursts - HARMLESS, 20
-            )  # no overflow, however long it lasts
-            self.until = max(self.until, now + min(LONGEST_PAUSE, pause))
 
     def answered(self) -> None:
         """Record an answer."""
-        self._bursts = 0
+        self._failures = self._bursts = 0
