@@ -27,7 +27,8 @@ def prepare_streams() -> None:
     for name, raw in (("stdout", _Output(_OUTPUT, "wb", False)), ("stderr", _Messages(_ERRORS, "wb", False))):
         encoding = getattr(getattr(sys, name), "encoding", "utf-8")
         buffer = io.BufferedWriter(raw)
-        text = io.TextIOWrapper(buffer, encoding, errors="backslashreplace", line_buffering=raw.isatty())
+        at_once = name == "stderr" or raw.isatty()
+        text = io.TextIOWrapper(buffer, encoding, errors="backslashreplace", line_buffering=at_once)
         setattr(sys, name, text)
 
 
