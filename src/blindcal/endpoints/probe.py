@@ -30,7 +30,7 @@ from blindcal.endpoints.probe_findings import (
     Probe,
     ProbeVerdict,
 )
-from blindcal.endpoints.response_curve import Evidence, Query, ask_all, ask_until_settled
+from blindcal.endpoints.response_curve import CurveEvidence, Query, ask_all, ask_until_settled
 from blindcal.errors import FatalError, InputError
 from blindcal.records import INVALID, NEGATIVE, POSITIVE, Item, Request, Targets
 
@@ -359,7 +359,7 @@ class _Probing:
             for item in items
             if abs(flips.shifts[item.id]) <= self.max_shift
         }
-        evidence = Evidence(places, np.ones((1, 11)), stray=max(RAREST_STRAY, self.strays / self.forced))
+        evidence = CurveEvidence(places, np.ones((1, 11)), stray=max(RAREST_STRAY, self.strays / self.forced))
         evidence.add(self.asker.readings)
         queries = [
             Query(item.id, shift, heat)
@@ -384,7 +384,7 @@ class _Probing:
             return self._report_scale(None)
         return self._report_heat(evidence, asked) or self._report_scale(evidence)
 
-    def _report_heat(self, evidence: Evidence, asked: int) -> str:
+    def _report_heat(self, evidence: CurveEvidence, asked: int) -> str:
         """Report how temperature acts; returns what is wrong for thresholds."""
         question, likeliest = "temperature honoured", evidence.likeliest
         if not evidence.refuted:
@@ -402,7 +402,7 @@ class _Probing:
             return self._find(question, "bad", f"no: {answer}", f"temperature is not honoured ({answer})")
         return self._find(question, "caution", f"no: {answer}")
 
-    def _report_scale(self, evidence: Evidence | None) -> str:
+    def _report_scale(self, evidence: CurveEvidence | None) -> str:
         """Report by how much the bias acts; returns what is wrong."""
         if any(finding.question == SCALE for finding in self.findings):
             return ""  # logprobs have shown it
@@ -480,7 +480,7 @@ class _Probing:
         question, hottest = "temperature honoured", HEATS[-1]
         self.findings = [finding for finding in self.findings if finding.question != question]
         by_id = {item.id: item for item in self.all_items}
-        evidence = Evidence(dict.fromkeys(by_id, ANYWHERE), PRIORS, biased=False)
+        evidence = CurveEvidence(dict.fromkeys(by_id, ANYWHERE), PRIORS, biased=False)
         answers: list[int] = []
 
         async def ask(query: Query) -> int:
