@@ -60,6 +60,7 @@ class Case:
 
 
 NO_BIAS = Behaviour(bias="ignored")
+RANDOM = "follow|unreliable|change from query"
 DEAF = "changes no answer|no more at a high temperature"
 ALWAYS = "vary as at T|change from query"
 CASES = (
@@ -67,8 +68,8 @@ CASES = (
     Case("bias rejected", Behaviour(bias="rejected"), latent="not accepted"),
     Case("first answer to a prompt cached", Behaviour(cached=True), "ignored", DEAF),
     Case("bias inverted", Behaviour(bias_scale=-1), latent="sign inverted"),
-    Case("bias clamped at 60", Behaviour(clamp=60), latent="clamped at about 6|range"),
-    Case("bias clamped at 30", Behaviour(clamp=30), latent="clamped at about 30"),
+    Case("bias clamped at 60", Behaviour(clamp=60), latent="clamped at about (59|60)|range"),
+    Case("bias clamped at 30", Behaviour(clamp=30), latent="clamped at about (29|30)"),
     Case("bias rounded", Behaviour(integer_bias=True), latent="rounded"),
     Case("bias times 0.5", Behaviour(bias_scale=0.5), "wrong amount", "wrong amount"),
     Case("bias times 2", Behaviour(bias_scale=2), "wrong amount", "wrong amount"),
@@ -76,9 +77,9 @@ CASES = (
     Case("jitter .1", Behaviour(jitter=0.1), "repeatable", ""),
     Case("jitter .5", Behaviour(jitter=0.5), "repeatable|change from query", "repeatable|change from query"),
     Case("jitter 1", Behaviour(jitter=1), "repeatable|change from query", "repeatable|change from query"),
-    Case("1% of answers flipped", Behaviour(flipped=0.01), "follow|unreliable", "follow|unreliable"),
-    Case("3% of answers flipped", Behaviour(flipped=0.03), "follow|unreliable", "follow|unreliable"),
-    Case("10% of answers flipped", Behaviour(flipped=0.1), "follow|unreliable", "follow|unreliable"),
+    Case("1% of answers flipped", Behaviour(flipped=0.01), RANDOM, RANDOM),
+    Case("3% of answers flipped", Behaviour(flipped=0.03), RANDOM, RANDOM),
+    Case("10% of answers flipped", Behaviour(flipped=0.1), RANDOM, RANDOM),
     Case("30% of answers are other words", Behaviour(outside=0.3), "neither", "neither"),
     Case("temperature ignored", Behaviour(temperature="ignored"), "", DEAF),
     Case("temperature ignored, jitter .05", Behaviour(temperature="ignored", jitter=0.05), "", DEAF),

@@ -67,9 +67,10 @@ def spend(
 
 
 @pytest.fixture
-def unit(items: Path, server: Server, tmp_path: Path) -> tuple[float, float]:
-    """What the probe costs, and one query an item."""
-    found = spend(items, server, tmp_path / "unit", None, queries=1)
+def unit(items: Path, tmp_path: Path) -> tuple[float, float]:
+    """What the probe costs, and one query an item; a fresh server draws the same answers again."""
+    with serving(items) as server:
+        found = spend(items, server, tmp_path / "unit", None, queries=1)
     assert found.spend.cost is not None
     with Store.read(tmp_path / "unit" / RUN_FILE) as store:
         asked = PRICES.cost(store.usage())
@@ -227,7 +228,7 @@ def test_the_command_names_unknown_prices_and_the_next_dollar(
 
 def killed(items: Path, base_url: str, out: Path, money: float) -> None:
     """What the killed process does."""
-    settings = Settings(model="replay", base_url=base_url, resamples=50)
+    settings = Settings(model="replay", base_url=base_url, resamples=50, send_seed=True)
     audit(items, settings, out=out, limits=Limits(concurrency=4, max_cost=money), prices=PRICES)
 
 

@@ -158,7 +158,13 @@ async def probe_sampled(
     """Probe an endpoint on the items of `probe_sample`."""
     design = settings.design
     return await probe(
-        endpoint, sample[:PROBED], targets, offset=design.offset, limit=design.limit, seed=design.seed
+        endpoint,
+        sample[:PROBED],
+        targets,
+        offset=design.offset,
+        limit=design.limit,
+        seed=design.seed,
+        send_seed=design.send_seed,
     )
 
 

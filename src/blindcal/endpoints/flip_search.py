@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from scipy.special import ndtr
@@ -18,6 +18,7 @@ from scipy.special import ndtr
 from blindcal.endpoints.base import Endpoint
 from blindcal.endpoints.query_format import TokenQuestion
 from blindcal.errors import ReplyError
+from blindcal.query_seeds import query_seeds
 from blindcal.records import INVALID, NEGATIVE, POSITIVE, FloatArray, Item, Reply, Request, Targets
 
 DROP = 1.92  # of the log-likelihood, from its maximum to the end of a 95% interval
@@ -67,9 +68,13 @@ class FlipFit:
 
 
 class ProbeClient:
-    """Sends the queries of a probe, and counts queries, tokens and invalid answers."""
+    """Sends the queries of a probe, and counts queries, tokens and invalid answers.
 
-    def __init__(self, endpoint: Endpoint, targets: Targets) -> None:
+    Sampled queries get seeds that follow from ``seed``, if there is one.
+    """
+
+    def __init__(self, endpoint: Endpoint, targets: Targets, seed: int | None = None) -> None:
+        self._seed = seed
         self._endpoint = endpoint
         self._targets = targets
         self._read = TokenQuestion(targets).answer
@@ -84,6 +89,8 @@ class ProbeClient:
 
     async def reply(self, request: Request) -> Reply | None:
         """The reply to a request; ``None`` if it cannot be read, and the error is kept."""
+        if request.temperature > 0 and self._seed is not None:
+            request = replace(request, seed=int(query_seeds(self._seed, self.queries, 1)[0]))
         self.queries += 1
         try:
             reply = await self._endpoint.ask(request)

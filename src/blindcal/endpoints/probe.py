@@ -30,7 +30,7 @@ from blindcal.endpoints.probe_findings import (
     Probe,
     ProbeVerdict,
 )
-from blindcal.endpoints.response_curve import Evidence, Query, ask_all, ask_until_settled
+from blindcal.endpoints.response_curve import CurveEvidence, Query, ask_all, ask_until_settled
 from blindcal.errors import FatalError, InputError
 from blindcal.records import INVALID, NEGATIVE, POSITIVE, Item, Request, Targets
 
@@ -52,6 +52,7 @@ RAREST_STRAY = 0.0002
 MOST_DRAWS = 280  # off the flip
 IRRESISTIBLE = 20.0  # a shift that overrides any model; with less, confident answers may not change
 MOST_JITTER = 1.0  # more than half the noise of a draw at T = 1: thresholds tell little more than draws
+UNSTEADY = 0.3  # jitter that may be a temperature, unless the temperature is shown to be honoured
 MOST_OUTSIDE = 0.2
 NARROW = 0.2  # largest distance at which two flips count as the same
 PRECISION = 0.2  # with which a clamp is located
@@ -76,27 +77,30 @@ async def probe(
     offset: float = 50.0,
     limit: float = 100.0,
     seed: int = 0,
+    send_seed: bool = False,
 ) -> Probe:
     """Find out how `endpoint` can be audited, on a few of the audit's own items.
 
     `offset` is the common bias C that the audit will use and `limit` the largest bias the service
-    documents. Wrap the endpoint in :class:`~blindcal.endpoints.base.Patient` if it may be throttled. A
-    wrong key, model or address raises :class:`~blindcal.errors.FatalError` as it would in a run.
+    documents. With `send_seed`, sampled requests get seeds that follow from `seed`. Wrap the endpoint in
+    :class:`~blindcal.endpoints.base.Patient` if it may be throttled. A wrong key, model or address raises
+    :class:`~blindcal.errors.FatalError` as it would in a run.
     """
     if not items:
         raise InputError("a probe needs at least one item")
     rng = np.random.default_rng(seed)
     chosen = [items[int(k)] for k in rng.permutation(len(items))[:ITEMS_WITHOUT_BIAS]]
-    return await _Probing(endpoint, chosen, targets, offset, limit).run()
+    asker = ProbeClient(endpoint, targets, seed if send_seed else None)
+    return await _Probing(asker, chosen, targets, offset, limit).run()
 
 
 class _Probing:
     """A probe in progress; each step adds findings."""
 
     def __init__(
-        self, endpoint: Endpoint, items: list[Item], targets: Targets, offset: float, limit: float
+        self, asker: ProbeClient, items: list[Item], targets: Targets, offset: float, limit: float
     ) -> None:
-        self.asker = ProbeClient(endpoint, targets)
+        self.asker = asker
         self.items, self.all_items = items[:ITEMS], items
         self.targets = targets
         self.offset = offset
@@ -355,7 +359,7 @@ class _Probing:
             for item in items
             if abs(flips.shifts[item.id]) <= self.max_shift
         }
-        evidence = Evidence(places, np.ones((1, 11)), stray=max(RAREST_STRAY, self.strays / self.forced))
+        evidence = CurveEvidence(places, np.ones((1, 11)), stray=max(RAREST_STRAY, self.strays / self.forced))
         evidence.add(self.asker.readings)
         queries = [
             Query(item.id, shift, heat)
@@ -380,20 +384,25 @@ class _Probing:
             return self._report_scale(None)
         return self._report_heat(evidence, asked) or self._report_scale(evidence)
 
-    def _report_heat(self, evidence: Evidence, asked: int) -> str:
+    def _report_heat(self, evidence: CurveEvidence, asked: int) -> str:
         """Report how temperature acts; returns what is wrong for thresholds."""
         question, likeliest = "temperature honoured", evidence.likeliest
         if not evidence.refuted:
             if evidence.proved:
                 return self._find(question, "good", f"yes: {asked} answers off the flip show it")
-            return self._find(question, "unknown", f"{asked} answers off the flip could not show it")
+            answer = f"{asked} answers off the flip could not show it"
+            if not max(self.jitter, self.crowd_jitter) > UNSTEADY:
+                return self._find(question, "unknown", answer)
+            self.hopeless = True
+            trouble = "answers at T = 0 change from query to query, as if drawn at a higher temperature"
+            return self._find(question, "bad", answer, trouble)
         answer = likeliest.fault
         if likeliest.cause == "fixed" or likeliest.width > MOST_JITTER:
             self.hopeless = True
             return self._find(question, "bad", f"no: {answer}", f"temperature is not honoured ({answer})")
         return self._find(question, "caution", f"no: {answer}")
 
-    def _report_scale(self, evidence: Evidence | None) -> str:
+    def _report_scale(self, evidence: CurveEvidence | None) -> str:
         """Report by how much the bias acts; returns what is wrong."""
         if any(finding.question == SCALE for finding in self.findings):
             return ""  # logprobs have shown it
@@ -471,7 +480,7 @@ class _Probing:
         question, hottest = "temperature honoured", HEATS[-1]
         self.findings = [finding for finding in self.findings if finding.question != question]
         by_id = {item.id: item for item in self.all_items}
-        evidence = Evidence(dict.fromkeys(by_id, ANYWHERE), PRIORS, biased=False)
+        evidence = CurveEvidence(dict.fromkeys(by_id, ANYWHERE), PRIORS, biased=False)
         answers: list[int] = []
 
         async def ask(query: Query) -> int:

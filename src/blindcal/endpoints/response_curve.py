@@ -9,7 +9,7 @@ each kind of endpoint that misleads has a curve of its own:
 - A sampler that cuts rare answers (``min_p``, ``top_p``) never gives the second answer far out.
 - A bias that is multiplied by a constant stretches the curve.
 
-`Evidence` keeps the likelihood of every such curve, and names the queries that would tell the two
+`CurveEvidence` keeps the likelihood of every such curve, and names the queries that would tell the two
 likeliest ones apart. Where no bias acts, the flips are unknown and shifts are zero, but
 temperatures still tell an honoured temperature from one that is ignored or fixed.
 """
@@ -79,7 +79,7 @@ class Query:
     temperature: float
 
 
-class Evidence:
+class CurveEvidence:
     """What answers say about the response curve.
 
     ``places`` has candidates for each item's flip, equally many for each item, and ``priors`` has their
@@ -214,7 +214,7 @@ def _responses(*, biased: bool) -> list[Response]:
 
 
 async def ask_until_settled(
-    evidence: Evidence, queries: Sequence[Query], ask: Callable[[Query], Awaitable[int]], *, most: int
+    evidence: CurveEvidence, queries: Sequence[Query], ask: Callable[[Query], Awaitable[int]], *, most: int
 ) -> int:
     """Ask what would tell most until it is clear how the endpoint answers; returns how many were asked."""
     asked = 0
