@@ -9,6 +9,7 @@ import click
 from blindcal.cli.console import WIDTH, print_field
 from blindcal.methods import FEW_ITEMS
 from blindcal.report.page import PAGE_FILE
+from blindcal.report.sentences import few_groups, item_count
 from blindcal.results.result import ANSWERS_FILE, RESULT_FILE, AuditResult
 from blindcal.store.run_store import RUN_FILE
 from blindcal.text import printable
@@ -37,7 +38,7 @@ def _print_estimates(result: AuditResult) -> None:
     if result.objection is not None:
         why = printable(result.objection, 400)
         print_field("WARNING", f"forced: {why}; these estimates may mean nothing")
-    print_field("ECE", f"{result.ece:.4f} in {len(result.bins)} bins, {items:,} items")
+    print_field("ECE", f"{result.ece:.4f} in {len(result.bins)} bins, {item_count(result.counts)} items")
     print_field("direction", _direction(result))
     print_field("AUROC", _auroc(result))
     print_field("accuracy", f"{result.accuracy:.4f}")
@@ -52,6 +53,8 @@ def _print_estimates(result: AuditResult) -> None:
             "read the interval, not the estimate" if result.ece.has_interval else "the estimate says little"
         )
         print_field("note", f"few items: {advice}")
+    if few_groups(result):
+        print_field("note", "few groups: the intervals are wide because a group counts as one observation")
 
 
 def _direction(result: AuditResult) -> str:
