@@ -1,7 +1,8 @@
 """Populations with known truth, for measuring estimators: a distribution of f and a curve E[Y|f].
 
-`CHOSEN` are six shapes chosen by hand, and `ALTERNATIVES` three more. `drawn` and `narrow` make a new
-population for every seed, so nothing was tuned on it. `Recorded` uses a real model's scores as a population.
+`CHOSEN` are six shapes chosen by hand, and `ALTERNATIVES` three more. `drawn`, `narrow` and `grouped` make a
+new population for every seed, so nothing was tuned on it. `Recorded` uses a real model's scores as a
+population.
 """
 
 from __future__ import annotations
@@ -39,19 +40,28 @@ class Population:
 
     def others(self, n: int = 400_000) -> dict[str, float]:
         """Other quantities of the population that an audit estimates (no label noise)."""
+        return true_values(*self.many(n))
+
+    def many(self, n: int = 400_000) -> tuple[FloatArray, FloatArray]:
+        """Many probabilities, and for each the chance of a positive label."""
         f = expit(self.draw(np.random.default_rng(12345), n))
-        return _others(f, self.curve(f))
+        return f, self.curve(f)
 
 
-def _others(f: FloatArray, up: FloatArray) -> dict[str, float]:
-    """Accuracy, AUROC, Brier score and mean confidence of items that are positive with probability ``up``."""
+def true_values(f: FloatArray, up: FloatArray) -> dict[str, float]:
+    """Quantities of items with the probabilities ``f`` whose labels are positive with probability ``up``."""
     _, where = np.unique(f, return_inverse=True)
     positive, negative = np.bincount(where, up), np.bincount(where, 1 - up)
     below = np.cumsum(negative) - negative / 2
+    right = float(np.where(f >= 0.5, up, 1 - up).mean())
+    s = np.clip(logit(np.clip(f, 1e-12, 1 - 1e-12)), -13, 13)  # as the estimated log loss counts them
     return {
-        "accuracy": float(np.where(f >= 0.5, up, 1 - up).mean()),
+        "accuracy": right,
+        "overconfidence": float(np.maximum(f, 1 - f).mean()) - right,
+        "leaning": float((f - up).mean()),
         "auroc": float(positive @ below / (positive.sum() * negative.sum())),
         "brier": float(((1 - up) * f**2 + up * (1 - f) ** 2).mean()),
+        "log_loss": float(((1 - up) * np.logaddexp(0, s) + up * np.logaddexp(0, -s)).mean()),
         "mean_confidence": float(f.mean()),
     }
 
@@ -130,6 +140,51 @@ def narrow(seed: int) -> Population:
 
 
 @dataclass(frozen=True)
+class Grouped:
+    """A population whose items come in groups.
+
+    All items of a group share a normal offset of their log-odds, with standard deviation ``shift``, and one
+    of the log-odds of a positive label, with standard deviation ``label``.
+    """
+
+    within: Population
+    shift: float
+    label: float
+
+    @property
+    def items(self) -> Population:
+        """The population of single items, over all groups."""
+        at, weight = np.polynomial.hermite_e.hermegauss(15)
+        within = self.within
+
+        def curve(f: FloatArray) -> FloatArray:
+            up = logit(np.clip(within.curve(f), 1e-12, 1 - 1e-12))
+            return np.asarray(expit(up[:, None] + self.label * at) @ weight / weight.sum())
+
+        return Population(
+            f"{within.name} in groups",
+            lambda rng, n: within.draw(rng, n) + self.shift * rng.standard_normal(n),
+            curve,
+        )
+
+    def sample(
+        self, groups: int, size: int, rng: np.random.Generator
+    ) -> tuple[IntArray, FloatArray, IntArray]:
+        """Labels, probabilities and group numbers of groups of ``size`` items."""
+        which = np.repeat(np.arange(groups), size)
+        f = expit(self.within.draw(rng, which.size) + self.shift * rng.standard_normal(groups)[which])
+        up = logit(np.clip(self.within.curve(f), 1e-12, 1 - 1e-12))
+        up = expit(up + self.label * rng.standard_normal(groups)[which])
+        return (rng.random(which.size) < up).astype(np.int64), f, which
+
+
+def grouped(seed: int) -> Grouped:
+    """A random population in groups, different for every seed."""
+    rng = np.random.default_rng([seed, 78])
+    return Grouped(drawn(seed), rng.uniform(0, 1.5), rng.uniform(0, 1))
+
+
+@dataclass(frozen=True)
 class Recorded:
     """A real model's scores on labelled items, as the whole population; samples are with replacement."""
 
@@ -143,8 +198,12 @@ class Recorded:
 
     def others(self) -> dict[str, float]:
         """Other quantities of the population that an audit estimates."""
+        return true_values(*self.many())
+
+    def many(self) -> tuple[FloatArray, FloatArray]:
+        """The probabilities and the labels of all items."""
         scores = read_scores(self.path)
-        return _others(scores.p, scores.labels.astype(np.float64))
+        return scores.p, scores.labels.astype(np.float64)
 
     def ece(self, bins: int = 5) -> float:
         """The population's binned ECE."""

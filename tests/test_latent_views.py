@@ -87,23 +87,34 @@ def a_quarter_wider(low: float, high: float) -> tuple[float, float]:
     return 1 / (1 + math.exp(half - middle)), 1 / (1 + math.exp(-half - middle))
 
 
-@pytest.mark.parametrize(("grouped", "units"), [(False, 60), (True, 12)])
-def test_intervals_are_the_draws_and_what_was_not_seen(grouped: bool, units: int) -> None:
+@pytest.mark.parametrize(("items", "units"), [(60, 60), (60, 12), (240, 240)])
+def test_intervals_are_the_draws_and_what_was_not_seen(items: int, units: int) -> None:
     """A share u of the population has no unit among n in the sample by chance: (1 - u)^n is the tail.
 
-    Ends are the draws' quantiles, or what such a share could make of the population's value. The AUROC's and
-    the curve's are a quarter wider, for what a smooth curve bends.
+    Ends are the quantiles of the draws, or what such a share could make of the population's value. With few
+    units each draw is joined by such a share of its own, too. The AUROC's and the curve's quantiles are a
+    quarter wider, for what a smooth curve bends.
     """
-    labels, p = generate(60, 8)
+    labels, p = generate(items, 8)
+    if units >= 200:  # nobody is in the middle, so that only the unseen share can be there
+        p = np.where(p < 0.5, 0.001, 0.999)
     answered = asked(labels, p)
-    groups = answered.items % 12 if grouped else None
+    groups = answered.items % units if units < items else None
     fit = fitted(labels, answered, resamples=40, level=0.8, groups=groups)
     tail, unseen = 0.1, 1 - 0.1 ** (1 / units)
     tables = fit.draws.tolist()
+
+    def joined(draws: list[float], least: float = 0.0, most: float = 1.0) -> tuple[float, float]:
+        ways = (
+            [(1 - u) * one + u * at for one, u in zip(draws, fit.missed, strict=True)] for at in (least, most)
+        )
+        (low, _), (_, high) = (quantiles(way, tail) for way in ways)
+        return low, high
+
     right = [int((f >= 0.5) == y) for y in (False, True) for f in MID_P]
     accuracies = [sum(m for m, yes in zip(table, right, strict=True) if yes) for table in tables]
     seen = (1 - unseen) * sum(m for m, yes in zip(fit.population, right, strict=True) if yes)
-    low, high = quantiles(accuracies, tail)
+    low, high = joined(accuracies)
     assert ends(fit.accuracy) == pytest.approx((min(low, seen), max(high, seen + unseen)))
     bound = 0
     for k, one in enumerate(fit.bins):
@@ -111,22 +122,35 @@ def test_intervals_are_the_draws_and_what_was_not_seen(grouped: bool, units: int
             sum(m * (f - y) for m, y, f in cells_of(table) if one.low <= f < one.high)
             for table in (fit.population, *fit.draws)
         ]
-        low, high = quantiles(gaps[1:], tail)
+        low, high = joined(gaps[1:], k / 5 - 1, (k + 1) / 5)
         # the unseen share lies in this bin: positive at its lower edge, or negative at its upper one
         least, most = ((1 - unseen) * gaps[0] + unseen * at for at in (k / 5 - 1, (k + 1) / 5))
         assert ends(one.gap) == pytest.approx((min(low, least), max(high, most)))
         bound += (least < low) + (most > high)
-    assert bound > 0
+    assert (bound > 0) == (units >= 200) == (not fit.missed.any())
     aurocs = [float(functionals.auroc(table)) for table in fit.draws]
-    low, high = a_quarter_wider(*quantiles(aurocs, tail))
+    low, high = a_quarter_wider(*joined(aurocs))
     seen = (1 - unseen) * float(functionals.auroc(fit.population))
     assert ends(fit.auroc) == pytest.approx((min(low, seen), max(high, seen + unseen)))
+    # a sure and wrong answer adds 1 to the overconfidence, an unsure and right one takes 1/2 from it
+    for found, sides, least in ((fit.overconfidence, (-1, 1), -0.5), (fit.leaning, (1, 1), -1.0)):
+        sums = [
+            sum(sides[f >= 0.5] * m * (f - y) for m, y, f in cells_of(table))
+            for table in (fit.population, *fit.draws)
+        ]
+        low, high = joined(sums[1:], least)
+        seen = (1 - unseen) * sums[0]
+        assert ends(found) == pytest.approx((min(low, seen + unseen * least), max(high, seen + unseen)))
     curve = fit.curve_at(MID_P[::50])
     assert curve.low is not None
     assert curve.high is not None
     for k, cell in enumerate(range(0, CELLS, 50)):
-        shares = [table[CELLS + cell] / (table[cell] + table[CELLS + cell]) for table in tables]
-        assert (curve.low[k], curve.high[k]) == pytest.approx(a_quarter_wider(*quantiles(shares, tail)))
+        shares = [
+            table[CELLS + cell] / (table[cell] + table[CELLS + cell]) for table in (fit.population, *tables)
+        ]
+        low, high = a_quarter_wider(*joined(shares[1:]))
+        seen = (1 - unseen) * shares[0]
+        assert (curve.low[k], curve.high[k]) == pytest.approx((min(low, seen), max(high, seen + unseen)))
 
 
 def test_the_brier_score_is_made_of_its_parts() -> None:

@@ -190,6 +190,19 @@ def test_a_brief_estimate_leaves_out_what_parts_do_not_show() -> None:
     assert len(full.parts) == 1
 
 
+def test_parts_with_few_groups_are_marked_and_not_compared() -> None:
+    """Two texts of 150 questions are two observations, which do not tell whether texts differ."""
+    labels, p = population(300)
+    text = np.arange(300) // 150
+    known = evidence("latent", labels, p, parts=[("first", "second")[k] for k in text])
+    some = estimate(replace(known, groups=text, resamples=20))
+    assert [part.few for part in some.parts] == [True, True]
+    assert some.parts_pvalue is None
+    some = estimate(replace(known, groups=np.arange(300) // 10, resamples=20))
+    assert [part.few for part in some.parts] == [False, False]
+    assert some.parts_pvalue is not None
+
+
 def test_parts_count_the_items_that_take_part() -> None:
     """Of a sample of the items, parts hold those that were asked and no others."""
     labels, p = population(400)

@@ -41,7 +41,7 @@ def decisions_of(
 ) -> Decisions:
     """Decisions where the tables are known; by default nothing is unseen, and every threshold well tested."""
     tests = np.broadcast_to(np.float64(tested), GRID_THRESHOLDS.shape)
-    return Decisions(decision_rates(table), decision_rates(draws), unseen, tests)
+    return Decisions(decision_rates(table), decision_rates(draws), unseen, tests, np.zeros(len(draws)))
 
 
 def chosen(table: FloatArray, **wanted: Any) -> ChosenThreshold:

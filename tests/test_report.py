@@ -313,11 +313,15 @@ def test_the_headline_follows_the_model() -> None:
     stopped = replace(
         calibrated, complete=False, stopped="limit", counts=replace(calibrated.counts, unanswered=7)
     )
-    (note,) = notes(stopped)
-    words = _said(stopped, [note])
-    assert words.startswith(
-        "The run was stopped early (limit). 7 of 3,000 items have no answer; the estimates"
+    assert _said(stopped, list(notes(stopped))) == (
+        "The run was stopped early (limit). The estimates are about the 3,000 items that have an answer, a "
+        "random sample of all 3,007."
     )
+    groups = {k: replace(calibrated, counts=replace(calibrated.counts, groups=k)) for k in (1, 9, 10)}
+    words = {k: _said(one, list(notes(one))) for k, one in groups.items()}
+    assert words[1].startswith("All items are in one group, and the items of a group may be alike")
+    assert words[9].startswith("The items are in only 9 groups, and the items of a group may be alike")
+    assert not words[10]
 
 
 def _lead(result: AuditResult) -> str:

@@ -7,13 +7,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.optimize import brentq
-from scipy.stats import chi2, kstest, norm
+from scipy.stats import binomtest, chi2, kstest, norm
 
 from blindcal.estimate.uncertainty import (
     absolute_sum_interval,
     heterogeneity_pvalue,
     percentile_interval,
     quadratic_pvalue,
+    unseen_draws,
 )
 from blindcal.records import Estimate
 
@@ -207,3 +208,16 @@ def test_no_weights_no_evidence() -> None:
     """Without any direction to depart in the p-value is 1."""
     assert quadratic_pvalue(1.0, np.empty(0)) == 1.0
     assert quadratic_pvalue(1.0, np.zeros(3)) == 1.0
+
+
+@pytest.mark.parametrize(("right", "n"), [(0, 20), (9, 10), (19, 20), (45, 50), (25, 50)])
+def test_draws_joined_by_an_unseen_share_are_like_clopper_and_pearson(right: int, n: int) -> None:
+    """The ends are near those of the exact interval of a share, within a tenth of its width."""
+    rng = np.random.default_rng(0)
+    shares, unseen = rng.binomial(n, right / n, 20_000) / n, unseen_draws(n, 20_000, rng)
+    low = np.quantile((1 - unseen) * shares, 0.025)
+    high = np.quantile((1 - unseen) * shares + unseen, 0.975)
+    exact = binomtest(right, n).proportion_ci(0.95, "exact")
+    wide = exact.high - exact.low
+    assert low == pytest.approx(exact.low, abs=0.1 * wide)
+    assert high == pytest.approx(exact.high, abs=0.1 * wide)

@@ -32,8 +32,8 @@ from blindcal.estimate.latent import fit_table
 from blindcal.estimate.uncertainty import heterogeneity_pvalue
 from blindcal.records import INVALID, AnswerTable, EstimatorName, FloatArray, IntArray, Semantics
 
-FEW_ITEMS = 100
-"""Estimates from fewer items than this come with a warning."""
+FEW_ITEMS, FEW_GROUPS = 100, 10
+"""Estimates from fewer items or groups than this come with a warning."""
 FEW_OF_A_LABEL = 10
 UNNAMED = "(none)"
 """The part of items that have no value in the field of the breakdown."""
@@ -290,6 +290,24 @@ class Evidence:
         """The estimator that reads these answers."""
         return estimator_of(self.method, self.estimator)
 
+    @property
+    def items(self) -> IntArray:
+        """The items that the estimates are about: those with an answer, valid or not.
+
+        If everything was asked, `blind` also covers the subset whose answers it knows without asking.
+        """
+        answered = np.unique(self.answers.items)
+        if self.estimator_name != "blind":
+            return answered
+        assert isinstance(self.design, BlindDesign)
+        thresholds = self.design.thresholds()
+        everything = answered.size == np.count_nonzero(thresholds > 0)
+        return np.flatnonzero(np.isfinite(thresholds)) if everything else answered
+
+    def group_count(self, items: IntArray) -> int | None:
+        """The number of groups that some of the items are in; ``None`` without groups."""
+        return None if self.groups is None else np.unique(self.groups[items]).size
+
 
 def estimate(evidence: Evidence, *, brief: bool = False) -> Findings:
     """Estimate everything that a method's answers allow, also for each part if there are parts.
@@ -329,17 +347,17 @@ def _by_part(evidence: Evidence, names: Sequence[str | None]) -> tuple[tuple[Par
     """
     found, compared = [], []
     of_item = np.array([UNNAMED if name is None else name for name in names], dtype=object)
-    taking_part = np.ones(of_item.size, bool)
-    if evidence.members is not None:
-        taking_part = np.isin(np.arange(of_item.size), evidence.members)
+    items = evidence.items
     fewer = replace(evidence, resamples=min(evidence.resamples, _PART_RESAMPLES))
     for name in sorted(set(of_item)):
-        chosen = np.flatnonzero((of_item == name) & taking_part)
-        one = _read(fewer, True, chosen)
-        some, positive = one.findings, int(evidence.labels[chosen].sum())
-        few = chosen.size < FEW_ITEMS or min(positive, chosen.size - positive) < FEW_OF_A_LABEL
+        one = _read(fewer, True, np.flatnonzero(of_item == name))
+        mine = items[of_item[items] == name]
+        some, positive = one.findings, int(evidence.labels[mine].sum())
+        groups = evidence.group_count(mine)
+        few = mine.size < FEW_ITEMS or min(positive, mine.size - positive) < FEW_OF_A_LABEL
+        few = few or (groups is not None and groups < FEW_GROUPS)
         found.append(
-            Part(name, chosen.size, positive, some.ece, some.accuracy, some.leaning, some.overconfidence, few)
+            Part(name, mine.size, positive, some.ece, some.accuracy, some.leaning, some.overconfidence, few)
         )
         if not few:
             compared.append(one.half_gaps)

@@ -23,7 +23,7 @@ from blindcal.items.files import Items
 from blindcal.methods import METHODS, Evidence, estimate, measures
 from blindcal.planning.next_dollar import NextDollar, next_dollar
 from blindcal.prices import total_cost
-from blindcal.records import INVALID, NEGATIVE, POSITIVE, AnswerTable, IntArray, Message
+from blindcal.records import INVALID, NEGATIVE, POSITIVE, AnswerTable, Message
 from blindcal.report.page import PAGE_FILE, write_page
 from blindcal.results.oracle import Truth
 from blindcal.results.result import (
@@ -87,7 +87,7 @@ def conclude(
         level=settings.estimation.level,
         by=settings.prompt.by_field,
         invalid_reasons=reasons,
-        counts=_counts(evidence, members, stopped=outcome.stopped is not None),
+        counts=_counts(evidence, members.size, stopped=outcome.stopped is not None),
         spend=_spend(session, prepared, asked),
         seconds=round(seconds, 3),
         targets=prepared.targets,
@@ -125,15 +125,16 @@ def write_files(session: Session, result: AuditResult, folder: Path) -> None:
     write_page(result, folder / PAGE_FILE)
 
 
-def _counts(evidence: Evidence, members: IntArray, *, stopped: bool) -> AnswerCounts:
-    answers = np.bincount(evidence.answers.answers + 1, minlength=3)
+def _counts(evidence: Evidence, members: int, *, stopped: bool) -> AnswerCounts:
+    items, answers = evidence.items, np.bincount(evidence.answers.answers + 1, minlength=3)
     return AnswerCounts(
-        items=members.size,
-        positive_labels=int(evidence.labels[members].sum()),
+        items=items.size,
+        positive_labels=int(evidence.labels[items].sum()),
         positive=int(answers[POSITIVE + 1]),
         negative=int(answers[NEGATIVE + 1]),
         invalid=int(answers[INVALID + 1]),
-        unanswered=members.size - np.unique(evidence.answers.items).size if stopped else 0,
+        unanswered=members - items.size if stopped else 0,
+        groups=evidence.group_count(items),
     )
 
 

@@ -14,6 +14,7 @@ from blindcal.cli import options
 from blindcal.cli.console import command_line_option, print_stage
 from blindcal.cli.param_types import FiniteRange
 from blindcal.report import check_summary
+from blindcal.report.sentences import item_count
 from blindcal.results.check import CheckResult, check
 from blindcal.text import printable
 
@@ -106,7 +107,7 @@ def command(
 
 def _print(run: CheckResult, partial: bool) -> None:
     result = run.result
-    click.echo(f"{printable(run.path)}: {printable(result.model)}, {result.counts.items:,} items")
+    click.echo(f"{printable(run.path)}: {printable(result.model)}, {item_count(result.counts)} items")
     for one in run.verdicts:
         click.echo(f"  {one.outcome:<10} {one.limit.words}: {check_summary.verdict_text(one)}")
     notes = []

@@ -9,6 +9,7 @@ import click
 from blindcal.cli.console import WIDTH, print_field
 from blindcal.methods import FEW_ITEMS
 from blindcal.report.page import PAGE_FILE
+from blindcal.report.sentences import few_groups, item_count
 from blindcal.results.result import ANSWERS_FILE, RESULT_FILE, AuditResult
 from blindcal.store.run_store import RUN_FILE
 from blindcal.text import printable
@@ -37,7 +38,7 @@ def _print_estimates(result: AuditResult) -> None:
     if result.objection is not None:
         why = printable(result.objection, 400)
         print_field("WARNING", f"forced: {why}; these estimates may mean nothing")
-    print_field("ECE", f"{result.ece:.4f} in {len(result.bins)} bins, {items:,} items")
+    print_field("ECE", f"{result.ece:.4f} in {len(result.bins)} bins, {item_count(result.counts)} items")
     if result.unverified is not None:
         what = printable(result.unverified, 400)
         print_field("unverified", f"{what}: if it is not what it should be, these estimates are wrong")
@@ -62,6 +63,8 @@ def _print_estimates(result: AuditResult) -> None:
             f"{repeated.items:,} items have the prompt of another item, with which the intervals count them "
             f"as one{conflict if repeated.conflicting else ''}",
         )
+    if few_groups(result):
+        print_field("note", "few groups: the intervals are wide because a group counts as one observation")
 
 
 def _direction(result: AuditResult) -> str:

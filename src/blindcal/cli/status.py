@@ -72,7 +72,12 @@ def _status(path: Path) -> dict[str, Any]:
         "usage": asdict(usage),
         "probe": probed,
         "result": result
-        and {"ece": asdict(result.ece), "created": result.created, "complete": result.complete},
+        and {
+            "ece": asdict(result.ece),
+            "items": result.counts.items,
+            "created": result.created,
+            "complete": result.complete,
+        },
         "batches": [batch_record(batch) for batch in batches],
     }
 
@@ -99,7 +104,8 @@ def _fields(found: dict[str, Any]) -> dict[str, Any]:
     }
     if result is not None:
         state = "complete" if result["complete"] else "partial"
-        fields["result"] = f"ECE {Estimate(**result['ece'])}, {result['created']}, {state}"
+        ece = f"ECE {Estimate(**result['ece'])} of {result['items']:,} items"
+        fields["result"] = f"{ece}, {result['created']}, {state}"
     return fields
 
 

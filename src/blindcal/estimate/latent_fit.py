@@ -51,9 +51,9 @@ from blindcal.estimate.resampling import Resampling
 from blindcal.estimate.truth import bin_edges
 from blindcal.estimate.uncertainty import (
     absolute_sum_interval,
-    percentile_interval,
     quadratic_pvalue,
     stretched,
+    unseen_draws,
     unseen_share,
 )
 from blindcal.records import NEGATIVE, POSITIVE, Estimate, FloatArray, IntArray
@@ -61,6 +61,9 @@ from blindcal.records import NEGATIVE, POSITIVE, Estimate, FloatArray, IntArray
 # The AUROC's interval and the curve's band are this many times as wide as the refits say, because smoothing
 # bends all refits in the same way. Measured by bench/coverage.py.
 _BENT = 1.25
+# With fewer items or groups than this, each refit is joined by an unseen share of its own. With more, the
+# quantiles of the refits cover without it. Measured by bench/few.py and bench/coverage.py.
+_FEW_UNITS = 200
 _WIDE = 0.25  # widest range of probability without a threshold that the smooth density is trusted to bridge
 _CURVE_POINTS = np.concatenate([[1, 2, 5], np.arange(10, 991, 10), [995, 998, 999]]) / 1000
 
@@ -179,11 +182,8 @@ class LatentFit:
     def _gap_bins(self) -> tuple[Bin, ...]:
         if not self.resampling.size:
             return bare_bins(self.gaps)
-        low, high = self._band(of.gaps(self.draws, self.bin_count))
-        edges, unseen = bin_edges(self.bin_count), self.unseen(self.level)
-        seen = (1 - unseen) * of.gaps(self.population, self.bin_count)
-        low = np.minimum(low, seen + unseen * (edges[:-1] - 1))
-        high = np.maximum(high, seen + unseen * edges[1:])
+        edges = bin_edges(self.bin_count)
+        low, high = self._ends(lambda tables: of.gaps(tables, self.bin_count), edges[:-1] - 1, edges[1:])
         return gap_bins(
             Estimate(float(gap), float(a), float(b), self.level)
             for gap, a, b in zip(self.gaps, low, high, strict=True)
@@ -192,18 +192,12 @@ class LatentFit:
     @property
     def overconfidence(self) -> Estimate:
         """Mean confidence in the given answer minus the share of correct answers."""
-        return self._signed(OVERCONFIDENCE)
+        return self._scalar(lambda tables: of.gaps(tables, 2) @ OVERCONFIDENCE, least=-0.5)
 
     @property
     def leaning(self) -> Estimate:
         """Mean probability of the positive answer minus the share of positive labels."""
-        return self._signed(LEANING)
-
-    def _signed(self, sign: FloatArray) -> Estimate:
-        value = float(of.gaps(self.sample, 2) @ sign)
-        if not self.resampling.size:
-            return Estimate(value)
-        return Estimate(value, *percentile_interval(of.gaps(self.draws, 2) @ sign, self.level), self.level)
+        return self._scalar(lambda tables: of.gaps(tables, 2) @ LEANING, least=-1.0)
 
     @property
     def half_gaps(self) -> tuple[FloatArray, FloatArray]:
@@ -221,7 +215,7 @@ class LatentFit:
         at = probabilities(f, "f")
         columns = [of.curve(self.population)]
         if self.resampling.size:
-            columns += stretched(*self._band(of.curve(self.draws)), _BENT)
+            columns += self._ends(of.curve, stretch=_BENT)
         value, *band = (tuple(np.interp(at, MID_P, column).tolist()) for column in columns)
         low, high = band or (None, None)
         return Curve(tuple(at.tolist()), value, low, high, self.level if band else None)
@@ -385,6 +379,7 @@ class LatentFit:
             decision_rates(self.draws),
             lambda tail: self.unseen(1 - 2 * tail),
             self.patterns.tested_beyond(),
+            self.missed,
         )
 
     # -- uncertainty -----------------------------------------------------------------------------
@@ -404,7 +399,7 @@ class LatentFit:
             return Estimate(value)
         gaps = signed(self.population)
         interval = absolute_sum_interval(gaps, signed(self.draws), self.level)
-        low, high = self._widened(*interval, float(np.abs(gaps).sum()))
+        low, high = map(float, self._widened(*interval, np.abs(gaps).sum()))
         low, high = low - self._unasked, high + self._unasked
         if (bounds := error_bounds(self.patterns, self.level, self.resampling.units)) is not None:
             low, high = min(low, bounds[0]), max(high, bounds[1])
@@ -415,29 +410,64 @@ class LatentFit:
         quantity: Callable[[FloatArray], FloatArray],
         *,
         of_sample: bool = True,
+        least: float = 0.0,
         most: float = 1.0,
         stretch: float = 1.0,
     ) -> Estimate:
-        """A quantity in [0, most] with its interval, stretched by ``stretch`` on the scale of log-odds."""
+        """A quantity in [least, most] with its interval; ``stretch`` widens it on the scale of log-odds."""
         value = float(quantity(self.sample if of_sample else self.population))
         if not self.resampling.size:
             return Estimate(value)
-        low, high = percentile_interval(quantity(self.draws), self.level)
-        if stretch != 1.0:
-            low, high = map(float, stretched(low, high, stretch))
-        ends = self._widened(low, high, float(quantity(self.population)), most)
-        return Estimate(value, *ends, self.level)
+        low, high = self._ends(quantity, least, most, stretch)
+        return Estimate(value, float(low), float(high), self.level)
 
-    def _widened(self, low: float, high: float, value: float, most: float = 1.0) -> tuple[float, float]:
-        """Widen the interval of a quantity in [0, most] to what the unseen share allows."""
+    def _ends(
+        self,
+        quantity: Callable[[FloatArray], FloatArray],
+        least: float | FloatArray = 0.0,
+        most: float | FloatArray = 1.0,
+        stretch: float = 1.0,
+    ) -> tuple[FloatArray, FloatArray]:
+        """The interval of each component of a quantity, to which an item adds from ``least`` to ``most``."""
+        drawn, tail = quantity(self.draws), (1 - self.level) / 2
+        share = self.missed.reshape(-1, *[1] * (drawn.ndim - 1))
+        low = np.quantile((1 - share) * drawn + share * least, tail, axis=0)
+        high = np.quantile((1 - share) * drawn + share * most, 1 - tail, axis=0)
+        if stretch != 1.0:
+            low, high = stretched(low, high, stretch)
+        return self._widened(low, high, quantity(self.population), least, most)
+
+    def _widened(
+        self,
+        low: float | FloatArray,
+        high: float | FloatArray,
+        value: float | FloatArray,
+        least: float | FloatArray = 0.0,
+        most: float | FloatArray = 1.0,
+    ) -> tuple[FloatArray, FloatArray]:
+        """Widen intervals of quantities from ``least`` to ``most`` to what the unseen share allows."""
         unseen = self.unseen(self.level)
-        least, largest = (1 - unseen) * value, (1 - unseen) * value + unseen * most
-        return max(0.0, min(low, least)), min(most, max(high, largest))
+        low = np.minimum(low, (1 - unseen) * value + unseen * least)
+        high = np.maximum(high, (1 - unseen) * value + unseen * most)
+        return np.maximum(low, least), np.minimum(high, most)
 
     def unseen(self, level: float) -> float:
         """The largest share of the population that the sample misses with probability (1 - level) / 2."""
-        grouped = self.resampling.incidence is not None
-        return unseen_share(self.resampling.units if grouped else self.items - self.unanswered, level)
+        return unseen_share(self._units, level)
+
+    @cached_property
+    def missed(self) -> FloatArray:
+        """A share of the population for each refit that the sample misses; zero if there are many units."""
+        size, seed = self.resampling.size, self.resampling.seed
+        if self._units >= _FEW_UNITS:
+            return np.zeros(size)
+        return unseen_draws(self._units, size, np.random.default_rng([seed, 1]))
+
+    @property
+    def _units(self) -> int:
+        """Number of groups, or of items with a valid answer if there are no groups."""
+        grouped = self.resampling.groups is not None
+        return self.resampling.units if grouped else self.items - self.unanswered
 
     @cached_property
     def _unasked(self) -> float:
@@ -474,11 +504,6 @@ class LatentFit:
     @property
     def _ece(self) -> float:
         return float(np.abs(self.gaps).sum())
-
-    def _band(self, draws: FloatArray) -> tuple[FloatArray, FloatArray]:
-        tail = (1 - self.level) / 2
-        low, high = np.quantile(draws, [tail, 1 - tail], axis=0)
-        return low, high
 
     @property
     def _has_both_labels(self) -> bool:

@@ -8,7 +8,7 @@ follow from its resampled refits, widened by the unseen share.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import product
 from operator import attrgetter
@@ -87,7 +87,7 @@ class Rates:
         """The rates at some of the thresholds."""
         return Rates(self.true_positive[..., places], self.false_positive[..., places], self.positives)
 
-    def joined_by(self, share: float, *, positive: bool, decided: bool) -> Rates:
+    def joined_by(self, share: float | FloatArray, *, positive: bool, decided: bool) -> Rates:
         """The rates if a ``share`` of the population had the same label and the same decision."""
         rest = 1 - share
         return Rates(
@@ -95,6 +95,11 @@ class Rates:
             rest * self.false_positive + share * (not positive and decided),
             rest * self.positives + share * positive,
         )
+
+    def joined_each_way(self, share: float | FloatArray) -> list[Rates]:
+        """The rates if a ``share`` of the population had one label and one decision, for each of the four."""
+        ways = product((False, True), repeat=2)
+        return [self.joined_by(share, positive=p, decided=d) for p, d in ways]
 
 
 RateFunction = Callable[[Rates], FloatArray]
@@ -150,18 +155,21 @@ class Decisions:
     """The population's rates, those of its refits, and the unseen share.
 
     ``unseen(tail)`` is the largest share of the population that the sample misses with probability ``tail``.
-    ``tested`` is the number of answers beyond each threshold, on its side of 1/2.
+    ``tested`` is the number of answers beyond each threshold, on its side of 1/2. ``missed`` is a share for
+    each refit that the sample misses; zero if there are many items.
     """
 
     rates: Rates
     drawn: Rates
     unseen: Callable[[float], float]
     tested: FloatArray
+    missed: FloatArray
 
     def ends(self, quantity: RateFunction, tail: float) -> tuple[FloatArray, FloatArray]:
         """Bounds at each threshold; the quantity is outside each bound with probability ``tail`` at most."""
-        drawn = np.quantile(quantity(self.drawn), [tail, 1 - tail], axis=0)
-        return self._widened(quantity, tail, *drawn)
+        drawn = self.drawn.joined_each_way(self.missed[:, None]) if self.missed.any() else [self.drawn]
+        each = [np.quantile(quantity(rates), [tail, 1 - tail], axis=0) for rates in drawn]
+        return self._widened(quantity, tail, np.min(each, axis=0)[0], np.max(each, axis=0)[1])
 
     def estimates(self, quantity: RateFunction, level: float) -> tuple[Estimate, ...]:
         """The quantity at each threshold with its interval."""
@@ -192,15 +200,14 @@ class Decisions:
 
     def at(self, places: IntArray) -> Decisions:
         """The decisions at some of the thresholds."""
-        return Decisions(self.rates.at(places), self.drawn.at(places), self.unseen, self.tested[places])
+        rates, drawn = self.rates.at(places), self.drawn.at(places)
+        return replace(self, rates=rates, drawn=drawn, tested=self.tested[places])
 
     def _widened(
         self, quantity: RateFunction, tail: float, low: FloatArray, high: FloatArray
     ) -> tuple[FloatArray, FloatArray]:
         """Widen bounds to the quantity's extremes if the unseen share has one label and one decision."""
-        ways = product((False, True), repeat=2)
-        joined = [self.rates.joined_by(self.unseen(tail), positive=p, decided=d) for p, d in ways]
-        extremes = np.stack([quantity(rates) for rates in joined])
+        extremes = np.stack([quantity(rates) for rates in self.rates.joined_each_way(self.unseen(tail))])
         return np.minimum(low, extremes.min(axis=0)), np.maximum(high, extremes.max(axis=0))
 
 

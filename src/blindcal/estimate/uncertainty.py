@@ -90,6 +90,16 @@ def unseen_share(units: float, level: float) -> float:
     return float(1 - ((1 - level) / 2) ** (1 / units))
 
 
+def unseen_draws(units: float, size: int, rng: np.random.Generator) -> FloatArray:
+    """Draw shares of a population that ``units`` draws miss; each exceeds q with probability (1 - q)^units.
+
+    If every draw of a share of successes is joined by such a part, all failures or all successes, the
+    quantiles are close to the interval of Clopper and Pearson, which holds for any number of units. The draws
+    alone scatter too little if successes or failures are few.
+    """
+    return np.asarray(1 - rng.random(size) ** (1 / units))
+
+
 def quadratic_pvalue(statistic: float, weights: FloatArray) -> float:
     """P(sum of weights * chi-square_1 > statistic), by Kuonen's saddlepoint approximation."""
     from scipy.optimize import brentq  # slow to import, and not needed to estimate

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from xml.etree import ElementTree
 
 from blindcal.records import Estimate, level_percent
+from blindcal.report.sentences import item_count
 from blindcal.results.check import CheckResult, LimitVerdict
 from blindcal.text import printable
 
@@ -58,7 +59,7 @@ def summary(runs: Sequence[CheckResult]) -> str:
         for one in run.verdicts:
             cells = (
                 _quoted(run.result.model),
-                f"{run.result.counts.items:,}",
+                item_count(run.result.counts),
                 one.limit.words,
                 str(Estimate(one.estimate)),
                 str(Estimate(one.bound)),

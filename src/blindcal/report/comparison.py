@@ -9,6 +9,7 @@ from blindcal.records import level_percent
 from blindcal.report.narrative import MEANINGS
 from blindcal.report.page import environment, style
 from blindcal.report.plots import Drawing, plot_calibration_curves, plot_reliabilities
+from blindcal.report.sentences import item_count
 from blindcal.report.style import root_figure
 from blindcal.results.compare import (
     NAMES,
@@ -59,6 +60,7 @@ def comparison_page(found: RunComparison, drawn: Sequence[Drawing], runs: tuple[
             pairing=pairing(found),
             notes=_notes(runs),
             runs=tuple(zip("AB", runs, strict=True)),
+            item_count=item_count,
             rows=[(one, NAMES[one.quantity], verdict(one), better(one)) for one in found.differences],
             meanings=MEANINGS,
             settings=differing(*runs),

@@ -14,7 +14,7 @@ from blindcal.estimate.findings import Curve
 from blindcal.methods import FEW_ITEMS
 from blindcal.report.number_format import Number
 from blindcal.report.quoted_confidence import END, SIDES, end_of, quote
-from blindcal.report.sentences import Quoted, Sentence, one_label, sentence, word
+from blindcal.report.sentences import Quoted, Sentence, few_groups, one_label, sentence, word
 from blindcal.results.result import AuditResult
 
 ALPHA = 0.05
@@ -163,8 +163,13 @@ def notes(result: AuditResult) -> Iterator[Sentence]:
         )
     if not result.complete:
         yield sentence(
-            "The run was stopped early ({why}). {counts.unanswered:count} of {counts.items:count} items "
-            "have no answer; the estimates cover the others, which are a random sample.",
+            "The run was stopped early ({why}). "
+            + (
+                "The estimates are about the {counts.items:count} items that have an answer, a random sample "
+                "of all {counts.items+counts.unanswered:count}."
+                if result.counts.unanswered
+                else "Every item has an answer, but some queries were not asked."
+            ),
             why=Quoted(result.stopped or "interrupted"),
         )
     if (only := one_label(result)) is not None:
@@ -189,6 +194,14 @@ def notes(result: AuditResult) -> Iterator[Sentence]:
                 if result.repeated.conflicting
                 else ""
             )
+        )
+    if few_groups(result):
+        yield sentence(
+            "The items are in only {counts.groups:count} groups, and the items of a group may be alike: the "
+            "intervals are wide because each group counts as one observation."
+            if (result.counts.groups or 0) > 1
+            else "All items are in one group, and the items of a group may be alike: what holds for other "
+            "groups is unknown, and the intervals are as wide as that."
         )
     if result.counts.invalid and result.ece.value is not None:
         yield sentence(

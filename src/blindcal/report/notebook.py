@@ -13,6 +13,7 @@ from blindcal.estimate.blind import BlindResult
 from blindcal.estimate.latent_fit import LatentFit
 from blindcal.records import Estimate
 from blindcal.report.plots import plot_calibration_curve
+from blindcal.report.sentences import item_count
 from blindcal.report.style import in_notebook, root_figure, svg
 from blindcal.results.result import AuditResult
 from blindcal.results.run import Run
@@ -47,7 +48,7 @@ def _result(result: AuditResult) -> str:
     rows = [(name, f"{one:.4f}") for name, one in metrics if one.value is not None or name == "ECE"]
     if result.calibrated_pvalue is not None:
         rows.append(("p-value of “calibrated”", f"{result.calibrated_pvalue:.3g}"))
-    rows.append(("items", f"{counts.items:,}"))
+    rows.append(("items", item_count(counts)))
     if counts.invalid:
         rows.append(("invalid answers", f"{counts.invalid:,}"))
     if result.stopped is not None:

@@ -6,8 +6,9 @@ from dataclasses import dataclass
 from string import Formatter
 from typing import TypeAlias
 
+from blindcal.methods import FEW_GROUPS
 from blindcal.report.number_format import Number
-from blindcal.results.result import AuditResult
+from blindcal.results.result import AnswerCounts, AuditResult
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +36,18 @@ def sentence(template: str, **pieces: Piece) -> Sentence:
         if path is not None:
             found.append(pieces[path] if path in pieces else Number(path, form or "percent"))
     return tuple(found)
+
+
+def item_count(counts: AnswerCounts) -> str:
+    """How many items the estimates are about, and of how many in a run that was stopped: "420 of 3,000"."""
+    whole = f" of {counts.items + counts.unanswered:,}" if counts.unanswered else ""
+    return f"{counts.items:,}{whole}"
+
+
+def few_groups(result: AuditResult) -> bool:
+    """Whether the items are in so few groups that the intervals say little."""
+    groups = result.counts.groups
+    return groups is not None and groups < FEW_GROUPS and result.ece.has_interval
 
 
 def one_label(result: AuditResult) -> str | None:

@@ -59,6 +59,7 @@ def merge(runs: Sequence[Run | str | Path], *, resamples: int = 1000) -> AuditRe
         **{field.name: getattr(found, field.name) for field in fields(Findings)},
         created=datetime.now(UTC).isoformat(timespec="seconds"),
         items=" + ".join(run.result.items for run in each),
+        counts=replace(result.counts, groups=evidence.group_count(evidence.items)),
         spend=Spend(**_summed([asdict(run.result.spend) for run in each])),
         seconds=sum(run.result.seconds for run in each),
         repeated=repeated_prompts(one.prompts, one.labels),
@@ -86,7 +87,8 @@ def together(runs: Sequence[Run]) -> Run:
             first.result,
             complete=not stopped,
             stopped=stopped[0] if stopped else None,
-            counts=AnswerCounts(**_summed([asdict(run.result.counts) for run in runs])),
+            # runs may share groups, so their numbers of groups do not add up
+            counts=replace(AnswerCounts(**_summed([asdict(run.result.counts) for run in runs])), groups=None),
             probe=next((run.result.probe for run in runs if run.result.objection), first.result.probe),
         ),
         ids=tuple(chain.from_iterable(run.ids for run in runs)),

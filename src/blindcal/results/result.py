@@ -47,7 +47,12 @@ class Example:
 
 @dataclass(frozen=True, slots=True)
 class AnswerCounts:
-    """Counts of items and answers; ``unanswered`` counts the items without an answer in a stopped run."""
+    """Counts of items and answers.
+
+    ``items`` are those that the estimates are about: in a stopped run, the items with an answer.
+    ``unanswered`` are the others, which the run would have asked. ``groups`` is the number of groups that
+    ``items`` are in, if they are in groups.
+    """
 
     items: int
     positive_labels: int
@@ -55,6 +60,7 @@ class AnswerCounts:
     negative: int
     invalid: int
     unanswered: int
+    groups: int | None = None
 
     @property
     def answers(self) -> int:
