@@ -14,6 +14,7 @@ from blindcal.auditing.item_sample import members_of
 from blindcal.auditing.prepare import Prepared
 from blindcal.auditing.session import Session
 from blindcal.auditing.strategy import Asked
+from blindcal.auditing.watch import watch
 from blindcal.endpoints.query_format import ConfidenceQuestion, QuestionFormat
 from blindcal.estimate.findings import Findings
 from blindcal.items.files import Items
@@ -49,6 +50,14 @@ def conclude(
         stated = question.stated(text for _, _, text, _ in session.store.texts())
         answered, reasons = replace(answered, stated=stated.p), stated.reasons
     members = members_of(asked.stages, len(items))
+    steady, noise = watch(
+        session.store,
+        items.labels,
+        outcome.answered,
+        prepared.jitter,
+        slack=session.limits.concurrency,
+        ordered=not settings.design.batch,
+    )
     evidence = Evidence(
         settings.design.method,
         asked.design,
@@ -60,8 +69,10 @@ def conclude(
         settings.estimation.estimator,
         settings.bins,
         settings.estimation.level,
-        prepared.jitter,
+        noise.noise.jitter,
         settings.estimation.resamples,
+        noise.noise.flip_rate,
+        noise.plausible,
     )
     found = estimate(evidence)
     semantics = METHODS[settings.design.method].semantics(prepared.targets.semantics)
@@ -90,6 +101,7 @@ def conclude(
         oracle=None if truth is None else truth.compare(items.labels, found.ece, settings.bins, targets),
         settings=settings.fixed(items),
         next_dollar=_next_dollar(session, evidence, members.size, found, asked),
+        steadiness=steady,
     )
 
 

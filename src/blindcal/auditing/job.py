@@ -74,6 +74,7 @@ class Job:
             reply.cached_tokens,
             attempts,
             round(seconds, 4),
+            served=self.store.served_number(reply.model, reply.fingerprint),
         )
 
     def check(self, usage: Usage, last: str) -> None:
@@ -146,7 +147,7 @@ class Sender(ABC):
         This makes the answers of a stopped run a fair sample. The order is the same whenever the run is
         continued, so that where a limit ends the run does not depend on how often it was stopped.
         """
-        order = np.random.default_rng(self._first).permutation(len(self._asked))
+        order = asking_order(self._first, len(self._asked))
         queries: IntArray = self._first + order[self._answers[order] == UNASKED]
         return queries
 
@@ -171,6 +172,11 @@ class Sender(ABC):
             with suppress(TimeoutError):
                 async with asyncio.timeout(seconds):
                     await self._stop.wait()
+
+
+def asking_order(first: int, size: int) -> IntArray:
+    """The places of a round's queries in the order of asking; ``first`` is the number of the first query."""
+    return np.random.default_rng(first).permutation(size)
 
 
 def as_endpoint_error(error: ReplyError) -> EndpointError:

@@ -15,28 +15,32 @@ import gc
 import random
 import time
 
+from blindcal.auditing.controls import Controls
 from blindcal.auditing.job import HOPELESS, Job, RunOutcome, Sender, as_endpoint_error
 from blindcal.auditing.rate_control import ConcurrencyControl, RateLimiter
 from blindcal.auditing.token_estimate import bytes_of
 from blindcal.design import Design
-from blindcal.endpoints.base import Endpoint, backoff
+from blindcal.endpoints.base import Endpoint, Patient, backoff
 from blindcal.errors import EndpointError, ReplyError, RetryableError
-from blindcal.records import Progress, Reply
+from blindcal.records import Progress, Reply, Request, Usage
 from blindcal.store.run_store import UNASKED, SavedAnswer
 
 REPLY_TRIES = 3
 HOPELESS_AT_FIRST = 5
 
 
-async def ask_live(design: Design, job: Job, endpoint: Endpoint, *, planned: int = 0) -> RunOutcome:
-    """Ask all queries of the design that the store does not answer yet.
+async def ask_live(
+    design: Design, job: Job, endpoint: Endpoint, *, planned: int = 0, controls: Controls | None = None
+) -> RunOutcome:
+    """Ask all queries of the design that the store does not answer yet, and the ``controls`` among them.
 
     ``planned`` is the expected number of queries, for the progress. A stopped run waits for the queries
     under way. Raises `EndpointError` if asking on is useless; every answer is kept.
     """
     gc.freeze()  # otherwise the collector scans all existing objects again and again
     try:
-        return await _LiveSender(job, endpoint, planned).ask(design)
+        controls = controls or Controls(job, wanted=False)
+        return await _LiveSender(job, endpoint, planned, controls).ask(design)
     finally:
         gc.unfreeze()
 
@@ -44,13 +48,14 @@ async def ask_live(design: Design, job: Job, endpoint: Endpoint, *, planned: int
 class _LiveSender(Sender):
     """The state of one run: its workers, its cost, and why it stopped."""
 
-    def __init__(self, job: Job, endpoint: Endpoint, planned: int) -> None:
+    def __init__(self, job: Job, endpoint: Endpoint, planned: int, controls: Controls) -> None:
         super().__init__(job, planned)
-        self._endpoint = endpoint
+        self._endpoint, self._controls = endpoint, controls
         self._concurrency = ConcurrencyControl(job.limits.concurrency)
         self._rate = RateLimiter(job.limits.rpm, job.limits.tpm)
         self._on_the_wire = 0
         self._under_way = 0
+        self._reserved: dict[int, int] = {}  # number of requests of each query under way, its controls too
         self._expected: dict[int, float] = {}  # highest cost of each query under way, if cost is limited
         self._useless: list[tuple[int, ReplyError]] = []
         self._useless_in_a_row = 0
@@ -62,7 +67,13 @@ class _LiveSender(Sender):
         self._drained = asyncio.Event()
         self._reported = float("-inf")
 
+    @property
+    def beside(self) -> Usage:
+        """What the control queries cost."""
+        return self._controls.usage
+
     async def _ask_round(self) -> None:
+        self._controls.check()
         self._queries, self._taken = self._open(), 0
         self._heard = time.monotonic()
         self._drained.clear()
@@ -134,7 +145,7 @@ class _LiveSender(Sender):
             self._on_the_wire -= 1
             if not handed_over:
                 self._under_way -= 1
-                self._expected.pop(query, None)
+                self._release(query)
             query = self._take()
         self._fill()
 
@@ -163,6 +174,7 @@ class _LiveSender(Sender):
 
     async def _ask(self, query: int) -> SavedAnswer | None:
         """Ask until there is an answer, the query is given up, or the run is stopped."""
+        await self._ask_controls(query)
         request = self._request(query)
         tokens = self._tokens.expected(bytes_of(request)) + request.max_tokens
         attempt, useless = 1, 0
@@ -194,15 +206,35 @@ class _LiveSender(Sender):
                 self._tokens.learn(bytes_of(request), reply.prompt_tokens)
                 return self._job.read(query, reply, attempt, self._heard - started)
 
+    async def _ask_controls(self, query: int) -> None:
+        """Ask the control queries that a query carries; one that fails is left out."""
+        place = self._asked, self._first
+        while (control := self._controls.next(query, *place)) is not None and not self._stop.is_set():
+            if control.nth and self._over_limits(1, self._controls.request(control, *place)) is not None:
+                return
+            request = self._controls.request(control, *place)
+            await self._wait(self._rate.book(time.monotonic(), self._tokens.expected(bytes_of(request))))
+            try:
+                reply = await Patient(self._endpoint, attempts=self._limits.attempts, sleep=self._wait).ask(
+                    request
+                )
+            except (RetryableError, ReplyError):
+                return
+            self._controls.listen(control, reply, self.usage.queries)
+
     # What came back
 
     def _count(self, saved: list[SavedAnswer]) -> None:
         super()._count(saved)
         for one in saved:
-            self._expected.pop(one.query, None)
+            self._release(one.query)
         if time.monotonic() - self._reported > 0.1:
             self.report()
         self._job.check(self.usage, saved[-1].text)
+
+    def _release(self, query: int) -> None:
+        self._reserved.pop(query, None)
+        self._expected.pop(query, None)
 
     def _refusal(self, error: RetryableError, attempt: int) -> float:
         now = time.monotonic()
@@ -234,22 +266,33 @@ class _LiveSender(Sender):
 
     def _spent_up(self, query: int) -> str | None:
         """The limit that this query would exceed, or ``None``; then its cost is reserved."""
+        if self._limits.max_queries is None and self._limits.max_cost is None:
+            return None
+        requests = 1 + self._controls.due(query)
+        reached = self._over_limits(requests, self._request(query))
+        if reached is None:
+            self._reserved[query] = requests
+            if self._limits.max_cost is not None and self._prices is not None:
+                self._expected[query] = requests * self._tokens.dearest(self._request(query), self._prices)
+        return reached
+
+    def _over_limits(self, requests: int, request: Request) -> str | None:
+        """The limit that so many requests like this one would exceed, or ``None``."""
+        paid = self._spent + self.usage + self.beside
         if self._limits.max_queries is not None:
-            asked = self._spent.queries + self.usage.queries + self._under_way
-            if asked >= self._limits.max_queries:
+            under_way = sum(self._reserved.values())
+            if paid.queries + under_way + requests > self._limits.max_queries:
                 return f"max_queries = {self._limits.max_queries} reached"
         if self._limits.max_cost is not None and self._prices is not None:
-            paid = self._prices.cost(self._spent + self.usage)
-            own = self._tokens.dearest(self._request(query), self._prices)
-            if paid + sum(self._expected.values()) + own > self._limits.max_cost:
+            own = requests * self._tokens.dearest(request, self._prices)
+            if self._prices.cost(paid) + sum(self._expected.values()) + own > self._limits.max_cost:
                 return f"max_cost = {self._limits.max_cost:g} reached"
-            self._expected[query] = own
         return None
 
     def report(self) -> None:
         """Report the progress of the run."""
         self._reported = time.monotonic()
         if self._job.progress is not None:
-            paid = self._spent + self.usage
+            paid = self._spent + self.usage + self.beside
             cost = self._prices.cost(paid) if self._prices else None
             self._job.progress(Progress(self.usage.queries, self._total, paid, cost, self._concurrency.limit))

@@ -37,6 +37,8 @@ def _print_estimates(result: AuditResult) -> None:
     if result.objection is not None:
         why = printable(result.objection, 400)
         print_field("WARNING", f"forced: {why}; these estimates may mean nothing")
+    for text in result.warnings:
+        print_field("WARNING", printable(text, 600))
     print_field("ECE", f"{result.ece:.4f} in {len(result.bins)} bins, {items:,} items")
     print_field("direction", _direction(result))
     print_field("AUROC", _auroc(result))
@@ -52,6 +54,8 @@ def _print_estimates(result: AuditResult) -> None:
             "read the interval, not the estimate" if result.ece.has_interval else "the estimate says little"
         )
         print_field("note", f"few items: {advice}")
+    for text in () if result.steadiness is None else result.steadiness.notes:
+        print_field("note", printable(text, 600))
 
 
 def _direction(result: AuditResult) -> str:

@@ -73,6 +73,7 @@ class Envelope(msgspec.Struct, gc=False):
     """The common fields of both kinds of completion; some gateways send an ``error`` instead of choices."""
 
     model: str | None = None
+    system_fingerprint: Any = None
     usage: ReplyUsage | None = None
     error: Any = None
 
@@ -137,6 +138,7 @@ def _as_reply(parsed: Chat | Text) -> Reply:
         parsed.model,
         logprobs,
         logprob,
+        parsed.system_fingerprint if isinstance(parsed.system_fingerprint, str) else None,
     )
 
 

@@ -21,6 +21,7 @@ from blindcal.errors import InputError
 from blindcal.estimate.findings import Findings
 from blindcal.planning.next_dollar import NextDollar
 from blindcal.records import INVALID, NEGATIVE, POSITIVE, EstimatorName, Message, Targets
+from blindcal.results.steadiness import Steadiness
 from blindcal.store.run_store import Store
 from blindcal.text import csv_cell, printable
 
@@ -95,7 +96,8 @@ class AuditResult(Findings):
 
     ``method`` chose the queries, ``estimator`` read the answers, and ``measures`` says what the estimates
     are about. ``invalid_reasons`` counts why stated answers could not be read. ``by`` is the field that
-    defines the ``parts``. ``seconds`` is the time spent asking, over all calls.
+    defines the ``parts``. ``seconds`` is the time spent asking, over all calls. ``steadiness`` says whether
+    the endpoint stayed the same during the run.
     """
 
     schema_version: int = SCHEMA_VERSION
@@ -121,6 +123,7 @@ class AuditResult(Findings):
     oracle: Oracle | None
     settings: dict[str, Any]
     next_dollar: NextDollar | None = None
+    steadiness: Steadiness | None = None
 
     def __repr__(self) -> str:
         return f"AuditResult({self.model!r}, {self.method}, {self.counts.items:,} items, ECE {self.ece:.4f})"
@@ -130,6 +133,11 @@ class AuditResult(Findings):
         """The problem that the probe found, if the audit was forced."""
         probe = self.probe or {}
         return str(probe.get("objection") or probe.get("reason")) if probe.get("forced") else None
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """What the run showed about the endpoint that makes all estimates doubtful, in sentences."""
+        return () if self.steadiness is None else self.steadiness.warnings
 
     @property
     def direction(self) -> Direction:

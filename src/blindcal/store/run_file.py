@@ -39,6 +39,7 @@ _MIGRATIONS = (
         completed INTEGER NOT NULL, failed INTEGER NOT NULL, ended INTEGER NOT NULL,
         answered INTEGER NOT NULL, said TEXT NOT NULL);
     """,
+    "ALTER TABLE answers ADD COLUMN served INTEGER NOT NULL DEFAULT 0",
 )
 
 

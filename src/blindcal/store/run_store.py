@@ -37,13 +37,19 @@ AnswerArray: TypeAlias = npt.NDArray[np.int8]
 RUN_FILE = "run.sqlite"
 """The name of the run file in a run folder."""
 
+MOST_SERVED = 50
+"""Models and fingerprints in the replies of a run that are told apart."""
+
 UNASKED = -2
 """In an array of answers: not answered yet."""
 
 
 @dataclass(frozen=True, slots=True)
 class SavedAnswer:
-    """One stored answer; ``query`` counts across all rounds, ``text`` is already `printable`."""
+    """One stored answer; ``query`` counts across all rounds, ``text`` is already `printable`.
+
+    ``served`` is the number of the model that the reply names, as `Store.served_number` gives it.
+    """
 
     query: int
     answer: int
@@ -53,6 +59,7 @@ class SavedAnswer:
     cached_tokens: int
     attempts: int
     seconds: float
+    served: int = 0
 
     @property
     def usage(self) -> Usage:
@@ -111,6 +118,7 @@ class Store:
         self._waiting: list[SavedAnswer] = []
         self._kept: asyncio.Future[None] | None = None
         self._committing: asyncio.Task[None] | None = None
+        self._served: list[list[str]] | None = None
 
     @classmethod
     def open(cls, path: Path) -> Store:
@@ -185,6 +193,7 @@ class Store:
             with translated(self.path), transaction(self._db):
                 for table in ("notes", "items", "rounds", "asides"):
                     self._execute(f"DELETE FROM {table}")
+            self._served = None
         with translated(self.path), transaction(self._db):
             self._db.executemany(
                 "INSERT INTO items VALUES (?, ?, ?, ?, ?, ?, ?)",
@@ -241,6 +250,11 @@ class Store:
     def add_aside(self, request: bytes, nth: int, reply: str) -> None:
         """Store a reply, so that it is paid for only once."""
         self._execute("INSERT INTO asides VALUES (?, ?, ?)", request, nth, reply)
+
+    def asides(self, prefix: bytes) -> list[str]:
+        """The replies to all requests whose key begins with a prefix."""
+        begins = f"substr(request, 1, {len(prefix)}) = ?"
+        return [reply for (reply,) in self._execute(f"SELECT reply FROM asides WHERE {begins}", prefix)]
 
     def asides_usage(self) -> Usage:
         """What the stored replies outside the rounds cost."""
@@ -325,6 +339,35 @@ class Store:
     def texts(self) -> Iterator[tuple[int, int, str, float]]:
         """Query number, answer, text and seconds of every answer, in the order of the queries."""
         yield from self._db.execute("SELECT query, answer, text, seconds FROM answers ORDER BY query")
+
+    # Models that the replies name
+
+    def served_number(self, model: str | None, fingerprint: str | None) -> int:
+        """The number of a model and fingerprint, from 1 up, or 0 for neither; a new one is on disk at once.
+
+        From the `MOST_SERVED`th on they share a number, in case every reply has a name of its own.
+        """
+        if not (model or fingerprint):
+            return 0
+        known = self.served_names()
+        name = [printable(model or "", 100), printable(fingerprint or "", 100)]
+        if name not in known:
+            if len(known) == MOST_SERVED:
+                return MOST_SERVED
+            known.append(name)
+            self.set_note("served", known)
+        return known.index(name) + 1
+
+    def served_names(self) -> list[list[str]]:
+        """Model and fingerprint of each number, in order; an empty text stands for none."""
+        if self._served is None:
+            self._served = self.note("served") or []
+        return self._served
+
+    def served(self) -> IntArray:
+        """Query number and number of the model for every answer, in two columns."""
+        rows = self._execute("SELECT query, served FROM answers ORDER BY query")
+        return np.array(rows, np.int64).reshape(-1, 2)
 
     # Batches
 
