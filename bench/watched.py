@@ -1,6 +1,6 @@
 """What a run notices about its endpoint: dishonest and unsteady ones, each audited with several seeds.
 
-    python bench/watched.py [--seeds 20] [--honest 60] [--items 1000]
+    python bench/watched.py [--repeats 20] [--honest 200] [--items 1000]
 
 The endpoint answers in the process, as METHOD 2 says, and misbehaves only after the probe, so that the probe
 cannot see it. Each audit is a whole one: probe, run, controls, estimates.
@@ -8,16 +8,20 @@ cannot see it. Each audit is a whole one: probe, run, controls, estimates.
 
 from __future__ import annotations
 
-import argparse
+import os
+
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+
 import json
 import tempfile
-import time
-from collections.abc import Callable
+from collections import Counter
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 from scipy.special import expit
+from tqdm import tqdm
 
 from blindcal.auditing.audit import audit
 from blindcal.errors import UnfitError
@@ -25,8 +29,8 @@ from blindcal.estimate.truth import binned_ece
 from blindcal.records import FloatArray, Reply, Request, Targets, Token
 from blindcal.results.result import AuditResult
 from blindcal.settings import Settings
+from record import Cell, parser, record, table
 
-RESULTS = Path(__file__).parent / "results" / "watched.json"
 PAIR = Targets((Token(1, "Yes"),), (Token(2, "No"),))
 PROBE = 120  # no probe takes more queries
 
@@ -106,49 +110,61 @@ def run(fault: Fault, n: int, seed: int, folder: Path) -> AuditResult | None:
         return None
 
 
-def measured(name: str, n: int, seeds: int, tell: Callable[[str], None]) -> dict[str, object]:
-    """What happened in the audits of one kind of endpoint."""
+@dataclass(frozen=True)
+class Outcome:
+    """What one audit ended with."""
+
+    name: str
+    said: str
+    ece_held: bool
+    accuracy_held: bool
+    controls: int
+
+
+def outcome(task: tuple[str, int, int]) -> Outcome:
+    """The outcome of the audit with one fault and seed."""
+    name, n, seed = task
     labels, s = population(400_000, 10**6)
     ece = float(binned_ece(labels, expit(s), 5).ece)
     accuracy = float(((s >= 0) == (labels == 1)).mean())
-    found: list[AuditResult | None] = []
-    begun = time.monotonic()
-    for seed in range(seeds):
-        with tempfile.TemporaryDirectory() as folder:
-            found.append(run(FAULTS[name], n, seed, Path(folder)))
-    ended = [one for one in found if one is not None]
-    steady = [one.steadiness for one in ended if one.steadiness is not None]
-    silent = [one for one in ended if not one.warnings]
-    row = {
-        "words": FAULTS[name].words,
-        "runs": seeds,
-        "ended": seeds - len(ended),
-        "warned": sum(bool(one.warnings) for one in steady),
-        "noted": sum(bool(one.notes) and not one.warnings for one in steady),
-        "silent": sum(not one.warnings and not one.notes for one in steady),
-        "estimated": len(silent),
-        "ece_held": sum(ece in one.ece for one in silent),
-        "accuracy_held": sum(accuracy in one.accuracy for one in silent),
-        "controls": [one.controls.forced + one.controls.repeated for one in steady],
-    }
-    tell(f"{name}: {row} ({time.monotonic() - begun:.0f} s)")
-    return row
+    with tempfile.TemporaryDirectory() as folder:
+        found = run(FAULTS[name], n, seed, Path(folder))
+    if found is None or found.steadiness is None:
+        return Outcome(name, "ended", False, False, 0)
+    said = "warned" if found.warnings else "noted" if found.steadiness.notes else "silent"
+    return Outcome(name, said, ece in found.ece, accuracy in found.accuracy, found.spend.control_queries)
 
 
 def main() -> None:
-    """Run all kinds and record what was found."""
-    options = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
-    options.add_argument("--seeds", type=int, default=20)
-    options.add_argument("--honest", type=int, default=60)
+    """Run the study, and record its table."""
+    options = parser(__doc__)
+    options.add_argument("--repeats", type=int, default=20)
+    options.add_argument("--honest", type=int, default=200)
     options.add_argument("--items", type=int, default=1000)
     options.add_argument("--kinds", nargs="*", default=list(FAULTS))
     chosen = options.parse_args()
-    before = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
-    kinds = before.get("kinds", {}) if before.get("items") == chosen.items else {}
+    tasks = [
+        (name, chosen.items, seed)
+        for name in chosen.kinds
+        for seed in range(chosen.honest if name == "honest" else chosen.repeats)
+    ]
+    with ProcessPoolExecutor(chosen.processes) as pool:
+        found = list(tqdm(pool.map(outcome, tasks), total=len(tasks), disable=None))
+    rows: list[list[Cell]] = []
     for name in chosen.kinds:
-        seeds = chosen.honest if name == "honest" else chosen.seeds
-        kinds[name] = measured(name, chosen.items, seeds, lambda text: print(text, flush=True))
-        RESULTS.write_text(json.dumps({"items": chosen.items, "kinds": kinds}, indent=2) + "\n")
+        own = [one for one in found if one.name == name]
+        said = Counter(one.said for one in own)
+        used = [one for one in own if one.said in ("noted", "silent")]
+        held: list[Cell] = [
+            (sum(flags), len(used)) if used else None
+            for flags in ([one.ece_held for one in used], [one.accuracy_held for one in used])
+        ]
+        counts: list[Cell] = [said[each] for each in ("ended", "warned", "noted", "silent")]
+        rows.append([FAULTS[name].words, len(own), *counts, *held])
+    columns = {"endpoint, after the probe": "{}", "runs": "{}", "ended": "{}", "warning": "{}", "note": "{}"}
+    columns |= {"no word": "{}", "ECE held": "{} of {}", "accuracy held": "{} of {}"}
+    repeats = {"honest": chosen.honest, "each other": chosen.repeats}
+    record("watched", {"watched": table(columns, rows)}, folder=chosen.results, repeats=repeats)
 
 
 if __name__ == "__main__":

@@ -87,7 +87,7 @@ def test_the_money_decides_how_much_is_asked(
     assert found.complete
     assert found.spend.cost is not None
     assert 0.9 * money < found.spend.cost <= money
-    asked = found.spend.queries - found.spend.probe_queries
+    asked = found.spend.asked
     assert asked / N == pytest.approx(queries, rel=0.1)  # those asked again are longer or shorter than others
     assert found.settings["queries"] == pytest.approx(asked / N, rel=0.05)
     assert found.next_dollar is not None
@@ -120,9 +120,9 @@ def test_more_money_goes_on_and_asks_nothing_twice(
     second = spend(items, server, tmp_path / "run", probe + 1.4 * each)
     assert second.spend.cost is not None
     assert second.spend.cost <= probe + 1.4 * each
-    assert (second.spend.queries - second.spend.probe_queries) / N == pytest.approx(1.4, rel=0.1)
+    assert second.spend.asked / N == pytest.approx(1.4, rel=0.1)
     with Store.read(tmp_path / "run" / RUN_FILE) as store:
-        assert store.usage().queries == second.spend.queries - second.spend.probe_queries
+        assert store.usage().queries == second.spend.asked
 
 
 @pytest.mark.parametrize("method", ["blind", "sampling", "extraction", "temperature"])
@@ -160,7 +160,7 @@ def test_far_too_much_money_is_not_spent(
     """Beyond four queries an item nothing is left to learn, and the money stays."""
     found = spend(items, server, tmp_path / "run", unit[0] + 50 * unit[1])
     assert found.complete
-    assert found.spend.queries - found.spend.probe_queries == 4 * N
+    assert found.spend.asked == 4 * N
     assert found.next_dollar is None
 
 

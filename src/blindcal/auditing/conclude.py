@@ -129,13 +129,14 @@ def _spend(session: Session, prepared: Prepared, asked: Asked) -> Spend:
     paid, prices = prepared.spent + answered, session.prices
     return Spend(
         paid.queries,
-        prepared.spent.queries + asked.outcome.beside.queries,
+        prepared.spent.queries,
         paid.attempts,
         paid.prompt_tokens,
         paid.completion_tokens,
         paid.cached_tokens,
         None if prices is None else total_cost(prices, prepared.spent, answered, asked.settings.design.batch),
         len(session.store.batches()),
+        asked.outcome.beside.queries,
     )
 
 

@@ -9,7 +9,7 @@ from blindcal.auditing.job import asking_order
 from blindcal.estimate.drift import drift_test
 from blindcal.estimate.noise import ControlCounts, NoiseEstimate, estimate_noise
 from blindcal.records import INVALID, AnswerTable, IntArray
-from blindcal.results.steadiness import Served, Steadiness, with_sentences
+from blindcal.results.steadiness import ServerName, Steadiness, with_sentences
 from blindcal.store.run_store import UNASKED, Store
 
 
@@ -79,11 +79,11 @@ def _control_counts(store: Store, controls: list[ControlAnswer]) -> tuple[Contro
     return ControlCounts(len(forced), wrong, len(again), disagreed), repeats
 
 
-def _served(store: Store, places: IntArray) -> tuple[Served, ...]:
+def _served(store: Store, places: IntArray) -> tuple[ServerName, ...]:
     """The models that the replies name, by first appearance in the order of asking."""
     rows, found = store.served(), []
     for number, (model, fingerprint) in enumerate(store.served_names(), 1):
         own = places[rows[rows[:, 1] == number, 0]]
         if own.size:
-            found.append(Served(model, fingerprint, own.size, int(own.min()), int(own.max())))
+            found.append(ServerName(model, fingerprint, own.size, int(own.min()), int(own.max())))
     return tuple(sorted(found, key=lambda one: one.first))

@@ -301,6 +301,6 @@ _ESTIMATOR_LIMITS = {
         "The hidden confidence is estimated as a smooth distribution. A spike or a step narrower than the "
         "answers can resolve is smoothed out. The intervals allow for that, but the curve does not show it.",
         "The intervals are for the population of similar questions. They do not cover an endpoint that "
-        "changes its model or its settings during the audit.",
+        "changes its model or its settings during the audit, of which only a clear change is noticed.",
     ),
 }

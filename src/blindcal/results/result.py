@@ -65,7 +65,8 @@ class AnswerCounts:
 class Spend:
     """What an audit cost. Tokens are as the endpoint reported them; ``cost`` is in dollars, if known.
 
-    ``batches`` is the number of batches that were sent, 0 for a live audit.
+    ``batches`` is the number of batches that were sent, 0 for a live audit. Of the ``queries``,
+    ``probe_queries`` went to the probe and ``control_queries`` to controls during the run.
     """
 
     queries: int
@@ -76,6 +77,12 @@ class Spend:
     cached_tokens: int
     cost: float | None
     batches: int = 0
+    control_queries: int = 0
+
+    @property
+    def asked(self) -> int:
+        """The queries of the design."""
+        return self.queries - self.probe_queries - self.control_queries
 
 
 @dataclass(frozen=True, slots=True)

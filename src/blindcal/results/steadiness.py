@@ -16,7 +16,7 @@ MOST_FLIPS = 0.07
 
 
 @dataclass(frozen=True, slots=True)
-class Served:
+class ServerName:
     """A model and fingerprint that replies name, and from which query to which they do."""
 
     model: str
@@ -49,7 +49,7 @@ class Steadiness:
     jitter: Estimate
     drift: Drift | None
     bias_lost: int | None
-    served: tuple[Served, ...]
+    served: tuple[ServerName, ...]
     warnings: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
 
@@ -126,7 +126,7 @@ def _other_server(found: Steadiness, replaced: bool) -> str:
     )
 
 
-def _replaced(served: tuple[Served, ...], slack: int) -> bool:
+def _replaced(served: tuple[ServerName, ...], slack: int) -> bool:
     """Whether each ended before the next began, up to queries that were under way together."""
     return len(served) > 1 and all(earlier.last <= later.first + slack for earlier, later in pairwise(served))
 

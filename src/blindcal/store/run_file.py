@@ -57,15 +57,26 @@ def opened(path: Path) -> sqlite3.Connection:
 
 
 def looked_at(path: Path) -> sqlite3.Connection:
-    """Open an existing run file read-only; another process may be writing it."""
+    """Open an existing run file read-only; another process may be writing it.
+
+    A file of an older version is migrated in memory.
+    """
     if not path.is_file():
         raise StoreError(f"{path}: no such run")
     with translated(path), ExitStack() as unless_well:
         db = sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True, isolation_level=None)
         unless_well.callback(db.close)
         _check_kind(db, path)
-        if db.execute("PRAGMA user_version").fetchone()[0] != len(_MIGRATIONS):
-            raise StoreError(f"{path}: an unfinished or older run file; run its audit again first")
+        version = db.execute("PRAGMA user_version").fetchone()[0]
+        if not version:
+            raise StoreError(f"{path}: an unfinished run file; run its audit again first")
+        if version < len(_MIGRATIONS):
+            copy = sqlite3.connect(":memory:", isolation_level=None)
+            unless_well.callback(copy.close)
+            db.backup(copy)
+            _migrate(copy)
+            db.close()
+            db = copy
         unless_well.pop_all()
     return db
 

@@ -398,8 +398,9 @@ class Store:
         return Usage(*map(int, row))
 
 
-_INSERT = "INSERT INTO answers SELECT {} FROM json_each(?)".format(
-    ", ".join(f"json_extract(value, '$.{column.name}')" for column in fields(SavedAnswer))
+_INSERT = "INSERT INTO answers ({}) SELECT {} FROM json_each(?)".format(
+    ", ".join(column.name for column in fields(SavedAnswer)),
+    ", ".join(f"json_extract(value, '$.{column.name}')" for column in fields(SavedAnswer)),
 )
 
 _INSERT_BATCH = "INSERT OR REPLACE INTO batches VALUES ({})".format(", ".join("?" for _ in fields(Batch)))
