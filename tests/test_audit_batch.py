@@ -122,7 +122,7 @@ def test_submit_look_and_collect(items: Path, tmp_path: Path) -> None:
         server.desk.step()
         last = blindcal(*command)
         assert last.exit_code == 0, last.output
-        assert "to probe, the rest in 1 batch)" in last.stdout
+        assert f"to probe, {CANARIES} to control, the rest in 1 batch)" in last.stdout
         assert len(server.desk.batches) == 1
         status = blindcal("status", out)
         assert "state      finished" in status.output
