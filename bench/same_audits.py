@@ -3,7 +3,7 @@
     python bench/same_audits.py [--data ../shared] [--only boolq] [--tolerance 0]
 
 The four recorded cells, one query per item, from a replay of the recorded logits: every estimate with its
-interval, a point of each curve, and the spend, against ``tests/data/audits_before.json``. It lists the
+interval, a point of each curve, and the queries, against ``tests/data/audits_before.json``. It lists the
 differences, and exits with status 1 if there are any. Other processors round differently: the last digits
 may differ there, and ``--tolerance 1e-9`` accepts that.
 """
@@ -49,7 +49,8 @@ def audited(source: Source, shared: Path) -> dict[str, Any]:
             column[50] for column in (curve.f, curve.value, curve.low, curve.high) if column is not None
         ],
         "cost_11": asdict(result.costs[1].expected[10]),
-        "spend": asdict(result.spend),
+        "asked": result.spend.asked,
+        "probe_queries": result.spend.probe_queries,
     }
 
 

@@ -19,6 +19,7 @@ import pytest
 from markupsafe import Markup
 
 from blindcal.auditing.audit import audit, audit_async, default_folder
+from blindcal.auditing.controls import stored_controls
 from blindcal.auditing.limits import Limits
 from blindcal.cli.result_summary import print_result
 from blindcal.errors import BlindcalError, ConfigError, InputError, NotIdentifiedError, UnfitError
@@ -33,6 +34,7 @@ from blindcal.records import Estimate, Progress, Reply, Request, Targets, Token,
 from blindcal.report.page import render
 from blindcal.results import result as result_module
 from blindcal.results.result import AuditResult
+from blindcal.results.run import open_result
 from blindcal.settings import Settings
 from blindcal.simulation.http_server import HttpResponse
 from blindcal.simulation.replay import Behaviour, Server
@@ -96,7 +98,7 @@ def test_an_audit_finds_and_writes_everything(
     assert found.complete
     assert found.counts.items == N
     assert found.counts.invalid == 0
-    assert found.spend.queries == found.spend.probe_queries + found.counts.positive + found.counts.negative
+    assert found.spend.asked == found.counts.positive + found.counts.negative
     assert found.spend.cost == pytest.approx(
         (found.spend.prompt_tokens + 2 * found.spend.completion_tokens) / 1e6
     )
@@ -627,12 +629,13 @@ def test_ctrl_c_drains_and_the_next_run_finishes(items: Path, tmp_path: Path) ->
         assert "the same command goes on" in said
         paid = server.answered
         with Store.read(tmp_path / "run" / RUN_FILE) as store:
-            kept = store.usage().queries
+            kept, controls = store.usage().queries, len(stored_controls(store))
         assert kept < N * 2 // 3
         server.behaviour = Behaviour()
         done = blindcal(*given)
         assert done.exit_code == 0, done.output
-        assert server.answered - paid == N * 2 // 3 - kept
+        controls = open_result(tmp_path / "run").spend.control_queries - controls
+        assert server.answered - paid == N * 2 // 3 - kept + controls
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="needs SIGINT")

@@ -79,7 +79,8 @@ def test_the_result_is_that_of_a_live_audit(method: str, items: Path, tmp_path: 
     assert [getattr(batched, name) for name in same] == [getattr(live, name) for name in same]
     assert (batched.counts, batched.example) == (live.counts, live.example)
     assert (batched.spend.batches, live.spend.batches) == (1, 0)
-    assert batched.spend.queries == live.spend.queries + CANARIES
+    assert batched.spend.asked == live.spend.asked
+    assert batched.spend.control_queries == CANARIES
     probe = Prices(1, 2).cost(probed(tmp_path / "batched"))
     whole = (batched.spend.prompt_tokens + 2 * batched.spend.completion_tokens) / 1e6
     assert batched.spend.cost == pytest.approx(probe + (whole - probe) / 2)
@@ -122,7 +123,7 @@ def test_submit_look_and_collect(items: Path, tmp_path: Path) -> None:
         server.desk.step()
         last = blindcal(*command)
         assert last.exit_code == 0, last.output
-        assert "to probe, the rest in 1 batch)" in last.stdout
+        assert f"to probe, {CANARIES} to control, the rest in 1 batch)" in last.stdout
         assert len(server.desk.batches) == 1
         status = blindcal("status", out)
         assert "state      finished" in status.output
@@ -195,7 +196,7 @@ def test_limits_end_in_a_partial_result(items: Path, tmp_path: Path) -> None:
             polling=SOON,
         )
         command = asking(items, server, tmp_path / "part", "--method", "blind", "--batch", "--wait")
-        part = blindcal(*command, "--max-queries", some.spend.probe_queries + 10)
+        part = blindcal(*command, "--max-queries", some.spend.probe_queries + CANARIES + 10)
         assert len(server.desk.submitted) == ASKED + CANARIES
         assert sum(server.desk.submitted.values()) == ASKED + 2 * CANARIES + 10
         assert part.exit_code == 3, part.output
@@ -221,7 +222,7 @@ def test_what_the_probe_learns_of_the_endpoint_is_remembered_for_the_batch(
             server.desk.step()
         found = audit(items, how, out=tmp_path / "run", polling=SOON)
         assert found.complete
-        assert server.answered - probed == found.spend.queries - found.spend.probe_queries + CANARIES
+        assert server.answered - probed == found.spend.asked + CANARIES
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="needs SIGINT")

@@ -17,6 +17,7 @@ from click.testing import CliRunner
 
 from blindcal import design
 from blindcal.auditing.audit import audit
+from blindcal.auditing.controls import controls_usage, stored_controls
 from blindcal.auditing.limits import Limits
 from blindcal.cli import app
 from blindcal.errors import ConfigError, InputError
@@ -73,7 +74,7 @@ def unit(items: Path, tmp_path: Path) -> tuple[float, float]:
         found = spend(items, server, tmp_path / "unit", None, queries=1)
     assert found.spend.cost is not None
     with Store.read(tmp_path / "unit" / RUN_FILE) as store:
-        asked = PRICES.cost(store.usage())
+        asked = PRICES.cost(store.usage() + controls_usage(stored_controls(store)))
     return found.spend.cost - asked, asked
 
 
@@ -88,7 +89,7 @@ def test_the_money_decides_how_much_is_asked(
     assert found.complete
     assert found.spend.cost is not None
     assert 0.9 * money < found.spend.cost <= money
-    asked = found.spend.queries - found.spend.probe_queries
+    asked = found.spend.asked
     assert asked / N == pytest.approx(queries, rel=0.1)  # those asked again are longer or shorter than others
     assert found.settings["queries"] == pytest.approx(asked / N, rel=0.05)
     assert found.next_dollar is not None
@@ -121,9 +122,9 @@ def test_more_money_goes_on_and_asks_nothing_twice(
     second = spend(items, server, tmp_path / "run", probe + 1.4 * each)
     assert second.spend.cost is not None
     assert second.spend.cost <= probe + 1.4 * each
-    assert (second.spend.queries - second.spend.probe_queries) / N == pytest.approx(1.4, rel=0.1)
+    assert second.spend.asked / N == pytest.approx(1.4, rel=0.1)
     with Store.read(tmp_path / "run" / RUN_FILE) as store:
-        assert store.usage().queries == second.spend.queries - second.spend.probe_queries
+        assert store.usage().queries == second.spend.asked
 
 
 @pytest.mark.parametrize("method", ["blind", "sampling", "extraction", "temperature"])
@@ -161,7 +162,7 @@ def test_far_too_much_money_is_not_spent(
     """Beyond four queries an item nothing is left to learn, and the money stays."""
     found = spend(items, server, tmp_path / "run", unit[0] + 50 * unit[1])
     assert found.complete
-    assert found.spend.queries - found.spend.probe_queries == 4 * N
+    assert found.spend.asked == 4 * N
     assert found.next_dollar is None
 
 
@@ -205,7 +206,7 @@ def test_the_command_names_unknown_prices_and_the_next_dollar(
 ) -> None:
     """Without prices a budget is refused, naming the model; with them the next dollar is in the headline."""
     given = ["audit", str(items), "--model", "replay", "--base-url", server.base_url, "--resamples", "50"]
-    given += ["--out", str(tmp_path / "run"), "--max-cost", str(unit[0] + 0.8 * unit[1])]
+    given += ["--out", str(tmp_path / "run"), "--max-cost", str(unit[0] + 0.7 * unit[1])]
     asked = server.requests
     dry = CliRunner().invoke(app, [*given, "--price-in", "1000", "--price-out", "0", "--dry-run"])
     assert re.search(r"budget     \$.* pays for about 0\.[5-9]\d queries per item", dry.output)

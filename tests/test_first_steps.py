@@ -432,4 +432,4 @@ def test_an_audit_tells_how_far_its_probe_is(items: Path, server: Server, tmp_pa
     probing = [one for one in heard if one.probing]
     assert [one.done for one in probing] == list(range(1, found.spend.probe_queries + 1))
     assert heard[: len(probing)] == probing
-    assert heard[-1].done == heard[-1].total == found.spend.queries - found.spend.probe_queries
+    assert heard[-1].done == heard[-1].total == found.spend.asked

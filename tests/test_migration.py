@@ -98,7 +98,7 @@ def test_an_old_run_that_was_stopped_goes_on(
     before = bc.open_run("stopped")
     result = bc.audit("questions.jsonl", settings(), out="stopped")
     assert result.complete
-    assert server.requests == 120 - len(before.answered)
+    assert server.requests == 120 - len(before.answered) + result.spend.control_queries
     assert result.ece == bc.open_run("latent").result.ece
 
 
@@ -107,7 +107,7 @@ def test_an_old_sample_grows(runs: Path, server: Server, monkeypatch: pytest.Mon
     monkeypatch.chdir(runs)
     result = bc.audit("questions.jsonl", settings(sample=120), out="sample")
     assert result.counts.items == 120
-    assert server.requests == 60
+    assert server.requests == 60 + result.spend.control_queries
 
 
 def test_old_answers_are_read_anew(runs: Path, server: Server, monkeypatch: pytest.MonkeyPatch) -> None:

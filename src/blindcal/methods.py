@@ -27,8 +27,10 @@ from blindcal.estimate.baselines import extracted, sampled_shares, stated
 from blindcal.estimate.blind import blind
 from blindcal.estimate.checks import ArrayLike, labels_array, whole
 from blindcal.estimate.face_value import findings_at_face_value, half_gaps_at_face_value
-from blindcal.estimate.findings import Findings, Part, no_findings
+from blindcal.estimate.findings import Findings, Part, no_findings, widened
 from blindcal.estimate.latent import fit_table
+from blindcal.estimate.latent_fit import LatentFit
+from blindcal.estimate.noise import Noise
 from blindcal.estimate.uncertainty import heterogeneity_pvalue
 from blindcal.records import INVALID, AnswerTable, EstimatorName, FloatArray, IntArray, Semantics
 
@@ -37,7 +39,9 @@ FEW_ITEMS, FEW_GROUPS = 100, 10
 FEW_OF_A_LABEL = 10
 UNNAMED = "(none)"
 """The part of items that have no value in the field of the breakdown."""
-_PART_RESAMPLES = 300  # refits for each part's intervals: limits the time that many parts take
+_PART_RESAMPLES = 300  # refits for the intervals of each part, and for each plausible noise: limits the time
+
+_CONTROL_SHARE, _LEAST_CONTROLS, _MOST_CONTROLS = 0.03, 50, 200
 
 ESTIMATOR_CHOICES = ("own", "latent")
 """How answers can be read: by the method's own estimator, or by the likelihood of `latent`."""
@@ -247,6 +251,14 @@ def count_queries(method: str, n: int, queries: float, bins: int) -> int:
     return max(1, round(queries * n))
 
 
+def control_spacing(n: int) -> int:
+    """Of how many queries one carries a control query, in a live audit of ``n`` items that uses the bias.
+
+    That is 3% of one query per item, but at least 50 and at most 200, and never more than every fourth query.
+    """
+    return max(4, int(n / min(max(_CONTROL_SHARE * n, _LEAST_CONTROLS), _MOST_CONTROLS)))
+
+
 def whole_queries(queries: float) -> int:
     """The queries per item of ``extraction``, which must be a whole number."""
     if queries != int(queries):
@@ -269,7 +281,8 @@ class Evidence:
 
     ``labels``, ``groups`` and ``parts`` have one entry per item; ``parts`` names each item's part in a
     breakdown. ``members`` are the items that take part, ``None`` for all. ``jitter`` is the endpoint's noise
-    on the log-odds. With ``resamples=0`` there are no intervals.
+    on the log-odds and ``flip_rate`` the share of its answers that are flipped; intervals also allow for the
+    ``plausible`` other values of both. With ``resamples=0`` there are no intervals.
     """
 
     method: str
@@ -284,6 +297,8 @@ class Evidence:
     level: float = 0.95
     jitter: float = 0.0
     resamples: int = 1000
+    flip_rate: float = 0.0
+    plausible: tuple[Noise, ...] = ()
 
     @property
     def estimator_name(self) -> EstimatorName:
@@ -368,16 +383,24 @@ def _by_part(evidence: Evidence, names: Sequence[str | None]) -> tuple[tuple[Par
 
 
 def _read_latent(evidence: Evidence, brief: bool) -> _Reading:
-    fit = fit_table(
-        evidence.labels,
-        evidence.answers,
-        evidence.groups,
-        jitter=evidence.jitter,
-        bins=evidence.bins,
-        level=evidence.level,
-        resamples=evidence.resamples,
+    def fit(noise: Noise, resamples: int) -> LatentFit:
+        return fit_table(
+            evidence.labels,
+            evidence.answers,
+            evidence.groups,
+            jitter=noise.jitter,
+            flip_rate=noise.flip_rate,
+            bins=evidence.bins,
+            level=evidence.level,
+            resamples=resamples,
+        )
+
+    best = fit(Noise(evidence.jitter, evidence.flip_rate), evidence.resamples)
+    fewer = min(evidence.resamples, _PART_RESAMPLES)
+    others = [fit(noise, fewer).findings(brief=brief) for noise in evidence.plausible if evidence.resamples]
+    return _Reading(
+        widened(best.findings(brief=brief), others), best.half_gaps if evidence.resamples else None
     )
-    return _Reading(fit.findings(brief=brief), fit.half_gaps if evidence.resamples else None)
 
 
 def _read_blind(evidence: Evidence, brief: bool) -> _Reading:  # noqa: ARG001 - it has nothing to leave out

@@ -134,7 +134,8 @@ class Request:
 class Reply:
     """A reply: the text, the tokens billed, and the logprobs of the first position if exposed.
 
-    ``prompt_tokens`` is 0 if the endpoint reports none, or numbers that cannot be true.
+    ``prompt_tokens`` is 0 if the endpoint reports none, or numbers that cannot be true. ``model`` and
+    ``fingerprint`` are what the endpoint calls the model and the system that answered.
     ``logprob`` is that of the answer itself, which may be missing in ``logprobs`` (the likeliest tokens).
     """
 
@@ -146,6 +147,7 @@ class Reply:
     model: str | None = None
     logprobs: Mapping[str, float] | None = None
     logprob: float | None = None
+    fingerprint: str | None = None
 
     @property
     def usage(self) -> Usage:
@@ -196,7 +198,7 @@ class AnswerTable:
         """The answers to these items only."""
         return self.rows(np.isin(self.items, items))
 
-    def rows(self, chosen: npt.NDArray[np.bool_] | slice) -> AnswerTable:
+    def rows(self, chosen: npt.NDArray[np.bool_] | IntArray | slice) -> AnswerTable:
         """The chosen answers."""
         return AnswerTable(
             self.items[chosen],
@@ -208,11 +210,15 @@ class AnswerTable:
 
     def with_round(self, asked: Round, answers: IntArray) -> AnswerTable:
         """These answers followed by those of one more round."""
+        return self.joined(AnswerTable(asked.items, asked.shifts, asked.temperatures, answers))
+
+    def joined(self, other: AnswerTable) -> AnswerTable:
+        """These answers followed by others, without what they state."""
         return AnswerTable(
-            np.concatenate([self.items, asked.items]),
-            np.concatenate([self.shifts, asked.shifts]),
-            np.concatenate([self.temperatures, asked.temperatures]),
-            np.concatenate([self.answers, answers]),
+            np.concatenate([self.items, other.items]),
+            np.concatenate([self.shifts, other.shifts]),
+            np.concatenate([self.temperatures, other.temperatures]),
+            np.concatenate([self.answers, other.answers]),
         )
 
 

@@ -21,6 +21,7 @@ from blindcal.atomic_write import writing
 from blindcal.auditing.batch_sender import Polling, ask_in_batches
 from blindcal.auditing.budget import check_affords_probe
 from blindcal.auditing.conclude import conclude, write_files
+from blindcal.auditing.controls import Controls
 from blindcal.auditing.job import Job, Send
 from blindcal.auditing.limits import Limits
 from blindcal.auditing.live_sender import ask_live
@@ -117,7 +118,7 @@ async def audit_async(
     oracle : path, optional
         A score file (``id``, ``label``, ``p``) or a logit file with the true probabilities, to compare with.
     force : bool
-        Continue even if the probe finds the endpoint unfit.
+        Continue even if the probe or the control queries of the run find the endpoint unfit.
     endpoint, targets : optional
         An endpoint to ask instead of the address in the settings, and the tokens to bias. It is closed
         at the end.
@@ -131,7 +132,7 @@ async def audit_async(
     Raises
     ------
     UnfitError
-        If the probe finds the endpoint unfit and ``force`` is not set.
+        If the probe or the run finds the endpoint unfit and ``force`` is not set.
     ConfigError
         If the folder holds a run with other settings, a limit is too low even for the probe, or the cost is
         limited and no prices are given.
@@ -175,7 +176,7 @@ async def audit_async(
             batches = await _open_batches(model, session)
             prepared = await unless_stopped(stop, prepare(session, model, targets=targets, force=force))
             tell("asking")
-            asked = await ask(prepared, _sender(session, prepared, model, batches, polling))
+            asked = await ask(prepared, _sender(session, prepared, model, batches, polling, force))
         outcome = asked.outcome
         if outcome.stopped is not None and not len(outcome.answered):
             raise _stopped_early(session, prepared, outcome.stopped)
@@ -223,7 +224,12 @@ async def _open_batches(endpoint: Endpoint, session: Session) -> Batches | None:
 
 
 def _sender(
-    session: Session, prepared: Prepared, endpoint: Endpoint, batches: Batches | None, polling: Polling
+    session: Session,
+    prepared: Prepared,
+    endpoint: Endpoint,
+    batches: Batches | None,
+    polling: Polling,
+    force: bool,
 ) -> Send:
     """How queries are sent: one by one, or through the provider's batches."""
     job = Job(
@@ -238,10 +244,12 @@ def _sender(
         session.progress,
         session.stop,
     )
-    if batches is None:
-        return lambda design, planned: ask_live(design, job, endpoint, planned=planned)
     seen = prepared.probe is not None and not prepared.probe["forced"]  # the probe saw the bias act
     check_bias = seen and METHODS[session.settings.design.method].biased
+    if batches is None:
+        return lambda design, planned: ask_live(
+            design, job, endpoint, planned=planned, controls=Controls(job, wanted=check_bias, force=force)
+        )
     return lambda design, planned: ask_in_batches(
         design, job, batches, planned=planned, check_bias=check_bias, polling=polling, stage=session.tell
     )

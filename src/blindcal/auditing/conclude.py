@@ -17,6 +17,7 @@ from blindcal.auditing.prepare import Prepared
 from blindcal.auditing.session import Session
 from blindcal.auditing.strategy import Asked
 from blindcal.auditing.token_estimate import TOKENS_NOTE
+from blindcal.auditing.watch import watch
 from blindcal.endpoints.query_format import ConfidenceQuestion, QuestionFormat, VerbalAnswers
 from blindcal.estimate.findings import Findings
 from blindcal.items.files import Items
@@ -55,6 +56,14 @@ def conclude(
         stated = _stated(session.store, question)
         answered, reasons = replace(answered, stated=stated.p), stated.reasons | reasons
     members = members_of(asked.stages, len(items))
+    steady, noise = watch(
+        session.store,
+        items.labels,
+        outcome.answered,
+        prepared.jitter,
+        slack=session.limits.concurrency,
+        ordered=not settings.design.batch,
+    )
     evidence = Evidence(
         settings.design.method,
         asked.design,
@@ -66,8 +75,10 @@ def conclude(
         settings.estimation.estimator,
         settings.bins,
         settings.estimation.level,
-        prepared.jitter,
+        noise.noise.jitter,
         settings.estimation.resamples,
+        noise.noise.flip_rate,
+        noise.plausible,
     )
     found = estimate(evidence)
     semantics = METHODS[settings.design.method].semantics(prepared.targets.semantics)
@@ -97,6 +108,7 @@ def conclude(
         settings=settings.fixed(items),
         next_dollar=_next_dollar(session, evidence, members.size, found, asked),
         repeated=items.repeated(members),
+        steadiness=steady,
     )
 
 
@@ -143,7 +155,7 @@ def _spend(session: Session, prepared: Prepared, asked: Asked) -> Spend:
     paid, prices = prepared.spent + answered, session.prices
     return Spend(
         paid.served,
-        prepared.spent.queries + asked.outcome.beside.queries,
+        prepared.spent.queries,
         paid.attempts,
         paid.prompt_tokens,
         paid.completion_tokens,
@@ -151,6 +163,7 @@ def _spend(session: Session, prepared: Prepared, asked: Asked) -> Spend:
         None if prices is None else total_cost(prices, prepared.spent, answered, asked.settings.design.batch),
         len(session.store.batches()),
         bool(session.store.note(TOKENS_NOTE)),
+        asked.outcome.beside.queries,
     )
 
 

@@ -75,6 +75,7 @@ class Job:
             reply.cached_tokens,
             attempts,
             round(seconds, 4),
+            served=self.store.served_number(reply.model, reply.fingerprint),
         )
 
     def unusable(self, query: int, error: EndpointError, attempts: int) -> SavedAnswer:
@@ -162,7 +163,7 @@ class Sender(ABC):
         This makes the answers of a stopped run a fair sample. The order is the same whenever the run is
         continued, so that where a limit ends the run does not depend on how often it was stopped.
         """
-        order: IntArray = self._first + np.random.default_rng(self._first).permutation(len(self._asked))
+        order: IntArray = self._first + asking_order(self._first, len(self._asked))
         return order
 
     def _open(self) -> IntArray:
@@ -193,6 +194,11 @@ class Sender(ABC):
             with suppress(TimeoutError):
                 async with asyncio.timeout(seconds):
                     await self._stop.wait()
+
+
+def asking_order(first: int, size: int) -> IntArray:
+    """The places of a round's queries in the order of asking; ``first`` is the number of the first query."""
+    return np.random.default_rng(first).permutation(size)
 
 
 def reason_in(text: str) -> str:

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from blindcal.auditing.controls import Controls
 from blindcal.auditing.job import Job, RunOutcome, Sender, as_endpoint_error, reason_in
 from blindcal.auditing.rate_control import ConcurrencyControl, RateLimiter, SharedPause
 from blindcal.auditing.token_estimate import bytes_of
@@ -33,15 +34,18 @@ ITEM_STATUSES = (400, 422)  # in a run they are about the item: that the endpoin
 _CHECK = -1  # in place of a query's number: the check whether an item is still answered
 
 
-async def ask_live(design: Design, job: Job, endpoint: Endpoint, *, planned: int = 0) -> RunOutcome:
-    """Ask all queries of the design that the store does not answer yet.
+async def ask_live(
+    design: Design, job: Job, endpoint: Endpoint, *, planned: int = 0, controls: Controls | None = None
+) -> RunOutcome:
+    """Ask all queries of the design that the store does not answer yet, and the ``controls`` among them.
 
     ``planned`` is the expected number of queries, for the progress. A stopped run waits for the queries
     under way. Raises `EndpointError` if asking on is useless; every answer is kept.
     """
     gc.freeze()  # otherwise the collector scans all existing objects again and again
     try:
-        return await _LiveSender(job, endpoint, planned).ask(design)
+        controls = controls or Controls(job, wanted=False)
+        return await _LiveSender(job, endpoint, planned, controls).ask(design)
     finally:
         gc.unfreeze()
 
@@ -58,9 +62,9 @@ class _LastWord:
 class _LiveSender(Sender):
     """The state of one run: its workers, its cost, and why it stopped."""
 
-    def __init__(self, job: Job, endpoint: Endpoint, planned: int) -> None:
+    def __init__(self, job: Job, endpoint: Endpoint, planned: int, controls: Controls) -> None:
         super().__init__(job, planned)
-        self._endpoint = endpoint
+        self._endpoint, self._controls = endpoint, controls
         self._concurrency = ConcurrencyControl(job.limits.concurrency)
         self._rate = RateLimiter(job.limits.rpm, job.limits.tpm)
         self._pause = SharedPause(job.limits.backoff)
@@ -68,6 +72,7 @@ class _LiveSender(Sender):
         self._sending = 0  # requests that have no response yet
         self._responded = asyncio.Event()
         self._under_way = 0
+        self._due: dict[int, int] = {}  # number of controls that queries under way are still to ask
         self._expected: dict[int, float] = {}  # highest cost of each query under way, if cost is limited
         self._checking = False  # whether the endpoint still answers what it answered before
         self._hopeless: int | None = None  # the place from which on unusable outcomes are forgotten
@@ -79,7 +84,13 @@ class _LiveSender(Sender):
         self._drained = asyncio.Event()
         self._reported = float("-inf")
 
+    @property
+    def beside(self) -> Usage:
+        """What the control queries cost."""
+        return self._controls.usage
+
     async def _ask_round(self) -> None:
+        self._controls.check()
         self._queries, self._taken = self._open(), 0
         order = self._order()
         self._usability = Usability(
@@ -159,7 +170,7 @@ class _LiveSender(Sender):
             self._on_the_wire -= 1
             if not handed_over:
                 self._under_way -= 1
-                self._expected.pop(query, None)
+                self._release(query)
             query = self._take()
         self._fill()
 
@@ -187,6 +198,7 @@ class _LiveSender(Sender):
 
     async def _ask(self, query: int) -> SavedAnswer | None:
         """The outcome of a query; ``None`` if the query is skipped or the run is stopped."""
+        await self._ask_controls(query)
         heard = await self._hear(self._request(query))
         if heard is None:
             return None
@@ -259,12 +271,28 @@ class _LiveSender(Sender):
                 return True
         return False
 
+    async def _ask_controls(self, query: int) -> None:
+        """Ask the control queries that a query carries; one without a usable reply is left out."""
+        place = self._asked, self._first
+        while (control := self._controls.next(query, *place)) is not None and not self._stop.is_set():
+            if control.nth and self._limit_reached(1) is not None:
+                break
+            heard = await self._hear(self._controls.request(control, *place))
+            if heard is None:
+                break
+            if not isinstance(heard.said, Reply):
+                self._waste(heard.said)
+                break
+            self._controls.listen(control, heard.said, self.usage.queries)
+            self._due.pop(query, None)
+        self._due.pop(query, None)
+
     # What came back
 
     def _count(self, saved: list[SavedAnswer]) -> None:
         super()._count(saved)
         for one in saved:
-            self._expected.pop(one.query, None)
+            self._release(one.query)
         if time.monotonic() - self._reported > 0.1:
             self.report()
         self._job.check(self.usage, saved)
@@ -278,6 +306,11 @@ class _LiveSender(Sender):
         self.usage += usage
         self._hand_over(self._store.waste(usage), [])
         return True
+
+    def _release(self, query: int) -> None:
+        """Free what was reserved for a query."""
+        self._due.pop(query, None)
+        self._expected.pop(query, None)
 
     def _refusal(self, error: RetryableError, sent: float, attempt: int) -> None:
         """Slow down after a failure; raises if waiting on is useless."""
@@ -338,11 +371,13 @@ class _LiveSender(Sender):
     # Limits
 
     def _reserve(self, query: int, request: Request | None = None) -> str | None:
-        """The limit that a query would exceed, or ``None``; then its cost is reserved."""
-        own = 0.0
+        """The limit that a query and its controls would exceed, or ``None``; then they are reserved."""
+        controls, own = self._controls.due(query), 0.0
         if self._limits.max_cost is not None and self._prices is not None:
-            own = self._tokens.dearest(request or self._request(query), self._prices)
-        why = self._limit_reached(1, own)
+            own = (1 + controls) * self._tokens.dearest(request or self._request(query), self._prices)
+        why = self._limit_reached(1 + controls, own)
+        if why is None and controls:
+            self._due[query] = controls
         if why is None and own:
             self._expected[query] = own
         return why
@@ -352,8 +387,8 @@ class _LiveSender(Sender):
         limits = self._limits
         if limits.max_queries is None and limits.max_cost is None:
             return None
-        paid = self._paid
-        if limits.max_queries is not None and paid.served + self._under_way + queries > limits.max_queries:
+        paid, under_way = self._paid, self._under_way + sum(self._due.values())
+        if limits.max_queries is not None and paid.served + under_way + queries > limits.max_queries:
             return f"max_queries = {limits.max_queries} reached"
         if limits.max_cost is not None and self._prices is not None:
             expected = self._prices.cost(paid) + sum(self._expected.values())

@@ -125,7 +125,7 @@ LONGEST_POLL = 60.0  # maximum number of seconds between polls of a batch, unles
 @click.option(
     "--force",
     is_flag=True,
-    help="Continue although the probe finds the endpoint unfit; the estimates may mean nothing.",
+    help="Continue although the probe or the run finds the endpoint unfit; the estimates may mean nothing.",
 )
 @options.json_option("Print the result as JSON.")
 @options.quiet_option
@@ -171,7 +171,7 @@ def command(
       1    an error: wrong key, model, address or file, another run in the folder, no valid answer at all
       2    a wrong command line
       3    stopped early (a limit was reached, or queries kept failing); the result covers what was asked
-      4    the probe finds the endpoint unfit for this method
+      4    the probe or the run finds the endpoint unfit for this method
       5    batches are with the provider; the same command collects them
       130  interrupted; nothing is lost
     """

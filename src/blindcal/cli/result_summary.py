@@ -38,6 +38,8 @@ def _print_estimates(result: AuditResult) -> None:
     if result.objection is not None:
         why = printable(result.objection, 400)
         print_field("WARNING", f"forced: {why}; these estimates may mean nothing")
+    for text in result.warnings:
+        print_field("WARNING", printable(text, 600))
     print_field("ECE", f"{result.ece:.4f} in {len(result.bins)} bins, {item_count(result.counts)} items")
     if result.unverified is not None:
         what = printable(result.unverified, 400)
@@ -65,6 +67,8 @@ def _print_estimates(result: AuditResult) -> None:
         )
     if few_groups(result):
         print_field("note", "few groups: the intervals are wide because a group counts as one observation")
+    for text in () if result.steadiness is None else result.steadiness.notes:
+        print_field("note", printable(text, 600))
 
 
 def _direction(result: AuditResult) -> str:
@@ -125,10 +129,11 @@ def _print_answers(result: AuditResult) -> None:
         reasons = ", ".join(f"{reason} {count:,}" for reason, count in result.invalid_reasons.items())
         print_field("unread", reasons)
     cost = "" if spend.cost is None else f", ${spend.cost:,.4f}"
+    controls = f", {spend.control_queries} to control" if spend.control_queries else ""
     through = f", the rest in {spend.batches} batch{'es' * (spend.batches > 1)}" if spend.batches else ""
     print_field(
         "queries",
-        f"{spend.queries:,} ({spend.probe_queries} to probe{through}), "
+        f"{spend.queries:,} ({spend.probe_queries} to probe{controls}{through}), "
         f"{spend.prompt_tokens:,} tokens in, {spend.completion_tokens:,} out{cost}",
     )
     if spend.tokens_estimated:

@@ -149,6 +149,8 @@ def _warn_about_run(run: Run) -> None:
         print_warning(f"the audit is not finished ({printable(str(result.stopped), 200)})")
     if result.objection is not None:
         print_warning("the probe found this endpoint unfit; a threshold may have no effect there")
+    for text in result.warnings:
+        print_warning(printable(text, 600))
     if result.counts.invalid:
         print_warning(
             f"{result.counts.invalid:,} of {result.counts.answers:,} answers were invalid; expect such "

@@ -65,6 +65,7 @@ class Envelope(msgspec.Struct, gc=False):
     """
 
     model: str | None = None
+    system_fingerprint: Any = None
     usage: Any = None
     error: Any = None
 
@@ -142,6 +143,7 @@ def _as_reply(parsed: Chat | Text) -> Reply:
         parsed.model,
         logprobs,
         logprob,
+        parsed.system_fingerprint if isinstance(parsed.system_fingerprint, str) else None,
     )
 
 

@@ -33,6 +33,7 @@ def latent(
     *,
     counts: ArrayLike | None = None,
     jitter: float | str = 0.0,
+    flip_rate: float = 0.0,
     bins: int = 5,
     level: float = 0.95,
     resamples: int = 1000,
@@ -60,6 +61,8 @@ def latent(
         Standard deviation of the endpoint's noise on the log-odds of threshold queries. "estimate" takes the
         smallest jitter that explains the answers about as well as any; this works only if items are asked
         near the same threshold more than once.
+    flip_rate : float
+        Share of the threshold answers that are the opposite of what the log-odds say, at random; below 1/2.
     bins : int
         Number of bins of the ECE; :meth:`LatentFit.at` gives the same fit with other bins.
     level : float
@@ -108,13 +111,16 @@ def latent(
             "and -1",
             stacklevel=2,
         )
+    if not 0 <= flip_rate < 0.5:
+        raise InputError(f"flip_rate: must be a number from 0 to below 0.5, got {flip_rate!r}")
     answered = AnswerTable(owner, b, t, a)
     fits = []
     for noise in _candidates(jitter):
-        patterns = count_patterns(y, answered, weights, jitter=noise)
+        patterns = count_patterns(y, answered, weights, jitter=noise, flip_rate=flip_rate)
         fits.append((noise, patterns, fit_ensemble(patterns)))
-    # without jitter, contradictory answers have probability 0: the evidence of their approximation is void
-    possible = [found for found in fits if found[0] > 0 or not found[1].contradictions] or fits
+    # without noise, contradictory answers have probability 0: the evidence of their approximation is void
+    noisy = flip_rate > 0
+    possible = [found for found in fits if noisy or found[0] > 0 or not found[1].contradictions] or fits
     evidence = [max(mode.evidence for mode in found[2].modes) for found in possible]
     noise, patterns, ensemble = next(
         found for found, at in zip(possible, evidence, strict=True) if at > max(evidence) - _CLEARLY
@@ -141,6 +147,7 @@ def fit_table(
     groups: IntArray | None = None,
     *,
     jitter: float = 0.0,
+    flip_rate: float = 0.0,
     bins: int = 5,
     level: float = 0.95,
     resamples: int = 1000,
@@ -154,6 +161,7 @@ def fit_table(
         answers.items,
         None if groups is None else groups[answers.items],
         jitter=jitter,
+        flip_rate=flip_rate,
         bins=bins,
         level=level,
         resamples=resamples,

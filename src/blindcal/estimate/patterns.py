@@ -139,9 +139,17 @@ class Patterns:
 
 
 def count_patterns(
-    labels: IntArray, answered: AnswerTable, weights: IntArray | None = None, *, jitter: float = 0.0
+    labels: IntArray,
+    answered: AnswerTable,
+    weights: IntArray | None = None,
+    *,
+    jitter: float = 0.0,
+    flip_rate: float = 0.0,
 ) -> Patterns:
-    """Count answers by pattern; labels and weights are per item."""
+    """Count answers by pattern; labels and weights are per item.
+
+    With jitter or random flips a threshold answer is noisy, and its pattern is a curve.
+    """
     n = labels.size
     weights = np.ones(n, np.int64) if weights is None else weights
     # an infinite shift forces its answer, which then tells nothing
@@ -149,7 +157,7 @@ def count_patterns(
     items, shifts, temperatures, answers = use.items, use.shifts, use.temperatures, use.answers
     edges = edge_of_shift(shifts)
     positive = answers == POSITIVE
-    hard = (temperatures == 0) & (jitter == 0)
+    hard = (temperatures == 0) & (jitter == 0) & (flip_rate == 0)
     up, down = hard & positive, hard & ~positive
 
     low, high = np.zeros(n, np.int64), np.full(n, CELLS)
@@ -165,7 +173,7 @@ def count_patterns(
     soft = ~hard
     snapped = np.where(temperatures == 0, edges, shifts)  # rounds noisy thresholds to edges
     asked = np.column_stack([snapped[soft], temperatures[soft], answers[soft]])
-    kinds, rows = _signatures(asked, items[soft], n, jitter)
+    kinds, rows = _signatures(asked, items[soft], n, jitter, flip_rate)
     # one integer per pattern, intervals before curves: much faster to compare than rows of numbers
     key = (((rows + 1) * 2 + labels) * (CELLS + 1) + low) * (CELLS + 1) + high
     unique, of_item = np.unique(key, return_inverse=True)
@@ -185,7 +193,9 @@ def count_patterns(
     )
 
 
-def _signatures(asked: FloatArray, items: IntArray, n: int, jitter: float) -> tuple[FloatArray, IntArray]:
+def _signatures(
+    asked: FloatArray, items: IntArray, n: int, jitter: float, flip_rate: float
+) -> tuple[FloatArray, IntArray]:
     """Distinct sets of noisy answers as curves, and the index of each item's set (-1 if none).
 
     The columns of ``asked`` are shift (the edge, if the temperature is 0), temperature and answer.
@@ -207,7 +217,11 @@ def _signatures(asked: FloatArray, items: IntArray, n: int, jitter: float) -> tu
     cold, warm = types[:, 1] == 0, types[:, 1] > 0
     edge = EDGES_S[types[cold, :1].astype(np.int64)]
     log_curve = np.zeros((types.shape[0] + 1, CELLS))  # the last row is for the padding
-    log_curve[:-1][cold] = log_ndtr(sign[cold] * (MID_S - edge) / jitter)
+    away = sign[cold] * (MID_S - edge)
+    log_seen = log_ndtr(away / jitter) if jitter else np.where(away > 0, 0.0, -np.inf)
+    if flip_rate:
+        log_seen = np.logaddexp(np.log(flip_rate), np.log1p(-2 * flip_rate) + log_seen)
+    log_curve[:-1][cold] = log_seen
     log_curve[:-1][warm] = log_expit(sign[warm] * (MID_S + types[warm, :1]) / types[warm, 1:2])
     curves = np.empty((sets.shape[0], CELLS))
     for first in range(0, sets.shape[0], 4096):

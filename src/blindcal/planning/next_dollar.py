@@ -32,7 +32,9 @@ def next_dollar(ece: Estimate, evidence: Evidence, n: int, usage: Usage, prices:
     answers, each = evidence.answers, prices.cost(usage) / max(1, usage.queries)
     if not ece.has_interval or each <= 0:
         return None
-    fit = fit_table(evidence.labels, answers, jitter=evidence.jitter, resamples=0)
+    fit = fit_table(
+        evidence.labels, answers, jitter=evidence.jitter, flip_rate=evidence.flip_rate, resamples=0
+    )
     shape, asked = Shape("as found", fit.population), fit.items
     items = min(n, asked + int(1 / each))
     total = min(len(answers) + int(1 / each), round(MOST_QUERIES * items))

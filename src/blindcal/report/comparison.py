@@ -79,6 +79,7 @@ def _notes(runs: tuple[Run, Run]) -> list[str]:
         if run.result.objection is not None:
             forced = f"Run {letter} was forced although the probe found a problem."
             notes.append(f"{forced} Its estimates may be meaningless.")
+        notes += [f"Run {letter}: {text}" for text in run.result.warnings]
         if not run.result.complete:
             notes.append(f"Run {letter} was stopped early. It covers a random sample of its items.")
         if run.result.counts.items < FEW_ITEMS:

@@ -144,14 +144,16 @@ def _extent(curve: Curve, run: tuple[int, int], *, flipped: bool) -> Sentence:
 # Caveats
 
 
-def warning(result: AuditResult) -> Sentence | None:
-    """The problem that makes all estimates doubtful, if there is one."""
-    if result.objection is None:
-        return None
-    return sentence(
-        "This audit was forced although the probe found a problem: {why}. The estimates may be meaningless.",
-        why=Quoted(result.objection),
-    )
+def warnings(result: AuditResult) -> Iterator[Sentence]:
+    """The problems that make all estimates doubtful."""
+    if result.objection is not None:
+        yield sentence(
+            "This audit was forced although the probe found a problem: {why}. The estimates may be "
+            "meaningless.",
+            why=Quoted(result.objection),
+        )
+    for text in result.warnings:
+        yield (Quoted(text),)
 
 
 def notes(result: AuditResult) -> Iterator[Sentence]:
@@ -220,6 +222,8 @@ def notes(result: AuditResult) -> Iterator[Sentence]:
         )
     if (doubt := _order(result)) is not None:
         yield doubt
+    for text in () if result.steadiness is None else result.steadiness.notes:
+        yield (Quoted(text),)
 
 
 def _order(result: AuditResult) -> Sentence | None:
@@ -326,6 +330,6 @@ _ESTIMATOR_LIMITS = {
         "The hidden confidence is estimated as a smooth distribution. A spike or a step narrower than the "
         "answers can resolve is smoothed out. The intervals allow for that, but the curve does not show it.",
         "The intervals are for the population of similar questions. They do not cover an endpoint that "
-        "changes its model or its settings during the audit.",
+        "changes its model or its settings during the audit, of which only a clear change is noticed.",
     ),
 }

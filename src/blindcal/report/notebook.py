@@ -57,6 +57,7 @@ def _result(result: AuditResult) -> str:
         rows.append(("unverified", result.unverified))
     if result.objection is not None:
         rows.append(("forced", "the probe found a problem: these estimates may be meaningless"))
+    rows += [("warning", text) for text in result.warnings]
     curve = plot_calibration_curve(result.bins, ece=result.ece)
     return _beside(f"{printable(result.model)}, {result.method}", rows, curve)
 

@@ -43,7 +43,7 @@ def render(result: AuditResult) -> str:
         yes=word(result, "positive"),
         no=word(result, "negative"),
         headline=narrative.headline(result),
-        warning=narrative.warning(result),
+        warnings=narrative.warnings(result),
         notes=narrative.notes(result),
         metrics=narrative.metrics(result),
         limits=narrative.limits(result),

@@ -185,6 +185,8 @@ def _verdict(
     if result.objection is not None:
         unfit = "the probe found the endpoint unfit and the audit was forced"
         return verdict("undecided", f"{unfit}: its estimates may mean nothing")
+    if result.warnings:
+        return verdict("undecided", result.warnings[0])
     if stopped:
         return verdict("undecided", UNFINISHED)
     if confidence is None:

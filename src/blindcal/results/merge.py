@@ -51,6 +51,7 @@ def merge(runs: Sequence[Run | str | Path], *, resamples: int = 1000) -> AuditRe
         bins=len(result.bins),
         level=result.level,
         jitter=one.jitter,
+        flip_rate=one.flip_rate,
         resamples=resamples,
     )
     found = estimate(evidence)
@@ -90,6 +91,9 @@ def together(runs: Sequence[Run]) -> Run:
             # runs may share groups, so their numbers of groups do not add up
             counts=replace(AnswerCounts(**_summed([asdict(run.result.counts) for run in runs])), groups=None),
             probe=next((run.result.probe for run in runs if run.result.objection), first.result.probe),
+            steadiness=next(
+                (run.result.steadiness for run in runs if run.result.warnings), first.result.steadiness
+            ),
         ),
         ids=tuple(chain.from_iterable(run.ids for run in runs)),
         labels=np.concatenate([run.labels for run in runs]),
@@ -98,6 +102,7 @@ def together(runs: Sequence[Run]) -> Run:
         digests=tuple(chain.from_iterable(run.digests for run in runs)),
         answered=_joined(runs),
         jitter=max(run.jitter for run in runs),
+        flip_rate=max(run.flip_rate for run in runs),
         max_shift=min(run.max_shift for run in runs),
     )
 

@@ -22,6 +22,7 @@ from blindcal.estimate.findings import Findings
 from blindcal.items.repeated_prompts import RepeatedPrompts
 from blindcal.planning.next_dollar import NextDollar
 from blindcal.records import INVALID, NEGATIVE, POSITIVE, EstimatorName, Message, Targets
+from blindcal.results.steadiness import Steadiness
 from blindcal.store.run_store import Store
 from blindcal.text import csv_cell, printable
 from blindcal.untrusted_json import JsonError, read_json
@@ -72,9 +73,10 @@ class AnswerCounts:
 class Spend:
     """What an audit cost. Tokens are as the endpoint reported them; ``cost`` is in dollars, if known.
 
-    ``queries`` includes those of the probe, and replies that had to be asked for again. ``batches`` is the
-    number of batches that were sent, 0 for a live audit. ``tokens_estimated`` says that the endpoint has not
-    reported the tokens of every answer, so that tokens and cost are estimates.
+    ``queries`` includes those of the probe (``probe_queries``), of the controls during the run
+    (``control_queries``), and replies that had to be asked for again. ``batches`` is the number of batches
+    that were sent, 0 for a live audit. ``tokens_estimated`` says that the endpoint has not reported the
+    tokens of every answer, so that tokens and cost are estimates.
     """
 
     queries: int
@@ -86,6 +88,12 @@ class Spend:
     cost: float | None
     batches: int = 0
     tokens_estimated: bool = False
+    control_queries: int = 0
+
+    @property
+    def asked(self) -> int:
+        """The queries of the design."""
+        return self.queries - self.probe_queries - self.control_queries
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +115,7 @@ class AuditResult(Findings):
     ``method`` chose the queries, ``estimator`` read the answers, and ``measures`` says what the estimates
     are about. ``invalid_reasons`` counts why replies could not be read. ``by`` is the field that
     defines the ``parts``. ``seconds`` is the time spent asking, over all calls. ``repeated`` counts the items
-    that share a prompt, if any do.
+    that share a prompt, if any do. ``steadiness`` says whether the endpoint stayed the same during the run.
     """
 
     schema_version: int = SCHEMA_VERSION
@@ -134,6 +142,7 @@ class AuditResult(Findings):
     settings: dict[str, Any]
     next_dollar: NextDollar | None = None
     repeated: RepeatedPrompts | None = None
+    steadiness: Steadiness | None = None
 
     def __repr__(self) -> str:
         return f"AuditResult({self.model!r}, {self.method}, {self.counts.items:,} items, ECE {self.ece:.4f})"
@@ -149,6 +158,11 @@ class AuditResult(Findings):
         """What the probe could not verify although the estimates depend on it, if anything."""
         found = (self.probe or {}).get("unverified")
         return None if found is None else str(found)
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """What the run showed about the endpoint that makes all estimates doubtful, in sentences."""
+        return () if self.steadiness is None else self.steadiness.warnings
 
     @property
     def direction(self) -> Direction:

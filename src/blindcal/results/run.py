@@ -28,7 +28,8 @@ class Run:
     ``groups`` are numbered in order of appearance (``group_names`` are their names); an item without a group
     is its own group, and ``groups`` is ``None`` if all are. ``parts`` are the values of the field of
     the breakdown. ``digests`` identify the prompts, even if these are not kept. ``jitter`` is the endpoint's
-    noise on the log-odds and ``max_shift`` the largest shift that it accepts, as the probe found them.
+    noise on the log-odds and ``flip_rate`` the share of its answers that are flipped, as the probe and the
+    run found them; ``max_shift`` is the largest shift that it accepts.
     """
 
     folder: Path
@@ -42,6 +43,7 @@ class Run:
     answered: AnswerTable
     jitter: float
     max_shift: float
+    flip_rate: float = 0.0
 
     def __repr__(self) -> str:
         found, items = self.result, self.labels.size
@@ -83,6 +85,7 @@ class Run:
             self.answered,
             self.groups,
             jitter=self.jitter,
+            flip_rate=self.flip_rate,
             bins=len(self.result.bins) if bins is None else bins,
             level=self.result.level if level is None else level,
             resamples=resamples,
@@ -116,6 +119,7 @@ def open_run(path: str | Path) -> Run:
             f"{folder}: {len(answered):,} answers, of which its result knows {result.counts.answers:,}: the "
             "run has gone on since; let its audit finish first"
         )
+    steady = result.steadiness
     return Run(
         folder,
         result,
@@ -126,8 +130,9 @@ def open_run(path: str | Path) -> Run:
         items.parts,
         items.digests,
         answered,
-        float(ready.get("jitter", 0.0)),
+        float(ready.get("jitter", 0.0) if steady is None else steady.jitter),
         float(ready.get("max_shift", np.inf)),
+        0.0 if steady is None else float(steady.flip_rate),
     )
 
 

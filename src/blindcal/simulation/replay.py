@@ -59,7 +59,9 @@ class Behaviour:
     temperature every answer is drawn at 1. ``min_p`` and ``top_p`` cut sampled answers ``cut`` the
     temperature is applied, unless a request sets them and ``sampler_fields`` are honoured. ``fault`` hits a
     random share ``fault_share`` of the requests or, if ``fault_first`` is set, exactly the first
-    ``fault_first`` requests.
+    ``fault_first`` requests. A random share ``bias_ignored`` of the requests goes to a machine that ignores
+    the bias. ``drift`` is added to all log-odds. From request number ``later_from`` on, the service behaves
+    as ``later`` says.
     """
 
     bias: Literal["honoured", "ignored", "rejected"] = "honoured"
@@ -86,6 +88,11 @@ class Behaviour:
     api_key: str | None = None
     tokenize: Literal["llama.cpp", "vllm", "none"] = "llama.cpp"
     seed: int = 0
+    bias_ignored: float = 0.0
+    drift: float = 0.0
+    fingerprint: str | None = None
+    later: Behaviour | None = None
+    later_from: int = 0
 
 
 class Server:
@@ -174,6 +181,8 @@ class Server:
 
     def _complete(self, body: bytes, *, chat: bool) -> HttpResponse:
         self.requests += 1
+        if self.behaviour.later is not None and self.requests >= self.behaviour.later_from:
+            self.behaviour = self.behaviour.later
         self.in_flight += 1
         self.most_in_flight = max(self.most_in_flight, self.in_flight)
         fault = self._struck(body)
@@ -240,7 +249,8 @@ class Server:
         choice = _choice(said, shown, chat=chat, reasoning=fault == "reasoning")
         choices = [] if fault == "empty" else [choice]
         kind, model = "chat.completion" if chat else "text_completion", self.recording.name
-        return json_response({"object": kind, "model": model, "choices": choices, "usage": usage})
+        mark = {} if (seen := self.behaviour.fingerprint) is None else {"system_fingerprint": seen}
+        return json_response({"object": kind, "model": model, "choices": choices, "usage": usage, **mark})
 
     def _refusal(self, asked: ChatRequest | PromptRequest) -> HttpResponse | None:
         how = self.behaviour
@@ -268,7 +278,12 @@ class Server:
         texts = [token.text for token in recording.tokens]
         rest = float(recording.rest[row])
         other = rest if recording.others_first[row] else min(rest, max(logits) - 1e-3)
-        for token, value in (asked.logit_bias or {}).items() if how.bias == "honoured" else ():
+        if how.drift:
+            logits[0] += how.drift  # recordings list the positive answer first
+        honoured = how.bias == "honoured"
+        if how.bias_ignored:
+            honoured &= bool(self._chance(body).random() >= how.bias_ignored)
+        for token, value in (asked.logit_bias or {}).items() if honoured else ():
             column = self._columns.get(token)
             if column is None:
                 logits.append(other - UNRECORDED_GAP + self._applied(value))

@@ -48,6 +48,7 @@ _MIGRATIONS = (
         attempts INTEGER NOT NULL, prompt_tokens INTEGER NOT NULL, completion_tokens INTEGER NOT NULL,
         cached_tokens INTEGER NOT NULL);
     """,
+    "ALTER TABLE answers ADD COLUMN served INTEGER NOT NULL DEFAULT 0",
 )
 
 

@@ -39,6 +39,9 @@ AnswerArray: TypeAlias = npt.NDArray[np.int8]
 RUN_FILE = "run.sqlite"
 """The name of the run file in a run folder."""
 
+MOST_SERVED = 50
+"""Models and fingerprints in the replies of a run that are told apart."""
+
 UNASKED = -2
 """In an array of answers: not answered yet."""
 
@@ -47,7 +50,8 @@ UNASKED = -2
 class SavedAnswer:
     """One stored answer; ``query`` counts across all rounds, ``text`` is already `printable`.
 
-    ``unusable`` marks a query without a reply that could be read; its ``text`` is the reason.
+    ``unusable`` marks a query without a reply that could be read; its ``text`` is the reason. ``served`` is
+    the number of the model that the reply names, as `Store.served_number` gives it.
     """
 
     query: int
@@ -59,6 +63,7 @@ class SavedAnswer:
     attempts: int
     seconds: float
     unusable: bool = False
+    served: int = 0
 
     @property
     def usage(self) -> Usage:
@@ -119,6 +124,7 @@ class Store:
         self._wasted: list[Usage] = []
         self._kept: asyncio.Future[None] | None = None
         self._committing: asyncio.Task[None] | None = None
+        self._served: list[list[str]] | None = None
 
     @classmethod
     def open(cls, path: Path) -> Store:
@@ -202,6 +208,7 @@ class Store:
             with translated(self.path), transaction(self._db):
                 for table in ("notes", "items", "rounds", "asides", "answers", "wasted"):
                     self._change(f"DELETE FROM {table}")
+            self._served = None
         with translated(self.path), transaction(self._db):
             self._db.executemany(
                 "INSERT INTO items VALUES (?, ?, ?, ?, ?, ?, ?)",
@@ -261,6 +268,11 @@ class Store:
     def add_aside(self, request: bytes, nth: int, reply: str) -> None:
         """Store a reply, so that it is paid for only once."""
         self._change("INSERT INTO asides VALUES (?, ?, ?)", request, nth, reply)
+
+    def asides(self, prefix: bytes) -> list[str]:
+        """The replies to all requests whose key begins with a prefix."""
+        begins = f"substr(request, 1, {len(prefix)}) = ?"
+        return [reply for (reply,) in self._execute(f"SELECT reply FROM asides WHERE {begins}", prefix)]
 
     def asides_usage(self) -> Usage:
         """What the stored replies outside the rounds cost."""
@@ -388,6 +400,35 @@ class Store:
         with translated(self.path):
             yield from self._db.execute("SELECT query, answer, text, seconds FROM answers ORDER BY query")
 
+    # Models that the replies name
+
+    def served_number(self, model: str | None, fingerprint: str | None) -> int:
+        """The number of a model and fingerprint, from 1 up, or 0 for neither; a new one is on disk at once.
+
+        From the `MOST_SERVED`th on they share a number, in case every reply has a name of its own.
+        """
+        if not (model or fingerprint):
+            return 0
+        known = self.served_names()
+        name = [printable(model or "", 100), printable(fingerprint or "", 100)]
+        if name not in known:
+            if len(known) == MOST_SERVED:
+                return MOST_SERVED
+            known.append(name)
+            self.set_note("served", known)
+        return known.index(name) + 1
+
+    def served_names(self) -> list[list[str]]:
+        """Model and fingerprint of each number, in order; an empty text stands for none."""
+        if self._served is None:
+            self._served = self.note("served") or []
+        return self._served
+
+    def served(self) -> IntArray:
+        """Query number and number of the model for every answer, in two columns."""
+        rows = self._execute("SELECT query, served FROM answers ORDER BY query")
+        return np.array(rows, np.int64).reshape(-1, 2)
+
     # Batches
 
     def batches(self) -> list[Batch]:
@@ -420,8 +461,9 @@ class Store:
 
 _TOKENS = ("prompt_tokens", "completion_tokens", "cached_tokens")
 
-_INSERT = "INSERT INTO answers SELECT {} FROM json_each(?)".format(
-    ", ".join(f"json_extract(value, '$.{column.name}')" for column in fields(SavedAnswer))
+_INSERT = "INSERT INTO answers ({}) SELECT {} FROM json_each(?)".format(
+    ", ".join(column.name for column in fields(SavedAnswer)),
+    ", ".join(f"json_extract(value, '$.{column.name}')" for column in fields(SavedAnswer)),
 )
 
 _INSERT_WASTED = "INSERT INTO wasted SELECT {} FROM json_each(?)".format(

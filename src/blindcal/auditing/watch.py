@@ -1,0 +1,89 @@
+"""What a run showed about its endpoint: its noise, whether it changed, and which model it said it was."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from blindcal.auditing.controls import ControlAnswer, bias_lost, stored_controls
+from blindcal.auditing.job import asking_order
+from blindcal.estimate.drift import drift_test
+from blindcal.estimate.noise import ControlCounts, NoiseEstimate, estimate_noise
+from blindcal.records import INVALID, AnswerTable, IntArray
+from blindcal.results.steadiness import ServerName, Steadiness, with_sentences
+from blindcal.store.run_store import UNASKED, Store
+
+
+def watch(
+    store: Store, labels: IntArray, answered: AnswerTable, jitter: float, *, slack: int, ordered: bool
+) -> tuple[Steadiness, NoiseEstimate]:
+    """How steady the endpoint was, and the noise of its answers; ``jitter`` is what the probe found.
+
+    At most ``slack`` queries were under way at the same time. The answers are tested for a change only if
+    they are ``ordered``, as those of batches are not.
+    """
+    controls, places = stored_controls(store), _places(store)
+    counts, repeats = _control_counts(store, controls)
+    noise = estimate_noise(labels, answered, repeats, counts, jitter)
+    lost = bias_lost(controls)
+    begun = None if lost is None else controls[lost].after + 1
+    found = Steadiness(
+        places.size,
+        counts,
+        noise.flip_rate,
+        noise.jitter,
+        drift_test(labels, _in_order(store)) if ordered else None,
+        begun,
+        _served(store, places),
+    )
+    return with_sentences(found, slack), noise
+
+
+def _places(store: Store) -> IntArray:
+    """The place of each query in the order of asking, from 1 up, over all rounds."""
+    places, first = [np.empty(0, np.int64)], 0
+    for asked in store.rounds():
+        place = np.empty(len(asked), np.int64)
+        place[asking_order(first, len(asked))] = np.arange(len(asked))
+        places.append(first + 1 + place)
+        first += len(asked)
+    return np.concatenate(places)
+
+
+def _in_order(store: Store) -> list[AnswerTable]:
+    """The answers of each round, in the order of asking."""
+    found, first = [], 0
+    for asked in store.rounds():
+        order, answers = asking_order(first, len(asked)), store.answers(first, len(asked))
+        order = order[answers[order] != UNASKED]
+        table = AnswerTable(asked.items, asked.shifts, asked.temperatures, answers.astype(np.int64))
+        found.append(table.rows(order))
+        first += len(asked)
+    return found
+
+
+def _control_counts(store: Store, controls: list[ControlAnswer]) -> tuple[ControlCounts, AnswerTable]:
+    """Counts of the control answers, and those to repeated queries whose first answer is valid too."""
+    forced = [one for one in controls if one.forced]
+    rounds = store.rounds()
+    size = sum(map(len, rounds))
+    answers = store.answers(0, size)
+    again = [one for one in controls if one.control.kind == "repeat" and one.saved.answer != INVALID]
+    again = [one for one in again if answers[one.control.again] not in (INVALID, UNASKED)]
+    queries = np.array([one.control.again for one in again], np.int64)
+    second = np.array([one.saved.answer for one in again], np.int64)
+    shifts = np.concatenate([np.empty(0), *(asked.shifts for asked in rounds)])
+    items = np.concatenate([np.empty(0, np.int64), *(asked.items for asked in rounds)])
+    repeats = AnswerTable(items[queries], shifts[queries], np.zeros(queries.size), second)
+    disagreed = int((answers[queries] != second).sum())
+    wrong = sum(one.wrong for one in forced)
+    return ControlCounts(len(forced), wrong, len(again), disagreed), repeats
+
+
+def _served(store: Store, places: IntArray) -> tuple[ServerName, ...]:
+    """The models that the replies name, by first appearance in the order of asking."""
+    rows, found = store.served(), []
+    for number, (model, fingerprint) in enumerate(store.served_names(), 1):
+        own = places[rows[rows[:, 1] == number, 0]]
+        if own.size:
+            found.append(ServerName(model, fingerprint, own.size, int(own.min()), int(own.max())))
+    return tuple(sorted(found, key=lambda one: one.first))

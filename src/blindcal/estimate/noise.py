@@ -1,0 +1,139 @@
+"""The noise of threshold answers, estimated from control queries.
+
+An answer that should follow from the log-odds and the shift alone may be noisy in two ways. *Jitter* moves
+the log-odds a little each time, which matters only near the flip. A *flip* is an answer that is the opposite
+of what it should be, however clear the case. A forced query (a shift that overrides any model) shows flips
+alone. A query asked twice shows both: disagreement near the flip is probably jitter, elsewhere a flip.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from blindcal.estimate.model import working_table
+from blindcal.estimate.patterns import Patterns, count_patterns
+from blindcal.records import AnswerTable, Estimate, FloatArray, IntArray
+
+_FLIP_RATES = np.array([0.0, 0.003, 0.01, 0.025, 0.05, 0.1, 0.2])
+_JITTERS = np.array([0.0, 0.2, 0.5, 1.0, 1.7])
+_PROBED = 0.7  # standard deviation of the logarithm of the jitter that a probe measures
+_LEVEL, _DROP = 0.95, 1.92  # of the log-likelihood, from its maximum to the end of a 95% interval
+_MOST_ITEMS = 600  # whose answers decide the density of the log-odds while the noise is estimated
+
+
+@dataclass(frozen=True, slots=True)
+class Noise:
+    """The noise of threshold answers: jitter of the log-odds (standard deviation) and share of flips."""
+
+    jitter: float = 0.0
+    flip_rate: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class ControlCounts:
+    """Valid control answers: forced ones and those that were wrong, repeated ones that disagreed."""
+
+    forced: int = 0
+    failed: int = 0
+    repeated: int = 0
+    disagreed: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class NoiseEstimate:
+    """The noise, with intervals; ``plausible`` are other values that explain the controls about as well."""
+
+    flip_rate: Estimate
+    jitter: Estimate
+    plausible: tuple[Noise, ...] = ()
+
+    @property
+    def noise(self) -> Noise:
+        """The estimate itself."""
+        return Noise(float(self.jitter), float(self.flip_rate))
+
+
+def estimate_noise(
+    labels: IntArray, answered: AnswerTable, repeats: AnswerTable, counts: ControlCounts, jitter: float
+) -> NoiseEstimate:
+    """Estimate the noise of a run's threshold answers.
+
+    Parameters
+    ----------
+    labels : array of 0/1, per item
+    answered : AnswerTable
+        The answers of the run.
+    repeats : AnswerTable
+        Answers to queries of the run that were asked once more.
+    counts : ControlCounts
+    jitter : float
+        The jitter that the probe found.
+    """
+    if not (counts.failed or counts.disagreed):
+        # no answer tells jitter from none; a flip rate of e passes with chance (1 - e)^(forced + 2 repeated)
+        clean = counts.forced + 2 * counts.repeated
+        most = 1 - np.exp(-_DROP / clean) if clean else 0.5
+        return NoiseEstimate(Estimate(0.0, 0.0, min(0.5, float(most)), _LEVEL), Estimate(jitter))
+    fit = np.array(
+        [
+            [_log_likelihood(labels, answered, repeats, counts, Noise(s, e)) for e in _FLIP_RATES]
+            for s in _JITTERS
+        ]
+    )
+    if jitter > 0:
+        off = np.log(np.maximum(_JITTERS, _JITTERS[1] / 2) / jitter) / _PROBED
+        fit -= 0.5 * off[:, None] ** 2
+    weights = np.exp(fit - fit.max())
+    weights /= weights.sum()
+    near = fit > fit.max() - _DROP
+    flip_rate, noise = weights.sum(axis=0) @ _FLIP_RATES, weights.sum(axis=1) @ _JITTERS
+    corners = {
+        _best(fit, near, axis, int(place))
+        for axis in (0, 1)
+        for place in np.flatnonzero(near.any(axis=1 - axis))[[0, -1]]
+    }
+    return NoiseEstimate(
+        _between(float(flip_rate), _FLIP_RATES[near.any(axis=0)]),
+        _between(float(noise), _JITTERS[near.any(axis=1)]),
+        tuple(Noise(float(_JITTERS[s]), float(_FLIP_RATES[e])) for s, e in sorted(corners)),
+    )
+
+
+def _log_likelihood(
+    labels: IntArray, answered: AnswerTable, repeats: AnswerTable, counts: ControlCounts, noise: Noise
+) -> float:
+    """Log-likelihood of the controls, given the answers of the run."""
+    if noise == Noise() or (counts.failed and not noise.flip_rate):
+        return -np.inf
+    passed = counts.forced - counts.failed
+    total = passed * np.log1p(-noise.flip_rate)
+    if counts.failed:
+        total += counts.failed * np.log(noise.flip_rate)
+    if not len(repeats):
+        return float(total)
+    again = np.unique(repeats.items)
+    others = np.setdiff1d(answered.items, again)
+    some = np.random.default_rng(0).permutation(others)[: max(0, _MOST_ITEMS - again.size)]
+
+    def patterns(rows: AnswerTable) -> Patterns:
+        return count_patterns(labels, rows, jitter=noise.jitter, flip_rate=noise.flip_rate)
+
+    first = answered.of(again)
+    table = working_table(patterns(answered.of(np.union1d(again, some))))
+    once, twice = patterns(first), patterns(first.joined(repeats))
+    # answers under the table with the repeats, minus those without: the repeats given the answers
+    return float(total + twice.counts @ np.log(twice.mass(table)) - once.counts @ np.log(once.mass(table)))
+
+
+def _best(fit: FloatArray, near: npt.NDArray[np.bool_], axis: int, place: int) -> tuple[int, int]:
+    """The likeliest point of the grid at one end of the interval of a parameter."""
+    along = np.where(near, fit, -np.inf).take(place, axis=axis)
+    other = int(along.argmax())
+    return (place, other) if axis == 0 else (other, place)
+
+
+def _between(value: float, plausible: FloatArray) -> Estimate:
+    return Estimate(value, float(plausible.min()), float(plausible.max()), _LEVEL)
