@@ -186,8 +186,8 @@ def test_more_than_one_token() -> None:
 
 
 def test_random_answers_never_pass() -> None:
-    """Answers drawn at random pass for a working bias in none of two hundred tries."""
-    for seed in range(200):
+    """Answers drawn at random pass for a working bias in none of forty tries."""
+    for seed in range(40):
         found = asyncio.run(probe(Coin(seed, 0.5), items(8), PAIR))
         assert found.verdict != "thresholds"
 

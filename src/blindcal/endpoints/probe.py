@@ -52,7 +52,6 @@ RAREST_STRAY = 0.0002
 MOST_DRAWS = 280  # off the flip
 IRRESISTIBLE = 20.0  # a shift that overrides any model; with less, confident answers may not change
 MOST_JITTER = 1.0  # more than half the noise of a draw at T = 1: thresholds tell little more than draws
-UNSTEADY = 0.3  # jitter that may be a temperature, unless the temperature is shown to be honoured
 MOST_OUTSIDE = 0.2
 NARROW = 0.2  # largest distance at which two flips count as the same
 PRECISION = 0.2  # with which a clamp is located
@@ -391,7 +390,7 @@ class _Probing:
             if evidence.proved:
                 return self._find(question, "good", f"yes: {asked} answers off the flip show it")
             answer = f"{asked} answers off the flip could not show it"
-            if not max(self.jitter, self.crowd_jitter) > UNSTEADY:
+            if not evidence.may_be_fixed:
                 return self._find(question, "unknown", answer)
             self.hopeless = True
             trouble = "answers at T = 0 change from query to query, as if drawn at a higher temperature"

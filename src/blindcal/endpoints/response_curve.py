@@ -136,6 +136,12 @@ class CurveEvidence:
         return bool(self._right[leader] and lead >= self._sure) and not self.refuted
 
     @property
+    def may_be_fixed(self) -> bool:
+        """Whether every answer may be drawn at one temperature: jitter at T = 0 that is none."""
+        fixed = self._scores[self._causes == "fixed"].max()
+        return bool(fixed > self._scores[self._right].max() - self._sure)
+
+    @property
     def settled(self) -> bool:
         """Whether it is clear how the endpoint answers."""
         leader, other = self._first_two()
