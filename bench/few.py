@@ -142,9 +142,7 @@ def held_table(found: dict[tuple[str, int], list[dict[str, float]]]) -> Table:
     }
     rows: list[list[Cell]] = []
     for (kind, size), outcomes in found.items():
-        many = {"grouped": f"{size} groups of {GROUP}", "stopped": f"{size} of {WHOLE:,}"}.get(
-            kind, str(size)
-        )
+        many = {"grouped": f"{size} of {GROUP}", "stopped": f"{size} of {WHOLE:,}"}.get(kind, str(size))
         shares = [[one[name] for one in outcomes if name in one] for name in kinds.values()]
         rows.append([NAMES[kind], many, *(float(np.mean(one)) if one else None for one in shares)])
     return table({"population": "{}", "items": "{}", **dict.fromkeys(kinds, "{:.1%}")}, rows)

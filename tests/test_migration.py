@@ -22,6 +22,7 @@ from blindcal.simulation.recording import Recording
 from blindcal.simulation.replay import Server, running
 from commanding import blindcal
 from deciding import TEMPLATE
+from fitting import ends, estimates_in
 
 ARCHIVE = Path(__file__).parent / "data" / "runs-format-3.tar.gz"
 PORT = 18733
@@ -74,12 +75,18 @@ def test_an_old_run_opens(runs: Path, name: str) -> None:
 
 @pytest.mark.parametrize("name", ["latent", "stopped", "sample"])
 def test_the_fit_of_an_old_run_is_the_one_it_was(runs: Path, name: str) -> None:
-    """Refitted by today's code, the answers give the old estimates and intervals to the last digit."""
+    """Refitted by today's code, the answers give the old estimates to the last digit.
+
+    So does the interval of the ECE. The others are wider today, because the items are few.
+    """
     run = bc.open_run(runs / name)
     fit = run.fit(resamples=40)
     assert fit.ece == run.result.ece
-    assert fit.bins == run.result.bins
-    assert fit.findings().operating == run.result.operating
+    before, today = (estimates_in((one.bins, one.operating)) for one in (run.result, fit.findings()))
+    for old, new in zip(before, today, strict=True):
+        assert new.value == old.value
+        (low, high), (lower, higher) = ends(old), ends(new)
+        assert lower <= low <= high <= higher
 
 
 @pytest.mark.parametrize("name", RUNS)

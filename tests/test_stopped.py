@@ -144,13 +144,14 @@ def test_fewer_queries_than_items_are_about_the_items_that_were_asked() -> None:
     assert evidence.items.size == 200
 
 
-def test_blind_is_about_all_items_if_all_its_queries_were_answered() -> None:
-    """One subset needs no query; a stopped run is about the items that it has asked."""
+def test_blind_counts_as_large_a_part_of_the_subset_that_needs_no_query() -> None:
+    """All of it if everything was answered; an eighth if an eighth of the others was."""
     labels, p = generate(400, 1)
     design = make_design("blind", labels)
     answers = ask(design, p)
     assert Evidence("blind", design, labels, answers).items.size == 400
     some = Evidence("blind", design, labels, answers.rows(slice(0, 40)))
-    assert some.items.tolist() == sorted(answers.items[:40].tolist())
+    assert some.items.size == 40 + 10
+    assert set(answers.items[:40]) <= set(some.items.tolist())
     assert Evidence("blind", design, labels, AnswerTable.empty()).items.size == 0
     assert Evidence("blind", design, labels, answers, estimator="latent").items.size == 320

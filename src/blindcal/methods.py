@@ -309,15 +309,18 @@ class Evidence:
     def items(self) -> IntArray:
         """The items that the estimates are about: those with an answer, valid or not.
 
-        If everything was asked, `blind` also covers the subset whose answers it knows without asking.
+        `blind` knows the answers of one subset without asking. In a stopped run, as large a part of that
+        subset counts as was answered of the others.
         """
         answered = np.unique(self.answers.items)
         if self.estimator_name != "blind":
             return answered
         assert isinstance(self.design, BlindDesign)
         thresholds = self.design.thresholds()
-        everything = answered.size == np.count_nonzero(thresholds > 0)
-        return np.flatnonzero(np.isfinite(thresholds)) if everything else answered
+        known, asked = np.flatnonzero(thresholds == 0), np.count_nonzero(thresholds > 0)
+        part = round(known.size * answered.size / asked) if asked else known.size
+        spread = np.linspace(0, known.size, part, endpoint=False).astype(np.int64)
+        return np.union1d(answered, known[spread])
 
     def group_count(self, items: IntArray) -> int | None:
         """The number of groups that some of the items are in; ``None`` without groups."""
