@@ -11,6 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
+import msgspec
 import numpy as np
 import pytest
 from click.testing import CliRunner
@@ -29,6 +30,7 @@ from blindcal.errors import EndpointError, FatalError, InputError, MissingExtraE
 from blindcal.items.catalogue import open_items
 from blindcal.methods import METHODS
 from blindcal.records import NEGATIVE, POSITIVE, Item, Reply, Request
+from blindcal.simulation.http_server import HttpRequest, HttpResponse
 from blindcal.simulation.recording import Recording
 from blindcal.simulation.replay import Behaviour, Server, running
 from serving import PAIR, items, recording, replayed
@@ -74,6 +76,38 @@ def test_good_endpoint() -> None:
 def test_good_endpoint_for_every_seed(seed: int) -> None:
     """Which items are asked does not matter."""
     assert probed(Behaviour(), seed=seed).verdict == "thresholds"
+
+
+class Refusing(Server):
+    """A replay that refuses some items: with ``said``, whatever is asked about them."""
+
+    def __init__(self, refused: set[str], said: str) -> None:
+        self.refused, self.said = refused, said
+        super().__init__(recording(ODDS), items(len(ODDS)))
+
+    def _handle(self, request: HttpRequest) -> HttpResponse:
+        response = super()._handle(request)
+        if any(text.encode() in request.body for text in self.refused):
+            return replace(response, status=400, body=msgspec.json.encode({"error": {"message": self.said}}))
+        return response
+
+
+@pytest.mark.parametrize("said", ["blocked by the content filter", "we would rather not"])
+@pytest.mark.parametrize("seed", range(10))
+def test_refused_items_are_left_out(seed: int, said: str) -> None:
+    """An item that is always refused is no item to probe with, and says nothing about the endpoint."""
+    questions = items(len(ODDS))
+    chosen = np.random.default_rng(seed).permutation(len(questions))[: len(questions) * 3 // 10]
+    refused = {questions[int(k)].messages[0].content for k in chosen}
+
+    async def talk() -> Probe:
+        async with Refusing(refused, said) as server:
+            address = Address(server.base_url, "replay")
+            async with HttpEndpoint(address, environ={}) as endpoint:
+                return await probe(Patient(endpoint), questions, PAIR, seed=seed)
+
+    found = asyncio.run(talk())
+    assert (found.verdict, found.outside) == ("thresholds", 0)
 
 
 def test_certain_probabilities_are_no_clamp() -> None:

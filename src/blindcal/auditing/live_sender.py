@@ -25,12 +25,12 @@ from blindcal.auditing.token_estimate import bytes_of
 from blindcal.auditing.usability import Usability
 from blindcal.design import Design
 from blindcal.endpoints.base import Endpoint, backoff
+from blindcal.endpoints.http_errors import ITEM_STATUSES
 from blindcal.errors import EndpointError, FatalError, ReplyError, RetryableError
 from blindcal.records import INVALID, Progress, Reply, Request, Usage
 from blindcal.store.run_store import UNASKED, SavedAnswer
 
 REPLY_TRIES = 3
-ITEM_STATUSES = (400, 422)  # in a run they are about the item: that the endpoint takes queries is known
 _CHECK = -1  # in place of a query's number: the check whether an item is still answered
 
 

@@ -64,6 +64,9 @@ _ITEM_FAULT = re.compile(
     re.IGNORECASE,
 )
 
+ITEM_STATUSES = (400, 422)
+"""Once an endpoint has answered, these are about the item, whatever the words that come with them."""
+
 _CURES = {
     401: "the endpoint does not accept the API key: set {api_key_env}, or name another variable",
     402: "the endpoint wants payment",

@@ -21,6 +21,7 @@ import numpy as np
 
 from blindcal.endpoints.base import Endpoint
 from blindcal.endpoints.flip_search import FlipFit, ProbeClient, bisect, fit
+from blindcal.endpoints.http_errors import ITEM_STATUSES
 from blindcal.endpoints.probe_findings import (
     LEAST_SHIFT,
     QUESTIONS,
@@ -145,10 +146,27 @@ class _Probing:
         return self._conclude("thresholds", f"the bias acts as it should{caution}")
 
     async def _broken(self) -> str:
-        """Why replies cannot be read, empty if they can; a wrong key or model raises an error here."""
-        for item in self.items[:2]:
-            if await self.asker.reply(Request(item.messages)) is not None:
-                return ""
+        """Leave out items that are not answered, as content filters refuse some.
+
+        Returns why none is answered, empty if one is. A wrong key or model raises an error here.
+        """
+        answered: list[Item] = []
+        untried, fatal = iter(self.all_items), None
+        for item in untried:
+            try:
+                if await self.asker.reply(Request(item.messages)) is not None:
+                    answered.append(item)
+            except FatalError as error:
+                if error.status not in ITEM_STATUSES:
+                    raise
+                fatal = error
+            if len(answered) == ITEMS:
+                break
+        if answered:
+            self.items, self.all_items = answered, [*answered, *untried]
+            return ""
+        if fatal is not None:
+            raise fatal
         assert self.asker.broken is not None
         message = self.asker.broken.message
         return self._find("answers at all", "bad", message, message)
