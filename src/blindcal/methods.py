@@ -259,6 +259,11 @@ def control_spacing(n: int) -> int:
     return max(4, int(n / min(max(_CONTROL_SHARE * n, _LEAST_CONTROLS), _MOST_CONTROLS)))
 
 
+def count_controls(method: str, n: int, queries: int) -> int:
+    """How many control queries a live audit of ``n`` items asks beside so many queries."""
+    return -(-queries // control_spacing(n)) if METHODS[method].biased else 0
+
+
 def whole_queries(queries: float) -> int:
     """The queries per item of ``extraction``, which must be a whole number."""
     if queries != int(queries):

@@ -21,7 +21,7 @@ from blindcal.atomic_write import writing
 from blindcal.auditing.batch_sender import Polling, ask_in_batches
 from blindcal.auditing.budget import check_affords_probe
 from blindcal.auditing.conclude import conclude, write_files
-from blindcal.auditing.controls import Controls
+from blindcal.auditing.controls import Controls, control_every
 from blindcal.auditing.job import Job, Send
 from blindcal.auditing.limits import Limits
 from blindcal.auditing.live_sender import ask_live
@@ -247,8 +247,13 @@ def _sender(
     seen = prepared.probe is not None and not prepared.probe["forced"]  # the probe saw the bias act
     check_bias = seen and METHODS[session.settings.design.method].biased
     if batches is None:
+        every = control_every(session) if check_bias else None
         return lambda design, planned: ask_live(
-            design, job, endpoint, planned=planned, controls=Controls(job, wanted=check_bias, force=force)
+            design,
+            job,
+            endpoint,
+            planned=planned,
+            controls=Controls(job, every=every, force=force),
         )
     return lambda design, planned: ask_in_batches(
         design, job, batches, planned=planned, check_bias=check_bias, polling=polling, stage=session.tell

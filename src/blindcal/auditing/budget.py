@@ -9,13 +9,13 @@ from dataclasses import dataclass
 
 import msgspec
 
-from blindcal.auditing.controls import controls_usage, stored_controls
+from blindcal.auditing.controls import control_every, controls_usage, stored_controls
 from blindcal.auditing.prepare import Prepared
 from blindcal.auditing.session import ITEMS_NOTE, QUERIES_NOTE, Session
 from blindcal.auditing.token_estimate import TokenEstimator
 from blindcal.design import LEAST_PILOT, PILOT
 from blindcal.errors import ConfigError
-from blindcal.methods import METHODS, control_spacing
+from blindcal.methods import METHODS
 from blindcal.planning.next_dollar import MOST_QUERIES
 from blindcal.planning.plan import PROBE_QUERIES
 from blindcal.prices import CHARACTERS_A_TOKEN, total_cost
@@ -73,8 +73,8 @@ class Budget:
     def __init__(self, session: Session, prepared: Prepared, n: int) -> None:
         self._store, self._prices, self._max_cost = session.store, session.prices, session.limits.max_cost
         self._batch = session.settings.design.batch
-        self._items = len(session.items)
-        self._characters = session.items.characters / self._items
+        self._characters = session.items.characters / len(session.items)
+        self._control_every = control_every(session)
         self._controlled = METHODS[session.settings.design.method].biased and not self._batch
         self._prepared, self._n = prepared, n
 
@@ -156,7 +156,7 @@ class Budget:
         controls = controls_usage(stored_controls(self._store))
         left = money - total_cost(self._prices, probed, asked + controls, self._batch)
         if self._controlled:
-            each *= 1 + 1 / control_spacing(self._items)
+            each *= 1 + 1 / self._control_every
         return max(0, int(_CAREFUL * left / each)) if each > 0 else round(MOST_QUERIES * self._n)
 
     def _note(self, decided: BudgetDecision) -> BudgetDecision:

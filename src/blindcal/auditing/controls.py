@@ -22,6 +22,7 @@ import msgspec
 import numpy as np
 
 from blindcal.auditing.job import Job
+from blindcal.auditing.session import Session
 from blindcal.endpoints.query_format import TokenQuestion
 from blindcal.errors import UnfitError
 from blindcal.methods import control_spacing
@@ -77,6 +78,15 @@ class ControlAnswer:
         return self.control.kind != "repeat" and self.saved.answer != INVALID
 
 
+def control_every(session: Session) -> int:
+    """Of how many queries of a run one carries a control query: decided once, even if its sample grows."""
+    found = session.store.note(_EVERY_NOTE)
+    if found is None:
+        found = control_spacing(session.settings.design.sample or len(session.items))
+        session.store.set_note(_EVERY_NOTE, found)
+    return int(found)
+
+
 def stored_controls(store: Store) -> list[ControlAnswer]:
     """The answered control queries of a run, in the order in which they were answered."""
     found = (msgspec.json.decode(one, type=ControlAnswer) for one in store.asides(_PREFIX))
@@ -89,15 +99,14 @@ def controls_usage(answers: Iterable[ControlAnswer]) -> Usage:
 
 
 class Controls:
-    """The control queries of a run; none if not ``wanted``.
+    """The control queries of a run: one for every ``every`` queries, none if that is ``None``.
 
     With ``force`` the run goes on, whatever they show.
     """
 
-    def __init__(self, job: Job, *, wanted: bool, force: bool = False) -> None:
-        self._job, self._wanted, self._force = job, wanted, force
-        self._every = control_spacing(len(job.items))
-        self._answers = stored_controls(job.store) if wanted else []
+    def __init__(self, job: Job, *, every: int | None, force: bool = False) -> None:
+        self._job, self._every, self._force = job, every, force
+        self._answers = [] if every is None else stored_controls(job.store)
         self._by_carrier: dict[int, list[ControlAnswer]] = {}
         for one in self._answers:
             self._by_carrier.setdefault(one.control.carrier, []).append(one)
@@ -106,11 +115,11 @@ class Controls:
 
     def due(self, query: int) -> int:
         """How many control queries are to be asked before this query, as far as is known."""
-        return int(self._wanted and query % self._every == 0 and query not in self._by_carrier)
+        return int(self._every is not None and query % self._every == 0 and query not in self._by_carrier)
 
     def next(self, query: int, asked: Round, first: int) -> Control | None:
         """The next control query to ask before a query of this round, whose first number is ``first``."""
-        if not self._wanted or query % self._every:
+        if self._every is None or query % self._every:
             return None
         heard, place = self._by_carrier.get(query, []), query - first
         item = int(asked.items[place])
@@ -184,3 +193,4 @@ def bias_lost(answers: Iterable[ControlAnswer]) -> int | None:
 
 
 _PREFIX = b"control:"
+_EVERY_NOTE = "control_every"

@@ -44,7 +44,7 @@ async def ask_live(
     """
     gc.freeze()  # otherwise the collector scans all existing objects again and again
     try:
-        controls = controls or Controls(job, wanted=False)
+        controls = controls or Controls(job, every=None)
         return await _LiveSender(job, endpoint, planned, controls).ask(design)
     finally:
         gc.unfreeze()

@@ -264,10 +264,11 @@ def _print_plan(plan: Plan, settings: Settings, max_cost: float | None, as_json:
         click.echo(msgspec.json.encode(plan))
         return
     through = ", through batches" if settings.design.batch else ""
+    controls = f", {plan.control_queries:,} controls" if plan.control_queries else ""
     probe = f", and about {plan.probe_queries} for the probe" if plan.probe_queries else ""
     live = ", always live" if probe and settings.design.batch else ""
     print_field("items", f"{plan.items:,}")
-    print_field("queries", f"{plan.queries:,} by {settings.design.method}{through}{probe}{live}")
+    print_field("queries", f"{plan.queries:,} by {settings.design.method}{through}{controls}{probe}{live}")
     print_field("tokens", tokens_text(plan))
     print_field("cost", cost_text(plan))
     if max_cost is not None and plan.cost:
@@ -276,8 +277,9 @@ def _print_plan(plan: Plan, settings: Settings, max_cost: float | None, as_json:
 
 def _budget_effect(plan: Plan, cost: float, settings: Settings, max_cost: float) -> str:
     """What a budget pays for, in words."""
-    each = cost / (plan.queries + plan.probe_queries)
-    queries = max_cost / each - plan.probe_queries
+    run = plan.queries + plan.control_queries
+    each = cost / (run + plan.probe_queries)
+    queries = (max_cost / each - plan.probe_queries) * plan.queries / run
     latent = settings.design.method == "latent"
     if queries <= 0:
         return "does not pay for the probe"

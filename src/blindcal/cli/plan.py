@@ -266,10 +266,12 @@ def _print_plan(plan: Plan, inputs: PlanInputs, guess: str, as_json: bool, *, la
         return
     expected = plan.forecast
     assert expected is not None
+    controls = f", {plan.control_queries:,} controls" if plan.control_queries else ""
     latency = f"{inputs.throughput.latency:.2g} s per reply{'' if latency_known else ', assumed'}"
     fields = {
         "items": f"{plan.items:,}{guess}",
-        "queries": f"{plan.queries:,} by {expected.method}, and about {plan.probe_queries} for the probe",
+        "queries": f"{plan.queries:,} by {expected.method}{controls}, and about {plan.probe_queries} for the "
+        "probe",
         "tokens": tokens_text(plan),
         "cost": cost_text(plan),
         "time": f"about {_duration(plan.seconds)} "

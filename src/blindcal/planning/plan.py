@@ -20,7 +20,7 @@ from blindcal.errors import InputError, MissingExtraError
 from blindcal.estimate.truth import bins_blind
 from blindcal.items.catalogue import open_items
 from blindcal.items.files import Items
-from blindcal.methods import METHODS, SIMULABLE, count_queries, method_of
+from blindcal.methods import METHODS, SIMULABLE, count_controls, count_queries, method_of
 from blindcal.pareto import pareto_front
 from blindcal.planning.forecast import Forecast, forecast, worth
 from blindcal.planning.shapes import DEFAULT, Shape, preset
@@ -70,8 +70,9 @@ class Throughput:
 class Plan:
     """The queries, cost and expected precision of an audit; ``None`` for what is not known in advance.
 
-    ``queries`` are those of the design, ``probe_queries`` roughly those of the probe; tokens and cost include
-    both. ``counted`` says whether the tokens were counted or estimated.
+    ``queries`` are those of the design, ``probe_queries`` roughly those of the probe, and
+    ``control_queries`` those that watch the endpoint during the run; tokens and cost include all of them.
+    ``counted`` says whether the tokens were counted or estimated.
     """
 
     items: int
@@ -83,6 +84,7 @@ class Plan:
     cost: float | None
     seconds: float
     forecast: Forecast | None = None
+    control_queries: int = 0
 
     def __repr__(self) -> str:
         cost = "" if self.cost is None else f", ${self.cost:,.4f}"
@@ -116,18 +118,19 @@ class PlanInputs:
         expected = forecast(
             self.shape, method, n, queries, bins=bins, level=self.level, with_power=with_power
         )
-        return self.priced(n, count_queries(method, n, queries, bins), expected)
+        return self.priced(method, n, count_queries(method, n, queries, bins), expected)
 
     def priced(
-        self, n: int, queries: int, expected: Forecast | None = None, probes: int = PROBE_QUERIES
+        self, method: str, n: int, queries: int, expected: Forecast | None = None, probes: int = PROBE_QUERIES
     ) -> Plan:
-        """Plan this many queries and the probe before them, with their cost."""
+        """Plan this many queries, the probe before them and the controls among them, with their cost."""
+        controls = 0 if self.batch else count_controls(method, n, queries)
         if self.tokens is None:
-            seconds = self.throughput.seconds(queries, 0)
-            return Plan(n, queries, probes, None, None, False, None, seconds, expected)
+            seconds = self.throughput.seconds(queries + controls, 0)
+            return Plan(n, queries, probes, None, None, False, None, seconds, expected, controls)
         asked, probed = (
             Usage(k, k, round(self.tokens.prompt * k), round(self.tokens.completion * k))
-            for k in (queries, probes)
+            for k in (queries + controls, probes)
         )
         both = asked + probed
         return Plan(
@@ -138,8 +141,9 @@ class PlanInputs:
             both.completion_tokens,
             self.tokens.counted,
             None if self.prices is None else total_cost(self.prices, probed, asked, self.batch),
-            self.throughput.seconds(queries, asked.prompt_tokens + asked.completion_tokens),
+            self.throughput.seconds(asked.queries, asked.prompt_tokens + asked.completion_tokens),
             expected,
+            controls,
         )
 
 
@@ -188,7 +192,7 @@ def plan_audit(
     if shape is not None:
         return inputs.plan(method, n, queries)
     probes = 0 if settings.estimator_name == "stated" else PROBE_QUERIES
-    return inputs.priced(n, count_queries(method, n, queries, settings.bins), probes=probes)
+    return inputs.priced(method, n, count_queries(method, n, queries, settings.bins), probes=probes)
 
 
 def count_tokens(items: Items, settings: Settings) -> TokenCount:
