@@ -50,7 +50,6 @@ def audited(source: Source, shared: Path) -> dict[str, Any]:
         ],
         "cost_11": asdict(result.costs[1].expected[10]),
         "asked": result.spend.asked,
-        "probe_queries": result.spend.probe_queries,
     }
 
 

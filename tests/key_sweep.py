@@ -15,7 +15,9 @@ import io
 import os
 import re
 import subprocess
+import zlib
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -54,7 +56,8 @@ def leaked(content: bytes | str) -> bool:
     """Whether a content holds the beginning of the key in any form."""
     raw = content.encode(errors="replace") if isinstance(content, str) else content
     if raw.startswith(b"\x1f\x8b"):
-        raw = gzip.decompress(raw)
+        with suppress(OSError, EOFError, zlib.error):  # some tests damage a file on purpose
+            raw = gzip.decompress(raw)
     return any(form in raw for form in _FORMS)
 
 

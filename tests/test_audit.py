@@ -613,7 +613,7 @@ def test_ctrl_c_drains_and_the_next_run_finishes(items: Path, tmp_path: Path) ->
     with serving(items) as server:
         given = ["audit", str(items), "--model", "replay", "--method", "blind", "--concurrency", "4"]
         given += ["--out", str(tmp_path / "run"), "--base-url", server.base_url]
-        assert blindcal(*given, "--max-queries", "150").exit_code == 3
+        assert blindcal(*given, "--max-queries", "300").exit_code == 3
         server.behaviour = Behaviour(
             latency=0.5
         )  # what is left takes half a minute; what is under way, half a second

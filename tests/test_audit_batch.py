@@ -177,11 +177,13 @@ def test_a_dry_run_shows_the_batch_price_and_the_probe(items: Path) -> None:
         for more in ((), ("--batch",), ("--batch", "--batch-price", "0.25"))
     )
     assert live["queries"] == half["queries"] == N
-    assert live["probe_queries"] == half["probe_queries"] == 90
-    assert live["completion_tokens"] == N + 90
-    probe = live["cost"] * 90 / (N + 90)
-    assert half["cost"] == pytest.approx(probe + (live["cost"] - probe) / 2, rel=0.02)
-    assert third["cost"] == pytest.approx(probe + (live["cost"] - probe) / 4, rel=0.02)
+    probes, controls = live["probe_queries"], live["control_queries"]
+    assert half["probe_queries"] == probes > 0
+    assert controls > half["control_queries"] == 0
+    assert live["completion_tokens"] == N + controls + probes
+    each = live["cost"] / live["completion_tokens"]
+    assert half["cost"] == pytest.approx((probes + N / 2) * each, rel=0.02)
+    assert third["cost"] == pytest.approx((probes + N / 4) * each, rel=0.02)
     shown = blindcal(*base, "--batch").output
     assert f"queries    {N} by latent, through batches, and about 170 for the probe, always live" in shown
 
@@ -191,11 +193,12 @@ def test_limits_end_in_a_partial_result(items: Path, tmp_path: Path) -> None:
     with serving(items) as server:
         some = audit(
             items,
-            settings(server, batch=True, method="blind"),
+            settings(server, batch=True, method="blind", send_seed=True),
             out=tmp_path / "run",
             polling=SOON,
         )
-        command = asking(items, server, tmp_path / "part", "--method", "blind", "--batch", "--wait")
+        seeded = ("--method", "blind", "--batch", "--wait", "--send-seed")
+        command = asking(items, server, tmp_path / "part", *seeded)
         part = blindcal(*command, "--max-queries", some.spend.probe_queries + CANARIES + 10)
         assert len(server.desk.submitted) == ASKED + CANARIES
         assert sum(server.desk.submitted.values()) == ASKED + 2 * CANARIES + 10

@@ -22,11 +22,11 @@ ITEMS: dict[str, tuple[bytes, str]] = {
     "zeros.jsonl": (bytes(100), "line 1: is not JSON"),
     "latin.jsonl": ('{"prompt": "é", "label": 1}'.encode("latin-1"), "is not UTF-8 text; convert it first"),
     "latin.csv": ("prompt,label\né,1\n".encode("latin-1"), "is not UTF-8 text; convert it first"),
-    "deep.jsonl": (b'{"prompt": ' + DEEP + b"}", "line 1: is not JSON"),
+    "deep.jsonl": (b'{"prompt": ' + DEEP + b"}", "line 1: is nested more than 100 levels deep"),
     "deep.csv": (b'messages,label\n"' + DEEP + b'",1\n', "field 'messages' is not JSON"),
     "list.jsonl": (b"[1, 2]\n", "must be a JSON object with named fields"),
     "cut.jsonl": (b'{"prompt":', "line 1: is not JSON"),
-    "long-number.jsonl": (b'{"id": ' + b"9" * 5000 + b"}", "line 1: is not JSON"),
+    "long-number.jsonl": (b'{"id": ' + b"9" * 5000 + b"}", "line 1: Integer value out of range"),
     "no-text.jsonl": (b'{"prompt": null, "label": 1}', "field 'prompt' must be text, not None"),
     "number.jsonl": (
         b'{"prompt": 5, "label": 1}',

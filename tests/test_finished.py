@@ -121,13 +121,15 @@ def test_a_run_without_a_result_is_refused(folder: Path, tmp_path: Path) -> None
 
 def test_an_interrupted_run_holds_what_was_answered(items: Path, server: Server, tmp_path: Path) -> None:
     """Stopped by a limit, the run reads back the answers there are; gone on since, it is refused."""
-    cut = audited(items, server, tmp_path / "run", Limits(max_queries=200))
+    whole = audited(items, server, tmp_path / "whole", send_seed=True)
+    limits = Limits(max_queries=whole.spend.probe_queries + 100)
+    cut = audited(items, server, tmp_path / "run", limits, send_seed=True)
     run = open_run(tmp_path / "run")
     assert not run.result.complete
     assert 0 < len(run.answered) < N
     assert run.fit(resamples=40).ece == cut.ece
     before = (tmp_path / "run" / "result.json").read_bytes()
-    audited(items, server, tmp_path / "run")
+    audited(items, server, tmp_path / "run", send_seed=True)
     (tmp_path / "run" / "result.json").write_bytes(before)
     with pytest.raises(StoreError, match="the run has gone on since"):
         open_run(tmp_path / "run")

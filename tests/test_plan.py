@@ -69,13 +69,13 @@ def items(tmp_path: Path) -> Path:
 def test_a_plan_says_what_it_asks_costs_and_finds_out() -> None:
     """Queries, tokens, cost and time are what the numbers given come to."""
     found = INPUTS.plan("latent", 1000, 1.5)
-    asked = 1500 + found.probe_queries
+    asked = 1500 + found.control_queries + found.probe_queries
     assert (found.queries, found.prompt_tokens, found.completion_tokens) == (1500, 200 * asked, asked)
     assert found.cost == pytest.approx((200 * 1.0 + 2.0) * asked / 1e6)
     assert replace(INPUTS, batch=True).plan("latent", 1000, 1.5).cost == pytest.approx(
         202 * (found.probe_queries + 750) / 1e6
     )
-    assert found.seconds == pytest.approx(1500 * 0.6 / 32)
+    assert found.seconds == pytest.approx((1500 + found.control_queries) * 0.6 / 32)
     assert found.forecast is not None
     assert found.forecast.half_width is not None
 
@@ -84,7 +84,7 @@ def test_a_plan_shows_itself_in_one_line() -> None:
     """Items, queries, cost and what is expected; of its inputs what they assume."""
     found = INPUTS.plan("latent", 1000, 1.5, with_power=False)
     assert re.fullmatch(
-        r"Plan\(1,000 items, 1,500 queries, \$0.3212, latent: ECE 0.1126 ± 0.\d{4}\)", repr(found)
+        r"Plan\(1,000 items, 1,500 queries, \$0.3525, latent: ECE 0.1126 ± 0.\d{4}\)", repr(found)
     )
     assert repr(INPUTS).startswith(
         "PlanInputs(Shape('overconfident', ECE 0.1126), 200 tokens per prompt, Prices("
@@ -102,7 +102,7 @@ def test_a_plan_can_be_had_with_and_without_an_event_loop(items: Path) -> None:
     first = plan_audit(items, settings, shape=shape)
     assert asyncio.run(inside()) == first
     assert (first.items, first.queries, first.counted, first.cost) == (200, 300, False, None)
-    assert first.prompt_tokens == 100 * (300 + first.probe_queries)
+    assert first.prompt_tokens == 100 * (300 + first.control_queries + first.probe_queries)
     known = PlanInputs(shape, level=0.9).plan("latent", 200, 1.5).forecast
     assert first.forecast == known
     assert plan_audit(items, settings, shape="rare") == first
@@ -200,7 +200,7 @@ def test_the_command_plans_for_a_number_of_items() -> None:
 def test_the_command_counts_a_file(items: Path) -> None:
     """A file brings its own number of items and tokens."""
     found = planned(items, "--price-in", 1, "--price-out", 1, "--queries", 1.5)
-    asked = 450 + found["probe_queries"]
+    asked = 450 + found["control_queries"] + found["probe_queries"]
     assert (found["items"], found["queries"], found["prompt_tokens"]) == (300, 450, 100 * asked)
     assert found["cost"] == pytest.approx(101 * asked / 1e6)
     assert planned(items, "--sample", 100)["items"] == 100

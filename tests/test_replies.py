@@ -67,7 +67,9 @@ def audited(items: Path, alter: Callable[[bytes, bytes], bytes], **how: Any) -> 
         server = Altered(known, list(loaded))
     server.alter = alter
     with running(server):
-        settings = Settings(model="replay", base_url=server.base_url, resamples=20, method="blind", bins=3)
+        settings = Settings(
+            model="replay", base_url=server.base_url, resamples=20, method="blind", bins=3, send_seed=True
+        )
         return audit(items, settings, out=items.with_name("run"), **how)
 
 
@@ -156,7 +158,7 @@ def test_nested_lists_of_batches() -> None:
         async with answering(Recorder(nested(5_000))) as url, HttpEndpoint(Address(url, "m")) as endpoint:
             await Batches(endpoint).look("batch-1")
 
-    with pytest.raises(RetryableError, match="not valid JSON"):
+    with pytest.raises(RetryableError, match="not a JSON object"):
         asyncio.run(talk())
 
 
@@ -301,7 +303,8 @@ def test_unreported_tokens_are_estimated_and_limited(usage: bytes, items: Path) 
     assert spend.cost == pytest.approx((spend.prompt_tokens + spend.completion_tokens) / 1000)
     assert "in part estimated" in (items.with_name("run") / "report.html").read_text()
     items.with_name("run").rename(items.with_name("free"))
-    limited = audited(items, alter, prices=prices, limits=Limits(max_cost=0.9 * (spend.cost or 0)))
+    limit = 0.97 * (spend.cost or 0)
+    limited = audited(items, alter, prices=prices, limits=Limits(max_cost=limit))
     assert limited.spend.cost is not None
-    assert limited.spend.cost <= 0.9 * (spend.cost or 0)
+    assert limited.spend.cost <= limit
     assert limited.spend.queries < spend.queries

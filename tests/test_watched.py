@@ -28,7 +28,7 @@ from serving import replaying
 
 N = 1000
 ASKED = 750  # queries of `blind` with four bins
-PROBE = 110  # more queries than any probe takes
+PROBE = 200  # more queries than the probe takes, whose draws are seeded
 
 
 def truth(n: int = N) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
@@ -50,7 +50,14 @@ def audited(items: Path, out: Path, behaviour: dict[str, Any], **more: Any) -> A
     force, limits = more.pop("force", False), more.pop("limits", None)
     with replaying(items, truth(), **behaviour) as server:
         settings = Settings(
-            **{"model": "replay", "base_url": server.base_url, "method": "blind", "bins": 4, **more}
+            **{
+                "model": "replay",
+                "base_url": server.base_url,
+                "method": "blind",
+                "bins": 4,
+                "send_seed": True,
+                **more,
+            }
         )
         return audit(items, settings, out=out, force=force, limits=limits)
 

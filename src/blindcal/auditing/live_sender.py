@@ -323,7 +323,8 @@ class _LiveSender(Sender):
         waited = now - self._heard
         if waited > self._limits.patience:
             raise EndpointError(f"no answer for {waited:.0f} s; the last error: {error}")
-        if not self._tokens.answered and attempt >= 4 and not error.throttled:
+        often = max(attempt, self._pause.bursts) >= 4
+        if often and not self._tokens.answered and not error.throttled:
             raise EndpointError(f"nothing but failures so far; the last error: {error}")
 
     async def _doubt(self, query: int, saved: SavedAnswer) -> None:

@@ -110,20 +110,20 @@ class SharedPause:
 
     Fewer than `HARMLESS` failures in a row pause nothing: the queries that failed wait on their own. Then
     every burst pauses all queries, twice as long each time, up to `LONGEST_PAUSE`; after the pause, one
-    request at a time tries. The first answer ends this.
+    request at a time tries. The first answer ends this. ``bursts`` counts the pauses since the last answer.
     """
 
     def __init__(self, first: float) -> None:
         self._first = first
         self._failures = 0
-        self._bursts = 0
+        self.bursts = 0
         self._refused = float("-inf")
         self.until = float("-inf")
 
     @property
     def trying(self) -> bool:
         """Whether only one request at a time is to be sent."""
-        return self._bursts > 0
+        return self.bursts > 0
 
     def refused(self, now: float, sent: float, asked: float | None = None) -> None:
         """Record that a request sent at ``sent`` failed, and the seconds that the server asks to wait."""
@@ -133,10 +133,10 @@ class SharedPause:
         if self._failures < HARMLESS or sent <= self._refused:
             return
         self._refused = now
-        pause = self._first * 2.0 ** min(self._bursts, 20)  # no overflow, however long it lasts
+        pause = self._first * 2.0 ** min(self.bursts, 20)  # no overflow, however long it lasts
         self.until = max(self.until, now + min(LONGEST_PAUSE, pause))
-        self._bursts += 1
+        self.bursts += 1
 
     def answered(self) -> None:
         """Record an answer."""
-        self._failures = self._bursts = 0
+        self._failures = self.bursts = 0

@@ -9,6 +9,7 @@ from typing import Any
 import click
 import msgspec
 
+from blindcal.auditing.controls import controls_usage, stored_controls
 from blindcal.cli import options
 from blindcal.cli.console import WIDTH
 from blindcal.methods import METHODS
@@ -56,6 +57,7 @@ def _status(path: Path) -> dict[str, Any]:
         usage = store.usage()
         # A finished probe has recorded its usage; until then, it is counted from the replies so far.
         probed: dict[str, int] = ready.get("spent") or asdict(store.asides_usage())
+        controls = controls_usage(stored_controls(store))
         batches = store.batches()
     asked = sum(len(one) for one in rounds)
     under_way = sum(not batch.ended for batch in batches)
@@ -71,6 +73,7 @@ def _status(path: Path) -> dict[str, Any]:
         "asked": asked,
         "usage": asdict(usage),
         "probe": probed,
+        "controls": asdict(controls),
         "result": result
         and {
             "ece": asdict(result.ece),
@@ -84,7 +87,7 @@ def _status(path: Path) -> dict[str, Any]:
 
 def _fields(found: dict[str, Any]) -> dict[str, Any]:
     """The fields of a status, as printed."""
-    usage, probed, result = found["usage"], found["probe"], found["result"]
+    usage, probed, controls, result = (found[part] for part in ("usage", "probe", "controls", "result"))
     queries = (
         "as many queries as the budget pays for"
         if found["queries"] is None
@@ -102,6 +105,8 @@ def _fields(found: dict[str, Any]) -> dict[str, Any]:
         "answers": f"{usage['queries']:,} of {found['asked']:,} queries so far, {usage['invalid']:,} invalid",
         "usage": f"{usage['attempts']:,} requests, {_tokens(usage)}, without the probe",
     }
+    if controls["queries"]:
+        fields["controls"] = f"{controls['queries']:,} queries, {_tokens(controls)}"
     if result is not None:
         state = "complete" if result["complete"] else "partial"
         ece = f"ECE {Estimate(**result['ece'])} of {result['items']:,} items"

@@ -7,7 +7,7 @@ the three endpoint errors, with a message that says what to do.
 
 An API key is read from an environment variable named by the caller and sent only as a header. It
 appears in no ``repr``, error, log or file: redirects are not followed, an address that holds a key is
-refused, and responses are read only through :class:`Response`, which removes the key first.
+refused, and responses are read only through :class:`RedactedResponse`, which removes the key first.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ class PlainHttpKeyWarning(UserWarning):
     """An API key is about to be sent unencrypted to another machine."""
 
 
-class Response:
+class RedactedResponse:
     """A response whose body is read without the API key, however much of it the server repeats."""
 
     def __init__(self, response: aiohttp.ClientResponse, redact: secrets.Redactor) -> None:
@@ -206,14 +206,14 @@ class HttpEndpoint:
         return url.update_query(query or {})
 
     @contextlib.asynccontextmanager
-    async def opened(self, method: str, url: URL, **options: Any) -> AsyncIterator[Response]:
+    async def opened(self, method: str, url: URL, **options: Any) -> AsyncIterator[RedactedResponse]:
         """Send a request and yield its unread response; failures become endpoint errors."""
         import aiohttp
 
         session = self._session or self._open()
         try:
             async with session.request(method, url, allow_redirects=False, **options) as response:
-                yield Response(response, self._redact)
+                yield RedactedResponse(response, self._redact)
                 self._reached = True
         except (aiohttp.ClientError, OSError) as error:
             raise failures.from_exception(error, self._root, reached=self._reached) from None

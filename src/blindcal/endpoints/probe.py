@@ -160,7 +160,7 @@ class _Probing:
                 if error.status not in ITEM_STATUSES:
                     raise
                 fatal = error
-            if len(answered) == ITEMS:
+            if len(answered) == ITEMS or (not answered and self.asker.queries == ITEMS):
                 break
         if answered:
             self.items, self.all_items = answered, [*answered, *untried]

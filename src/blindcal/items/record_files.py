@@ -16,7 +16,6 @@ from typing import Any, BinaryIO, TypeAlias, cast
 
 from blindcal.errors import FileError, InputError, MissingExtraError
 from blindcal.text import printable
-from blindcal.untrusted_json import JsonError, read_json
 
 Record: TypeAlias = dict[str, Any]
 Reader: TypeAlias = Callable[[Path, bool], Iterator[tuple[str, bytes]]]
@@ -150,6 +149,8 @@ def _binary(path: Path, zipped: bool) -> BinaryIO:
 
 
 def decode(line: bytes) -> Record:
+    from blindcal.untrusted_json import JsonError, read_json  # scores are read without it
+
     try:
         record = read_json(line.removeprefix(_BOM))
     except JsonError as unread:

@@ -279,7 +279,7 @@ def choices(
         if least is not None:
             start = least.items * each  # the next search starts where this one ended
             found.append(least)
-    return tuple(sorted(found, key=lambda plan: plan.queries))
+    return tuple(sorted(found, key=lambda plan: plan.queries + plan.control_queries))
 
 
 def _smallest(
