@@ -32,7 +32,6 @@ from blindcal.settings import Settings
 from record import Cell, parser, record, table
 
 PAIR = Targets((Token(1, "Yes"),), (Token(2, "No"),))
-PROBE = 120  # no probe takes more queries
 
 
 @dataclass(frozen=True)
@@ -65,12 +64,19 @@ class Unsteady:
         self._s, self._fault = log_odds, fault
         self._rng = np.random.default_rng([seed, 1])
         self._requests = 0
+        self._probe: int | None = None  # how many requests it took, once it has ended
+
+    def follow(self, step: str) -> None:
+        """Hear what the audit does now."""
+        if step == "asking":
+            self._probe = self._requests
 
     async def ask(self, request: Request) -> Reply:
         """Answer one request."""
         self._requests += 1
         fault, rng = self._fault, self._rng
-        at_fault = self._requests > PROBE + fault.begins * self._s.size
+        begins = fault.begins * self._s.size
+        at_fault = self._probe is not None and self._requests > self._probe + begins
         s = float(self._s[int(request.messages[0].content.split()[1])])
         shift = request.logit_bias.get(1, 0.0) - request.logit_bias.get(2, 0.0)
         if at_fault:
@@ -102,12 +108,13 @@ def run(fault: Fault, n: int, seed: int, folder: Path) -> AuditResult | None:
     records = ({"id": str(k), "prompt": f"question {k}", "label": int(y)} for k, y in enumerate(labels))
     items.write_text("".join(json.dumps(one) + "\n" for one in records))
     settings = Settings(model="m", base_url="http://nowhere.invalid/v1", seed=seed, resamples=200)
+    model = Unsteady(s, fault, seed)
     try:
-        return audit(items, settings, out=folder / "run", endpoint=Unsteady(s, fault, seed), targets=PAIR)
+        return audit(items, settings, out=folder / "run", endpoint=model, targets=PAIR, stage=model.follow)
     except UnfitError as error:
-        if "no longer does" not in str(error):
-            raise
-        return None
+        if "no longer does" in str(error):
+            return None
+        return run(fault, n, seed + 10**6, folder)  # refused by the probe, before anything could happen
 
 
 @dataclass(frozen=True)
