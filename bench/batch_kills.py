@@ -22,7 +22,8 @@ from record import ROOT, Cell, parser, record, table
 
 sys.path.append(str(ROOT / "tests"))
 
-from batch_killing import PHASES, Killer, write_items
+from batch_killing import ITEMS, Killer
+from killing import PHASES, write_items
 
 REQUESTS = {
     "upload": "uploading a file",
@@ -41,7 +42,7 @@ def main() -> None:
     each = arguments.each
     with tempfile.TemporaryDirectory(dir=".") as folder:
         items = Path(folder) / "items.jsonl"
-        write_items(items)
+        write_items(items, ITEMS)
         killer = Killer(items, Path(folder), random.Random(0))
         tally = killer.tally
         while missing := [

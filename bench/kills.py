@@ -21,7 +21,8 @@ from record import ROOT, Cell, parser, record, table
 
 sys.path.append(str(ROOT / "tests"))
 
-from live_killing import CONCURRENCY, PHASES, Killer, write_items
+from killing import CONCURRENCY, PHASES, write_items
+from live_killing import ITEMS, Killer
 
 
 def main() -> None:
@@ -32,7 +33,7 @@ def main() -> None:
     each = arguments.kills // len(PHASES)
     with tempfile.TemporaryDirectory() as folder:
         items = Path(folder) / "items.jsonl"
-        write_items(items)
+        write_items(items, ITEMS)
         killer = Killer(items, Path(folder), random.Random(0))
         while missing := [phase for phase in PHASES if killer.kills[phase] < each]:
             killer.run(sorted(3 * missing, key=PHASES.index))

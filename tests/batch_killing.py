@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import csv
-import json
-import multiprocessing
 import os
 import random
 import re
@@ -22,35 +20,35 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from blindcal.auditing.audit import audit
 from blindcal.auditing.batch_sender import Polling
 from blindcal.auditing.limits import Limits
 from blindcal.endpoints import base
-from blindcal.errors import EndpointError, StoreError
-from blindcal.items.files import load
-from blindcal.records import Progress
+from blindcal.errors import EndpointError
 from blindcal.results.result import ANSWERS_FILE, RESULT_FILE, AuditResult
 from blindcal.settings import Settings
 from blindcal.simulation.http_server import HttpRequest, HttpResponse
-from blindcal.simulation.recording import Recording
 from blindcal.simulation.replay import running
 from blindcal.simulation.replay_batches import error_response
 from blindcal.store.run_store import RUN_FILE, Store
 from hostile_batches import OPERATIONS, BatchBehaviour, Fate, HostileServer, Trouble
+from killing import (
+    CONCURRENCY,
+    CONTEXT,
+    FAILING,
+    PHASES,
+    REFUSAL,
+    REFUSED,
+    ROUNDS,
+    phase_on_disk,
+    recorded,
+    telling,
+)
 
 ITEMS = 60
-ROUNDS = 2
-CONCURRENCY = 4
-FAILING = 0.2
-PHASES = ("probe", "first round", "later rounds", "conclude")
 LENGTHS = {"probe": 0.6, "first round": 0.35, "later rounds": 0.3, "conclude": 0.5}  # seconds, about
 REQUEST_LENGTH = 0.02
-REFUSED = b"about weapons"
 TROUBLES: tuple[Trouble, ...] = ("refused", "throttled", "busy", "dropped", "lost")
-CONTEXT = multiprocessing.get_context("forkserver")
-CONTEXT.set_forkserver_preload(["blindcal.auditing.audit", "blindcal.report.page"])
 
 
 class FailingServer(HostileServer):
@@ -91,26 +89,13 @@ class FailingServer(HostileServer):
 
 
 def _filtered(body: bytes) -> HttpResponse | None:
-    return error_response(400, "blocked by the content filter") if REFUSED in body else None
-
-
-def write_items(path: Path) -> None:
-    """Write the questions to a file; the filter refuses one in twenty."""
-    rng = np.random.default_rng(11)
-    with path.open("w") as file:
-        for k in range(ITEMS):
-            prompt = f"question {k} about {'weapons' if k % 20 == 7 else 'numbers'}?"
-            file.write(json.dumps({"id": f"q{k}", "prompt": prompt, "label": int(rng.random() < 0.5)}) + "\n")
+    return error_response(400, REFUSAL) if REFUSED in body else None
 
 
 @contextlib.contextmanager
 def serving(path: Path, *, failing: float = FAILING, seed: int = 0) -> Iterator[FailingServer]:
     """A service that answers the questions of a file."""
-    with load(path) as loaded:
-        items = list(loaded)
-    p = np.random.default_rng(12).beta(0.5, 0.5, ITEMS)
-    recording = Recording.from_probabilities([item.id for item in items], p)
-    with running(FailingServer(recording, items, failing=failing, seed=seed)) as server:
+    with running(FailingServer(*recorded(path), failing=failing, seed=seed)) as server:
         yield server
 
 
@@ -123,16 +108,7 @@ def run_audit(items: Path, base_url: str, out: Path, resubmit: bool, told: Conne
     )
     tell = told.send if told is not None else lambda _: None
 
-    def stage(text: str) -> None:
-        if text == "asking":
-            tell("first round")
-        elif text.startswith("estimating"):
-            tell("conclude")
-
-    def progress(so_far: Progress) -> None:
-        if not so_far.probing and so_far.done >= ITEMS:
-            tell("later rounds")
-
+    stage, progress = telling(tell, ITEMS)
     try:
         audit(
             items,
@@ -235,7 +211,7 @@ class Killer:
         return asked[1] not in _tokens(server)
 
     def _note(self, server: FailingServer, out: Path) -> str:
-        phase = _phase(out)
+        phase = phase_on_disk(out)
         self.tally.kills[phase] += 1
         if phase in PHASES[1:3]:
             self.tally.requests[server.desk.operations[-1]] += 1
@@ -269,15 +245,3 @@ def _control_bodies(server: FailingServer) -> set[bytes]:
 def _answers(out: Path) -> list[tuple[str, ...]]:
     with (out / ANSWERS_FILE).open(newline="") as table:
         return [tuple(row[name] for name in ("id", "threshold", "answer")) for row in csv.DictReader(table)]
-
-
-def _phase(out: Path) -> str:
-    """The phase in which an audit was killed, as its run file shows it."""
-    try:
-        with Store.read(out / RUN_FILE) as store:
-            ready, rounds, answered = store.note("ready"), len(store.rounds()), store.usage().queries
-    except StoreError:  # not yet begun
-        return "probe"
-    if ready is None or not rounds:
-        return "probe"
-    return "conclude" if answered == ROUNDS * ITEMS else PHASES[min(rounds, 2)]

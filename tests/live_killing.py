@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import csv
-import json
-import multiprocessing
 import os
 import random
 import signal
@@ -19,32 +17,32 @@ from dataclasses import dataclass, field, replace
 from multiprocessing.connection import Connection
 from pathlib import Path
 
-import msgspec
-import numpy as np
-
 from blindcal.auditing.audit import audit
 from blindcal.auditing.limits import Limits
 from blindcal.endpoints import base
-from blindcal.errors import StoreError
-from blindcal.items.files import load
-from blindcal.records import Item, Progress
+from blindcal.records import Item
 from blindcal.results.result import ANSWERS_FILE, RESULT_FILE, AuditResult
 from blindcal.settings import Settings
 from blindcal.simulation.http_server import HttpResponse
 from blindcal.simulation.recording import Recording
 from blindcal.simulation.replay import Behaviour, Server, running
-from blindcal.store.run_store import RUN_FILE, UNASKED, Store
+from blindcal.simulation.replay_batches import error_response
+from killing import (
+    CONCURRENCY,
+    CONTEXT,
+    FAILING,
+    PHASES,
+    REFUSAL,
+    REFUSED,
+    ROUNDS,
+    phase_on_disk,
+    recorded,
+    telling,
+)
 
 ITEMS = 100
-ROUNDS = 2
-CONCURRENCY = 4
-FAILING = 0.2
 IN_A_ROW = 3  # failures of one request; the probe tries six times
-PHASES = ("probe", "first round", "later rounds", "conclude")
 LENGTHS = {"probe": 0.4, "first round": 0.3, "later rounds": 0.3, "conclude": 0.3}  # seconds, about
-REFUSED = b"about weapons"
-CONTEXT = multiprocessing.get_context("forkserver")
-CONTEXT.set_forkserver_preload(["blindcal.auditing.audit", "blindcal.report.page"])
 
 
 class FailingServer(Server):
@@ -63,38 +61,21 @@ class FailingServer(Server):
         if self._luck.random() < self._failing and self._failures[body] < IN_A_ROW:
             self._failures[body] += 1
             status = self._luck.choice((503, 429, None))
-            return HttpResponse(manner="reset") if status is None else _failure(status, "not now")
+            return HttpResponse(manner="reset") if status is None else error_response(status, "not now")
         self._failures[body] = 0
         response = super()._complete(body, chat=chat)
         if REFUSED in body:
             self.settled += 1
-            refusal = _failure(400, "blocked by the content filter")
+            refusal = error_response(400, REFUSAL)
             return replace(response, status=refusal.status, body=refusal.body)
         self.settled += response.status == 200
         return response
 
 
-def _failure(status: int, message: str) -> HttpResponse:
-    return HttpResponse(msgspec.json.encode({"error": {"message": message}}), status)
-
-
-def write_items(path: Path) -> None:
-    """Write the questions to a file; the filter refuses one in twenty."""
-    rng = np.random.default_rng(11)
-    with path.open("w") as file:
-        for k in range(ITEMS):
-            prompt = f"question {k} about {'weapons' if k % 20 == 7 else 'numbers'}?"
-            file.write(json.dumps({"id": f"q{k}", "prompt": prompt, "label": int(rng.random() < 0.5)}) + "\n")
-
-
 @contextlib.contextmanager
 def serving(path: Path, *, failing: float = FAILING, seed: int = 0) -> Iterator[FailingServer]:
     """A service that answers the questions of a file."""
-    with load(path) as loaded:
-        items = list(loaded)
-    p = np.random.default_rng(12).beta(0.5, 0.5, ITEMS)
-    recording = Recording.from_probabilities([item.id for item in items], p)
-    with running(FailingServer(recording, items, failing=failing, seed=seed)) as server:
+    with running(FailingServer(*recorded(path), failing=failing, seed=seed)) as server:
         yield server
 
 
@@ -104,16 +85,7 @@ def run_audit(items: Path, base_url: str, out: Path, told: Connection | None) ->
     if told is not None:  # in a process of its own
         base.backoff = lambda *_: 0.005  # the waits of the probe
 
-    def stage(text: str) -> None:
-        if text == "asking":
-            tell("first round")
-        elif text.startswith("estimating"):
-            tell("conclude")
-
-    def progress(so_far: Progress) -> None:
-        if not so_far.probing and so_far.done >= ITEMS:
-            tell("later rounds")
-
+    stage, progress = telling(tell, ITEMS)
     # The second round follows from the answers to the first.
     settings = Settings(model="replay", base_url=base_url, method="extraction", queries=ROUNDS, resamples=20)
     limits = Limits(concurrency=CONCURRENCY, backoff=0.005)
@@ -173,21 +145,8 @@ class Killer:
         assert process.pid is not None
         os.kill(process.pid, signal.SIGKILL)
         process.join()
-        self.kills[_phase(out)] += 1
+        self.kills[phase_on_disk(out)] += 1
         return True
-
-
-def _phase(out: Path) -> str:
-    """The phase in which an audit was killed, by what it left on disk."""
-    try:
-        with Store.read(out / RUN_FILE) as store:
-            if store.note("ready") is None:
-                return "probe"
-            sizes = [len(one) for one in store.rounds()]
-            done = UNASKED not in store.answers(0, sum(sizes))
-    except StoreError:  # there is no file yet, or an empty one
-        return "probe"
-    return "first round" if len(sizes) < ROUNDS else "conclude" if done else "later rounds"
 
 
 def _answers(out: Path) -> list[tuple[str, ...]]:

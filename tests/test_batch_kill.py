@@ -19,7 +19,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from batch_killing import Killer, write_items
+from batch_killing import ITEMS, Killer
 from blindcal.auditing.audit import audit
 from blindcal.auditing.batch_sender import Polling
 from blindcal.items.files import load
@@ -29,10 +29,10 @@ from blindcal.settings import Settings
 from blindcal.simulation.recording import Recording
 from blindcal.simulation.replay import running
 from hostile_batches import BatchBehaviour, HostileServer, Trouble
+from killing import write_items
 
 pytestmark = pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="needs kill -9")
 
-ITEMS = 60
 ASKED = ITEMS // 2  # blind with two bins asks half of them
 CONTEXT = multiprocessing.get_context("forkserver")
 CONTEXT.set_forkserver_preload(["blindcal.cli.audit"])
@@ -159,7 +159,7 @@ def test_killed_at_each_request(file: Path, items: list[Item], expected: Left, t
 
 def test_killed_in_every_phase_while_the_service_fails(tmp_path: Path) -> None:
     """With refused items and failing requests, kills at random moments change neither result nor bill."""
-    write_items(tmp_path / "items.jsonl")
+    write_items(tmp_path / "items.jsonl", ITEMS)
     killer = Killer(tmp_path / "items.jsonl", tmp_path, random.Random(7))
     killer.run(["probe", "first round", "create", "content", "later rounds", "conclude"])
     assert sum(killer.tally.kills.values()) >= 5  # one may come too late

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from live_killing import PHASES, Killer, write_items
+from killing import PHASES, write_items
+from live_killing import ITEMS, Killer
 
 
 @pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="needs kill -9")
@@ -18,7 +19,7 @@ def test_kills_in_every_phase_lose_nothing_and_cost_little(tmp_path: Path) -> No
     ``python bench/kills.py`` kills more often.
     """
     items = tmp_path / "items.jsonl"
-    write_items(items)
+    write_items(items, ITEMS)
     killer = Killer(items, tmp_path, random.Random(7))
     while missing := [phase for phase in PHASES if killer.kills[phase] < 4]:
         killer.run(sorted(2 * missing, key=PHASES.index))

@@ -245,9 +245,8 @@ def _sender(
         session.stop,
     )
     seen = prepared.probe is not None and not prepared.probe["forced"]  # the probe saw the bias act
-    check_bias = seen and METHODS[session.settings.design.method].biased
     if batches is None:
-        every = control_every(session) if check_bias else None
+        every = control_every(session) if seen else None
         return lambda design, planned: ask_live(
             design,
             job,
@@ -255,6 +254,7 @@ def _sender(
             planned=planned,
             controls=Controls(job, every=every, force=force),
         )
+    check_bias = seen and METHODS[session.settings.design.method].biased
     return lambda design, planned: ask_in_batches(
         design, job, batches, planned=planned, check_bias=check_bias, polling=polling, stage=session.tell
     )

@@ -15,7 +15,6 @@ from blindcal.auditing.session import ITEMS_NOTE, QUERIES_NOTE, Session
 from blindcal.auditing.token_estimate import TokenEstimator
 from blindcal.design import LEAST_PILOT, PILOT
 from blindcal.errors import ConfigError
-from blindcal.methods import METHODS
 from blindcal.planning.next_dollar import MOST_QUERIES
 from blindcal.planning.plan import PROBE_QUERIES
 from blindcal.prices import CHARACTERS_A_TOKEN, total_cost
@@ -75,7 +74,6 @@ class Budget:
         self._batch = session.settings.design.batch
         self._characters = session.items.characters / len(session.items)
         self._control_every = control_every(session)
-        self._controlled = METHODS[session.settings.design.method].biased and not self._batch
         self._prepared, self._n = prepared, n
 
     def affordable_items(self, each: float) -> int:
@@ -155,7 +153,7 @@ class Budget:
         each = (self._prices.batched if self._batch else self._prices).cost(known) / known.queries
         controls = controls_usage(stored_controls(self._store))
         left = money - total_cost(self._prices, probed, asked + controls, self._batch)
-        if self._controlled:
+        if self._control_every is not None:
             each *= 1 + 1 / self._control_every
         return max(0, int(_CAREFUL * left / each)) if each > 0 else round(MOST_QUERIES * self._n)
 

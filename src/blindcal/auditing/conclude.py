@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections import Counter
 from dataclasses import fields, replace
 from datetime import UTC, datetime
 from importlib.metadata import version
@@ -123,11 +122,7 @@ def _unusable_reasons(store: Store) -> dict[str, int]:
 def _stated(store: Store, question: ConfidenceQuestion) -> VerbalAnswers:
     """What the answers state; those without a usable reply state nothing and are not counted here."""
     unusable = set(store.unusable(0, sum(map(len, store.rounds()))).tolist())
-    stated = question.stated("" if query in unusable else text for query, _, text, _ in store.texts())
-    reasons = Counter(stated.reasons)
-    for reason in question.stated([""]).reasons:
-        reasons[reason] -= len(unusable)
-    return replace(stated, reasons=dict(+reasons))
+    return question.stated(None if query in unusable else text for query, _, text, _ in store.texts())
 
 
 def write_files(session: Session, result: AuditResult, folder: Path) -> None:

@@ -23,16 +23,16 @@ import numpy as np
 
 from blindcal.auditing.job import Job
 from blindcal.auditing.session import Session
+from blindcal.endpoints.probe import IRRESISTIBLE
 from blindcal.endpoints.query_format import TokenQuestion
 from blindcal.errors import UnfitError
-from blindcal.methods import control_spacing
+from blindcal.methods import METHODS, control_spacing
 from blindcal.records import INVALID, NEGATIVE, POSITIVE, Reply, Request, Round, Usage
 from blindcal.store.run_store import SavedAnswer, Store
 
 ControlKind: TypeAlias = Literal["up", "down", "repeat"]
 
 CONFIRMATIONS, MOST_CONFIRMATIONS = 30, 90  # for each wrong forced answer, and altogether per query
-IRRESISTIBLE = 20.0  # a shift that overrides any model
 _TURNS: tuple[ControlKind, ...] = ("up", "repeat", "down", "repeat")
 _OTHER_ITEM = 7919  # a prime: successive confirmations ask distant items
 _COOLER = 1.0  # by how much the common bias of a repeated query is smaller
@@ -78,11 +78,17 @@ class ControlAnswer:
         return self.control.kind != "repeat" and self.saved.answer != INVALID
 
 
-def control_every(session: Session) -> int:
-    """Of how many queries of a run one carries a control query: decided once, even if its sample grows."""
+def control_every(session: Session) -> int | None:
+    """Of how many queries of a run one carries a control query: decided once, even if its sample grows.
+
+    ``None`` if none does, as in batches and with methods that send no bias.
+    """
+    design = session.settings.design
+    if design.batch or not METHODS[design.method].biased:
+        return None
     found = session.store.note(_EVERY_NOTE)
     if found is None:
-        found = control_spacing(session.settings.design.sample or len(session.items))
+        found = control_spacing(design.sample or len(session.items))
         session.store.set_note(_EVERY_NOTE, found)
     return int(found)
 
@@ -113,9 +119,9 @@ class Controls:
         self.usage = controls_usage(self._answers)
         self._can_force = job.max_shift >= IRRESISTIBLE
 
-    def due(self, query: int) -> int:
-        """How many control queries are to be asked before this query, as far as is known."""
-        return int(self._every is not None and query % self._every == 0 and query not in self._by_carrier)
+    def due(self, query: int) -> bool:
+        """Whether a control query is to be asked before this query."""
+        return self._every is not None and query % self._every == 0 and query not in self._by_carrier
 
     def next(self, query: int, asked: Round, first: int) -> Control | None:
         """The next control query to ask before a query of this round, whose first number is ``first``."""

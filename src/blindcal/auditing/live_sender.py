@@ -72,7 +72,7 @@ class _LiveSender(Sender):
         self._sending = 0  # requests that have no response yet
         self._responded = asyncio.Event()
         self._under_way = 0
-        self._due: dict[int, int] = {}  # number of controls that queries under way are still to ask
+        self._due: set[int] = set()  # queries under way whose control is still to be asked
         self._expected: dict[int, float] = {}  # highest cost of each query under way, if cost is limited
         self._checking = False  # whether the endpoint still answers what it answered before
         self._hopeless: int | None = None  # the place from which on unusable outcomes are forgotten
@@ -278,14 +278,13 @@ class _LiveSender(Sender):
             if control.nth and self._limit_reached(1) is not None:
                 break
             heard = await self._hear(self._controls.request(control, *place))
+            self._due.discard(query)
             if heard is None:
                 break
             if not isinstance(heard.said, Reply):
                 self._waste(heard.said)
                 break
             self._controls.listen(control, heard.said, self.usage.queries)
-            self._due.pop(query, None)
-        self._due.pop(query, None)
 
     # What came back
 
@@ -309,7 +308,7 @@ class _LiveSender(Sender):
 
     def _release(self, query: int) -> None:
         """Free what was reserved for a query."""
-        self._due.pop(query, None)
+        self._due.discard(query)
         self._expected.pop(query, None)
 
     def _refusal(self, error: RetryableError, sent: float, attempt: int) -> None:
@@ -373,12 +372,12 @@ class _LiveSender(Sender):
 
     def _reserve(self, query: int, request: Request | None = None) -> str | None:
         """The limit that a query and its controls would exceed, or ``None``; then they are reserved."""
-        controls, own = self._controls.due(query), 0.0
+        queries, own = 1 + self._controls.due(query), 0.0
         if self._limits.max_cost is not None and self._prices is not None:
-            own = (1 + controls) * self._tokens.dearest(request or self._request(query), self._prices)
-        why = self._limit_reached(1 + controls, own)
-        if why is None and controls:
-            self._due[query] = controls
+            own = queries * self._tokens.dearest(request or self._request(query), self._prices)
+        why = self._limit_reached(queries, own)
+        if why is None and queries > 1:
+            self._due.add(query)
         if why is None and own:
             self._expected[query] = own
         return why
@@ -388,7 +387,7 @@ class _LiveSender(Sender):
         limits = self._limits
         if limits.max_queries is None and limits.max_cost is None:
             return None
-        paid, under_way = self._paid, self._under_way + sum(self._due.values())
+        paid, under_way = self._paid, self._under_way + len(self._due)
         if limits.max_queries is not None and paid.served + under_way + queries > limits.max_queries:
             return f"max_queries = {limits.max_queries} reached"
         if limits.max_cost is not None and self._prices is not None:

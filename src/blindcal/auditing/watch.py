@@ -8,9 +8,9 @@ from blindcal.auditing.controls import ControlAnswer, bias_lost, stored_controls
 from blindcal.auditing.job import asking_order
 from blindcal.estimate.drift import drift_test
 from blindcal.estimate.noise import ControlCounts, NoiseEstimate, estimate_noise
-from blindcal.records import INVALID, AnswerTable, IntArray
+from blindcal.records import INVALID, AnswerTable, IntArray, Round
 from blindcal.results.steadiness import ServerName, Steadiness, with_sentences
-from blindcal.store.run_store import UNASKED, Store
+from blindcal.store.run_store import UNASKED, AnswerArray, Store
 
 
 def watch(
@@ -21,8 +21,9 @@ def watch(
     At most ``slack`` queries were under way at the same time. The answers are tested for a change only if
     they are ``ordered``, as those of batches are not.
     """
-    controls, places = stored_controls(store), _places(store)
-    counts, repeats = _control_counts(store, controls)
+    controls, rounds = stored_controls(store), store.rounds()
+    answers, places = store.answers(0, sum(map(len, rounds))), _places(rounds)
+    counts, repeats = _control_counts(controls, rounds, answers)
     noise = estimate_noise(labels, answered, repeats, counts, jitter)
     lost = bias_lost(controls)
     begun = None if lost is None else controls[lost].after + 1
@@ -31,17 +32,17 @@ def watch(
         counts,
         noise.flip_rate,
         noise.jitter,
-        drift_test(labels, _in_order(store)) if ordered else None,
+        drift_test(labels, _in_order(rounds, answers)) if ordered else None,
         begun,
         _served(store, places),
     )
     return with_sentences(found, slack), noise
 
 
-def _places(store: Store) -> IntArray:
+def _places(rounds: list[Round]) -> IntArray:
     """The place of each query in the order of asking, from 1 up, over all rounds."""
     places, first = [np.empty(0, np.int64)], 0
-    for asked in store.rounds():
+    for asked in rounds:
         place = np.empty(len(asked), np.int64)
         place[asking_order(first, len(asked))] = np.arange(len(asked))
         places.append(first + 1 + place)
@@ -49,24 +50,23 @@ def _places(store: Store) -> IntArray:
     return np.concatenate(places)
 
 
-def _in_order(store: Store) -> list[AnswerTable]:
+def _in_order(rounds: list[Round], answers: AnswerArray) -> list[AnswerTable]:
     """The answers of each round, in the order of asking."""
     found, first = [], 0
-    for asked in store.rounds():
-        order, answers = asking_order(first, len(asked)), store.answers(first, len(asked))
-        order = order[answers[order] != UNASKED]
-        table = AnswerTable(asked.items, asked.shifts, asked.temperatures, answers.astype(np.int64))
+    for asked in rounds:
+        order, own = asking_order(first, len(asked)), answers[first : first + len(asked)]
+        order = order[own[order] != UNASKED]
+        table = AnswerTable(asked.items, asked.shifts, asked.temperatures, own.astype(np.int64))
         found.append(table.rows(order))
         first += len(asked)
     return found
 
 
-def _control_counts(store: Store, controls: list[ControlAnswer]) -> tuple[ControlCounts, AnswerTable]:
+def _control_counts(
+    controls: list[ControlAnswer], rounds: list[Round], answers: AnswerArray
+) -> tuple[ControlCounts, AnswerTable]:
     """Counts of the control answers, and those to repeated queries whose first answer is valid too."""
     forced = [one for one in controls if one.forced]
-    rounds = store.rounds()
-    size = sum(map(len, rounds))
-    answers = store.answers(0, size)
     again = [one for one in controls if one.control.kind == "repeat" and one.saved.answer != INVALID]
     again = [one for one in again if answers[one.control.again] not in (INVALID, UNASKED)]
     queries = np.array([one.control.again for one in again], np.int64)

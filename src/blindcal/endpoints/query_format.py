@@ -11,7 +11,7 @@ import numpy as np
 
 from blindcal.confidence_prompt import INSTRUCTION, ask_confidence
 from blindcal.errors import EndpointError, InputError, NoSenseError, UnfitError
-from blindcal.estimate.verbalized import parse_verbalized
+from blindcal.estimate.verbalized import Verbalized, parse_verbalized
 from blindcal.query_seeds import query_seeds
 from blindcal.records import INVALID, NEGATIVE, POSITIVE, FloatArray, Message, Request, Targets
 from blindcal.text import printable, spoken
@@ -133,9 +133,12 @@ class ConfidenceQuestion:
             options={"instruction": ...},
         )
 
-    def stated(self, texts: Iterable[str]) -> VerbalAnswers:
-        """Read the stated probabilities from answers."""
-        found = [parse_verbalized(text, self.words[:1], self.words[1:]) for text in texts]
+    def stated(self, texts: Iterable[str | None]) -> VerbalAnswers:
+        """Read the stated probabilities from answers; ``None`` is no answer, and needs no reason here."""
+        found = [
+            Verbalized(None) if text is None else parse_verbalized(text, self.words[:1], self.words[1:])
+            for text in texts
+        ]
         p = np.array([np.nan if one.p is None else one.p for one in found])
         return VerbalAnswers(p, dict(Counter(one.reason for one in found if one.reason).most_common()))
 
