@@ -11,15 +11,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from blindcal.estimate.free_text import REFUSAL
+
 Reason = Literal[
     "", "empty", "refusal", "no answer", "both answers", "no confidence", "confidence out of range"
 ]
 
-_REFUSAL = re.compile(
-    r"\b(i (?:can(?:no|')t|am (?:not able|unable)|won't)|i'm (?:not able|unable|sorry)|as an ai|"
-    r"unable to (?:answer|determine))",
-    re.IGNORECASE,
-)
 _PERCENT = re.compile(
     r"(?<![\d.,])(?<!\bnot )(\d{1,3}(?:[.,]\d+)?)\s*(?:%|per\s?cent\b|percent\b|pct\b)", re.IGNORECASE
 )
@@ -75,7 +72,7 @@ def parse_verbalized(
         return Verbalized(None, "empty")
     answer = _answer(text, positive, negative)
     if not isinstance(answer, bool):
-        refused = answer == "no answer" and _REFUSAL.search(text) is not None
+        refused = answer == "no answer" and REFUSAL.search(text) is not None
         return Verbalized(None, "refusal" if refused else answer)
     confidence = _confidence(text)
     if confidence is None:

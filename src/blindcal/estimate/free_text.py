@@ -1,0 +1,171 @@
+r"""Parsing of answers in free text: which of the answer words a model settles on, or why none.
+
+Models that reason or explain say their answer last. So all places where an answer word occurs are looked at,
+and the last one of the surest form counts. The forms, from the surest to the weakest:
+
+1. marked: ``Answer: Yes``, ``The final answer is **No**.``, ``\boxed{Yes}``, ``{"answer": "Yes"}``;
+2. alone on a line: ``**Yes**``;
+3. set off at the start of a sentence (``Yes, because ...``), or last in the text (``So I would say no.``);
+4. anywhere else.
+
+A word that repeats the question ("Yes or No"), is negated ("not true") or begins a phrase ("no evidence") is
+no answer, and neither is anything that a model says while it thinks, up to ``</think>``.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Literal
+
+FreeTextReason = Literal["", "empty", "cut short", "refusal", "negated", "no answer"]
+
+REFUSAL = re.compile(
+    r"\b(i (?:can(?:no|')t|am (?:not able|unable)|won't)|i'm (?:not able|unable|sorry)|as an ai|"
+    r"unable to (?:answer|determine))",
+    re.IGNORECASE,
+)
+_THOUGHT = re.compile(r"\A.*</(?:think|thinking|reasoning)>", re.IGNORECASE | re.DOTALL)
+_THINKING = re.compile(r"<(?:think|thinking|reasoning)>", re.IGNORECASE)
+_BOXED = re.compile(r"\\boxed\s*\{|####")
+_MARKUP = re.compile(r"[*_~`\"{}\[\](<>|$]|\\[a-z]+")
+_DASHES = dict.fromkeys(range(8208, 8214), "-") | {0x2019: "'"}
+_QUOTE = re.compile(
+    "[\u00ab\u00bb\u2018-\u201f\u2039\u203a\u300c-\u300f\u3008-\u300b\u3010\u3011]|(?<!\\w)'|'(?!\\w)"
+)
+_CUE = re.compile(
+    r"(?:answer|verdict|conclusion|label|judge?ment|decision|result|option|choice|"
+    r"antwort|réponse|respuesta|risposta|resposta|ответ|答案|回答|答え)"
+    r"(?:[\s:=,.>-]|\b(?:is|be|was|would|should|must|to|this|that|the|question|option|therefore|clearly|simply|"
+    r"ist|lautet|est|es|è|é)\b|[是は])*\Z",
+    re.IGNORECASE,
+)
+_EITHER = re.compile(r"\s*(?:/|,?\s*\b(?:or|and|vs|oder|ou|или)\b|或)\s*", re.IGNORECASE)
+_COMMA = re.compile(r"\s*,\s*")
+_NEGATED = re.compile(
+    r"(?:\b(?:not|never|neither|nor|cannot|nicht|pas|rather than|instead of)|n't)\s+(?:\w+\s+){0,2}\Z",
+    re.IGNORECASE,
+)
+_SENTENCE_START = re.compile(r"(?:\A|[.!?:。\n]|^\s*(?:[-#•]|\d+[.)]))\s*\Z", re.MULTILINE)
+_SET_OFF = re.compile(r"\s*(?:[.,;:!?…。、\n]|-\s|\Z)")
+_LINE_START, _LINE_END = re.compile(r"^[\s#•-]*\Z", re.MULTILINE), re.compile(r"[\s.!。]*$", re.MULTILINE)
+_PHRASE = re.compile(r"[ ]+(?!(?:because|since|as|with|but|due|for|given|if|here)\b)[^\W\d_]", re.IGNORECASE)
+
+
+@dataclass(frozen=True, slots=True)
+class FreeText:
+    """The number of the answer that a text gives, or ``None`` and the reason."""
+
+    answer: int | None
+    reason: FreeTextReason = ""
+
+
+def parse_free_text(text: str, answers: Sequence[str], *, finished: bool = True) -> FreeText:
+    """Find the answer in a text.
+
+    Parameters
+    ----------
+    text : str
+    answers : sequence of str
+        The answer words, two or more.
+    finished : bool
+        Whether the model ended the text itself. If a limit cut it short, only a marked answer counts.
+
+    Examples
+    --------
+    >>> parse_free_text("The passage says so. Therefore, the answer is **Yes**.", ["Yes", "No"]).answer
+    0
+    >>> parse_free_text("Yes, no visa is needed.", ["Yes", "No"]).answer
+    0
+    >>> parse_free_text("It is not true.", ["True", "False"]).reason
+    'negated'
+    """
+    said = _THOUGHT.sub("", text)
+    if _THINKING.search(said):
+        return FreeText(None, "cut short")
+    plain = _plain(_BOXED.sub(" answer: ", said))
+    found = _places(plain, tuple(answers))
+    best = max((place for place in found if place.form), default=None)
+    if best is not None and (finished or best.form == _MARKED):
+        return FreeText(best.answer)
+    if not finished:
+        return FreeText(None, "cut short")
+    if not plain:
+        return FreeText(None, "empty")
+    if any(place.negated for place in found):
+        return FreeText(None, "negated")
+    return FreeText(None, "refusal" if REFUSAL.search(plain) else "no answer")
+
+
+_MARKED, _ALONE, _SAID, _MENTIONED, _NONE = 4, 3, 2, 1, 0
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class _Place:
+    """One place of an answer word; the surest form is the largest, and of one form the last place."""
+
+    form: int
+    start: int
+    answer: int
+    negated: bool
+
+
+def _places(plain: str, answers: tuple[str, ...]) -> list[_Place]:
+    """All places of the answer words, those that repeat a choice of answers left out."""
+    matches = list(_pattern(answers).finditer(plain))
+    listed: set[int] = set()
+    for k in range(len(matches) - 2, -1, -1):  # "A, B or C" from its end
+        between = matches[k].end(), matches[k + 1].start()
+        if _EITHER.fullmatch(plain, *between) or (k + 1 in listed and _COMMA.fullmatch(plain, *between)):
+            listed |= {k, k + 1}
+    return [
+        _Place(_form(plain, match), match.start(), int((match.lastgroup or "_0")[1:]), _negated(plain, match))
+        for k, match in enumerate(matches)
+        if k not in listed
+    ]
+
+
+def _negated(plain: str, match: re.Match[str]) -> bool:
+    return _NEGATED.search(plain[: match.start()]) is not None
+
+
+def _form(plain: str, match: re.Match[str]) -> int:
+    before, end = plain[: match.start()], match.end()
+    if _negated(plain, match):
+        return _NONE
+    in_phrase = _PHRASE.match(plain, end) is not None
+    if _CUE.search(before) and not in_phrase:
+        return _MARKED
+    if _LINE_START.search(before) and _LINE_END.match(plain, end):
+        return _ALONE
+    if _SENTENCE_START.search(before) and _SET_OFF.match(plain, end):
+        return _SAID
+    if not re.search(r"\w", plain[end:]):
+        return _SAID
+    return _NONE if in_phrase else _MENTIONED
+
+
+def _plain(text: str) -> str:
+    """``text`` without markup and quotes, and with the common forms of letters and dashes."""
+    normal = unicodedata.normalize("NFKC", text).translate(_DASHES)
+    shown = _QUOTE.sub("", normal).replace(")", ",")
+    return _MARKUP.sub("", shown).strip()
+
+
+@lru_cache(maxsize=32)
+def _pattern(answers: tuple[str, ...]) -> re.Pattern[str]:
+    """Matches any answer word, the longest first, in a group named after its number."""
+    numbered = sorted(enumerate(map(_plain, answers)), key=lambda pair: -len(pair[1]))
+    return re.compile("|".join(f"(?P<_{number}>{_word(word)})" for number, word in numbered), re.IGNORECASE)
+
+
+def _word(word: str) -> str:
+    """The pattern of one word. Single letters keep their case; scripts without spaces have no boundaries."""
+    body = re.escape(word)
+    if len(word) == 1 and word.isascii():
+        body = f"(?-i:{body})"
+    unspaced = unicodedata.category(word[0]) == "Lo"
+    return body if unspaced else rf"(?<![\w'-]){body}(?![\w']|-\w)"
