@@ -69,7 +69,7 @@ async def decide(run: bc.Run, items: Sequence[Item], shift: float) -> IntArray:
         async def worker() -> None:
             for number in numbers:
                 reply = await endpoint.ask(Request(items[number].messages, bias, 0.0))
-                answers[number] = question.answer(reply.text)
+                answers[number] = question.parse(reply).answer
 
         await asyncio.gather(*(worker() for _ in range(AT_ONCE)))
     return answers

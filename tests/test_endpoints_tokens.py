@@ -16,7 +16,7 @@ from blindcal.endpoints import tokens
 from blindcal.endpoints.http import Address, HttpEndpoint
 from blindcal.endpoints.query_format import TokenQuestion
 from blindcal.errors import FatalError, InputError, MissingExtraError
-from blindcal.records import INVALID, NEGATIVE, POSITIVE, Targets, Token
+from blindcal.records import INVALID, NEGATIVE, POSITIVE, Reply, Targets, Token
 from blindcal.simulation.recording import Recording
 from blindcal.simulation.replay import Behaviour, Server
 from serving import items, replayed
@@ -241,4 +241,4 @@ def test_broken_tokenizer_file(tmp_path: Path) -> None:
 def test_reading_an_answer(text: str, meaning: int) -> None:
     """A reply is positive, negative or invalid by its word alone, whatever its case and spaces."""
     targets = Targets((Token(5, "Yes"),), (Token(9, " no"),))
-    assert TokenQuestion(targets).answer(text) == meaning
+    assert TokenQuestion(targets).parse(Reply(text)).answer == meaning

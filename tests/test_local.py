@@ -181,7 +181,7 @@ async def flip(endpoint: HttpEndpoint, item: Item, targets: Targets) -> float:
     while high - low > 2e-5:
         shift = (low + high) / 2
         reply = await endpoint.ask(question.request(item.messages, shift, 0.0))
-        answer = question.answer(reply.text)
+        answer = question.parse(reply).answer
         assert answer in (0, 1)
         low, high = (low, shift) if answer else (shift, high)
     return (low + high) / 2

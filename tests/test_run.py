@@ -167,7 +167,7 @@ def test_the_shift_becomes_a_bias_around_the_offset() -> None:
 
 def test_answers_are_read_regardless_of_case_and_space() -> None:
     """Services trim and spell as they like; other words are invalid."""
-    assert [QUESTION.answer(text) for text in (" yes", "No\n", "YES", "Sure", "", "Yes!")] == [
+    assert [QUESTION.parse(Reply(text)).answer for text in (" yes", "No\n", "YES", "Sure", "", "Yes!")] == [
         1,
         0,
         1,

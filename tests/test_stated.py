@@ -22,7 +22,7 @@ from blindcal.estimate.truth import binned_ece
 from blindcal.items.catalogue import SETS
 from blindcal.items.files import load
 from blindcal.methods import METHODS
-from blindcal.records import INVALID, NEGATIVE, POSITIVE, Message
+from blindcal.records import INVALID, NEGATIVE, POSITIVE, Message, Reply
 from blindcal.results.result import AuditResult
 from blindcal.results.run import open_run
 from blindcal.settings import Settings
@@ -76,11 +76,11 @@ def test_a_stated_question_is_free_text_at_temperature_zero() -> None:
     assert request.messages[0].content == "Is it?\nTrue/False and %?"
     assert (request.logit_bias, request.temperature, request.max_tokens) == ({}, 0.0, STATED_TOKENS)
     texts = ["True, 80%", "False\nConfidence: 90%", "True", "It depends"]
-    assert [question.answer(text) for text in texts] == [POSITIVE, NEGATIVE, INVALID, INVALID]
-    found = question.stated(question.kept(text) for text in texts)
+    assert [question.parse(Reply(text)).answer for text in texts] == [POSITIVE, NEGATIVE, INVALID, INVALID]
+    found = question.stated(question.parse(Reply(text)).text for text in texts)
     np.testing.assert_allclose(found.p, [0.8, 0.1, np.nan, np.nan])
     assert found.reasons == {"no confidence": 1, "no answer": 1}
-    assert question.kept("a\x1b[2J\nb") == "a\\x1b[2J\nb"
+    assert question.parse(Reply("a\x1b[2J\nb")).text == "a\\x1b[2J\nb"
 
 
 # Over HTTP

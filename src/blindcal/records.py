@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -120,14 +120,25 @@ class Targets:
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """One request to an endpoint, independent of any provider's format."""
+    """One request to an endpoint, independent of any provider's format.
+
+    A ``temperature`` of ``None`` is not sent: the endpoint uses its own. ``n`` answers are asked for at once,
+    and ``fields`` are further fields of the body, such as a ``response_format``.
+    """
 
     messages: tuple[Message, ...]
     logit_bias: Mapping[int, float] = field(default_factory=dict)
-    temperature: float = 0.0
+    temperature: float | None = 0.0
     max_tokens: int = 1
     top_logprobs: int = 0
     seed: int | None = None
+    n: int = 1
+    fields: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def sampled(self) -> bool:
+        """Whether the answer is drawn, as far as the request says."""
+        return self.temperature is None or self.temperature > 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,6 +148,7 @@ class Reply:
     ``prompt_tokens`` is 0 if the endpoint reports none, or numbers that cannot be true. ``model`` and
     ``fingerprint`` are what the endpoint calls the model and the system that answered.
     ``logprob`` is that of the answer itself, which may be missing in ``logprobs`` (the likeliest tokens).
+    ``further`` are the other answers to a request for several; what all of them cost is counted in the first.
     """
 
     text: str
@@ -148,6 +160,7 @@ class Reply:
     logprobs: Mapping[str, float] | None = None
     logprob: float | None = None
     fingerprint: str | None = None
+    further: tuple[Reply, ...] = ()
 
     @property
     def usage(self) -> Usage:
@@ -176,7 +189,8 @@ class AnswerTable:
     """Queries with their answers (``POSITIVE``, ``NEGATIVE`` or ``INVALID``), in columns.
 
     ``stated`` is the probability of the positive answer that each answer states, NaN if it states none;
-    ``None`` if answers are single words.
+    ``None`` if answers are single words. ``bounds`` has two columns, between which each answer shows the
+    log-odds to be, NaN where it shows none; ``None`` if no answer does.
     """
 
     items: IntArray
@@ -184,6 +198,7 @@ class AnswerTable:
     temperatures: FloatArray
     answers: IntArray
     stated: FloatArray | None = None
+    bounds: FloatArray | None = None
 
     def __len__(self) -> int:
         return int(self.items.size)
@@ -206,6 +221,7 @@ class AnswerTable:
             self.temperatures[chosen],
             self.answers[chosen],
             None if self.stated is None else self.stated[chosen],
+            None if self.bounds is None else self.bounds[chosen],
         )
 
     def with_round(self, asked: Round, answers: IntArray) -> AnswerTable:

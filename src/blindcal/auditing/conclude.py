@@ -50,7 +50,7 @@ def conclude(
     """Compute the result of a run: all estimates, and what the answers cost."""
     settings, items, outcome = asked.settings, session.items, asked.outcome
     question = prepared.question(settings)
-    answered, reasons = outcome.answered, _unusable_reasons(session.store)
+    answered, reasons = session.store.answered(), _unusable_reasons(session.store)
     if isinstance(question, ConfidenceQuestion):
         stated = _stated(session.store, question)
         answered, reasons = replace(answered, stated=stated.p), stated.reasons | reasons

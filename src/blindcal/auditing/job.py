@@ -66,16 +66,19 @@ class Job:
 
     def read(self, query: int, reply: Reply, attempts: int, seconds: float = 0.0) -> SavedAnswer:
         """Convert a reply to the answer to store, as the question format reads it."""
+        parsed = self.question.parse(reply)
         return SavedAnswer(
             query,
-            self.question.answer(reply.text),
-            self.question.kept(reply.text),
+            parsed.answer,
+            parsed.text,
             reply.prompt_tokens,
             reply.completion_tokens,
             reply.cached_tokens,
             attempts,
             round(seconds, 4),
             served=self.store.served_number(reply.model, reply.fingerprint),
+            low=parsed.low,
+            high=parsed.high,
         )
 
     def unusable(self, query: int, error: EndpointError, attempts: int) -> SavedAnswer:

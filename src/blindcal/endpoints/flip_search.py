@@ -77,7 +77,7 @@ class ProbeClient:
         self._seed = seed
         self._endpoint = endpoint
         self._targets = targets
-        self._read = TokenQuestion(targets).answer
+        self._read = TokenQuestion(targets).parse
         self.queries = 0
         self.prompt_tokens = 0
         self.completion_tokens = 0
@@ -89,7 +89,7 @@ class ProbeClient:
 
     async def reply(self, request: Request) -> Reply | None:
         """The reply to a request; ``None`` if it cannot be read, and the error is kept."""
-        if request.temperature > 0 and self._seed is not None:
+        if request.sampled and self._seed is not None:
             request = replace(request, seed=int(query_seeds(self._seed, self.queries, 1)[0]))
         self.queries += 1
         try:
@@ -105,7 +105,7 @@ class ProbeClient:
     async def answer(self, request: Request) -> int:
         """The answer to a request; a reply that cannot be read is invalid."""
         reply = await self.reply(request)
-        return INVALID if reply is None else self._read(reply.text)
+        return INVALID if reply is None else self._read(reply).answer
 
     async def biased_by(
         self, item: Item, positive: float | None, negative: float | None, temperature: float = 0.0

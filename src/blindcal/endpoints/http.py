@@ -174,7 +174,7 @@ class HttpEndpoint:
             self.limit_name = "max_completion_tokens"
             return await self.ask(request)
         error = self.refusal(found, headers, raw)
-        if request.temperature > 0 and found in (400, 422) and isinstance(error, FatalError):
+        if request.temperature and found in (400, 422) and isinstance(error, FatalError):
             kept = _accepted(samplers, raw)
             if kept != samplers:  # strict services refuse unknown fields; later requests omit them
                 self.samplers = tuple(name for name in self.samplers if name in kept)
@@ -256,6 +256,7 @@ class HttpEndpoint:
             request.temperature,
             request.max_tokens,
             request.top_logprobs,
+            request.n,
         )
         constant = self._bodies.get(settings)
         if constant is None:
@@ -263,6 +264,9 @@ class HttpEndpoint:
         bias = b',"logit_bias":' + _encode(request.logit_bias) if request.logit_bias else b""
         if request.seed is not None and "seed" not in self.address.extra_body:
             bias += b',"seed":%d' % request.seed
+        if request.fields:
+            own = {k: v for k, v in request.fields.items() if k not in self.address.extra_body}
+            bias += b"," + _encode(own)[1:-1] if own else b""
         if self.address.api == "chat":
             return b'%b"messages":%b%b}' % (constant, _encode(_as_chat(request.messages)), bias)
         prompt = "\n".join(message.content for message in request.messages)
@@ -274,8 +278,9 @@ class HttpEndpoint:
             "model": self.address.model,
             self.limit_name: request.max_tokens,
             "temperature": request.temperature,
+            "n": request.n if request.n > 1 else None,
         }
-        if request.temperature > 0:
+        if request.temperature:
             body |= {name: SAMPLERS[name] for name in self.samplers}
         if request.top_logprobs:
             chat = self.address.api == "chat"

@@ -13,12 +13,27 @@ from blindcal.confidence_prompt import INSTRUCTION, ask_confidence
 from blindcal.errors import EndpointError, InputError, NoSenseError, UnfitError
 from blindcal.estimate.verbalized import Verbalized, parse_verbalized
 from blindcal.query_seeds import query_seeds
-from blindcal.records import INVALID, NEGATIVE, POSITIVE, FloatArray, Message, Request, Targets
+from blindcal.records import INVALID, NEGATIVE, POSITIVE, FloatArray, Message, Reply, Request, Targets
 from blindcal.text import printable, spoken
 
 STATED_TOKENS = 64
 """Maximum number of tokens of an answer that states a confidence."""
 _STATED_CHARACTERS = 2000
+
+
+@dataclass(frozen=True, slots=True)
+class ParsedAnswer:
+    """The answer in a reply, and the ``text`` to keep of it, safe to print.
+
+    If the reply shows probabilities, the log-odds are between ``low`` and ``high``. ``reason`` says why a
+    reply is no answer at all, such as one that is cut short; a reply that is none of the answers needs none.
+    """
+
+    answer: int
+    text: str
+    low: float | None = None
+    high: float | None = None
+    reason: str = ""
 
 
 class QuestionFormat(Protocol):
@@ -30,12 +45,8 @@ class QuestionFormat(Protocol):
         """The request of one query; ``number`` is its number in the run."""
         ...
 
-    def answer(self, text: str) -> int:
-        """The answer that a reply's text gives."""
-        ...
-
-    def kept(self, text: str) -> str:
-        """The part of a reply's text that is stored."""
+    def parse(self, reply: Reply) -> ParsedAnswer:
+        """The answer that a reply gives."""
         ...
 
     def complaint(self, count: int, text: str) -> EndpointError:
@@ -78,13 +89,9 @@ class TokenQuestion:
         bias |= {token.id: self.offset for token in self.targets.negative}
         return Request(messages, bias, temperature, seed=seed)
 
-    def answer(self, text: str) -> int:
-        """The answer that a reply's text gives; case and surrounding white space do not matter."""
-        return self._meaning.get(spoken(text), INVALID)
-
-    def kept(self, text: str) -> str:
-        """The text, shortened and safe to print."""
-        return printable(text)
+    def parse(self, reply: Reply) -> ParsedAnswer:
+        """The answer that a reply's text is; case and surrounding white space do not matter."""
+        return ParsedAnswer(self._meaning.get(spoken(reply.text), INVALID), printable(reply.text))
 
     def complaint(self, count: int, text: str) -> EndpointError:
         """An error that suggests wrong answer words or a bias without effect."""
@@ -115,14 +122,15 @@ class ConfidenceQuestion:
         asked = ask_confidence(messages, self.words, self.instruction)
         return Request(asked, temperature=temperature, max_tokens=STATED_TOKENS)
 
-    def answer(self, text: str) -> int:
-        """The stated answer; invalid if no confidence is stated."""
-        p = parse_verbalized(text, self.words[:1], self.words[1:]).p
-        return INVALID if p is None else POSITIVE if p >= 0.5 else NEGATIVE
+    def parse(self, reply: Reply) -> ParsedAnswer:
+        """The stated answer; invalid if no confidence is stated.
 
-    def kept(self, text: str) -> str:
-        """The text with its line breaks; confidences are read from it at the end of the run."""
-        return "\n".join(printable(line, _STATED_CHARACTERS) for line in text.splitlines())
+        The text is kept with its line breaks; confidences are read from it at the end of the run.
+        """
+        p = parse_verbalized(reply.text, self.words[:1], self.words[1:]).p
+        answer = INVALID if p is None else POSITIVE if p >= 0.5 else NEGATIVE
+        lines = (printable(line, _STATED_CHARACTERS) for line in reply.text.splitlines())
+        return ParsedAnswer(answer, "\n".join(lines))
 
     def complaint(self, count: int, text: str) -> EndpointError:
         """An error that says that the model does not state its confidence."""

@@ -5,6 +5,7 @@ Decoded JSON has no cycles, so the garbage collector can skip it (``gc=False``):
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import msgspec
@@ -124,27 +125,34 @@ def _not_json(raw: bytes) -> str:
 
 
 def _as_reply(parsed: Chat | Text) -> Reply:
-    """The first choice of a decoded completion, as a reply."""
+    """The reply in a decoded completion."""
     if not parsed.choices:
         raise ReplyError(
             "the reply has no choices: the endpoint is not OpenAI-compatible, or it filtered the answer"
         )
-    choice = parsed.choices[0]
+    first, *further = (_choice(choice, parsed.usage) for choice in parsed.choices)
+    prompt, completion, cached = _tokens(parsed.usage)
+    fingerprint = parsed.system_fingerprint if isinstance(parsed.system_fingerprint, str) else None
+    return replace(
+        first,
+        prompt_tokens=prompt,
+        completion_tokens=completion,
+        cached_tokens=cached,
+        model=parsed.model,
+        fingerprint=fingerprint,
+        further=tuple(replace(one, model=parsed.model, fingerprint=fingerprint) for one in further),
+    )
+
+
+def _choice(choice: ChatChoice | TextChoice, usage: Any) -> Reply:
+    """One of the answers in a completion."""
     if isinstance(choice, ChatChoice):
-        answer = _content(choice, parsed.usage)
+        answer = _content(choice, usage)
         logprobs, logprob = _first_position(choice.logprobs.content if choice.logprobs else None)
     else:
         answer = choice.text
         logprobs, logprob = _text_logprobs(choice.logprobs)
-    return Reply(
-        answer,
-        choice.finish_reason,
-        *_tokens(parsed.usage),
-        parsed.model,
-        logprobs,
-        logprob,
-        parsed.system_fingerprint if isinstance(parsed.system_fingerprint, str) else None,
-    )
+    return Reply(answer, choice.finish_reason, logprobs=logprobs, logprob=logprob)
 
 
 def _tokens(usage: Any) -> tuple[int, int, int]:

@@ -49,6 +49,7 @@ _MIGRATIONS = (
         cached_tokens INTEGER NOT NULL);
     """,
     "ALTER TABLE answers ADD COLUMN served INTEGER NOT NULL DEFAULT 0",
+    "ALTER TABLE answers ADD COLUMN low REAL; ALTER TABLE answers ADD COLUMN high REAL",
 )
 
 

@@ -20,7 +20,7 @@ import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import IO, Any, TypeAlias
 
@@ -30,7 +30,7 @@ import numpy.typing as npt
 
 from blindcal.atomic_write import make_folder
 from blindcal.errors import ConfigError, StoreError
-from blindcal.records import INVALID, AnswerTable, IntArray, Item, Round, Usage
+from blindcal.records import INVALID, AnswerTable, FloatArray, IntArray, Item, Round, Usage
 from blindcal.store.run_file import hold, lock_path, looked_at, opened, transaction, translated
 from blindcal.text import printable
 
@@ -51,7 +51,8 @@ class SavedAnswer:
     """One stored answer; ``query`` counts across all rounds, ``text`` is already `printable`.
 
     ``unusable`` marks a query without a reply that could be read; its ``text`` is the reason. ``served`` is
-    the number of the model that the reply names, as `Store.served_number` gives it.
+    the number of the model that the reply names, as `Store.served_number` gives it. The log-odds are between
+    ``low`` and ``high``, if the reply shows them.
     """
 
     query: int
@@ -64,6 +65,8 @@ class SavedAnswer:
     seconds: float
     unusable: bool = False
     served: int = 0
+    low: float | None = None
+    high: float | None = None
 
     @property
     def usage(self) -> Usage:
@@ -393,7 +396,14 @@ class Store:
             have = answers != UNASKED
             table = table.with_round(asked.rows(have), answers[have].astype(np.int64))
             first += len(asked)
-        return table
+        return replace(table, bounds=self._bounds())
+
+    def _bounds(self) -> FloatArray | None:
+        """The bounds of the log-odds that answers show, by query; ``None`` if none does."""
+        if not self._execute("SELECT 1 FROM answers WHERE low IS NOT NULL LIMIT 1"):
+            return None
+        rows = self._execute("SELECT low, high FROM answers ORDER BY query")
+        return np.array(rows, np.float64).reshape(-1, 2)
 
     def texts(self) -> Iterator[tuple[int, int, str, float]]:
         """Query number, answer, text and seconds of every answer, in the order of the queries."""
