@@ -21,10 +21,11 @@ from blindcal.cli.probe import command
 from blindcal.endpoints import local_server as local
 from blindcal.endpoints import tokens
 from blindcal.endpoints.base import Patient
-from blindcal.endpoints.flip_search import ProbeClient, Reading, bisect, fit
+from blindcal.endpoints.flip_search import Reading, bisect, fit
 from blindcal.endpoints.http import Address, HttpEndpoint
 from blindcal.endpoints.model_file import ModelError
 from blindcal.endpoints.probe import probe
+from blindcal.endpoints.probe_client import ProbeClient
 from blindcal.endpoints.probe_findings import Probe
 from blindcal.errors import EndpointError, FatalError, InputError, MissingExtraError
 from blindcal.items.catalogue import open_items

@@ -121,6 +121,14 @@ class FatalError(EndpointError):
     """Will fail for every item: a wrong key, model, address or an unsupported parameter."""
 
 
+class UnsupportedError(FatalError):
+    """The endpoint refuses a field of the request; ``parameter`` is its name."""
+
+    def __init__(self, message: str, *, parameter: str, **told: Any) -> None:
+        super().__init__(message, **told)
+        self.parameter = parameter
+
+
 class ReplyError(EndpointError):
     """One reply does not follow the protocol."""
 

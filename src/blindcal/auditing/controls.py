@@ -23,7 +23,7 @@ import numpy as np
 
 from blindcal.auditing.job import Job
 from blindcal.auditing.session import Session
-from blindcal.endpoints.probe import IRRESISTIBLE
+from blindcal.endpoints.bias_checks import IRRESISTIBLE
 from blindcal.endpoints.query_format import TokenQuestion
 from blindcal.errors import UnfitError
 from blindcal.methods import METHODS, control_spacing

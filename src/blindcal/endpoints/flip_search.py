@@ -10,20 +10,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 from scipy.special import ndtr
 
-from blindcal.endpoints.base import Endpoint
-from blindcal.endpoints.query_format import TokenQuestion
-from blindcal.errors import ReplyError
-from blindcal.query_seeds import query_seeds
-from blindcal.records import INVALID, NEGATIVE, POSITIVE, FloatArray, Item, Reply, Request, Targets
+from blindcal.records import INVALID, NEGATIVE, POSITIVE, FloatArray
 
 DROP = 1.92  # of the log-likelihood, from its maximum to the end of a 95% interval
 FARTHEST_JITTER = 3.0  # distance from a flip beyond which a wrong answer is a stray, not jitter
-_INSIST = 5
 _FINEST, _WIDEST = 0.01, 10.0
 _STRAY = 0.001  # the share of stray answers; with more, they would explain what jitter does
 
@@ -65,69 +60,6 @@ class FlipFit:
         """Whether an answer is far from its flip and on the wrong side of it."""
         wanted = POSITIVE if reading.shift > self.shifts[reading.item] else NEGATIVE
         return self.far(reading) and reading.answer != wanted
-
-
-class ProbeClient:
-    """Sends the queries of a probe, and counts queries, tokens and invalid answers.
-
-    Sampled queries get seeds that follow from ``seed``, if there is one.
-    """
-
-    def __init__(self, endpoint: Endpoint, targets: Targets, seed: int | None = None) -> None:
-        self._seed = seed
-        self._endpoint = endpoint
-        self._targets = targets
-        self._read = TokenQuestion(targets).parse
-        self.queries = 0
-        self.prompt_tokens = 0
-        self.completion_tokens = 0
-        self.biased = 0
-        self.outside = 0
-        self.broken: ReplyError | None = None
-        self.longest = 0
-        self.readings: list[Reading] = []
-
-    async def reply(self, request: Request) -> Reply | None:
-        """The reply to a request; ``None`` if it cannot be read, and the error is kept."""
-        if request.sampled and self._seed is not None:
-            request = replace(request, seed=int(query_seeds(self._seed, self.queries, 1)[0]))
-        self.queries += 1
-        try:
-            reply = await self._endpoint.ask(request)
-        except ReplyError as error:
-            self.broken = error
-            return None
-        self.prompt_tokens += reply.prompt_tokens
-        self.completion_tokens += reply.completion_tokens
-        self.longest = max(self.longest, reply.completion_tokens)
-        return reply
-
-    async def answer(self, request: Request) -> int:
-        """The answer to a request; a reply that cannot be read is invalid."""
-        reply = await self.reply(request)
-        return INVALID if reply is None else self._read(reply).answer
-
-    async def biased_by(
-        self, item: Item, positive: float | None, negative: float | None, temperature: float = 0.0
-    ) -> int:
-        """The answer with these biases on the two sides; ``None`` leaves a side unbiased."""
-        bias = {t.id: positive for t in self._targets.positive if positive is not None}
-        bias |= {t.id: negative for t in self._targets.negative if negative is not None}
-        for _ in range(_INSIST):
-            answer = await self.answer(Request(item.messages, bias, temperature))
-            if positive is not None and negative is not None and temperature == 0:
-                self.biased += 1
-                self.outside += answer == INVALID
-            if answer != INVALID:
-                break
-        return answer
-
-    async def at(self, item: Item, shift: float, offset: float, temperature: float = 0.0) -> int:
-        """The answer at a shift, asked as in an audit."""
-        answer = await self.biased_by(item, offset + shift, offset, temperature)
-        if answer != INVALID:
-            self.readings.append(Reading(item.id, shift, answer, temperature))
-        return answer
 
 
 async def bisect(

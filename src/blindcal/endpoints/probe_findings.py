@@ -7,24 +7,32 @@ from typing import Any, Literal, TypeAlias
 
 from blindcal.records import Targets
 
-ProbeVerdict: TypeAlias = Literal["thresholds", "temperature", "not auditable"]
+Way: TypeAlias = Literal["logprobs", "thresholds", "temperature", "repeated answers", "stated confidence"]
+ProbeVerdict: TypeAlias = Way | Literal["not auditable"]
 FindingOutcome: TypeAlias = Literal["good", "caution", "bad", "unknown"]
 
 SCALE = "acts by the right amount"
 QUESTIONS = (
     "answers at all",
     "one token out",
+    "token ids",
+    "temperature accepted",
     "logit_bias accepted",
     "logit_bias acts",
     "one flip",
     "answers follow the bias",
     SCALE,
     "fractions honoured",
+    "no penalty after the bias",
     "range",
     "repeatable alone",
     "repeatable under concurrency",
     "answers inside the targets",
     "temperature honoured",
+    "only the answers allowed",
+    "repeated answers differ",
+    "several answers at once",
+    "states its confidence",
     "logprobs",
 )
 LEAST_SHIFT = 7.0  # thresholds from 0.001 to 0.999
@@ -43,12 +51,14 @@ class Finding:
 class Probe:
     """What the probe found.
 
-    ``max_shift`` is the largest usable |b| at ``offset``; ``clamp`` is the value at which the endpoint
-    clamps the bias, ``integer_bias`` whether it rounds it. ``jitter`` and ``crowd_jitter`` are standard
-    deviations in log-odds, alone and under concurrency; ``outside`` is the share of biased answers that
-    were neither target. These three are NaN if they could not be measured. ``scale`` is a 95% interval of
+    ``ways`` has an entry for each way to audit that was tried: why it is unusable, empty if it is usable; the
+    verdict is the best usable one. ``max_shift`` is the largest usable |b| at ``offset``; ``clamp`` is the
+    value at which the endpoint clamps the bias, ``integer_bias`` whether it rounds it. ``jitter`` and
+    ``crowd_jitter`` are standard deviations in log-odds, alone and under concurrency; ``outside`` is the
+    share of biased answers that were neither target. These three are NaN if they could not be measured. ``scale`` is a 95% interval of
     the factor by which the bias acts, ``None`` if it could not be measured. ``remedy`` and ``options``
-    are those of the last reply that could not be read.
+    are those of the last reply that could not be read. ``top_logprobs`` is how many logprobs are shown, and
+    ``at_once`` how many independent answers one request gives.
     """
 
     verdict: ProbeVerdict
@@ -69,6 +79,14 @@ class Probe:
     completion_tokens: int
     remedy: str = ""
     options: dict[str, Any] = field(default_factory=dict)
+    ways: dict[str, str] = field(default_factory=dict)
+    top_logprobs: int = 0
+    at_once: int = 1
+
+    @property
+    def usable(self) -> tuple[str, ...]:
+        """The ways in which the endpoint can be audited, the best one first."""
+        return tuple(way for way, trouble in self.ways.items() if not trouble)
 
     @property
     def scale_unknown(self) -> bool:

@@ -1,0 +1,158 @@
+"""Do answers vary as they should, if no bias is sent? Checks of temperature, repeated answers and ``n``.
+
+Without a bias the log-odds of an item cannot be moved, and only temperatures tell an honoured temperature
+from one that is ignored or fixed (METHOD 6). Where an endpoint takes no temperature either, its answers at
+its own setting must differ between requests (METHOD 9): otherwise it is greedy, or a cache answers.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+from scipy.special import betaln
+
+from blindcal.endpoints.probe_client import ProbeClient
+from blindcal.endpoints.query_format import QuestionFormat
+from blindcal.endpoints.response_curve import CurveEvidence, Query, ask_all, ask_until_settled
+from blindcal.errors import FatalError
+from blindcal.records import INVALID, POSITIVE, Item, Request
+
+HEATS = (0.0, 0.5, 1.0, 2.0)  # temperatures at which answers show how temperature acts
+FIRST_DRAWS = 4  # of each item at the highest temperature
+MOST_DRAWN = 96
+ANYWHERE = np.sinh(np.linspace(-1, 1, 80) * math.asinh(40))  # candidates for an unknown flip
+PRIORS = np.array([np.hypot(1, ANYWHERE) / np.cosh(ANYWHERE / spread) for spread in (1, 2, 4, 8, 16)])
+MOST_JITTER_DRAWN = 0.5  # an unbiased answer at T = 0.3 would follow the jitter more than the temperature
+REPEATS = 4  # of each item at the endpoint's own setting, and once more if all agree
+AT_ONCE = 4  # answers asked for in one request
+MOST_AT_ONCE = 8  # requests for several answers
+IDENTICAL = 0.01  # probability of what came back, if the answers to one request were independent
+
+
+class DrawChecks:
+    """The checks of drawn answers on a few items; each adds findings.
+
+    ``question`` is how queries without a bias are asked and read. After `repeated`, ``at_once`` is how many
+    independent answers one request gives.
+    """
+
+    def __init__(self, asker: ProbeClient, items: list[Item], question: QuestionFormat) -> None:
+        self.asker, self.items, self.question = asker, items, question
+        self.at_once = 1
+
+    async def temperature(self) -> str:
+        """Check that temperature alone acts as it should; returns what is wrong."""
+        asked, hottest = "temperature honoured", HEATS[-1]
+        self.asker.findings = [finding for finding in self.asker.findings if finding.question != asked]
+        by_id = {item.id: item for item in self.items}
+        evidence = CurveEvidence(dict.fromkeys(by_id, ANYWHERE), PRIORS, biased=False)
+        answers: list[int] = []
+        moderate: list[int] = []
+
+        async def ask(query: Query) -> int:
+            answers.append(await self._draw(by_id[query.item], query.temperature))
+            if query.temperature <= 1:
+                moderate.append(answers[-1])
+            return answers[-1]
+
+        first = [Query(item, 0.0, heat) for item in by_id for heat in (0.0, *[hottest] * FIRST_DRAWS)]
+        queries = [Query(item, 0.0, heat) for item in by_id for heat in HEATS]
+        try:
+            readings = await ask_all(first, ask)
+            if moderate.count(INVALID) > len(moderate) / 2:
+                trouble = "most unbiased answers are neither target: the prompt must ask for one of the two"
+                return self.asker.find(asked, "unknown", "most answers are neither target", trouble)
+            if len({(reading.item, reading.answer) for reading in readings}) <= len(by_id):
+                draws = FIRST_DRAWS * len(by_id)
+                answer = f"no: {draws} draws at T = {hottest:g} all repeat the greedy answer"
+                return self.asker.find(asked, "bad", answer, "temperature changes no answer")
+            evidence.add(readings)
+            await ask_until_settled(evidence, queries, ask, most=MOST_DRAWN)
+        except FatalError as error:
+            return self.asker.find(asked, "bad", f"no: {error}", "temperature is not accepted")
+        likeliest = evidence.likeliest
+        if evidence.refuted:
+            answer = likeliest.fault
+            return self.asker.find(asked, "bad", f"no: {answer}", f"temperature is not honoured ({answer})")
+        if not evidence.proved:
+            answer = f"{len(answers)} answers could not show it"
+            return self.asker.find(
+                asked, "unknown", answer, "that temperature is honoured could not be shown"
+            )
+        if likeliest.width > MOST_JITTER_DRAWN:
+            return self.asker.find(asked, "caution", "answers vary with it, but at T = 0 too")
+        answer = "yes: answers vary with it; whether rare ones are cut off cannot be seen without logit_bias"
+        return self.asker.find(asked, "good", answer)
+
+    async def repeated(self) -> str:
+        """Check that answers at the endpoint's own setting differ between requests; returns what is wrong."""
+        asked = "repeated answers differ"
+        seen: dict[str, list[int]] = {item.id: [] for item in self.items}
+        for _ in range(2):
+            await asyncio.gather(*(self._again(item, seen[item.id]) for item in self.items))
+            drawn = [answer for answers in seen.values() for answer in answers]
+            if drawn.count(INVALID) > len(drawn) / 2:
+                trouble = "most answers are neither target: the prompt must ask for one of the two"
+                return self.asker.find(asked, "unknown", "most answers are neither target", trouble)
+            if varied := [item for item in self.items if _varies(seen[item.id])]:
+                answer = f"yes: {len(varied)} of {len(seen)} items were answered both ways"
+                self.asker.find(asked, "good", answer)
+                await self._several_at_once(varied, seen)
+                return ""
+        answer = f"no: {len(drawn)} answers to {len(seen)} items, and each item's are all the same"
+        trouble = "its answers do not vary: it answers greedily, out of a cache, or is sure of everything"
+        return self.asker.find(asked, "bad", answer, trouble)
+
+    async def _several_at_once(self, varied: Sequence[Item], seen: dict[str, list[int]]) -> None:
+        """Check whether one request gives several answers that are independent of each other."""
+        asked, chance, several = "several answers at once", 1.0, AT_ONCE
+        for number in range(MOST_AT_ONCE):
+            item = varied[number % len(varied)]
+            try:
+                reply = await self.asker.reply(self._request(item, None, several))
+            except FatalError as error:
+                self.asker.find(asked, "caution", f"no: {error}")
+                return
+            if reply is None:
+                continue
+            answers = [self.question.parse(one).answer for one in (reply, *reply.further)]
+            if len(answers) < several:
+                said = "no: one answer came" if len(answers) == 1 else f"no: {len(answers)} came"
+                self.asker.find(asked, "caution", f"{said} where {several} were asked for")
+                return
+            if _varies(answers):
+                self.at_once = several
+                self.asker.find(asked, "good", f"yes: {several} in one request, independent of each other")
+                return
+            chance *= _all_same(seen[item.id], answers)
+            if chance < IDENTICAL:
+                break
+        outcome = "no: the answers to one request are all the same" if chance < IDENTICAL else "not shown"
+        self.asker.find(asked, "caution", outcome)
+
+    async def _again(self, item: Item, seen: list[int]) -> None:
+        seen += await asyncio.gather(*(self._draw(item, None) for _ in range(REPEATS)))
+
+    async def _draw(self, item: Item, temperature: float | None) -> int:
+        return await self.asker.answer(self._request(item, temperature), self.question)
+
+    def _request(self, item: Item, temperature: float | None, n: int = 1) -> Request:
+        asked = self.question.request(item.messages, 0.0, 1.0 if temperature is None else temperature)
+        return replace(asked, temperature=temperature, n=n)
+
+
+def _varies(answers: Sequence[int]) -> bool:
+    """Whether both answers occur."""
+    return len(set(answers) - {INVALID}) == 2
+
+
+def _all_same(seen: Sequence[int], answers: Sequence[int]) -> float:
+    """Probability that independent answers all agree, given those ``seen`` before and a flat prior."""
+    valid = [answer for answer in seen if answer != INVALID]
+    a, b = 1 + valid.count(POSITIVE), 1 + len(valid) - valid.count(POSITIVE)
+    n = sum(answer != INVALID for answer in answers)
+    return math.exp(betaln(a + n, b) - betaln(a, b)) + math.exp(betaln(a, b + n) - betaln(a, b))

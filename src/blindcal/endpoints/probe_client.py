@@ -1,0 +1,92 @@
+"""Sends the queries of a probe, counts what they cost and collects what they show."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from blindcal.endpoints.base import Endpoint
+from blindcal.endpoints.flip_search import Reading
+from blindcal.endpoints.probe_findings import Finding, FindingOutcome
+from blindcal.endpoints.query_format import QuestionFormat, TokenQuestion
+from blindcal.errors import ReplyError
+from blindcal.query_seeds import query_seeds
+from blindcal.records import INVALID, Item, Reply, Request, Targets
+
+_INSIST = 5
+
+
+class ProbeClient:
+    """Sends the queries of a probe, counts queries, tokens and invalid answers, and collects findings.
+
+    ``targets`` are the answer tokens; their ids only matter for queries with a bias. Sampled queries get
+    seeds that follow from ``seed``, if there is one.
+    """
+
+    def __init__(self, endpoint: Endpoint, targets: Targets, seed: int | None = None) -> None:
+        self._seed = seed
+        self._endpoint = endpoint
+        self.targets = targets
+        self._question = TokenQuestion(targets)
+        self.queries = 0
+        self.prompt_tokens = 0
+        self.completion_tokens = 0
+        self.biased = 0
+        self.outside = 0
+        self.broken: ReplyError | None = None
+        self.longest = 0
+        self.readings: list[Reading] = []
+        self.findings: list[Finding] = []
+
+    def find(self, question: str, outcome: FindingOutcome, answer: str, trouble: str = "") -> str:
+        """Add a finding; returns ``trouble``, what it means for the audit, empty if it is harmless."""
+        self.findings.append(Finding(question, outcome, answer))
+        return trouble
+
+    async def reply(self, request: Request) -> Reply | None:
+        """The reply to a request; ``None`` if it cannot be read, and the error is kept."""
+        if request.sampled and self._seed is not None:
+            request = replace(request, seed=int(query_seeds(self._seed, self.queries, 1)[0]))
+        self.queries += 1
+        try:
+            reply = await self._endpoint.ask(request)
+        except ReplyError as error:
+            self.broken = error
+            return None
+        self.prompt_tokens += reply.prompt_tokens
+        self.completion_tokens += reply.completion_tokens
+        self.longest = max(self.longest, reply.completion_tokens)
+        return reply
+
+    async def answer(self, request: Request, question: QuestionFormat | None = None) -> int:
+        """The answer to a request; a reply that cannot be read is invalid."""
+        reply = await self.reply(request)
+        return INVALID if reply is None else (question or self._question).parse(reply).answer
+
+    async def biased_by(
+        self, item: Item, positive: float | None, negative: float | None, temperature: float = 0.0
+    ) -> int:
+        """The answer with these biases on the two sides; ``None`` leaves a side unbiased."""
+        bias = self._bias(positive, negative)
+        for _ in range(_INSIST):
+            answer = await self.answer(Request(item.messages, bias, temperature))
+            if positive is not None and negative is not None and temperature == 0:
+                self.biased += 1
+                self.outside += answer == INVALID
+            if answer != INVALID:
+                break
+        return answer
+
+    async def at(self, item: Item, shift: float, offset: float, temperature: float = 0.0) -> int:
+        """The answer at a shift, asked as in an audit."""
+        answer = await self.biased_by(item, offset + shift, offset, temperature)
+        if answer != INVALID:
+            self.readings.append(Reading(item.id, shift, answer, temperature))
+        return answer
+
+    async def once(self, item: Item, shift: float, offset: float) -> int:
+        """The same, but only once and counted nowhere: with an unusual offset, other words may come."""
+        return await self.answer(Request(item.messages, self._bias(offset + shift, offset)))
+
+    def _bias(self, positive: float | None, negative: float | None) -> dict[int, float]:
+        bias = {t.id: positive for t in self.targets.positive if positive is not None}
+        return bias | {t.id: negative for t in self.targets.negative if negative is not None}
