@@ -32,7 +32,7 @@ from blindcal.estimate.latent import fit_table
 from blindcal.estimate.latent_fit import LatentFit
 from blindcal.estimate.noise import Noise
 from blindcal.estimate.uncertainty import heterogeneity_pvalue
-from blindcal.records import INVALID, AnswerTable, EstimatorName, FloatArray, IntArray, Semantics
+from blindcal.records import INVALID, AnswerTable, EstimatorName, FloatArray, IntArray, Semantics, Way
 
 FEW_ITEMS, FEW_GROUPS = 100, 10
 """Estimates from fewer items or groups than this come with a warning."""
@@ -43,6 +43,8 @@ _PART_RESAMPLES = 300  # refits for the intervals of each part, and for each pla
 
 _CONTROL_SHARE, _LEAST_CONTROLS, _MOST_CONTROLS = 0.03, 50, 200
 
+AUTO, ASSUMED = "auto", "latent"
+"""In place of a method: the best that the endpoint allows; and the one to assume until it is known."""
 ESTIMATOR_CHOICES = ("own", "latent")
 """How answers can be read: by the method's own estimator, or by the likelihood of `latent`."""
 
@@ -78,6 +80,8 @@ class Method:
         Whether ``logit_bias`` is sent.
     sampled : bool
         Whether answers are drawn at T > 0.
+    way : str
+        What it needs of the endpoint.
     budgets : tuple of int
         Queries per item that have a row in the table of ``blindcal reproduce``.
     plan_budgets : tuple of float
@@ -90,6 +94,7 @@ class Method:
     design: Callable[[DesignSpec], Design]
     biased: bool = True
     sampled: bool = False
+    way: Way = "thresholds"
     budgets: tuple[int, ...] = tuple(range(1, 9))
     plan_budgets: tuple[float, ...] = ()
 
@@ -150,6 +155,7 @@ METHODS: Mapping[str, Method] = {
         lambda spec: SampledDesign(spec.labels.size, spec.queries, TEMPERATURES, spec.seed),
         biased=False,
         sampled=True,
+        way="temperature",
         budgets=tuple(range(2, 9)),
         plan_budgets=(2.0, 3.0, 4.0),
     ),
@@ -159,6 +165,7 @@ METHODS: Mapping[str, Method] = {
         "one answer per item in free text with a confidence in it (T = 0), without logit_bias",
         lambda spec: SampledDesign(spec.labels.size, _once(spec.queries), (0.0,), spec.seed),
         biased=False,
+        way="stated confidence",
         budgets=(1,),
     ),
 }

@@ -17,6 +17,8 @@ import numpy.typing as npt
 FloatArray: TypeAlias = npt.NDArray[np.float64]
 IntArray: TypeAlias = npt.NDArray[np.int64]
 
+Way: TypeAlias = Literal["logprobs", "thresholds", "temperature", "repeated answers", "stated confidence"]
+"""What an audit can build on, the best first."""
 Semantics: TypeAlias = Literal["pair", "max", "sum"]
 EstimatorName: TypeAlias = Literal["latent", "blind", "shares", "flips", "stated"]
 

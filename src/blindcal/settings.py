@@ -13,7 +13,7 @@ from blindcal.endpoints.http import OPENAI, Address
 from blindcal.errors import ConfigError
 from blindcal.estimate.truth import bins_blind
 from blindcal.items.files import Items, RecordFormat
-from blindcal.methods import METHODS, estimator_of
+from blindcal.methods import ASSUMED, AUTO, METHODS, estimator_of
 from blindcal.prices import Prices, list_prices
 from blindcal.records import EstimatorName, Semantics
 
@@ -46,13 +46,14 @@ class PromptSettings(RecordFormat):
 class DesignSettings:
     """Which queries are asked.
 
+    ``method`` is one of `METHODS`, or ``auto`` for the best that the endpoint allows.
     ``queries`` is the mean number per item (by default the method's own). ``sample`` asks a stratified random
     sample of that many items; a run may be continued with more. ``offset`` is the common bias C of METHOD 2
     and ``limit`` the largest bias the service accepts. ``send_seed`` sends a seed with each sampled query,
     for endpoints that honour it. ``batch`` uses the provider's Batch API; all first queries are one round.
     """
 
-    method: str = "latent"
+    method: str = AUTO
     queries: float | None = None
     sample: int | None = None
     seed: int = 0
@@ -62,8 +63,8 @@ class DesignSettings:
     batch: bool = False
 
     def __post_init__(self) -> None:
-        if self.method not in METHODS:
-            raise ConfigError(f"method must be one of {', '.join(METHODS)}, not {self.method!r}")
+        if self.method not in (AUTO, *METHODS):
+            raise ConfigError(f"method must be one of {', '.join((AUTO, *METHODS))}, not {self.method!r}")
         _check("seed", self.seed, _whole(self.seed, 0), "a whole number from 0 up")
         _check("queries", self.queries, self.queries is None or _positive(self.queries), "a number above 0")
         few = self.queries is None or self.queries <= MOST_QUERIES
@@ -161,8 +162,8 @@ class Settings:
             object.__setattr__(self, name, part)
         role = "prompt" if self.endpoint.api == "completions" else "user"
         object.__setattr__(self, "prompt", replace(self.prompt, role=role))
-        estimator_of(self.design.method, self.estimation.estimator)
-        if self.prompt.instruction is not None and self.design.method != "verbalized":
+        estimator_of(self.assumed_method, self.estimation.estimator)
+        if self.prompt.instruction is not None and self.design.method not in (AUTO, "verbalized"):
             raise ConfigError(
                 f"instruction: only verbalized asks in words of its own, not {self.design.method}"
             )
@@ -183,14 +184,24 @@ class Settings:
         return {name: value for part in _PARTS for name, value in asdict(getattr(self, part)).items()}
 
     @property
+    def auto(self) -> bool:
+        """Whether the method is still to be chosen."""
+        return self.design.method == AUTO
+
+    @property
+    def assumed_method(self) -> str:
+        """The method, or the one to assume until it is chosen."""
+        return ASSUMED if self.auto else self.design.method
+
+    @property
     def estimator_name(self) -> EstimatorName:
         """The name of the estimator that reads the answers."""
-        return estimator_of(self.design.method, self.estimation.estimator)
+        return estimator_of(self.assumed_method, self.estimation.estimator)
 
     @property
     def semantics(self) -> str:
         """What is measured: pair, max or sum (METHOD 1), or the stated confidence."""
-        return METHODS[self.design.method].semantics(self.prompt.semantics)
+        return METHODS[self.assumed_method].semantics(self.prompt.semantics)
 
     @property
     def list_prices(self) -> Prices | None:
@@ -206,12 +217,12 @@ class Settings:
     def resolved(self, n: int, words: tuple[str, str] | None = None, *, budgeted: bool = False) -> Settings:
         """Fill in the defaults that depend on the method, the number of items and their answer words.
 
-        If ``budgeted``, a budget decides the number of queries later.
+        If ``budgeted``, a budget decides the number of queries later; so does the choice of the method.
         """
         positive, negative = words or DEFAULT_WORDS
         design, blind = self.design, self.design.method == "blind"
         bins = bins_blind(min(n, design.sample or n)) if blind else DEFAULT_BINS
-        usual = None if budgeted else METHODS[design.method].queries
+        usual = None if budgeted or self.auto else METHODS[design.method].queries
         return self.replace(
             queries=usual if design.queries is None else design.queries,
             bins=self.estimation.bins or bins,

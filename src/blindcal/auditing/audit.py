@@ -26,7 +26,7 @@ from blindcal.auditing.job import Job, Send
 from blindcal.auditing.limits import Limits
 from blindcal.auditing.live_sender import ask_live
 from blindcal.auditing.prepare import Prepared, prepare
-from blindcal.auditing.session import Session, begin, ignore
+from blindcal.auditing.session import Session, begin, ignore, settle
 from blindcal.auditing.strategy import choose_strategy
 from blindcal.endpoints.base import Endpoint
 from blindcal.endpoints.batches import Batches
@@ -37,7 +37,7 @@ from blindcal.items.score_files import stem
 from blindcal.methods import METHODS
 from blindcal.prices import Prices
 from blindcal.records import Progress, Targets
-from blindcal.results.oracle import read_truth
+from blindcal.results.oracle import Truth, read_truth
 from blindcal.results.result import AuditResult
 from blindcal.settings import Settings
 from blindcal.store.run_store import RUN_FILE, Store
@@ -166,15 +166,16 @@ async def audit_async(
         if polling.cancel and all(batch.ended for batch in store.batches()):
             raise ConfigError("no batch of this run is with the provider: there is nothing to cancel")
         check_affords_probe(session)
-        ask = await asyncio.to_thread(choose_strategy, session)
-        truth = None
-        if oracle is not None:
-            about = session.settings.semantics, session.settings.answer_words
-            truth = await asyncio.to_thread(read_truth, Path(oracle), loaded, *about)
+        ask = None if session.settings.auto else await asyncio.to_thread(choose_strategy, session)
+        truth = await asyncio.to_thread(_read_oracle, session, oracle)
         started, known = time.monotonic(), store.usage().queries
         async with _opened(endpoint, settings) as model:
             batches = await _open_batches(model, session)
             prepared = await unless_stopped(stop, prepare(session, model, targets=targets, force=force))
+            if ask is None:
+                session = settle(session, prepared.method)
+                ask = await asyncio.to_thread(choose_strategy, session)
+                truth = await asyncio.to_thread(_read_oracle, session, oracle)
             tell("asking")
             asked = await ask(prepared, _sender(session, prepared, model, batches, polling, force))
         outcome = asked.outcome
@@ -194,6 +195,14 @@ async def audit_async(
             kept = "every answer is kept, and the same again writes the files and asks nothing"
             raise FileError(error.message, remedy=f"{error.remedy}; {kept}") from error
     return result
+
+
+def _read_oracle(session: Session, oracle: str | Path | None) -> Truth | None:
+    """The truth to compare with, under the semantics of the method."""
+    settings = session.settings
+    if oracle is None:
+        return None
+    return read_truth(Path(oracle), session.items, settings.semantics, settings.answer_words)
 
 
 def default_folder(items: str | Path, model: str) -> Path:

@@ -12,20 +12,21 @@ from typing import Any
 import msgspec
 import numpy as np
 
+from blindcal.auditing.choice import METHOD_OF, MethodChoice
 from blindcal.auditing.session import Session
 from blindcal.auditing.token_estimate import TokenEstimator
 from blindcal.confidence_prompt import INSTRUCTION
 from blindcal.endpoints import tokens
 from blindcal.endpoints.base import Endpoint, Patient
 from blindcal.endpoints.http import HttpEndpoint
-from blindcal.endpoints.probe import ITEMS_WITHOUT_BIAS, probe
+from blindcal.endpoints.probe import ITEMS_WITHOUT_BIAS, ProbeQuestions, probe
 from blindcal.endpoints.probe_findings import Probe
 from blindcal.endpoints.query_format import ConfidenceQuestion, QuestionFormat, TokenQuestion
 from blindcal.errors import ConfigError, EndpointError, FatalError, ReplyError, UnfitError
 from blindcal.items.files import Items
-from blindcal.methods import METHODS, Method
+from blindcal.methods import ASSUMED, AUTO, METHODS, Method
 from blindcal.planning.plan import PROBE_QUERIES
-from blindcal.records import Item, Progress, Reply, Request, Targets, Token, Usage
+from blindcal.records import Item, Progress, Reply, Request, Targets, Token, Usage, Way
 from blindcal.settings import Settings, plain
 
 PILOTS, PROBED = 4, ITEMS_WITHOUT_BIAS
@@ -35,7 +36,8 @@ PILOTS, PROBED = 4, ITEMS_WITHOUT_BIAS
 class Prepared:
     """What must be known before the first query; noted in the run, so that it is paid for once.
 
-    ``spent`` is what finding out cost, and ``size`` the total bytes of its prompts.
+    ``spent`` is what finding out cost, and ``size`` the total bytes of its prompts. ``method`` is the chosen
+    one.
     """
 
     targets: Targets
@@ -44,6 +46,7 @@ class Prepared:
     jitter: float
     probe: dict[str, Any] | None
     size: int = 0
+    method: str = ""
 
     def question(self, settings: Settings) -> QuestionFormat:
         """How queries are formatted and their answers read."""
@@ -118,17 +121,19 @@ async def _with_probe(
         session.tell("choosing answer tokens")
         choice = await choose_tokens(endpoint, patient, sample[-PILOTS:], settings)
     session.tell("probing the endpoint")
-    found = await probe_sampled(patient, sample, choice.targets, settings)
-    method = METHODS[design.method]
+    choosing = await asyncio.to_thread(MethodChoice, settings, len(session.items)) if settings.auto else None
+    found = await probe_sampled(patient, sample, choice, settings, choosing)
+    name = design.method if choosing is None else _chosen(session, choosing, found)
+    method = METHODS[name]
     unfit = objection(found, method)
     if unfit is not None and not force:
         session.store.forget_asides()
-        raise _refusal(found, design.method, unfit)
+        raise _refusal(found, name, unfit)
     return Prepared(
         choice.targets if method.biased else replace(choice.targets, semantics="sum"),
         remembered.paid,
-        found.max_shift if found.verdict == "thresholds" else design.limit - design.offset,
-        float(np.nan_to_num(max(found.jitter, found.crowd_jitter))),
+        found.max_shift if "thresholds" in found.usable else design.limit - design.offset,
+        float(np.nan_to_num(max(found.jitter, found.crowd_jitter))) if method.biased else 0.0,
         plain(
             {
                 **msgspec.to_builtins(found),
@@ -139,7 +144,18 @@ async def _with_probe(
             }
         ),
         remembered.tokens.size,
+        name,
     )
+
+
+def _chosen(session: Session, choosing: MethodChoice, found: Probe) -> str:
+    """The method that was chosen, which is told; raises `UnfitError` if none fits."""
+    best = choosing.best(found)
+    if best is None:
+        session.store.forget_asides()
+        raise _refusal(found, AUTO, found.reason)
+    session.tell(f"chose {choosing.line(found)}")
+    return best.method
 
 
 def _patient(session: Session, endpoint: Endpoint) -> Patient:
@@ -153,19 +169,43 @@ def probe_sample(items: Items, seed: int) -> list[Item]:
 
 
 async def probe_sampled(
-    endpoint: Endpoint, sample: Sequence[Item], targets: Targets, settings: Settings
+    endpoint: Endpoint,
+    sample: Sequence[Item],
+    choice: tokens.Choice,
+    settings: Settings,
+    choosing: MethodChoice | None = None,
 ) -> Probe:
-    """Probe an endpoint on the items of `probe_sample`."""
+    """Probe an endpoint on the items of `probe_sample`: for the method of the settings, or to choose one."""
     design = settings.design
     return await probe(
         endpoint,
         sample[:PROBED],
-        targets,
+        choice.targets,
+        ways=_ways(settings),
+        questions=_questions(choice.targets, settings),
+        no_ids=choice.no_ids,
+        enough=choosing.enough if choosing is not None else lambda _: True,
         offset=design.offset,
         limit=design.limit,
         seed=design.seed,
         send_seed=design.send_seed,
     )
+
+
+def _ways(settings: Settings) -> tuple[Way, ...]:
+    """What to look for: everything, or what the method needs.
+
+    Where a method that the user named does not fit, temperature may.
+    """
+    if settings.auto:
+        return tuple(METHOD_OF)
+    way = METHODS[settings.design.method].way
+    return ("thresholds", "temperature") if way in ("thresholds", "temperature") else (way,)
+
+
+def _questions(targets: Targets, settings: Settings) -> ProbeQuestions:
+    """How the probe asks without a bias."""
+    return ProbeQuestions((TokenQuestion(targets, biased=False),))
 
 
 async def choose_tokens(
@@ -182,11 +222,11 @@ async def choose_tokens(
         positive = await tokens.candidates(settings.answer_words[0], encode, prompt.positive_ids)
         negative = await tokens.candidates(settings.answer_words[1], encode, prompt.negative_ids)
         return await tokens.choose(patient, pilots, positive, negative, prompt.semantics)
-    except FatalError:
-        if METHODS[settings.design.method].biased:
+    except FatalError as error:
+        if not settings.auto and METHODS[settings.design.method].biased:
             raise
         # Without a bias only the words matter, and no vocabulary is needed.
-        return tokens.Choice(replace(_words(settings), semantics="sum"), {}, 0)
+        return tokens.Choice(replace(_words(settings), semantics="sum"), {}, 0, no_ids=error.message)
 
 
 class _Remembered:
@@ -344,10 +384,13 @@ def _words(settings: Settings) -> Targets:
 
 def objection(found: Probe, method: Method) -> str | None:
     """Why this method cannot audit an endpoint with these findings, or ``None`` if it can."""
-    if found.verdict == "not auditable" or (found.verdict == "temperature" and method.biased):
+    drawn = method.way == "temperature" and "thresholds" in found.usable  # then drawn answers were seen too
+    if method.way not in found.usable and not drawn:
         return found.reason
+    if not method.sampled or method.way not in ("thresholds", "temperature"):
+        return None
     heat = next(f for f in found.findings if f.question == "temperature honoured")
-    if method.sampled and heat.outcome != "good":
+    if heat.outcome != "good":
         return f"temperature is not shown to be honoured ({heat.answer})"
     return None
 
@@ -361,7 +404,9 @@ def _refusal(found: Probe, method: str, objection: str) -> UnfitError:
     cannot = "is not auditable" if found.verdict == "not auditable" else f"cannot be audited by {method}"
     options: dict[str, object] = {"force": True}
     remedies = ["{force} goes on all the same; the estimates may mean nothing"]
-    if found.verdict == "temperature" and METHODS[method].biased:
+    if method == AUTO:
+        options, remedies = {"method": ASSUMED, **options}, ["{method} with " + remedies[0]]
+    if found.verdict == "temperature" and method in METHODS and METHODS[method].biased:
         options["method"] = "temperature"
         remedies.insert(0, "use {method}")
     if found.within_clamp:

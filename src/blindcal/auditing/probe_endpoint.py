@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from blindcal.auditing.audit import unless_stopped, wait_for
+from blindcal.auditing.choice import MethodChoice
 from blindcal.auditing.prepare import PILOTS, choose_tokens, probe_sample, probe_sampled
 from blindcal.endpoints.base import Endpoint, Patient
 from blindcal.endpoints.http import HttpEndpoint, check_key
@@ -22,10 +23,11 @@ from blindcal.text import printable
 
 @dataclass(frozen=True, slots=True, repr=False)
 class EndpointProbe:
-    """What a probe found: the answer tokens it chose, and how the endpoint treats them."""
+    """What a probe found: the answer tokens it chose, how the endpoint treats them, and which method fits."""
 
     choice: Choice
     probe: Probe
+    methods: MethodChoice | None = None
 
     @property
     def verdict(self) -> ProbeVerdict:
@@ -90,7 +92,9 @@ async def _probe(
     async with HttpEndpoint(settings.endpoint) as model:
         patient = Patient(_Counted(model, progress), tell=stage)
         choice = await choose_tokens(model, patient, sample[-PILOTS:], settings)
-        return EndpointProbe(choice, await probe_sampled(patient, sample, choice.targets, settings))
+        choosing = MethodChoice(settings, len(loaded)) if settings.auto else None
+        found = await probe_sampled(patient, sample, choice, settings, choosing)
+        return EndpointProbe(choice, found, choosing)
 
 
 class _Counted:

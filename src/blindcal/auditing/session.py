@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 
 from blindcal.auditing.limits import Limits
 from blindcal.items.files import Items
+from blindcal.methods import METHODS
 from blindcal.prices import Prices
 from blindcal.records import Progress
 from blindcal.settings import Settings
@@ -42,13 +43,28 @@ class Session:
 def begin(session: Session) -> Session:
     """Fill in the defaults, and store settings and items in the run file or check that they match it."""
     items, store = session.items, session.store
+    known = store.note("config") or {}
+    if session.settings.auto and known.get("method") in METHODS:  # chosen, or named, when the run began
+        session = replace(session, settings=session.settings.replace(method=known["method"]))
     settings = session.settings.resolved(len(items), items.words, budgeted=_decides_queries(session))
-    if (store.note("config") or {}).get("batch"):  # a run begun with batches continues with them
+    if known.get("batch"):  # a run begun with batches continues with them
         settings = settings.replace(batch=True)
     store.begin(settings.fixed(items), items, keep_prompts=settings.prompt.keep_prompts)
     store.set_parts(settings.prompt.by_field, items.parts)
     begun = replace(session, settings=settings)
     return replace(begun, limits=_kept_limits(begun))
+
+
+def settle(session: Session, method: str) -> Session:
+    """The session with the method that was chosen for it; the run file notes it as if it had been named."""
+    if not session.settings.auto:
+        return session
+    settings, items = session.settings.replace(method=method), session.items
+    budgeted = settings.design.method == "latent" and session.limits.max_cost is not None
+    settings = settings.resolved(len(items), items.words, budgeted=budgeted)
+    session.store.set_note("config", settings.fixed(items))
+    settled = replace(session, settings=settings)
+    return replace(settled, limits=_kept_limits(settled))
 
 
 def _decides_queries(session: Session) -> bool:

@@ -18,7 +18,7 @@ from blindcal.cli.result_summary import print_result
 from blindcal.cli.status import batch_record
 from blindcal.errors import PendingError, UnfitError
 from blindcal.items import catalogue
-from blindcal.methods import METHODS
+from blindcal.methods import AUTO, METHODS
 from blindcal.planning.next_dollar import MOST_QUERIES
 from blindcal.planning.plan import PROBE_QUERIES, Plan, plan_audit
 from blindcal.progress_bar import ProgressBar
@@ -45,9 +45,9 @@ LONGEST_POLL = 60.0  # maximum number of seconds between polls of a batch, unles
 )
 @click.option(
     "--method",
-    type=click.Choice(list(METHODS)),
-    default="latent",
-    help="Method that asks and estimates; see above.",
+    type=click.Choice([AUTO, *METHODS]),
+    default=AUTO,
+    help="Method that asks and estimates; see above. The default is the best that the endpoint allows.",
 )
 @options.estimator_option("; may be changed for a finished run")
 @click.option(
@@ -152,9 +152,10 @@ def command(
     ITEMS is a named set such as boolq, or a file (JSON lines, CSV or Parquet, optionally gzipped) with a
     label and a prompt, messages, or the fields that --template names.
 
-    A probe first checks whether the endpoint can be audited. It takes about {probe_queries} queries, which
-    count as queries of the audit. Every answer is kept in the folder of the run: if the audit is interrupted,
-    the same command continues it and asks nothing twice.
+    A probe first checks how the endpoint can be audited, and chooses the method unless one is named: logprobs
+    if they are shown, else thresholds set by logit_bias, else temperature, else repeated answers. It takes
+    up to {probe_queries} queries, which count as queries of the audit. Every answer is kept in the folder of
+    the run: if the audit is interrupted, the same command continues it and asks nothing twice.
 
     \b
     Example:
@@ -268,7 +269,8 @@ def _print_plan(plan: Plan, settings: Settings, max_cost: float | None, as_json:
     probe = f", and about {plan.probe_queries} for the probe" if plan.probe_queries else ""
     live = ", always live" if probe and settings.design.batch else ""
     print_field("items", f"{plan.items:,}")
-    print_field("queries", f"{plan.queries:,} by {settings.design.method}{through}{controls}{probe}{live}")
+    method = f"{settings.assumed_method}{' (if the endpoint allows it)' if settings.auto else ''}"
+    print_field("queries", f"{plan.queries:,} by {method}{through}{controls}{probe}{live}")
     print_field("tokens", tokens_text(plan))
     print_field("cost", cost_text(plan))
     if max_cost is not None and plan.cost:
@@ -280,7 +282,7 @@ def _budget_effect(plan: Plan, cost: float, settings: Settings, max_cost: float)
     run = plan.queries + plan.control_queries
     each = cost / (run + plan.probe_queries)
     queries = (max_cost / each - plan.probe_queries) * plan.queries / run
-    latent = settings.design.method == "latent"
+    latent = settings.assumed_method == "latent"
     if queries <= 0:
         return "does not pay for the probe"
     if latent and settings.design.queries is None:

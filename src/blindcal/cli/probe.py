@@ -19,13 +19,15 @@ from blindcal.records import Targets
 from blindcal.settings import Settings
 from blindcal.text import printable
 
-EXIT = {"thresholds": 0, "temperature": 3, "not auditable": 4}
-_MARKS = {"good": "ok", "caution": "caution", "bad": "BAD", "unknown": "unknown"}
-_ADVICE = {
-    "thresholds": "audit it with --method latent",
-    "temperature": "audit it with --method temperature",
-    "not auditable": "do not audit this endpoint as it is",
+EXIT = {
+    "logprobs": 0,
+    "thresholds": 0,
+    "temperature": 3,
+    "repeated answers": 3,
+    "stated confidence": 3,
+    "not auditable": 4,
 }
+_MARKS = {"good": "ok", "caution": "caution", "bad": "BAD", "unknown": "unknown"}
 
 
 @click.command("probe")
@@ -38,11 +40,12 @@ _ADVICE = {
 @options.seed_option("Random seed that chooses the items to ask.")
 @options.json_option("Print the findings as one JSON object.")
 def command(items: Path, as_json: bool, **chosen: Any) -> None:
-    """Check whether and how an endpoint can be audited, in about {probe_queries} queries.
+    """Check how an endpoint can be audited, in up to {probe_queries} queries.
 
-    ITEMS is the file of questions that the audit would ask; the probe asks 16 of them. It forces their
-    answers both ways with logit_bias, looks for the bias at which they flip, and repeats some of them to see
-    how much they vary. 'blindcal audit' does the same before its first question.
+    ITEMS is the file of questions that the audit would ask; the probe asks 16 of them. It looks for logprobs,
+    forces the answers both ways with logit_bias, looks for the bias at which they flip, repeats some of them
+    to see how much they vary, and tries temperature and repeated answers if nothing better is usable.
+    'blindcal audit' does the same before its first question, and then uses the best method.
 
     \b
     Example:
@@ -51,8 +54,8 @@ def command(items: Path, as_json: bool, **chosen: Any) -> None:
 
     \b
     Exit status:
-      0  thresholds are usable: logit_bias acts as it should
-      3  only temperature is usable
+      0  logprobs are shown, or thresholds are usable: logit_bias acts as it should
+      3  only temperature, repeated answers or a confidence in words are usable
       4  the endpoint is not auditable
       1  an error: wrong key, model, address or file
       2  a wrong command line
@@ -83,11 +86,21 @@ def _print(found: EndpointProbe) -> None:
     for finding in result.findings:
         mark = _MARKS[finding.outcome]
         click.echo(f"{mark:<10}{finding.question:<{width}}  {printable(finding.answer, 400)}")
+    _print_methods(found)
     click.echo(f"verdict   {found.verdict}: {printable(found.reason, 400)}")
     click.echo(f"          {_advice(found)}")
     tokens = f"{result.prompt_tokens:,} input and {result.completion_tokens:,} output tokens"
     took = f"the probe took {tokens}" if result.prompt_tokens else "the endpoint reports no tokens"
     click.echo(f"cost      {found.queries} queries; {took}")
+
+
+def _print_methods(found: EndpointProbe) -> None:
+    """Print a table of the methods: what is expected of each, and whether the endpoint allows it."""
+    if found.methods is None:
+        return
+    for one in found.methods.table(found.probe):
+        allowed = {None: "not tried", "": "usable"}.get(one.trouble, f"no: {one.trouble}")
+        click.echo(f"{'method':<10}{one.method:<12} {one.expected:<36} {printable(allowed, 200)}")
 
 
 def _advice(found: EndpointProbe) -> str:
@@ -97,7 +110,10 @@ def _advice(found: EndpointProbe) -> str:
         return printable(error_text(UnfitError(result.remedy, options=result.options)), 400)
     if within := result.within_clamp:
         return f"try again with {' and '.join(command_line_option(*one) for one in within.items())}"
-    return _ADVICE[found.verdict]
+    best = None if found.methods is None else found.methods.best(result)
+    if best is None:
+        return "do not audit this endpoint as it is"
+    return f"audit it with --method {best.method}, which 'blindcal audit' chooses by itself"
 
 
 def _token_names(targets: Targets) -> str:

@@ -24,10 +24,10 @@ from blindcal.endpoints.bias_checks import BiasChecks
 from blindcal.endpoints.draw_checks import DrawChecks
 from blindcal.endpoints.http_errors import ITEM_STATUSES
 from blindcal.endpoints.probe_client import ProbeClient
-from blindcal.endpoints.probe_findings import QUESTIONS, Finding, Probe, ProbeVerdict, Way
+from blindcal.endpoints.probe_findings import QUESTIONS, Finding, Probe, ProbeVerdict
 from blindcal.endpoints.query_format import QuestionFormat, TokenQuestion
 from blindcal.errors import FatalError, InputError, UnsupportedError
-from blindcal.records import INVALID, Item, Reply, Request, Targets
+from blindcal.records import INVALID, Item, Reply, Request, Targets, Way
 
 ITEMS = 6  # number of items whose answers are forced both ways
 ITEMS_WITHOUT_BIAS = 12  # number of items to draw from if the bias is unusable

@@ -5,9 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias
 
-from blindcal.records import Targets
+from blindcal.records import Targets, Way
 
-Way: TypeAlias = Literal["logprobs", "thresholds", "temperature", "repeated answers", "stated confidence"]
 ProbeVerdict: TypeAlias = Way | Literal["not auditable"]
 FindingOutcome: TypeAlias = Literal["good", "caution", "bad", "unknown"]
 
@@ -55,10 +54,10 @@ class Probe:
     verdict is the best usable one. ``max_shift`` is the largest usable |b| at ``offset``; ``clamp`` is the
     value at which the endpoint clamps the bias, ``integer_bias`` whether it rounds it. ``jitter`` and
     ``crowd_jitter`` are standard deviations in log-odds, alone and under concurrency; ``outside`` is the
-    share of biased answers that were neither target. These three are NaN if they could not be measured. ``scale`` is a 95% interval of
-    the factor by which the bias acts, ``None`` if it could not be measured. ``remedy`` and ``options``
-    are those of the last reply that could not be read. ``top_logprobs`` is how many logprobs are shown, and
-    ``at_once`` how many independent answers one request gives.
+    share of biased answers that were neither target. These three are NaN if they could not be measured.
+    ``scale`` is a 95% interval of the factor by which the bias acts, ``None`` if it could not be measured.
+    ``remedy`` and ``options`` are those of the last reply that could not be read. ``top_logprobs`` is how
+    many logprobs are shown, and ``at_once`` how many independent answers one request gives.
     """
 
     verdict: ProbeVerdict
@@ -79,12 +78,12 @@ class Probe:
     completion_tokens: int
     remedy: str = ""
     options: dict[str, Any] = field(default_factory=dict)
-    ways: dict[str, str] = field(default_factory=dict)
+    ways: dict[Way, str] = field(default_factory=dict)
     top_logprobs: int = 0
     at_once: int = 1
 
     @property
-    def usable(self) -> tuple[str, ...]:
+    def usable(self) -> tuple[Way, ...]:
         """The ways in which the endpoint can be audited, the best one first."""
         return tuple(way for way, trouble in self.ways.items() if not trouble)
 

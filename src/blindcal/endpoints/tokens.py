@@ -46,11 +46,15 @@ PILOT_BIAS = 50.0  # METHOD 2's C: far above any other token, inside the usual r
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """The answer tokens, how often pilot queries were answered with each spelling, and their number."""
+    """The answer tokens, how often pilot queries were answered with each spelling, and their number.
+
+    If the ids of the tokens are not known, ``no_ids`` says why.
+    """
 
     targets: Targets
     votes: Mapping[str, int]
     queries: int
+    no_ids: str = ""
 
 
 async def candidates(word: str, encode: Encoder, ids: Iterable[int] = ()) -> tuple[Token, ...]:

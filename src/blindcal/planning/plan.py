@@ -162,7 +162,7 @@ def plan_audit(
     items : path
         A file of labelled questions or the name of a named set.
     settings : Settings
-        The settings of the planned audit.
+        The settings of the planned audit; ``auto`` is planned as `latent`.
     prices : Prices, optional
         Dollars per million tokens; by default OpenAI's list prices for its own models at its own address.
     throughput : Throughput, optional
@@ -172,6 +172,7 @@ def plan_audit(
         precision.
     """
     shape = preset(shape) if isinstance(shape, str) else shape
+    settings = settings.replace(method=settings.assumed_method)
     if settings.design.method not in SIMULABLE:  # what a model will state in words cannot be forecast
         shape = None
     prices = settings.list_prices if prices is None else prices

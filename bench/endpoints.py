@@ -1,0 +1,196 @@
+"""What an audit with no method named makes of endpoints that allow little or mislead.
+
+    python bench/endpoints.py [--repeats 20] [--only PATTERN]
+
+Every audit asks 300 random items of a recorded model, over real HTTP, of a server that behaves in one way. It
+counts which method was chosen, how often the 95% interval of the ECE contains the ECE of all of the model's
+items, and how often the audit was refused for the right reason. Repeat r has seed r.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import re
+import tempfile
+from collections import Counter
+from collections.abc import Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass, replace
+from functools import cache, partial
+from pathlib import Path
+
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+
+import numpy as np
+
+from blindcal.auditing.audit import audit_async
+from blindcal.errors import UnfitError
+from blindcal.estimate.truth import binned_ece
+from blindcal.items.score_files import read_table
+from blindcal.records import FloatArray, IntArray, Item, Message
+from blindcal.results.result import AuditResult
+from blindcal.settings import Settings
+from blindcal.simulation.recording import Recording
+from blindcal.simulation.replay import Behaviour, Server
+from record import Cell, parser, record, table
+
+ITEMS = 300
+REFITS = 300
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """A kind of endpoint: the method that fits it, or words that the reason of a refusal must have."""
+
+    name: str
+    behaviour: Behaviour
+    method: str = ""
+    refused: str = ""
+
+
+NEITHER = Behaviour(bias="rejected", temperature="rejected", sampler_fields="all rejected")
+CUT = Behaviour(min_p=0.05)
+ENDPOINTS = (
+    Endpoint("bias refused", Behaviour(bias="rejected"), "temperature"),
+    Endpoint("bias ignored", Behaviour(bias="ignored"), "temperature"),
+    Endpoint("temperature refused", Behaviour(temperature="rejected"), "repeated"),
+    Endpoint("temperature ignored", Behaviour(temperature="ignored"), "latent"),
+    Endpoint(
+        "both refused, answers in sentences, reasons, `max_completion_tokens` only",
+        replace(NEITHER, wording="sentence", reasoning_tokens=64, limit_name="max_completion_tokens"),
+        "repeated",
+    ),
+    Endpoint("both refused, logprobs shown", replace(NEITHER, logprobs=True), "logprobs"),
+    Endpoint("samples cut at `min_p` unless told otherwise", CUT, "latent"),
+    Endpoint("the same, bias refused", replace(CUT, bias="rejected"), "temperature"),
+    Endpoint("samples always cut", replace(CUT, sampler_fields="ignored"), "latent"),
+    Endpoint(
+        "the same, bias refused", replace(CUT, sampler_fields="ignored", bias="rejected"), "temperature"
+    ),
+    Endpoint("both refused, `n` honoured", NEITHER, "repeated"),
+    Endpoint("both refused, `n` ignored", replace(NEITHER, n="ignored"), "repeated"),
+    Endpoint("both refused, `n` identical", replace(NEITHER, n="identical"), "repeated"),
+    Endpoint("both refused, `n` refused", replace(NEITHER, n="rejected"), "repeated"),
+    Endpoint("replies cached by prompt", Behaviour(cached=True), refused="do not vary"),
+    Endpoint("both refused, replies cached", replace(NEITHER, cached_requests=True), refused="do not vary"),
+    Endpoint("penalty after the bias unless told otherwise", Behaviour(repetition_penalty=1.1), "latent"),
+    Endpoint(
+        "always a penalty after the bias",
+        Behaviour(repetition_penalty=1.1, penalty_fields="ignored"),
+        "temperature",
+    ),
+    Endpoint("temperature fixed", Behaviour(temperature="fixed"), "repeated"),
+    Endpoint(
+        "bias and temperature ignored", Behaviour(bias="ignored", temperature="ignored"), refused="vary"
+    ),
+    Endpoint("everything, token ids unknown", Behaviour(tokenize="none"), "temperature"),
+    Endpoint("everything", Behaviour(logprobs=True), "logprobs"),
+    Endpoint("everything but logprobs", Behaviour(), "latent"),
+)
+
+
+@cache
+def recorded(path: Path) -> tuple[IntArray, FloatArray]:
+    """The labels and probabilities in a file of scores."""
+    columns = read_table(path)
+    return np.array(columns["label"], np.int64), np.array(columns["p"], float)
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """The outcome of one audit: the method, whether the interval holds the truth, the cost; or a refusal."""
+
+    method: str
+    holds: bool
+    queries: int
+    reason: str = ""
+
+
+def audited(kind: Endpoint, paths: Sequence[Path], seed: int) -> Verdict:
+    """Audit a sample of a model's items."""
+    labels, p = recorded(paths[seed % len(paths)])
+    rng = np.random.default_rng([seed, 23])
+    chosen = rng.choice(labels.size, min(ITEMS, labels.size), replace=False)
+    truth = float(binned_ece(labels, p, 5).ece)
+    items = [
+        Item(str(k), int(labels[k]), (Message("user", f"Question {k}? Yes or No."),)) for k in chosen.tolist()
+    ]
+    recording = Recording.from_probabilities([item.id for item in items], p[chosen])
+    behaviour = replace(kind.behaviour, seed=seed)
+    with tempfile.TemporaryDirectory() as folder:
+        try:
+            result = asyncio.run(_audit(recording, items, behaviour, seed, Path(folder)))
+        except UnfitError as error:
+            return Verdict(
+                "refused", bool(kind.refused and re.search(kind.refused, str(error))), 0, str(error)
+            )
+    holds = truth in result.ece
+    return Verdict(result.method, holds, result.spend.queries, f"{result.ece} {truth:.4f}")
+
+
+async def _audit(
+    recording: Recording, items: Sequence[Item], behaviour: Behaviour, seed: int, folder: Path
+) -> AuditResult:
+    file = folder / "items.jsonl"
+    rows = ({"id": one.id, "label": one.label, "prompt": one.messages[0].content} for one in items)
+    file.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    async with Server(recording, items, behaviour) as server:
+        settings = Settings(model="replay", base_url=server.base_url, seed=seed, resamples=REFITS)
+        return await audit_async(file, settings, out=folder / "run")
+
+
+def main() -> None:
+    """Audit every kind of endpoint, and record what came of it."""
+    options = parser(__doc__)
+    options.add_argument("--repeats", type=int, default=20)
+    options.add_argument("--only", default="", help="pattern of the endpoints; records nothing")
+    arguments = options.parse_args()
+    paths = sorted((arguments.data / "scores").glob("*.csv.gz"))
+    rows: list[list[Cell]] = []
+    with ProcessPoolExecutor(arguments.processes) as pool:
+        for kind in ENDPOINTS:
+            if not re.search(arguments.only, kind.name):
+                continue
+            found = list(pool.map(partial(audited, kind, paths), range(arguments.repeats)))
+            counts = Counter(one.method for one in found)
+            finished = [one for one in found if one.method != "refused"]
+            refused = [one for one in found if one.method == "refused"]
+            methods = ", ".join(
+                f"`{name}` {many}" for name, many in counts.most_common() if name != "refused"
+            )
+            rows.append(
+                [
+                    kind.name,
+                    methods or "none",
+                    sum(one.holds for one in finished) if finished else None,
+                    len(refused),
+                    sum(one.holds for one in refused) if kind.refused else None,
+                    float(np.mean([one.queries for one in finished])) if finished else None,
+                ]
+            )
+            if arguments.only:
+                for one in found:
+                    print("   ", one)
+    named = {
+        "endpoint": "{}",
+        "method": "{}",
+        "interval holds": "{}",
+        "refused": "{}",
+        "for the right reason": "{}",
+        "queries": "{:.0f}",
+    }
+    if arguments.only:
+        print(table(named, rows).markdown())
+    else:
+        record(
+            "endpoints",
+            {"endpoints": table(named, rows)},
+            folder=arguments.results,
+            repeats=arguments.repeats,
+        )
+
+
+if __name__ == "__main__":
+    main()
