@@ -52,6 +52,8 @@ class Endpoint:
 
 NEITHER = Behaviour(bias="rejected", temperature="rejected", sampler_fields="all rejected")
 CUT = Behaviour(min_p=0.05)
+ALWAYS_CUT = replace(CUT, sampler_fields="ignored")
+DEAF = Behaviour(bias="ignored", temperature="ignored")
 ENDPOINTS = (
     Endpoint("bias refused", Behaviour(bias="rejected"), "temperature"),
     Endpoint("bias ignored", Behaviour(bias="ignored"), "temperature"),
@@ -65,10 +67,8 @@ ENDPOINTS = (
     Endpoint("both refused, logprobs shown", replace(NEITHER, logprobs=True), "logprobs"),
     Endpoint("samples cut at `min_p` unless told otherwise", CUT, "latent"),
     Endpoint("the same, bias refused", replace(CUT, bias="rejected"), "temperature"),
-    Endpoint("samples always cut", replace(CUT, sampler_fields="ignored"), "latent"),
-    Endpoint(
-        "the same, bias refused", replace(CUT, sampler_fields="ignored", bias="rejected"), "temperature"
-    ),
+    Endpoint("samples always cut", ALWAYS_CUT, "latent"),
+    Endpoint("the same, bias refused", replace(ALWAYS_CUT, bias="rejected"), "temperature"),
     Endpoint("both refused, `n` honoured", NEITHER, "repeated"),
     Endpoint("both refused, `n` ignored", replace(NEITHER, n="ignored"), "repeated"),
     Endpoint("both refused, `n` identical", replace(NEITHER, n="identical"), "repeated"),
@@ -82,9 +82,7 @@ ENDPOINTS = (
         "temperature",
     ),
     Endpoint("temperature fixed", Behaviour(temperature="fixed"), "repeated"),
-    Endpoint(
-        "bias and temperature ignored", Behaviour(bias="ignored", temperature="ignored"), refused="vary"
-    ),
+    Endpoint("bias and temperature ignored", DEAF, refused="do not vary"),
     Endpoint("everything, token ids unknown", Behaviour(tokenize="none"), "temperature"),
     Endpoint("everything", Behaviour(logprobs=True), "logprobs"),
     Endpoint("everything but logprobs", Behaviour(), "latent"),

@@ -1,7 +1,8 @@
-"""The prompt that asks a model to state its confidence in words (METHOD 3, verbalized)."""
+"""The prompts that ask for more than a word: for a confidence (METHOD 3, verbalized), or for JSON."""
 
 from __future__ import annotations
 
+import json
 import re
 from dataclasses import replace
 
@@ -21,7 +22,18 @@ def ask_confidence(
     A last sentence that asks for one of the two words alone ("Answer Yes or No.", "Reply only with Yes or
     No.") is removed, because it would contradict the instruction.
     """
-    said = instruction.replace("{positive}", words[0]).replace("{negative}", words[1])
+    return _instruct(
+        messages, words, instruction.replace("{positive}", words[0]).replace("{negative}", words[1])
+    )
+
+
+def ask_json(messages: tuple[Message, ...], words: tuple[str, str]) -> tuple[Message, ...]:
+    """Ask for the answer as a JSON object, in the way of `ask_confidence`."""
+    positive, negative = (json.dumps({"answer": word}, ensure_ascii=False) for word in words)
+    return _instruct(messages, words, f"Reply only with JSON: {positive} or {negative}")
+
+
+def _instruct(messages: tuple[Message, ...], words: tuple[str, str], said: str) -> tuple[Message, ...]:
     last = messages[-1]
     asked = _plea(*words).sub("", last.content).rstrip()
     return (*messages[:-1], replace(last, content=f"{asked}\n{said}"))

@@ -104,6 +104,11 @@ class Method:
         return self.estimator == "latent"
 
     @property
+    def free_text(self) -> bool:
+        """Whether its answers may be sentences: it draws whole answers, and no bias acts on their tokens."""
+        return self.sampled and not self.biased
+
+    @property
     def simulable(self) -> bool:
         """Whether its answers follow from probabilities, unlike a confidence stated in words."""
         return self.estimator != "stated"

@@ -21,6 +21,7 @@ Way: TypeAlias = Literal["logprobs", "thresholds", "temperature", "repeated answ
 """What an audit can build on, the best first."""
 Semantics: TypeAlias = Literal["pair", "max", "sum"]
 EstimatorName: TypeAlias = Literal["latent", "blind", "shares", "flips", "stated"]
+AnswerFormat: TypeAlias = Literal["word", "sentence", "json"]
 
 POSITIVE = 1
 NEGATIVE = 0

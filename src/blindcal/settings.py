@@ -5,17 +5,18 @@ from __future__ import annotations
 import difflib
 import math
 from dataclasses import asdict, dataclass, fields, replace
-from typing import Any
+from typing import Any, get_args
 
 import msgspec
 
 from blindcal.endpoints.http import OPENAI, Address
+from blindcal.endpoints.query_format import ANSWER_TOKENS, STATED_TOKENS
 from blindcal.errors import ConfigError
 from blindcal.estimate.truth import bins_blind
 from blindcal.items.files import Items, RecordFormat
 from blindcal.methods import ASSUMED, AUTO, METHODS, estimator_of
 from blindcal.prices import Prices, list_prices
-from blindcal.records import EstimatorName, Semantics
+from blindcal.records import AnswerFormat, EstimatorName, Semantics
 
 DEFAULT_BINS = 5
 MOST_QUERIES = 100
@@ -28,8 +29,10 @@ class PromptSettings(RecordFormat):
 
     ``positive`` and ``negative`` are the answer words, by default those that the items name, else Yes and
     No; their tokens are looked up with ``tokenizer`` unless ``positive_ids`` and ``negative_ids`` are given.
-    ``instruction`` replaces the text with which ``verbalized`` asks for a confidence. ``keep_prompts=False``
-    stores only hashes of the prompts in the run file.
+    ``instruction`` replaces the text with which ``verbalized`` asks for a confidence. ``answer_format`` is
+    the form of the answers: one ``word``, a ``sentence`` or any other text that settles on one, or ``json``;
+    by default, the one that works. ``max_tokens`` is the maximum number of tokens of an answer, by default
+    1, 512 or 64. ``keep_prompts=False`` stores only hashes of the prompts in the run file.
     """
 
     positive: str | None = None
@@ -39,7 +42,17 @@ class PromptSettings(RecordFormat):
     tokenizer: str | None = None
     semantics: Semantics = "pair"
     instruction: str | None = None
+    answer_format: AnswerFormat | None = None
+    max_tokens: int | None = None
     keep_prompts: bool = True
+
+    def __post_init__(self) -> None:
+        RecordFormat.__post_init__(self)
+        forms = get_args(AnswerFormat)
+        known = self.answer_format is None or self.answer_format in forms
+        _check("answer_format", self.answer_format, known, f"one of {', '.join(forms)}")
+        whole = self.max_tokens is None or _whole(self.max_tokens, 1)
+        _check("max_tokens", self.max_tokens, whole, "a whole number from 1 up")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -129,6 +142,7 @@ class Settings:
 
     ``Settings(model="gpt-4o-mini", template="{question}?")`` puts the model into ``endpoint`` and the
     template into ``prompt``. A part can also be given as a whole; other options then change it.
+    ``reasoning_effort="low"`` stands for that field in the ``extra_body`` of the endpoint.
 
     Examples
     --------
@@ -144,7 +158,7 @@ class Settings:
     design: DesignSettings
     estimation: EstimationSettings
 
-    def __init__(self, **options: Any) -> None:
+    def __init__(self, *, reasoning_effort: str | None = None, **options: Any) -> None:
         parts = {name: options.pop(name) for name in _PARTS if name in options}
         changed: dict[str, dict[str, Any]] = {name: {} for name in _PARTS}
         for name, value in options.items():
@@ -160,6 +174,8 @@ class Settings:
         for name, kind in _PARTS.items():
             part = replace(parts[name], **changed[name]) if name in parts else kind(**changed[name])
             object.__setattr__(self, name, part)
+        if reasoning_effort is not None:
+            self._set_reasoning_effort(reasoning_effort)
         role = "prompt" if self.endpoint.api == "completions" else "user"
         object.__setattr__(self, "prompt", replace(self.prompt, role=role))
         estimator_of(self.assumed_method, self.estimation.estimator)
@@ -167,6 +183,27 @@ class Settings:
             raise ConfigError(
                 f"instruction: only verbalized asks in words of its own, not {self.design.method}"
             )
+        self._check_answers()
+
+    def _set_reasoning_effort(self, effort: str) -> None:
+        if self.endpoint.api != "chat":
+            raise ConfigError("reasoning_effort: is a field of the chat API, not of plain completions")
+        body = {**self.endpoint.extra_body, "reasoning_effort": effort}
+        object.__setattr__(self, "endpoint", replace(self.endpoint, extra_body=body))
+
+    def _check_answers(self) -> None:
+        """Raise an error if the method cannot read answers of this form or length."""
+        name, method, prompt = self.design.method, METHODS[self.design.method], self.prompt
+        if self.estimator_name == "stated" and prompt.answer_format is not None:
+            raise ConfigError(f"answer_format: {name} asks for a confidence too, in a form of its own")
+        if self.free_text and not method.free_text:
+            raise ConfigError(
+                f"answer_format: {name} reads answers of one token, and a {prompt.answer_format} has more",
+                remedy="leave {answer_format} out, or use {method}",
+                options={"answer_format": prompt.answer_format, "method": "temperature"},
+            )
+        if method.biased and prompt.max_tokens not in (None, 1):
+            raise ConfigError(f"max_tokens: {name} reads answers of one token, not of {prompt.max_tokens}")
 
     def __repr__(self) -> str:
         usual = {**Settings(model=None)._flat, "role": self.prompt.role}
@@ -202,6 +239,21 @@ class Settings:
     def semantics(self) -> str:
         """What is measured: pair, max or sum (METHOD 1), or the stated confidence."""
         return METHODS[self.assumed_method].semantics(self.prompt.semantics)
+
+    @property
+    def free_text(self) -> bool:
+        """Whether answers are asked for that are longer than a word."""
+        return self.prompt.answer_format in ("sentence", "json")
+
+    @property
+    def probed(self) -> bool:
+        """Whether the endpoint is probed before the first query: not if only its texts are read."""
+        return self.estimator_name != "stated" and not self.free_text
+
+    def max_tokens(self, form: AnswerFormat) -> int:
+        """The maximum number of tokens of an answer of this form."""
+        usual = STATED_TOKENS if self.estimator_name == "stated" else ANSWER_TOKENS[form]
+        return usual if self.prompt.max_tokens is None else self.prompt.max_tokens
 
     @property
     def list_prices(self) -> Prices | None:
@@ -247,7 +299,9 @@ class Settings:
         free = {
             *_FREE,
             *(() if self.design.method == "blind" else ("bins",)),
-            *(() if self.design.batch else ("batch",)),  # runs begun before batches existed can continue
+            # runs begun before these options existed can continue
+            *(() if self.design.batch else ("batch",)),
+            *(name for name in ("answer_format", "max_tokens") if getattr(self.prompt, name) is None),
         }
         shaping = {name: value for name, value in self._flat.items() if name not in free}
         return plain({**shaping, "items": len(items), "items_digest": items.digest})

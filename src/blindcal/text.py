@@ -28,6 +28,13 @@ def visible(text: str, lines: bool = False) -> str:
     return _UNSAFE.sub(lambda match: match[0] if match[0] in kept else _escape(match), text)
 
 
+def shortened(text: str, limit: int) -> str:
+    """``text`` of at most about ``limit`` characters: of a longer one, a quarter of it and the end."""
+    if len(text) <= limit:
+        return text
+    return f"{text[: limit // 4]}\n[...]\n{text[limit // 4 - limit :]}"
+
+
 def encodable(text: str) -> str:
     """``text`` with lone surrogates, which UTF-8 cannot encode, replaced by U+FFFD."""
     return text if text.isascii() else _SURROGATE.sub("\ufffd", text)

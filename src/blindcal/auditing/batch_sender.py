@@ -375,8 +375,9 @@ class _BatchSender(Sender):
         """
         replies: dict[str, Reply] = {}
         errors: dict[str, EndpointError] = {}
+        free_text = self._job.question.max_tokens > 1
         for file_id in filter(None, (remote.output_file_id, remote.error_file_id)):
-            async for line in self._client.lines(file_id):
+            async for line in self._client.lines(file_id, free_text=free_text):
                 if line.reply is not None:
                     first = replies.setdefault(line.custom_id, line.reply)
                     if first.text != line.reply.text:

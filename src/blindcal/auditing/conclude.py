@@ -50,10 +50,10 @@ def conclude(
     """Compute the result of a run: all estimates, and what the answers cost."""
     settings, items, outcome = asked.settings, session.items, asked.outcome
     question = prepared.question(settings)
-    answered, reasons = session.store.answered(), _unusable_reasons(session.store)
+    answered, reasons = session.store.answered(), session.store.invalid_reasons()
     if isinstance(question, ConfidenceQuestion):
         stated = _stated(session.store, question)
-        answered, reasons = replace(answered, stated=stated.p), stated.reasons | reasons
+        answered, reasons = replace(answered, stated=stated.p), stated.reasons
     members = members_of(asked.stages, len(items))
     steady, noise = watch(
         session.store,
@@ -82,6 +82,7 @@ def conclude(
     found = estimate(evidence)
     semantics = METHODS[settings.design.method].semantics(prepared.targets.semantics)
     targets = prepared.targets if semantics == "pair" else None
+    measured = measures(settings.design.method, semantics, settings.estimator_name, settings.queries)
     return AuditResult(
         **{field.name: getattr(found, field.name) for field in fields(Findings)},
         blindcal=version("blindcal"),
@@ -93,10 +94,10 @@ def conclude(
         method=settings.design.method,
         estimator=settings.estimator_name,
         semantics=semantics,
-        measures=measures(settings.design.method, semantics, settings.estimator_name, settings.queries),
+        measures="; ".join(filter(None, (measured, question.about_answers))),
         level=settings.estimation.level,
         by=settings.prompt.by_field,
-        invalid_reasons=reasons,
+        invalid_reasons=reasons | _unusable_reasons(session.store),
         counts=_counts(evidence, members.size, stopped=outcome.stopped is not None),
         spend=_spend(session, prepared, asked),
         seconds=round(seconds, 3),

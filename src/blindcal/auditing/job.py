@@ -79,6 +79,7 @@ class Job:
             served=self.store.served_number(reply.model, reply.fingerprint),
             low=parsed.low,
             high=parsed.high,
+            reason=parsed.reason,
         )
 
     def unusable(self, query: int, error: EndpointError, attempts: int) -> SavedAnswer:
@@ -90,9 +91,9 @@ class Job:
     def check(self, usage: Usage, saved: Sequence[SavedAnswer]) -> None:
         """Raise if many replies could be read and none is a valid answer; ``saved`` are the last answers."""
         replies = usage.queries - usage.unusable
-        last = next((one.text for one in reversed(saved) if not one.unusable), None)
+        last = next((one for one in reversed(saved) if not one.unusable), None)
         if last is not None and replies >= ALL_INVALID and usage.invalid == usage.queries:
-            raise self.question.complaint(replies, last)
+            raise self.question.complaint(replies, last.text, last.reason)
 
 
 class Sender(ABC):

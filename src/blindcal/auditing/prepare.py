@@ -18,15 +18,21 @@ from blindcal.auditing.token_estimate import TokenEstimator
 from blindcal.confidence_prompt import INSTRUCTION
 from blindcal.endpoints import tokens
 from blindcal.endpoints.base import Endpoint, Patient
+from blindcal.endpoints.constraints import CONSTRAINTS, ConstraintName
 from blindcal.endpoints.http import HttpEndpoint
 from blindcal.endpoints.probe import ITEMS_WITHOUT_BIAS, ProbeQuestions, probe
 from blindcal.endpoints.probe_findings import Probe
-from blindcal.endpoints.query_format import ConfidenceQuestion, QuestionFormat, TokenQuestion
+from blindcal.endpoints.query_format import (
+    ConfidenceQuestion,
+    FreeTextQuestion,
+    QuestionFormat,
+    TokenQuestion,
+)
 from blindcal.errors import ConfigError, EndpointError, FatalError, ReplyError, UnfitError
 from blindcal.items.files import Items
 from blindcal.methods import ASSUMED, AUTO, METHODS, Method
 from blindcal.planning.plan import PROBE_QUERIES
-from blindcal.records import Item, Progress, Reply, Request, Targets, Token, Usage, Way
+from blindcal.records import AnswerFormat, Item, Progress, Reply, Request, Targets, Token, Usage, Way
 from blindcal.settings import Settings, plain
 
 PILOTS, PROBED = 4, ITEMS_WITHOUT_BIAS
@@ -37,7 +43,7 @@ class Prepared:
     """What must be known before the first query; noted in the run, so that it is paid for once.
 
     ``spent`` is what finding out cost, and ``size`` the total bytes of its prompts. ``method`` is the chosen
-    one.
+    one, ``answer_format`` the form of the answers, and ``constraint`` names what allows no others.
     """
 
     targets: Targets
@@ -47,14 +53,25 @@ class Prepared:
     probe: dict[str, Any] | None
     size: int = 0
     method: str = ""
+    answer_format: AnswerFormat = "word"
+    constraint: ConstraintName | None = None
 
     def question(self, settings: Settings) -> QuestionFormat:
         """How queries are formatted and their answers read."""
+        design, most = settings.design, settings.max_tokens(self.answer_format)
         if settings.estimator_name == "stated":
-            return ConfidenceQuestion(settings.answer_words, settings.prompt.instruction or INSTRUCTION)
-        design = settings.design
+            return ConfidenceQuestion(settings.answer_words, settings.prompt.instruction or INSTRUCTION, most)
         seed = design.seed if design.send_seed else None
-        return TokenQuestion(self.targets, design.offset, METHODS[design.method].biased, seed)
+        if self.answer_format != "word":
+            return FreeTextQuestion(
+                settings.answer_words, self.answer_format, most, seed=seed, constraint=self.constraint
+            )
+        if self.constraint is not None:
+            most = max(most, CONSTRAINTS[self.constraint].max_tokens)
+        biased = METHODS[design.method].biased
+        return TokenQuestion(
+            self.targets, design.offset, biased, seed, max_tokens=most, constraint=self.constraint
+        )
 
 
 async def prepare(
@@ -73,7 +90,7 @@ async def prepare(
     if noted is not None:
         return msgspec.convert(noted, Prepared)
     remembered = _Remembered(endpoint, session)
-    if session.settings.estimator_name == "stated":
+    if not session.settings.probed:
         prepared = await _without_probe(session, remembered, targets)
     else:
         prepared = await _with_probe(session, endpoint, remembered, targets, force)
@@ -88,7 +105,8 @@ async def _without_probe(session: Session, remembered: _Remembered, targets: Tar
     """
     settings = session.settings
     room = settings.design.limit - settings.design.offset
-    found = Prepared(targets or _words(settings), Usage(), room, 0.0, None)
+    words, form = targets or _words(settings), settings.prompt.answer_format or "word"
+    found = Prepared(words, Usage(), room, 0.0, None, answer_format=form)
     if not settings.design.batch:
         return found
     await _ask_any(_patient(session, remembered), session, found.question(settings))

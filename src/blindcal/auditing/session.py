@@ -84,7 +84,7 @@ def decides_items(session: Session) -> bool:
     """
     settings, store = session.settings, session.store
     design = settings.design
-    if design.method == "latent" or settings.estimator_name == "stated" or design.sample is not None:
+    if design.method == "latent" or not settings.probed or design.sample is not None:
         return False
     return store.note(ITEMS_NOTE) is not None or (session.limits.max_cost is not None and not store.rounds())
 

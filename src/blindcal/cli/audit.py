@@ -35,6 +35,7 @@ LONGEST_POLL = 60.0  # maximum number of seconds between polls of a batch, unles
 @click.argument("items", type=options.PATH)
 @options.endpoint_options
 @options.answer_options
+@options.answer_format_options
 @options.prompt_options
 @options.field_options
 @click.option(
@@ -290,6 +291,6 @@ def _budget_effect(plan: Plan, cost: float, settings: Settings, max_cost: float)
         return f"pays for about {each_item:.2f} queries per item"
     if max_cost >= cost:
         return "pays for all of it"
-    if latent or settings.estimator_name == "stated" or settings.design.sample is not None:
+    if latent or not settings.probed or settings.design.sample is not None:
         return f"pays for about {queries / plan.queries:.0%} of the queries: the run stops there"
     return f"pays for about {plan.items * queries / plan.queries:,.0f} of the items"

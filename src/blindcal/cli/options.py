@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from inspect import signature
 from pathlib import Path
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, TypeAlias, TypeVar, get_args
 
 import click
 
@@ -18,6 +18,7 @@ from blindcal.endpoints.http import OPENAI, Address
 from blindcal.errors import StoreError
 from blindcal.methods import ESTIMATOR_CHOICES
 from blindcal.prices import Prices
+from blindcal.records import AnswerFormat
 from blindcal.settings import Settings
 from blindcal.store.run_store import RUN_FILE
 from blindcal.text import printable
@@ -223,6 +224,28 @@ semantics_option = click.option(
     help="Spellings that count as an answer: the one that the model prefers, or the likeliest of all.",
 )
 answer_options = combined(token_options, semantics_option)
+
+
+answer_format_options = combined(
+    click.option(
+        "--answer-format",
+        type=click.Choice(get_args(AnswerFormat)),
+        help="Form of the answers: one word, a sentence or longer text that settles on one, or JSON.  "
+        "[default: what the probe finds]",
+    ),
+    click.option(
+        "--max-tokens",
+        type=click.IntRange(1),
+        metavar="N",
+        help="Maximum number of tokens of an answer. Hidden reasoning counts: a model that reasons needs "
+        "thousands.  [default: 1 for a word, 512 for a sentence, 64 for JSON and for verbalized]",
+    ),
+    click.option(
+        "--reasoning-effort",
+        metavar="LEVEL",
+        help="How much a model reasons, such as low; sent as reasoning_effort.",
+    ),
+)
 
 
 # Design and estimation

@@ -34,6 +34,7 @@ _MARKS = {"good": "ok", "caution": "caution", "bad": "BAD", "unknown": "unknown"
 @click.argument("items", type=options.PATH)
 @options.endpoint_options
 @options.answer_options
+@options.answer_format_options
 @options.prompt_options
 @options.field_options
 @options.bias_options

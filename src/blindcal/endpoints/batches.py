@@ -190,8 +190,11 @@ class Batches:
         assert found is not None
         return found
 
-    async def lines(self, file_id: str) -> AsyncIterator[BatchLine]:
-        """The lines of an output or error file; a line that names no request is skipped."""
+    async def lines(self, file_id: str, *, free_text: bool = False) -> AsyncIterator[BatchLine]:
+        """The lines of an output or error file; a line that names no request is skipped.
+
+        ``free_text`` says that longer answers than a word were asked for (see `replies.read`).
+        """
         url = self._endpoint.below(f"/files/{file_id}/content")
         async with self._endpoint.opened("GET", url, timeout=self._transfer) as response:
             if response.status in (404, 410):
@@ -202,12 +205,12 @@ class Batches:
             if response.status != 200:
                 raise self._endpoint.refusal(response.status, response.headers, await response.read())
             async for raw in response.lines():
-                if (line := self._line(raw)) is not None:
+                if (line := self._line(raw, free_text)) is not None:
                     yield line
 
-    def _line(self, raw: bytes) -> BatchLine | None:
+    def _line(self, raw: bytes, free_text: bool) -> BatchLine | None:
         try:
-            return self._parsed(raw)
+            return self._parsed(raw, free_text)
         except JsonError:
             # It may have been billed, so if it says whose answer it is, that query is not asked again.
             named = _NAMED.search(raw)
@@ -216,14 +219,14 @@ class Batches:
                 error=ReplyError("the line with this answer cannot be read"),
             )
 
-    def _parsed(self, raw: bytes) -> BatchLine:
+    def _parsed(self, raw: bytes, free_text: bool) -> BatchLine:
         found = read_json(raw, _OUTPUT)
         if found.response is None or found.error:
             said = failures.said(msgspec.json.encode(found.error)) if found.error else "no reason given"
             return BatchLine(found.custom_id, error=RetryableError(f"not answered: {said}"))
         body = bytes(found.response.body)
         try:
-            reply = replies.read(found.response.status_code, body, chat=self._chat)
+            reply = replies.read(found.response.status_code, body, chat=self._chat, free_text=free_text)
         except EndpointError as error:
             return BatchLine(found.custom_id, error=error)
         if isinstance(reply, Reply):

@@ -166,7 +166,7 @@ class HttpEndpoint:
         """Send one request and return its reply."""
         limit_name, samplers = self.limit_name, self.samplers
         status, headers, raw = await self._post(self._url, self.body(request))
-        found = replies.read(status, raw, chat=self.address.api == "chat")
+        found = replies.read(status, raw, chat=self.address.api == "chat", free_text=request.max_tokens > 1)
         if isinstance(found, Reply):
             return found
         if found == 400 and limit_name == "max_tokens" and b"max_completion_tokens" in raw:

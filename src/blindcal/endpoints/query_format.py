@@ -1,23 +1,41 @@
-"""How queries are sent and answers read: as biased or sampled tokens, or as a stated confidence."""
+"""How queries are sent and answers read: as one token, as free text, or as a stated confidence."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Protocol
+from types import MappingProxyType
+from typing import Any, Protocol
 
 import numpy as np
 
-from blindcal.confidence_prompt import INSTRUCTION, ask_confidence
+from blindcal.confidence_prompt import INSTRUCTION, ask_confidence, ask_json
+from blindcal.endpoints.constraints import CONSTRAINTS, ConstraintName
+from blindcal.endpoints.replies import REFUSED
 from blindcal.errors import EndpointError, InputError, NoSenseError, UnfitError
+from blindcal.estimate.free_text import FreeText, parse_free_text, parse_json_text
 from blindcal.estimate.verbalized import Verbalized, parse_verbalized
 from blindcal.query_seeds import query_seeds
-from blindcal.records import INVALID, NEGATIVE, POSITIVE, FloatArray, Message, Reply, Request, Targets
-from blindcal.text import printable, spoken
+from blindcal.records import (
+    INVALID,
+    NEGATIVE,
+    POSITIVE,
+    AnswerFormat,
+    FloatArray,
+    Message,
+    Reply,
+    Request,
+    Targets,
+)
+from blindcal.text import printable, shortened, spoken, visible
 
 STATED_TOKENS = 64
 """Maximum number of tokens of an answer that states a confidence."""
+ANSWER_TOKENS: Mapping[AnswerFormat, int] = MappingProxyType({"word": 1, "sentence": 512, "json": 64})
+"""Maximum number of tokens of an answer of each form, unless the settings say otherwise."""
+REASONING_TOKENS = 4000
+"""Maximum number of tokens to suggest for a model that reasons."""
 _STATED_CHARACTERS = 2000
 
 
@@ -39,6 +57,16 @@ class ParsedAnswer:
 class QuestionFormat(Protocol):
     """How a run makes its requests and reads the replies."""
 
+    @property
+    def max_tokens(self) -> int:
+        """Maximum number of tokens of an answer."""
+        ...
+
+    @property
+    def about_answers(self) -> str:
+        """What to know about the answers besides the method that asks for them; may be empty."""
+        ...
+
     def request(
         self, messages: tuple[Message, ...], shift: float, temperature: float, number: int = 0
     ) -> Request:
@@ -49,8 +77,11 @@ class QuestionFormat(Protocol):
         """The answer that a reply gives."""
         ...
 
-    def complaint(self, count: int, text: str) -> EndpointError:
-        """The error to raise if all of ``count`` answers are invalid; ``text`` is the last of them."""
+    def complaint(self, count: int, text: str, reason: str = "") -> EndpointError:
+        """The error to raise if all of ``count`` answers are invalid.
+
+        ``text`` is the last of them, and ``reason`` why it is no answer, if that is known.
+        """
         ...
 
 
@@ -59,16 +90,24 @@ class TokenQuestion:
     """A question answered by one token: which tokens are biased, and which answer each stands for.
 
     ``biased=False`` sends no ``logit_bias`` (METHOD 6). With a ``seed``, every sampled query carries its
-    own seed derived from it, so that an endpoint that honours seeds repeats its answers.
+    own seed derived from it, so that an endpoint that honours seeds repeats its answers. A ``constraint``
+    allows no other answers; some constraints need more than one token.
     """
 
     targets: Targets
     offset: float = 50.0
     biased: bool = True
     seed: int | None = None
+    max_tokens: int = 1
+    constraint: ConstraintName | None = None
     _meaning: dict[str, int] = field(init=False, repr=False, default_factory=dict)
+    _fields: dict[str, Any] = field(init=False, repr=False, default_factory=dict)
 
     def __post_init__(self) -> None:
+        if self.constraint is not None:
+            tokens = self.targets.positive + self.targets.negative
+            constraint = CONSTRAINTS[self.constraint]
+            self._fields.update(constraint.fields([t.text for t in tokens], [t.id for t in tokens]))
         for tokens, meaning in ((self.targets.positive, POSITIVE), (self.targets.negative, NEGATIVE)):
             for token in tokens:
                 if self._meaning.setdefault(spoken(token.text), meaning) != meaning:
@@ -80,24 +119,100 @@ class TokenQuestion:
         self, messages: tuple[Message, ...], shift: float, temperature: float, number: int = 0
     ) -> Request:
         """The request of one query (METHOD 2)."""
-        seed = None
-        if self.seed is not None and temperature > 0:
-            seed = int(query_seeds(self.seed, number, 1)[0])
-        if not self.biased:
-            return Request(messages, temperature=temperature, seed=seed)
-        bias = {token.id: self.offset + shift for token in self.targets.positive}
-        bias |= {token.id: self.offset for token in self.targets.negative}
-        return Request(messages, bias, temperature, seed=seed)
+        bias = {}
+        if self.biased:
+            bias = {token.id: self.offset + shift for token in self.targets.positive}
+            bias |= {token.id: self.offset for token in self.targets.negative}
+        return Request(
+            messages,
+            bias,
+            temperature,
+            self.max_tokens,
+            seed=_seed(self.seed, temperature, number),
+            fields=self._fields,
+        )
 
     def parse(self, reply: Reply) -> ParsedAnswer:
         """The answer that a reply's text is; case and surrounding white space do not matter."""
         return ParsedAnswer(self._meaning.get(spoken(reply.text), INVALID), printable(reply.text))
 
-    def complaint(self, count: int, text: str) -> EndpointError:
+    @property
+    def about_answers(self) -> str:
+        """What a constraint changes."""
+        return "" if self.constraint is None else CONSTRAINTS[self.constraint].measures
+
+    def complaint(self, count: int, text: str, reason: str = "") -> EndpointError:  # noqa: ARG002 - has none
         """An error that suggests wrong answer words or a bias without effect."""
         return NoSenseError(
             f"none of {count} answers is one of the answer words (the last one: {text[:40]!r}): "
             "check the words and tokens, and that logit_bias acts"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class FreeTextQuestion:
+    """A question answered in free text that ends in one of two words, possibly after reasoning.
+
+    Answers of the ``form`` json are asked for by an instruction, and read from the field ``answer``.
+    ``tempered=False`` sends no temperature, for endpoints that take none. ``fields`` are further fields of
+    the request, and ``seed`` and ``constraint`` are as in `TokenQuestion`.
+    """
+
+    words: tuple[str, str]
+    form: AnswerFormat = "sentence"
+    max_tokens: int = ANSWER_TOKENS["sentence"]
+    tempered: bool = True
+    fields: Mapping[str, Any] = field(default_factory=dict)
+    seed: int | None = None
+    constraint: ConstraintName | None = None
+
+    def request(
+        self,
+        messages: tuple[Message, ...],
+        shift: float,  # noqa: ARG002 - nothing is biased
+        temperature: float,
+        number: int = 0,
+    ) -> Request:
+        """The question, with room for a text as its answer."""
+        constrained = {} if self.constraint is None else CONSTRAINTS[self.constraint].fields(self.words)
+        return Request(
+            ask_json(messages, self.words) if self.form == "json" else messages,
+            temperature=temperature if self.tempered else None,
+            max_tokens=self.max_tokens,
+            seed=_seed(self.seed, temperature, number),
+            fields={**self.fields, **constrained},
+        )
+
+    def parse(self, reply: Reply) -> ParsedAnswer:
+        """The answer that the text settles on, or the reason why there is none."""
+        read = parse_json_text if self.form == "json" else parse_free_text
+        if reply.finish_reason in (REFUSED, "content_filter"):
+            found = FreeText(None, "refusal")
+        else:
+            found = read(reply.text, self.words, finished=reply.finish_reason != "length")
+        lines = "\n".join(reply.text.splitlines())
+        kept = visible(shortened(lines, _STATED_CHARACTERS), lines=True)
+        answer = INVALID if found.answer is None else (POSITIVE, NEGATIVE)[found.answer]
+        return ParsedAnswer(answer, kept, reason=found.reason)
+
+    @property
+    def about_answers(self) -> str:
+        """How the answers are read, and what a constraint changes."""
+        if self.constraint is not None:
+            return CONSTRAINTS[self.constraint].measures
+        if self.form == "json":
+            return "the answers are JSON, and its field counts"
+        return "the answers are free text, and what a text settles on counts, after any reasoning"
+
+    def complaint(self, count: int, text: str, reason: str = "") -> EndpointError:
+        """An error that says why the texts are no answers, and what would help."""
+        if reason in ("cut short", "empty"):
+            return _no_room(count, reason, self.max_tokens)
+        why = f" ({reason})" if reason else ""
+        return UnfitError(
+            f"none of {count} texts settles on {self.words[0]!r} or {self.words[1]!r}{why}; the last one "
+            f"ends in {printable(text[-80:], 80)!r}",
+            remedy="check the answer words, and that the prompt asks for one of them",
         )
 
 
@@ -110,6 +225,7 @@ class ConfidenceQuestion:
 
     words: tuple[str, str]
     instruction: str = INSTRUCTION
+    max_tokens: int = STATED_TOKENS
 
     def request(
         self,
@@ -120,7 +236,7 @@ class ConfidenceQuestion:
     ) -> Request:
         """The question with the instruction to state a confidence, and enough tokens for the answer."""
         asked = ask_confidence(messages, self.words, self.instruction)
-        return Request(asked, temperature=temperature, max_tokens=STATED_TOKENS)
+        return Request(asked, temperature=temperature, max_tokens=self.max_tokens)
 
     def parse(self, reply: Reply) -> ParsedAnswer:
         """The stated answer; invalid if no confidence is stated.
@@ -130,10 +246,17 @@ class ConfidenceQuestion:
         p = parse_verbalized(reply.text, self.words[:1], self.words[1:]).p
         answer = INVALID if p is None else POSITIVE if p >= 0.5 else NEGATIVE
         lines = (printable(line, _STATED_CHARACTERS) for line in reply.text.splitlines())
-        return ParsedAnswer(answer, "\n".join(lines))
+        return ParsedAnswer(answer, "\n".join(lines), reason="" if reply.text.strip() else "empty")
 
-    def complaint(self, count: int, text: str) -> EndpointError:
+    @property
+    def about_answers(self) -> str:
+        """Nothing: the method says all of it."""
+        return ""
+
+    def complaint(self, count: int, text: str, reason: str = "") -> EndpointError:
         """An error that says that the model does not state its confidence."""
+        if reason == "empty":
+            return _no_room(count, reason, self.max_tokens)
         return UnfitError(
             f"none of {count} answers states an answer and a confidence (the last one: "
             f"{printable(text, 80)!r}): this model does not state its confidence when asked like this",
@@ -157,3 +280,18 @@ class VerbalAnswers:
 
     p: FloatArray
     reasons: dict[str, int]
+
+
+def _seed(seed: int | None, temperature: float, number: int) -> int | None:
+    """The seed of a sampled query, derived from that of the run."""
+    return int(query_seeds(seed, number, 1)[0]) if seed is not None and temperature > 0 else None
+
+
+def _no_room(count: int, reason: str, max_tokens: int) -> UnfitError:
+    """The error for a model that reasons or talks for longer than its answers may be."""
+    return UnfitError(
+        f"none of {count} answers has come to an end: the last one is {reason}, within {max_tokens} tokens",
+        remedy="a model that reasons or explains needs {max_tokens} or more, or a lower {reasoning_effort}; "
+        "a run with other settings goes into another {out}",
+        options={"max_tokens": max(REASONING_TOKENS, 4 * max_tokens), "reasoning_effort": ..., "out": ...},
+    )

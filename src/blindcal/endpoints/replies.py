@@ -15,6 +15,8 @@ from blindcal.errors import EndpointError, ReplyError, RetryableError
 from blindcal.records import Reply
 from blindcal.untrusted_json import JsonError, read_json
 
+REFUSED = "refusal"
+"""Finish reason of a reply that the endpoint itself marks as a refusal."""
 MOST_TOKENS = 10**8
 """Larger counts are no counts: no model reads so long a prompt."""
 
@@ -35,6 +37,7 @@ class ChatLogprobs(msgspec.Struct, gc=False):
 
 class ChatMessage(msgspec.Struct, gc=False):
     content: str | None = None
+    refusal: str | None = None
     reasoning_content: str | None = None
     reasoning: str | None = None
 
@@ -84,16 +87,17 @@ _TEXT = msgspec.json.Decoder(Text)
 _ENVELOPE = msgspec.json.Decoder(Envelope)
 
 
-def read(status: int, raw: bytes, *, chat: bool) -> Reply | int:
+def read(status: int, raw: bytes, *, chat: bool, free_text: bool = False) -> Reply | int:
     """The reply in a response, or the HTTP status of the error in it.
 
-    A reply that cannot be used was served all the same: its error says what is billed.
+    A reply that cannot be used was served all the same: its error says what is billed. Reasoning without an
+    answer is such a reply if one word was asked for; in ``free_text``, it is an answer that is empty.
     """
     if status != 200:
         return status
     try:
         parsed = _decode(raw, chat)
-        return status_within(parsed.error) if parsed.error else _as_reply(parsed)
+        return status_within(parsed.error) if parsed.error else _as_reply(parsed, free_text)
     except EndpointError as error:
         error.billed = _billed(raw)
         raise
@@ -124,13 +128,13 @@ def _not_json(raw: bytes) -> str:
     return "the endpoint did not answer with JSON: check the base URL, and any proxy in between"
 
 
-def _as_reply(parsed: Chat | Text) -> Reply:
+def _as_reply(parsed: Chat | Text, free_text: bool) -> Reply:
     """The reply in a decoded completion."""
     if not parsed.choices:
         raise ReplyError(
             "the reply has no choices: the endpoint is not OpenAI-compatible, or it filtered the answer"
         )
-    first, *further = (_choice(choice, parsed.usage) for choice in parsed.choices)
+    first, *further = (_choice(choice, parsed.usage, free_text) for choice in parsed.choices)
     prompt, completion, cached = _tokens(parsed.usage)
     fingerprint = parsed.system_fingerprint if isinstance(parsed.system_fingerprint, str) else None
     return replace(
@@ -144,10 +148,15 @@ def _as_reply(parsed: Chat | Text) -> Reply:
     )
 
 
-def _choice(choice: ChatChoice | TextChoice, usage: Any) -> Reply:
+def _choice(choice: ChatChoice | TextChoice, usage: Any, free_text: bool) -> Reply:
     """One of the answers in a completion."""
     if isinstance(choice, ChatChoice):
-        answer = _content(choice, usage)
+        message = choice.message
+        if not message.content and message.refusal:
+            return Reply(message.refusal, REFUSED)
+        if not message.content and not free_text:
+            _check_no_reasoning(choice, usage)
+        answer = message.content or ""
         logprobs, logprob = _first_position(choice.logprobs.content if choice.logprobs else None)
     else:
         answer = choice.text
@@ -156,10 +165,14 @@ def _choice(choice: ChatChoice | TextChoice, usage: Any) -> Reply:
 
 
 def _tokens(usage: Any) -> tuple[int, int, int]:
-    """The tokens of the prompt, the completion and the cache; zeros if they are missing or impossible."""
+    """The tokens of the prompt, the completion and the cache; zeros if they are missing or impossible.
+
+    Some services count hidden reasoning only in the total. It is billed as a part of the completion.
+    """
     prompt, completion = _count(usage, "prompt_tokens"), _count(usage, "completion_tokens")
     if prompt is None or completion is None:
         return 0, 0, 0
+    completion = max(completion, (_count(usage, "total_tokens") or 0) - prompt)
     cached = _count(usage, "prompt_tokens_details", "cached_tokens") or 0
     return prompt, completion, min(cached, prompt)
 
@@ -173,10 +186,9 @@ def _count(usage: Any, *path: str) -> int | None:
     return usage if type(usage) is int and 0 <= usage <= MOST_TOKENS else None
 
 
-def _content(choice: ChatChoice, usage: Any) -> str:
+def _check_no_reasoning(choice: ChatChoice, usage: Any) -> None:
+    """Raise an error if a choice without content shows that the model spent its tokens on reasoning."""
     message = choice.message
-    if message.content:
-        return message.content
     counted = _count(usage, "completion_tokens_details", "reasoning_tokens")
     reasoned = message.reasoning_content or message.reasoning or counted
     if reasoned or (message.content is None and choice.finish_reason == "length"):
@@ -185,7 +197,6 @@ def _content(choice: ChatChoice, usage: Any) -> str:
             remedy="turn reasoning off, for example with {extra_body}, or audit a model that does not reason",
             options={"extra_body": {"reasoning_effort": "none"}},
         )
-    return ""
 
 
 def _text_logprobs(found: TextLogprobs | None) -> tuple[dict[str, float] | None, float | None]:

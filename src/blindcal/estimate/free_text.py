@@ -14,6 +14,7 @@ no answer, and neither is anything that a model says while it thinks, up to ``</
 
 from __future__ import annotations
 
+import json
 import re
 import unicodedata
 from collections.abc import Sequence
@@ -30,6 +31,7 @@ REFUSAL = re.compile(
 )
 _THOUGHT = re.compile(r"\A.*</(?:think|thinking|reasoning)>", re.IGNORECASE | re.DOTALL)
 _THINKING = re.compile(r"<(?:think|thinking|reasoning)>", re.IGNORECASE)
+_OBJECT = re.compile(r"\{[^{}]*\}")
 _BOXED = re.compile(r"\\boxed\s*\{|####")
 _MARKUP = re.compile(r"[*_~`\"{}\[\](<>|$]|\\[a-z]+")
 _DASHES = dict.fromkeys(range(8208, 8214), "-") | {0x2019: "'"}
@@ -98,6 +100,26 @@ def parse_free_text(text: str, answers: Sequence[str], *, finished: bool = True)
     if any(place.negated for place in found):
         return FreeText(None, "negated")
     return FreeText(None, "refusal" if REFUSAL.search(plain) else "no answer")
+
+
+def parse_json_text(text: str, answers: Sequence[str], *, finished: bool = True) -> FreeText:
+    """Find the answer in a text that should be JSON: the field ``answer`` of the last object in it.
+
+    Without such a field, the text is read as by `parse_free_text`, which has the same parameters.
+
+    Examples
+    --------
+    >>> parse_json_text('{"answer": "No", "reason": "The answer is not Yes"}', ["Yes", "No"]).answer
+    1
+    """
+    for match in reversed(list(_OBJECT.finditer(_THOUGHT.sub("", text)))):
+        try:
+            said = json.loads(match[0]).get("answer")
+        except (ValueError, RecursionError):
+            continue
+        if isinstance(said, str | bool):
+            return parse_free_text(str(said), answers)
+    return parse_free_text(text, answers, finished=finished)
 
 
 _MARKED, _ALONE, _SAID, _MENTIONED, _NONE = 4, 3, 2, 1, 0

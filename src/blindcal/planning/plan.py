@@ -12,10 +12,9 @@ from pathlib import Path
 
 from scipy.special import ndtri
 
-from blindcal.confidence_prompt import INSTRUCTION, ask_confidence
+from blindcal.confidence_prompt import INSTRUCTION, ask_confidence, ask_json
 from blindcal.endpoints import tokens
 from blindcal.endpoints.http import HttpEndpoint
-from blindcal.endpoints.query_format import STATED_TOKENS
 from blindcal.errors import InputError, MissingExtraError
 from blindcal.estimate.truth import bins_blind
 from blindcal.items.catalogue import open_items
@@ -192,7 +191,7 @@ def plan_audit(
     method, queries = settings.design.method, settings.queries
     if shape is not None:
         return inputs.plan(method, n, queries)
-    probes = 0 if settings.estimator_name == "stated" else PROBE_QUERIES
+    probes = PROBE_QUERIES if settings.probed else 0
     return inputs.priced(method, n, count_queries(method, n, queries, settings.bins), probes=probes)
 
 
@@ -213,7 +212,7 @@ def count_tokens(items: Items, settings: Settings) -> TokenCount:
 
 async def _count_tokens(items: Items, settings: Settings) -> TokenCount:
     stated, instruction = settings.estimator_name == "stated", settings.prompt.instruction or INSTRUCTION
-    longest = float(STATED_TOKENS) if stated else 1.0
+    longest = float(settings.max_tokens(settings.prompt.answer_format or "word"))
     model, tokenizer = settings.endpoint.model, settings.prompt.tokenizer
     if tokenizer is not None or tokens.openai_encoding(model) is not None:
         with contextlib.suppress(MissingExtraError):
@@ -223,6 +222,8 @@ async def _count_tokens(items: Items, settings: Settings) -> TokenCount:
                 asked = item.messages
                 if stated:
                     asked = ask_confidence(asked, settings.answer_words, instruction)
+                elif settings.prompt.answer_format == "json":
+                    asked = ask_json(asked, settings.answer_words)
                 # Overhead of the chat format per message and per reply, as documented by OpenAI.
                 total += 3 + sum([4 + len(await encode(message.content)) for message in asked])
             return TokenCount(total / len(items), longest, counted=True)

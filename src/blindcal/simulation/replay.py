@@ -57,11 +57,11 @@ class Behaviour:
     ``outside`` is the share of answers that are no answer token, and ``flipped`` the share that are
     replaced by the other answer. A ``cached`` service repeats its first answer to a prompt. At a ``fixed``
     temperature every answer is drawn at 1. ``min_p`` and ``top_p`` cut sampled answers ``cut`` the
-    temperature is applied, unless a request sets them and ``sampler_fields`` are honoured. ``fault`` hits a
-    random share ``fault_share`` of the requests or, if ``fault_first`` is set, exactly the first
-    ``fault_first`` requests. A random share ``bias_ignored`` of the requests goes to a machine that ignores
-    the bias. ``drift`` is added to all log-odds. From request number ``later_from`` on, the service behaves
-    as ``later`` says.
+    temperature is applied, unless a request sets them and ``sampler_fields`` are honoured. ``constraints`` is
+    about the fields ``allowed_token_ids`` and ``structured_outputs``. ``fault`` hits a random share
+    ``fault_share`` of the requests or, if ``fault_first`` is set, exactly the first ``fault_first`` requests.
+    A random share ``bias_ignored`` of the requests goes to a machine that ignores the bias. ``drift`` is
+    added to all log-odds. From request number ``later_from`` on, the service behaves as ``later`` says.
     """
 
     bias: Literal["honoured", "ignored", "rejected"] = "honoured"
@@ -78,6 +78,7 @@ class Behaviour:
     top_p: float = 1.0
     cut: Literal["before", "after"] = "before"
     sampler_fields: Literal["honoured", "ignored", "rejected"] = "honoured"
+    constraints: Literal["honoured", "ignored", "rejected"] = "ignored"
     logprobs: bool = False
     latency: float = 0.0
     fault: Fault | None = None
@@ -266,6 +267,9 @@ class Server:
         if how.sampler_fields == "rejected" and (unknown := asked.sampler_fields):
             text = f"Unrecognized request arguments supplied: {', '.join(unknown)}"
             return _error(400, text, "invalid_request_error")
+        if how.constraints == "rejected" and (unknown := asked.constraints):
+            text = f"Unrecognized request argument supplied: {unknown[0]}"
+            return _error(400, text, "invalid_request_error")
         if asked.logprobs and not how.logprobs:
             return _error(400, "Unsupported parameter: 'logprobs'", "unsupported_parameter")
         return None
@@ -298,6 +302,9 @@ class Server:
             return _OTHER_TEXT, {}
         temperature = self._temperature(asked)
         candidates = [*logits, other if temperature == 0 else rest]
+        if how.constraints == "honoured" and asked.constraints:
+            allowed = [*self._allowed(asked), *(False for _ in candidates[len(recording.tokens) :])]
+            candidates = [z if ok else -math.inf for z, ok in zip(candidates, allowed, strict=True)]
         if temperature == 0:
             chosen = candidates.index(max(candidates))
         else:
@@ -313,6 +320,15 @@ class Server:
             return said, {}
         total = float(np.logaddexp(np.logaddexp.reduce(recorded), rest))
         return said, {t.text: z - total for t, z in zip(recording.tokens, recorded.tolist(), strict=True)}
+
+    def _allowed(self, asked: ChatRequest | PromptRequest) -> list[bool]:
+        """Which of the recorded tokens the constraints of a request allow."""
+        ids = asked.allowed_token_ids
+        words = (asked.structured_outputs or {}).get("choice")
+        return [
+            (ids is None or token.id in ids) and (words is None or token.text in words)
+            for token in self.recording.tokens
+        ]
 
     def _temperature(self, asked: ChatRequest | PromptRequest) -> float:
         how = self.behaviour.temperature
@@ -376,6 +392,14 @@ class CompletionRequest(msgspec.Struct, kw_only=True):
     min_p: float | None = None
     top_k: int | None = None
     repetition_penalty: float | None = None
+    allowed_token_ids: list[int] | None = None
+    structured_outputs: dict[str, Any] | None = None
+
+    @property
+    def constraints(self) -> list[str]:
+        """The fields in the request that allow only some answers."""
+        known = ("allowed_token_ids", "structured_outputs")
+        return [name for name in known if getattr(self, name) is not None]
 
     @property
     def sampler_fields(self) -> list[str]:

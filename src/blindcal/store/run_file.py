@@ -50,6 +50,7 @@ _MIGRATIONS = (
     """,
     "ALTER TABLE answers ADD COLUMN served INTEGER NOT NULL DEFAULT 0",
     "ALTER TABLE answers ADD COLUMN low REAL; ALTER TABLE answers ADD COLUMN high REAL",
+    "ALTER TABLE answers ADD COLUMN reason TEXT NOT NULL DEFAULT ''",
 )
 
 

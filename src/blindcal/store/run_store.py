@@ -52,7 +52,7 @@ class SavedAnswer:
 
     ``unusable`` marks a query without a reply that could be read; its ``text`` is the reason. ``served`` is
     the number of the model that the reply names, as `Store.served_number` gives it. The log-odds are between
-    ``low`` and ``high``, if the reply shows them.
+    ``low`` and ``high``, if the reply shows them. ``reason`` says why a text is no answer, if that is known.
     """
 
     query: int
@@ -67,6 +67,7 @@ class SavedAnswer:
     served: int = 0
     low: float | None = None
     high: float | None = None
+    reason: str = ""
 
     @property
     def usage(self) -> Usage:
@@ -385,6 +386,15 @@ class Store:
         return dict(
             self._execute(
                 "SELECT text, COUNT(*) FROM answers WHERE unusable GROUP BY text ORDER BY COUNT(*) DESC, text"
+            )
+        )
+
+    def invalid_reasons(self) -> dict[str, int]:
+        """Why texts are no answers, where a reason is known, and how often, the commonest reason first."""
+        return dict(
+            self._execute(
+                "SELECT reason, COUNT(*) FROM answers WHERE reason != '' GROUP BY reason "
+                "ORDER BY COUNT(*) DESC, reason"
             )
         )
 
