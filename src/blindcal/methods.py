@@ -83,7 +83,8 @@ class Method:
     way : str
         What it needs of the endpoint.
     budgets : tuple of int
-        Queries per item that have a row in the table of ``blindcal reproduce``.
+        Queries per item that have a row in the table of ``blindcal reproduce``; empty if the method is not in
+        it.
     plan_budgets : tuple of float
         Queries per item that a plan compares; empty if the method cannot be planned.
     """
@@ -97,6 +98,11 @@ class Method:
     way: Way = "thresholds"
     budgets: tuple[int, ...] = tuple(range(1, 9))
     plan_budgets: tuple[float, ...] = ()
+
+    @property
+    def logprobs(self) -> bool:
+        """Whether probabilities are read from logprobs, instead of answers."""
+        return self.way == "logprobs"
 
     @property
     def fitted(self) -> bool:
@@ -113,16 +119,33 @@ class Method:
         """Whether its answers follow from probabilities, unlike a confidence stated in words."""
         return self.estimator != "stated"
 
+    @property
+    def usual_semantics(self) -> Semantics:
+        """The semantics by which tokens are chosen if none is asked for: logprobs show all spellings."""
+        return "sum" if self.logprobs else "pair"
+
     def semantics(self, targets: Semantics) -> str:
         """The semantics that is measured if the tokens are chosen by ``targets`` (METHOD 1)."""
         if self.estimator == "stated":
             return "stated"
+        if self.logprobs:
+            return targets
         # A sampled answer follows the summed probability of all possible spellings.
         return "sum" if not self.biased or (self.sampled and targets == "max") else targets
 
 
 #: All methods by name.
 METHODS: Mapping[str, Method] = {
+    "logprobs": Method(
+        "latent",
+        1.0,
+        "one reading per item of the probabilities that the endpoint shows, without logit_bias",
+        lambda spec: SampledDesign(spec.labels.size, _at_most_once(spec.queries), (0.0,), spec.seed),
+        biased=False,
+        way="logprobs",
+        budgets=(),  # the table compares methods with these very probabilities
+        plan_budgets=(1.0,),
+    ),
     "latent": Method(
         "latent",
         1.0,
@@ -281,6 +304,12 @@ def whole_queries(queries: float) -> int:
     if queries != int(queries):
         raise InputError(f"queries: extraction asks a whole number of queries per item, got {queries!r}")
     return int(queries)
+
+
+def _at_most_once(queries: float) -> float:
+    if queries > 1:
+        raise InputError(f"queries: logprobs reads each item once at most, got {queries!r}")
+    return queries
 
 
 def _once(queries: float) -> float:

@@ -227,18 +227,26 @@ class AnswerTable:
             None if self.bounds is None else self.bounds[chosen],
         )
 
-    def with_round(self, asked: Round, answers: IntArray) -> AnswerTable:
+    def with_round(self, asked: Round, answers: IntArray, bounds: FloatArray | None = None) -> AnswerTable:
         """These answers followed by those of one more round."""
-        return self.joined(AnswerTable(asked.items, asked.shifts, asked.temperatures, answers))
+        return self.joined(AnswerTable(asked.items, asked.shifts, asked.temperatures, answers, bounds=bounds))
 
     def joined(self, other: AnswerTable) -> AnswerTable:
         """These answers followed by others, without what they state."""
+        both = (self, other)
+        unbounded = all(one.bounds is None for one in both)
         return AnswerTable(
             np.concatenate([self.items, other.items]),
             np.concatenate([self.shifts, other.shifts]),
             np.concatenate([self.temperatures, other.temperatures]),
             np.concatenate([self.answers, other.answers]),
+            bounds=None if unbounded else np.concatenate([one.bounds_or_nan for one in both]),
         )
+
+    @property
+    def bounds_or_nan(self) -> FloatArray:
+        """The bounds, NaN for every answer if none shows any."""
+        return np.full((len(self), 2), np.nan) if self.bounds is None else self.bounds
 
 
 @dataclass(frozen=True, slots=True)

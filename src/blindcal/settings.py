@@ -29,6 +29,7 @@ class PromptSettings(RecordFormat):
 
     ``positive`` and ``negative`` are the answer words, by default those that the items name, else Yes and
     No; their tokens are looked up with ``tokenizer`` unless ``positive_ids`` and ``negative_ids`` are given.
+    ``semantics`` says which spellings count (METHOD 1), by default the method's usual one.
     ``instruction`` replaces the text with which ``verbalized`` asks for a confidence. ``answer_format`` is
     the form of the answers: one ``word``, a ``sentence`` or any other text that settles on one, or ``json``;
     by default, the one that works. ``max_tokens`` is the maximum number of tokens of an answer, by default
@@ -40,7 +41,7 @@ class PromptSettings(RecordFormat):
     positive_ids: tuple[int, ...] = ()
     negative_ids: tuple[int, ...] = ()
     tokenizer: str | None = None
-    semantics: Semantics = "pair"
+    semantics: Semantics | None = None
     instruction: str | None = None
     answer_format: AnswerFormat | None = None
     max_tokens: int | None = None
@@ -92,6 +93,8 @@ class DesignSettings:
                 f"queries: blind always asks 1 - 1/bins per item, not {self.queries:g}; "
                 "leave it out, or choose a method that can ask more, such as latent"
             )
+        if METHODS[self.method].logprobs and (self.queries or 1) > 1:
+            raise ConfigError(f"queries: {self.method} reads each item once, not {self.queries:g} times")
         if self.method == "verbalized" and self.queries not in (None, 1):
             raise ConfigError(f"queries: verbalized asks each item once, not {self.queries:g} times")
 
@@ -193,6 +196,8 @@ class Settings:
 
     def _check_answers(self) -> None:
         """Raise an error if the method cannot read answers of this form or length."""
+        if self.auto:
+            return
         name, method, prompt = self.design.method, METHODS[self.design.method], self.prompt
         if self.estimator_name == "stated" and prompt.answer_format is not None:
             raise ConfigError(f"answer_format: {name} asks for a confidence too, in a form of its own")
@@ -238,7 +243,12 @@ class Settings:
     @property
     def semantics(self) -> str:
         """What is measured: pair, max or sum (METHOD 1), or the stated confidence."""
-        return METHODS[self.assumed_method].semantics(self.prompt.semantics)
+        return METHODS[self.assumed_method].semantics(self.target_semantics)
+
+    @property
+    def target_semantics(self) -> Semantics:
+        """The semantics by which the answer tokens are chosen."""
+        return self.prompt.semantics or METHODS[self.assumed_method].usual_semantics
 
     @property
     def free_text(self) -> bool:
@@ -247,8 +257,8 @@ class Settings:
 
     @property
     def probed(self) -> bool:
-        """Whether the endpoint is probed before the first query: not if only its texts are read."""
-        return self.estimator_name != "stated" and not self.free_text
+        """Whether the endpoint is probed before the first query: not if a confidence in words is read."""
+        return self.estimator_name != "stated"
 
     def max_tokens(self, form: AnswerFormat) -> int:
         """The maximum number of tokens of an answer of this form."""
@@ -280,6 +290,7 @@ class Settings:
             bins=self.estimation.bins or bins,
             positive=self.prompt.positive or positive,
             negative=self.prompt.negative or negative,
+            semantics=self.target_semantics,
         )
 
     @property

@@ -32,6 +32,7 @@ from blindcal.results.result import (
     AnswerCounts,
     AuditResult,
     Example,
+    ShownProbabilities,
     Spend,
     write_answers,
 )
@@ -80,8 +81,9 @@ def conclude(
         noise.plausible,
     )
     found = estimate(evidence)
-    semantics = METHODS[settings.design.method].semantics(prepared.targets.semantics)
-    targets = prepared.targets if semantics == "pair" else None
+    method = METHODS[settings.design.method]
+    semantics = method.semantics(prepared.targets.semantics)
+    targets = prepared.targets if method.biased and semantics == "pair" else None
     measured = measures(settings.design.method, semantics, settings.estimator_name, settings.queries)
     return AuditResult(
         **{field.name: getattr(found, field.name) for field in fields(Findings)},
@@ -109,6 +111,7 @@ def conclude(
         next_dollar=_next_dollar(session, evidence, members.size, found, asked),
         repeated=items.repeated(members),
         steadiness=steady,
+        shown=ShownProbabilities.of(session.store.masses(), answered.bounds),
     )
 
 

@@ -80,6 +80,7 @@ class Job:
             low=parsed.low,
             high=parsed.high,
             reason=parsed.reason,
+            mass=parsed.mass,
         )
 
     def unusable(self, query: int, error: EndpointError, attempts: int) -> SavedAnswer:

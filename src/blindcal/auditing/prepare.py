@@ -25,14 +25,27 @@ from blindcal.endpoints.probe_findings import Probe
 from blindcal.endpoints.query_format import (
     ConfidenceQuestion,
     FreeTextQuestion,
+    LogprobQuestion,
     QuestionFormat,
     TokenQuestion,
 )
+from blindcal.endpoints.shown_logprobs import TOP_LOGPROBS
 from blindcal.errors import ConfigError, EndpointError, FatalError, ReplyError, UnfitError
 from blindcal.items.files import Items
 from blindcal.methods import ASSUMED, AUTO, METHODS, Method
 from blindcal.planning.plan import PROBE_QUERIES
-from blindcal.records import AnswerFormat, Item, Progress, Reply, Request, Targets, Token, Usage, Way
+from blindcal.records import (
+    AnswerFormat,
+    Item,
+    Progress,
+    Reply,
+    Request,
+    Semantics,
+    Targets,
+    Token,
+    Usage,
+    Way,
+)
 from blindcal.settings import Settings, plain
 
 PILOTS, PROBED = 4, ITEMS_WITHOUT_BIAS
@@ -43,7 +56,8 @@ class Prepared:
     """What must be known before the first query; noted in the run, so that it is paid for once.
 
     ``spent`` is what finding out cost, and ``size`` the total bytes of its prompts. ``method`` is the chosen
-    one, ``answer_format`` the form of the answers, and ``constraint`` names what allows no others.
+    one, ``answer_format`` the form of the answers, and ``constraint`` names what allows no others. ``top`` is
+    the number of logprobs that the endpoint shows, and ``tempered`` whether it takes a temperature.
     """
 
     targets: Targets
@@ -55,12 +69,16 @@ class Prepared:
     method: str = ""
     answer_format: AnswerFormat = "word"
     constraint: ConstraintName | None = None
+    top: int = TOP_LOGPROBS
+    tempered: bool = True
 
     def question(self, settings: Settings) -> QuestionFormat:
         """How queries are formatted and their answers read."""
         design, most = settings.design, settings.max_tokens(self.answer_format)
         if settings.estimator_name == "stated":
             return ConfidenceQuestion(settings.answer_words, settings.prompt.instruction or INSTRUCTION, most)
+        if METHODS[design.method].logprobs:
+            return _logprob_question(self.targets, self.targets.semantics, self.top, tempered=self.tempered)
         seed = design.seed if design.send_seed else None
         if self.answer_format != "word":
             return FreeTextQuestion(
@@ -105,8 +123,7 @@ async def _without_probe(session: Session, remembered: _Remembered, targets: Tar
     """
     settings = session.settings
     room = settings.design.limit - settings.design.offset
-    words, form = targets or _words(settings), settings.prompt.answer_format or "word"
-    found = Prepared(words, Usage(), room, 0.0, None, answer_format=form)
+    found = Prepared(targets or _words(settings), Usage(), room, 0.0, None)
     if not settings.design.batch:
         return found
     await _ask_any(_patient(session, remembered), session, found.question(settings))
@@ -148,7 +165,7 @@ async def _with_probe(
         session.store.forget_asides()
         raise _refusal(found, name, unfit)
     return Prepared(
-        choice.targets if method.biased else replace(choice.targets, semantics="sum"),
+        choice.targets if method.biased else replace(choice.targets, semantics=_semantics(settings, method)),
         remembered.paid,
         found.max_shift if "thresholds" in found.usable else design.limit - design.offset,
         float(np.nan_to_num(max(found.jitter, found.crowd_jitter))) if method.biased else 0.0,
@@ -163,7 +180,16 @@ async def _with_probe(
         ),
         remembered.tokens.size,
         name,
+        "word" if method.biased else found.answer_format,
+        None if method.biased else found.constraint,
+        found.top_logprobs or TOP_LOGPROBS,
+        found.tempered,
     )
+
+
+def _semantics(settings: Settings, method: Method) -> Semantics:
+    """The semantics of a method without a bias: a sampled answer sums all spellings, logprobs show each."""
+    return (settings.prompt.semantics or method.usual_semantics) if method.logprobs else "sum"
 
 
 def _chosen(session: Session, choosing: MethodChoice, found: Probe) -> str:
@@ -222,8 +248,26 @@ def _ways(settings: Settings) -> tuple[Way, ...]:
 
 
 def _questions(targets: Targets, settings: Settings) -> ProbeQuestions:
-    """How the probe asks without a bias."""
-    return ProbeQuestions((TokenQuestion(targets, biased=False),))
+    """How the probe asks without a bias: in the form that the settings name, or in the first that works."""
+    words, form = settings.answer_words, settings.prompt.answer_format
+    plain_forms: list[TokenQuestion | FreeTextQuestion] = []
+    if form in (None, "word"):
+        plain_forms.append(TokenQuestion(targets, biased=False, max_tokens=settings.max_tokens("word")))
+    if form != "word":
+        other = form or "sentence"
+        plain_forms.append(FreeTextQuestion(words, other, settings.max_tokens(other)))
+    semantics = _semantics(settings, METHODS["logprobs"])
+    return ProbeQuestions(
+        tuple(plain_forms),
+        lambda top: _logprob_question(targets, semantics, top),
+        ConfidenceQuestion(words, settings.prompt.instruction or INSTRUCTION),
+    )
+
+
+def _logprob_question(
+    targets: Targets, semantics: Semantics, top: int, *, tempered: bool = True
+) -> LogprobQuestion:
+    return LogprobQuestion((targets.positive[0].text, targets.negative[0].text), semantics, top, tempered)
 
 
 async def choose_tokens(
@@ -239,7 +283,7 @@ async def choose_tokens(
     try:
         positive = await tokens.candidates(settings.answer_words[0], encode, prompt.positive_ids)
         negative = await tokens.candidates(settings.answer_words[1], encode, prompt.negative_ids)
-        return await tokens.choose(patient, pilots, positive, negative, prompt.semantics)
+        return await tokens.choose(patient, pilots, positive, negative, settings.target_semantics)
     except FatalError as error:
         if not settings.auto and METHODS[settings.design.method].biased:
             raise

@@ -220,8 +220,8 @@ token_options = combined(
 semantics_option = click.option(
     "--semantics",
     type=click.Choice(["pair", "max"]),
-    default="pair",
-    help="Spellings that count as an answer: the one that the model prefers, or the likeliest of all.",
+    help="Spellings that count as an answer: the one that the model prefers, or the likeliest of all.  "
+    "[default: pair; logprobs sums all]",
 )
 answer_options = combined(token_options, semantics_option)
 

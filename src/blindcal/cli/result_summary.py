@@ -8,6 +8,7 @@ import click
 
 from blindcal.cli.console import WIDTH, print_field
 from blindcal.methods import FEW_ITEMS
+from blindcal.report.number_format import percent
 from blindcal.report.page import PAGE_FILE
 from blindcal.report.sentences import few_groups, item_count
 from blindcal.results.result import ANSWERS_FILE, RESULT_FILE, AuditResult
@@ -124,6 +125,13 @@ def _print_answers(result: AuditResult) -> None:
             "invalid",
             f"{counts.invalid:,} of {counts.answers:,} answers; whatever they would have been, "
             f"the ECE is between {low:.4f} and {high:.4f}",
+        )
+    if (shown := result.shown) is not None:
+        print_field(
+            "shown",
+            f"{percent(shown.outside)} of the probability is on neither answer (at most "
+            f"{percent(shown.most_outside)}); tokens that are not shown leave {percent(shown.open)} open (at "
+            f"most {percent(shown.most_open)})",
         )
     if result.invalid_reasons:
         reasons = ", ".join(f"{reason} {count:,}" for reason, count in result.invalid_reasons.items())

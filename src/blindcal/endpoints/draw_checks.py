@@ -16,7 +16,7 @@ import numpy as np
 from scipy.special import betaln
 
 from blindcal.endpoints.probe_client import ProbeClient
-from blindcal.endpoints.query_format import QuestionFormat
+from blindcal.endpoints.query_format import FreeTextQuestion, TokenQuestion
 from blindcal.endpoints.response_curve import CurveEvidence, Query, ask_all, ask_until_settled
 from blindcal.errors import FatalError
 from blindcal.records import INVALID, POSITIVE, Item, Request
@@ -40,7 +40,9 @@ class DrawChecks:
     independent answers one request gives.
     """
 
-    def __init__(self, asker: ProbeClient, items: list[Item], question: QuestionFormat) -> None:
+    def __init__(
+        self, asker: ProbeClient, items: list[Item], question: TokenQuestion | FreeTextQuestion
+    ) -> None:
         self.asker, self.items, self.question = asker, items, question
         self.at_once = 1
 

@@ -21,11 +21,12 @@ import numpy as np
 
 from blindcal.endpoints.base import Endpoint
 from blindcal.endpoints.bias_checks import BiasChecks
+from blindcal.endpoints.constraints import CONSTRAINTS, effect
 from blindcal.endpoints.draw_checks import DrawChecks
 from blindcal.endpoints.http_errors import ITEM_STATUSES
 from blindcal.endpoints.probe_client import ProbeClient
 from blindcal.endpoints.probe_findings import QUESTIONS, Finding, Probe, ProbeVerdict
-from blindcal.endpoints.query_format import QuestionFormat, TokenQuestion
+from blindcal.endpoints.query_format import FreeTextQuestion, QuestionFormat, TokenQuestion
 from blindcal.errors import FatalError, InputError, UnsupportedError
 from blindcal.records import INVALID, Item, Reply, Request, Targets, Way
 
@@ -33,6 +34,7 @@ ITEMS = 6  # number of items whose answers are forced both ways
 ITEMS_WITHOUT_BIAS = 12  # number of items to draw from if the bias is unusable
 TOP_LOGPROBS = (20, 5)  # numbers of logprobs to ask for: OpenAI shows at most 20, older APIs 5
 STATED = 3  # number of items that are asked for a confidence in words
+CONSTRAINED = 2  # number of items on which a constraint must act
 LEGIBLE = 5 / 6  # least share of items whose logprobs must show an answer word
 
 
@@ -44,7 +46,7 @@ class ProbeQuestions:
     Without one of these, that way is not tried.
     """
 
-    plain: tuple[QuestionFormat, ...]
+    plain: tuple[TokenQuestion | FreeTextQuestion, ...]
     logprobs: Callable[[int], QuestionFormat] | None = None
     stated: QuestionFormat | None = None
 
@@ -173,6 +175,7 @@ class _Probing:
         if self.bias.hopeless:
             return self.found["thresholds"]
         await self._choose_form()
+        await self._constrain()
         return await self.draws.temperature()
 
     async def _repeated(self) -> str:
@@ -207,7 +210,7 @@ class _Probing:
                 self.draws.items = self.all_items = answered
                 self.bias.items = answered[:ITEMS]
                 self.draws.question = form
-                self.one_token = form is self.questions.plain[0] and isinstance(form, TokenQuestion)
+                self.one_token = form.max_tokens == 1
                 return ""
         assert self.asker.broken is not None
         message = self.asker.broken.message
@@ -256,6 +259,23 @@ class _Probing:
                 self.draws.question = form
             else:
                 self.legible = before
+
+    async def _constrain(self) -> None:
+        """Allow only the two answers, if the endpoint has a field for that: hot answers are often neither.
+
+        JSON changes what is measured, so it is only used if the answers cannot be read otherwise.
+        """
+        asked, question = "only the answers allowed", self.draws.question
+        if not isinstance(question, TokenQuestion):
+            return
+        for name, constraint in CONSTRAINTS.items():
+            if constraint.form != "word" or (constraint.by_id and self.no_ids):
+                continue
+            items = self.bias.items[:CONSTRAINED]
+            if await effect(name, self.asker.asked, items, self.asker.targets) == "acts":
+                self.draws.question = replace(question, constraint=name, max_tokens=constraint.max_tokens)
+                self.asker.find(asked, "good", f"yes, by {name}")
+                return
 
     async def _look_for_logprobs(self) -> dict[str, Reply]:
         """Replies with logprobs by item, empty if they are hidden."""
@@ -320,6 +340,9 @@ class _Probing:
             {**self.found},
             self.top,
             self.draws.at_once,
+            self.cold is not None,
+            self.draws.question.form,
+            self.draws.question.constraint,
         )
 
     def _verdict(self, broken: str) -> tuple[ProbeVerdict, str]:

@@ -44,14 +44,18 @@ class ProbeClient:
 
     async def reply(self, request: Request) -> Reply | None:
         """The reply to a request; ``None`` if it cannot be read, and the error is kept."""
-        if request.sampled and self._seed is not None:
-            request = replace(request, seed=int(query_seeds(self._seed, self.queries, 1)[0]))
-        self.queries += 1
         try:
-            reply = await self._endpoint.ask(request)
+            return await self.asked(request)
         except ReplyError as error:
             self.broken = error
             return None
+
+    async def asked(self, request: Request) -> Reply:
+        """The reply to a request; raises `ReplyError` if it cannot be read."""
+        if request.sampled and self._seed is not None:
+            request = replace(request, seed=int(query_seeds(self._seed, self.queries, 1)[0]))
+        self.queries += 1
+        reply = await self._endpoint.ask(request)
         self.prompt_tokens += reply.prompt_tokens
         self.completion_tokens += reply.completion_tokens
         self.longest = max(self.longest, reply.completion_tokens)

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias
 
-from blindcal.records import Targets, Way
+from blindcal.endpoints.constraints import ConstraintName
+from blindcal.records import AnswerFormat, Targets, Way
 
 ProbeVerdict: TypeAlias = Way | Literal["not auditable"]
 FindingOutcome: TypeAlias = Literal["good", "caution", "bad", "unknown"]
@@ -57,7 +58,9 @@ class Probe:
     share of biased answers that were neither target. These three are NaN if they could not be measured.
     ``scale`` is a 95% interval of the factor by which the bias acts, ``None`` if it could not be measured.
     ``remedy`` and ``options`` are those of the last reply that could not be read. ``top_logprobs`` is how
-    many logprobs are shown, and ``at_once`` how many independent answers one request gives.
+    many logprobs are shown, and ``at_once`` how many independent answers one request gives. ``tempered`` says
+    whether a temperature is accepted; answers without a bias have the form ``answer_format``, and only those
+    that ``constraint`` allows.
     """
 
     verdict: ProbeVerdict
@@ -81,6 +84,9 @@ class Probe:
     ways: dict[Way, str] = field(default_factory=dict)
     top_logprobs: int = 0
     at_once: int = 1
+    tempered: bool = True
+    answer_format: AnswerFormat = "word"
+    constraint: ConstraintName | None = None
 
     @property
     def usable(self) -> tuple[Way, ...]:

@@ -1,4 +1,4 @@
-"""How queries are sent and answers read: as one token, as free text, or as a stated confidence."""
+"""How queries are sent and answers read: as one token, logprobs, free text, or a stated confidence."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ import numpy as np
 from blindcal.confidence_prompt import INSTRUCTION, ask_confidence, ask_json
 from blindcal.endpoints.constraints import CONSTRAINTS, ConstraintName
 from blindcal.endpoints.replies import REFUSED
+from blindcal.endpoints.shown_logprobs import TOP_LOGPROBS, fault_in, shown_answers
 from blindcal.errors import EndpointError, InputError, NoSenseError, UnfitError
 from blindcal.estimate.free_text import FreeText, parse_free_text, parse_json_text
 from blindcal.estimate.verbalized import Verbalized, parse_verbalized
@@ -26,6 +27,7 @@ from blindcal.records import (
     Message,
     Reply,
     Request,
+    Semantics,
     Targets,
 )
 from blindcal.text import printable, shortened, spoken, visible
@@ -43,8 +45,9 @@ _STATED_CHARACTERS = 2000
 class ParsedAnswer:
     """The answer in a reply, and the ``text`` to keep of it, safe to print.
 
-    If the reply shows probabilities, the log-odds are between ``low`` and ``high``. ``reason`` says why a
-    reply is no answer at all, such as one that is cut short; a reply that is none of the answers needs none.
+    If the reply shows probabilities, the log-odds are between ``low`` and ``high``, and the two answers
+    together have the probability ``mass``. ``reason`` says why a reply is no answer at all, such as one that
+    is cut short; a reply that is none of the answers needs none.
     """
 
     answer: int
@@ -52,6 +55,7 @@ class ParsedAnswer:
     low: float | None = None
     high: float | None = None
     reason: str = ""
+    mass: float | None = None
 
 
 class QuestionFormat(Protocol):
@@ -137,6 +141,11 @@ class TokenQuestion:
         return ParsedAnswer(self._meaning.get(spoken(reply.text), INVALID), printable(reply.text))
 
     @property
+    def form(self) -> AnswerFormat:
+        """The form of the answers."""
+        return "word"
+
+    @property
     def about_answers(self) -> str:
         """What a constraint changes."""
         return "" if self.constraint is None else CONSTRAINTS[self.constraint].measures
@@ -213,6 +222,60 @@ class FreeTextQuestion:
             f"none of {count} texts settles on {self.words[0]!r} or {self.words[1]!r}{why}; the last one "
             f"ends in {printable(text[-80:], 80)!r}",
             remedy="check the answer words, and that the prompt asks for one of them",
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class LogprobQuestion:
+    """A question whose answer is read from the logprobs of its first token; no token ids are needed.
+
+    ``top`` is the number of logprobs to ask for. ``tempered=False`` sends no temperature, for endpoints that
+    take none.
+    """
+
+    words: tuple[str, str]
+    semantics: Semantics = "sum"
+    top: int = TOP_LOGPROBS
+    tempered: bool = True
+    max_tokens: int = field(init=False, default=1)
+
+    def request(
+        self,
+        messages: tuple[Message, ...],
+        shift: float,  # noqa: ARG002 - nothing is biased
+        temperature: float,
+        number: int = 0,  # noqa: ARG002 - nothing is drawn
+    ) -> Request:
+        """The question as it is, with logprobs."""
+        heat = temperature if self.tempered else None
+        return Request(messages, temperature=heat, top_logprobs=self.top)
+
+    def parse(self, reply: Reply) -> ParsedAnswer:
+        """The likelier answer, and the bounds of its log-odds; invalid if neither answer is in the list."""
+        fault = fault_in(reply.logprobs)
+        if fault is not None or reply.logprobs is None:
+            return ParsedAnswer(INVALID, printable(f"({fault})"), reason=fault or "")
+        found = shown_answers(reply.logprobs, self.words, self.semantics)
+        masses = zip(self.words, (found.positive, found.negative), strict=True)
+        shown = ", ".join(f"{word.strip()} {mass:.4g}" for word, mass in masses)
+        text = printable(f"{printable(reply.text, 40)} ({shown})")
+        if not found.positive and not found.negative:
+            return ParsedAnswer(INVALID, text, mass=found.mass)
+        answer = POSITIVE if found.positive >= found.negative else NEGATIVE
+        return ParsedAnswer(answer, text, found.low, found.high, mass=found.mass)
+
+    @property
+    def about_answers(self) -> str:
+        """Nothing: the method says all of it."""
+        return ""
+
+    def complaint(self, count: int, text: str, reason: str = "") -> EndpointError:  # noqa: ARG002 - in the text
+        """An error that suggests other words or another method."""
+        return UnfitError(
+            f"none of {count} replies shows the probability of an answer word (the last one: "
+            f"{printable(text, 200)!r})",
+            remedy="check the answer words, each of which must be one token, or use {method}",
+            options={"method": "latent"},
         )
 
 

@@ -31,8 +31,15 @@ class ChatPosition(msgspec.Struct, gc=False):
     top_logprobs: list[Logprob] = []
 
 
-class ChatLogprobs(msgspec.Struct, gc=False):
+class Logprobs(msgspec.Struct, gc=False):
+    """Logprobs in both dialects, whatever the kind of completion: a list of positions, or dictionaries.
+
+    OpenAI shows positions in chats and dictionaries in plain completions; other servers show either in both.
+    """
+
     content: list[ChatPosition] | None = None
+    top_logprobs: list[dict[str, float] | None] | None = None
+    token_logprobs: list[float | None] | None = None
 
 
 class ChatMessage(msgspec.Struct, gc=False):
@@ -45,21 +52,13 @@ class ChatMessage(msgspec.Struct, gc=False):
 class ChatChoice(msgspec.Struct, gc=False):
     message: ChatMessage
     finish_reason: str | None = None
-    logprobs: ChatLogprobs | None = None
-
-
-class TextLogprobs(msgspec.Struct, gc=False):
-    """Logprobs of plain completions in both dialects: OpenAI's dictionaries, llama.cpp's chat-like list."""
-
-    top_logprobs: list[dict[str, float]] | None = None
-    token_logprobs: list[float | None] | None = None
-    content: list[ChatPosition] | None = None
+    logprobs: Logprobs | None = None
 
 
 class TextChoice(msgspec.Struct, gc=False):
     text: str
     finish_reason: str | None = None
-    logprobs: TextLogprobs | None = None
+    logprobs: Logprobs | None = None
 
 
 class Envelope(msgspec.Struct, gc=False):
@@ -157,10 +156,9 @@ def _choice(choice: ChatChoice | TextChoice, usage: Any, free_text: bool) -> Rep
         if not message.content and not free_text:
             _check_no_reasoning(choice, usage)
         answer = message.content or ""
-        logprobs, logprob = _first_position(choice.logprobs.content if choice.logprobs else None)
     else:
         answer = choice.text
-        logprobs, logprob = _text_logprobs(choice.logprobs)
+    logprobs, logprob = _first_logprobs(choice.logprobs)
     return Reply(answer, choice.finish_reason, logprobs=logprobs, logprob=logprob)
 
 
@@ -199,19 +197,15 @@ def _check_no_reasoning(choice: ChatChoice, usage: Any) -> None:
         )
 
 
-def _text_logprobs(found: TextLogprobs | None) -> tuple[dict[str, float] | None, float | None]:
+def _first_logprobs(found: Logprobs | None) -> tuple[dict[str, float] | None, float | None]:
+    """The logprobs of the likeliest tokens at the first position, and that of the answer itself."""
     if found is None:
         return None, None
     if found.top_logprobs:
         return found.top_logprobs[0], next(iter(found.token_logprobs or ()), None)
-    return _first_position(found.content)
-
-
-def _first_position(positions: list[ChatPosition] | None) -> tuple[dict[str, float] | None, float | None]:
-    """The logprobs of the likeliest tokens at the first position, and that of the answer itself."""
-    if not positions:
+    if not found.content:
         return None, None
-    best: dict[str, float] = {}
-    for entry in positions[0].top_logprobs:  # distinct tokens may have the same text: keep the likelier
+    first, best = found.content[0], dict[str, float]()
+    for entry in first.top_logprobs:  # distinct tokens may have the same text: keep the likelier
         best[entry.token] = max(entry.logprob, best.get(entry.token, -float("inf")))
-    return best or None, positions[0].logprob
+    return best or None, first.logprob

@@ -97,6 +97,16 @@ def answers_array(values: ArrayLike, like: int) -> IntArray:
     return floats.astype(np.int64)
 
 
+def bounds_array(values: ArrayLike, like: int) -> FloatArray:
+    """Pairs of log-odds, the lower one first; NaN for both where there are none."""
+    array = np.asarray(values, np.float64)
+    if array.shape != (like, 2):
+        raise InputError(f"bounds: must have one row of two per label ({like}, 2), got shape {array.shape}")
+    ordered = (array[:, 0] <= array[:, 1]) | np.isnan(array).all(axis=1)
+    _first_bad("bounds", "must be two log-odds, the lower one first, or NaN twice", array, ~ordered)
+    return array
+
+
 def codes(values: ArrayLike, name: str, like: int) -> IntArray:
     """Names of items or groups as integers 0..k-1, in sorted order."""
     array = _vector(name, values)

@@ -15,7 +15,17 @@ from scipy.special import expit
 
 from blindcal.errors import InputError
 from blindcal.estimate.blind import BlindResult, blind
-from blindcal.estimate.checks import ArrayLike, answers_array, codes, labels_array, per_item, reals, wholes
+from blindcal.estimate.checks import (
+    ArrayLike,
+    answers_array,
+    bounds_array,
+    codes,
+    labels_array,
+    per_item,
+    reals,
+    wholes,
+)
+from blindcal.estimate.grid import CELLS, EDGES_S, cells_between
 from blindcal.estimate.latent import latent
 from blindcal.estimate.latent_fit import LatentFit
 from blindcal.records import FloatArray, IntArray
@@ -33,6 +43,9 @@ class Counts:
         The pattern to which each of the answers below belongs.
     shift, temperature, answer : arrays of shape (answers,)
         The query and its answer: 1, 0, or -1 for an invalid answer.
+    low, high : arrays of shape (answers,)
+        Log-odds between which the answer shows the item's to be, as edges of the grid on which all fits are
+        made; NaN if it shows none.
 
     Examples
     --------
@@ -48,6 +61,8 @@ class Counts:
     shift: FloatArray
     temperature: FloatArray
     answer: IntArray
+    low: FloatArray
+    high: FloatArray
 
     @classmethod
     def of(
@@ -58,6 +73,8 @@ class Counts:
         temperatures: ArrayLike = 0.0,
         items: ArrayLike | None = None,
         counts: ArrayLike | None = None,
+        *,
+        bounds: ArrayLike | None = None,
     ) -> Counts:
         """Count answers, given one row per query as for :func:`blindcal.latent`.
 
@@ -74,6 +91,7 @@ class Counts:
             reals(shifts, "shifts", rows, infinite=True),
             reals(temperatures, "temperatures", rows, minimum=0.0),
             answers_array(answers, rows),
+            np.full((rows, 2), np.nan) if bounds is None else bounds_array(bounds, rows),
         )
 
     @classmethod
@@ -90,6 +108,7 @@ class Counts:
             np.concatenate([one.shift for one in each]),
             np.concatenate([one.temperature for one in each]),
             np.concatenate([one.answer for one in each]),
+            np.concatenate([np.column_stack([one.low, one.high]) for one in each]),
         )
 
     def __add__(self, other: Counts) -> Counts:
@@ -99,7 +118,7 @@ class Counts:
         if not isinstance(other, Counts):
             return NotImplemented
         pairs = zip(vars(self).values(), vars(other).values(), strict=True)
-        return all(np.array_equal(mine, theirs) for mine, theirs in pairs)
+        return all(np.array_equal(mine, theirs, equal_nan=True) for mine, theirs in pairs)
 
     __hash__ = None  # type: ignore[assignment]  # compared by content, and arrays have no hash
 
@@ -136,6 +155,7 @@ class Counts:
             self.temperature,
             self.pattern,
             counts=self.count[self.pattern],
+            bounds=np.column_stack([self.low, self.high]),
             jitter=jitter,
             bins=bins,
             level=level,
@@ -157,11 +177,14 @@ def _counted(
     shifts: FloatArray,
     temperatures: FloatArray,
     answers: IntArray,
+    bounds: FloatArray,
 ) -> Counts:
     """Count items by pattern; labels and weights are per item."""
     shift_values, shift = np.unique(shifts + 0.0, return_inverse=True)  # + 0.0: -0.0 becomes 0.0
     heat_values, heat = np.unique(temperatures + 0.0, return_inverse=True)
-    kind_values, kind = np.unique((shift * heat_values.size + heat) * 3 + answers + 1, return_inverse=True)
+    cell_values, cells = np.unique(_cells(bounds), return_inverse=True)
+    kind = ((shift * heat_values.size + heat) * cell_values.size + cells) * 3 + answers + 1
+    kind_values, kind = np.unique(kind, return_inverse=True)
     order = np.lexsort((kind, owner))
     kind, owner = kind[order], owner[order]
     size = np.bincount(owner, minlength=labels.size)
@@ -177,7 +200,10 @@ def _counted(
     length = size[example]
     rows = np.repeat(begin[example] - np.cumsum(length) + length, length) + np.arange(length.sum())
     rest, answer = np.divmod(kind_values[kind[rows]], 3)
+    rest, at_cells = np.divmod(rest, cell_values.size)
     at_shift, at_heat = np.divmod(rest, heat_values.size)
+    first, last = np.divmod(cell_values[at_cells], CELLS + 1)
+    shown = cell_values[at_cells] > 0
     count = np.zeros(example.size, np.int64)
     np.add.at(count, pattern, weights)
     return Counts(
@@ -187,4 +213,15 @@ def _counted(
         shift=shift_values[at_shift],
         temperature=heat_values[at_heat],
         answer=answer - 1,
+        low=np.where(shown, EDGES_S[first], np.nan),
+        high=np.where(shown, EDGES_S[last], np.nan),
     )
+
+
+def _cells(bounds: FloatArray) -> IntArray:
+    """The cells between bounds as one number, 0 where there are none."""
+    found = np.zeros(len(bounds), np.int64)
+    shown = ~np.isnan(bounds).any(axis=1)
+    first, last = cells_between(*bounds[shown].T)
+    found[shown] = first * (CELLS + 1) + last
+    return found

@@ -47,6 +47,15 @@ def edge_of_shift(b: FloatArray) -> IntArray:
     return _nearest(-b, EDGES_S)
 
 
+def cells_between(low: FloatArray, high: FloatArray) -> tuple[IntArray, IntArray]:
+    """First cell, and the one after the last, of the cells that reach from one log-odds to another.
+
+    There is at least one: that of ``low``, which contains its lower edge.
+    """
+    first = np.clip(np.searchsorted(EDGES_S, low, side="right") - 1, 0, CELLS - 1)
+    return first, np.clip(np.searchsorted(EDGES_S, high), first + 1, CELLS)
+
+
 def _nearest(x: FloatArray, edges: FloatArray) -> IntArray:
     inner = edges[1:-1]
     above = np.clip(np.searchsorted(inner, x), 1, inner.size - 1)

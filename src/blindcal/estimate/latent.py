@@ -32,6 +32,7 @@ def latent(
     groups: ArrayLike | None = None,
     *,
     counts: ArrayLike | None = None,
+    bounds: ArrayLike | None = None,
     jitter: float | str = 0.0,
     flip_rate: float = 0.0,
     bins: int = 5,
@@ -57,6 +58,9 @@ def latent(
         The group of each query's item; intervals then resample groups, and the p-value allows for them.
     counts : array_like, optional
         How many items each query's item stands for; see :class:`blindcal.Counts`. Not with ``groups``.
+    bounds : array_like, shape (queries, 2), optional
+        Two log-odds between which the endpoint's own probabilities show an item's to be; NaN for answers
+        that show none. An answer with bounds is read by these alone.
     jitter : float or "estimate"
         Standard deviation of the endpoint's noise on the log-odds of threshold queries. "estimate" takes the
         smallest jitter that explains the answers about as well as any; this works only if items are asked
@@ -113,7 +117,8 @@ def latent(
         )
     if not 0 <= flip_rate < 0.5:
         raise InputError(f"flip_rate: must be a number from 0 to below 0.5, got {flip_rate!r}")
-    answered = AnswerTable(owner, b, t, a)
+    shown = None if bounds is None else checks.bounds_array(bounds, rows)
+    answered = AnswerTable(owner, b, t, a, bounds=shown)
     fits = []
     for noise in _candidates(jitter):
         patterns = count_patterns(y, answered, weights, jitter=noise, flip_rate=flip_rate)
@@ -160,6 +165,7 @@ def fit_table(
         answers.temperatures,
         answers.items,
         None if groups is None else groups[answers.items],
+        bounds=answers.bounds,
         jitter=jitter,
         flip_rate=flip_rate,
         bins=bins,

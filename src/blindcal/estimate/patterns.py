@@ -3,8 +3,8 @@
 Items with the same label and the same answers to the same queries are equivalent, so the likelihood needs
 only the distinct *patterns* and how often each occurs. A pattern of threshold answers is an interval of
 cells: the log-odds lies at or above every threshold answered positive and below every threshold answered
-negative. A pattern with sampled answers is a curve over the cells (METHOD 2). After this step the cost does
-not grow with the number of items.
+negative. So is a reading of shown probabilities, which bound the log-odds directly. A pattern with sampled
+answers is a curve over the cells (METHOD 2). After this step the cost does not grow with the number of items.
 """
 
 from __future__ import annotations
@@ -16,8 +16,10 @@ import numpy as np
 from scipy.sparse import csr_array
 from scipy.special import log_expit, log_ndtr
 
-from blindcal.estimate.grid import CELLS, EDGES_S, MID_S, edge_of_shift
+from blindcal.estimate.grid import CELLS, EDGES_S, MID_S, cells_between, edge_of_shift
 from blindcal.records import INVALID, POSITIVE, AnswerTable, FloatArray, IntArray
+
+_NARROW = 8  # cells of an interval that are summed one by one
 
 
 def _none() -> IntArray:
@@ -73,11 +75,25 @@ class Patterns:
         return tuple((y, where + first, self.curves[where]) for y, where in by_label if where.size)
 
     @cached_property
-    def _ends(self) -> csr_array:
-        """+1 where an interval starts, -1 where it stops: the running sum spreads a value over it."""
-        k = self.start.size
-        rows, columns = np.concatenate([self.start, self.stop]), np.tile(np.arange(k), 2)
-        return csr_array((np.repeat([1.0, -1.0], k), (rows, columns)), shape=(2 * CELLS + 1, k))
+    def _narrow(self) -> tuple[IntArray, csr_array]:
+        """The intervals of few cells, and 1 where each of them contains a cell, shape (narrow, 2 * CELLS).
+
+        Their probability may be far below the rounding error of a running sum over all cells.
+        """
+        where = np.flatnonzero(self.stop - self.start <= _NARROW)
+        width = (self.stop - self.start)[where]
+        rows = np.repeat(np.arange(where.size), width)
+        cells = self.start[where][rows] + np.arange(rows.size) - np.repeat(np.cumsum(width) - width, width)
+        return where, csr_array((np.ones(rows.size), (rows, cells)), shape=(where.size, 2 * CELLS))
+
+    @cached_property
+    def _ends(self) -> tuple[IntArray, csr_array]:
+        """The other intervals; +1 where each starts, -1 where it stops: the running sum spreads a value."""
+        where = np.flatnonzero(self.stop - self.start > _NARROW)
+        k = where.size
+        rows = np.concatenate([self.start[where], self.stop[where]])
+        columns = np.tile(np.arange(k), 2)
+        return where, csr_array((np.repeat([1.0, -1.0], k), (rows, columns)), shape=(2 * CELLS + 1, k))
 
     def relabelled(self) -> Patterns:
         """The same answers from items with the other label."""
@@ -91,6 +107,10 @@ class Patterns:
         np.cumsum(table, axis=-1, out=total[..., 1:])
         out = np.empty((*table.shape[:-1], len(self)))
         out[..., : self.start.size] = total[..., self.stop] - total[..., self.start]
+        narrow, cells = self._narrow
+        if narrow.size:
+            flat = table.reshape(-1, 2 * CELLS)
+            out[..., narrow] = (cells @ flat.T).T.reshape(*table.shape[:-1], narrow.size)
         for y, where, rows in self._rows:
             out[..., where] = table[..., y * CELLS : (y + 1) * CELLS] @ rows.T
         return np.maximum(out, 1e-300)
@@ -101,6 +121,8 @@ class Patterns:
         np.cumsum(values, axis=0, out=total[1:])
         out = np.empty((len(self), values.shape[1]))
         out[: self.start.size] = total[self.stop] - total[self.start]
+        narrow, cells = self._narrow
+        out[narrow] = cells @ values
         for y, where, rows in self._rows:
             out[where] = rows @ values[y * CELLS : (y + 1) * CELLS]
         return out
@@ -132,7 +154,10 @@ class Patterns:
     def spread(self, weights: FloatArray) -> FloatArray:
         """Adjoint of :meth:`mass`: spread weights of shape (..., patterns) over the cells."""
         flat = weights.reshape(-1, len(self))
-        out = np.cumsum((self._ends @ flat[:, : self.start.size].T)[:-1], axis=0).T
+        wide, ends = self._ends
+        out = np.cumsum((ends @ flat[:, wide].T)[:-1], axis=0).T
+        narrow, cells = self._narrow
+        out += (cells.T @ flat[:, narrow].T).T
         for y, where, rows in self._rows:
             out[:, y * CELLS : (y + 1) * CELLS] += flat[:, where] @ rows
         return np.asarray(np.maximum(out, 0.0).reshape(*weights.shape[:-1], 2 * CELLS))
@@ -148,7 +173,8 @@ def count_patterns(
 ) -> Patterns:
     """Count answers by pattern; labels and weights are per item.
 
-    With jitter or random flips a threshold answer is noisy, and its pattern is a curve.
+    With jitter or random flips a threshold answer is noisy, and its pattern is a curve. An answer with bounds
+    is read by these alone: neither its query nor such noise matters.
     """
     n = labels.size
     weights = np.ones(n, np.int64) if weights is None else weights
@@ -157,10 +183,15 @@ def count_patterns(
     items, shifts, temperatures, answers = use.items, use.shifts, use.temperatures, use.answers
     edges = edge_of_shift(shifts)
     positive = answers == POSITIVE
-    hard = (temperatures == 0) & (jitter == 0) & (flip_rate == 0)
+    shown = np.zeros(len(use), bool) if use.bounds is None else ~np.isnan(use.bounds).any(axis=1)
+    hard = (temperatures == 0) & (jitter == 0) & (flip_rate == 0) & ~shown
     up, down = hard & positive, hard & ~positive
 
     low, high = np.zeros(n, np.int64), np.full(n, CELLS)
+    if use.bounds is not None:
+        first, last = cells_between(*use.bounds[shown].T)
+        np.maximum.at(low, items[shown], first)
+        np.minimum.at(high, items[shown], last)
     np.maximum.at(low, items[up], edges[up])
     np.minimum.at(high, items[down], edges[down])
     at_least, below = np.full(n, -np.inf), np.full(n, np.inf)  # the same before rounding to edges
@@ -170,7 +201,7 @@ def count_patterns(
     touching = low == high  # two thresholds were rounded to one edge and answered differently
     low, high = low - touching, high + touching
 
-    soft = ~hard
+    soft = ~hard & ~shown
     snapped = np.where(temperatures == 0, edges, shifts)  # rounds noisy thresholds to edges
     asked = np.column_stack([snapped[soft], temperatures[soft], answers[soft]])
     kinds, rows = _signatures(asked, items[soft], n, jitter, flip_rate)

@@ -177,7 +177,15 @@ def _bend(shape: Shape, method: str) -> float:
 
 
 def _expected(table: FloatArray, method: str, n: float, queries: float) -> Patterns:
+    if METHODS[method].logprobs:
+        return _readings(table, n)
     return _thresholds(table, n) if method == "latent" else _samples(table, n, queries)
+
+
+def _readings(table: FloatArray, n: float) -> Patterns:
+    """Expected counts of exact readings of the probability: one pattern per label and cell."""
+    cells = np.flatnonzero(table > 1e-9)
+    return Patterns(start=cells, stop=cells + 1, counts=n * table[cells])
 
 
 def _thresholds(table: FloatArray, n: float) -> Patterns:

@@ -20,6 +20,8 @@ from blindcal.results.result import AuditResult
 ALPHA = 0.05
 LEAST_RUN = 0.05  # shortest stretch of confidence off the diagonal that is mentioned
 TOP = 0.97  # a stretch that reaches this confidence is described without an upper end
+OUTSIDE = 0.1  # mean probability of neither answer that is mentioned
+LEFT_OPEN = 0.01  # mean range of the probabilities shown that is mentioned
 BOTTOM = 0.515  # a stretch that starts below this confidence is described without a lower end
 
 MEANINGS = {
@@ -214,6 +216,18 @@ def notes(result: AuditResult) -> Iterator[Sentence]:
             if result.estimator == "stated"
             else f"were neither “{word(result, 'positive')}” nor “{word(result, 'negative')}”",
         )
+    if result.shown is not None and result.shown.outside > OUTSIDE:
+        yield sentence(
+            "On average, {shown.outside} of the probability is on first words that are neither “{yes}” nor "
+            "“{no}”. The confidence compares only these two.",
+            yes=word(result, "positive"),
+            no=word(result, "negative"),
+        )
+    if result.shown is not None and result.shown.open > LEFT_OPEN:
+        yield sentence(
+            "The endpoint shows so few logprobs that {shown.open} of each probability is left open on "
+            "average. The intervals do not cover all that this may change."
+        )
     if result.estimator == "shares":
         yield (
             "With few sampled answers per item, sampling noise looks like miscalibration, so the true error "
@@ -293,6 +307,9 @@ def limits(result: AuditResult) -> tuple[str, ...]:
         "other questions may give another result.",
         ""
         if result.estimator == "stated"
+        else "Only the two answer words are compared, as the first word of the answer. What the model would "
+        "write in free text is not audited."
+        if result.shown is not None
         else "Only the two answer words are compared. What the model would write in free text, without the "
         "bias, is not audited.",
         "The labels are assumed to be correct. Wrong labels look like miscalibration.",

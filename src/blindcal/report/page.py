@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from blindcal.atomic_write import atomic_write
 from blindcal.estimate.findings import CostCurve
+from blindcal.methods import METHODS
 from blindcal.report import narrative
 from blindcal.report.number_format import Number, Numbers
 from blindcal.report.sentences import Quoted, word
@@ -48,8 +49,8 @@ def render(result: AuditResult) -> str:
         metrics=narrative.metrics(result),
         limits=narrative.limits(result),
         alpha=narrative.ALPHA,
-        # a shift acts on single tokens, not on a sum of spellings or on a confidence stated in words
-        shifted=result.semantics in ("pair", "max"),
+        # a shift is a bias on single tokens, not on a sum of spellings or on a confidence stated in words
+        shifted=METHODS[result.method].biased and result.semantics in ("pair", "max"),
         shown_rows=ROWS,
         curve_rows=[] if result.curve is None else _every_twentieth(result.curve.f),
         cheapest=[_cheapest(costs) for costs in result.costs],

@@ -71,7 +71,8 @@ _ORDER = ("blind", "verbalized", "sampling", "extraction", "latent", "sampling+l
 
 #: Every method of the table by its name, METHOD or METHOD+ESTIMATOR, in the order of the table.
 TABLE_METHODS: Mapping[str, TableMethod] = {
-    name: TableMethod(*name.split("+")) for name in dict.fromkeys((*_ORDER, *METHODS))
+    name: TableMethod(*name.split("+"))
+    for name in dict.fromkeys((*_ORDER, *(name for name, method in METHODS.items() if method.budgets)))
 }
 
 

@@ -81,7 +81,7 @@ def measure(
     """
     found: Found = {}
     failures: list[EndpointError] = []
-    model, asked = settings.endpoint.model, settings.prompt.semantics
+    model, asked = settings.endpoint.model, settings.target_semantics
     with catalogue.open_items(items, settings.prompt) as opened:
         labels = opened.labels
         if oracle is not None:

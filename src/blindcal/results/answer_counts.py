@@ -2,8 +2,8 @@
 
 A table of answers has the columns ``label``, ``shift`` and ``answer`` (1 or 0; -1 or null if invalid).
 Optional columns are ``temperature`` (default 0), ``item`` (rows with the same value belong to one item; by
-default each row is its own item) and ``count`` (the number of items that a row stands for, as from
-``GROUP BY``).
+default each row is its own item), ``count`` (the number of items that a row stands for, as from
+``GROUP BY``), and ``low`` and ``high`` (bounds of the log-odds that the answer shows; NaN or null if none).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from blindcal.text import printable
 if TYPE_CHECKING:
     from ray.data import Dataset
 
-NEEDED, OPTIONAL = ("label", "shift", "answer"), ("temperature", "item", "count")
+NEEDED, OPTIONAL = ("label", "shift", "answer"), ("temperature", "item", "count", "low", "high")
 _BATCH = 1_000_000  # rows of a file to count at a time
 
 
@@ -33,6 +33,9 @@ def of_columns(columns: Mapping[str, Any]) -> Counts:
     if missing:
         has = ", ".join(printable(str(name), 30) for name in columns) or "none"
         raise InputError(f"a table of answers must have the column {missing[0]}; it has {has}")
+    shown = [np.asarray(columns[name], np.float64) for name in ("low", "high") if name in columns]
+    if len(shown) == 1:
+        raise InputError("a table of answers must have both columns low and high, or none of them")
     return Counts.of(
         columns["label"],
         columns["shift"],
@@ -40,13 +43,21 @@ def of_columns(columns: Mapping[str, Any]) -> Counts:
         columns.get("temperature", 0.0),
         columns.get("item"),
         columns.get("count"),
+        bounds=np.column_stack(shown) if shown else None,
     )
 
 
 def of_run(run: Run) -> Counts:
     """Count the answers of a finished run."""
     asked = run.answered
-    return Counts.of(run.labels[asked.items], asked.shifts, asked.answers, asked.temperatures, asked.items)
+    return Counts.of(
+        run.labels[asked.items],
+        asked.shifts,
+        asked.answers,
+        asked.temperatures,
+        asked.items,
+        bounds=asked.bounds,
+    )
 
 
 def read_counts(path: str | Path) -> Counts:
@@ -71,6 +82,7 @@ def write_counts(counts: Counts, path: str | Path) -> None:
         "shift": counts.shift,
         "temperature": counts.temperature,
         "answer": counts.answer,
+        **({} if np.isnan(counts.low).all() else {"low": counts.low, "high": counts.high}),
     }
     with atomic_write(Path(path)) as draft:
         parquet.write_table(arrow.table(columns), draft)
@@ -93,7 +105,8 @@ def count_on_ray(answers: Dataset) -> Counts:
     return Counts.total(_of_block(row) for row in counted.iter_rows())
 
 
-_FIELDS = ("count", "label", "pattern", "shift", "temperature", "answer")
+_REAL_FIELDS = ("shift", "temperature", "low", "high")
+_FIELDS = ("count", "label", "pattern", "answer", *_REAL_FIELDS)
 _SHARDS = 16
 
 
@@ -112,7 +125,7 @@ def _count_block(batch: dict[str, Any]) -> dict[str, Any]:
 
 def _of_block(row: Mapping[str, bytes]) -> Counts:
     def column(name: str) -> Any:
-        return np.frombuffer(row[name], np.float64 if name in ("shift", "temperature") else np.int64)
+        return np.frombuffer(row[name], np.float64 if name in _REAL_FIELDS else np.int64)
 
     return Counts(**{name: column(name) for name in _FIELDS})
 

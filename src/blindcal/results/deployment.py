@@ -14,6 +14,7 @@ from typing import Any
 from blindcal.endpoints.http import Address, HttpEndpoint
 from blindcal.endpoints.query_format import TokenQuestion
 from blindcal.errors import NotIdentifiedError
+from blindcal.methods import METHODS
 from blindcal.records import Message
 from blindcal.results.run import Run
 from blindcal.text import spoken
@@ -73,11 +74,13 @@ def deployment(run: Run, shift: float) -> Deployment:
     NotIdentifiedError
         If the run used no ``logit_bias``, so that no threshold can be deployed.
     """
-    if run.result.semantics == "sum":
+    method = METHODS[run.result.method]
+    if not method.biased or run.result.semantics == "sum":
+        reading = "compare the probability that the endpoint shows with it, or " if method.logprobs else ""
         raise NotIdentifiedError(
             f"a run of method {run.result.method} sends no logit_bias: its threshold is known, but one query "
             "cannot decide by it",
-            remedy="audit with {method} where the endpoint takes logit_bias",
+            remedy=reading + "audit with {method} where the endpoint takes logit_bias",
             options={"method": "latent"},
         )
     settings = run.settings

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, fields, replace
 from datetime import UTC, datetime
+from functools import reduce
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ from blindcal.estimate.findings import Findings
 from blindcal.items.repeated_prompts import repeated_prompts
 from blindcal.methods import FITTED, Evidence, estimate, make_design
 from blindcal.records import AnswerTable
-from blindcal.results.result import AnswerCounts, AuditResult, Spend
+from blindcal.results.result import AnswerCounts, AuditResult, ShownProbabilities, Spend
 from blindcal.results.run import Run, opened
 from blindcal.text import printable
 
@@ -63,6 +64,7 @@ def merge(runs: Sequence[Run | str | Path], *, resamples: int = 1000) -> AuditRe
         counts=replace(result.counts, groups=evidence.group_count(evidence.items)),
         spend=Spend(**_summed([asdict(run.result.spend) for run in each])),
         seconds=sum(run.result.seconds for run in each),
+        shown=ShownProbabilities.together([run.result.shown for run in each]),
         repeated=repeated_prompts(one.prompts, one.labels),
         oracle=None,  # each run was compared with its own oracle
         settings={**result.settings, "items": one.labels.size, "items_digest": None},
@@ -144,8 +146,7 @@ def _joined(runs: Sequence[Run]) -> AnswerTable:
         replace(run.answered, items=run.answered.items + first)
         for run, first in zip(runs, firsts, strict=False)
     ]
-    names = ("items", "shifts", "temperatures", "answers")
-    return AnswerTable(*(np.concatenate([getattr(one, name) for one in each]) for name in names))
+    return reduce(AnswerTable.joined, each)
 
 
 def _summed(records: Sequence[dict[str, Any]]) -> dict[str, Any]:

@@ -8,20 +8,21 @@ from __future__ import annotations
 
 import csv
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
 import msgspec
 import numpy as np
+from scipy.special import expit
 
 from blindcal.atomic_write import atomic_write
 from blindcal.errors import InputError
 from blindcal.estimate.findings import Findings
 from blindcal.items.repeated_prompts import RepeatedPrompts
 from blindcal.planning.next_dollar import NextDollar
-from blindcal.records import INVALID, NEGATIVE, POSITIVE, EstimatorName, Message, Targets
+from blindcal.records import INVALID, NEGATIVE, POSITIVE, EstimatorName, FloatArray, Message, Targets
 from blindcal.results.steadiness import Steadiness
 from blindcal.store.run_store import Store
 from blindcal.text import csv_cell, printable
@@ -67,6 +68,47 @@ class AnswerCounts:
     def answers(self) -> int:
         """Number of answers, valid or not."""
         return self.positive + self.negative + self.invalid
+
+
+@dataclass(frozen=True, slots=True)
+class ShownProbabilities:
+    """What the probabilities that an endpoint shows leave open, over ``readings`` replies.
+
+    ``outside`` is the mean probability of first tokens that are neither answer, as far as the lists show, and
+    ``most_outside`` the highest. Tokens that the lists lack leave each item's probability open by ``open`` on
+    average, and by ``most_open`` at most.
+    """
+
+    readings: int
+    outside: float
+    most_outside: float
+    open: float
+    most_open: float
+
+    @classmethod
+    def of(cls, masses: FloatArray, bounds: FloatArray | None) -> ShownProbabilities | None:
+        """From the probability of both answers together, and the bounds of the log-odds; ``None`` if none."""
+        if not masses.size:
+            return None
+        shown = np.empty((0, 2)) if bounds is None else bounds[~np.isnan(bounds).any(axis=1)]
+        width = np.diff(expit(shown)).reshape(-1) if len(shown) else np.ones(1)
+        rest = 1 - masses
+        return cls(masses.size, *(float(x) for x in (rest.mean(), rest.max(), width.mean(), width.max())))
+
+    @classmethod
+    def together(cls, parts: Sequence[ShownProbabilities | None]) -> ShownProbabilities | None:
+        """Those of several runs; ``None`` if one of them has none."""
+        each = [part for part in parts if part is not None]
+        if len(each) < len(parts) or not each:
+            return None
+        weights = [part.readings for part in each]
+        return cls(
+            sum(weights),
+            float(np.average([part.outside for part in each], weights=weights)),
+            max(part.most_outside for part in each),
+            float(np.average([part.open for part in each], weights=weights)),
+            max(part.most_open for part in each),
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,6 +158,7 @@ class AuditResult(Findings):
     are about. ``invalid_reasons`` counts why replies could not be read. ``by`` is the field that
     defines the ``parts``. ``seconds`` is the time spent asking, over all calls. ``repeated`` counts the items
     that share a prompt, if any do. ``steadiness`` says whether the endpoint stayed the same during the run.
+    ``shown`` is about the probabilities that were read, if logprobs were.
     """
 
     schema_version: int = SCHEMA_VERSION
@@ -143,6 +186,7 @@ class AuditResult(Findings):
     next_dollar: NextDollar | None = None
     repeated: RepeatedPrompts | None = None
     steadiness: Steadiness | None = None
+    shown: ShownProbabilities | None = None
 
     def __repr__(self) -> str:
         return f"AuditResult({self.model!r}, {self.method}, {self.counts.items:,} items, ECE {self.ece:.4f})"
@@ -240,6 +284,8 @@ ANSWER_COLUMNS = (
     *("id", "label", "group", "round", "threshold", "shift", "temperature"),
     *("answer", "text", "seconds"),
 )
+BOUND_COLUMNS = ("low", "high")
+"""Further columns if answers show bounds of the log-odds."""
 _ANSWER_WORDS: Mapping[int, str] = {POSITIVE: "positive", NEGATIVE: "negative", INVALID: "invalid"}
 
 
@@ -247,10 +293,11 @@ def write_answers(store: Store, path: Path) -> None:
     """Write every answer of a run as CSV that is safe to open in a spreadsheet."""
     rounds = store.rounds()
     firsts = np.cumsum([0, *(len(asked) for asked in rounds)])
+    bounds = store.answered().bounds
     with atomic_write(path) as draft, draft.open("w", newline="", encoding="utf-8") as file:
         table = csv.writer(file)
-        table.writerow(ANSWER_COLUMNS)
-        for query, answer, text, seconds in store.texts():
+        table.writerow(ANSWER_COLUMNS if bounds is None else (*ANSWER_COLUMNS, *BOUND_COLUMNS))
+        for row, (query, answer, text, seconds) in enumerate(store.texts()):
             which = int(np.searchsorted(firsts, query, side="right")) - 1
             asked, place = rounds[which], query - int(firsts[which])
             name, label, group = store.item(int(asked.items[place]))
@@ -258,4 +305,5 @@ def write_answers(store: Store, path: Path) -> None:
             threshold = 1 / (1 + math.exp(min(shift, 700)))
             about = (csv_cell(name), label, csv_cell(group or ""), which + 1)
             query_as = (f"{threshold:.9g}", f"{shift:.9g}", f"{asked.temperatures[place]:g}")
-            table.writerow((*about, *query_as, _ANSWER_WORDS[answer], csv_cell(text), seconds))
+            shown = () if bounds is None else ("" if np.isnan(s) else f"{s:.9g}" for s in bounds[row])
+            table.writerow((*about, *query_as, _ANSWER_WORDS[answer], csv_cell(text), seconds, *shown))

@@ -15,7 +15,6 @@ from blindcal.errors import InputError, NotIdentifiedError, StoreError
 from blindcal.estimate.latent import fit_table
 from blindcal.estimate.latent_fit import LatentFit
 from blindcal.items.repeated_prompts import resampling_units
-from blindcal.methods import FITTED
 from blindcal.records import AnswerTable, IntArray
 from blindcal.results.result import RESULT_FILE, AuditResult
 from blindcal.store.run_store import RUN_FILE, Store
@@ -78,7 +77,7 @@ class Run:
                 remedy="audit again with {estimator}, which asks nothing"
                 if reread
                 else "audit with {method}",
-                options={"estimator": "latent"} if reread else {"method": FITTED[0]},
+                options={"estimator": "latent"} if reread else {"method": "latent"},
             )
         return fit_table(
             self.labels,

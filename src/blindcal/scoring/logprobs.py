@@ -18,6 +18,7 @@ import numpy as np
 from scipy.special import logsumexp
 
 from blindcal.endpoints.base import Endpoint
+from blindcal.endpoints.shown_logprobs import fault_in
 from blindcal.errors import FatalError
 from blindcal.records import Item, Reply, Request, Targets, Token
 from blindcal.text import printable
@@ -188,6 +189,8 @@ def _no_logprobs() -> FatalError:
 def _shown(reply: Reply) -> Mapping[str, float]:
     if not reply.logprobs:
         raise _no_logprobs()
+    if (fault := fault_in(reply.logprobs)) is not None:
+        raise FatalError(fault)
     return reply.logprobs
 
 

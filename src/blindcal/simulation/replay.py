@@ -62,6 +62,8 @@ class Behaviour:
     ``fault_share`` of the requests or, if ``fault_first`` is set, exactly the first ``fault_first`` requests.
     A random share ``bias_ignored`` of the requests goes to a machine that ignores the bias. ``drift`` is
     added to all log-odds. From request number ``later_from`` on, the service behaves as ``later`` says.
+    If it shows ``logprobs``, they are those of the likeliest recorded tokens, at most
+    ``top_logprobs``.
     """
 
     bias: Literal["honoured", "ignored", "rejected"] = "honoured"
@@ -80,6 +82,7 @@ class Behaviour:
     sampler_fields: Literal["honoured", "ignored", "rejected"] = "honoured"
     constraints: Literal["honoured", "ignored", "rejected"] = "ignored"
     logprobs: bool = False
+    top_logprobs: int = 20
     latency: float = 0.0
     fault: Fault | None = None
     fault_share: float = 1.0
@@ -246,7 +249,7 @@ class Server:
         if fault == "schema":
             return json_response({"result": said, "choices": said})
         usage = {"prompt_tokens": 1 + len(text) // 4, "completion_tokens": 1 + len(free_text or "") // 4}
-        shown = logprobs if asked.logprobs else None
+        shown = self._shown(logprobs, asked) if asked.logprobs else None
         choice = _choice(said, shown, chat=chat, reasoning=fault == "reasoning")
         choices = [] if fault == "empty" else [choice]
         kind, model = "chat.completion" if chat else "text_completion", self.recording.name
@@ -330,6 +333,12 @@ class Server:
             for token in self.recording.tokens
         ]
 
+    def _shown(self, logprobs: dict[str, float], asked: ChatRequest | PromptRequest) -> dict[str, float]:
+        """The largest logprobs, as many as are asked for and the service shows."""
+        wanted = asked.top_logprobs if isinstance(asked, ChatRequest) else asked.logprobs
+        ranked = sorted(logprobs.items(), key=lambda entry: -entry[1])
+        return dict(ranked[: min(int(wanted or 0), self.behaviour.top_logprobs)])
+
     def _temperature(self, asked: ChatRequest | PromptRequest) -> float:
         how = self.behaviour.temperature
         if how == "ignored":
@@ -387,6 +396,7 @@ class CompletionRequest(msgspec.Struct, kw_only=True):
     max_tokens: int | None = None
     max_completion_tokens: int | None = None
     logprobs: bool | int | None = None
+    top_logprobs: int | None = None
     seed: int | None = None
     top_p: float | None = None
     min_p: float | None = None
@@ -440,8 +450,7 @@ def _choice(
     answer: dict[str, Any] = {"content": None, "reasoning_content": "Let"} if reasoning else {"content": said}
     choice["message"] = {"role": "assistant", **answer}
     if logprobs is not None:
-        ranked = sorted(logprobs.items(), key=lambda entry: -entry[1])
-        top = [{"token": token, "logprob": logprob} for token, logprob in ranked]
+        top = [{"token": token, "logprob": logprob} for token, logprob in logprobs.items()]
         choice["logprobs"] = {"content": [{"token": said, "top_logprobs": top}]}
     return choice
 

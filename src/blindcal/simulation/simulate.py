@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from scipy.special import expit
@@ -42,10 +42,19 @@ def respond(
     return answers
 
 
-def ask(design: Design, p: ArrayLike, *, seed: int = 0, jitter: float = 0.0) -> AnswerTable:
-    """Run a design to its end on known probabilities; ``seed`` sets the randomness of the endpoint."""
+def ask(
+    design: Design, p: ArrayLike, *, seed: int = 0, jitter: float = 0.0, logprobs: bool = False
+) -> AnswerTable:
+    """Run a design to its end on known probabilities; ``seed`` sets the randomness of the endpoint.
+
+    With ``logprobs``, the endpoint shows each item's probability with its answer.
+    """
     s = log_odds(probabilities(p))
     rng = np.random.default_rng([seed, 5])
+    if logprobs:
+        shown = s + jitter * rng.standard_normal(s.size) if jitter else s
+        answered = answer_design(design, lambda asked, _: respond(shown, asked, rng))
+        return replace(answered, bounds=np.repeat(shown[answered.items, None], 2, axis=1))
 
     def answer(asked: Round, first: int) -> IntArray:
         return respond(s, asked, rng, jitter, uniform_draws(query_seeds(seed, first, len(asked))))
@@ -101,7 +110,8 @@ def simulate(
     asked, estimates = 0, []
     for repeat in range(whole(repeats, "repeats")):
         design = make_design(method, y, queries=queries, bins=bins, seed=seed + repeat)
-        answers = ask(design, known, seed=seed + repeat, jitter=jitter)
+        logprobs = method_of(method).logprobs
+        answers = ask(design, known, seed=seed + repeat, jitter=jitter, logprobs=logprobs)
         evidence = Evidence(method, design, y, answers, estimator=estimator, bins=bins, resamples=0)
         ece = estimate(evidence, brief=True).ece.value
         if ece is None:

@@ -51,8 +51,9 @@ class SavedAnswer:
     """One stored answer; ``query`` counts across all rounds, ``text`` is already `printable`.
 
     ``unusable`` marks a query without a reply that could be read; its ``text`` is the reason. ``served`` is
-    the number of the model that the reply names, as `Store.served_number` gives it. The log-odds are between
-    ``low`` and ``high``, if the reply shows them. ``reason`` says why a text is no answer, if that is known.
+    the number of the model that the reply names, as `Store.served_number` gives it. If the reply shows
+    probabilities, the log-odds are between ``low`` and ``high``, and both answers together have ``mass``.
+    ``reason`` says why a text is no answer, if that is known.
     """
 
     query: int
@@ -68,6 +69,7 @@ class SavedAnswer:
     low: float | None = None
     high: float | None = None
     reason: str = ""
+    mass: float | None = None
 
     @property
     def usage(self) -> Usage:
@@ -414,6 +416,11 @@ class Store:
             return None
         rows = self._execute("SELECT low, high FROM answers ORDER BY query")
         return np.array(rows, np.float64).reshape(-1, 2)
+
+    def masses(self) -> FloatArray:
+        """The probability of both answers together, for every answer that shows it."""
+        rows = self._execute("SELECT mass FROM answers WHERE mass IS NOT NULL ORDER BY query")
+        return np.array(rows, np.float64).reshape(-1)
 
     def texts(self) -> Iterator[tuple[int, int, str, float]]:
         """Query number, answer, text and seconds of every answer, in the order of the queries."""
