@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gzip
 import inspect
+import re
 import socket
 import warnings
 from datetime import UTC, datetime, timedelta
@@ -209,7 +210,7 @@ FAULTS: list[tuple[Fault, type[EndpointError], str]] = [
     ("html", ReplyError, "web page.*ends in /v1"),
     ("schema", ReplyError, "not a completion"),
     ("empty", ReplyError, "no choices"),
-    ("401", FatalError, "set OPENAI_API_KEY"),
+    ("401", FatalError, "wants an API key, and OPENAI_API_KEY is not set"),
     ("404", FatalError, "no model 'replay'.*check the model's name"),
     ("reasoning", ReplyError, "turn reasoning off"),
 ]
@@ -513,6 +514,99 @@ def test_patient_asks_again() -> None:
     assert len(waits[2:]) == 3
     assert all(longest / 2 <= wait <= longest for wait, longest in zip(waits[2:], (0.5, 1, 2), strict=True))
     assert asyncio.run(talk(Behaviour(fault="401"))) == -1
+
+
+class Dying:
+    """An endpoint that answers the first requests and then only fails, and a clock that its waits move."""
+
+    def __init__(self, answers: int, error: RetryableError) -> None:
+        self.answers, self.error = answers, error
+        self.now = 0.0
+
+    async def ask(self, _: Request) -> Reply:
+        self.answers -= 1
+        if self.answers < 0:
+            raise self.error
+        return Reply("Yes")
+
+    async def close(self) -> None:
+        """Nothing to release."""
+
+    async def sleep(self, seconds: float) -> None:
+        self.now += seconds
+
+    def patient(self, **given: Any) -> Patient:
+        return Patient(self, sleep=self.sleep, clock=lambda: self.now, **given)
+
+
+async def asked(patient: Patient, times: int) -> None:
+    for _ in range(times):
+        await patient.ask(asking())
+
+
+def test_a_server_that_dies_is_waited_for() -> None:
+    """Once it has answered, an outage is waited out for five minutes, and the error says how to go on."""
+    dead = RetryableError("the connection failed: h: refused", unsent=True)
+    endpoint, told = Dying(3, dead), list[str]()
+    patient = endpoint.patient(kept="the answers are kept", tell=told.append)
+    with pytest.raises(
+        EndpointError,
+        match=r"no answer for 3\d\d s; the last error: the connection failed: h: refused: run the same again "
+        "when the endpoint answers; the answers are kept",
+    ):
+        asyncio.run(asked(patient, 4))
+    assert 300 < endpoint.now < 330
+    assert re.fullmatch(r"waiting \d+ s, for the endpoint: the connection failed: h: refused", told[-1])
+
+
+def test_a_server_that_comes_back_is_asked_on() -> None:
+    """After an outage the request that failed is answered, and patience begins anew."""
+    endpoint = Dying(1, RetryableError("the server failed (503)"))
+    patient = endpoint.patient()
+    asyncio.run(asked(patient, 1))
+
+    async def sleep(seconds: float) -> None:
+        endpoint.now += seconds
+        if endpoint.now > 200:
+            endpoint.answers = 1
+
+    patient._sleep = sleep
+    asyncio.run(asked(patient, 1))
+    assert endpoint.now > 200
+
+
+def test_a_server_that_never_answers_is_given_up() -> None:
+    """Without any answer before, half a minute is enough to see that nothing will come."""
+    endpoint = Dying(0, RetryableError("the server failed (500)"))
+    with pytest.raises(RetryableError, match=r"the server failed \(500\)"):
+        asyncio.run(asked(endpoint.patient(), 1))
+    assert endpoint.now < 30
+
+
+def test_a_request_that_alone_fails_is_given_up() -> None:
+    """A request that fails while others are answered is no outage."""
+    endpoint = Dying(10**6, RetryableError("the server failed (500)"))
+
+    class Choosy(Dying):
+        async def ask(self, request: Request) -> Reply:
+            if request.seed == 1:
+                raise self.error
+            return await super().ask(request)
+
+    endpoint = Choosy(10**6, endpoint.error)
+    patient = endpoint.patient()
+
+    async def talk() -> None:
+        async def sleep(seconds: float) -> None:
+            endpoint.now += seconds
+            await patient.ask(asking())
+
+        patient._sleep = sleep
+        await patient.ask(asking(seed=1))
+
+    with pytest.raises(RetryableError, match="500"):
+        asyncio.run(talk())
+    assert endpoint.now < 30
 
 
 def test_patience_has_an_end() -> None:

@@ -15,8 +15,8 @@ from blindcal.endpoints import openai_token_ids as openai_ids
 from blindcal.endpoints import tokens
 from blindcal.endpoints.http import Address, HttpEndpoint
 from blindcal.endpoints.query_format import TokenQuestion
-from blindcal.errors import FatalError, InputError, MissingExtraError
-from blindcal.records import INVALID, NEGATIVE, POSITIVE, Reply, Targets, Token
+from blindcal.errors import InputError, MissingExtraError, NoTokenIdsError
+from blindcal.records import INVALID, NEGATIVE, POSITIVE, Reply, Request, Targets, Token
 from blindcal.simulation.recording import Recording
 from blindcal.simulation.replay import Behaviour, Server
 from serving import items, replayed
@@ -46,7 +46,7 @@ def chosen(
             Server(recording, items(2), behaviour) as server,
             HttpEndpoint(Address(server.base_url, "m"), environ={}) as endpoint,
         ):
-            source = tokens.find(endpoint, "m")
+            source = (await tokens.find(endpoint, endpoint, items(1)[0])).encode
             up, down = await tokens.candidates("Yes", source), await tokens.candidates("no", source)
             return await tokens.choose(endpoint, items(2), up, down, "max" if semantics == "max" else "pair")
 
@@ -61,7 +61,7 @@ def test_candidates_are_single_tokens() -> None:
 
 def test_no_single_token() -> None:
     """A word without a single-token spelling is refused by name."""
-    with pytest.raises(InputError, match="'Perhaps'"):
+    with pytest.raises(NoTokenIdsError, match="'Perhaps'"):
         asyncio.run(tokens.candidates("Perhaps", encode))
     with pytest.raises(InputError, match="empty"):
         asyncio.run(tokens.candidates("  ", encode))
@@ -87,19 +87,81 @@ def test_no_served_vocabulary() -> None:
         async with replayed([0.0], Behaviour(tokenize="none")) as (_, endpoint):
             await tokens.candidates("Yes", tokens.served(endpoint, "replay"))
 
-    with pytest.raises(FatalError, match=r"tokenizer=.*positive_ids="):
+    with pytest.raises(NoTokenIdsError, match=r"tokenizer=.*positive_ids="):
         asyncio.run(talk())
 
 
-def test_wrong_key_is_not_taken_for_a_missing_vocabulary() -> None:
-    """A vocabulary behind a key that was not given is an error about the key."""
+def guessed(
+    behaviour: Behaviour, ids: tuple[int, int] = (13022, 3160), others: tuple[int, int] = (7, 8)
+) -> str:
+    """The doubt about the ids that are found for a model with these ids, which is called gpt-4o-mini."""
+    said = (*zip(ids, ("Yes", "No"), strict=True), *zip(others, (" cat", " dog"), strict=True))
+    known = tuple(Token(number, text) for number, text in said)
+    logits = np.tile([2.0, 1.0, -4.0, -5.0], (2, 1))
+    model = Recording(
+        "gpt-4o-mini", ("item-0", "item-1"), known, logits, np.full(2, -9.0), np.zeros(2, np.int64)
+    )
 
-    async def talk() -> None:
-        async with replayed([0.0], Behaviour(api_key="right")) as (_, endpoint):
-            await tokens.candidates("Yes", tokens.served(endpoint, "replay"))
+    async def talk() -> str:
+        async with (
+            Server(model, items(2), behaviour) as server,
+            HttpEndpoint(Address(server.base_url, "gpt-4o-mini"), environ={}) as endpoint,
+        ):
+            found = await tokens.find(endpoint, endpoint, items(1)[0])
+            up = await tokens.candidates("Yes", found.encode)
+            down = await tokens.candidates("No", found.encode)
+            choice = await tokens.choose(endpoint, items(2), up, down, unsure=found.unsure)
+            assert choice.targets.positive[0].id == (ids[0] if not choice.doubt else 13022)
+            return choice.doubt
 
-    with pytest.raises(FatalError, match="API key"):
-        asyncio.run(talk())
+    return asyncio.run(talk())
+
+
+@pytest.mark.parametrize("form", ["llama.cpp", "vllm"])
+def test_the_endpoint_is_asked_before_its_models_name(form: str) -> None:
+    """A server that tells its ids is believed, whatever it calls its model."""
+    behaviour = Behaviour(tokenize="vllm" if form == "vllm" else "llama.cpp")
+    assert guessed(behaviour, ids=(5, 6)) == ""
+
+
+def test_guessed_ids_that_are_right() -> None:
+    """A proxy of OpenAI tells none; with the ids of the name, the model says the words."""
+    assert guessed(Behaviour(tokenize="none")) == ""
+
+
+def test_guessed_ids_of_other_words() -> None:
+    """If the bias makes the model say other words, the ids are those of another model."""
+    with pytest.raises(
+        NoTokenIdsError, match=r"OpenAI's o200k_base.* are not those of this model.*' cat', ' dog'"
+    ):
+        guessed(Behaviour(tokenize="none"), ids=(5, 6), others=(13022, 3160))
+
+
+def test_guessed_ids_where_the_bias_does_nothing() -> None:
+    """If the answers are words of the sides, the bias is at fault, and if they are others, either may be."""
+    assert guessed(Behaviour(tokenize="none", bias="ignored")) == ""
+    doubt = guessed(Behaviour(tokenize="none", bias="ignored", outside=1.0))
+    assert "may not be those of this model: whichever answer the bias raises, it says" in doubt
+    assert guessed(Behaviour(tokenize="none", bias="rejected")) == ""
+
+
+def test_openai_is_not_asked_for_its_ids() -> None:
+    """OpenAI's own service has no /tokenize, and its models have the published ids."""
+
+    class Silent:
+        async def ask(self, _: Request) -> Reply:
+            raise AssertionError("nothing is asked")
+
+        async def close(self) -> None:
+            """Nothing to release."""
+
+    async def talk() -> tokens.Vocabulary:
+        async with HttpEndpoint(Address("https://api.openai.com/v1", "gpt-4o"), environ={}) as endpoint:
+            return await tokens.find(endpoint, Silent(), items(1)[0])
+
+    found = asyncio.run(talk())
+    assert found.unsure == ""
+    assert asyncio.run(_encoded(found.encode, "Yes")) == [13022]
 
 
 def test_pair_is_what_the_model_says() -> None:
@@ -159,7 +221,7 @@ def test_sides_must_differ() -> None:
 )
 def test_openai_vocabularies(model: str, ids: dict[str, int]) -> None:
     """OpenAI's models have their published ids, without a download."""
-    source = tokens.find(HttpEndpoint(Address("http://127.0.0.1:1/v1", model), environ={}), model)
+    source = tokens.named(model)
     for text, number in ids.items():
         assert asyncio.run(_encoded(source, text)) == [number]
 

@@ -65,7 +65,7 @@ def test_secret_in_the_url_is_refused(url: str) -> None:
     [
         "https://h/v1?api-version=2024-10-21",
         "https://gateway.ai.cloudflare.com/v1/0123456789abcdef0123456789abcdef/gateway/openai",
-        "https://h/openai/deployments/gpt-4o-mini-2024-07-18/",
+        "https://h/openai/deployments/gpt-4o-mini-2024-07-18",
         "https://h/ai/@cf/meta/llama-3.1-8b-instruct/v1",
         "https://sk-central-1.example.org/v1",
         "https://router.huggingface.co/hf-inference/v1",

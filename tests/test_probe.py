@@ -557,7 +557,7 @@ def test_real_server(served: local.Served) -> None:
     async def talk() -> tuple[tokens.Choice, Probe, list[int]]:
         address = Address(served.base_url, served.model)
         async with HttpEndpoint(address, environ={}) as endpoint:
-            source = tokens.find(endpoint, served.model)
+            source = tokens.served(endpoint, served.model)
             up, down = await tokens.candidates("Yes", source), await tokens.candidates("No", source)
             choice = await tokens.choose(endpoint, [question], up, down)
             found = await probe(Patient(endpoint), [question], choice.targets)

@@ -7,6 +7,7 @@ BlindcalError
 ├── EndpointError         the endpoint cannot be used as it is
 │   ├── RetryableError    may succeed if asked again later: 429, 5xx, a reset, a time-out
 │   ├── FatalError        will fail for every item: wrong key, model or address
+│   │   └── NoTokenIdsError  the token ids of the answer words are not known
 │   ├── ReplyError        one reply does not follow the protocol
 │   ├── NoSenseError      many replies, and none of them is an answer word
 │   └── UnfitError        the probe or the answers show that the method cannot measure anything here
@@ -127,6 +128,13 @@ class UnsupportedError(FatalError):
     def __init__(self, message: str, *, parameter: str, **told: Any) -> None:
         super().__init__(message, **told)
         self.parameter = parameter
+
+
+class NoTokenIdsError(FatalError):
+    """The token ids of the answer words are not known, or not those of this model.
+
+    Only methods that send a bias need them.
+    """
 
 
 class ReplyError(EndpointError):

@@ -93,7 +93,7 @@ class DesignSettings:
                 f"queries: blind always asks 1 - 1/bins per item, not {self.queries:g}; "
                 "leave it out, or choose a method that can ask more, such as latent"
             )
-        if METHODS[self.method].logprobs and (self.queries or 1) > 1:
+        if self.method == "logprobs" and (self.queries or 1) > 1:
             raise ConfigError(f"queries: {self.method} reads each item once, not {self.queries:g} times")
         if self.method == "verbalized" and self.queries not in (None, 1):
             raise ConfigError(f"queries: verbalized asks each item once, not {self.queries:g} times")

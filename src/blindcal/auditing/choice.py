@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 
+from blindcal.auditing.session import ONCE
 from blindcal.endpoints.probe_findings import Probe
 from blindcal.methods import METHODS
 from blindcal.planning.forecast import MAX_QUERIES, forecast
@@ -23,6 +24,7 @@ METHOD_OF: dict[Way, str] = {
     "repeated answers": "repeated",
     "stated confidence": "verbalized",
 }
+METHOD_OF = {way: name for way, name in METHOD_OF.items() if name in METHODS}  # TEMP
 """The method that makes the most of each way to audit, in the order in which they are tried."""
 _CLEARLY = 0.95  # an interval narrower than this share of another one is worth more queries of the probe
 
@@ -61,8 +63,7 @@ class MethodChoice:
     def _option(self, way: Way, n: int) -> MethodOption:
         method, settings = METHOD_OF[way], self._settings
         given, usual = settings.design.queries, METHODS[method].queries
-        once = way in ("logprobs", "stated confidence")  # asking these again tells nothing more
-        queries = usual if given is None or (once and given > 1) else given
+        queries = usual if given is None or (way in ONCE and given > 1) else given
         if not METHODS[method].fitted:
             return MethodOption(way, method, queries, None)
         bins, level = settings.estimation.bins or DEFAULT_BINS, settings.estimation.level

@@ -30,7 +30,7 @@ from blindcal.endpoints.query_format import (
     TokenQuestion,
 )
 from blindcal.endpoints.shown_logprobs import TOP_LOGPROBS
-from blindcal.errors import ConfigError, EndpointError, FatalError, ReplyError, UnfitError
+from blindcal.errors import ConfigError, EndpointError, NoTokenIdsError, ReplyError, UnfitError
 from blindcal.items.files import Items
 from blindcal.methods import ASSUMED, AUTO, METHODS, Method
 from blindcal.planning.plan import PROBE_QUERIES
@@ -153,6 +153,8 @@ async def _with_probe(
     if targets is not None:
         choice = tokens.Choice(targets, {}, 0)
     else:
+        if isinstance(endpoint, HttpEndpoint) and (odd := await endpoint.unlisted()) is not None:
+            session.tell(odd)
         session.tell("choosing answer tokens")
         choice = await choose_tokens(endpoint, patient, sample[-PILOTS:], settings)
     session.tell("probing the endpoint")
@@ -161,6 +163,8 @@ async def _with_probe(
     name = design.method if choosing is None else _chosen(session, choosing, found)
     method = METHODS[name]
     unfit = objection(found, method)
+    if unfit is not None and choice.doubt:
+        unfit = f"{unfit}; {choice.doubt}"
     if unfit is not None and not force:
         session.store.forget_asides()
         raise _refusal(found, name, unfit)
@@ -203,7 +207,8 @@ def _chosen(session: Session, choosing: MethodChoice, found: Probe) -> str:
 
 
 def _patient(session: Session, endpoint: Endpoint) -> Patient:
-    return Patient(endpoint, patience=session.limits.patience, tell=session.tell)
+    kept = "every answer so far is kept, and the same again goes on from there"
+    return Patient(endpoint, patience=session.limits.patience, kept=kept, tell=session.tell)
 
 
 def probe_sample(items: Items, seed: int) -> list[Item]:
@@ -278,13 +283,17 @@ async def choose_tokens(
     if not isinstance(endpoint, HttpEndpoint):
         raise ConfigError("an endpoint of your own needs the answer tokens too: pass targets")
     by_hand = bool(prompt.positive_ids) and bool(prompt.negative_ids)
-    model = settings.endpoint.model
-    encode = tokens.served(endpoint, model) if by_hand else tokens.find(endpoint, model, prompt.tokenizer)
     try:
-        positive = await tokens.candidates(settings.answer_words[0], encode, prompt.positive_ids)
-        negative = await tokens.candidates(settings.answer_words[1], encode, prompt.negative_ids)
-        return await tokens.choose(patient, pilots, positive, negative, settings.target_semantics)
-    except FatalError as error:
+        if by_hand:
+            vocabulary = tokens.Vocabulary(tokens.served(endpoint, settings.endpoint.model))
+        else:
+            vocabulary = await tokens.find(endpoint, patient, pilots[0], prompt.tokenizer)
+        positive = await tokens.candidates(settings.answer_words[0], vocabulary.encode, prompt.positive_ids)
+        negative = await tokens.candidates(settings.answer_words[1], vocabulary.encode, prompt.negative_ids)
+        return await tokens.choose(
+            patient, pilots, positive, negative, settings.target_semantics, unsure=vocabulary.unsure
+        )
+    except NoTokenIdsError as error:
         if not settings.auto and METHODS[settings.design.method].biased:
             raise
         # Without a bias only the words matter, and no vocabulary is needed.

@@ -91,6 +91,8 @@ async def _probe(
         sample = probe_sample(loaded, settings.design.seed)
     async with HttpEndpoint(settings.endpoint) as model:
         patient = Patient(_Counted(model, progress), tell=stage)
+        if stage is not None and (odd := await model.unlisted()) is not None:
+            stage(odd)
         choice = await choose_tokens(model, patient, sample[-PILOTS:], settings)
         choosing = MethodChoice(settings, len(loaded)) if settings.auto else None
         found = await probe_sampled(patient, sample, choice, settings, choosing)

@@ -10,10 +10,12 @@ from blindcal.auditing.limits import Limits
 from blindcal.items.files import Items
 from blindcal.methods import METHODS
 from blindcal.prices import Prices
-from blindcal.records import Progress
+from blindcal.records import Progress, Way
 from blindcal.settings import Settings
 from blindcal.store.run_store import Store
 
+ONCE: tuple[Way, ...] = ("logprobs", "stated confidence")
+"""Ways to audit in which asking an item again tells nothing more."""
 QUERIES_NOTE, ITEMS_NOTE = "budget", "budget_items"
 """Names under which a run notes what its budget decided."""
 
@@ -59,7 +61,10 @@ def settle(session: Session, method: str) -> Session:
     """The session with the method that was chosen for it; the run file notes it as if it had been named."""
     if not session.settings.auto:
         return session
-    settings, items = session.settings.replace(method=method), session.items
+    items, queries = session.items, session.settings.design.queries
+    if METHODS[method].way in ONCE and queries is not None:
+        queries = min(queries, 1.0)
+    settings = session.settings.replace(method=method, queries=queries)
     budgeted = settings.design.method == "latent" and session.limits.max_cost is not None
     settings = settings.resolved(len(items), items.words, budgeted=budgeted)
     session.store.set_note("config", settings.fixed(items))

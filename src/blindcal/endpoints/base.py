@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import asyncio
 import random
+import time
 from collections.abc import Awaitable, Callable
 from typing import Protocol
 
-from blindcal.errors import EndpointError, RetryableError
+from blindcal.errors import EndpointError, ReplyError, RetryableError
 from blindcal.records import Reply, Request
 
 NOTICEABLE_WAIT = 3.0  # seconds; a longer wait is announced
@@ -45,9 +46,11 @@ def backoff(attempt: int, first: float = 0.5, longest: float = 20.0) -> float:
 class Patient:
     """An endpoint that retries failed requests; for the few queries made outside a run.
 
-    A run has its own, adaptive retries. This class waits as long as the server asks for, or doubles
-    its wait from half a second, and raises the last error after ``attempts``. It raises an error at once if
-    the server asks for more than ``patience`` seconds. ``tell`` is called before each noticeable wait.
+    A run has its own, adaptive retries; this class has the patience of a run. It waits as long as the server
+    asks for, or doubles its wait from half a second. A request is given up after ``attempts`` if nothing was
+    ever answered, or if other requests were answered meanwhile. Otherwise it waits for the end of the outage,
+    for at most ``patience`` seconds since the last answer. ``kept`` says in the error what is not lost.
+    ``tell`` is called before each noticeable wait.
     """
 
     def __init__(
@@ -56,36 +59,59 @@ class Patient:
         *,
         attempts: int = 6,
         patience: float = 300.0,
+        kept: str = "",
         tell: Callable[[str], None] | None = None,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._endpoint = endpoint
         self._attempts = attempts
         self._patience = patience
+        self._kept = kept
         self._tell = tell
         self._sleep = sleep
+        self._clock = clock
+        self._heard: float | None = None  # when the last reply came
 
     async def ask(self, request: Request) -> Reply:
-        """Ask until there is a reply, an error that is not retryable, or no attempt left."""
-        for attempt in range(1, self._attempts + 1):
+        """Ask until there is a reply, an error that is not retryable, or no patience left."""
+        begun, failed = self._clock(), 0
+        while True:
             try:
-                return await self._endpoint.ask(request)
+                reply = await self._endpoint.ask(request)
             except RetryableError as error:
-                if attempt == self._attempts:
-                    raise
-                await self._wait(attempt, error)
-        raise AssertionError("attempts must be at least one")
+                failed += not error.throttled
+                await self._wait(error, failed, begun)
+            except ReplyError:
+                self._heard = self._clock()
+                raise
+            else:
+                self._heard = self._clock()
+                return reply
 
-    async def _wait(self, attempt: int, error: RetryableError) -> None:
-        seconds = backoff(attempt) if error.retry_after is None else error.retry_after
+    async def _wait(self, error: RetryableError, failed: int, begun: float) -> None:
+        outage = self._heard is not None and self._heard <= begun and error.billed is None
+        if failed >= self._attempts and not outage:
+            raise error
+        seconds = backoff(max(1, failed)) if error.retry_after is None else error.retry_after
         if seconds > self._patience:
             raise EndpointError(
                 f"{error.message}; it asks to wait {seconds:,.0f} s",
-                remedy="run the same again then, or check the quota of the account",
+                remedy=f"run the same again then, or check the quota of the account{self._also()}",
+            )
+        waited = self._clock() - (begun if self._heard is None else self._heard)
+        if waited > self._patience:
+            raise EndpointError(
+                f"no answer for {waited:.0f} s; the last error: {error.message}",
+                remedy=f"run the same again when the endpoint answers{self._also()}",
             )
         if self._tell is not None and seconds >= NOTICEABLE_WAIT:
-            self._tell(f"waiting {seconds:.0f} s, as the endpoint asks: {error.message}")
+            why = "for the endpoint" if error.retry_after is None else "as the endpoint asks"
+            self._tell(f"waiting {seconds:.0f} s, {why}: {error.message}")
         await self._sleep(seconds)
+
+    def _also(self) -> str:
+        return f"; {self._kept}" if self._kept else ""
 
     async def close(self) -> None:
         """Close the wrapped endpoint."""

@@ -18,6 +18,7 @@ import ipaddress
 import json
 import math
 import os
+import re
 import warnings
 from collections.abc import AsyncIterator, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -29,6 +30,7 @@ from yarl import URL
 
 from blindcal.endpoints import http_errors as failures
 from blindcal.endpoints import replies, secrets
+from blindcal.endpoints.services import service_at
 from blindcal.errors import ConfigError, EndpointError, FatalError, InputError, RetryableError
 from blindcal.records import Message, Reply, Request
 from blindcal.text import encodable, printable
@@ -41,7 +43,7 @@ Api: TypeAlias = Literal["chat", "completions"]
 
 OPENAI = "https://api.openai.com/v1"
 
-NOT_OFFERED = frozenset({400, 404, 405, 422, 501})
+NOT_OFFERED = frozenset({400, 401, 403, 404, 405, 422, 501})
 MAX_REPLY_BYTES = 4 * 2**20
 MAX_LINE_BYTES = 8 * 2**20
 # A sampled answer must follow the whole distribution, but servers cut and penalise by default: llama.cpp with
@@ -57,7 +59,7 @@ SAMPLERS: Mapping[str, float] = MappingProxyType(
     }
 )
 _OPENAI_SAMPLERS = frozenset({"top_p", "presence_penalty", "frequency_penalty"})
-_ALWAYS_KEYED = frozenset({"api.openai.com", "openrouter.ai", "api.together.xyz", "api.fireworks.ai"})
+_BEYOND_BASE = re.compile(r"(?<=[^/:])(/+((chat/)?completions)?)+(?=$|\?)")
 RAW_BODY_BYTES = 2**20  # aiohttp warns about raw bodies above this size
 
 
@@ -67,9 +69,9 @@ class Address:
 
     It is kept with a run, so one that holds a key, a password or another secret raises `InputError`.
 
-    ``base_url`` ends where ``/chat/completions`` begins, usually in ``/v1``. ``api_version`` switches to
-    Azure's URL form, with ``model`` as the deployment. ``extra_body`` is merged into every request; the
-    value ``None`` removes a field.
+    ``base_url`` ends where ``/chat/completions`` begins, usually in ``/v1``; a slash or that path after it is
+    dropped. ``api_version`` switches to Azure's URL form, with ``model`` as the deployment. ``extra_body`` is
+    merged into every request; the value ``None`` removes a field.
     """
 
     base_url: str
@@ -86,6 +88,7 @@ class Address:
         secrets.check_variable(self.api_key_env)
         secrets.check_url(self.base_url)
         secrets.check_body(self.extra_body)
+        object.__setattr__(self, "base_url", _BEYOND_BASE.sub("", self.base_url))
 
 
 class PlainHttpKeyWarning(UserWarning):
@@ -179,16 +182,19 @@ class HttpEndpoint:
             if kept != samplers:  # strict services refuse unknown fields; later requests omit them
                 self.samplers = tuple(name for name in self.samplers if name in kept)
                 return await self.ask(request)
-        raise error
+        raise await self._located(error, raw)
 
     async def post(self, path: str, payload: Mapping[str, Any]) -> Any:
-        """Send JSON to ``path`` at the server's root; returns JSON, or ``None`` if it is not offered."""
+        """Send JSON to ``path`` at the server's root; returns JSON, or ``None`` if it is not offered.
+
+        A gateway that forbids unknown paths offers it as little as one that does not find them.
+        """
         root = self._root.with_path(self._root.path.removesuffix("/v1").rstrip("/") + path)
         status, headers, raw = await self._post(root, msgspec.json.encode(payload))
-        if status in NOT_OFFERED:
-            return None
         if status != 200:
-            raise self.refusal(status, headers, raw)
+            if status in NOT_OFFERED and not failures.blames_model(failures.said(raw)):
+                return None
+            raise await self._located(self.refusal(status, headers, raw), raw)
         try:
             return read_json(raw)
         except JsonError:
@@ -199,6 +205,30 @@ class HttpEndpoint:
         if self._session is not None:
             await self._session.close()
             self._session = None
+
+    async def models(self, below: str = "") -> tuple[str, ...] | int:
+        """The names that the endpoint lists at ``/models``, or the HTTP status if it gives no list."""
+        async with self.opened("GET", self.below(f"{below}/models")) as response:
+            raw = await response.read()
+        try:
+            names = tuple(str(one["id"]) for one in read_json(raw)["data"])
+        except (JsonError, KeyError, TypeError):
+            names = ()
+        return names if response.status == 200 and names else response.status
+
+    async def unlisted(self) -> str | None:
+        """What is odd about the model's name, if the endpoint lists its models and this is none of them.
+
+        It may answer all the same: llama.cpp serves its one model under any name.
+        """
+        listed: tuple[str, ...] | int = 0
+        if self.address.api_version is None:  # Azure lists models, not deployments
+            with contextlib.suppress(EndpointError):
+                listed = await self.models()
+        model = self.address.model
+        if isinstance(listed, int) or model in listed:
+            return None
+        return f"the endpoint lists no model {printable(model, 80)!r}, but {failures.nearest(model, listed)}"
 
     def below(self, path: str, query: Mapping[str, str] | None = None) -> URL:
         """The URL of a ``path`` below the base URL."""
@@ -220,9 +250,43 @@ class HttpEndpoint:
 
     def refusal(self, status: int, headers: Mapping[str, str], raw: bytes) -> EndpointError:
         """The endpoint error for a response with an unexpected status."""
-        address, said = self.address, failures.said(raw)
+        if status == 401:
+            return self._key_refused(failures.said(raw))
+        address = self.address
         return failures.from_status(
-            status, headers, said, model=address.model, api_key_env=address.api_key_env
+            status, headers, failures.said(raw), model=address.model, api_key_env=address.api_key_env
+        )
+
+    def _key_refused(self, said: str) -> FatalError:
+        variable, says = printable(self.address.api_key_env, 80), f": {said}" if said else ""
+        if self._key:
+            message = f"the endpoint does not accept the API key in {variable} (401){says}"
+        else:
+            message = f"the endpoint wants an API key, and {variable} is not set (401){says}"
+        return FatalError(message, status=401, remedy=_key_remedy(self.address), options={"api_key_env": ...})
+
+    async def _located(self, error: EndpointError, raw: bytes) -> EndpointError:
+        """The error, or what the endpoint's list of models tells about it if the address may be wrong."""
+        said, address = failures.said(raw), self.address
+        lost = isinstance(error, FatalError) and (error.status == 404 or failures.blames_model(said))
+        if not lost or address.api_version is not None:
+            return error
+        try:
+            here = await self.models()
+            if isinstance(here, tuple):
+                if address.model in here and failures.blames_model(said):
+                    return error
+                return failures.not_there(said, self.url, address.model, address.api, here)
+            there = await self.models("/v1") if here == 404 else here
+        except EndpointError:
+            return error
+        if here != 404 or there == 404:
+            return error
+        return FatalError(
+            f"there is nothing at {self.url} (404)",
+            status=404,
+            remedy="the path of the base URL is probably incomplete: try {base_url}",
+            options={"base_url": f"{address.base_url}/v1"},
         )
 
     async def _post(self, url: URL, body: bytes) -> tuple[int, Mapping[str, str], bytes]:
@@ -307,13 +371,21 @@ def check_key(address: Address, environ: Mapping[str, str] = os.environ, *, begu
     """
     _usable_key(address, environ)
     host = None if begun else keyless_host(address, environ)
-    if host is not None and (address.api_version is not None or host in _ALWAYS_KEYED):
-        variable = printable(address.api_key_env, 80)
+    known = address.api_version is not None or service_at(address.base_url) is not None
+    if host is not None and known:
         raise ConfigError(
-            f"{printable(host, 80)} wants an API key and {variable} is not set",
-            remedy=f"export {variable}=..., or name the variable that holds it with {{api_key_env}}",
+            f"{printable(host, 80)} wants an API key and {printable(address.api_key_env, 80)} is not set",
+            remedy=_key_remedy(address),
             options={"api_key_env": ...},
         )
+
+
+def _key_remedy(address: Address) -> str:
+    variable, service = printable(address.api_key_env, 80), service_at(address.base_url)
+    remedy = f"export {variable}=..., or name the variable that holds it with {{api_key_env}}"
+    if service is None or service.key_variable == address.api_key_env:
+        return remedy
+    return f"{remedy}; keys of {service.name} are usually in {service.key_variable}"
 
 
 def is_loopback(host: str) -> bool:
@@ -363,7 +435,7 @@ def _check_proxy(url: URL) -> None:
 
 def _completion_url(url: URL, address: Address) -> URL:
     tail = "chat/completions" if address.api == "chat" else "completions"
-    base = url.path.rstrip("/").removesuffix("/" + tail)
+    base = url.path.rstrip("/")
     if address.api_version is None:
         return url.with_path(f"{base}/{tail}", keep_query=True)
     if "/deployments/" not in base:

@@ -5,10 +5,11 @@ Retryable: may succeed later. Fatal: the same for every item, so a run stops. Re
 
 from __future__ import annotations
 
+import difflib
 import errno
 import re
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from email.utils import parsedate_to_datetime
 from typing import Any, Literal
 
@@ -64,11 +65,15 @@ _ITEM_FAULT = re.compile(
     re.IGNORECASE,
 )
 
+_MODEL_FAULT = re.compile(
+    r"model.{0,200}(does not exist|not found)|invalid model|not a valid model", re.IGNORECASE | re.DOTALL
+)
+_MOST_NAMES = 5
+
 ITEM_STATUSES = (400, 422)
 """Once an endpoint has answered, these are about the item, whatever the words that come with them."""
 
 _CURES = {
-    401: "the endpoint does not accept the API key: set {api_key_env}, or name another variable",
     402: "the endpoint wants payment",
     403: "the API key in {api_key_env} may not use model {model!r}",
     404: "no model {model!r} at this address: check the model's name and the base URL",
@@ -116,6 +121,39 @@ def from_status(
         return ReplyError(f"the endpoint refuses this item ({status}){says}", status=status)
     cure = _CURES.get(status, "the endpoint refuses the request")
     return FatalError(f"{cure.format(model=model, api_key_env=api_key_env)} ({status}){says}", status=status)
+
+
+def blames_model(said: str) -> bool:
+    """Whether a server's message says that there is no model of this name."""
+    return _MODEL_FAULT.search(said) is not None
+
+
+def not_there(said: str, url: str, model: str, api: str, listed: Sequence[str]) -> FatalError:
+    """The error of an endpoint that lists models, but finds nothing for a request."""
+    says = f": {said}" if said else ""
+    if model in listed:
+        other = "completions" if api == "chat" else "chat"
+        return FatalError(
+            f"the endpoint lists model {printable(model, 80)!r}, but has nothing at {url} (404){says}",
+            status=404,
+            remedy="try {api}",
+            options={"api": other},
+        )
+    return FatalError(
+        f"the endpoint has no model {printable(model, 80)!r}",
+        status=404,
+        remedy=f"name one that it lists with {{model}}: {nearest(model, listed)}",
+        options={"model": ...},
+    )
+
+
+def nearest(model: str, listed: Sequence[str]) -> str:
+    """The listed names, or those most like the model's if there are many."""
+    shown = listed
+    if len(listed) > _MOST_NAMES:
+        shown = difflib.get_close_matches(model, listed, _MOST_NAMES, 0.0)
+    more = f" and {len(listed) - len(shown):,} more" if len(listed) > len(shown) else ""
+    return ", ".join(repr(printable(name, 80)) for name in shown) + more
 
 
 def status_within(error: Any) -> int:

@@ -347,7 +347,8 @@ class _Probing:
 
     def _verdict(self, broken: str) -> tuple[ProbeVerdict, str]:
         """The best usable way, and why: what is wrong with better ones, or what to mind."""
-        wrong = ", and ".join(dict.fromkeys(filter(None, self.found.values())))
+        *others, last = dict.fromkeys(filter(None, self.found.values())) or ("",)
+        wrong = f"{', '.join(others)}, and {last}" if others else last
         usable = next((way for way, trouble in self.found.items() if not trouble), None)
         if usable is None:
             return "not auditable", broken or wrong

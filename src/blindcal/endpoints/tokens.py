@@ -1,9 +1,10 @@
 """From answer words to token ids.
 
 ``logit_bias`` names tokens by number, so a word is usable only if some spelling of it (case, leading
-space) is a single token of the model's vocabulary. The vocabulary comes from the endpoint, from a
-tokenizer file or from OpenAI's published encodings, or the user gives the ids. Which spelling the model
-prefers is not guessed: a few pilot queries find out.
+space) is a single token of the model's vocabulary. The vocabulary comes from a tokenizer that the user
+names, from the endpoint or, if the model has a name of OpenAI's, from its published encodings; or the user
+gives the ids. Which spelling the model prefers is not guessed: a few pilot queries find out. They also show
+whether ids that did not come from the endpoint are those of this model.
 """
 
 from __future__ import annotations
@@ -18,8 +19,10 @@ from typing import Any, TypeAlias
 
 from blindcal.endpoints.base import Endpoint
 from blindcal.endpoints.http import HttpEndpoint
+from blindcal.endpoints.http_errors import ITEM_STATUSES
 from blindcal.endpoints.openai_token_ids import IDS, WORDS
-from blindcal.errors import FatalError, InputError, MissingExtraError, ReplyError
+from blindcal.endpoints.services import service_at
+from blindcal.errors import FatalError, InputError, MissingExtraError, NoTokenIdsError, ReplyError
 from blindcal.records import Item, Request, Semantics, Targets, Token
 from blindcal.text import printable, spoken
 
@@ -45,16 +48,26 @@ PILOT_BIAS = 50.0  # METHOD 2's C: far above any other token, inside the usual r
 
 
 @dataclass(frozen=True, slots=True)
+class Vocabulary:
+    """The token ids of texts; ``unsure`` says where they come from, if they may be those of another model."""
+
+    encode: Encoder
+    unsure: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class Choice:
     """The answer tokens, how often pilot queries were answered with each spelling, and their number.
 
-    If the ids of the tokens are not known, ``no_ids`` says why.
+    If the ids of the tokens are not known, ``no_ids`` says why. ``doubt`` is set if the pilots leave open
+    whether they are those of this model.
     """
 
     targets: Targets
     votes: Mapping[str, int]
     queries: int
     no_ids: str = ""
+    doubt: str = ""
 
 
 async def candidates(word: str, encode: Encoder, ids: Iterable[int] = ()) -> tuple[Token, ...]:
@@ -75,7 +88,7 @@ async def candidates(word: str, encode: Encoder, ids: Iterable[int] = ()) -> tup
             if len(encoded) == 1:
                 found.setdefault(encoded[0], Token(int(encoded[0]), text))
     if not found:
-        raise InputError(
+        raise NoTokenIdsError(
             f"no spelling of {printable(word)!r} is one token of this model: use a shorter, commoner word"
         )
     return tuple(found.values())
@@ -87,28 +100,56 @@ async def choose(
     positive: Sequence[Token],
     negative: Sequence[Token],
     semantics: Semantics = "pair",
+    *,
+    unsure: str = "",
 ) -> Choice:
     """The targets: all spellings, or with ``pair`` semantics the one per side that the model prefers.
 
     Each pilot item is asked once per side, with the same bias on all spellings of that side, so that the
     model says the likeliest of them. If no answer is recognised, the first spelling is used.
+
+    Raises
+    ------
+    NoTokenIdsError
+        If the ids are ``unsure`` and the bias makes the model say other words.
     """
     shared_ids = {token.id for token in positive} & {token.id for token in negative}
     shared_words = {spoken(token.text) for token in positive} & {spoken(token.text) for token in negative}
     if shared_ids or shared_words:
         raise InputError("the positive and the negative answer must be different words with different tokens")
-    if semantics != "pair" or (len(positive) == 1 and len(negative) == 1):
-        return Choice(Targets(tuple(positive), tuple(negative), semantics), {}, 0)
+    sides = tuple(positive), tuple(negative)
+    asked = [side for side in sides if unsure or (semantics == "pair" and len(side) > 1)]
     votes: Counter[str] = Counter()
-    queries = 0
-    for item in pilots:
-        for side in (positive, negative):
-            if len(side) > 1:
-                queries += 1
-                votes.update([await _pilot(endpoint, item, side)])
-    votes.pop("", None)
-    chosen = [max(side, key=lambda token: votes[token.text]) for side in (positive, negative)]
-    return Choice(Targets((chosen[0],), (chosen[1],), "pair"), dict(votes), queries)
+    queries, misses = 0, []
+    for item in pilots if asked else ():
+        said = [await _forced(endpoint, item, side) for side in asked]
+        queries += len(asked)
+        chosen = [_spelling(text, side) for text, side in zip(said, asked, strict=True)]
+        votes.update(filter(None, chosen))
+        misses.append(tuple(text for text in said if text))
+    doubt = _doubt(unsure, misses) if unsure and not votes else ""
+    if semantics == "pair":
+        favourites = [max(side, key=lambda token: votes[token.text]) for side in sides]
+        sides = (favourites[0],), (favourites[1],)
+    return Choice(Targets(*sides, semantics), dict(votes), queries, doubt=doubt)
+
+
+def _doubt(unsure: str, said: Sequence[Sequence[str]]) -> str:
+    """What it means that no pilot was answered with the word that its bias raised.
+
+    If the two biases of an item lead to different words, they act, and raise the tokens of these words.
+    """
+    words = ", ".join(repr(printable(word, 20)) for word in dict.fromkeys(w for both in said for w in both))
+    if not words:
+        return ""  # the bias is refused: the probe explains it
+    if any(len(set(both)) > 1 for both in said):
+        raise _no_ids(
+            f"the token ids from {unsure} are not those of this model: with a bias on them it says {words}"
+        )
+    return (
+        f"the token ids from {unsure} may not be those of this model: whichever answer the bias raises, "
+        f"it says {words}"
+    )
 
 
 def served(endpoint: HttpEndpoint, model: str) -> Encoder:
@@ -119,22 +160,24 @@ def served(endpoint: HttpEndpoint, model: str) -> Encoder:
     ]
 
     async def encode(text: str) -> Sequence[int]:
-        while True:
+        while forms:
             answer = await endpoint.post("/tokenize", forms[0](text))
             ids = answer.get("tokens") if isinstance(answer, dict) else None
             if isinstance(ids, list) and all(isinstance(number, int) for number in ids):
                 return ids
             del forms[0]
-            if not forms:
-                raise FatalError(
-                    "this endpoint does not reveal its token ids",
-                    remedy="name the tokenizer with {tokenizer} (a tokenizer.json, a Hugging Face name or an "
-                    "OpenAI encoding), or give the ids with {positive_ids} and {negative_ids}; if it should "
-                    "tell them, check the base URL",
-                    options={"tokenizer": ..., "positive_ids": ..., "negative_ids": ...},
-                )
+        raise _no_ids("this endpoint does not tell its token ids")
 
     return encode
+
+
+def _no_ids(message: str) -> NoTokenIdsError:
+    return NoTokenIdsError(
+        message,
+        remedy="name the tokenizer with {tokenizer} (a tokenizer.json, a Hugging Face name or an OpenAI "
+        "encoding), or give the ids with {positive_ids} and {negative_ids}",
+        options={"tokenizer": ..., "positive_ids": ..., "negative_ids": ...},
+    )
 
 
 def hugging_face(source: str) -> Encoder:
@@ -198,19 +241,67 @@ def openai_encoding(name: str) -> str | None:
     return next((encoding for start, encoding in ENCODINGS.items() if name.startswith(start)), None)
 
 
-def find(endpoint: HttpEndpoint, model: str, tokenizer: str | None = None) -> Encoder:
-    """The vocabulary that ``tokenizer`` names, or OpenAI's for its own models, or the endpoint's own."""
-    if (encoding := openai_encoding(tokenizer or model)) is not None:
-        return openai(encoding)
-    return served(endpoint, model) if tokenizer is None else hugging_face(tokenizer)
+def named(source: str) -> Encoder:
+    """The vocabulary of a model or an encoding of OpenAI's, of a tokenizer file or of a Hugging Face name."""
+    encoding = openai_encoding(source)
+    return hugging_face(source) if encoding is None else openai(encoding)
 
 
-async def _pilot(endpoint: Endpoint, item: Item, side: Sequence[Token]) -> str:
-    """The spelling that the model prefers for one item; empty after an error, which the probe explains."""
+async def find(
+    endpoint: HttpEndpoint, asked: Endpoint, pilot: Item, tokenizer: str | None = None
+) -> Vocabulary:
+    """The vocabulary that ``tokenizer`` names, or the endpoint's own, or OpenAI's for a name of its models.
+
+    Where ``/tokenize`` is not offered, the reason may be the address. So ``asked``, which sends to the same
+    endpoint, is asked the pilot item before anything is said about tokens.
+
+    Raises
+    ------
+    NoTokenIdsError
+        If there is none.
+    FatalError
+        If the key, the model or the address is wrong.
+    """
+    if tokenizer is not None:
+        return Vocabulary(named(tokenizer), f"the tokenizer {printable(tokenizer, 80)!r}")
+    address = endpoint.address
+    service, encoding = service_at(address.base_url), openai_encoding(address.model)
+    if encoding is not None and service is not None and service.openai_ids:
+        return Vocabulary(openai(encoding))
+    own = served(endpoint, address.model)
+    try:
+        await own("Yes")
+        return Vocabulary(own)
+    except NoTokenIdsError as error:
+        await _check_address(asked, pilot)
+        if encoding is not None:
+            return Vocabulary(openai(encoding), f"OpenAI's {encoding}, as the model's name suggests,")
+        lacking = service.lacking("logit_bias") if service is not None else ""
+        raise _no_ids(f"{error.message}; {lacking}") if lacking else error from None
+
+
+async def _check_address(endpoint: Endpoint, item: Item) -> None:
+    """Raise the error of an endpoint that cannot be asked; a refusal of the item or of a field is none."""
+    try:
+        await endpoint.ask(Request(item.messages, temperature=None))
+    except ReplyError:
+        pass
+    except FatalError as error:
+        if error.status not in ITEM_STATUSES:
+            raise
+
+
+async def _forced(endpoint: Endpoint, item: Item, side: Sequence[Token]) -> str:
+    """What the model says with a bias on one side; empty after an error, which the probe explains."""
     try:
         reply = await endpoint.ask(Request(item.messages, {token.id: PILOT_BIAS for token in side}))
     except (FatalError, ReplyError):
         return ""
-    exact = (token.text for token in side if token.text == reply.text)
-    trimmed = (token.text for token in side if token.text.strip() == reply.text.strip())
+    return reply.text
+
+
+def _spelling(text: str, side: Sequence[Token]) -> str:
+    """The spelling on this side that the text is, or empty."""
+    exact = (token.text for token in side if token.text == text)
+    trimmed = (token.text for token in side if token.text.strip() == text.strip())
     return next(exact, None) or next(trimmed, "")

@@ -14,7 +14,6 @@ from scipy.special import ndtri
 
 from blindcal.confidence_prompt import INSTRUCTION, ask_confidence, ask_json
 from blindcal.endpoints import tokens
-from blindcal.endpoints.http import HttpEndpoint
 from blindcal.errors import InputError, MissingExtraError
 from blindcal.estimate.truth import bins_blind
 from blindcal.items.catalogue import open_items
@@ -216,7 +215,7 @@ async def _count_tokens(items: Items, settings: Settings) -> TokenCount:
     model, tokenizer = settings.endpoint.model, settings.prompt.tokenizer
     if tokenizer is not None or tokens.openai_encoding(model) is not None:
         with contextlib.suppress(MissingExtraError):
-            encode = tokens.find(HttpEndpoint(settings.endpoint), model, tokenizer)
+            encode = tokens.named(tokenizer or model)
             total = 0
             for item in items:
                 asked = item.messages

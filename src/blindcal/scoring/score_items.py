@@ -123,7 +123,7 @@ async def _endpoint_scorer(
     settings: Settings, pilots: Sequence[Item], concurrency: int
 ) -> AsyncIterator[tuple[Targets, Scorer]]:
     async with HttpEndpoint(settings.endpoint) as endpoint:
-        patient = Patient(endpoint)
+        patient = Patient(endpoint, kept="the scores so far are kept, and the same again goes on from there")
         choice = await choose_tokens(endpoint, patient, pilots, settings)
         reader = await Reader.open(patient, pilots[0], choice.targets)
 
