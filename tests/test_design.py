@@ -27,6 +27,8 @@ CASES = [
     ("extraction", 3.0),
     ("temperature", 2.0),
     ("temperature", 2.5),
+    ("repeated", 2.0),
+    ("repeated", 3.3),
 ]
 
 
@@ -292,6 +294,7 @@ def test_latent_reads_the_answers_of_all_but_what_is_stated() -> None:
         "sampling": "shares",
         "extraction": "flips",
         "temperature": "latent",
+        "repeated": "latent",
         "verbalized": "stated",
     }
     assert {estimator_of(name, "latent") for name in METHODS if name != "verbalized"} == {"latent"}

@@ -23,6 +23,7 @@ AUDITS = 12
         ("underconfident", "latent", 800, 2.0),
         ("confident", "latent", 800, 0.5),
         ("overconfident", "temperature", 1000, 3.0),
+        ("overconfident", "repeated", 1000, 2.0),
     ],
 )
 def test_forecast_widths_are_seen(name: str, method: str, n: int, queries: float) -> None:

@@ -18,7 +18,7 @@ from blindcal.errors import InputError
 from blindcal.estimate.findings import Findings
 from blindcal.estimate.truth import binned_ece
 from blindcal.items.files import MOST_PARTS, RecordFormat, load
-from blindcal.methods import SIMULABLE, UNNAMED, estimate
+from blindcal.methods import METHODS, SIMULABLE, UNNAMED, estimate
 from blindcal.records import FloatArray, IntArray
 from blindcal.results import result
 from blindcal.results.result import AuditResult
@@ -277,7 +277,7 @@ def test_results_of_every_method_fit_the_schema(method: str, items: Path, tmp_pa
     assert one.example is not None
     assert one.example.messages[0].content.startswith("Is ")
     assert one.example.left_out == 0
-    assert len(one.example.logit_bias) == (0 if method == "temperature" else 2)
+    assert len(one.example.logit_bias) == (2 if METHODS[method].biased else 0)
 
 
 def test_a_finished_run_is_broken_down_anew_for_nothing(items: Path, tmp_path: Path) -> None:

@@ -278,6 +278,7 @@ def test_what_is_measured_follows_from_the_method() -> None:
         "sampling": ("pair", "sum"),
         "extraction": ("pair", "max"),
         "temperature": ("sum", "sum"),
+        "repeated": ("configured", "configured"),
         "verbalized": ("stated", "stated"),
     }
 

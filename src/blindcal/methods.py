@@ -37,6 +37,11 @@ from blindcal.records import INVALID, AnswerTable, EstimatorName, FloatArray, In
 FEW_ITEMS, FEW_GROUPS = 100, 10
 """Estimates from fewer items or groups than this come with a warning."""
 FEW_OF_A_LABEL = 10
+LEAST_REPEATED = 2
+TOO_FEW_REPEATED = (
+    f"repeated asks each item at least {LEAST_REPEATED} times: one answer per item cannot tell a model that "
+    "wavers from one that is sure and often wrong"
+)
 UNNAMED = "(none)"
 """The part of items that have no value in the field of the breakdown."""
 _PART_RESAMPLES = 300  # refits for the intervals of each part, and for each plausible noise: limits the time
@@ -82,6 +87,8 @@ class Method:
         Whether answers are drawn at T > 0.
     way : str
         What it needs of the endpoint.
+    tempered : bool
+        Whether a temperature is sent; if not, answers are drawn at the endpoint's own setting.
     budgets : tuple of int
         Queries per item that have a row in the table of ``blindcal reproduce``; empty if the method is not in
         it.
@@ -96,6 +103,7 @@ class Method:
     biased: bool = True
     sampled: bool = False
     way: Way = "thresholds"
+    tempered: bool = True
     budgets: tuple[int, ...] = tuple(range(1, 9))
     plan_budgets: tuple[float, ...] = ()
 
@@ -130,6 +138,8 @@ class Method:
             return "stated"
         if self.logprobs:
             return targets
+        if not self.tempered:
+            return "configured"
         # A sampled answer follows the summed probability of all possible spellings.
         return "sum" if not self.biased or (self.sampled and targets == "max") else targets
 
@@ -184,6 +194,18 @@ METHODS: Mapping[str, Method] = {
         biased=False,
         sampled=True,
         way="temperature",
+        budgets=tuple(range(2, 9)),
+        plan_budgets=(2.0, 3.0, 4.0),
+    ),
+    "repeated": Method(
+        "latent",
+        2.0,
+        "K answers per item at the endpoint's own setting, without logit_bias or temperature",
+        lambda spec: SampledDesign(spec.labels.size, repeated_queries(spec.queries), (1.0,), spec.seed),
+        biased=False,
+        sampled=True,
+        tempered=False,
+        way="repeated answers",
         budgets=tuple(range(2, 9)),
         plan_budgets=(2.0, 3.0, 4.0),
     ),
@@ -315,6 +337,13 @@ def _at_most_once(queries: float) -> float:
 def _once(queries: float) -> float:
     if queries != 1:
         raise InputError(f"queries: verbalized asks each item once, got {queries!r}")
+    return queries
+
+
+def repeated_queries(queries: float) -> float:
+    """The queries per item of ``repeated``, at least two."""
+    if queries < LEAST_REPEATED:
+        raise InputError(f"queries: {TOO_FEW_REPEATED}, got {queries:g}")
     return queries
 
 
@@ -516,6 +545,8 @@ _QUANTITIES = {
     "pair": "one spelling of the positive answer against one of the negative",
     "max": "the likeliest spelling of the positive answer against that of the negative",
     "sum": "all spellings of the positive answer against all of the negative",
+    "configured": "how often this endpoint, as it is configured, gives the positive answer rather than the "
+    "negative one",
     "stated": "the confidence that the model states in words, which need not be its probability",
 }
 

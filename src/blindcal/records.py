@@ -167,8 +167,8 @@ class Reply:
 
     @property
     def usage(self) -> Usage:
-        """What the reply cost: one query, answered at the first attempt."""
-        return Usage(1, 1, self.prompt_tokens, self.completion_tokens, self.cached_tokens)
+        """What the reply cost: one query per answer, all answered at the first attempt."""
+        return Usage(1 + len(self.further), 1, self.prompt_tokens, self.completion_tokens, self.cached_tokens)
 
 
 @dataclass(frozen=True, slots=True)

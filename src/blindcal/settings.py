@@ -14,7 +14,7 @@ from blindcal.endpoints.query_format import ANSWER_TOKENS, STATED_TOKENS
 from blindcal.errors import ConfigError
 from blindcal.estimate.truth import bins_blind
 from blindcal.items.files import Items, RecordFormat
-from blindcal.methods import ASSUMED, AUTO, METHODS, estimator_of
+from blindcal.methods import ASSUMED, AUTO, LEAST_REPEATED, METHODS, TOO_FEW_REPEATED, estimator_of
 from blindcal.prices import Prices, list_prices
 from blindcal.records import AnswerFormat, EstimatorName, Semantics
 
@@ -95,6 +95,8 @@ class DesignSettings:
             )
         if self.method == "logprobs" and (self.queries or 1) > 1:
             raise ConfigError(f"queries: {self.method} reads each item once, not {self.queries:g} times")
+        if self.method == "repeated" and self.queries is not None and self.queries < LEAST_REPEATED:
+            raise ConfigError(f"queries: {TOO_FEW_REPEATED}, not {self.queries:g}")
         if self.method == "verbalized" and self.queries not in (None, 1):
             raise ConfigError(f"queries: verbalized asks each item once, not {self.queries:g} times")
 
@@ -242,7 +244,7 @@ class Settings:
 
     @property
     def semantics(self) -> str:
-        """What is measured: pair, max or sum (METHOD 1), or the stated confidence."""
+        """What is measured: pair, max or sum (METHOD 1), the configured endpoint, or a stated confidence."""
         return METHODS[self.assumed_method].semantics(self.target_semantics)
 
     @property

@@ -252,6 +252,7 @@ def _sender(
         prepared.max_shift,
         session.progress,
         session.stop,
+        prepared.at_once,
     )
     seen = prepared.probe is not None and not prepared.probe["forced"]  # the probe saw the bias act
     if batches is None:

@@ -24,7 +24,6 @@ METHOD_OF: dict[Way, str] = {
     "repeated answers": "repeated",
     "stated confidence": "verbalized",
 }
-METHOD_OF = {way: name for way, name in METHOD_OF.items() if name in METHODS}  # TEMP
 """The method that makes the most of each way to audit, in the order in which they are tried."""
 _CLEARLY = 0.95  # an interval narrower than this share of another one is worth more queries of the probe
 

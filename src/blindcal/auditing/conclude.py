@@ -63,6 +63,7 @@ def conclude(
         prepared.jitter,
         slack=session.limits.concurrency,
         ordered=not settings.design.batch,
+        at_once=prepared.at_once,
     )
     evidence = Evidence(
         settings.design.method,

@@ -50,7 +50,8 @@ class Job:
 
     ``spent`` is what was paid before (for the probe) and counts against the limits; ``spent_size`` is the
     size of its prompts in bytes. Shifts are limited to ``max_shift``, the largest that the endpoint does not
-    clamp. Setting ``stop`` ends the run early and keeps what was paid for.
+    clamp. Equal queries of a round are asked in one request, ``at_once`` at most. Setting ``stop`` ends the
+    run early and keeps what was paid for.
     """
 
     items: Items | Sequence[Item]
@@ -63,6 +64,7 @@ class Job:
     max_shift: float = np.inf
     progress: Callable[[Progress], None] | None = None
     stop: asyncio.Event = field(default_factory=asyncio.Event)
+    at_once: int = 1
 
     def read(self, query: int, reply: Reply, attempts: int, seconds: float = 0.0) -> SavedAnswer:
         """Convert a reply to the answer to store, as the question format reads it."""
@@ -83,11 +85,29 @@ class Job:
             mass=parsed.mass,
         )
 
+    def read_all(
+        self, queries: Sequence[int], reply: Reply, attempts: int, seconds: float
+    ) -> list[SavedAnswer]:
+        """The answers to store for the queries of one request; a reply may have fewer than were asked for.
+
+        What the request cost is stored with the first.
+        """
+        return [
+            self.read(query, one, attempts if one is reply else 0, seconds)
+            for query, one in zip(queries, (reply, *reply.further), strict=False)
+        ]
+
     def unusable(self, query: int, error: EndpointError, attempts: int) -> SavedAnswer:
         """The outcome to store for a query without a usable reply: invalid, with the reason as its text."""
         billed = error.billed or (0, 0, 0)
         text = printable(f"({error.message})")
         return SavedAnswer(query, INVALID, text, *billed, attempts, 0.0, unusable=True)
+
+    def all_unusable(self, queries: Sequence[int], error: EndpointError, attempts: int) -> list[SavedAnswer]:
+        """The outcomes to store for the queries of one request without a usable reply."""
+        first = self.unusable(queries[0], error, attempts)
+        free = replace(first, prompt_tokens=0, completion_tokens=0, cached_tokens=0, attempts=0)
+        return [first, *(replace(free, query=query) for query in queries[1:])]
 
     def check(self, usage: Usage, saved: Sequence[SavedAnswer]) -> None:
         """Raise if many replies could be read and none is a valid answer; ``saved`` are the last answers."""
@@ -168,7 +188,7 @@ class Sender(ABC):
         This makes the answers of a stopped run a fair sample. The order is the same whenever the run is
         continued, so that where a limit ends the run does not depend on how often it was stopped.
         """
-        order: IntArray = self._first + asking_order(self._first, len(self._asked))
+        order: IntArray = self._first + asking_order(self._first, self._asked, self._job.at_once)
         return order
 
     def _open(self) -> IntArray:
@@ -201,9 +221,27 @@ class Sender(ABC):
                     await self._stop.wait()
 
 
-def asking_order(first: int, size: int) -> IntArray:
-    """The places of a round's queries in the order of asking; ``first`` is the number of the first query."""
-    return np.random.default_rng(first).permutation(size)
+def request_numbers(asked: Round, at_once: int) -> IntArray:
+    """The number of the request that asks each query of a round: equal ones share it, ``at_once`` at most."""
+    if at_once == 1:
+        return np.arange(len(asked))
+    columns = np.column_stack([asked.items, asked.shifts, asked.temperatures])
+    same = np.unique(columns, axis=0, return_inverse=True)[1].reshape(-1)
+    order = np.argsort(same, kind="stable")
+    nth = np.empty(len(asked), np.int64)  # of the equal queries
+    nth[order] = np.arange(len(asked)) - np.searchsorted(same[order], same[order])
+    numbers = np.unique(same * len(asked) + nth // at_once, return_inverse=True)[1]
+    return np.asarray(numbers.reshape(-1), np.int64)
+
+
+def asking_order(first: int, asked: Round, at_once: int) -> IntArray:
+    """The places of a round's queries in the order of asking; ``first`` is the number of the first query.
+
+    The order of the requests is random, and the queries of a request follow each other.
+    """
+    numbers = request_numbers(asked, at_once)
+    requests = np.random.default_rng(first).permutation(numbers.max() + 1 if numbers.size else 0)
+    return np.argsort(np.argsort(requests)[numbers], kind="stable")
 
 
 def reason_in(text: str) -> str:

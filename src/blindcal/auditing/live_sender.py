@@ -1,11 +1,13 @@
 """A live run: sends the queries of a design to an endpoint and keeps the answers in a store.
 
 A run can be continued. The rule that makes this safe: a query is under way until its answer is on disk, and
-at most ``concurrency`` queries are under way. This is the most that a crash can lose and that must be paid
-for again.
+at most ``concurrency`` queries are under way, or those of a single request. This is the most that a crash can
+lose and that must be paid for again.
 
-A worker takes a query only when there is room, so a million queries are never a million tasks. Stopping a
-run cancels nothing: no new query is sent, and the queries under way are awaited and kept.
+A worker takes the queries of a request only when there is room, so a million queries are never a million
+tasks. Stopping a run cancels nothing: no new query is sent, and the queries under way are awaited and kept.
+Where a request asks several queries at once, its answers reach the disk together; what a reply leaves
+unanswered is asked again.
 """
 
 from __future__ import annotations
@@ -14,12 +16,14 @@ import asyncio
 import gc
 import random
 import time
-from dataclasses import dataclass
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from blindcal.auditing.controls import Controls
-from blindcal.auditing.job import Job, RunOutcome, Sender, as_endpoint_error, reason_in
+from blindcal.auditing.job import Job, RunOutcome, Sender, as_endpoint_error, reason_in, request_numbers
 from blindcal.auditing.rate_control import ConcurrencyControl, RateLimiter, SharedPause
 from blindcal.auditing.token_estimate import bytes_of
 from blindcal.auditing.usability import Usability
@@ -68,12 +72,13 @@ class _LiveSender(Sender):
         self._concurrency = ConcurrencyControl(job.limits.concurrency)
         self._rate = RateLimiter(job.limits.rpm, job.limits.tpm)
         self._pause = SharedPause(job.limits.backoff)
-        self._on_the_wire = 0  # queries that no worker has finished
+        self._again: deque[tuple[int, ...]] = deque()  # queries that a reply left unanswered
+        self._on_the_wire = 0  # requests that no worker has finished
         self._sending = 0  # requests that have no response yet
         self._responded = asyncio.Event()
         self._under_way = 0
         self._due: set[int] = set()  # queries under way whose control is still to be asked
-        self._expected: dict[int, float] = {}  # highest cost of each query under way, if cost is limited
+        self._expected: dict[int, float] = {}  # by first query: highest cost of a request, if cost is limited
         self._checking = False  # whether the endpoint still answers what it answered before
         self._hopeless: int | None = None  # the place from which on unusable outcomes are forgotten
         self._unusable: EndpointError | None = None
@@ -92,6 +97,7 @@ class _LiveSender(Sender):
     async def _ask_round(self) -> None:
         self._controls.check()
         self._queries, self._taken = self._open(), 0
+        self._numbers = request_numbers(self._asked, self._job.at_once)[self._queries - self._first]
         order = self._order()
         self._usability = Usability(
             order,
@@ -123,25 +129,28 @@ class _LiveSender(Sender):
     # Queries under way
 
     def _fill(self) -> None:
-        """Start queries while there is room; sets ``_drained`` when none is under way any more."""
-        while (query := self._take()) is not None:
-            worker = asyncio.create_task(self._work(query))
+        """Start requests while there is room; sets ``_drained`` when none is under way any more."""
+        while (queries := self._take()) is not None:
+            worker = asyncio.create_task(self._work(queries))
             self._workers.add(worker)
             worker.add_done_callback(self._workers.discard)
         if not self._under_way:
             self._drained.set()
 
-    def _take(self) -> int | None:
-        """The next query, if concurrency control, the limits and ``stop`` allow one now."""
-        if self._on_the_wire >= self._concurrency.limit or self._under_way >= self._limits.concurrency:
+    def _take(self) -> tuple[int, ...] | None:
+        """The queries of the next request, if concurrency control, the limits and ``stop`` allow one now."""
+        if self._on_the_wire >= self._concurrency.limit:
             return None
         if self._under_way and self._limits.max_cost is not None and not self._tokens.answered:
             return None  # ask one query first, to learn what it costs
-        if self._stop.is_set() or self.stopped or self._checking or self._taken == self._queries.size:
+        if self._stop.is_set() or self.stopped or self._checking:
             return None
-        query = int(self._queries[self._taken])
+        queries = self._next()
+        crowded = self._under_way and self._under_way + len(queries) > self._limits.concurrency
+        if not queries or crowded:
+            return None
         try:
-            why = self._reserve(query)
+            why = self._reserve(queries)
         except Exception as error:  # an item that can no longer be read
             self._fail(error)
             return None
@@ -149,30 +158,50 @@ class _LiveSender(Sender):
             if not self._under_way:  # else queries under way may turn out cheaper and leave room
                 self.stopped = why
             return None
-        self._taken += 1
-        self._under_way += 1
+        if self._again:
+            self._again.popleft()
+        else:
+            self._taken += len(queries)
+        self._under_way += len(queries)
         self._on_the_wire += 1
-        return query
+        return queries
 
-    async def _work(self, query: int | None) -> None:
-        while query is not None:
-            handed_over = False
+    def _next(self) -> tuple[int, ...]:
+        """The queries to ask next in one request; empty if there are none."""
+        if self._again:
+            return self._again[0]
+        begin = end = self._taken
+        while end < self._queries.size and self._numbers[end] == self._numbers[begin]:
+            end += 1
+        return tuple(map(int, self._queries[begin:end]))
+
+    async def _work(self, queries: tuple[int, ...] | None) -> None:
+        while queries is not None:
+            kept = 0
             try:
-                saved = await self._ask(query)
-                if saved is not None:
-                    self._hand_over(self._store.save(saved), [saved])
-                    handed_over = True
-                doubtful = self._usability.note(query, None if saved is None else not saved.unusable)
-                if doubtful and saved is not None and not self._checking and not self._stop.is_set():
-                    await self._doubt(query, saved)
+                saved = await self._ask(queries)
+                if saved:
+                    self._hand_over(self._store.save(*saved), saved)
+                    kept = len(saved)
+                if self._note(queries, saved) and not self._checking and not self._stop.is_set():
+                    await self._doubt(queries[0], saved[0])
             except Exception as error:
                 self._fail(error)
             self._on_the_wire -= 1
-            if not handed_over:
-                self._under_way -= 1
+            left = queries[kept:]
+            self._under_way -= len(left)
+            for query in left:
                 self._release(query)
-            query = self._take()
+            if kept and left:
+                self._again.append(left)
+            queries = self._take()
         self._fill()
+
+    def _note(self, queries: tuple[int, ...], saved: Sequence[SavedAnswer]) -> bool:
+        """Note what has become of queries, skipped if nothing; returns whether the endpoint is in doubt."""
+        outcomes = {one.query: not one.unusable for one in saved} or dict.fromkeys(queries)
+        doubts = [self._usability.note(query, usable) for query, usable in outcomes.items()]
+        return any(doubts)
 
     def _hand_over(self, kept: asyncio.Future[None], answers: list[SavedAnswer]) -> None:
         """Leave answers to the store without waiting; they stay under way until ``kept`` is done."""
@@ -196,16 +225,22 @@ class _LiveSender(Sender):
         self._error = self._error or error
         self._stop.set()
 
-    async def _ask(self, query: int) -> SavedAnswer | None:
-        """The outcome of a query; ``None`` if the query is skipped or the run is stopped."""
-        await self._ask_controls(query)
-        heard = await self._hear(self._request(query))
+    async def _ask(self, queries: tuple[int, ...]) -> list[SavedAnswer]:
+        """The outcomes of the queries of a request; none if they are skipped or the run is stopped."""
+        for query in queries:
+            await self._ask_controls(query)
+        heard = await self._hear(self._request_all(queries))
         if heard is None:
-            return None
+            return []
         if isinstance(heard.said, Reply):
-            return self._job.read(query, heard.said, heard.attempts, heard.seconds)
+            return self._job.read_all(queries, heard.said, heard.attempts, heard.seconds)
         self._unusable = as_endpoint_error(heard.said)
-        return self._job.unusable(query, heard.said, heard.attempts)
+        return self._job.all_unusable(queries, heard.said, heard.attempts)
+
+    def _request_all(self, queries: tuple[int, ...]) -> Request:
+        """The request that asks these queries, which are equal, at once."""
+        one = self._request(queries[0])
+        return one if len(queries) == 1 else replace(one, n=len(queries))
 
     async def _hear(self, request: Request) -> _LastWord | None:
         """Send a request until there is a last word on it; ``None`` if it is skipped or the run is stopped.
@@ -213,7 +248,7 @@ class _LiveSender(Sender):
         A refusal of the item is final. A reply that was served and cannot be used may be bad luck: another
         one is paid for, `REPLY_TRIES` at most.
         """
-        tokens = self._tokens.expected(bytes_of(request)) + request.max_tokens
+        tokens = self._tokens.expected(bytes_of(request)) + request.n * request.max_tokens
         attempt, failed, useless, wasted = 1, 0, 0, 0
         while await self._turn(tokens):
             sent = time.monotonic()
@@ -336,7 +371,7 @@ class _LiveSender(Sender):
             self._give_up(begins, saved.text)
             return
         request = self._request(query, item)
-        self.stopped = self.stopped or self._reserve(_CHECK, request)
+        self.stopped = self.stopped or self._reserve((_CHECK,), request)
         if self.stopped:
             return
         self._checking = True
@@ -370,16 +405,17 @@ class _LiveSender(Sender):
 
     # Limits
 
-    def _reserve(self, query: int, request: Request | None = None) -> str | None:
-        """The limit that a query and its controls would exceed, or ``None``; then they are reserved."""
-        queries, own = 1 + self._controls.due(query), 0.0
+    def _reserve(self, queries: tuple[int, ...], request: Request | None = None) -> str | None:
+        """The limit that a request and its controls would exceed, or ``None``; then they are reserved."""
+        due, own = [query for query in queries if self._controls.due(query)], 0.0
         if self._limits.max_cost is not None and self._prices is not None:
-            own = queries * self._tokens.dearest(request or self._request(query), self._prices)
-        why = self._limit_reached(queries, own)
-        if why is None and queries > 1:
-            self._due.add(query)
+            asked = request or self._request_all(queries)
+            own = (1 + len(due)) * self._tokens.dearest(asked, self._prices)
+        why = self._limit_reached(len(queries) + len(due), own)
+        if why is None:
+            self._due.update(due)
         if why is None and own:
-            self._expected[query] = own
+            self._expected[queries[0]] = own
         return why
 
     def _limit_reached(self, queries: int = 0, cost: float = 0.0) -> str | None:

@@ -57,7 +57,8 @@ class Prepared:
 
     ``spent`` is what finding out cost, and ``size`` the total bytes of its prompts. ``method`` is the chosen
     one, ``answer_format`` the form of the answers, and ``constraint`` names what allows no others. ``top`` is
-    the number of logprobs that the endpoint shows, and ``tempered`` whether it takes a temperature.
+    the number of logprobs that the endpoint shows, and ``tempered`` whether it takes a temperature. At most
+    ``at_once`` answers are asked for in one request.
     """
 
     targets: Targets
@@ -71,24 +72,36 @@ class Prepared:
     constraint: ConstraintName | None = None
     top: int = TOP_LOGPROBS
     tempered: bool = True
+    at_once: int = 1
 
     def question(self, settings: Settings) -> QuestionFormat:
         """How queries are formatted and their answers read."""
         design, most = settings.design, settings.max_tokens(self.answer_format)
         if settings.estimator_name == "stated":
             return ConfidenceQuestion(settings.answer_words, settings.prompt.instruction or INSTRUCTION, most)
-        if METHODS[design.method].logprobs:
+        method = METHODS[design.method]
+        if method.logprobs:
             return _logprob_question(self.targets, self.targets.semantics, self.top, tempered=self.tempered)
         seed = design.seed if design.send_seed else None
         if self.answer_format != "word":
             return FreeTextQuestion(
-                settings.answer_words, self.answer_format, most, seed=seed, constraint=self.constraint
+                settings.answer_words,
+                self.answer_format,
+                most,
+                tempered=method.tempered,
+                seed=seed,
+                constraint=self.constraint,
             )
         if self.constraint is not None:
             most = max(most, CONSTRAINTS[self.constraint].max_tokens)
-        biased = METHODS[design.method].biased
         return TokenQuestion(
-            self.targets, design.offset, biased, seed, max_tokens=most, constraint=self.constraint
+            self.targets,
+            design.offset,
+            method.biased,
+            seed,
+            method.tempered,
+            max_tokens=most,
+            constraint=self.constraint,
         )
 
 
@@ -188,6 +201,7 @@ async def _with_probe(
         None if method.biased else found.constraint,
         found.top_logprobs or TOP_LOGPROBS,
         found.tempered,
+        found.at_once if method.way == "repeated answers" else 1,
     )
 
 

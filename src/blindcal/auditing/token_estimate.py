@@ -57,18 +57,19 @@ class TokenEstimator:
         if not self.estimated:
             self.estimated = True
             store.set_note(TOKENS_NOTE, True)
-        return max(1, round(self.expected(bytes_of(request)))), request.max_tokens, 0
+        prompt = max(1, round(self.expected(bytes_of(request))))
+        return prompt * request.n, request.max_tokens * request.n, 0
 
     def expected(self, size: float) -> float:
         """Expected tokens of a prompt of ``size`` bytes."""
         return size * self.tokens / self.size if self.tokens and self.size else size / CHARACTERS_A_TOKEN
 
     def dearest(self, request: Request, prices: Prices) -> float:
-        """The most that a request may cost."""
+        """The most that a request may cost; some endpoints bill the prompt once for each answer."""
         size = bytes_of(request)
         mean = self.tokens / max(1, self.answered)  # some endpoints add their own prompt
         most = max(_WARY * self.expected(size), _WARY * mean, size + _AROUND * (1 + len(request.messages)))
-        return prices.cost(Usage(1, 1, round(most), request.max_tokens))
+        return prices.cost(Usage(1, 1, round(most) * request.n, request.max_tokens * request.n))
 
 
 def bytes_of(request: Request) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from blindcal.auditing.controls import ControlAnswer, bias_lost, stored_controls
-from blindcal.auditing.job import asking_order
+from blindcal.auditing.job import asking_order, request_numbers
 from blindcal.estimate.drift import drift_test
 from blindcal.estimate.noise import ControlCounts, NoiseEstimate, estimate_noise
 from blindcal.records import INVALID, AnswerTable, IntArray, Round
@@ -14,15 +14,22 @@ from blindcal.store.run_store import UNASKED, AnswerArray, Store
 
 
 def watch(
-    store: Store, labels: IntArray, answered: AnswerTable, jitter: float, *, slack: int, ordered: bool
+    store: Store,
+    labels: IntArray,
+    answered: AnswerTable,
+    jitter: float,
+    *,
+    slack: int,
+    ordered: bool,
+    at_once: int = 1,
 ) -> tuple[Steadiness, NoiseEstimate]:
     """How steady the endpoint was, and the noise of its answers; ``jitter`` is what the probe found.
 
     At most ``slack`` queries were under way at the same time. The answers are tested for a change only if
-    they are ``ordered``, as those of batches are not.
+    they are ``ordered``, as those of batches are not. A request asked ``at_once`` queries at most.
     """
     controls, rounds = stored_controls(store), store.rounds()
-    answers, places = store.answers(0, sum(map(len, rounds))), _places(rounds)
+    answers, places = store.answers(0, sum(map(len, rounds))), _places(rounds, at_once)
     counts, repeats = _control_counts(controls, rounds, answers)
     noise = estimate_noise(labels, answered, repeats, counts, jitter)
     lost = bias_lost(controls)
@@ -32,34 +39,37 @@ def watch(
         counts,
         noise.flip_rate,
         noise.jitter,
-        drift_test(labels, _in_order(rounds, answers)) if ordered else None,
+        drift_test(labels, *_in_order(rounds, answers, at_once)) if ordered else None,
         begun,
         _served(store, places),
     )
     return with_sentences(found, slack), noise
 
 
-def _places(rounds: list[Round]) -> IntArray:
+def _places(rounds: list[Round], at_once: int) -> IntArray:
     """The place of each query in the order of asking, from 1 up, over all rounds."""
     places, first = [np.empty(0, np.int64)], 0
     for asked in rounds:
         place = np.empty(len(asked), np.int64)
-        place[asking_order(first, len(asked))] = np.arange(len(asked))
+        place[asking_order(first, asked, at_once)] = np.arange(len(asked))
         places.append(first + 1 + place)
         first += len(asked)
     return np.concatenate(places)
 
 
-def _in_order(rounds: list[Round], answers: AnswerArray) -> list[AnswerTable]:
-    """The answers of each round, in the order of asking."""
-    found, first = [], 0
+def _in_order(
+    rounds: list[Round], answers: AnswerArray, at_once: int
+) -> tuple[list[AnswerTable], list[IntArray]]:
+    """The answers of each round in the order of asking, and the numbers of their requests."""
+    found, requests, first = [], [], 0
     for asked in rounds:
-        order, own = asking_order(first, len(asked)), answers[first : first + len(asked)]
+        order, own = asking_order(first, asked, at_once), answers[first : first + len(asked)]
         order = order[own[order] != UNASKED]
         table = AnswerTable(asked.items, asked.shifts, asked.temperatures, own.astype(np.int64))
         found.append(table.rows(order))
+        requests.append(request_numbers(asked, at_once)[order])
         first += len(asked)
-    return found
+    return found, requests
 
 
 def _control_counts(

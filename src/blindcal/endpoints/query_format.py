@@ -93,8 +93,9 @@ class QuestionFormat(Protocol):
 class TokenQuestion:
     """A question answered by one token: which tokens are biased, and which answer each stands for.
 
-    ``biased=False`` sends no ``logit_bias`` (METHOD 6). With a ``seed``, every sampled query carries its
-    own seed derived from it, so that an endpoint that honours seeds repeats its answers. A ``constraint``
+    ``biased=False`` sends no ``logit_bias`` (METHOD 6), and ``tempered=False`` no temperature, so that
+    answers are drawn at the endpoint's own setting (METHOD 9). With a ``seed``, every sampled query carries
+    its own seed derived from it, so that an endpoint that honours seeds repeats its answers. A ``constraint``
     allows no other answers; some constraints need more than one token.
     """
 
@@ -102,6 +103,7 @@ class TokenQuestion:
     offset: float = 50.0
     biased: bool = True
     seed: int | None = None
+    tempered: bool = True
     max_tokens: int = 1
     constraint: ConstraintName | None = None
     _meaning: dict[str, int] = field(init=False, repr=False, default_factory=dict)
@@ -130,7 +132,7 @@ class TokenQuestion:
         return Request(
             messages,
             bias,
-            temperature,
+            temperature if self.tempered else None,
             self.max_tokens,
             seed=_seed(self.seed, temperature, number),
             fields=self._fields,

@@ -133,7 +133,7 @@ def _as_reply(parsed: Chat | Text, free_text: bool) -> Reply:
         raise ReplyError(
             "the reply has no choices: the endpoint is not OpenAI-compatible, or it filtered the answer"
         )
-    first, *further = (_choice(choice, parsed.usage, free_text) for choice in parsed.choices)
+    first, *further = _usable(parsed, free_text)
     prompt, completion, cached = _tokens(parsed.usage)
     fingerprint = parsed.system_fingerprint if isinstance(parsed.system_fingerprint, str) else None
     return replace(
@@ -145,6 +145,19 @@ def _as_reply(parsed: Chat | Text, free_text: bool) -> Reply:
         fingerprint=fingerprint,
         further=tuple(replace(one, model=parsed.model, fingerprint=fingerprint) for one in further),
     )
+
+
+def _usable(parsed: Chat | Text, free_text: bool) -> list[Reply]:
+    """The answers in a completion that can be used; raises the first error if none can."""
+    found, errors = [], []
+    for choice in parsed.choices:
+        try:
+            found.append(_choice(choice, parsed.usage, free_text))
+        except ReplyError as error:
+            errors.append(error)
+    if not found:
+        raise errors[0]
+    return found
 
 
 def _choice(choice: ChatChoice | TextChoice, usage: Any, free_text: bool) -> Reply:

@@ -10,7 +10,7 @@ and times the label (the model got better or worse).
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -36,15 +36,23 @@ class Drift:
     at: int
 
 
-def drift_test(labels: IntArray, rounds: Iterable[AnswerTable]) -> Drift | None:
-    """Test for a change; each round is in the order of asking. ``None`` if no round has enough answers."""
+def drift_test(
+    labels: IntArray, rounds: Sequence[AnswerTable], requests: Sequence[IntArray] | None = None
+) -> Drift | None:
+    """Test for a change; each round is in the order of asking. ``None`` if no round has enough answers.
+
+    ``requests`` has the number of the request that brought each answer of each round, if some brought several
+    answers about an item. These are alike, and their order tells nothing: they count as one.
+    """
     found: list[Drift] = []
     begin = 0
-    for asked in rounds:
+    for k, asked in enumerate(rounds):
         valid = np.flatnonzero(asked.answers != INVALID)
         if valid.size >= LEAST_ANSWERS:
+            number = np.arange(len(asked)) if requests is None else requests[k]
+            begins = np.flatnonzero(np.diff(number[valid], prepend=-1))  # of each request
             for score in _scores(labels, asked.rows(valid)):
-                if (one := _cusum(score)) is not None:
+                if (one := _cusum(score, begins)) is not None:
                     found.append(Drift(one.pvalue, begin + int(valid[one.at - 1]) + 1))
         begin += len(asked)
     if not found:
@@ -65,12 +73,12 @@ def _scores(labels: IntArray, asked: AnswerTable) -> tuple[FloatArray, ...]:
     return left, left * (rank - 0.5), left * (label - 0.5)
 
 
-def _cusum(score: FloatArray) -> Drift | None:
-    """The test of one score in one round; ``at`` counts its answers."""
-    centred = score - score.mean()
+def _cusum(score: FloatArray, begins: IntArray) -> Drift | None:
+    """The test of one score in one round; ``at`` counts its answers, ``begins`` is where requests begin."""
+    centred = np.add.reduceat(score - score.mean(), begins)
     scale = np.sqrt((centred**2).sum())
-    if scale < 1e-9:
+    if scale < 1e-9 or begins.size < 2:
         return None
     path = np.abs(np.cumsum(centred)[:-1]) / scale
     at = int(path.argmax())
-    return Drift(float(kolmogorov(path[at])), at + 1)
+    return Drift(float(kolmogorov(path[at])), int(begins[at + 1]))

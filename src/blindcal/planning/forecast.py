@@ -24,7 +24,7 @@ from blindcal.estimate.patterns import Patterns, count_patterns
 from blindcal.estimate.resampling import of_items
 from blindcal.estimate.truth import bin_edges
 from blindcal.estimate.uncertainty import absolute_sum_interval, quadratic_pvalue, unseen_share
-from blindcal.methods import FITTED, METHODS, SIMULABLE, whole_queries
+from blindcal.methods import FITTED, METHODS, SIMULABLE, repeated_queries, whole_queries
 from blindcal.planning.shapes import Shape
 from blindcal.records import AnswerTable, FloatArray, IntArray
 from blindcal.simulation.simulate import log_odds, respond
@@ -100,6 +100,8 @@ def forecast(
         raise InputError(f"method: can be planned for {', '.join(SIMULABLE)}, got {method!r}")
     if method == "extraction":
         whole_queries(queries)
+    if method == "repeated":
+        repeated_queries(queries)
     half_width = power = None
     if method not in FITTED:
         estimates = _face_value(shape, method, n, queries, bins)
@@ -119,7 +121,7 @@ def forecast(
     return Forecast(method, n, queries, ece, error, error_95, half_width, power)
 
 
-# Latent and temperature: one fit to expected counts
+# Latent, temperature and repeated: one fit to expected counts
 
 
 def _ece(gaps: FloatArray) -> FloatArray:
@@ -179,7 +181,9 @@ def _bend(shape: Shape, method: str) -> float:
 def _expected(table: FloatArray, method: str, n: float, queries: float) -> Patterns:
     if METHODS[method].logprobs:
         return _readings(table, n)
-    return _thresholds(table, n) if method == "latent" else _samples(table, n, queries)
+    if method == "latent":
+        return _thresholds(table, n)
+    return _samples(table, n, queries, design.TEMPERATURES if METHODS[method].tempered else (1.0,))
 
 
 def _readings(table: FloatArray, n: float) -> Patterns:
@@ -211,28 +215,27 @@ def _thresholds(table: FloatArray, n: float) -> Patterns:
     )
 
 
-def _samples(table: FloatArray, n: float, queries: float) -> Patterns:
+def _samples(table: FloatArray, n: float, queries: float, temperatures: tuple[float, ...]) -> Patterns:
     """Expected counts of sampled answers, with temperatures in turn as in :class:`SampledDesign`."""
     whole = int(queries)
     labels, curves, counts = [], [], []
     for times, share in ((whole, whole + 1 - queries), (whole + 1, queries - whole)):
-        for curve in _curves(times) if share > 1e-9 and times else ():
+        for curve in _curves(times, np.array(temperatures)) if share > 1e-9 and times else ():
             for y in (0, 1):
                 labels.append(y)
                 curves.append(curve)
                 mass = table[y * CELLS : (y + 1) * CELLS] @ curve
-                counts.append(n * share * mass / len(design.TEMPERATURES))
+                counts.append(n * share * mass / len(temperatures))
     return Patterns(
         curve_labels=np.array(labels), curves=np.array(curves), counts=np.maximum(counts, 1e-12 * n)
     )
 
 
-def _curves(times: int) -> Iterator[FloatArray]:
+def _curves(times: int, heats: FloatArray) -> Iterator[FloatArray]:
     """P(outcome | cell) of every outcome: the number of positive samples at each temperature.
 
     Each temperature is the first one in turn.
     """
-    heats = np.array(design.TEMPERATURES)
     chance = expit(MID_S[:, None] / heats)
     for start in range(heats.size):
         asked = np.bincount((start + np.arange(times)) % heats.size, minlength=heats.size)

@@ -306,7 +306,7 @@ def limits(result: AuditResult) -> tuple[str, ...]:
         "Calibration is a property of a model, a prompt and a set of questions together. Another prompt or "
         "other questions may give another result.",
         ""
-        if result.estimator == "stated"
+        if result.semantics in ("configured", "stated")
         else "Only the two answer words are compared, as the first word of the answer. What the model would "
         "write in free text is not audited."
         if result.shown is not None
@@ -323,6 +323,9 @@ _SEMANTICS_LIMITS = {
     "others are ignored.",
     "max": "The likeliest spelling of each answer counts, as in greedy decoding, not their sum.",
     "sum": "All spellings of an answer count together, as they do when answers are sampled.",
+    "configured": "The confidence is that of the endpoint at its own setting: its temperature, its sampler "
+    "and whatever the model thinks before it answers are part of it. Answers that are neither word are left "
+    "out.",
     "stated": "Answers without a confidence from one half to certainty are left out of the estimates.",
 }
 _ESTIMATOR_LIMITS = {

@@ -62,12 +62,16 @@ class TableMethod:
     def semantics(self, asked: Semantics) -> Semantics:
         """The semantics that its answers measure if the targets have the semantics ``asked`` (METHOD 1).
 
-        A stated confidence is compared with the oracle of ``asked``.
+        A stated confidence is compared with the oracle of ``asked``, and an endpoint at its own setting with
+        draws at T = 1.
         """
-        return "sum" if METHODS[self.base].semantics(asked) == "sum" else asked
+        return "sum" if METHODS[self.base].semantics(asked) in ("sum", "configured") else asked
 
 
-_ORDER = ("blind", "verbalized", "sampling", "extraction", "latent", "sampling+latent", "temperature")
+_ORDER = (
+    *("blind", "verbalized", "sampling", "extraction"),
+    *("latent", "sampling+latent", "temperature", "repeated"),
+)
 
 #: Every method of the table by its name, METHOD or METHOD+ESTIMATOR, in the order of the table.
 TABLE_METHODS: Mapping[str, TableMethod] = {

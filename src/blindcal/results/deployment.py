@@ -75,7 +75,7 @@ def deployment(run: Run, shift: float) -> Deployment:
         If the run used no ``logit_bias``, so that no threshold can be deployed.
     """
     method = METHODS[run.result.method]
-    if not method.biased or run.result.semantics == "sum":
+    if not method.biased or run.result.semantics in ("sum", "configured"):
         reading = "compare the probability that the endpoint shows with it, or " if method.logprobs else ""
         raise NotIdentifiedError(
             f"a run of method {run.result.method} sends no logit_bias: its threshold is known, but one query "

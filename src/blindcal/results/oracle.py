@@ -15,8 +15,9 @@ from blindcal.records import Estimate, FloatArray, IntArray, Targets
 from blindcal.results.result import Oracle
 from blindcal.text import printable
 
-# A stated confidence has no truth of its own: it is compared with the probability of the answer.
-_COLUMNS = {"pair": "p", "max": "p_max", "sum": "p_sum", "stated": "p"}
+# A stated confidence has no truth of its own: it is compared with the probability of the answer. Scores know
+# nothing of an endpoint's own setting: what it answers is compared with draws at T = 1.
+_COLUMNS = {"pair": "p", "max": "p_max", "sum": "p_sum", "configured": "p_sum", "stated": "p"}
 
 
 @dataclass(frozen=True, slots=True)

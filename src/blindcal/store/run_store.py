@@ -283,7 +283,8 @@ class Store:
     def asides_usage(self) -> Usage:
         """What the stored replies outside the rounds cost."""
         cost = ", ".join(f"TOTAL(json_extract(reply, '$.{name}'))" for name in _TOKENS)
-        (row,) = self._execute(f"SELECT COUNT(*), COUNT(*), {cost} FROM asides {_BILLED}")
+        answers = "TOTAL(1 + COALESCE(json_array_length(reply, '$.further'), 0))"
+        (row,) = self._execute(f"SELECT {answers}, COUNT(*), {cost} FROM asides {_BILLED}")
         return Usage(*map(int, row))
 
     def forget_asides(self) -> None:
@@ -315,9 +316,12 @@ class Store:
 
     # Answers
 
-    def save(self, answer: SavedAnswer) -> asyncio.Future[None]:
-        """Save an answer; the returned future is done once it is on disk, and shared within a commit."""
-        self._waiting.append(answer)
+    def save(self, *answers: SavedAnswer) -> asyncio.Future[None]:
+        """Save answers, all or none; the returned future is done once they are on disk.
+
+        It is shared within a commit.
+        """
+        self._waiting += answers
         return self._soon()
 
     def waste(self, usage: Usage) -> asyncio.Future[None]:
