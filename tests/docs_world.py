@@ -66,9 +66,9 @@ class AnyPromptServer(Server):
         super().__init__(recording, (), behaviour)
         self._rows: _AnyText = _AnyText()
 
-    def _refusal(self, asked: Any) -> Any:
+    def _refusal(self, asked: Any, body: bytes) -> Any:
         self._rows.model, asked.model = asked.model, self.recording.name  # one name is as good as another
-        return super()._refusal(asked)
+        return super()._refusal(asked, body)
 
 
 def hidden_probabilities() -> np.ndarray[tuple[int], np.dtype[np.float64]]:

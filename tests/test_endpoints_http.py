@@ -20,7 +20,7 @@ from yarl import URL
 
 from blindcal.endpoints import http_errors as failures
 from blindcal.endpoints.base import Patient
-from blindcal.endpoints.http import SAMPLERS, Address, HttpEndpoint, PlainHttpKeyWarning
+from blindcal.endpoints.http import Address, HttpEndpoint, PlainHttpKeyWarning
 from blindcal.errors import (
     ConfigError,
     EndpointError,
@@ -30,7 +30,7 @@ from blindcal.errors import (
     RetryableError,
 )
 from blindcal.records import Message, Reply, Request
-from blindcal.simulation.http_server import HttpRequest, HttpResponse, json_response
+from blindcal.simulation.http_server import HttpRequest, HttpResponse
 from blindcal.simulation.replay import Behaviour, Fault
 from serving import CHAT_YES, Recorder, answering, asking, items, replayed
 
@@ -62,7 +62,7 @@ def ask_replayed(behaviour: Behaviour, **how: Any) -> Reply:
 
 
 def test_chat_request() -> None:
-    """A chat request carries the model, the messages, the bias by token id and one token of answer."""
+    """A chat request carries the model, the messages, the bias by token id, one token, and no penalties."""
     recorder = Recorder(CHAT_YES)
     reply = ask(recorder, asking("Hi?", logit_bias={9642: 51.5, 2822: np.float64(50)}, seed=7))
     assert reply.text == "Yes"
@@ -71,6 +71,10 @@ def test_chat_request() -> None:
         "model": "m",
         "max_tokens": 1,
         "temperature": 0.0,
+        "presence_penalty": 0,
+        "frequency_penalty": 0,
+        "repetition_penalty": 1,
+        "repeat_penalty": 1,
         "seed": 7,
         "messages": [{"role": "user", "content": "Hi?"}],
         "logit_bias": {"9642": 51.5, "2822": 50.0},
@@ -118,88 +122,6 @@ def test_extra_body() -> None:
     assert recorder.sent["cache_prompt"] is False
     assert recorder.sent["provider"] == {"require_parameters": True}
     assert "temperature" not in recorder.sent
-
-
-def test_sampling_is_not_truncated() -> None:
-    """A request above temperature zero asks for the whole distribution."""
-    recorder = Recorder(CHAT_YES)
-    ask(recorder, asking(temperature=1.0))
-    assert {name: recorder.sent[name] for name in SAMPLERS} == {
-        "top_p": 1,
-        "min_p": 0,
-        "top_k": -1,
-        "presence_penalty": 0,
-        "frequency_penalty": 0,
-        "repetition_penalty": 1,
-    }
-    ask(recorder, asking(temperature=0.0))
-    assert not SAMPLERS.keys() & recorder.sent.keys()
-
-
-def test_cut_of_the_server_is_overridden() -> None:
-    """A server that cuts rare answers by default gives them to a request that asks for all."""
-
-    async def second_answers(**extra: object) -> int:
-        behaviour = Behaviour(min_p=0.05)
-        async with replayed([3.5], behaviour, extra_body=extra) as (_, endpoint):
-            request = Request(items(1)[0].messages, temperature=2.0)
-            return sum([(await endpoint.ask(request)).text == "No" for _ in range(100)])
-
-    assert asyncio.run(second_answers()) > 3
-    assert asyncio.run(second_answers(min_p=None)) == 0
-
-
-@pytest.mark.parametrize("concurrent", [1, 20])
-def test_refused_sampler_fields_are_left_out(concurrent: int) -> None:
-    """A strict service is asked again without the fields that it names, and never sees them after that."""
-
-    async def talk() -> tuple[int, tuple[str, ...]]:
-        async with replayed([0.5], Behaviour(sampler_fields="rejected")) as (server, endpoint):
-            request = Request(items(1)[0].messages, temperature=1.0)
-            await asyncio.gather(*(endpoint.ask(request) for _ in range(concurrent)))
-            before = server.requests
-            await endpoint.ask(request)
-            return server.requests - before, endpoint.samplers
-
-    assert asyncio.run(talk()) == (1, ("top_p", "presence_penalty", "frequency_penalty"))
-
-
-def test_unexplained_refusal_of_a_sampled_request() -> None:
-    """If a service does not say what it refuses, it is asked once more with OpenAI's fields only."""
-    bodies: list[dict[str, object]] = []
-
-    def strict(request: HttpRequest) -> HttpResponse:
-        bodies.append(msgspec.json.decode(request.body))
-        known = not {"min_p", "top_k", "repetition_penalty"} & bodies[-1].keys()
-        return json_response(CHAT_YES if known else {"error": "bad request"}, 200 if known else 400)
-
-    assert ask(strict, asking(temperature=1.0)).text == "Yes"
-    assert len(bodies) == 2
-    assert bodies[-1]["top_p"] == 1
-
-
-def test_max_completion_tokens_is_found_out_once() -> None:
-    """An endpoint that rejects max_tokens is asked again in its own spelling, never again in the other."""
-
-    async def talk() -> int:
-        behaviour = Behaviour(limit_name="max_completion_tokens")
-        async with replayed([0.5], behaviour) as (server, endpoint):
-            for _ in range(5):
-                await endpoint.ask(Request(items(1)[0].messages))
-            return server.requests
-
-    assert asyncio.run(talk()) == 6
-
-
-def test_many_at_once_find_the_spelling_out() -> None:
-    """Requests in flight while the spelling is found out are all answered."""
-
-    async def talk() -> list[Reply]:
-        behaviour = Behaviour(limit_name="max_completion_tokens", latency=0.01)
-        async with replayed([0.5], behaviour) as (_, endpoint):
-            return await asyncio.gather(*(endpoint.ask(Request(items(1)[0].messages)) for _ in range(20)))
-
-    assert {reply.text for reply in asyncio.run(talk())} == {"Yes"}
 
 
 FAULTS: list[tuple[Fault, type[EndpointError], str]] = [

@@ -310,7 +310,7 @@ def test_temperature_ignored() -> None:
 
 def test_temperature_rejected() -> None:
     """A model that takes no temperature but its own stops the probe with the service's words."""
-    with pytest.raises(FatalError, match="'temperature' must be 1"):
+    with pytest.raises(FatalError, match="'temperature' does not support 0"):
         probed(Behaviour(temperature="rejected"))
 
 

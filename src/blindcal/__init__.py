@@ -25,6 +25,7 @@ from blindcal.errors import (
     RetryableError,
     StoreError,
     UnfitError,
+    UnsupportedError,
 )
 
 if TYPE_CHECKING:
@@ -84,6 +85,7 @@ __all__ = [
     "Simulation",
     "StoreError",
     "UnfitError",
+    "UnsupportedError",
     "audit",
     "audit_async",
     "binned_ece",

@@ -7,7 +7,8 @@ BlindcalError
 ├── EndpointError         the endpoint cannot be used as it is
 │   ├── RetryableError    may succeed if asked again later: 429, 5xx, a reset, a time-out
 │   ├── FatalError        will fail for every item: wrong key, model or address
-│   │   └── NoTokenIdsError  the token ids of the answer words are not known
+│   │   ├── NoTokenIdsError  the token ids of the answer words are not known
+│   │   └── UnsupportedError  a field of the request that matters is refused
 │   ├── ReplyError        one reply does not follow the protocol
 │   ├── NoSenseError      many replies, and none of them is an answer word
 │   └── UnfitError        the probe or the answers show that the method cannot measure anything here
@@ -119,13 +120,13 @@ class RetryableError(EndpointError):
 
 
 class FatalError(EndpointError):
-    """Will fail for every item: a wrong key, model, address or an unsupported parameter."""
+    """Will fail for every item: a wrong key, model or address, or an unsupported parameter."""
 
 
 class UnsupportedError(FatalError):
-    """The endpoint refuses a field of the request; ``parameter`` is its name."""
+    """The endpoint refuses a field that the method relies on; ``parameter`` is its name in the request."""
 
-    def __init__(self, message: str, *, parameter: str, **told: Any) -> None:
+    def __init__(self, message: str, *, parameter: str = "", **told: Any) -> None:
         super().__init__(message, **told)
         self.parameter = parameter
 

@@ -20,6 +20,7 @@ from blindcal.endpoints import tokens
 from blindcal.endpoints.base import Endpoint, Patient
 from blindcal.endpoints.constraints import CONSTRAINTS, ConstraintName
 from blindcal.endpoints.http import HttpEndpoint
+from blindcal.endpoints.parameters import SAMPLERS, Accepted
 from blindcal.endpoints.probe import ITEMS_WITHOUT_BIAS, ProbeQuestions, probe
 from blindcal.endpoints.probe_findings import Probe
 from blindcal.endpoints.query_format import (
@@ -47,6 +48,7 @@ from blindcal.records import (
     Way,
 )
 from blindcal.settings import Settings, plain
+from blindcal.store.run_store import Store
 
 PILOTS, PROBED = 4, ITEMS_WITHOUT_BIAS
 
@@ -114,9 +116,7 @@ async def prepare(
     """
     store = session.store
     if isinstance(endpoint, HttpEndpoint):
-        endpoint.limit_name = store.note("limit_name") or endpoint.limit_name
-        if (samplers := store.note("samplers")) is not None:
-            endpoint.samplers = tuple(samplers)
+        endpoint.accepted = _accepted(store)
     noted = store.note("ready")
     if noted is not None:
         return msgspec.convert(noted, Prepared)
@@ -326,6 +326,7 @@ class _Remembered:
         self._progress, self._store = session.progress, session.store
         self._limits, self._prices = session.limits, session.prices
         self._room = asyncio.Semaphore(session.limits.concurrency)
+        self._accepted = endpoint.accepted if isinstance(endpoint, HttpEndpoint) else None
         self._times: Counter[bytes] = Counter()
         self._unused: defaultdict[bytes, list[int]] = defaultdict(list)
         self.paid = Usage()
@@ -357,7 +358,6 @@ class _Remembered:
 
     async def _ask(self, key: bytes, nth: int, request: Request) -> Reply:
         endpoint = self._endpoint
-        known = _accepted_fields(endpoint)
         try:
             reply = await endpoint.ask(request)
         except ReplyError as error:
@@ -374,9 +374,10 @@ class _Remembered:
                 self._wasted += wasted
                 await self._store.waste(wasted)
             raise
-        for name, value in _accepted_fields(endpoint).items():
-            if value != known[name]:  # learnt by asking live; batches need it and cannot learn it
-                self._store.set_note(name, value)
+        if isinstance(endpoint, HttpEndpoint) and endpoint.accepted != self._accepted:
+            # learnt by asking live; batches need it and cannot learn it
+            self._accepted = endpoint.accepted
+            self._store.set_note("accepted", msgspec.to_builtins(self._accepted))
         reply = self._count(request, reply)
         self._store.add_aside(key, nth, msgspec.json.encode(reply).decode())
         return reply
@@ -447,11 +448,13 @@ class _Refused:
         return ReplyError(self.error, status=self.status, billed=billed, **told)
 
 
-def _accepted_fields(endpoint: Endpoint) -> dict[str, Any]:
-    """What the client has learnt about the fields that the endpoint accepts."""
-    if not isinstance(endpoint, HttpEndpoint):
-        return {}
-    return {"limit_name": endpoint.limit_name, "samplers": list(endpoint.samplers)}
+def _accepted(store: Store) -> Accepted:
+    """What was learnt about the endpoint's fields when the run was begun."""
+    if (noted := store.note("accepted")) is not None:
+        return msgspec.convert(noted, Accepted)
+    kept = store.note("samplers")  # runs of earlier versions noted the name of the limit and these
+    left_out = () if kept is None else tuple(name for name in SAMPLERS if name not in kept)
+    return Accepted(store.note("limit_name") or "max_tokens", left_out=left_out)
 
 
 def _too_low(limit: str, value: float, cost: str) -> ConfigError:

@@ -22,7 +22,6 @@ import re
 import warnings
 from collections.abc import AsyncIterator, Iterable, Mapping
 from dataclasses import dataclass, field
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal, Self, TypeAlias
 
 import msgspec
@@ -30,6 +29,7 @@ from yarl import URL
 
 from blindcal.endpoints import http_errors as failures
 from blindcal.endpoints import replies, secrets
+from blindcal.endpoints.parameters import OPENAI_SAMPLERS, Accepted, changes_nothing, refused
 from blindcal.endpoints.services import service_at
 from blindcal.errors import ConfigError, EndpointError, FatalError, InputError, RetryableError
 from blindcal.records import Message, Reply, Request
@@ -46,19 +46,6 @@ OPENAI = "https://api.openai.com/v1"
 NOT_OFFERED = frozenset({400, 401, 403, 404, 405, 422, 501})
 MAX_REPLY_BYTES = 4 * 2**20
 MAX_LINE_BYTES = 8 * 2**20
-# A sampled answer must follow the whole distribution, but servers cut and penalise by default: llama.cpp with
-# min_p and top_k, vLLM with what a model's generation_config.json says.
-SAMPLERS: Mapping[str, float] = MappingProxyType(
-    {
-        "top_p": 1,
-        "min_p": 0,
-        "top_k": -1,
-        "presence_penalty": 0,
-        "frequency_penalty": 0,
-        "repetition_penalty": 1,
-    }
-)
-_OPENAI_SAMPLERS = frozenset({"top_p", "presence_penalty", "frequency_penalty"})
 _BEYOND_BASE = re.compile(r"(?<=[^/:])(/+((chat/)?completions)?)+(?=$|\?)")
 RAW_BODY_BYTES = 2**20  # aiohttp warns about raw bodies above this size
 
@@ -145,9 +132,9 @@ class HttpEndpoint:
                 PlainHttpKeyWarning,
                 stacklevel=2,
             )
-        self.limit_name = "max_tokens"  # or max_completion_tokens, if the model refuses this one
-        self.samplers = tuple(SAMPLERS)  # those that sampled requests set, less what the endpoint refuses
+        self.accepted = Accepted()
         self._bodies: dict[tuple[object, ...], bytes] = {}
+        self._answered: set[tuple[object, ...]] = set()  # the settings of requests that got a reply
         self._reached = False
         self._session: aiohttp.ClientSession | None = None
 
@@ -166,23 +153,50 @@ class HttpEndpoint:
         return str(self._url)
 
     async def ask(self, request: Request) -> Reply:
-        """Send one request and return its reply."""
-        limit_name, samplers = self.limit_name, self.samplers
-        status, headers, raw = await self._post(self._url, self.body(request))
-        found = replies.read(status, raw, chat=self.address.api == "chat", free_text=request.max_tokens > 1)
-        if isinstance(found, Reply):
-            return found
-        if found == 400 and limit_name == "max_tokens" and b"max_completion_tokens" in raw:
-            # Newer OpenAI models accept only the other name and say so; later requests use it too.
-            self.limit_name = "max_completion_tokens"
-            return await self.ask(request)
-        error = self.refusal(found, headers, raw)
-        if request.temperature and found in (400, 422) and isinstance(error, FatalError):
-            kept = _accepted(samplers, raw)
-            if kept != samplers:  # strict services refuse unknown fields; later requests omit them
-                self.samplers = tuple(name for name in self.samplers if name in kept)
-                return await self.ask(request)
-        raise await self._located(error, raw)
+        """Send one request and return its reply.
+
+        If the endpoint refuses a field that changes nothing, the request is sent again without it, and so is
+        every later one. If it does not say what it refuses, fields that OpenAI does not know are left out on
+        trial, and for good if that helps. Raises `UnsupportedError` for a field that matters.
+        """
+        unexplained: EndpointError | None = None
+        trial: tuple[str, ...] = ()
+        while True:
+            accepted = self.accepted.without(trial)
+            body = self._body(request, accepted)
+            status, headers, raw = await self._post(self._url, body)
+            found = replies.read(
+                status, raw, chat=self.address.api == "chat", free_text=request.max_tokens > 1
+            )
+            if isinstance(found, Reply):
+                self._answered.add(_settings(request, accepted))
+                if trial:
+                    self.accepted = self.accepted.without(trial)
+                return found
+            error = self.refusal(found, headers, raw)
+            if not failures.is_about_fields(found, raw, error):
+                raise await self._located(error, raw)
+            sent = read_json(body)
+            learnt = self.accepted.after(raw, sent)
+            if learnt.limit != accepted.limit:
+                self.accepted = learnt
+                continue
+            names = refused(raw, sent)
+            harmless = [name for name in names if self._can_leave_out(name, sent[name])]
+            if harmless:
+                self.accepted = self.accepted.without(harmless)
+                continue
+            if names:
+                raise failures.unsupported(names[0], found, raw)
+            unknown = tuple(n for n in sent if n not in OPENAI_SAMPLERS and self._can_leave_out(n, sent[n]))
+            answered = _settings(request, accepted) in self._answered  # so it is not about the fields
+            if unexplained is not None or answered or not unknown:
+                raise unexplained or await self._located(error, raw)
+            unexplained, trial = error, unknown
+
+    def _can_leave_out(self, name: str, value: object) -> bool:
+        """Whether a field of a request is ours and changes nothing."""
+        return name not in self.address.extra_body and changes_nothing(name, value)
 
     async def post(self, path: str, payload: Mapping[str, Any]) -> Any:
         """Send JSON to ``path`` at the server's root; returns JSON, or ``None`` if it is not offered.
@@ -314,38 +328,35 @@ class HttpEndpoint:
 
     def body(self, request: Request) -> bytes:
         """The JSON body of a request."""
-        settings = (
-            self.limit_name,
-            self.samplers,
-            request.temperature,
-            request.max_tokens,
-            request.top_logprobs,
-            request.n,
-        )
+        return self._body(request, self.accepted)
+
+    def _body(self, request: Request, accepted: Accepted) -> bytes:
+        settings = _settings(request, accepted)
         constant = self._bodies.get(settings)
         if constant is None:
-            constant = self._bodies[settings] = self._constant_part(request)
-        bias = b',"logit_bias":' + _encode(request.logit_bias) if request.logit_bias else b""
-        if request.seed is not None and "seed" not in self.address.extra_body:
-            bias += b',"seed":%d' % request.seed
+            constant = self._bodies[settings] = self._constant_part(request, accepted)
+        own = self.address.extra_body
+        more = b',"logit_bias":' + _encode(request.logit_bias) if request.logit_bias else b""
+        if request.seed is not None and "seed" not in own and accepted.sends("seed", request.seed):
+            more += b',"seed":%d' % request.seed
         if request.fields:
-            own = {k: v for k, v in request.fields.items() if k not in self.address.extra_body}
-            bias += b"," + _encode(own)[1:-1] if own else b""
+            fields = {key: value for key, value in request.fields.items() if key not in own}
+            more += b"," + _encode(fields)[1:-1] if fields else b""
         if self.address.api == "chat":
-            return b'%b"messages":%b%b}' % (constant, _encode(_as_chat(request.messages)), bias)
+            return b'%b"messages":%b%b}' % (constant, _encode(_as_chat(request.messages)), more)
         prompt = "\n".join(message.content for message in request.messages)
-        return b'%b"prompt":%b%b}' % (constant, _encode(prompt), bias)
+        return b'%b"prompt":%b%b}' % (constant, _encode(prompt), more)
 
-    def _constant_part(self, request: Request) -> bytes:
+    def _constant_part(self, request: Request, accepted: Accepted) -> bytes:
         """The part of a body that does not depend on the item or the shift, with the comma after it."""
+        temperature = request.temperature
         body: dict[str, Any] = {
             "model": self.address.model,
-            self.limit_name: request.max_tokens,
-            "temperature": request.temperature,
+            accepted.limit_name: max(request.max_tokens, accepted.least_tokens),
+            "temperature": temperature if accepted.sends("temperature", temperature) else None,
             "n": request.n if request.n > 1 else None,
+            **accepted.offs(temperature),
         }
-        if request.temperature:
-            body |= {name: SAMPLERS[name] for name in self.samplers}
         if request.top_logprobs:
             chat = self.address.api == "chat"
             body["logprobs"] = True if chat else request.top_logprobs
@@ -353,6 +364,11 @@ class HttpEndpoint:
                 body["top_logprobs"] = request.top_logprobs
         body |= self.address.extra_body
         return _encode({key: value for key, value in body.items() if value is not None})[:-1] + b","
+
+
+def _settings(request: Request, accepted: Accepted) -> tuple[object, ...]:
+    """What the constant part of a request's body depends on."""
+    return accepted, request.temperature, request.max_tokens, request.top_logprobs, request.n
 
 
 def keyless_host(address: Address, environ: Mapping[str, str] = os.environ) -> str | None:
@@ -396,12 +412,6 @@ def is_loopback(host: str) -> bool:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
         return False
-
-
-def _accepted(samplers: tuple[str, ...], raw: bytes) -> tuple[str, ...]:
-    """The sampler fields that an error does not name or, if it names none, those of OpenAI's own API."""
-    kept = tuple(name for name in samplers if name.encode() not in raw)
-    return kept if kept != samplers else tuple(name for name in samplers if name in _OPENAI_SAMPLERS)
 
 
 def _parse_url(text: str) -> URL:

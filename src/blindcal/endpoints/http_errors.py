@@ -15,7 +15,7 @@ from typing import Any, Literal
 
 from yarl import URL
 
-from blindcal.errors import EndpointError, FatalError, ReplyError, RetryableError
+from blindcal.errors import EndpointError, FatalError, ReplyError, RetryableError, UnsupportedError
 from blindcal.text import printable
 from blindcal.untrusted_json import JsonError, read_json
 
@@ -61,7 +61,8 @@ _REASONS = {
 # Errors of one item, not of the endpoint: a prompt that is too long, or that a filter refuses.
 _ITEM_FAULT = re.compile(
     r"context.{0,20}(length|size|window)|too long"
-    r"|content.{0,20}(filter|policy)|usage.policy|flagged|moderation",
+    r"|content.{0,20}(filter|policy)|usage.policy|flagged|moderation"
+    r"|output limit was reached",
     re.IGNORECASE,
 )
 
@@ -72,6 +73,11 @@ _MOST_NAMES = 5
 
 ITEM_STATUSES = (400, 422)
 """Once an endpoint has answered, these are about the item, whatever the words that come with them."""
+
+# No provider behind a gateway takes every field: OpenRouter says so with the status of an unknown model.
+_NO_PROVIDER = re.compile(r"requested parameters", re.IGNORECASE)
+# LiteLLM has said so with the status of a failing server.
+_GATEWAY_REFUSAL = re.compile(rb"does not support parameters")
 
 _CURES = {
     402: "the endpoint wants payment",
@@ -119,6 +125,10 @@ def from_status(
         return RetryableError(f"{what}{says}", retry_after=retry_after(headers), throttled=throttled)
     if status in (400, 403, 413, 422) and (status == 413 or _ITEM_FAULT.search(said)):
         return ReplyError(f"the endpoint refuses this item ({status}){says}", status=status)
+    if status == 404 and _NO_PROVIDER.search(said):
+        return FatalError(
+            f"no provider of {model!r} takes every field of the request (404){says}", status=status
+        )
     cure = _CURES.get(status, "the endpoint refuses the request")
     return FatalError(f"{cure.format(model=model, api_key_env=api_key_env)} ({status}){says}", status=status)
 
@@ -156,6 +166,24 @@ def nearest(model: str, listed: Sequence[str]) -> str:
     return ", ".join(repr(printable(name, 80)) for name in shown) + more
 
 
+def is_about_fields(status: int, raw: bytes, error: EndpointError) -> bool:
+    """Whether a refusal may be about the fields of a request, not about the item, the model or the key."""
+    if isinstance(error, RetryableError):
+        return status == 500 and _GATEWAY_REFUSAL.search(raw) is not None
+    about = status in (*ITEM_STATUSES, 501) or (status == 404 and _NO_PROVIDER.search(said(raw)) is not None)
+    return about and isinstance(error, FatalError)
+
+
+def unsupported(parameter: str, status: int, raw: bytes) -> UnsupportedError:
+    """The error for a field that matters and is refused."""
+    says = f": {told}" if (told := said(raw)) else ""
+    return UnsupportedError(
+        f"the endpoint does not accept {parameter!r} as sent ({status}){says}",
+        parameter=parameter,
+        status=status,
+    )
+
+
 def status_within(error: Any) -> int:
     """The HTTP status of an error inside a 200 reply; 502 (bad gateway) if it names none."""
     code = error.get("code") if isinstance(error, dict) else None
@@ -172,6 +200,8 @@ def said(raw: bytes) -> str:
     if not isinstance(error, dict):
         return printable(str(error))
     parts = [error.get("message") or error.get("detail"), error.get("code"), error.get("type")]
+    if isinstance(metadata := error.get("metadata"), dict):
+        parts.insert(1, metadata.get("raw"))  # what the provider behind a gateway says
     return printable("; ".join(dict.fromkeys(str(part) for part in parts if part)))
 
 

@@ -20,83 +20,57 @@ import asyncio
 import contextlib
 import hashlib
 import math
+import re
 import threading
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Literal, Self, TypeAlias, TypeVar
+from typing import Any, Self, TypeVar
 
-import msgspec
 import numpy as np
 
 from blindcal.confidence_prompt import ask_confidence
 from blindcal.errors import ConfigError, InputError
 from blindcal.query_seeds import uniform_draws
-from blindcal.records import FloatArray, Item, Message
+from blindcal.records import FloatArray, Item
+from blindcal.simulation.behaviour import Behaviour as Behaviour  # what callers need beside the server
+from blindcal.simulation.behaviour import Fault as Fault
+from blindcal.simulation.completion_request import CHAT, PROMPT, ChatRequest, PromptRequest, joined
 from blindcal.simulation.http_server import HttpRequest, HttpResponse, Listener, Manner, json_response
 from blindcal.simulation.recording import UNRECORDED_GAP, RecordedTexts, Recording, drawn
+from blindcal.simulation.refusals import error, refusal, unknown_model
 from blindcal.simulation.replay_batches import Desk
+from blindcal.simulation.wording import sentence
 from blindcal.untrusted_json import JsonError, read_json
 
 HOST = "127.0.0.1"
 
 _OTHER_TEXT = "The"
+_SEED_STEP = 2**31  # beyond every seed, so that no answer shares its draw with another query
 ServerKind = TypeVar("ServerKind", bound="Server")
-
-Fault: TypeAlias = Literal[
-    "429", "500", "401", "404", "reset", "hang", "truncated", "html", "schema", "empty", "reasoning"
-]
 
 
 @dataclass(frozen=True, slots=True)
-class Behaviour:
-    """How the service differs from an ideal one; the default is ideal.
+class Answer:
+    """One answer to a request, and the tokens that it is billed, of which some are hidden reasoning."""
 
-    Every bias is multiplied by ``bias_scale``. ``jitter`` is the standard deviation of the noise on each
-    logit, drawn anew for each request; ``crowd_jitter`` applies only while other requests are in flight.
-    ``outside`` is the share of answers that are no answer token, and ``flipped`` the share that are
-    replaced by the other answer. A ``cached`` service repeats its first answer to a prompt. At a ``fixed``
-    temperature every answer is drawn at 1. ``min_p`` and ``top_p`` cut sampled answers ``cut`` the
-    temperature is applied, unless a request sets them and ``sampler_fields`` are honoured. ``constraints`` is
-    about the fields ``allowed_token_ids`` and ``structured_outputs``. ``fault`` hits a random share
-    ``fault_share`` of the requests or, if ``fault_first`` is set, exactly the first ``fault_first`` requests.
-    A random share ``bias_ignored`` of the requests goes to a machine that ignores the bias. ``drift`` is
-    added to all log-odds. From request number ``later_from`` on, the service behaves as ``later`` says.
-    If it shows ``logprobs``, they are those of the likeliest recorded tokens, at most
-    ``top_logprobs``.
+    text: str
+    tokens: int
+    reasoning_tokens: int
+    finish_reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Candidates:
+    """The logits and texts of the tokens that a request may be answered with.
+
+    All unrecorded tokens together have the logit ``rest``, the likeliest of them ``other``.
     """
 
-    bias: Literal["honoured", "ignored", "rejected"] = "honoured"
-    bias_scale: float = 1.0
-    clamp: float | None = None
-    integer_bias: bool = False
-    jitter: float = 0.0
-    crowd_jitter: float = 0.0
-    outside: float = 0.0
-    flipped: float = 0.0
-    cached: bool = False
-    temperature: Literal["honoured", "ignored", "rejected", "fixed"] = "honoured"
-    min_p: float = 0.0
-    top_p: float = 1.0
-    cut: Literal["before", "after"] = "before"
-    sampler_fields: Literal["honoured", "ignored", "rejected"] = "honoured"
-    constraints: Literal["honoured", "ignored", "rejected"] = "ignored"
-    logprobs: bool = False
-    top_logprobs: int = 20
-    latency: float = 0.0
-    fault: Fault | None = None
-    fault_share: float = 1.0
-    fault_first: int | None = None
-    retry_after: str | None = None
-    limit_name: Literal["any", "max_completion_tokens"] = "any"
-    api_key: str | None = None
-    tokenize: Literal["llama.cpp", "vllm", "none"] = "llama.cpp"
-    seed: int = 0
-    bias_ignored: float = 0.0
-    drift: float = 0.0
-    fingerprint: str | None = None
-    later: Behaviour | None = None
-    later_from: int = 0
+    logits: list[float]
+    texts: list[str]
+    rest: float
+    other: float
 
 
 class Server:
@@ -126,7 +100,8 @@ class Server:
         self._rows, self._spoken = _by_text(recording, items, spoken)
         self._columns = {token.id: k for k, token in enumerate(recording.tokens)}
         self._times: Counter[bytes] = Counter()
-        self._cache: dict[str, str] = {}
+        self._cache: dict[str, Answer] = {}
+        self._replies: dict[bytes, list[Answer]] = {}
         self._listener = Listener(self._handle)
         self.desk = Desk(lambda body, chat: self._answer(body, chat=chat, fault=None))
 
@@ -166,7 +141,7 @@ class Server:
         if request.method == "GET" and path == "/stats":
             shown = ("requests", "answered", "most_in_flight", "paid")
             return json_response({name: getattr(self, name) for name in shown})
-        return _error(404, f"no such path: {path}", "not_found")
+        return error(404, f"no such path: {path}", "not_found")
 
     def _authorised(self, headers: dict[str, str]) -> bool:
         key = self.behaviour.api_key
@@ -177,7 +152,7 @@ class Server:
         try:
             text = read_json(body)["prompt" if vllm else "content"]
         except (JsonError, KeyError, TypeError):
-            return _error(400, "the body names no text", "invalid_request_error")
+            return error(400, "the body names no text", "invalid_request_error")
         single = [token.id for token in self.recording.tokens if token.text == text]
         ids = single or [1_000_000 + byte for byte in text.encode()]  # one per byte, none of them recorded
         more = {"count": len(ids), "max_model_len": 4096} if vllm else {}
@@ -218,70 +193,83 @@ class Server:
         if fault == "429":
             wait = self.behaviour.retry_after
             headers = {} if wait is None else {"Retry-After": wait}
-            return replace(_error(429, "Rate limit reached", "rate_limit_exceeded"), headers=headers)
+            return replace(error(429, "Rate limit reached", "rate_limit_exceeded"), headers=headers)
         if fault == "500":
-            return _error(500, "The server had an error", "server_error")
+            return error(500, "The server had an error", "server_error")
         if fault == "401":
-            return _error(401, "Incorrect API key provided", "invalid_api_key")
+            return error(401, "Incorrect API key provided", "invalid_api_key")
         if fault == "404":
-            return _unknown_model(self.recording.name)
+            return unknown_model(self.recording.name)
         return HttpResponse(b"<!DOCTYPE html><html><body>Welcome</body></html>", content_type="text/html")
 
     def _answer(self, body: bytes, *, chat: bool, fault: str | None) -> HttpResponse:
+        how, model = self.behaviour, self.recording.name
         try:
-            asked = read_json(body, _CHAT) if chat else read_json(body, _PROMPT)
-        except JsonError as error:
-            return _error(400, str(error), "invalid_request_error")
-        if refusal := self._refusal(asked):
-            return refusal
-        text = _joined(asked.messages) if isinstance(asked, ChatRequest) else asked.prompt
+            asked = read_json(body, CHAT) if chat else read_json(body, PROMPT)
+        except JsonError as problem:
+            return error(400, str(problem), "invalid_request_error")
+        if refused := self._refusal(asked, body):
+            return refused
+        text = asked.text
         row = self._rows.get(text)
         if row is None:
-            return _error(
+            return error(
                 400, "this prompt was not recorded: is this the recording's items file?", "unknown_prompt"
             )
-        free_text = self._spoken.get(text)
-        said, logprobs = self._say(row, asked, body) if free_text is None else (free_text, {})
-        if self.behaviour.cached:
-            said = self._cache.setdefault(text, said)
-        self.answered += 1
-        self.paid[self.recording.ids[row]] += 1
+        answers = self._answers(row, asked, body)
+        if how.cached:
+            answers = [self._cache.setdefault(text, answers[0])] * len(answers)
+        if how.cached_requests:
+            answers = self._replies.setdefault(body, answers)
+        self.answered += len(answers)
+        self.paid[self.recording.ids[row]] += len(answers)
         if fault == "schema":
-            return json_response({"result": said, "choices": said})
-        usage = {"prompt_tokens": 1 + len(text) // 4, "completion_tokens": 1 + len(free_text or "") // 4}
-        shown = self._shown(logprobs, asked) if asked.logprobs else None
-        choice = _choice(said, shown, chat=chat, reasoning=fault == "reasoning")
-        choices = [] if fault == "empty" else [choice]
-        kind, model = "chat.completion" if chat else "text_completion", self.recording.name
-        mark = {} if (seen := self.behaviour.fingerprint) is None else {"system_fingerprint": seen}
-        return json_response({"object": kind, "model": model, "choices": choices, "usage": usage, **mark})
+            return json_response({"result": answers[0].text, "choices": answers[0].text})
+        shown = self._logprobs(row, asked) if asked.logprobs else None
+        reasoning = fault == "reasoning"
+        choices = [_choice(k, one, shown, chat, reasoning) for k, one in enumerate(answers)]
+        kind = "chat.completion" if chat else "text_completion"
+        mark = {} if (seen := how.fingerprint) is None else {"system_fingerprint": seen}
+        return json_response(
+            {
+                "object": kind,
+                "model": model,
+                "choices": [] if fault == "empty" else choices,
+                "usage": self._usage(text, answers),
+                **mark,
+            }
+        )
 
-    def _refusal(self, asked: ChatRequest | PromptRequest) -> HttpResponse | None:
-        how = self.behaviour
-        if asked.model != self.recording.name:
-            return _unknown_model(asked.model)
-        if how.limit_name == "max_completion_tokens" and asked.max_tokens is not None:
-            text = "'max_tokens' is not supported. Use 'max_completion_tokens' instead."
-            return _error(400, f"Unsupported parameter: {text}", "unsupported_parameter")
-        if how.bias == "rejected" and asked.logit_bias:
-            return _error(400, "Unsupported parameter: 'logit_bias'", "unsupported_parameter")
-        if how.temperature == "rejected" and asked.temperature not in (None, 1):
-            return _error(400, "Unsupported value: 'temperature' must be 1", "unsupported_value")
-        if how.sampler_fields == "rejected" and (unknown := asked.sampler_fields):
-            text = f"Unrecognized request arguments supplied: {', '.join(unknown)}"
-            return _error(400, text, "invalid_request_error")
-        if how.constraints == "rejected" and (unknown := asked.constraints):
-            text = f"Unrecognized request argument supplied: {unknown[0]}"
-            return _error(400, text, "invalid_request_error")
-        if asked.logprobs and not how.logprobs:
-            return _error(400, "Unsupported parameter: 'logprobs'", "unsupported_parameter")
-        return None
+    def _refusal(self, asked: ChatRequest | PromptRequest, body: bytes) -> HttpResponse | None:
+        return refusal(self.behaviour, asked, body, self.recording.name)
 
-    def _say(self, row: int, asked: ChatRequest | PromptRequest, body: bytes) -> tuple[str, dict[str, float]]:
-        """The answer to one query, and the unbiased logprobs of the recorded tokens."""
+    def _usage(self, prompt: str, answers: list[Answer]) -> dict[str, Any]:
+        """What a request is billed: its prompt once, and every answer."""
+        completion = sum(one.tokens for one in answers)
+        usage: dict[str, Any] = {"prompt_tokens": 1 + len(prompt) // 4, "completion_tokens": completion}
+        if self.behaviour.reasoning_tokens:
+            hidden = sum(one.reasoning_tokens for one in answers)
+            usage["completion_tokens_details"] = {"reasoning_tokens": hidden}
+        return usage
+
+    def _answers(self, row: int, asked: ChatRequest | PromptRequest, body: bytes) -> list[Answer]:
+        how, recorded = self.behaviour, self._spoken.get(asked.text)
+        count = asked.n if how.n in ("honoured", "identical") else 1
+        if recorded is not None:
+            return [_worded(recorded, 1 + len(recorded) // 4, asked.limit, how)] * count
+        logits = self._logits(row, asked, body)
+        said = [self._say(logits, asked, body, k) for k in range(1 if how.n == "identical" else count)]
+        if how.wording == "word":
+            words = [_worded(_OTHER_TEXT if word is None else word, 1, asked.limit, how) for word in said]
+            return words * (count // len(words))
+        texts = [sentence(word, asked.text, k) for k, word in enumerate(said)]
+        answers = [_worded(text, 1 + len(text) // 4, asked.limit, how, cut=True) for text in texts]
+        return answers * (count // len(answers))
+
+    def _logits(self, row: int, asked: ChatRequest | PromptRequest, body: bytes) -> Candidates:
+        """What a request's answer is chosen from: biased, penalised and jittered."""
         how, recording = self.behaviour, self.recording
-        recorded = recording.logits[row]
-        logits = recorded.tolist()
+        logits = recording.logits[row].tolist()
         texts = [token.text for token in recording.tokens]
         rest = float(recording.rest[row])
         other = rest if recording.others_first[row] else min(rest, max(logits) - 1e-3)
@@ -297,32 +285,22 @@ class Server:
                 texts.append(f"token{token}")
             else:
                 logits[column] += self._applied(value)
+        heeded = how.penalty_fields == "honoured" and asked.penalty is not None
+        penalty = asked.penalty if heeded and asked.penalty is not None else how.repetition_penalty
+        if penalty != 1:
+            repeated = set(re.findall(r"\w+", asked.text))
+            for k, text in enumerate(texts):
+                if text.strip() in repeated:
+                    logits[k] = logits[k] / penalty if logits[k] > 0 else logits[k] * penalty
         jitter = math.hypot(how.jitter, how.crowd_jitter if self.in_flight > 1 else 0.0)
         if jitter:
             noise = self._chance(body).normal(0, jitter, len(logits))
             logits = [z + e for z, e in zip(logits, noise, strict=True)]
-        if how.outside and self._chance(body).random() < how.outside:
-            return _OTHER_TEXT, {}
-        temperature = self._temperature(asked)
-        candidates = [*logits, other if temperature == 0 else rest]
         if how.constraints == "honoured" and asked.constraints:
-            allowed = [*self._allowed(asked), *(False for _ in candidates[len(recording.tokens) :])]
-            candidates = [z if ok else -math.inf for z, ok in zip(candidates, allowed, strict=True)]
-        if temperature == 0:
-            chosen = candidates.index(max(candidates))
-        else:
-            draws = (
-                self._chance(body).random(1) if asked.seed is None else uniform_draws(np.array([asked.seed]))
-            )
-            kept = self._cut(np.array(candidates), temperature, asked)
-            chosen = int(drawn(kept[None, :], np.array([temperature]), draws)[0])
-        if how.flipped and chosen < 2 and self._chance(body).random() < how.flipped:
-            chosen = 1 - chosen
-        said = texts[chosen] if chosen < len(texts) else _OTHER_TEXT
-        if not asked.logprobs:
-            return said, {}
-        total = float(np.logaddexp(np.logaddexp.reduce(recorded), rest))
-        return said, {t.text: z - total for t, z in zip(recording.tokens, recorded.tolist(), strict=True)}
+            allowed = [*self._allowed(asked), *(False for _ in logits[len(recording.tokens) :])]
+            logits = [z if ok else -math.inf for z, ok in zip(logits, allowed, strict=True)]
+            rest = other = -math.inf
+        return Candidates(logits, texts, rest, other)
 
     def _allowed(self, asked: ChatRequest | PromptRequest) -> list[bool]:
         """Which of the recorded tokens the constraints of a request allow."""
@@ -333,17 +311,40 @@ class Server:
             for token in self.recording.tokens
         ]
 
-    def _shown(self, logprobs: dict[str, float], asked: ChatRequest | PromptRequest) -> dict[str, float]:
-        """The largest logprobs, as many as are asked for and the service shows."""
-        wanted = asked.top_logprobs if isinstance(asked, ChatRequest) else asked.logprobs
-        ranked = sorted(logprobs.items(), key=lambda entry: -entry[1])
-        return dict(ranked[: min(int(wanted or 0), self.behaviour.top_logprobs)])
+    def _say(self, found: Candidates, asked: ChatRequest | PromptRequest, body: bytes, k: int) -> str | None:
+        """The token of the ``k``-th answer to a request; ``None`` if it is none of the recorded ones."""
+        how = self.behaviour
+        if how.outside and self._chance(body).random() < how.outside:
+            return None
+        temperature = self._temperature(asked)
+        if temperature == 0:
+            candidates = [*found.logits, found.other]
+            chosen = candidates.index(max(candidates))
+        else:
+            if asked.seed is None:
+                draw = self._chance(body).random(1)
+            else:
+                draw = uniform_draws(np.array([asked.seed + k * _SEED_STEP]))
+            kept = self._cut(np.array([*found.logits, found.rest]), temperature, asked)
+            chosen = int(drawn(kept[None, :], np.array([temperature]), draw)[0])
+        if how.flipped and chosen < 2 and self._chance(body).random() < how.flipped:
+            chosen = 1 - chosen
+        return found.texts[chosen] if chosen < len(found.texts) else None
+
+    def _logprobs(self, row: int, asked: ChatRequest | PromptRequest) -> dict[str, float]:
+        """The likeliest of the recorded tokens with their unbiased logprobs, as many as are shown."""
+        recorded = self.recording.logits[row]
+        total = float(np.logaddexp(np.logaddexp.reduce(recorded), self.recording.rest[row]))
+        pairs = zip(self.recording.tokens, recorded.tolist(), strict=True)
+        ranked = sorted(((token.text, z - total) for token, z in pairs), key=lambda pair: -pair[1])
+        return dict(ranked[: min(asked.shown, self.behaviour.top_logprobs)])
 
     def _temperature(self, asked: ChatRequest | PromptRequest) -> float:
-        how = self.behaviour.temperature
-        if how == "ignored":
+        how = self.behaviour
+        if how.temperature == "ignored":
             return 0.0
-        return 1.0 if how == "fixed" or asked.temperature is None else asked.temperature
+        own = how.temperature == "fixed" or asked.temperature is None
+        return how.own_temperature if own or asked.temperature is None else asked.temperature
 
     def _cut(
         self, candidates: FloatArray, temperature: float, asked: ChatRequest | PromptRequest
@@ -387,71 +388,31 @@ def running(server: ServerKind) -> Iterator[ServerKind]:
         loop.close()
 
 
-class CompletionRequest(msgspec.Struct, kw_only=True):
-    """The fields that both kinds of request share; unknown fields are ignored, as by most servers."""
-
-    model: str
-    logit_bias: dict[int, float] | None = None
-    temperature: float | None = None
-    max_tokens: int | None = None
-    max_completion_tokens: int | None = None
-    logprobs: bool | int | None = None
-    top_logprobs: int | None = None
-    seed: int | None = None
-    top_p: float | None = None
-    min_p: float | None = None
-    top_k: int | None = None
-    repetition_penalty: float | None = None
-    allowed_token_ids: list[int] | None = None
-    structured_outputs: dict[str, Any] | None = None
-
-    @property
-    def constraints(self) -> list[str]:
-        """The fields in the request that allow only some answers."""
-        known = ("allowed_token_ids", "structured_outputs")
-        return [name for name in known if getattr(self, name) is not None]
-
-    @property
-    def sampler_fields(self) -> list[str]:
-        """The sampler fields in the request that OpenAI's own API does not know."""
-        known = ("min_p", "top_k", "repetition_penalty")
-        return [name for name in known if getattr(self, name) is not None]
-
-
-class ChatRequest(CompletionRequest, kw_only=True):
-    messages: list[Message]
-
-
-class PromptRequest(CompletionRequest, kw_only=True):
-    prompt: str
-
-
-_CHAT = msgspec.json.Decoder(ChatRequest)
-_PROMPT = msgspec.json.Decoder(PromptRequest)
-
-
-def _error(status: int, message: str, code: str) -> HttpResponse:
-    return json_response({"error": {"message": message, "type": code, "code": code}}, status)
-
-
-def _unknown_model(name: str) -> HttpResponse:
-    return _error(404, f"The model `{name}` does not exist", "model_not_found")
+def _worded(text: str, tokens: int, limit: int | None, how: Behaviour, *, cut: bool = False) -> Answer:
+    """An answer of so many tokens under a limit on them; ``cut`` says that its text ends there too."""
+    hidden = how.reasoning_tokens
+    if limit is None or hidden + tokens < limit:
+        return Answer(text, hidden + tokens, hidden, "stop")
+    if hidden and limit <= hidden:
+        return Answer("", limit, limit, "length")
+    left = min(tokens, limit - hidden)
+    return Answer(text[: 4 * left] if cut else text, hidden + (left if cut else tokens), hidden, "length")
 
 
 def _choice(
-    said: str, logprobs: Mapping[str, float] | None, *, chat: bool, reasoning: bool
+    index: int, answer: Answer, logprobs: Mapping[str, float] | None, chat: bool, reasoning: bool
 ) -> dict[str, Any]:
-    choice: dict[str, Any] = {"index": 0, "finish_reason": "length", "logprobs": None}
+    choice: dict[str, Any] = {"index": index, "finish_reason": answer.finish_reason, "logprobs": None}
     if not chat:
-        choice["text"] = said
+        choice["text"] = answer.text
         if logprobs is not None:
             choice["logprobs"] = {"top_logprobs": [dict(logprobs)]}
         return choice
-    answer: dict[str, Any] = {"content": None, "reasoning_content": "Let"} if reasoning else {"content": said}
-    choice["message"] = {"role": "assistant", **answer}
+    said = {"content": None, "reasoning_content": "Let"} if reasoning else {"content": answer.text}
+    choice["message"] = {"role": "assistant", **said}
     if logprobs is not None:
         top = [{"token": token, "logprob": logprob} for token, logprob in logprobs.items()]
-        choice["logprobs"] = {"content": [{"token": said, "top_logprobs": top}]}
+        choice["logprobs"] = {"content": [{"token": answer.text, "top_logprobs": top}]}
     return choice
 
 
@@ -471,13 +432,9 @@ def _by_text(
                 f"item {item.id!r} is not in the recording {recording.name!r}: wrong items file?"
             )
         # Items with the same text get the first one's answer: over HTTP they cannot be told apart.
-        found.setdefault(_joined(item.messages), rows[item.id])
+        found.setdefault(joined(item.messages), rows[item.id])
         if spoken is not None and item.id in spoken.texts:
-            asked = _joined(ask_confidence(item.messages, spoken.words))
+            asked = joined(ask_confidence(item.messages, spoken.words))
             found.setdefault(asked, rows[item.id])
             texts.setdefault(asked, spoken.texts[item.id])
     return found, texts
-
-
-def _joined(messages: Iterable[Message]) -> str:
-    return "\n".join(message.content for message in messages)

@@ -1,0 +1,519 @@
+"""Which fields are sent, what happens to refused ones, and services that take less than an audit wants."""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import json
+import math
+from collections import Counter
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import openai
+import pytest
+
+from blindcal.endpoints.http import Address, HttpEndpoint
+from blindcal.endpoints.parameters import SAMPLERS, Accepted, changes_nothing, refused
+from blindcal.errors import EndpointError, FatalError, ReplyError, RetryableError, UnsupportedError
+from blindcal.estimate.free_text import parse_free_text
+from blindcal.records import Item, Message, Reply, Request
+from blindcal.simulation.behaviour import Dialect
+from blindcal.simulation.http_server import HttpRequest, HttpResponse, json_response
+from blindcal.simulation.replay import Behaviour, Server, running
+from misbehaving import BEHAVIOURS, REASONING
+from serving import CHAT_YES, Recorder, answering, asking, items, recording, replayed
+
+REFUSALS: list[dict[str, Any]] = json.loads((Path(__file__).parent / "data" / "refusals.json").read_text())
+NAMES = [f"{k}-{case['service']}-{','.join(case['refused']) or 'none'}" for k, case in enumerate(REFUSALS)]
+EACH = pytest.mark.parametrize("case", REFUSALS, ids=NAMES)
+DIALECTS: list[Dialect] = ["openai", "azure", "litellm", "vllm", "llama.cpp"]
+OFF_WHEN_GREEDY = {
+    "presence_penalty": 0,
+    "frequency_penalty": 0,
+    "repetition_penalty": 1,
+    "repeat_penalty": 1,
+}
+OFF_WHEN_SAMPLED = {"top_p": 1, "min_p": 0, "top_k": -1, "typical_p": 1, **OFF_WHEN_GREEDY}
+OF_OPENAI = {"top_p", "presence_penalty", "frequency_penalty"}
+
+
+def talking(
+    talk: Callable[[Server, HttpEndpoint], Awaitable[Any]],
+    behaviour: Behaviour | None = None,
+    log_odds: float = 0.5,
+    **address: Any,
+) -> Any:
+    """What a conversation with a replayed model of one item returns."""
+
+    async def start() -> Any:
+        async with replayed([log_odds], behaviour, **address) as (server, endpoint):
+            return await talk(server, endpoint)
+
+    return asyncio.run(start())
+
+
+def question(**changes: Any) -> Request:
+    """A request for the one item."""
+    return Request(items(1)[0].messages, **changes)
+
+
+def answered(behaviour: Behaviour, log_odds: float = 0.5, times: int = 1, **changes: Any) -> list[Reply]:
+    """The replies of a service to the same request, so many times."""
+
+    async def talk(_: Server, endpoint: HttpEndpoint) -> list[Reply]:
+        return [await endpoint.ask(question(**changes)) for _ in range(times)]
+
+    replies: list[Reply] = talking(talk, behaviour, log_odds)
+    return replies
+
+
+def asked_of(handler: Callable[[HttpRequest], HttpResponse], request: Request, **address: Any) -> Accepted:
+    """What a client has learnt after a request to a handler."""
+
+    async def talk() -> Accepted:
+        async with (
+            answering(handler) as url,
+            HttpEndpoint(Address(url, "m", **address), environ={}) as endpoint,
+        ):
+            await endpoint.ask(request)
+            return endpoint.accepted
+
+    return asyncio.run(talk())
+
+
+def spread(count: int, n: int, p: float) -> bool:
+    """Whether a count is within five standard deviations of its mean."""
+    return abs(count - n * p) < 5 * math.sqrt(n * p * (1 - p))
+
+
+# What error bodies say.
+
+
+@EACH
+def test_refused_fields_are_found(case: dict[str, Any]) -> None:
+    """Real error bodies name the fields that they refuse, and only those that were sent count."""
+    raw = msgspec.json.encode(case["body"])
+    assert set(refused(raw, case["sent"])) == set(case["refused"])
+    assert refused(raw, case["sent"])[:1] == tuple(case["refused"][:1])
+    assert refused(raw, ["echo"]) == ()
+    learnt = Accepted().after(raw, dict.fromkeys(case["sent"], 1))
+    assert learnt.least_tokens == case.get("least_tokens", 1)
+
+
+@EACH
+def test_refusals_over_http(case: dict[str, Any]) -> None:
+    """A service with a real error body is asked again without what changes nothing; else it is an error."""
+    fields = {name: OFF_WHEN_SAMPLED.get(name, 0) for name in case["sent"]}
+    fields |= {"seed": 3} if "seed" in fields else {}
+    matters = [name for name in case["refused"] if not changes_nothing(name, fields[name])]
+
+    def strict(request: HttpRequest) -> HttpResponse:
+        sent = msgspec.json.decode(request.body)
+        if sent.get("max_tokens", 99) >= 16 and case["refused"] and not sent.keys() & set(case["refused"]):
+            return json_response(CHAT_YES)
+        if case.get("least_tokens") and sent["max_tokens"] >= 16:
+            return json_response(CHAT_YES)
+        return json_response(case["body"], case["status"])
+
+    temperature = 0.0 if "temperature" in matters else 2.0
+    own = {key: value for key, value in fields.items() if key not in {"temperature", "max_tokens", *SAMPLERS}}
+    own.pop("seed", None)
+    request = asking(temperature=temperature, seed=3, max_tokens=16, fields=own)
+    if case.get("least_tokens"):
+        assert asked_of(strict, asking(max_tokens=1)).least_tokens == 16
+    elif "temperature" in case["refused"] and "top_p" in case["refused"]:
+        with pytest.raises(UnsupportedError) as caught:  # the handler takes neither, also alone
+            asked_of(strict, request)
+        assert caught.value.parameter == "temperature"
+    elif matters:
+        with pytest.raises(UnsupportedError, match="does not accept") as caught:
+            asked_of(strict, request)
+        assert caught.value.parameter == matters[0]
+    elif case["refused"]:
+        assert set(asked_of(strict, request).left_out) == set(case["refused"])
+    else:
+        with pytest.raises(FatalError) as plain:
+            asked_of(strict, request)
+        assert not isinstance(plain.value, UnsupportedError)
+
+
+def test_prompt_is_no_refusal() -> None:
+    """A name in the echo of a request, or in words that refuse nothing, is not a refused field."""
+    echo = "[{'type': 'missing', 'loc': ('body', 'messages'), 'msg': 'invalid', 'input': {'temperature': 0}}]"
+    for message in (echo, "We like your temperature. The question is invalid.", "invalid n, or in general"):
+        raw = msgspec.json.encode({"error": {"message": message}})
+        assert refused(raw, ["temperature", "n", "messages"]) == ()
+
+
+def test_error_survives_copying() -> None:
+    """An error keeps its parameter when the place of the failure is put in front of it."""
+    error = UnsupportedError("no", parameter="logit_bias", status=400)
+    assert (error.prefixed("here: ").parameter, copy.copy(error).status) == ("logit_bias", 400)
+
+
+def test_gateway_words_are_shown() -> None:
+    """What the provider behind a gateway says is part of the message."""
+    body = next(one["body"] for one in REFUSALS if one["service"] == "OpenRouter")
+    with pytest.raises(UnsupportedError, match="Unsupported parameter: 'temperature'"):
+        asked_of(Recorder(body, 400), asking())
+    body = {"error": {"message": "No endpoints found that can handle the requested parameters.", "code": 404}}
+    with pytest.raises(FatalError, match="no provider of 'm' takes every field"):
+        asked_of(Recorder(body, 404), asking())
+
+
+# What is sent.
+
+
+def test_samplers_are_sent_as_off() -> None:
+    """A sampled request asks for the whole distribution, a greedy one for no penalties, no other for any."""
+    for temperature, expected in ((1.0, OFF_WHEN_SAMPLED), (0.0, OFF_WHEN_GREEDY), (None, {})):
+        recorder = Recorder(CHAT_YES)
+        asked_of(recorder, asking(temperature=temperature))
+        assert {key: recorder.sent[key] for key in recorder.sent.keys() & SAMPLERS.keys()} == expected
+        assert ("temperature" in recorder.sent) == (temperature is not None)
+
+
+def test_own_fields_win() -> None:
+    """A field that the user sets is sent as it is, and its refusal is an error."""
+    recorder = Recorder(CHAT_YES)
+    asked_of(recorder, asking(temperature=1.0), extra_body={"min_p": 0.1, "top_k": None})
+    assert recorder.sent["min_p"] == 0.1
+    assert "top_k" not in recorder.sent
+    body = {"error": {"message": "Unrecognized request argument supplied: min_p"}}
+    with pytest.raises(UnsupportedError) as caught:
+        asked_of(Recorder(body, 400), asking(temperature=1.0), extra_body={"min_p": 0})
+    assert caught.value.parameter == "min_p"
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+@pytest.mark.parametrize("concurrent", [1, 20])
+@pytest.mark.parametrize("dialect", DIALECTS)
+def test_refused_sampler_fields_are_left_out(dialect: Dialect, concurrent: int, temperature: float) -> None:
+    """A strict service is asked again without what it refuses, and never sees that after this."""
+
+    async def talk(server: Server, endpoint: HttpEndpoint) -> tuple[int, tuple[str, ...]]:
+        request = question(temperature=temperature)
+        await asyncio.gather(*(endpoint.ask(request) for _ in range(concurrent)))
+        before = server.requests
+        await endpoint.ask(request)
+        return server.requests - before, endpoint.accepted.left_out
+
+    offs = OFF_WHEN_SAMPLED if temperature else OFF_WHEN_GREEDY
+    for kind, left in (("rejected", offs.keys() - OF_OPENAI), ("all rejected", offs.keys())):
+        behaviour = Behaviour(sampler_fields=kind, dialect=dialect, latency=0.001)  # type: ignore[arg-type]
+        assert talking(talk, behaviour) == (1, tuple(sorted(left)))
+
+
+def test_unexplained_refusal() -> None:
+    """If a service does not say what it refuses, it is asked once more with OpenAI's fields only."""
+    bodies: list[dict[str, object]] = []
+
+    def strict(request: HttpRequest) -> HttpResponse:
+        bodies.append(msgspec.json.decode(request.body))
+        known = not (SAMPLERS.keys() - OF_OPENAI) & bodies[-1].keys()
+        return json_response(CHAT_YES if known else {"error": "bad request"}, 200 if known else 400)
+
+    assert set(asked_of(strict, asking(temperature=2.0)).left_out) == SAMPLERS.keys() - OF_OPENAI
+    assert len(bodies) == 2
+    assert bodies[-1]["top_p"] == 1
+
+
+def test_bad_item_takes_no_field_away() -> None:
+    """An unexplained refusal that has another cause changes nothing, before and after the first answer."""
+
+    async def talk(server: Server, endpoint: HttpEndpoint) -> tuple[Accepted, int]:
+        unknown = Request((Message("user", "something else"),), temperature=1.0)
+        with pytest.raises(FatalError, match="not recorded"):
+            await endpoint.ask(unknown)
+        await endpoint.ask(question(temperature=1.0))
+        before = server.requests
+        with pytest.raises(FatalError, match="not recorded"):
+            await endpoint.ask(unknown)
+        return endpoint.accepted, server.requests - before
+
+    assert talking(talk) == (Accepted(), 1)
+
+
+def test_trial_that_fails_for_another_reason() -> None:
+    """A failure that comes in the way of a trial is the one that is raised, to be tried again."""
+
+    def busy(request: HttpRequest) -> HttpResponse:
+        return json_response({"error": "bad"}, 400 if b"min_p" in request.body else 503)
+
+    with pytest.raises(RetryableError):
+        asked_of(busy, asking(temperature=1.0))
+
+
+def test_limit_is_spelt_as_the_model_wants_it() -> None:
+    """An endpoint that rejects max_tokens is asked again with the other name, once for all requests."""
+
+    async def talk(server: Server, endpoint: HttpEndpoint) -> int:
+        await asyncio.gather(*(endpoint.ask(question()) for _ in range(20)))
+        before = server.requests
+        for _ in range(5):
+            await endpoint.ask(question())
+        assert endpoint.accepted.limit_name == "max_completion_tokens"
+        return server.requests - before
+
+    assert talking(talk, Behaviour(limit_name="max_completion_tokens", latency=0.01)) == 5
+
+
+def test_least_limit_is_learnt() -> None:
+    """A model that demands a least number of tokens gets it from then on."""
+
+    async def talk(server: Server, endpoint: HttpEndpoint) -> tuple[int, int]:
+        for _ in range(3):
+            assert (await endpoint.ask(question())).text == "Yes"
+        return server.requests, endpoint.accepted.least_tokens
+
+    assert talking(talk, Behaviour(least_tokens=16)) == (4, 16)
+    assert talking(talk, Behaviour(least_tokens=16, limit_name="max_completion_tokens")) == (5, 16)
+
+
+def test_seed_and_temperature_one_can_be_left_out() -> None:
+    """A seed and a temperature of 1 are left out if refused; another temperature is an error."""
+
+    def strict(request: HttpRequest) -> HttpResponse:
+        sent = msgspec.json.decode(request.body)
+        for name in ("seed", "temperature"):
+            if name in sent:
+                text = f"Unsupported parameter: '{name}' is not supported with this model."
+                return json_response({"error": {"message": text, "param": name}}, 400)
+        return json_response(CHAT_YES)
+
+    assert set(asked_of(strict, asking(temperature=1.0, seed=7)).left_out) == {"seed", "temperature"}
+    with pytest.raises(UnsupportedError) as caught:
+        asked_of(strict, asking(temperature=2.0, seed=7))
+    assert caught.value.parameter == "temperature"
+
+
+# Services that take less than an audit wants.
+
+MATTERS = [
+    ("logit_bias", Behaviour(bias="rejected"), {"logit_bias": {1: 50.0}}),
+    ("temperature", Behaviour(temperature="rejected"), {"temperature": 0.0}),
+    ("temperature", Behaviour(temperature="rejected"), {"temperature": 2.0}),
+    ("logprobs", Behaviour(), {"top_logprobs": 5}),
+    ("n", Behaviour(n="rejected"), {"n": 3, "temperature": None}),
+]
+
+
+@pytest.mark.parametrize("dialect", DIALECTS)
+@pytest.mark.parametrize(("name", "behaviour", "changes"), MATTERS)
+def test_refused_field_that_matters(
+    name: str, behaviour: Behaviour, changes: dict[str, Any], dialect: Dialect
+) -> None:
+    """A field that the method relies on is named in the error, in every service's words."""
+    with pytest.raises(UnsupportedError) as caught:
+        answered(replace(behaviour, dialect=dialect), **changes)
+    assert (caught.value.parameter, caught.value.status in (400, 422)) == (name, True)
+
+
+@pytest.mark.parametrize("name", BEHAVIOURS)
+def test_every_service_answers_plain_requests(name: str) -> None:
+    """Each of the services answers a request that leaves everything to it."""
+    (reply,) = answered(BEHAVIOURS[name], temperature=None, max_tokens=200)
+    said = parse_free_text(reply.text, ("Yes", "No"), finished=reply.finish_reason == "stop")
+    assert said.answer is not None
+
+
+def test_own_temperature() -> None:
+    """A request without a temperature is answered at the service's own, as are all if that is fixed."""
+    n, s = 600, 1.4
+    for own, sent, kind in ((0.5, None, "honoured"), (2.0, None, "rejected"), (2.0, 0.25, "fixed")):
+        behaviour = Behaviour(own_temperature=own, temperature=kind)  # type: ignore[arg-type]
+        replies = answered(behaviour, s, n, temperature=sent)
+        assert spread(sum(reply.text == "Yes" for reply in replies), n, 1 / (1 + math.exp(-s / own)))
+    greedy = answered(Behaviour(own_temperature=0), 0.1, 50, temperature=None)
+    assert {reply.text for reply in greedy} == {"Yes"}
+
+
+def test_cut_is_undone_where_fields_act() -> None:
+    """A service that cuts rare answers gives them to a request for all, unless it ignores the fields."""
+    told, never = BEHAVIOURS["cut unless told otherwise"], BEHAVIOURS["always cut"]
+    p = 1 / (1 + math.exp(3.5 / 2))
+    assert spread(sum(one.text == "No" for one in answered(told, 3.5, 300, temperature=2.0)), 300, p)
+    assert all(one.text == "Yes" for one in answered(never, 3.5, 300, temperature=2.0))
+    assert all(one.text == "Yes" for one in answered(told, 3.5, 300, temperature=None))
+
+
+def test_several_answers() -> None:
+    """Several answers are drawn independently, billed with one prompt, and each is one that was paid for."""
+    n, k = 200, 3
+
+    async def talk(server: Server, endpoint: HttpEndpoint) -> tuple[list[Reply], Server]:
+        return [await endpoint.ask(question(temperature=None, n=k)) for _ in range(n)], server
+
+    replies, server = talking(talk, Behaviour(), 0.8)
+    texts = [[reply.text, *(one.text for one in reply.further)] for reply in replies]
+    p = 1 / (1 + math.exp(-0.8))
+    assert spread(sum(said == "Yes" for three in texts for said in three), n * k, p)
+    assert spread(sum(len(set(three)) == 1 for three in texts), n, p**3 + (1 - p) ** 3)
+    (single,) = answered(Behaviour())
+    assert {one.usage.tokens for one in replies} == {(single.prompt_tokens, 3, 0)}
+    assert (server.answered, server.requests, server.paid) == (n * k, n, {"item-0": n * k})
+
+
+def test_several_answers_with_a_seed() -> None:
+    """With a seed, several answers repeat and differ, and the first is that of a single answer."""
+    seen: Counter[tuple[str, str]] = Counter()
+    for seed in range(60):
+        (several,) = answered(Behaviour(), 0.0, temperature=1.0, n=3, seed=seed)
+        (again,) = answered(Behaviour(), 0.0, temperature=1.0, n=3, seed=seed)
+        (single,) = answered(Behaviour(), 0.0, temperature=1.0, seed=seed)
+        assert several == again
+        assert several.text == single.text
+        seen[(several.text, several.further[0].text)] += 1
+    assert len(seen) == 4
+
+
+def test_several_answers_that_are_none() -> None:
+    """A service may give one answer whatever is asked for, or the same one several times."""
+    one = answered(BEHAVIOURS["n ignored"], 0.0, 50, temperature=None, n=4)
+    same = answered(BEHAVIOURS["n identical"], 0.0, 50, temperature=None, n=4)
+    assert all(reply.further == () for reply in one)
+    assert all(len(reply.further) == 3 and {o.text for o in reply.further} == {reply.text} for reply in same)
+    assert len({reply.text for reply in same}) == 2
+
+
+def test_cached_replies() -> None:
+    """A cache by prompt repeats the first answer to it; one by request sees any change of the request."""
+    by_prompt, by_request = BEHAVIOURS["cached by prompt"], BEHAVIOURS["cached by request"]
+    for behaviour, kinds in ((by_prompt, 1), (by_request, 2)):
+
+        async def talk(_: Server, endpoint: HttpEndpoint) -> tuple[set[str], set[str]]:
+            same = {(await endpoint.ask(question(temperature=1.0, seed=1))).text for _ in range(20)}
+            return same, {(await endpoint.ask(question(temperature=1.0, seed=k))).text for k in range(40)}
+
+        same, changed = talking(talk, behaviour, 0.0)
+        assert (len(same), len(changed)) == (1, kinds)
+
+
+def test_logprobs_are_cut_to_what_was_asked() -> None:
+    """As many logprobs are shown as were asked for, and no more than the service shows."""
+    for most, asked, shown in ((20, 1, 1), (20, 5, 2), (1, 5, 1)):
+        (reply,) = answered(Behaviour(logprobs=True, top_logprobs=most), top_logprobs=asked)
+        assert reply.logprobs is not None
+        assert (len(reply.logprobs), next(iter(reply.logprobs))) == (shown, "Yes")
+
+
+def flips(behaviour: Behaviour, offset: float, prompt: str = "Is 7 odd, Yes?") -> float:
+    """The shift at which the greedy answer to a prompt flips, to a hundredth."""
+
+    async def talk() -> float:
+        question = Item("item-0", 1, (Message("user", prompt),))
+        async with (
+            Server(recording([1.5]), [question], behaviour) as server,
+            HttpEndpoint(Address(server.base_url, "replay"), environ={}) as endpoint,
+        ):
+            low, high = -20.0, 20.0
+            while high - low > 0.01:
+                middle = (low + high) / 2
+                bias = {1: offset + middle, 2: offset}
+                yes = (await endpoint.ask(Request(question.messages, bias))).text == "Yes"
+                low, high = (low, middle) if yes else (middle, high)
+            return high
+
+    return asyncio.run(talk())
+
+
+def test_penalty_after_the_bias() -> None:
+    """A repetition penalty moves the flip with the offset; a greedy request turns it off where that acts."""
+    told, always = BEHAVIOURS["penalty unless told otherwise"], BEHAVIOURS["always a penalty"]
+    for offset in (5.0, 20.0, 50.0):
+        assert flips(told, offset) == pytest.approx(-1.5, abs=0.02)
+        expected = 1.1 * (offset - 0.75) - offset - 0.75  # where (offset + shift + s/2) / 1.1 = offset - s/2
+        assert flips(always, offset) == pytest.approx(expected, abs=0.02)
+    assert flips(always, 50.0, "Is 7 odd?") == pytest.approx(-1.5, abs=0.02)
+
+
+def test_reasoning_is_billed_and_hidden() -> None:
+    """Reasoning counts as tokens of the answer; if it takes all of the limit, there is no answer."""
+    (reply,) = answered(REASONING, 4.0, temperature=None, max_tokens=200)
+    assert reply.finish_reason == "stop"
+    assert reply.completion_tokens == 64 + 1 + len(reply.text) // 4
+    with pytest.raises(EndpointError) as caught:
+        answered(REASONING, temperature=None, max_tokens=40)
+    assert isinstance(caught.value, ReplyError)
+    assert caught.value.billed is not None
+    assert caught.value.billed[1] == 40
+    cut = answered(REASONING, temperature=None, max_tokens=65)[0]
+    assert (cut.finish_reason, len(cut.text) <= 4) == ("length", True)
+
+
+@pytest.mark.parametrize("shift", [-6.0, 6.0])
+def test_sentences_say_the_answer(shift: float) -> None:
+    """The sentences differ, and all of them can be read."""
+    texts = set()
+    for number in range(10):
+        request: dict[str, Any] = {"temperature": None, "max_tokens": 99, "n": number % 8 + 1}
+        (reply,) = answered(Behaviour(wording="sentence"), shift, **request)
+        for one in (reply, *reply.further):
+            texts.add(one.text)
+            found = parse_free_text(one.text, ("Yes", "No"), finished=True)
+            assert found.answer == (0 if shift > 0 else 1), one.text
+    assert len(texts) > 4
+
+
+def test_answer_outside_in_a_sentence() -> None:
+    """A sentence without an answer is read as none."""
+    (reply,) = answered(Behaviour(wording="sentence", outside=1.0), temperature=None, max_tokens=99)
+    assert parse_free_text(reply.text, ("Yes", "No"), finished=True).answer is None
+
+
+# The same as other clients see it.
+
+
+def by_sdk(behaviour: Behaviour, **fields: Any) -> Any:
+    """What the client of OpenAI makes of a request to a service."""
+    with running(Server(recording([0.5]), items(1), behaviour)) as server:
+        client = openai.OpenAI(base_url=server.base_url, api_key="none", max_retries=0)
+        messages: Any = [{"role": "user", "content": items(1)[0].messages[0].content}]
+        with client:
+            return client.chat.completions.create(model="replay", messages=messages, **fields)
+
+
+SDK_REFUSALS: list[tuple[Behaviour, dict[str, Any], str | None, str | None]] = [
+    (Behaviour(bias="rejected"), {"logit_bias": {"1": 50}}, "logit_bias", "unsupported_parameter"),
+    (Behaviour(temperature="rejected"), {"temperature": 0}, "temperature", "unsupported_value"),
+    (Behaviour(), {"logprobs": True, "top_logprobs": 5}, "logprobs", "unsupported_parameter"),
+    (Behaviour(n="rejected"), {"n": 3}, "n", "unsupported_value"),
+    (REASONING, {"max_tokens": 99}, "max_tokens", "unsupported_parameter"),
+    (REASONING, {"max_completion_tokens": 1}, "max_completion_tokens", "integer_below_min_value"),
+    (REASONING, {"top_p": 1}, "top_p", "unsupported_parameter"),
+    (REASONING, {"presence_penalty": 0}, "presence_penalty", "unsupported_parameter"),
+    (Behaviour(sampler_fields="rejected"), {"extra_body": {"min_p": 0, "top_k": -1}}, None, None),
+]
+
+
+@pytest.mark.parametrize(("behaviour", "fields", "param", "code"), SDK_REFUSALS)
+def test_sdk_reads_refusals(
+    behaviour: Behaviour, fields: dict[str, Any], param: str | None, code: str | None
+) -> None:
+    """OpenAI's own client finds the parameter and the code where the real service puts them."""
+    with pytest.raises(openai.BadRequestError) as caught:
+        by_sdk(behaviour, **fields)
+    assert (caught.value.param, caught.value.code, caught.value.type) == (
+        param,
+        code,
+        "invalid_request_error",
+    )
+
+
+def test_sdk_reads_replies() -> None:
+    """OpenAI's own client reads several answers, logprobs, and the hidden tokens of a reasoning model."""
+    several = by_sdk(Behaviour(logprobs=True), n=3, logprobs=True, top_logprobs=1)
+    assert [choice.index for choice in several.choices] == [0, 1, 2]
+    assert [len(choice.logprobs.content[0].top_logprobs) for choice in several.choices] == [1, 1, 1]
+    assert several.usage.completion_tokens == 3
+    short, long = (by_sdk(REASONING, max_completion_tokens=limit) for limit in (40, 400))
+    assert (short.choices[0].message.content, short.choices[0].finish_reason) == ("", "length")
+    assert short.usage.completion_tokens_details.reasoning_tokens == 40
+    assert (long.choices[0].finish_reason, long.usage.completion_tokens_details.reasoning_tokens) == (
+        "stop",
+        64,
+    )
