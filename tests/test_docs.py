@@ -174,7 +174,8 @@ def headings(page: Path) -> set[str]:
     return {heading.strip().replace(" ", "-") for heading in plain}
 
 
-def test_the_command_reference_is_the_help_in_force() -> None:
-    """docs/commands.md holds ``--help`` of every command, as `python bench/help_pages.py` writes it."""
-    done = subprocess.run([sys.executable, str(ROOT / "bench" / "help_pages.py"), "--check"], check=False)
-    assert done.returncode == 0, "run python bench/help_pages.py"
+@pytest.mark.parametrize("script", ["help_pages.py", "answer_examples.py"])
+def test_generated_pages_are_the_ones_in_force(script: str) -> None:
+    """docs/commands.md holds ``--help`` of every command, and docs/free-text.md the examples of the tests."""
+    done = subprocess.run([sys.executable, str(ROOT / "bench" / script), "--check"], check=False)
+    assert done.returncode == 0, f"run python bench/{script}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import fields
+from typing import Any
 
 import pytest
 
@@ -61,7 +62,7 @@ def test_replacing_leaves_the_rest_alone() -> None:
         ({"model": "m", "method": "verbalized", "estimator": "latent"}, "latent reads answers of one word"),
     ],
 )
-def test_what_does_not_fit_is_refused(options: dict[str, object], message: str) -> None:
+def test_what_does_not_fit_is_refused(options: dict[str, Any], message: str) -> None:
     """A wrong option is refused where it is given, with what would be right."""
     with pytest.raises(bc.BlindcalError, match=message):
         bc.Settings(**options)

@@ -438,7 +438,6 @@ class BiasChecks:
                 continue  # with so small a bias, other words win
             if False not in stays:
                 return self.asker.find(question, "good", f"none: the flips are the same at C = {lower:g}")
-            self.hopeless = True
             trouble = "the bias is scaled after it is added, as by a repetition penalty: turn the penalty off"
             return self.asker.find(question, "bad", f"no: the flips are elsewhere at C = {lower:g}", trouble)
         return self.asker.find(question, "unknown", "with a smaller C the answers are neither target")

@@ -143,13 +143,16 @@ async def effect(
                 return "rejected"
             except ReplyError:
                 continue
-            if not _says(reply, tokens):
+            if _answer(reply, sides) != meaning:
                 return "ignored"
             seen.add(meaning)
     return "acts" if len(seen) == len(sides) else "unknown"
 
 
-def _says(reply: Reply, tokens: Sequence[Token]) -> bool:
-    """Whether a reply is the answer that these tokens are, alone or as JSON, and after any reasoning."""
-    words = [spoken(token.text) for token in tokens]
-    return spoken(reply.text) in words or parse_json_text(reply.text, words).answer is not None
+def _answer(reply: Reply, sides: Mapping[int, Sequence[Token]]) -> int | None:
+    """The answer that a reply is, alone or as JSON, and after any reasoning."""
+    meanings = {spoken(token.text): meaning for meaning, tokens in sides.items() for token in tokens}
+    if (answer := meanings.get(spoken(reply.text))) is not None:
+        return answer
+    found = parse_json_text(reply.text, list(meanings)).answer
+    return None if found is None else list(meanings.values())[found]

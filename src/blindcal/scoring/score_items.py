@@ -57,6 +57,8 @@ async def score_items(
     """
     if transformers is None:
         check_key(settings.endpoint)
+    if settings.free_text:
+        raise ConfigError("answer_format: scores are read at the first token, and a sentence has more")
     settings = settings.replace(semantics="max")
     with open_items(items, settings.prompt) as loaded:
         settings = settings.resolved(len(loaded), loaded.words)
