@@ -12,7 +12,7 @@ import pytest
 
 import blindcal as bc
 from blindcal.errors import NotIdentifiedError
-from blindcal.methods import make_design
+from blindcal.methods import make_design, method_of
 from blindcal.records import AnswerTable, Estimate, FloatArray, IntArray
 from blindcal.simulation.simulate import ask
 
@@ -42,14 +42,20 @@ def asked(
     jitter: float = 0.0,
 ) -> AnswerTable:
     design = make_design(method, labels, queries=queries, seed=seed)
-    return ask(design, p, seed=seed, jitter=jitter)
+    return ask(design, p, seed=seed, jitter=jitter, logprobs=method_of(method).logprobs)
 
 
 def fitted(labels: IntArray, answered: AnswerTable, **options: Any) -> bc.LatentFit:
     rows = labels[answered.items]
     options.setdefault("resamples", 300)
     return bc.latent(
-        rows, answered.shifts, answered.answers, answered.temperatures, answered.items, **options
+        rows,
+        answered.shifts,
+        answered.answers,
+        answered.temperatures,
+        answered.items,
+        bounds=answered.bounds,
+        **options,
     )
 
 

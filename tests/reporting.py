@@ -54,7 +54,7 @@ def evidence(
     """What a model with these probabilities answers to a method's whole design; some answers are invalid."""
     each = method_of(method).queries if queries is None else queries
     design = make_design(method, labels, queries=each, seed=seed)
-    answers = ask(design, p, seed=seed)
+    answers = ask(design, p, seed=seed, logprobs=method_of(method).logprobs)
     wrong = np.random.default_rng(5).random(len(answers)) < invalid
     answers = replace(answers, answers=np.where(wrong, INVALID, answers.answers))
     return Evidence(method, design, labels, answers, parts=parts, resamples=100)

@@ -289,6 +289,7 @@ def test_latent_reads_the_answers_of_all_but_what_is_stated() -> None:
     """Every method has an estimator of its own; `latent` reads what comes as answers of one word."""
     own = {name: estimator_of(name) for name in METHODS}
     assert own == {
+        "logprobs": "latent",
         "latent": "latent",
         "blind": "blind",
         "sampling": "shares",
@@ -350,7 +351,7 @@ def test_fractional_samples_go_to_a_random_part() -> None:
 BAD = [
     (
         {"method": "guess"},
-        "method: must be one of latent, blind, sampling, extraction, temperature, verbalized, got 'guess'",
+        "method: must be one of logprobs, latent, .*, got 'guess'",
     ),
     ({"queries": 0}, "queries: must be a positive number, got 0"),
     ({"queries": float("nan")}, "queries: must be a positive number, got nan"),

@@ -11,6 +11,7 @@ from blindcal.methods import make_design
 from blindcal.planning import shapes
 from blindcal.planning.forecast import Forecast, forecast, worth
 from blindcal.simulation.simulate import ask, simulate
+from fitting import asked
 
 AUDITS = 12
 
@@ -24,6 +25,8 @@ AUDITS = 12
         ("confident", "latent", 800, 0.5),
         ("overconfident", "temperature", 1000, 3.0),
         ("overconfident", "repeated", 1000, 2.0),
+        ("overconfident", "logprobs", 1000, 1.0),
+        ("rare", "logprobs", 1500, 0.5),
     ],
 )
 def test_forecast_widths_are_seen(name: str, method: str, n: int, queries: float) -> None:
@@ -32,7 +35,7 @@ def test_forecast_widths_are_seen(name: str, method: str, n: int, queries: float
     widths = []
     for seed in range(AUDITS):
         labels, p = shape.sample(n, np.random.default_rng([seed, 9]))
-        answers = ask(make_design(method, labels, queries=queries, seed=seed), p, seed=seed)
+        answers = asked(labels, p, queries, method, seed)
         widths.append(fit_table(labels, answers, resamples=200).ece.half_width)
     expected = forecast(shape, method, n, queries)
     assert expected.half_width is not None
@@ -95,8 +98,9 @@ def test_more_of_anything_narrows_the_interval(method: str) -> None:
 def test_half_the_items_asked_is_half_the_items() -> None:
     """Half a query per item is forecast to find what one query per item finds on half the items."""
     shape = shapes.preset("underconfident")
-    half, fewer = forecast(shape, "latent", 2000, 0.5), forecast(shape, "latent", 1000, 1.0)
-    assert (half.half_width, half.power) == (fewer.half_width, fewer.power)
+    for method in ("latent", "logprobs"):
+        half, fewer = forecast(shape, method, 2000, 0.5), forecast(shape, method, 1000, 1.0)
+        assert (half.half_width, half.power) == (fewer.half_width, fewer.power)
 
 
 def test_a_second_query_is_worth_less_than_a_second_item() -> None:
@@ -114,6 +118,10 @@ def test_what_is_left_after_many_queries_is_the_labels_noise() -> None:
     four, eight = (forecast(shape, "latent", 1000, k, with_power=False).half_width for k in (4.0, 8.0))
     assert four is not None
     assert eight == pytest.approx(four, rel=0.1)
+    # and that is what is left if the probabilities are read
+    assert eight == pytest.approx(forecast(shape, "logprobs", 1000, 1.0).half_width, rel=0.1)
+    with pytest.raises(InputError, match=r"logprobs reads each item once at most, got 2.0"):
+        forecast(shape, "logprobs", 1000, 2.0)
     for method in ("latent", "temperature"):
         with pytest.raises(InputError, match=f"{method} can be planned with at most 8 per item, got 9"):
             forecast(shape, method, 1000, 9.0)
@@ -137,5 +145,7 @@ def test_a_forecast_shows_itself_in_one_line() -> None:
 def test_what_cannot_be_forecast_is_refused() -> None:
     """A method whose outcome does not follow from the shape is refused by name."""
     for method in ("oracle", "verbalized"):
-        with pytest.raises(InputError, match=rf"method: can be planned for latent, .*, got '{method}'"):
+        with pytest.raises(
+            InputError, match=rf"method: can be planned for logprobs, latent, .*, got '{method}'"
+        ):
             forecast(shapes.preset("rare"), method, 700, 1.0)

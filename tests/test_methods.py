@@ -257,7 +257,7 @@ def items(tmp_path: Path) -> Path:
 
 
 def serving(path: Path) -> Any:
-    return replaying(path, population(len(path.read_text().splitlines()))[1])
+    return replaying(path, population(len(path.read_text().splitlines()))[1], logprobs=True)
 
 
 @pytest.mark.parametrize("method", SIMULABLE)

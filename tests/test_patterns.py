@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
@@ -24,10 +25,11 @@ class Queries(NamedTuple):
     temperatures: FloatArray
     answers: IntArray
     items: IntArray
+    bounds: FloatArray | None = None
 
     def patterns(self, jitter: float = 0.0) -> Patterns:
         """What they say, counted."""
-        answered = AnswerTable(self.items, self.shifts, self.temperatures, self.answers)
+        answered = AnswerTable(self.items, self.shifts, self.temperatures, self.answers, bounds=self.bounds)
         return count_patterns(self.labels, answered, jitter=jitter)
 
 
@@ -41,6 +43,10 @@ def brute_likelihood(one: Queries, table: FloatArray, jitter: float) -> FloatArr
             if not np.isfinite(b):
                 continue
             edge = int(edge_of_shift(np.array([b]))[0])
+            if one.bounds is not None and not np.isnan(one.bounds[row, 0]):
+                low, high = one.bounds[row]
+                chance *= (EDGES_S[1:] > low) & ((EDGES_S[:-1] < high) | (EDGES_S[:-1] <= low))
+                continue
             if temperature > 0:
                 positive = expit((MID_S + b) / temperature)
             elif jitter > 0:
@@ -52,8 +58,13 @@ def brute_likelihood(one: Queries, table: FloatArray, jitter: float) -> FloatArr
     return out
 
 
-def random_queries(rng: np.random.Generator, n: int = 30, *, warm: bool = True) -> Queries:
-    """Answers of items with a fixed log-odds each, so that thresholds do not contradict each other."""
+def random_queries(
+    rng: np.random.Generator, n: int = 30, *, warm: bool = True, shown: bool = False
+) -> Queries:
+    """Answers of items with a fixed log-odds each, so that thresholds do not contradict each other.
+
+    Some answers show bounds of the log-odds, if these are ``shown``: wide or exact ones.
+    """
     rows = int(rng.integers(1, 4 * n))
     items = rng.integers(0, n, rows)
     s = 3 * rng.standard_normal(n)
@@ -63,19 +74,25 @@ def random_queries(rng: np.random.Generator, n: int = 30, *, warm: bool = True) 
     with np.errstate(invalid="ignore", divide="ignore"):
         chance = np.where(temperatures > 0, expit(shifted / np.maximum(temperatures, 0.1)), shifted >= 0)
     answers = np.where(rng.random(rows) < 0.1, -1, (rng.random(rows) < chance).astype(np.int64))
-    return Queries(rng.integers(0, 2, n), shifts, temperatures, answers, items)
+    bounds = None
+    if shown:
+        reach = rng.choice([0.0, 0.01, 1.0, 50.0], (rows, 2)) * [-1, 1]
+        bounds = np.where(rng.random((rows, 1)) < 0.5, s[items, None] + reach, np.nan)
+    return Queries(rng.integers(0, 2, n), shifts, temperatures, answers, items, bounds)
 
 
 def random_table(rng: np.random.Generator) -> FloatArray:
     return rng.dirichlet(np.ones(2 * CELLS))
 
 
-@given(st.integers(0, 10**6), st.booleans(), st.sampled_from([0.0, 0.2]))
-@settings(max_examples=25)
-def test_the_mass_of_a_pattern_is_the_likelihood_of_its_items(seed: int, warm: bool, jitter: float) -> None:
-    """Thresholds, samples, mixtures, invalid and forced answers, with and without jitter."""
+@given(st.integers(0, 10**6), st.booleans(), st.sampled_from([0.0, 0.2]), st.booleans())
+@settings(max_examples=50)
+def test_the_mass_of_a_pattern_is_the_likelihood_of_its_items(
+    seed: int, warm: bool, jitter: float, shown: bool
+) -> None:
+    """Thresholds, samples, shown bounds, mixtures, invalid and forced answers, with and without jitter."""
     rng = np.random.default_rng(seed)
-    queries, table = random_queries(rng, warm=warm), random_table(rng)
+    queries, table = random_queries(rng, warm=warm, shown=shown), random_table(rng)
     patterns = queries.patterns(jitter)
     assert patterns.contradictions == 0
     assert patterns.n == queries.labels.size
@@ -90,7 +107,7 @@ def test_the_mass_of_a_pattern_is_the_likelihood_of_its_items(seed: int, warm: b
 def test_spread_is_the_adjoint_of_mass(seed: int) -> None:
     """<mass(table), w> = <table, spread(w)> for every table and weights; sums is mass column by column."""
     rng = np.random.default_rng(seed)
-    patterns = random_queries(rng).patterns()
+    patterns = random_queries(rng, shown=True).patterns()
     tables = np.stack([random_table(rng) for _ in range(3)])
     weights = rng.random((3, len(patterns)))
     left = (patterns.mass(tables) * weights).sum(axis=1)
@@ -119,7 +136,7 @@ def test_the_order_of_queries_does_not_matter(seed: int, jitter: float) -> None:
     rng = np.random.default_rng(seed)
     queries = random_queries(rng)
     order = rng.permutation(queries.items.size)
-    _, shifts, temperatures, answers, items = queries
+    _, shifts, temperatures, answers, items, _ = queries
     again = Queries(queries.labels, shifts[order], temperatures[order], answers[order], items[order])
     first, second = queries.patterns(jitter), again.patterns(jitter)
     assert first.of_item.tolist() == second.of_item.tolist()
@@ -184,3 +201,24 @@ def test_the_number_of_patterns_does_not_grow_with_items() -> None:
     found = Queries(labels, shifts, np.zeros(n), answers, np.arange(n)).patterns()
     assert len(found) <= 4 * CELLS
     assert found.n == n
+
+
+def test_a_reading_is_the_one_cell_that_holds_it() -> None:
+    """An exact reading fills one cell, on an edge the one above it; infinite ones the outermost."""
+    s = np.array(
+        [-np.inf, -50.0, EDGES_S[7], np.nextafter(EDGES_S[7], -np.inf), MID_S[200], EDGES_S[-2], np.inf]
+    )
+    table = AnswerTable(np.arange(7), np.zeros(7), np.zeros(7), (s >= 0).astype(np.int64))
+    found = count_patterns(np.zeros(7, np.int64), replace(table, bounds=np.column_stack([s, s])))
+    assert found.start[found.of_item].tolist() == [0, 0, 7, 6, 200, CELLS - 1, CELLS - 1]
+    assert (found.stop - found.start == 1).all()
+
+
+def test_the_mass_of_a_cell_is_exact_however_small() -> None:
+    """A single cell of a table has its own probability, not the rounding error of a sum over all cells."""
+    table = np.full(2 * CELLS, 1.0 / (2 * CELLS))
+    table[CELLS - 1] = 1e-40
+    one = Patterns(start=np.array([CELLS - 1]), stop=np.array([CELLS]), counts=np.ones(1))
+    assert one.mass(table).tolist() == [1e-40]
+    assert one.sums(table[:, None]).tolist() == [[1e-40]]
+    assert one.spread(np.array([1e40])).tolist() == [0.0] * (CELLS - 1) + [1e40] + [0.0] * CELLS

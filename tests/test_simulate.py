@@ -64,10 +64,10 @@ def test_certain_probabilities_are_infinite_log_odds() -> None:
 def test_every_method_runs_and_says_what_it_asked(method: str) -> None:
     """Each method has as many estimates as repeats, the oracle, the queries asked, and can be repeated."""
     labels, p = generate(400, 1)
-    queries = 1.0 if method == "blind" else 2.0
+    queries = 1.0 if method in ("blind", "logprobs") else 2.0
     found = simulate(method, labels, p, queries=queries, repeats=2, seed=3)
     assert (found.n, found.method, len(found.estimates)) == (400, method, 2)
-    assert found.queries == pytest.approx(0.8 if method == "blind" else 2.0)
+    assert found.queries == pytest.approx(0.8 if method == "blind" else queries)
     assert found.oracle == binned_ece(labels, p, 5).ece.value
     assert found.mae == pytest.approx(np.mean(np.abs(np.array(found.estimates) - found.oracle)))
     assert simulate(method, labels, p, queries=queries, repeats=1, seed=4).estimates[0] == found.estimates[1]
@@ -296,7 +296,7 @@ def test_bad_arguments_are_named(arguments: dict[str, Any], message: str) -> Non
 def test_no_file_and_a_foreign_method_are_usage_errors(scores: Path) -> None:
     """Nothing to audit, or a method that does not exist, says so with the usage."""
     assert "give at least one score file" in call().stderr
-    assert "is not one of 'latent', 'blind'" in call(str(scores), "--method", "guess").stderr
+    assert "is not one of 'logprobs', 'latent', 'blind'" in call(str(scores), "--method", "guess").stderr
 
 
 def test_tiny_files_do_not_break_any_method(tmp_path: Path) -> None:

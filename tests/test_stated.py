@@ -273,6 +273,7 @@ def test_what_is_measured_follows_from_the_method() -> None:
     """Drawn answers among several spellings follow their sum; thresholds follow the likeliest one."""
     kinds = {name: (method.semantics("pair"), method.semantics("max")) for name, method in METHODS.items()}
     assert kinds == {
+        "logprobs": ("pair", "max"),
         "latent": ("pair", "max"),
         "blind": ("pair", "max"),
         "sampling": ("pair", "sum"),

@@ -150,7 +150,7 @@ METHODS: Mapping[str, Method] = {
         "latent",
         1.0,
         "one reading per item of the probabilities that the endpoint shows, without logit_bias",
-        lambda spec: SampledDesign(spec.labels.size, _at_most_once(spec.queries), (0.0,), spec.seed),
+        lambda spec: SampledDesign(spec.labels.size, at_most_once(spec.queries), (0.0,), spec.seed),
         biased=False,
         way="logprobs",
         budgets=(),  # the table compares methods with these very probabilities
@@ -328,7 +328,8 @@ def whole_queries(queries: float) -> int:
     return int(queries)
 
 
-def _at_most_once(queries: float) -> float:
+def at_most_once(queries: float) -> float:
+    """The queries per item of ``logprobs``: a second reading would show the same."""
     if queries > 1:
         raise InputError(f"queries: logprobs reads each item once at most, got {queries!r}")
     return queries

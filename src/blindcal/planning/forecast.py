@@ -24,7 +24,7 @@ from blindcal.estimate.patterns import Patterns, count_patterns
 from blindcal.estimate.resampling import of_items
 from blindcal.estimate.truth import bin_edges
 from blindcal.estimate.uncertainty import absolute_sum_interval, quadratic_pvalue, unseen_share
-from blindcal.methods import FITTED, METHODS, SIMULABLE, repeated_queries, whole_queries
+from blindcal.methods import FITTED, METHODS, SIMULABLE, at_most_once, repeated_queries, whole_queries
 from blindcal.planning.shapes import Shape
 from blindcal.records import AnswerTable, FloatArray, IntArray
 from blindcal.simulation.simulate import log_odds, respond
@@ -102,6 +102,8 @@ def forecast(
         whole_queries(queries)
     if method == "repeated":
         repeated_queries(queries)
+    if METHODS[method].logprobs:
+        at_most_once(queries)
     half_width = power = None
     if method not in FITTED:
         estimates = _face_value(shape, method, n, queries, bins)
