@@ -8,6 +8,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Literal, TypeAlias
 
 import numpy as np
 import pytest
@@ -23,13 +24,25 @@ TARGETS = Targets((YES, SPACE_YES, LOWER_YES), (NO, SPACE_NO), "max")
 ITEMS = [Item(f"q{k}", k % 2, (Message("user", f"Question {k}?"),)) for k in range(23)]
 
 
+Naming: TypeAlias = Literal["ignored", "refused", "shown", "renormalised"]
+
+
 class Model:
-    """An endpoint with eight tokens that shows the `most` likeliest logprobs, before or after the bias."""
+    """An endpoint with eight tokens that shows the `most` likeliest logprobs, before or after the bias.
+
+    ``naming`` is what it does with the field that names tokens.
+    """
 
     def __init__(
-        self, *, biased: bool = False, most: int = 3, obeys: bool = True, shows: bool = True
+        self,
+        *,
+        biased: bool = False,
+        most: int = 3,
+        obeys: bool = True,
+        shows: bool = True,
+        naming: Naming = "ignored",
     ) -> None:
-        self.biased, self.most, self.obeys, self.shows = biased, most, obeys, shows
+        self.biased, self.most, self.obeys, self.shows, self.naming = biased, most, obeys, shows, naming
         self.asked = 0
 
     @staticmethod
@@ -53,6 +66,14 @@ class Model:
         top: Mapping[str, float] = {TEXTS[k]: float(shown[k]) for k in best}
         if not self.shows:
             return Reply(TEXTS[said])
+        named = request.fields.get("logprob_token_ids")
+        if named and self.naming == "refused":
+            raise FatalError("Extra inputs are not permitted: logprob_token_ids", status=400)
+        if named and self.naming != "ignored":
+            assert request.fields["return_tokens_as_token_ids"] is True
+            if self.naming == "renormalised":
+                shown = shown - np.logaddexp.reduce(shown[named])
+            top = {f"token_id:{k}": float(shown[k]) for k in {said, *named}}
         return Reply(TEXTS[said], logprobs=top, logprob=float(shown[said]))
 
     async def close(self) -> None:
@@ -80,6 +101,26 @@ def test_forced_only_where_needed() -> None:
     model = Model(most=8)
     asyncio.run(read(model))
     assert model.asked <= len(ITEMS) + 3 + len(in_order(TARGETS))
+
+
+@pytest.mark.parametrize("obeys", [True, False])
+def test_named_tokens_take_one_request(obeys: bool) -> None:
+    """Where a request can name tokens, as on vLLM, one per item reads them all, and no bias is needed."""
+    model = Model(naming="shown", obeys=obeys)
+    scores = asyncio.run(read(model))
+    assert model.asked <= len(ITEMS) + 3
+    for item, score in zip(ITEMS, scores, strict=True):
+        truth = Model.logprobs(Request(item.messages))[[token.id for token in in_order(TARGETS)]]
+        assert score.logprobs == pytest.approx(truth, abs=1e-12)
+        assert score.mass == pytest.approx(np.exp(truth).sum())
+
+
+@pytest.mark.parametrize("naming", ["refused", "renormalised"])
+def test_named_tokens_that_cannot_be_trusted(naming: Naming) -> None:
+    """If the field is refused, or its logprobs are not those of the list, tokens are forced."""
+    unlikely = Targets((LOWER_YES,), (SPACE_NO,))
+    plain = asyncio.run(read(Model(), unlikely))
+    assert asyncio.run(read(Model(naming=naming), unlikely)) == plain
 
 
 def test_unseen_mass_is_nan() -> None:

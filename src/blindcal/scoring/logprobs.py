@@ -1,9 +1,10 @@
 """White-box probabilities from an endpoint that exposes logprobs.
 
-Endpoints show the logprobs of the few likeliest tokens, and of the answer itself. So a target that is
-not among the likeliest is *forced* with ``logit_bias`` and read as the answer. This is exact if
-logprobs are computed before the bias is added, as in llama.cpp and vLLM. If they are computed after
-it, all targets are raised by the same amount, which does not change their differences.
+vLLM shows the logprobs of the tokens that a request names. Other endpoints show those of the few
+likeliest tokens, and of the answer itself. So a target that is not among the likeliest is *forced* with
+``logit_bias`` and read as the answer. This is exact if logprobs are computed before the bias is added, as
+in llama.cpp. If they are computed after it, all targets are raised by the same amount, which does not
+change their differences.
 """
 
 from __future__ import annotations
@@ -12,22 +13,28 @@ import asyncio
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
-from typing import Self
+from typing import Literal, Self, TypeAlias
 
 import numpy as np
 from scipy.special import logsumexp
 
 from blindcal.endpoints.base import Endpoint
 from blindcal.endpoints.shown_logprobs import fault_in
-from blindcal.errors import FatalError
+from blindcal.errors import FatalError, ReplyError
 from blindcal.records import Item, Reply, Request, Targets, Token
 from blindcal.text import printable
 
 WIDEST = (5000, 100, 20, 5)  # logprobs to ask for: llama.cpp allows any number, vLLM and OpenAI 20
+NAMES, BY_ID = "logprob_token_ids", "return_tokens_as_token_ids"  # fields of vLLM
 FORCE = 100.0
 RAISE = 50.0
 _SAME = 1e-3
+_NEAR = 0.1  # replies to one prompt differ by as much in half precision
 _CERTAIN = -1e-3
+
+Reading: TypeAlias = Literal["named", "listed", "raised"]
+"""Where the targets' logprobs are found: under the ids that the request names, in the list of the likeliest
+(those that are missing are forced), or in the list with all targets raised."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,26 +81,28 @@ def prefer(targets: Targets, scores: Iterable[Sequence[float]]) -> Targets:
 class Reader:
     """Reads the logprobs of targets from one endpoint; created by :meth:`open`, which finds out how.
 
-    ``top`` is how many logprobs are shown, ``biased`` whether they include the bias, and ``misread`` are the
-    ids of tokens that the endpoint shows under another text.
+    ``top`` is how many logprobs are shown, and ``misread`` are the ids of tokens that the endpoint shows
+    under another text.
     """
 
     endpoint: Endpoint
     targets: Targets
     top: int
-    biased: bool
-    misread: frozenset[int]
+    reading: Reading
+    misread: frozenset[int] = frozenset()
 
     @classmethod
     async def open(cls, endpoint: Endpoint, item: Item, targets: Targets) -> Self:
-        """Find out on one item how many logprobs are shown, and whether they include the bias.
+        """Find out on one item how many logprobs are shown, for which tokens, and whether with the bias.
 
         Raises
         ------
         FatalError
-            If the endpoint shows no logprobs, or ignores ``logit_bias``.
+            If the endpoint shows no logprobs, or ignores both the ids of tokens and ``logit_bias``.
         """
         top, shown = await _widest(endpoint, item)
+        if await _shows_named(endpoint, item, targets, shown):
+            return cls(endpoint, targets, top, "named")
         tokens = in_order(targets)
         replies = [await _forced(endpoint, item, token) for token in tokens]
         own = [_own(reply) for reply in replies]
@@ -106,13 +115,26 @@ class Reader:
             expected = shown.get(token.text)
             if (value > least + _SAME) if expected is None else abs(value - expected) > _SAME:
                 misread.add(token.id)
-        return cls(endpoint, targets, top, min(own) > _CERTAIN, frozenset(misread))
+        reading: Reading = "raised" if min(own) > _CERTAIN else "listed"
+        return cls(endpoint, targets, top, reading, frozenset(misread))
 
     async def read(self, item: Item) -> Score:
         """Ask for the logprobs of every target."""
-        return await (self._read_raised(item) if self.biased else self._read_raw(item))
+        match self.reading:
+            case "named":
+                return await self._read_named(item)
+            case "listed":
+                return await self._read_listed(item)
+            case "raised":
+                return await self._read_raised(item)
 
-    async def _read_raw(self, item: Item) -> Score:
+    async def _read_named(self, item: Item) -> Score:
+        values = await _named(self.endpoint, item, self.targets)
+        if values is None:
+            raise FatalError(f"the endpoint no longer shows the logprobs of the tokens that {NAMES} names")
+        return Score(item.id, item.label, tuple(values), float(np.exp(values).sum()))
+
+    async def _read_listed(self, item: Item) -> Score:
         shown = _shown(await self.endpoint.ask(Request(item.messages, top_logprobs=self.top)))
         values = []
         for token in in_order(self.targets):
@@ -171,6 +193,31 @@ async def _widest(endpoint: Endpoint, item: Item) -> tuple[int, Mapping[str, flo
         else:
             return top, _shown(reply)
     raise AssertionError("the last of WIDEST returns or raises")
+
+
+async def _shows_named(endpoint: Endpoint, item: Item, targets: Targets, shown: Mapping[str, float]) -> bool:
+    """Whether the endpoint shows the logprobs of the tokens that a request names, and those of its list.
+
+    Most endpoints ignore or refuse the field.
+    """
+    try:
+        values = await _named(endpoint, item, targets)
+    except (FatalError, ReplyError):
+        return False
+    if values is None or max(values) > max(shown.values()) + _NEAR:
+        return False
+    pairs = zip(in_order(targets), values, strict=True)
+    return all(abs(value - shown.get(token.text, value)) < _NEAR for token, value in pairs)
+
+
+async def _named(endpoint: Endpoint, item: Item, targets: Targets) -> list[float] | None:
+    """The logprobs of all targets, by their ids; ``None`` if the reply does not have all of them."""
+    tokens = in_order(targets)
+    fields = {NAMES: [token.id for token in tokens], BY_ID: True}
+    reply = await endpoint.ask(Request(item.messages, top_logprobs=1, fields=fields))
+    found = reply.logprobs or {}
+    values = [found.get(f"token_id:{token.id}") for token in tokens]
+    return None if None in values else [value for value in values if value is not None]
 
 
 async def _forced(endpoint: Endpoint, item: Item, token: Token) -> Reply:
