@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import csv
 import json
+import re
 import shutil
 import signal
 import subprocess
@@ -25,8 +26,8 @@ from blindcal.cli.result_summary import print_result
 from blindcal.errors import BlindcalError, ConfigError, InputError, NotIdentifiedError, UnfitError
 from blindcal.estimate.face_value import findings_at_face_value
 from blindcal.estimate.truth import binned_ece
-from blindcal.items.files import load
-from blindcal.items.score_files import read_scores
+from blindcal.items.files import RecordFormat, load
+from blindcal.items.score_files import asked_of, read_scores
 from blindcal.planning.plan import plan_audit
 from blindcal.prices import Prices
 from blindcal.progress_bar import ProgressBar
@@ -362,6 +363,30 @@ def test_an_oracle_of_other_questions_is_refused(
         with pytest.raises(InputError, match=message):
             audit(items, settings(server), out=tmp_path / "run", oracle=scores)
     assert server.requests == 0
+
+
+def test_an_oracle_of_other_prompts_or_models(
+    items: Path, scores: Path, server: Server, tmp_path: Path
+) -> None:
+    """Scores of other prompts are refused before anything is asked; another model's name is a warning."""
+    rows = list(csv.reader(scores.read_text().splitlines()))
+
+    def scored(model: str, **reading: Any) -> None:
+        with load(items, RecordFormat(**reading)) as loaded, scores.open("w", newline="") as file:
+            asked = ["asked", *(asked_of(item, model) for item in loaded)]
+            csv.writer(file).writerows([*row, mark] for row, mark in zip(rows, asked, strict=True))
+
+    scored("replay", system="Be brief.")
+    with pytest.raises(InputError, match=r"was scored with another prompt: .*same template, system message"):
+        audit(items, settings(server), out=tmp_path / "run", oracle=scores)
+    assert server.requests == 0
+    for model, other in (("replay", None), ("replay float32", None), ("replayed", "replayed")):
+        scored(model)
+        found = audit(items, settings(server), out=tmp_path / "run", oracle=scores)
+        assert found.oracle is not None
+        assert found.oracle.other_model == other
+    page = (tmp_path / "run" / "report.html").read_text()
+    assert re.search(r"The file was scored with <strong>.*replayed.*If that is another model", page)
 
 
 class Evasive:

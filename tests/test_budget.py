@@ -221,6 +221,11 @@ def test_the_command_names_unknown_prices_and_the_next_dollar(
     refused = CliRunner().invoke(app, given)
     assert refused.exit_code == 2
     assert "none are known for 'replay'" in refused.output
+    elsewhere = CliRunner().invoke(app, [*given, "--model", "gpt-4o-mini"])
+    assert elsewhere.exit_code == 2
+    assert f"those known for 'gpt-4o-mini' are OpenAI's own, not those at {server.base_url}" in (
+        " ".join(elsewhere.output.split())
+    )
     assert server.requests == asked
     done = CliRunner().invoke(app, [*given, "--price-in", "1000", "--price-out", "0"])
     assert done.exit_code == 0, done.output

@@ -223,17 +223,15 @@ def test_file_of_another_model_or_prompt(tmp_path: Path) -> None:
     """Rows of another model, prompt or label are not mixed with new ones; more items of the same are."""
     path = tmp_path / "scores.csv"
     items = [Item(name, 1, (Message("user", f"Is {name} true?"),)) for name in "abc"]
-    asked = prompt_digests(items, ["m", "float32"])
+    asked = prompt_digests(items, "m float32")
     assert coverage(path, asked) == "none"
     ScoreWriter.create(path, TARGETS, asked).add([score("a"), score("b")])
     assert coverage(path, asked) == "some"
-    assert coverage(path, prompt_digests(items[:2], ["m", "float32"])) == "all"
+    assert coverage(path, prompt_digests(items[:2], "m float32")) == "all"
     others = [
-        prompt_digests(items, ["another", "float32"]),
-        prompt_digests(
-            [replace(item, messages=(Message("user", "Is it?"),)) for item in items], ["m", "float32"]
-        ),
-        prompt_digests([replace(item, label=0) for item in items], ["m", "float32"]),
+        prompt_digests(items, "another float32"),
+        prompt_digests([replace(item, messages=(Message("user", "Is it?"),)) for item in items], "m float32"),
+        prompt_digests([replace(item, label=0) for item in items], "m float32"),
     ]
     for other in others:
         assert coverage(path, other) == "none"

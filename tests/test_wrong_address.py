@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from collections.abc import Callable, Mapping
+from pathlib import Path
 
 import pytest
 
 from blindcal.endpoints import tokens
 from blindcal.endpoints.http import Address, HttpEndpoint, check_key
-from blindcal.endpoints.services import SERVICES, service_at
+from blindcal.endpoints.services import LOOKED_UP, SERVICES, Service, service_at
 from blindcal.errors import ConfigError, EndpointError, FatalError, NoTokenIdsError
 from blindcal.simulation.http_server import HttpRequest, HttpResponse
 from blindcal.simulation.replay import Behaviour
@@ -210,11 +212,9 @@ def test_a_server_without_a_list_is_not_doubted() -> None:
     assert asyncio.run(talk("http://127.0.0.1:9/v1")) is None
 
 
-@pytest.mark.parametrize("service", SERVICES, ids=lambda one: one.name)
-def test_known_services(service: object) -> None:
+@pytest.mark.parametrize("one", SERVICES, ids=lambda one: one.name)
+def test_known_services(one: Service) -> None:
     """Each known service has a source, and a missing key names the variable that its users usually set."""
-    assert service in SERVICES
-    one = next(each for each in SERVICES if each is service)
     host = one.hosts[0] if not one.hosts[0].startswith(".") else f"mine{one.hosts[0]}"
     address = Address(f"https://{host}/v1", "m", api_key_env="MY_KEY")
     assert service_at(address.base_url) is one
@@ -223,6 +223,18 @@ def test_known_services(service: object) -> None:
         ConfigError, match=f"MY_KEY is not set.*keys of {one.name} are usually in {one.key_variable}"
     ):
         check_key(address, {})
+
+
+def test_the_docs_list_what_is_known() -> None:
+    """The table in the docs has the same facts, with the date on which they were looked up."""
+    page = (Path(__file__).parents[1] / "docs" / "endpoints.md").read_text()
+    assert f"as read on {LOOKED_UP}" in page
+    for one in SERVICES:
+        row = next(line for line in page.splitlines() if line.startswith(f"| [{one.name}]({one.source})"))
+        host = one.hosts[0] if not one.hosts[0].startswith(".") else f"*{one.hosts[0]}"
+        assert f"`{host}`" in row
+        assert f"`{one.key_variable}`" in row
+        assert set(re.findall(r"`(\w+)`", row.rsplit("|", 2)[1])) == one.lacks
 
 
 def test_unknown_hosts() -> None:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import csv
+import functools
 from dataclasses import dataclass
+from pathlib import Path
 
 from blindcal.records import Usage
 
@@ -11,37 +14,39 @@ CHARACTERS_A_TOKEN = 4.0  # a guess, used until the endpoint reports a real coun
 
 @dataclass(frozen=True, slots=True)
 class Prices:
-    """Prices in dollars per million tokens; batches cost ``batch`` times as much."""
+    """Prices in dollars per million tokens; batches cost ``batch`` times as much.
+
+    ``listed`` is the date of prices that come from the list in ``prices.csv``.
+    """
 
     input: float
     output: float
     batch: float = 0.5
+    listed: str | None = None
 
     @property
     def batched(self) -> Prices:
         """The prices in batches."""
-        return Prices(self.input * self.batch, self.output * self.batch, 1.0)
+        return Prices(self.input * self.batch, self.output * self.batch, 1.0, self.listed)
 
     def cost(self, usage: Usage) -> float:
         """The cost of the tokens used."""
         return (usage.prompt_tokens * self.input + usage.completion_tokens * self.output) / 1e6
 
 
-#: Dollars per million tokens in and out; longer names first. Indicative: OpenAI's list prices of 2025 from
-#: memory, not checked since. The help of the price options says so.
-LIST_PRICES = {
-    "gpt-4o-mini": (0.15, 0.6),
-    "gpt-4o": (2.5, 10.0),
-    "gpt-4.1-nano": (0.1, 0.4),
-    "gpt-4.1-mini": (0.4, 1.6),
-    "gpt-4.1": (2.0, 8.0),
-    "gpt-3.5-turbo": (0.5, 1.5),
-}
-
-
 def list_prices(model: str) -> Prices | None:
-    """OpenAI's list prices of one of its models, if known."""
-    return next((Prices(*each) for name, each in LIST_PRICES.items() if model.startswith(name)), None)
+    """OpenAI's list prices of one of its models, if they are in ``prices.csv``."""
+    return _listed().get(model)
+
+
+@functools.cache
+def _listed() -> dict[str, Prices]:
+    with Path(__file__).with_name("prices.csv").open(encoding="utf-8", newline="") as file:
+        rows = csv.DictReader(line for line in file if not line.startswith("#"))
+        return {
+            row["model"]: Prices(float(row["input"]), float(row["output"]), listed=row["checked"])
+            for row in rows
+        }
 
 
 def total_cost(prices: Prices, probed: Usage, asked: Usage, batch: bool) -> float:

@@ -270,8 +270,7 @@ class Settings:
     @property
     def list_prices(self) -> Prices | None:
         """OpenAI's list prices, for its own models at its own URL."""
-        at_openai = self.endpoint.base_url.rstrip("/") == OPENAI
-        return list_prices(self.endpoint.model) if at_openai else None
+        return list_prices(self.endpoint.model) if self.endpoint.base_url == OPENAI else None
 
     @property
     def answer_words(self) -> tuple[str, str]:

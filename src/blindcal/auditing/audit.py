@@ -202,7 +202,8 @@ def _read_oracle(session: Session, oracle: str | Path | None) -> Truth | None:
     settings = session.settings
     if oracle is None:
         return None
-    return read_truth(Path(oracle), session.items, settings.semantics, settings.answer_words)
+    about = settings.semantics, settings.endpoint.model, settings.answer_words
+    return read_truth(Path(oracle), session.items, *about)
 
 
 def default_folder(items: str | Path, model: str) -> Path:

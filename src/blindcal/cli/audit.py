@@ -183,12 +183,8 @@ def command(
     for name, given in (("--wait", wait), ("--cancel", cancel), ("--resubmit", resubmit)):
         if given and not batch:
             raise click.UsageError(f"{name} goes with --batch")
-    prices = options.prices(price_in, price_out, batch_price, settings)
-    if limits.max_cost is not None and prices is None:
-        model = printable(settings.endpoint.model, 60)
-        raise click.UsageError(
-            f"--max-cost requires --price-in and --price-out: none are known for {model!r}"
-        )
+    prices = options.prices(price_in, price_out, batch_price, settings, quiet=quiet)
+    options.check_priced(limits.max_cost, prices, settings.endpoint)
     if dry_run:
         _print_plan(
             plan_audit(items, settings, prices=prices, shape=None), settings, limits.max_cost, as_json

@@ -17,7 +17,7 @@ from blindcal.endpoints import http
 from blindcal.endpoints.http import OPENAI, Address
 from blindcal.errors import StoreError
 from blindcal.methods import ESTIMATOR_CHOICES
-from blindcal.prices import Prices
+from blindcal.prices import Prices, list_prices
 from blindcal.records import AnswerFormat
 from blindcal.settings import Settings
 from blindcal.store.run_store import RUN_FILE
@@ -214,7 +214,7 @@ token_options = combined(
         "--tokenizer",
         metavar="SOURCE",
         help="Tokenizer of the model: a tokenizer.json or its folder, a Hugging Face name, or an OpenAI "
-        "encoding such as o200k_base.  [default: OpenAI's for its own models, else the endpoint's /tokenize]",
+        "encoding such as o200k_base.  [default: the endpoint's /tokenize, else OpenAI's for its models]",
     ),
 )
 semantics_option = click.option(
@@ -322,7 +322,7 @@ price_options = combined(
         "--price-in",
         type=FiniteRange(0),
         metavar="DOLLARS",
-        help="Price per million input tokens.  [default for OpenAI's own models: indicative prices of 2025]",
+        help="Price per million input tokens.  [default for some models at OpenAI: a dated list price]",
     ),
     click.option(
         "--price-out",
@@ -341,15 +341,40 @@ price_options = combined(
 
 
 def prices(
-    price_in: float | None, price_out: float | None, batch_price: float, settings: Settings
+    price_in: float | None,
+    price_out: float | None,
+    batch_price: float,
+    settings: Settings,
+    *,
+    quiet: bool = False,
 ) -> Prices | None:
-    """The prices given, or OpenAI's list prices for its own models at its own URL."""
+    """The prices given, or OpenAI's list prices for its own models at its own URL, with their date."""
     if (price_in is None) != (price_out is None):
         raise click.UsageError("--price-in and --price-out go together")
     if price_in is not None and price_out is not None:
         return Prices(price_in, price_out, batch_price)
     listed = settings.list_prices
-    return None if listed is None else replace(listed, batch=batch_price)
+    if listed is None:
+        return None
+    if not quiet:
+        print_warning(
+            f"costs are at the list prices of {listed.listed}, ${listed.input:g} and ${listed.output:g} per "
+            "million tokens; --price-in and --price-out set others"
+        )
+    return replace(listed, batch=batch_price)
+
+
+def check_priced(max_cost: float | None, prices: Prices | None, address: Address) -> None:
+    """Raise an error if the cost is limited and the prices are unknown."""
+    if max_cost is None or prices is not None:
+        return
+    model = printable(address.model, 60)
+    if list_prices(address.model) is not None:
+        where = printable(address.base_url, 80)
+        why = f"those known for {model!r} are OpenAI's own, not those at {where}"
+    else:
+        why = f"none are known for {model!r}"
+    raise click.UsageError(f"--max-cost requires --price-in and --price-out: {why}")
 
 
 # The API key

@@ -164,3 +164,7 @@ def _print_comparison(result: AuditResult) -> None:
         f"ECE {result.oracle.ece:.4f}{inside[result.oracle.inside_interval]}"
         + ("" if error is None else f"; the error of the estimate is {error:+.4f}"),
     )
+    if (other := result.oracle.other_model) is not None:
+        print_field(
+            "WARNING", f"the oracle was scored with {printable(other, 80)!r}: is this the same model?"
+        )

@@ -59,7 +59,7 @@ def command(
       p_sum      the sum of all spellings of each answer (sum semantics)
       mass       the share of all probability that is on these spellings
       text|id    the logprob of each spelling, the pair first
-      asked      a digest of model and prompt: the file is continued only with the same ones
+      asked      a digest of the prompt, and the model: the file is continued only with the same ones
 
     \b
     Example:

@@ -1,12 +1,15 @@
 """Score and logit files: known probabilities of a model on labelled items, as CSV or Parquet, or gzipped.
 
 A score file has the columns id, label and p. A logit file has one column per spelling of an answer word,
-named ``text|token id``, from which all probabilities follow (METHOD 1). One reader handles both.
+named ``text|token id``, from which all probabilities follow (METHOD 1). One reader handles both. Files that
+``blindcal score`` wrote also say in the column ``asked`` what was asked of which model (`asked_of`).
 """
 
 from __future__ import annotations
 
 import gzip
+import hashlib
+import json
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -18,13 +21,14 @@ from scipy.special import expit, logsumexp
 
 from blindcal.errors import InputError, MissingExtraError
 from blindcal.items.record_files import UNREADABLE, as_text, csv_rows, unreadable
-from blindcal.records import FloatArray, IntArray, Semantics, Targets, Token
+from blindcal.records import FloatArray, IntArray, Item, Semantics, Targets, Token
 from blindcal.text import printable, spoken
 
 Table: TypeAlias = dict[str, list[Any]]
 
 #: Answer words to look for in a logit file if none are given.
 WORDS = (("True", "False"), ("Yes", "No"))
+ASKED = "asked"
 ENDINGS = (".csv.gz", ".csv", ".parquet.gz", ".parquet")
 _ENDING = re.compile(r"(\.(csv|tsv|jsonl?|ndjson|parquet))?(\.gz)?$")
 _SEMANTICS: dict[str, Semantics] = {"p": "pair", "p_max": "max", "p_sum": "sum"}
@@ -39,7 +43,8 @@ _RULES: dict[str, Callable[[FloatArray], Any]] = {
 class Scores:
     """The ids, labels and probabilities of a file, in its order, and what the probabilities are.
 
-    ``tokens`` and their ``logits``, one column each, are the content of a logit file.
+    ``tokens`` and their ``logits``, one column each, are the content of a logit file. ``asked`` is what
+    `asked_of` says of each row, if the file has it.
     """
 
     path: str
@@ -49,6 +54,7 @@ class Scores:
     column: str
     tokens: tuple[Token, ...] = ()
     logits: FloatArray | None = None
+    asked: tuple[str, ...] = ()
 
     def about(self, targets: Targets) -> Scores:
         """With the probabilities of exactly these tokens if the file has their logits; else unchanged."""
@@ -56,6 +62,17 @@ class Scores:
             return self
         p = answer_probabilities(self.tokens, self.logits, targets)
         return replace(self, p=p, column=_described(targets))
+
+
+def prompt_digest(item: Item) -> str:
+    """A digest of an item's prompt and label."""
+    asked = [item.label, *((one.role, one.content) for one in item.messages)]
+    return hashlib.sha256(json.dumps(asked).encode()).hexdigest()[:12]
+
+
+def asked_of(item: Item, model: str) -> str:
+    """What was asked of which model: the `prompt_digest`, a space, and the model."""
+    return f"{prompt_digest(item)} {model}"
 
 
 def read_scores(path: Path, column: str = "p", words: tuple[str, str] | None = None) -> Scores:
@@ -79,14 +96,16 @@ def read_scores(path: Path, column: str = "p", words: tuple[str, str] | None = N
         raise InputError(f"{path}: holds no rows")
     ids = tuple(map(str, table.get("id", range(len(table["label"])))))
     labels = _numbers(path, table, "label", "0 or 1").astype(np.int64)
+    asked = tuple(map(str, table.get(ASKED, ())))
     if wanted in table:
-        return Scores(str(path), ids, labels, _numbers(path, table, wanted, "a number in [0, 1]"), wanted)
+        p = _numbers(path, table, wanted, "a number in [0, 1]")
+        return Scores(str(path), ids, labels, p, wanted, asked=asked)
     tokens = tuple(token_of(path, name) for name in spelled)
     logits = np.column_stack([_numbers(path, table, name, "a number") for name in spelled])
     targets = answers_in(path, tokens, words)
     targets = targets if column == "p" else every_spelling(tokens, targets, _SEMANTICS[column])
     p = answer_probabilities(tokens, logits, targets)
-    return Scores(str(path), ids, labels, p, _described(targets), tokens, logits)
+    return Scores(str(path), ids, labels, p, _described(targets), tokens, logits, asked)
 
 
 def stem(path: Path) -> str:

@@ -162,7 +162,7 @@ def plan_audit(
     settings : Settings
         The settings of the planned audit; ``auto`` is planned as `latent`.
     prices : Prices, optional
-        Dollars per million tokens; by default OpenAI's list prices for its own models at its own address.
+        Dollars per million tokens; by default OpenAI's dated list prices of some models, at its own address.
     throughput : Throughput, optional
         How fast queries are answered.
     shape : Shape or str, optional

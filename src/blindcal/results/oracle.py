@@ -10,7 +10,7 @@ import numpy as np
 from blindcal.errors import InputError
 from blindcal.estimate.truth import binned_ece
 from blindcal.items.files import Items
-from blindcal.items.score_files import Scores, read_scores
+from blindcal.items.score_files import Scores, prompt_digest, read_scores
 from blindcal.records import Estimate, FloatArray, IntArray, Targets
 from blindcal.results.result import Oracle
 from blindcal.text import printable
@@ -22,10 +22,14 @@ _COLUMNS = {"pair": "p", "max": "p_max", "sum": "p_sum", "configured": "p_sum", 
 
 @dataclass(frozen=True, slots=True)
 class Truth:
-    """The scores of the items of an audit; item k is in row ``rows[k]`` of the file."""
+    """The scores of the items of an audit; item k is in row ``rows[k]`` of the file.
+
+    ``other_model`` is the model that was scored, if the file names another than that of the audit.
+    """
 
     scores: Scores
     rows: IntArray
+    other_model: str | None = None
 
     @property
     def p(self) -> FloatArray:
@@ -44,18 +48,28 @@ class Truth:
         difference = None if ece.value is None else ece.value - true
         inside = true in ece if ece.has_interval else None
         return Oracle(
-            self.scores.path, about.scores.column, true, difference, inside, tuple(found.gaps.tolist())
+            self.scores.path,
+            about.scores.column,
+            true,
+            difference,
+            inside,
+            tuple(found.gaps.tolist()),
+            self.other_model,
         )
 
 
-def read_truth(path: Path, items: Items, semantics: str, words: tuple[str, str] | None = None) -> Truth:
+def read_truth(
+    path: Path, items: Items, semantics: str, model: str, words: tuple[str, str] | None = None
+) -> Truth:
     """Read the probabilities under the audit's semantics (METHOD 1) from a score or logit file.
 
-    ``words`` are the answer words of a logit file.
+    ``model`` is the audited one: the file may name it otherwise, but must not have other prompts. ``words``
+    are the answer words of a logit file.
     """
     found = read_scores(path, _COLUMNS[semantics], words)
     places = {name: row for row, name in enumerate(found.ids)}
     rows = np.empty(len(items), np.int64)
+    other_model = None
     for number, item in enumerate(items):
         row = places.get(item.id)
         if row is None:
@@ -66,5 +80,13 @@ def read_truth(path: Path, items: Items, semantics: str, words: tuple[str, str] 
                 f"{path}: item {printable(item.id, 60)!r} has label {label} there "
                 f"and {item.label} in the items: are these scores of other questions?"
             )
+        digest, _, scored = found.asked[row].partition(" ") if found.asked else ("", "", "")
+        if scored and digest != prompt_digest(item):
+            raise InputError(
+                f"{path}: item {printable(item.id, 60)!r} was scored with another prompt",
+                remedy="score the items with the same template, system message and API",
+            )
+        if scored and not f"{scored} ".startswith(f"{model} "):
+            other_model = scored
         rows[number] = row
-    return Truth(found, rows)
+    return Truth(found, rows, other_model)

@@ -140,7 +140,10 @@ class Spend:
 
 @dataclass(frozen=True, slots=True)
 class Oracle:
-    """The truth from a score file, in the same bins, and how far the estimate is from it."""
+    """The truth from a score file, in the same bins, and how far the estimate is from it.
+
+    ``other_model`` is the model that the file was scored with, if it has another name than the audited one.
+    """
 
     path: str
     column: str
@@ -148,6 +151,7 @@ class Oracle:
     difference: float | None
     inside_interval: bool | None
     gaps: tuple[float, ...]
+    other_model: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)

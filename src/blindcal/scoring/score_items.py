@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -112,12 +113,12 @@ def complete_scores(
         draft.replace(out)
 
 
-def _about(settings: Settings, transformers: HfSettings | None) -> list[object]:
-    """What a score depends on besides the prompt."""
-    address = settings.endpoint
+def _about(settings: Settings, transformers: HfSettings | None) -> str:
+    """The model and, after a space, what else a score depends on besides the prompt."""
+    model, extra = settings.endpoint.model, settings.endpoint.extra_body
     if transformers is not None:
-        return [address.model, transformers.dtype]
-    return [address.model, address.api, dict(address.extra_body)]
+        return f"{model} {transformers.dtype}"
+    return f"{model} {json.dumps(dict(extra), sort_keys=True)}" if extra else model
 
 
 @asynccontextmanager

@@ -3,16 +3,14 @@
 It has one row per item: ``id``, ``label``, ``p`` (pair semantics: the first spelling of each answer),
 ``p_max`` and ``p_sum`` (all spellings; METHOD 1), ``mass`` (the share of all probability that is on the
 targets), the logprob of each target in a column named ``text|token id``, the pair first, and ``asked``, a
-digest of the model and the prompt: a file is continued only with the same ones. ``simulate`` and
-``audit --oracle`` read it.
+digest of the prompt and the model: a file is continued only with the same ones. ``simulate`` and
+``audit --oracle`` read it, and the latter checks what was asked.
 """
 
 from __future__ import annotations
 
 import csv
-import hashlib
 import io
-import json
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -23,24 +21,17 @@ from scipy.special import expit
 
 from blindcal.atomic_write import atomic_write, make_folder, writing
 from blindcal.errors import InputError
+from blindcal.items.score_files import ASKED, asked_of
 from blindcal.records import Item, Targets, Token
 from blindcal.scoring.logprobs import Score, in_order, log_odds
 
 _COLUMNS = ("id", "label", "p", "p_max", "p_sum", "mass")
-_ASKED = "asked"
 _START_ANEW = "choose another file, or remove it"
 
 
-def prompt_digests(items: Iterable[Item], about: Sequence[object]) -> dict[str, str]:
-    """A digest per item id, of its prompt and label and of ``about``, all else that a score depends on."""
-    common = hashlib.sha256(json.dumps(about, sort_keys=True).encode())
-    found = {}
-    for item in items:
-        digest = common.copy()
-        asked = [item.label, *((one.role, one.content) for one in item.messages)]
-        digest.update(json.dumps(asked).encode())
-        found[item.id] = digest.hexdigest()[:12]
-    return found
+def prompt_digests(items: Iterable[Item], model: str) -> dict[str, str]:
+    """What is asked per item id; ``model`` names the model and all else that a score depends on."""
+    return {item.id: asked_of(item, model) for item in items}
 
 
 def coverage(path: Path, digests: Mapping[str, str]) -> Literal["none", "some", "all"]:
@@ -134,7 +125,7 @@ def _agree(rows: Iterable[Sequence[str]], digests: Mapping[str, str]) -> bool:
 
 
 def _header(targets: Targets) -> list[str]:
-    return [*_COLUMNS, *map(_column_name, in_order(targets)), _ASKED]
+    return [*_COLUMNS, *map(_column_name, in_order(targets)), ASKED]
 
 
 def _column_name(token: Token) -> str:
