@@ -355,14 +355,16 @@ def test_truncated_samples(cut: Literal["before", "after"], sampler: dict[str, f
     assert not unfit(found, "latent")
 
 
-@pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("scale", [0.5, 2.0])
-def test_scaled_bias(seed: int, scale: float) -> None:
-    """A bias multiplied by a constant shows in how answers off the flip vary."""
-    found = probed(Behaviour(bias_scale=scale, seed=seed), seed=seed)
-    assert (found.verdict, outcome(found, "acts by the right amount")) == ("not auditable", "bad")
-    assert found.scale is not None
-    assert found.scale[0] <= scale <= found.scale[1]
+def test_scaled_bias(scale: float) -> None:
+    """A bias multiplied by a constant shows in how answers off the flip vary, and its interval covers 95%."""
+    missed = 0
+    for seed in range(20):
+        found = probed(Behaviour(bias_scale=scale, seed=seed), seed=seed)
+        assert (found.verdict, outcome(found, "acts by the right amount")) == ("not auditable", "bad")
+        assert found.scale is not None
+        missed += not found.scale[0] <= scale <= found.scale[1]
+    assert missed <= 4  # binomial: more has a chance of 0.003 at 95%
 
 
 def test_scale_without_temperature() -> None:

@@ -191,7 +191,7 @@ class HttpEndpoint:
             unknown = tuple(n for n in sent if n not in OPENAI_SAMPLERS and self._can_leave_out(n, sent[n]))
             answered = _settings(request, accepted) in self._answered  # so it is not about the fields
             if unexplained is not None or answered or not unknown:
-                raise unexplained or await self._located(error, raw)
+                raise unexplained or error
             unexplained, trial = error, unknown
 
     def _can_leave_out(self, name: str, value: object) -> bool:

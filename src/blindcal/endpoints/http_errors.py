@@ -170,8 +170,9 @@ def is_about_fields(status: int, raw: bytes, error: EndpointError) -> bool:
     """Whether a refusal may be about the fields of a request, not about the item, the model or the key."""
     if isinstance(error, RetryableError):
         return status == 500 and _GATEWAY_REFUSAL.search(raw) is not None
-    about = status in (*ITEM_STATUSES, 501) or (status == 404 and _NO_PROVIDER.search(said(raw)) is not None)
-    return about and isinstance(error, FatalError)
+    told = said(raw)
+    about = status in (*ITEM_STATUSES, 501) or (status == 404 and _NO_PROVIDER.search(told) is not None)
+    return about and isinstance(error, FatalError) and not blames_model(told)
 
 
 def unsupported(parameter: str, status: int, raw: bytes) -> UnsupportedError:
