@@ -357,14 +357,13 @@ def test_truncated_samples(cut: Literal["before", "after"], sampler: dict[str, f
 
 @pytest.mark.parametrize("scale", [0.5, 2.0])
 def test_scaled_bias(scale: float) -> None:
-    """A bias multiplied by a constant shows in how answers off the flip vary, and its interval covers 95%."""
-    missed = 0
-    for seed in range(20):
-        found = probed(Behaviour(bias_scale=scale, seed=seed), seed=seed)
-        assert (found.verdict, outcome(found, "acts by the right amount")) == ("not auditable", "bad")
-        assert found.scale is not None
-        missed += not found.scale[0] <= scale <= found.scale[1]
-    assert missed <= 4  # binomial: more has a chance of 0.003 at 95%
+    """A bias multiplied by a constant shows in how answers off the flip vary; its interval is one of 95%."""
+    found = [probed(Behaviour(bias_scale=scale, seed=seed), seed=seed) for seed in range(20)]
+    caught = [one for one in found if outcome(one, "acts by the right amount") == "bad"]
+    assert {one.verdict for one in caught} == {"not auditable"}
+    assert len(caught) >= 17  # the docs say 19: fewer than 17 of 20 has a chance of 0.016 at 95%
+    held = [one for one in found if one.scale is not None and one.scale[0] <= scale <= one.scale[1]]
+    assert len(held) >= 16  # fewer has a chance of 0.003 at 95%
 
 
 def test_scale_without_temperature() -> None:
