@@ -28,6 +28,7 @@ from blindcal.items.files import load
 from blindcal.methods import METHODS
 from blindcal.records import INVALID, NEGATIVE, POSITIVE, Message, Reply, Usage
 from blindcal.results.result import AuditResult
+from blindcal.scoring.score_items import score_items
 from blindcal.settings import Settings
 from blindcal.simulation.http_server import HttpResponse
 from blindcal.simulation.recording import Recording
@@ -421,6 +422,13 @@ def test_a_threshold_method_refuses_sentences_on_the_command_line(tmp_path: Path
     said = printed_error(done)
     assert "latent reads answers of one token" in said
     assert "use --method temperature" in said
+
+
+def test_scores_are_of_one_token(tmp_path: Path) -> None:
+    """There is no probability to read for a sentence, and nothing is asked."""
+    chosen = Settings(model="m", method="temperature", answer_format="sentence")
+    with pytest.raises(ConfigError, match="scores are read at the first token"):
+        asyncio.run(score_items(written(tmp_path), chosen, tmp_path / "scores.csv"))
 
 
 def test_a_plan_counts_long_answers(tmp_path: Path) -> None:

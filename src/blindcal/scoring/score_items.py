@@ -56,10 +56,10 @@ async def score_items(
     progress : callable, optional
         Called with the number of items scored so far and the total.
     """
-    if transformers is None:
-        check_key(settings.endpoint)
     if settings.free_text:
         raise ConfigError("answer_format: scores are read at the first token, and a sentence has more")
+    if transformers is None:
+        check_key(settings.endpoint)
     settings = settings.replace(semantics="max")
     with open_items(items, settings.prompt) as loaded:
         settings = settings.resolved(len(loaded), loaded.words)
