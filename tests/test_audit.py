@@ -23,7 +23,15 @@ from blindcal.auditing.audit import audit, audit_async, default_folder
 from blindcal.auditing.controls import stored_controls
 from blindcal.auditing.limits import Limits
 from blindcal.cli.result_summary import print_result
-from blindcal.errors import BlindcalError, ConfigError, InputError, NotIdentifiedError, UnfitError
+from blindcal.errors import (
+    BlindcalError,
+    ConfigError,
+    EndpointError,
+    InputError,
+    NotIdentifiedError,
+    NoTokenIdsError,
+    UnfitError,
+)
 from blindcal.estimate.face_value import findings_at_face_value
 from blindcal.estimate.truth import binned_ece
 from blindcal.items.files import RecordFormat, load
@@ -363,6 +371,29 @@ def test_an_oracle_of_other_questions_is_refused(
         with pytest.raises(InputError, match=message):
             audit(items, settings(server), out=tmp_path / "run", oracle=scores)
     assert server.requests == 0
+
+
+def test_a_server_that_dies_during_the_probe(items: Path, tmp_path: Path) -> None:
+    """The error says that nothing is lost, and the same audit then asks only what was not answered."""
+    dead = Behaviour(fault="500")
+    with serving(items, later=dead, later_from=40) as server:
+        with pytest.raises(EndpointError, match=r"no answer for .*every answer so far is kept, and the same"):
+            audit(items, settings(server), out=tmp_path / "run", limits=Limits(patience=0.1))
+        answered = server.answered
+        server.behaviour = Behaviour()
+        found = audit(items, settings(server), out=tmp_path / "run")
+        assert 30 < answered < 40
+        assert found.complete
+        assert found.spend.queries == server.answered
+
+
+def test_a_service_that_tells_no_ids(items: Path, tmp_path: Path) -> None:
+    """Without token ids only a method that sends a bias is stopped."""
+    with serving(items, tokenize="none") as server:
+        with pytest.raises(NoTokenIdsError, match="does not tell its token ids"):
+            audit(items, settings(server), out=tmp_path / "biased")
+        found = audit(items, settings(server, method="temperature"), out=tmp_path / "run")
+    assert found.complete
 
 
 def test_an_oracle_of_other_prompts_or_models(

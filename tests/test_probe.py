@@ -27,10 +27,10 @@ from blindcal.endpoints.model_file import ModelError
 from blindcal.endpoints.probe import probe
 from blindcal.endpoints.probe_client import ProbeClient
 from blindcal.endpoints.probe_findings import Probe
-from blindcal.errors import EndpointError, FatalError, InputError, MissingExtraError
+from blindcal.errors import EndpointError, FatalError, InputError, MissingExtraError, NoTokenIdsError
 from blindcal.items.catalogue import open_items
 from blindcal.methods import METHODS
-from blindcal.records import NEGATIVE, POSITIVE, Item, Reply, Request
+from blindcal.records import NEGATIVE, POSITIVE, Item, Reply, Request, Targets, Token
 from blindcal.simulation.http_server import HttpRequest, HttpResponse
 from blindcal.simulation.recording import Recording
 from blindcal.simulation.replay import Behaviour, Server, running
@@ -548,6 +548,24 @@ def served() -> Iterator[local.Served]:
             yield found
     except (MissingExtraError, ModelError) as error:
         pytest.skip(f"no embedded model: {error}")
+
+
+@pytest.mark.parametrize("model", ["gpt-3.5-turbo", "gpt-4o-mini"])
+def test_real_server_under_a_name_of_openai(served: local.Served, model: str) -> None:
+    """Its own ids are taken whatever its model is called, and those of the name are found to be wrong."""
+    with open_items("builtin") as questions:
+        pilot = next(iter(questions))
+
+    async def chosen(tokenizer: str | None) -> tokens.Choice:
+        async with HttpEndpoint(Address(served.base_url + "/", model), environ={}) as endpoint:
+            found = await tokens.find(endpoint, endpoint, pilot, tokenizer)
+            up = await tokens.candidates("Yes", found.encode)
+            down = await tokens.candidates("No", found.encode)
+            return await tokens.choose(endpoint, [pilot], up, down, unsure=found.unsure)
+
+    assert asyncio.run(chosen(None)).targets == Targets((Token(10539, "Yes"),), (Token(5230, "No"),))
+    with pytest.raises(NoTokenIdsError, match="are not those of this model"):
+        asyncio.run(chosen(tokens.openai_encoding(model)))
 
 
 def test_real_server(served: local.Served) -> None:

@@ -93,10 +93,10 @@ class Patient:
         outage = self._heard is not None and self._heard <= begun and error.billed is None
         if failed >= self._attempts and not outage:
             raise error
-        seconds = backoff(max(1, failed)) if error.retry_after is None else error.retry_after
-        if seconds > self._patience:
+        asked = error.retry_after
+        if asked is not None and asked > self._patience:
             raise EndpointError(
-                f"{error.message}; it asks to wait {seconds:,.0f} s",
+                f"{error.message}; it asks to wait {asked:,.0f} s",
                 remedy=f"run the same again then, or check the quota of the account{self._also()}",
             )
         waited = self._clock() - (begun if self._heard is None else self._heard)
@@ -105,8 +105,9 @@ class Patient:
                 f"no answer for {waited:.0f} s; the last error: {error.message}",
                 remedy=f"run the same again when the endpoint answers{self._also()}",
             )
+        seconds = backoff(max(1, failed)) if asked is None else asked
         if self._tell is not None and seconds >= NOTICEABLE_WAIT:
-            why = "for the endpoint" if error.retry_after is None else "as the endpoint asks"
+            why = "for the endpoint" if asked is None else "as the endpoint asks"
             self._tell(f"waiting {seconds:.0f} s, {why}: {error.message}")
         await self._sleep(seconds)
 
