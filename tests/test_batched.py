@@ -503,7 +503,7 @@ def test_a_wrong_key_is_not_taken_for_a_list_without_the_batch(tmp_path: Path) -
             server.desk.trouble = lambda name: "lost" if name == "create" else None
             server.desk.answers["list"] = lambda _: error_response(401, "who are you?")
             for resubmit in (False, True):
-                with pytest.raises(FatalError, match="does not accept the API key"):
+                with pytest.raises(FatalError, match="wants an API key"):
                     await go(endpoint, tmp_path / "run", polling=replace(QUICK, resubmit=resubmit))
             server.desk.answers.clear()
             assert (await go(endpoint, tmp_path / "run")).usage.queries == N

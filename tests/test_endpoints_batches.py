@@ -254,7 +254,7 @@ def test_a_wrong_key_and_an_unknown_batch_are_said(server: Server) -> None:
         talked(server, lambda batches: batches.look("batch_9"))
     with (
         running(Server(recording(ODDS), items(len(ODDS)), Behaviour(api_key="right"))) as locked,
-        pytest.raises(FatalError, match="set OPENAI_API_KEY"),
+        pytest.raises(FatalError, match="OPENAI_API_KEY is not set"),
     ):
         talked(locked, lambda batches: batches.check())
 

@@ -543,7 +543,7 @@ def test_a_useless_reply_now_and_then_is_asked_again(tmp_path: Path, fault: Faul
 @pytest.mark.parametrize(
     ("fault", "message"),
     [
-        ("401", "does not accept the API key"),
+        ("401", "wants an API key"),
         ("404", "no model 'replay' at this address"),
         ("500", "nothing but failures so far"),
         ("html", "web page"),

@@ -16,7 +16,7 @@ from blindcal.endpoints.services import LOOKED_UP, SERVICES, Service, service_at
 from blindcal.errors import ConfigError, EndpointError, FatalError, NoTokenIdsError
 from blindcal.simulation.http_server import HttpRequest, HttpResponse
 from blindcal.simulation.replay import Behaviour
-from serving import CHAT_YES, answering, items, replayed
+from serving import CHAT_YES, answering, asking, items, replayed
 
 NOT_FOUND = {"detail": "Not Found"}  # FastAPI: vLLM, LiteLLM, transformers serve
 VLLM_UNKNOWN = {
@@ -150,6 +150,19 @@ def test_a_missing_key_on_litellm() -> None:
         FatalError, match=r"wants an API key, and OPENAI_API_KEY is not set \(401\).*api_key_env"
     ):
         found(serving(routes))
+
+
+def test_a_key_that_is_not_accepted() -> None:
+    """A key that is set and refused is told apart from one that is missing."""
+
+    async def talk() -> None:
+        async with replayed([0.0], Behaviour(api_key="right")) as (server, _):
+            address = Address(server.base_url, "replay", api_key_env="MY_KEY")
+            async with HttpEndpoint(address, environ={"MY_KEY": "wrong-but-long"}) as endpoint:
+                await endpoint.ask(asking())
+
+    with pytest.raises(FatalError, match=r"does not accept the API key in MY_KEY \(401\).*api_key_env="):
+        asyncio.run(talk())
 
 
 def test_the_wrong_api() -> None:
