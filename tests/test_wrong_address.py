@@ -13,7 +13,7 @@ import pytest
 from blindcal.endpoints import tokens
 from blindcal.endpoints.http import Address, HttpEndpoint, check_key
 from blindcal.endpoints.services import LOOKED_UP, SERVICES, Service, service_at
-from blindcal.errors import ConfigError, EndpointError, FatalError, NoTokenIdsError
+from blindcal.errors import ConfigError, EndpointError, FatalError, NoTokenIdsError, RetryableError
 from blindcal.simulation.http_server import HttpRequest, HttpResponse
 from blindcal.simulation.replay import Behaviour
 from serving import CHAT_YES, answering, asking, items, replayed
@@ -21,7 +21,7 @@ from serving import CHAT_YES, answering, asking, items, replayed
 NOT_FOUND = {"detail": "Not Found"}  # FastAPI: vLLM, LiteLLM, transformers serve
 VLLM_UNKNOWN = {
     "error": {
-        "message": "The model `wrong` does not exist.",
+        "message": "The model `wrong` does not exist. Valid aliases: Qwen/Qwen2.5-7B-Instruct.",
         "type": "NotFoundError",
         "param": "model",
         "code": 404,
@@ -149,6 +149,35 @@ def test_a_missing_key_on_litellm() -> None:
     with pytest.raises(
         FatalError, match=r"wants an API key, and OPENAI_API_KEY is not set \(401\).*api_key_env"
     ):
+        found(serving(routes))
+
+
+def test_a_missing_key_on_litellm_without_a_database() -> None:
+    """LiteLLM 1.106 then fails with 500, so that the key can only be suspected."""
+
+    def handle(request: HttpRequest) -> HttpResponse:
+        if request.path == "/tokenize":
+            return HttpResponse(json.dumps(NOT_FOUND).encode(), 404)
+        return HttpResponse(b"Internal Server Error", 500, "text/plain")
+
+    with pytest.raises(RetryableError, match=r"\(500\).*: if it wants an API key: export OPENAI_API_KEY="):
+        found(handle)
+
+
+def test_a_wrong_key_on_litellm_without_a_database() -> None:
+    """LiteLLM 1.106 looks for an unknown key in its database, and refuses the request if it has none."""
+    body = {
+        "error": {"message": "No connected db.", "type": "no_db_connection", "param": None, "code": "400"}
+    }
+    with pytest.raises(FatalError, match=r"OPENAI_API_KEY is not set \(400\): No connected db"):
+        found(serving({("POST", "/v1/chat/completions"): (400, body)}))
+
+
+def test_a_wrong_model_on_transformers_serve() -> None:
+    """It lists no models, and says itself what is wrong."""
+    body = {"detail": "Server is pinned to '/models/smollm2'; requested 'wrong'."}
+    routes = {("POST", "/v1/chat/completions"): (400, body), ("GET", "/v1/models"): (500, "Internal")}
+    with pytest.raises(FatalError, match=r"pinned to '/models/smollm2'; requested 'wrong'"):
         found(serving(routes))
 
 

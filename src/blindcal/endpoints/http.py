@@ -264,19 +264,23 @@ class HttpEndpoint:
 
     def refusal(self, status: int, headers: Mapping[str, str], raw: bytes) -> EndpointError:
         """The endpoint error for a response with an unexpected status."""
-        if status == 401:
-            return self._key_refused(failures.said(raw))
-        address = self.address
-        return failures.from_status(
-            status, headers, failures.said(raw), model=address.model, api_key_env=address.api_key_env
+        address, said = self.address, failures.said(raw)
+        if status == 401 or failures.blames_key(said):
+            return self._key_refused(status, said)
+        error = failures.from_status(
+            status, headers, said, model=address.model, api_key_env=address.api_key_env
         )
+        if status == 500 and not self._key and not self._answered:  # LiteLLM's proxy without a database
+            error.remedy = f"if it wants an API key: {_key_remedy(address)}"
+            error.options = {"api_key_env": ...}
+        return error
 
-    def _key_refused(self, said: str) -> FatalError:
-        variable, says = printable(self.address.api_key_env, 80), f": {said}" if said else ""
+    def _key_refused(self, status: int, said: str) -> FatalError:
+        variable, says = printable(self.address.api_key_env, 80), f" ({status}){f': {said}' if said else ''}"
         if self._key:
-            message = f"the endpoint does not accept the API key in {variable} (401){says}"
+            message = f"the endpoint does not accept the API key in {variable}{says}"
         else:
-            message = f"the endpoint wants an API key, and {variable} is not set (401){says}"
+            message = f"the endpoint wants an API key, and {variable} is not set{says}"
         return FatalError(message, status=401, remedy=_key_remedy(self.address), options={"api_key_env": ...})
 
     async def _located(self, error: EndpointError, raw: bytes) -> EndpointError:

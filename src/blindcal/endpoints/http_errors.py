@@ -138,6 +138,11 @@ def blames_model(said: str) -> bool:
     return _MODEL_FAULT.search(said) is not None
 
 
+def blames_key(said: str) -> bool:
+    """Whether a server's message is about the key, whatever its status: LiteLLM looks up unknown ones."""
+    return "no_db_connection" in said
+
+
 def not_there(said: str, url: str, model: str, api: str, listed: Sequence[str]) -> FatalError:
     """The error of an endpoint that lists models, but finds nothing for a request."""
     says = f": {said}" if said else ""

@@ -281,13 +281,14 @@ async def find(
 
 
 async def _check_address(endpoint: Endpoint, item: Item) -> None:
-    """Raise the error of an endpoint that cannot be asked; a refusal of the item or of a field is none."""
+    """Raise the error of an endpoint that cannot be asked even the plainest query."""
     try:
         await endpoint.ask(Request(item.messages, temperature=None))
     except ReplyError:
         pass
     except FatalError as error:
-        if error.status not in ITEM_STATUSES:
+        # A model that reasons may refuse a limit of one token, which is no fault of the address.
+        if error.status not in ITEM_STATUSES or "max_" not in error.message:
             raise
 
 
