@@ -418,6 +418,35 @@ def test_logprobs_are_cut_to_what_was_asked() -> None:
         assert (len(reply.logprobs), next(iter(reply.logprobs))) == (shown, "Yes")
 
 
+@pytest.mark.parametrize(("heeds", "requests", "token"), [(True, 3, "Yes"), (False, 3, "token_id:7")])
+def test_logprobs_by_id_are_asked_for_by_text(heeds: bool, requests: int, token: str) -> None:
+    """vLLM can be started to name tokens by id; it is asked once more for texts, and then always.
+
+    A request that names ids itself gets them.
+    """
+    bodies: list[dict[str, object]] = []
+
+    def by_id(request: HttpRequest) -> HttpResponse:
+        bodies.append(msgspec.json.decode(request.body))
+        text = "Yes" if heeds and bodies[-1].get("return_tokens_as_token_ids") is False else "token_id:7"
+        shown = {"content": [{"logprob": -0.1, "top_logprobs": [{"token": text, "logprob": -0.1}]}]}
+        return json_response({"choices": [{"message": {"content": "Yes"}, "logprobs": shown}]})
+
+    async def talk() -> list[str]:
+        async with (
+            answering(by_id) as url,
+            HttpEndpoint(Address(url, "m"), environ={}) as endpoint,
+        ):
+            replies = [await endpoint.ask(asking(top_logprobs=1)) for _ in range(2)]
+            assert len(bodies) == requests
+            replies.append(
+                await endpoint.ask(asking(top_logprobs=1, fields={"return_tokens_as_token_ids": True}))
+            )
+            return [name for reply in replies for name in reply.logprobs or ()]
+
+    assert asyncio.run(talk()) == [token, token, "token_id:7"]
+
+
 def flips(behaviour: Behaviour, offset: float, prompt: str = "Is 7 odd, Yes?") -> float:
     """The shift at which the greedy answer to a prompt flips, to a hundredth."""
 

@@ -21,7 +21,7 @@ import os
 import re
 import warnings
 from collections.abc import AsyncIterator, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal, Self, TypeAlias
 
 import msgspec
@@ -31,6 +31,7 @@ from blindcal.endpoints import http_errors as failures
 from blindcal.endpoints import replies, secrets
 from blindcal.endpoints.parameters import OPENAI_SAMPLERS, Accepted, changes_nothing, refused
 from blindcal.endpoints.services import service_at
+from blindcal.endpoints.shown_logprobs import BY_ID, named_by_id
 from blindcal.errors import ConfigError, EndpointError, FatalError, InputError, RetryableError
 from blindcal.records import Message, Reply, Request
 from blindcal.text import encodable, printable
@@ -172,6 +173,9 @@ class HttpEndpoint:
                 self._answered.add(_settings(request, accepted))
                 if trial:
                     self.accepted = self.accepted.without(trial)
+                if named_by_id(found.logprobs) and not (accepted.texts or BY_ID in request.fields):
+                    self.accepted = replace(self.accepted, texts=True)
+                    continue
                 return found
             error = self.refusal(found, headers, raw)
             if not failures.is_about_fields(found, raw, error):
@@ -343,8 +347,11 @@ class HttpEndpoint:
         more = b',"logit_bias":' + _encode(request.logit_bias) if request.logit_bias else b""
         if request.seed is not None and "seed" not in own and accepted.sends("seed", request.seed):
             more += b',"seed":%d' % request.seed
-        if request.fields:
-            fields = {key: value for key, value in request.fields.items() if key not in own}
+        wanted = request.fields
+        if request.top_logprobs and accepted.texts:
+            wanted = {BY_ID: False, **wanted}
+        if wanted:
+            fields = {key: value for key, value in wanted.items() if key not in own}
             more += b"," + _encode(fields)[1:-1] if fields else b""
         if self.address.api == "chat":
             return b'%b"messages":%b%b}' % (constant, _encode(_as_chat(request.messages)), more)

@@ -52,11 +52,13 @@ class Accepted:
 
     ``limit_name`` is the name of the limit on tokens, which is at least ``least_tokens``. Fields that are
     ``left_out`` are not sent, unless they have a value that matters, such as a temperature other than 1.
+    With ``texts``, logprobs are asked for by the texts of tokens, where a server would name them by id.
     """
 
     limit_name: str = "max_tokens"
     least_tokens: int = 1
     left_out: tuple[str, ...] = ()
+    texts: bool = False
 
     @property
     def limit(self) -> tuple[str, int]:

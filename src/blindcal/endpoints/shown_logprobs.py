@@ -27,16 +27,21 @@ _LARGEST = 0.01  # logprob that rounding can explain
 _MOST = 1.05  # sum of probabilities that rounding can explain
 _TOKEN_ID = re.compile(r"token_id:\d+")
 
+BY_ID = "return_tokens_as_token_ids"
+"""vLLM's field, and option, that names the tokens of logprobs by id: ``token_id:123``."""
+
+
+def named_by_id(logprobs: Mapping[str, float] | None) -> bool:
+    """Whether a list of logprobs names its tokens by id, and not by text."""
+    return bool(logprobs) and all(map(_TOKEN_ID.fullmatch, logprobs or ()))
+
 
 def fault_in(logprobs: Mapping[str, float] | None) -> str | None:
     """Why a list of logprobs cannot be read; ``None`` if it can."""
     if not logprobs:
         return "this endpoint shows no logprobs"
-    if all(map(_TOKEN_ID.fullmatch, logprobs)):
-        return (
-            "this endpoint shows logprobs by token id and not by text (vLLM does with "
-            "return_tokens_as_token_ids)"
-        )
+    if named_by_id(logprobs):
+        return f"this endpoint shows logprobs by token id and not by text (vLLM does with {BY_ID})"
     values = list(logprobs.values())
     if max(values) > _LARGEST or sum(map(math.exp, values)) > _MOST:
         return (

@@ -19,13 +19,13 @@ import numpy as np
 from scipy.special import logsumexp
 
 from blindcal.endpoints.base import Endpoint
-from blindcal.endpoints.shown_logprobs import fault_in
+from blindcal.endpoints.shown_logprobs import BY_ID, fault_in
 from blindcal.errors import FatalError, ReplyError
 from blindcal.records import Item, Reply, Request, Targets, Token
 from blindcal.text import printable
 
 WIDEST = (5000, 100, 20, 5)  # logprobs to ask for: llama.cpp allows any number, vLLM and OpenAI 20
-NAMES, BY_ID = "logprob_token_ids", "return_tokens_as_token_ids"  # fields of vLLM
+NAMES = "logprob_token_ids"  # vLLM's field that names the tokens to show
 FORCE = 100.0
 RAISE = 50.0
 _SAME = 1e-3
