@@ -261,7 +261,7 @@ def test_everything_after_an_audit_works(
     assert chosen.exit_code == 0, chosen.output
     assert "compare the probability that the endpoint shows with it" in " ".join(chosen.output.split())
     assert blindcal("status", folder).exit_code == 0
-    assert "logprobs" in blindcal("plan", items, "--model", "m", "--method", "logprobs").output
+    assert "logprobs" in blindcal("plan", "--sample", N, "--method", "logprobs").output
 
 
 @pytest.mark.parametrize("semantics", [None, "max", "pair"])

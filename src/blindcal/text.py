@@ -45,6 +45,13 @@ def spoken(text: str) -> str:
     return text.strip().casefold()
 
 
+def spellings(word: str) -> tuple[str, ...]:
+    """The texts of tokens that can be an answer word: in each case, without and with a space before it."""
+    word = word.strip()
+    cases = dict.fromkeys([word, word.capitalize(), word.lower(), word.upper()])
+    return tuple(text for case in cases for text in (case, f" {case}"))
+
+
 def listed(names: Sequence[str]) -> str:
     """Names in a sentence: "one, two and three"."""
     return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"

@@ -13,14 +13,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from blindcal.records import Semantics
-from blindcal.text import spoken
+from blindcal.text import spellings, spoken
 
 TOP_LOGPROBS = 20
 """Logprobs to ask for: the most that OpenAI allows, and vLLM by default."""
 FARTHEST = 50.0
 """Log-odds that stand for infinite ones, far beyond all that a probability shown with rounding can tell."""
 
-_SPELLINGS = 6  # tokens that a word can be: lower case, capitalised or in capitals, after a space or not
 _UNSHOWN = -9999.0  # written by OpenAI and vLLM for tokens that are too unlikely to be shown
 _ROUNDING = 1e-6  # a sum of rounded probabilities is not known better
 _LARGEST = 0.01  # logprob that rounding can explain
@@ -89,16 +88,16 @@ def shown_answers(
     least = min(chances.values(), default=1.0)
     shown, more, mass = [], [], 0.0
     for word in words:
-        spellings = [chance for text, chance in chances.items() if spoken(text) == spoken(word)]
-        mass += sum(spellings)
+        found = [chance for text, chance in chances.items() if spoken(text) == spoken(word)]
+        mass += sum(found)
         if semantics == "sum":
-            missing = _SPELLINGS - len(spellings)
+            missing = len(spellings(word)) - len(found)
         else:
             if semantics == "pair":
-                spellings = [chances[word]] if word in chances else []
-            spellings = [max(spellings)] if spellings else []
-            missing = 1 - len(spellings)
-        shown.append(sum(spellings))
+                found = [chances[word]] if word in chances else []
+            found = [max(found)] if found else []
+            missing = 1 - len(found)
+        shown.append(sum(found))
         more.append(min(unseen, max(missing, 0) * least))
     return ShownAnswers(shown[0], shown[1], more[0], more[1], min(mass, 1.0))
 

@@ -24,7 +24,7 @@ from blindcal.endpoints.openai_token_ids import IDS, WORDS
 from blindcal.endpoints.services import service_at
 from blindcal.errors import FatalError, InputError, MissingExtraError, NoTokenIdsError, ReplyError
 from blindcal.records import Item, Request, Semantics, Targets, Token
-from blindcal.text import printable, spoken
+from blindcal.text import printable, spellings, spoken
 
 Encoder: TypeAlias = Callable[[str], Awaitable[Sequence[int]]]
 
@@ -82,11 +82,10 @@ async def candidates(word: str, encode: Encoder, ids: Iterable[int] = ()) -> tup
     if not word:
         raise InputError("an answer word must not be empty")
     found: dict[int, Token] = {}
-    for spelling in dict.fromkeys([word, word.capitalize(), word.lower(), word.upper()]):
-        for text in (spelling, f" {spelling}"):
-            encoded = await encode(text)
-            if len(encoded) == 1:
-                found.setdefault(encoded[0], Token(int(encoded[0]), text))
+    for text in spellings(word):
+        encoded = await encode(text)
+        if len(encoded) == 1:
+            found.setdefault(encoded[0], Token(int(encoded[0]), text))
     if not found:
         raise NoTokenIdsError(
             f"no spelling of {printable(word)!r} is one token of this model: use a shorter, commoner word"
