@@ -396,6 +396,21 @@ def test_real_replies() -> None:
     assert (reply.text, reply.logprobs) == (" No", {" No": -0.5, " Yes": -1.0})
 
 
+def test_logprobs_are_read_in_either_form_from_either_kind_of_reply() -> None:
+    """Some servers write the dictionaries of plain completions in chats, or the lists of chats in text."""
+    dictionaries = {"tokens": ["Yes"], "token_logprobs": [-0.1], "top_logprobs": [{"Yes": -0.1, "No": -2.5}]}
+    top = [{"token": "Yes", "logprob": -0.1}, {"token": "No", "logprob": -2.5}]
+    positions = {"content": [{"token": "Yes", "logprob": -0.1, "top_logprobs": top}]}
+    for shown in (dictionaries, positions):
+        chat = {"choices": [{"message": {"content": "Yes"}, "logprobs": shown}]}
+        text = {"choices": [{"text": "Yes", "logprobs": shown}]}
+        for api, body in (("chat", chat), ("completions", text)):
+            reply = ask(Recorder(body), asking(top_logprobs=2), api=api)
+            assert (reply.logprobs, reply.logprob) == ({"Yes": -0.1, "No": -2.5}, -0.1)
+    nothing = {"choices": [{"message": {"content": "Yes"}, "logprobs": {"top_logprobs": [None]}}]}
+    assert ask(Recorder(nothing), asking(top_logprobs=2)).logprobs is None
+
+
 def test_empty_answer_is_an_answer() -> None:
     """An empty text without any sign of reasoning is a reply like any other, and not an error."""
     assert ask(Recorder({"choices": [{"message": {"content": ""}, "finish_reason": "stop"}]})).text == ""

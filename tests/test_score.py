@@ -155,6 +155,21 @@ def test_endpoints_that_cannot_be_scored(model: Model, message: str) -> None:
         asyncio.run(read(model))
 
 
+@pytest.mark.parametrize(
+    ("shown", "message"),
+    [({"Yes": 21.5, "No": 20.0}, "logits"), ({"token_id:0": -0.1, "token_id:3": -2.4}, "by token id")],
+)
+def test_numbers_that_are_no_logprobs_are_refused(shown: dict[str, float], message: str) -> None:
+    """Logits and lists by token id are named as what they are, and no score is made of them."""
+
+    class Odd(Model):
+        async def ask(self, request: Request) -> Reply:
+            return replace(await super().ask(request), logprobs=shown)
+
+    with pytest.raises(FatalError, match=message):
+        asyncio.run(read(Odd()))
+
+
 def test_log_odds() -> None:
     """Pair compares the first spellings, max the likeliest, sum all of them."""
     p = {YES: 0.1, SPACE_YES: 0.2, LOWER_YES: 0.05, NO: 0.15, SPACE_NO: 0.1}
