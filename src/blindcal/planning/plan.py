@@ -30,10 +30,11 @@ PROBE_QUERIES = 170  # roughly, pilot queries and probe together
 LATENCY = 0.6  # seconds per reply, assumed if unknown
 
 #: Mean queries per item that a figure shows for each method that can be planned; the others lie in between.
+#: Logprobs beat all other methods where they are shown, and are no choice elsewhere: no figure needs them.
 FIGURE_BUDGETS: Mapping[str, tuple[float, ...]] = {
     name: method.plan_budgets[::2] if len(method.plan_budgets) == 3 else method.plan_budgets
     for name, method in METHODS.items()
-    if method.plan_budgets
+    if method.plan_budgets and not method.logprobs
 }
 _LEAST, _MOST = 20, 10_000_000  # range of items in which a plan is searched
 
