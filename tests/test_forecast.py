@@ -27,6 +27,7 @@ AUDITS = 12
         ("overconfident", "repeated", 1000, 2.0),
         ("overconfident", "logprobs", 1000, 1.0),
         ("rare", "logprobs", 1500, 0.5),
+        ("rare", "repeated", 1500, 3.0),
     ],
 )
 def test_forecast_widths_are_seen(name: str, method: str, n: int, queries: float) -> None:
@@ -122,9 +123,15 @@ def test_what_is_left_after_many_queries_is_the_labels_noise() -> None:
     assert eight == pytest.approx(forecast(shape, "logprobs", 1000, 1.0).half_width, rel=0.1)
     with pytest.raises(InputError, match=r"logprobs reads each item once at most, got 2.0"):
         forecast(shape, "logprobs", 1000, 2.0)
-    for method in ("latent", "temperature"):
+    for method in ("latent", "temperature", "repeated"):
         with pytest.raises(InputError, match=f"{method} can be planned with at most 8 per item, got 9"):
             forecast(shape, method, 1000, 9.0)
+
+
+def test_one_answer_per_item_is_not_forecast_for_repeated() -> None:
+    """It could not tell a model that wavers from one that is sure and often wrong."""
+    with pytest.raises(InputError, match=r"repeated asks each item at least 2 times: one answer .* got 1"):
+        forecast(shapes.preset("rare"), "repeated", 1000, 1.0)
 
 
 def test_a_forecast_repeats_itself() -> None:

@@ -19,7 +19,7 @@ from blindcal import design
 from blindcal.errors import InputError
 from blindcal.estimate import functionals as of
 from blindcal.estimate.grid import CELLS, EDGES_P, MID_P, MID_S, positions
-from blindcal.estimate.model import fit_ensemble, link_scores, refit, tangents
+from blindcal.estimate.model import Ensemble, fit_ensemble, link_scores, refit, tangents
 from blindcal.estimate.patterns import Patterns, count_patterns
 from blindcal.estimate.resampling import of_items
 from blindcal.estimate.truth import bin_edges
@@ -33,6 +33,7 @@ _COARSE = 4  # thresholds are placed at every fourth edge of the grid, fine enou
 _DRAWS = 1200
 _AUDITS = 12  # simulated estimates whose intervals are averaged
 _BENT, _REFITS = 1000, 120  # items and refits that measure the nonlinearity of estimates
+_FLAT_REFITS = 240  # refits in place of a linear approximation, where the likelihood is nearly flat
 _ROUGHLY = 1e-3  # log-likelihood units at which a fit may stop: far below the uncertainty of the answers
 _REHEARSED = 3000  # items of the simulated audit that measures the gain of further queries
 _STEPS = (1.5, 2.0, 3.0, 4.0, 6.0, 8.0)  # queries per item at which it is evaluated
@@ -139,6 +140,10 @@ def _rounded(n: float) -> float:
 @lru_cache(maxsize=128)
 def _scatter(shape: Shape, method: str, n: float, queries: float, bins: int) -> FloatArray:
     """Draws from the sampling distribution of the estimated gaps."""
+    if not METHODS[method].tempered:
+        # Two equal questions per item leave the likelihood too flat for a linear approximation.
+        patterns = _expected(shape.table, method, n, queries)
+        return of.gaps(_refits(patterns, fit_ensemble(patterns, enough=_ROUGHLY), _FLAT_REFITS).tables, bins)
     if method != "latent" or queries <= 1:
         draws = _gap_draws(_expected(shape.table, method, n, queries), bins)
         centre = draws.mean(axis=0)
@@ -164,20 +169,37 @@ def _bend(shape: Shape, method: str) -> float:
     Each refit is compared with its own linear approximation, so that about a hundred refits are enough.
     """
     patterns = _expected(shape.table, method, _BENT, METHODS[method].queries)
-    ensemble, rng = fit_ensemble(patterns, enough=_ROUGHLY), np.random.default_rng(0)
-    which = rng.choice(ensemble.weights.size, size=_REFITS, p=ensemble.weights)
-    precision = np.array([mode.precision for mode in ensemble.modes])[which]
-    centres = rng.standard_normal(precision.shape) / np.sqrt(precision)
-    counts = of_items(patterns)(_REFITS, rng)
-    bent = of.gaps(refit(patterns, ensemble.modes, which, counts, centres), 5)
+    ensemble = fit_ensemble(patterns, enough=_ROUGHLY)
+    again = _refits(patterns, ensemble, _REFITS)
+    bent = of.gaps(again.tables, 5)
     straight = np.empty_like(bent)
     for k, mode in enumerate(ensemble.modes):
-        mine, along = which == k, tangents(mode)
+        mine, along = again.which == k, tangents(mode)
         scores = patterns.sums(along) / patterns.mass(mode.table)[:, None]
-        slope = (counts[mine] - patterns.counts) @ scores + centres[mine] * mode.precision
+        slope = (again.counts[mine] - patterns.counts) @ scores + again.centres[mine] * mode.precision
         step = np.linalg.solve(mode.information, of.gaps(along.T, 5))
         straight[mine] = of.gaps(mode.table, 5) + slope @ step
     return float(_ece(bent).std() / _ece(straight).std())
+
+
+@dataclass(frozen=True, slots=True)
+class _Refits:
+    """Joint tables refitted to resampled ``counts``, each from mode ``which`` with random prior centres."""
+
+    which: IntArray
+    counts: FloatArray
+    centres: FloatArray
+    tables: FloatArray
+
+
+def _refits(patterns: Patterns, ensemble: Ensemble, size: int) -> _Refits:
+    """Refit to resampled items, as an audit does for its intervals."""
+    rng = np.random.default_rng(0)
+    which = rng.choice(ensemble.weights.size, size=size, p=ensemble.weights)
+    precision = np.array([mode.precision for mode in ensemble.modes])[which]
+    centres = rng.standard_normal(precision.shape) / np.sqrt(precision)
+    counts = of_items(patterns)(size, rng)
+    return _Refits(which, counts, centres, refit(patterns, ensemble.modes, which, counts, centres))
 
 
 def _expected(table: FloatArray, method: str, n: float, queries: float) -> Patterns:
@@ -278,7 +300,7 @@ def _mean_width(shape: Shape, method: str, n: float, queries: float, bins: int, 
     """
     draws = _scatter(shape, method, _rounded(n), queries, bins)
     off, unseen = draws - draws.mean(axis=0), unseen_share(n, level)
-    step = _DRAWS // _AUDITS
+    step = len(draws) // _AUDITS
     widths = []
     for gaps in draws[np.argsort(_ece(draws))[step // 2 :: step]]:
         low, high = absolute_sum_interval(gaps, gaps + off, level)
