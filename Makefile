@@ -55,8 +55,8 @@ study: $(VENV)/.dev
 	$(BIN)/python bench/docs.py
 
 # every other table of README.md and docs/: some hours on two cores. Each script writes its file in bench/results.
-BENCHES := accuracy benchmarks fractional once plan gate compared intervals promises speed \
-  replayed deployed client batched picture embedded constrained verbalized worked kills
+BENCHES := accuracy benchmarks fractional once repeated plan gate compared intervals promises speed \
+  replayed deployed client batched picture embedded constrained verbalized worked kills endpoints
 bench: $(VENV)/.dev
 	$(BIN)/pip install --quiet --group bench
 	for name in $(BENCHES); do $(BIN)/python bench/$$name.py || exit 1; done

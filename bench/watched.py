@@ -82,7 +82,7 @@ class Unsteady:
         if at_fault:
             s += fault.drift + fault.jitter * rng.standard_normal()
             shift *= rng.random() >= fault.ignores
-        if request.temperature > 0:
+        if request.temperature:
             yes = bool(rng.random() < expit((s + shift) / request.temperature))
         else:
             yes = s + shift >= 0

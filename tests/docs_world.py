@@ -10,7 +10,7 @@ import csv
 import hashlib
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,7 @@ import blindcal as bc
 from blindcal.endpoints.openai_token_ids import IDS
 from blindcal.records import Token
 from blindcal.simulation.recording import Recording
+from blindcal.simulation.refusals import refusal
 from blindcal.simulation.replay import Behaviour, Server, running
 
 N = 600
@@ -45,7 +46,10 @@ def _hashed(text: str) -> int:
 
 
 class AnyPromptServer(Server):
-    """Answers any prompt under any model name, as an endpoint that honours ``logit_bias``."""
+    """Answers any prompt under any model name, as an endpoint that honours ``logit_bias``.
+
+    `MODELS` hide logprobs, whatever the behaviour.
+    """
 
     def __init__(self, behaviour: Behaviour | None = None) -> None:
         known = IDS["o200k_base"]
@@ -67,7 +71,10 @@ class AnyPromptServer(Server):
         self._rows: _AnyText = _AnyText()
 
     def _refusal(self, asked: Any, body: bytes) -> Any:
-        self._rows.model, asked.model = asked.model, self.recording.name  # one name is as good as another
+        named = asked.model
+        self._rows.model, asked.model = named, self.recording.name  # one name is as good as another
+        if asked.logprobs and named in MODELS:
+            return refusal(replace(self.behaviour, logprobs=False), asked, body, asked.model)
         return super()._refusal(asked, body)
 
 

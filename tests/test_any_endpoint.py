@@ -10,6 +10,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -70,18 +71,14 @@ def asked(folder: Path) -> tuple[Path, list[Item], Recording]:
     return file, items, Recording.from_probabilities([item.id for item in items], p)
 
 
-def audited(
-    folder: Path, behaviour: Behaviour, **options: object
-) -> tuple[AuditResult, Sequence[str], Server]:
+def audited(folder: Path, behaviour: Behaviour, **options: Any) -> tuple[AuditResult, Sequence[str], Server]:
     """The result of an audit with no method named, and what was told on the way."""
     file, items, recording = asked(folder)
     told: list[str] = []
 
     async def talk() -> tuple[AuditResult, Sequence[str], Server]:
         async with Server(recording, items, behaviour) as server:
-            settings = Settings(
-                **{"model": "replay", "base_url": server.base_url, "resamples": 50, **options}
-            )
+            settings = Settings(model="replay", base_url=server.base_url, resamples=50, **options)
             return await audit_async(file, settings, out=folder / "run", stage=told.append), told, server
 
     return asyncio.run(talk())
@@ -96,7 +93,7 @@ def test_the_best_method_is_chosen(kind: str, tmp_path: Path) -> None:
     assert result.ece.has_interval
     assert result.complete
     (line,) = [one for one in told if one.startswith("chose ")]
-    assert line.startswith(f"chose {method}: ")
+    assert line.startswith(f"chose {method}, ")
     assert ("better would be" in line) == (method != "logprobs")
 
 
@@ -137,11 +134,9 @@ def test_the_same_again_goes_on_with_the_chosen_method(tmp_path: Path) -> None:
     first, _, _ = audited(tmp_path, Behaviour(bias="rejected"))
     file, items, recording = asked(tmp_path)
 
-    async def again(**options: object) -> tuple[AuditResult, int]:
+    async def again(**options: Any) -> tuple[AuditResult, int]:
         async with Server(recording, items, Behaviour()) as server:
-            settings = Settings(
-                **{"model": "replay", "base_url": first.settings["base_url"], "resamples": 50, **options}
-            )
+            settings = Settings(model="replay", base_url=first.settings["base_url"], resamples=50, **options)
             return await audit_async(file, settings, out=tmp_path / "run"), server.requests
 
     for options in ({}, {"method": "temperature"}):
@@ -171,21 +166,35 @@ def probed(ways: dict[Way, str]) -> Probe:
 
 
 def test_the_order_of_the_ways_is_that_of_their_widths() -> None:
-    """At the same number of queries per item, every way to audit is expected to be better than the next."""
-    for queries in (2.0, 3.0, 4.0):
+    """At the same number of queries per item, logprobs are expected to be best, and then thresholds."""
+    for queries in (2.0, 3.0):
         choice = MethodChoice(Settings(model="x", queries=queries), 1000)
-        widths = [choice.options[way].half_width for way in METHOD_OF]
-        assert widths[-1] is None
-        known = [width for width in widths if width is not None]
-        assert known == sorted(known)
-        assert all(choice.enough(way) for way in METHOD_OF)
+        *widths, stated = [choice.options[way].half_width for way in METHOD_OF]
+        assert stated is None
+        logprobs, thresholds, *drawn = [width for width in widths if width is not None]
+        assert logprobs < thresholds < min(drawn)
+        assert all(choice.enough(way) for way in METHOD_OF if way != "temperature")
 
 
 def test_the_line_names_what_would_be_better() -> None:
-    """What was chosen is told with its expected width, and so is what the endpoint does not allow."""
+    """What was chosen is told with its queries, and so is what the endpoint does not allow."""
     choice = MethodChoice(Settings(model="x"), 1000)
-    line = choice.line(probed({"logprobs": "logprobs are hidden", "thresholds": "", "temperature": ""}))
-    assert line.startswith("latent: 1 query per item, ±0.0")
-    assert "better would be logprobs (±0.0" in line
-    assert "logprobs are hidden)" in line
-    assert "temperature" not in line
+    line = choice.line(probed({"logprobs": "they are hidden", "thresholds": "", "temperature": ""}))
+    assert line == "latent, 1 query per item; better would be logprobs (they are hidden)"
+
+
+def test_forecasts_decide_between_kinds_of_draws() -> None:
+    """With a number of queries, repeated answers are chosen where their interval is clearly narrower."""
+    both: dict[Way, str] = {"temperature": "", "repeated answers": ""}
+    for queries in (2.0, 3.0, 4.0):
+        choice = MethodChoice(Settings(model="x", queries=queries), 1000)
+        heated, repeated = (choice.options[way].half_width for way in both)
+        assert heated is not None
+        assert repeated is not None
+        best = choice.best(probed(both))
+        assert best is not None
+        assert (best.method == "repeated") == (repeated < 0.95 * heated)
+        assert choice.enough("temperature") == (best.method == "temperature")
+    usual = MethodChoice(Settings(model="x"), 1000).best(probed(both))
+    assert usual is not None
+    assert usual.method == "temperature"

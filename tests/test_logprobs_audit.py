@@ -309,7 +309,7 @@ def test_an_endpoint_that_shows_no_probabilities_is_refused(
     """No logprobs, token ids and logits are named before the first item is asked."""
 
     class Odd(Altered):
-        def alter(self, _: bytes, body: bytes) -> bytes:  # type: ignore[override]
+        def alter(self, _: bytes, body: bytes) -> bytes:
             reply = json.loads(body)
             shown = None if logprobs is None else {"top_logprobs": [logprobs]}
             reply["choices"][0]["logprobs"] = shown

@@ -316,7 +316,7 @@ def test_the_queries_of_a_request_are_equal_and_follow_each_other(at_once: int) 
     """Only queries with the same item, shift and temperature share one, as many as allowed."""
     rng = np.random.default_rng(at_once)
     item, shift, temperature = (rng.integers(size, size=200) for size in (9, 2, 2))
-    asked = Round(item, shift / 2, 1.0 + temperature)
+    asked = Round(item, shift / 2, np.asarray(1.0 + temperature, np.float64))
     numbers, order = request_numbers(asked, at_once), asking_order(0, asked, at_once)
     assert sorted(order.tolist()) == list(range(200))
     kinds = list(zip(asked.items, asked.shifts, asked.temperatures, strict=True))

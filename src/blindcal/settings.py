@@ -291,7 +291,7 @@ class Settings:
             bins=self.estimation.bins or bins,
             positive=self.prompt.positive or positive,
             negative=self.prompt.negative or negative,
-            semantics=self.target_semantics,
+            semantics=self.prompt.semantics if self.auto else self.target_semantics,
         )
 
     @property

@@ -24,6 +24,7 @@ from blindcal.endpoints.parameters import SAMPLERS, Accepted
 from blindcal.endpoints.probe import ITEMS_WITHOUT_BIAS, ProbeQuestions, probe
 from blindcal.endpoints.probe_findings import Probe
 from blindcal.endpoints.query_format import (
+    STATED_TOKENS,
     ConfidenceQuestion,
     FreeTextQuestion,
     LogprobQuestion,
@@ -171,7 +172,7 @@ async def _with_probe(
         session.tell("choosing answer tokens")
         choice = await choose_tokens(endpoint, patient, sample[-PILOTS:], settings)
     session.tell("probing the endpoint")
-    choosing = await asyncio.to_thread(MethodChoice, settings, len(session.items)) if settings.auto else None
+    choosing = MethodChoice(settings, len(session.items)) if settings.auto else None
     found = await probe_sampled(patient, sample, choice, settings, choosing)
     name = design.method if choosing is None else _chosen(session, choosing, found)
     method = METHODS[name]
@@ -279,7 +280,9 @@ def _questions(targets: Targets, settings: Settings) -> ProbeQuestions:
     return ProbeQuestions(
         tuple(plain_forms),
         lambda top: _logprob_question(targets, semantics, top),
-        ConfidenceQuestion(words, settings.prompt.instruction or INSTRUCTION),
+        ConfidenceQuestion(
+            words, settings.prompt.instruction or INSTRUCTION, settings.prompt.max_tokens or STATED_TOKENS
+        ),
     )
 
 

@@ -47,7 +47,7 @@ def begin(session: Session) -> Session:
     items, store = session.items, session.store
     known = store.note("config") or {}
     if session.settings.auto and known.get("method") in METHODS:  # chosen, or named, when the run began
-        session = replace(session, settings=session.settings.replace(method=known["method"]))
+        session = replace(session, settings=_with_method(session.settings, known["method"]))
     settings = session.settings.resolved(len(items), items.words, budgeted=_decides_queries(session))
     if known.get("batch"):  # a run begun with batches continues with them
         settings = settings.replace(batch=True)
@@ -61,15 +61,20 @@ def settle(session: Session, method: str) -> Session:
     """The session with the method that was chosen for it; the run file notes it as if it had been named."""
     if not session.settings.auto:
         return session
-    items, queries = session.items, session.settings.design.queries
-    if METHODS[method].way in ONCE and queries is not None:
-        queries = min(queries, 1.0)
-    settings = session.settings.replace(method=method, queries=queries)
+    items, settings = session.items, _with_method(session.settings, method)
     budgeted = settings.design.method == "latent" and session.limits.max_cost is not None
     settings = settings.resolved(len(items), items.words, budgeted=budgeted)
     session.store.set_note("config", settings.fixed(items))
     settled = replace(session, settings=settings)
     return replace(settled, limits=_kept_limits(settled))
+
+
+def _with_method(settings: Settings, method: str) -> Settings:
+    """Settings with the method that was chosen, which may not need as many queries as they allow."""
+    queries = settings.design.queries
+    if METHODS[method].way in ONCE and queries is not None:
+        queries = min(queries, 1.0)
+    return settings.replace(method=method, queries=queries)
 
 
 def _decides_queries(session: Session) -> bool:

@@ -100,8 +100,9 @@ def _print_methods(found: EndpointProbe) -> None:
     if found.methods is None:
         return
     for one in found.methods.table(found.probe):
-        allowed = {None: "not tried", "": "usable"}.get(one.trouble, f"no: {one.trouble}")
-        click.echo(f"{'method':<10}{one.method:<12} {one.expected:<36} {printable(allowed, 200)}")
+        allowed = {None: "not needed", "": "usable"}.get(one.trouble, f"no: {one.trouble}")
+        expected = f"{one.times}, {one.expected}"
+        click.echo(f"{'method':<10}{one.method:<12} {expected:<37} {printable(allowed, 200)}")
 
 
 def _advice(found: EndpointProbe) -> str:

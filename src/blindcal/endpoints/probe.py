@@ -34,7 +34,7 @@ ITEMS = 6  # number of items whose answers are forced both ways
 ITEMS_WITHOUT_BIAS = 12  # number of items to draw from if the bias is unusable
 TOP_LOGPROBS = (20, 5)  # numbers of logprobs to ask for: OpenAI shows at most 20, older APIs 5
 STATED = 3  # number of items that are asked for a confidence in words
-CONSTRAINED = 2  # number of items on which a constraint must act
+CONSTRAINED = 4  # number of items on which a constraint must act
 LEGIBLE = 5 / 6  # least share of items whose logprobs must show an answer word
 
 
