@@ -9,7 +9,7 @@ export PIP_RESUME_RETRIES ?= 10
 export PIP_DEFAULT_TIMEOUT ?= 60
 export PIP_DISABLE_PIP_VERSION_CHECK ?= 1
 
-.PHONY: demo test lint unit browser study bench clean
+.PHONY: demo test lint unit browser study bench servers clean
 
 # what a user installs to audit the model in the box
 $(VENV)/.local: pyproject.toml
@@ -63,5 +63,10 @@ bench: $(VENV)/.dev
 	$(BIN)/python bench/shards.py --results bench/results
 	$(BIN)/python bench/docs.py
 
+# real servers, each installed in its own environment in .servers (7 GB): an hour on two cores
+servers: $(VENV)/.dev
+	$(BIN)/python bench/servers.py
+	$(BIN)/python bench/docs.py
+
 clean:
-	rm -rf $(VENV)
+	rm -rf $(VENV) .servers

