@@ -496,6 +496,24 @@ def test_a_server_that_dies_is_waited_for() -> None:
     assert re.fullmatch(r"waiting \d+ s, for the endpoint: the connection failed: h: refused", told[-1])
 
 
+def test_requests_under_way_when_a_server_dies_are_waited_for() -> None:
+    """A request that was sent before the last answer came waits for the end of the outage, as others do."""
+    dead = RetryableError("the connection failed: h: reset")
+
+    class Busy(Dying):
+        async def ask(self, request: Request) -> Reply:
+            if request.seed == 1 and self.now == 0:
+                self.now = 1.0
+                await patient.ask(asking())
+            return await super().ask(request)
+
+    endpoint = Busy(1, dead)
+    patient = endpoint.patient()
+    with pytest.raises(EndpointError, match=r"no answer for 3\d\d s"):
+        asyncio.run(patient.ask(asking(seed=1)))
+    assert endpoint.now > 300
+
+
 def test_a_server_that_comes_back_is_asked_on() -> None:
     """After an outage the request that failed is answered, and patience begins anew."""
     endpoint = Dying(1, RetryableError("the server failed (503)"))

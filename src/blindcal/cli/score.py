@@ -9,6 +9,7 @@ from typing import Any
 import click
 
 from blindcal.cli import options
+from blindcal.cli.console import print_stage
 from blindcal.items import catalogue
 from blindcal.progress_bar import count_bar
 from blindcal.scoring.hf import HfSettings
@@ -80,6 +81,7 @@ def command(
                 concurrency=concurrency,
                 transformers=hf_settings if transformers else None,
                 progress=progress,
+                stage=print_stage,
             )
         )
     positive, negative = (f"{printable(token.text)!r} ({token.id})" for token in in_order(scored.targets)[:2])

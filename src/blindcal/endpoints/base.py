@@ -47,10 +47,10 @@ class Patient:
     """An endpoint that retries failed requests; for the few queries made outside a run.
 
     A run has its own, adaptive retries; this class has the patience of a run. It waits as long as the server
-    asks for, or doubles its wait from half a second. A request is given up after ``attempts`` if nothing was
-    ever answered, or if other requests were answered meanwhile. Otherwise it waits for the end of the outage,
-    for at most ``patience`` seconds since the last answer. ``kept`` says in the error what is not lost.
-    ``tell`` is called before each noticeable wait.
+    asks for, or doubles its wait from half a second. A request is given up after ``attempts`` that failed
+    before anything was answered, or while other requests were answered. Otherwise it waits for the end of the
+    outage, for at most ``patience`` seconds since the last answer. ``kept`` says in the error what is not
+    lost. ``tell`` is called before each noticeable wait, unless a wait that was announced is not over.
     """
 
     def __init__(
@@ -72,15 +72,22 @@ class Patient:
         self._sleep = sleep
         self._clock = clock
         self._heard: float | None = None  # when the last reply came
+        self._announced = -float("inf")  # when the last wait that was announced is over
 
     async def ask(self, request: Request) -> Reply:
         """Ask until there is a reply, an error that is not retryable, or no patience left."""
-        begun, failed = self._clock(), 0
+        begun = since = self._clock()
+        failed = alone = 0
         while True:
             try:
                 reply = await self._endpoint.ask(request)
             except RetryableError as error:
                 failed += not error.throttled
+                outage = self._heard is not None and self._heard <= since and error.billed is None
+                alone += not (outage or error.throttled)
+                if alone >= self._attempts:
+                    raise
+                since = self._clock()
                 await self._wait(error, failed, begun)
             except ReplyError:
                 self._heard = self._clock()
@@ -90,9 +97,6 @@ class Patient:
                 return reply
 
     async def _wait(self, error: RetryableError, failed: int, begun: float) -> None:
-        outage = self._heard is not None and self._heard <= begun and error.billed is None
-        if failed >= self._attempts and not outage:
-            raise error
         asked = error.retry_after
         if asked is not None and asked > self._patience:
             raise EndpointError(
@@ -106,7 +110,8 @@ class Patient:
                 remedy=f"run the same again when the endpoint answers{self._also()}",
             )
         seconds = backoff(max(1, failed)) if asked is None else asked
-        if self._tell is not None and seconds >= NOTICEABLE_WAIT:
+        if self._tell is not None and seconds >= NOTICEABLE_WAIT and self._clock() >= self._announced:
+            self._announced = self._clock() + seconds
             why = "for the endpoint" if asked is None else "as the endpoint asks"
             self._tell(f"waiting {seconds:.0f} s, {why}: {error.message}")
         await self._sleep(seconds)

@@ -36,6 +36,7 @@ async def score_items(
     concurrency: int = 4,
     transformers: HfSettings | None = None,
     progress: Callable[[int, int], None] | None = None,
+    stage: Callable[[str], None] | None = None,
 ) -> ScoreWriter:
     """Write the probability of the positive answer for each item; a file that exists is continued.
 
@@ -67,7 +68,7 @@ async def score_items(
         pilots = list(islice(loaded, min(PILOTS, len(digests))))
         progress = progress or (lambda _done, _total: None)
         async with (
-            _endpoint_scorer(settings, pilots, concurrency)
+            _endpoint_scorer(settings, pilots, concurrency, stage)
             if transformers is None
             else _model_scorer(settings, transformers)
         ) as (targets, score):
@@ -123,10 +124,14 @@ def _about(settings: Settings, transformers: HfSettings | None) -> str:
 
 @asynccontextmanager
 async def _endpoint_scorer(
-    settings: Settings, pilots: Sequence[Item], concurrency: int
+    settings: Settings,
+    pilots: Sequence[Item],
+    concurrency: int,
+    stage: Callable[[str], None] | None,
 ) -> AsyncIterator[tuple[Targets, Scorer]]:
     async with HttpEndpoint(settings.endpoint) as endpoint:
-        patient = Patient(endpoint, kept="the scores so far are kept, and the same again goes on from there")
+        kept = "the scores so far are kept, and the same again goes on from there"
+        patient = Patient(endpoint, kept=kept, tell=stage)
         choice = await choose_tokens(endpoint, patient, pilots, settings)
         reader = await Reader.open(patient, pilots[0], choice.targets)
 
