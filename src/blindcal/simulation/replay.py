@@ -25,6 +25,7 @@ import threading
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from itertools import islice
 from typing import Any, Self, TypeVar
 
 import numpy as np
@@ -225,9 +226,10 @@ class Server:
         self.paid[self.recording.ids[row]] += len(answers)
         if fault == "schema":
             return json_response({"result": answers[0].text, "choices": answers[0].text})
-        shown = self._logprobs(row, asked) if asked.logprobs else None
+        shown = self._logprobs(row) if asked.logprobs else None
+        most = min(asked.shown, how.top_logprobs)
         reasoning = fault == "reasoning"
-        choices = [_choice(k, one, shown, chat, reasoning) for k, one in enumerate(answers)]
+        choices = [_choice(k, one, shown, most, chat, reasoning) for k, one in enumerate(answers)]
         kind = "chat.completion" if chat else "text_completion"
         mark = {} if (seen := how.fingerprint) is None else {"system_fingerprint": seen}
         return json_response(
@@ -331,13 +333,12 @@ class Server:
             chosen = 1 - chosen
         return found.texts[chosen] if chosen < len(found.texts) else None
 
-    def _logprobs(self, row: int, asked: ChatRequest | PromptRequest) -> dict[str, float]:
-        """The likeliest of the recorded tokens with their unbiased logprobs, as many as are shown."""
+    def _logprobs(self, row: int) -> dict[str, float]:
+        """The recorded tokens with their unbiased logprobs, the likeliest first."""
         recorded = self.recording.logits[row]
         total = float(np.logaddexp(np.logaddexp.reduce(recorded), self.recording.rest[row]))
         pairs = zip(self.recording.tokens, recorded.tolist(), strict=True)
-        ranked = sorted(((token.text, z - total) for token, z in pairs), key=lambda pair: -pair[1])
-        return dict(ranked[: min(asked.shown, self.behaviour.top_logprobs)])
+        return dict(sorted(((token.text, z - total) for token, z in pairs), key=lambda pair: -pair[1]))
 
     def _temperature(self, asked: ChatRequest | PromptRequest) -> float:
         how = self.behaviour
@@ -400,19 +401,22 @@ def _worded(text: str, tokens: int, limit: int | None, how: Behaviour, *, cut: b
 
 
 def _choice(
-    index: int, answer: Answer, logprobs: Mapping[str, float] | None, chat: bool, reasoning: bool
+    index: int, answer: Answer, logprobs: Mapping[str, float] | None, most: int, chat: bool, reasoning: bool
 ) -> dict[str, Any]:
+    """One choice of a completion, with the logprob of its own and at most ``most`` of the likeliest."""
+    listed = dict(islice((logprobs or {}).items(), most))
+    own = (logprobs or {}).get(answer.text)
     choice: dict[str, Any] = {"index": index, "finish_reason": answer.finish_reason, "logprobs": None}
     if not chat:
         choice["text"] = answer.text
         if logprobs is not None:
-            choice["logprobs"] = {"top_logprobs": [dict(logprobs)]}
+            choice["logprobs"] = {"token_logprobs": [own], "top_logprobs": [listed]}
         return choice
     said = {"content": None, "reasoning_content": "Let"} if reasoning else {"content": answer.text}
     choice["message"] = {"role": "assistant", **said}
     if logprobs is not None:
-        top = [{"token": token, "logprob": logprob} for token, logprob in logprobs.items()]
-        choice["logprobs"] = {"content": [{"token": answer.text, "top_logprobs": top}]}
+        top = [{"token": token, "logprob": logprob} for token, logprob in listed.items()]
+        choice["logprobs"] = {"content": [{"token": answer.text, "logprob": own, "top_logprobs": top}]}
     return choice
 
 
