@@ -24,6 +24,7 @@ from pathlib import Path
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 import numpy as np
+from scipy.special import expit, logit
 
 from blindcal.auditing.audit import audit_async
 from blindcal.errors import UnfitError
@@ -42,12 +43,14 @@ REFITS = 300
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """A kind of endpoint: the method that fits it, or words that the reason of a refusal must have."""
+    """A kind of endpoint, and words that the reason of a refusal must have.
+
+    Draws from a model that is sure of all items that the probe asks do not vary either.
+    """
 
     name: str
     behaviour: Behaviour
-    method: str = ""
-    refused: str = ""
+    refused: str = "do not vary"
 
 
 NEITHER = Behaviour(bias="rejected", temperature="rejected", sampler_fields="all rejected")
@@ -55,37 +58,35 @@ CUT = Behaviour(min_p=0.05)
 ALWAYS_CUT = replace(CUT, sampler_fields="ignored")
 DEAF = Behaviour(bias="ignored", temperature="ignored")
 ENDPOINTS = (
-    Endpoint("bias refused", Behaviour(bias="rejected"), "temperature"),
-    Endpoint("bias ignored", Behaviour(bias="ignored"), "temperature"),
-    Endpoint("temperature refused", Behaviour(temperature="rejected"), "repeated"),
-    Endpoint("temperature ignored", Behaviour(temperature="ignored"), "latent"),
+    Endpoint("bias refused", Behaviour(bias="rejected")),
+    Endpoint("bias ignored", Behaviour(bias="ignored")),
+    Endpoint("temperature refused", Behaviour(temperature="rejected")),
+    Endpoint("temperature ignored", Behaviour(temperature="ignored")),
     Endpoint(
         "both refused, answers in sentences, reasons, `max_completion_tokens` only",
         replace(NEITHER, wording="sentence", reasoning_tokens=64, limit_name="max_completion_tokens"),
-        "repeated",
     ),
-    Endpoint("both refused, logprobs shown", replace(NEITHER, logprobs=True), "logprobs"),
-    Endpoint("samples cut at `min_p` unless told otherwise", CUT, "latent"),
-    Endpoint("the same, bias refused", replace(CUT, bias="rejected"), "temperature"),
-    Endpoint("samples always cut", ALWAYS_CUT, "latent"),
-    Endpoint("the same, bias refused", replace(ALWAYS_CUT, bias="rejected"), "temperature"),
-    Endpoint("both refused, `n` honoured", NEITHER, "repeated"),
-    Endpoint("both refused, `n` ignored", replace(NEITHER, n="ignored"), "repeated"),
-    Endpoint("both refused, `n` identical", replace(NEITHER, n="identical"), "repeated"),
-    Endpoint("both refused, `n` refused", replace(NEITHER, n="rejected"), "repeated"),
-    Endpoint("replies cached by prompt", Behaviour(cached=True), refused="do not vary"),
-    Endpoint("both refused, replies cached", replace(NEITHER, cached_requests=True), refused="do not vary"),
-    Endpoint("penalty after the bias unless told otherwise", Behaviour(repetition_penalty=1.1), "latent"),
+    Endpoint("both refused, logprobs shown", replace(NEITHER, logprobs=True)),
+    Endpoint("samples cut at `min_p` unless told otherwise", CUT),
+    Endpoint("the same, bias refused", replace(CUT, bias="rejected")),
+    Endpoint("samples always cut", ALWAYS_CUT),
+    Endpoint("the same, bias refused", replace(ALWAYS_CUT, bias="rejected")),
+    Endpoint("both refused, `n` honoured", NEITHER),
+    Endpoint("both refused, `n` ignored", replace(NEITHER, n="ignored")),
+    Endpoint("both refused, `n` identical", replace(NEITHER, n="identical")),
+    Endpoint("both refused, `n` refused", replace(NEITHER, n="rejected")),
+    Endpoint("replies cached by prompt", Behaviour(cached=True)),
+    Endpoint("both refused, replies cached", replace(NEITHER, cached_requests=True)),
+    Endpoint("penalty after the bias unless told otherwise", Behaviour(repetition_penalty=1.1)),
     Endpoint(
         "always a penalty after the bias",
         Behaviour(repetition_penalty=1.1, penalty_fields="ignored"),
-        "temperature",
     ),
-    Endpoint("temperature fixed", Behaviour(temperature="fixed"), "repeated"),
-    Endpoint("bias and temperature ignored", DEAF, refused="do not vary"),
-    Endpoint("everything, token ids unknown", Behaviour(tokenize="none"), "temperature"),
-    Endpoint("everything", Behaviour(logprobs=True), "logprobs"),
-    Endpoint("everything but logprobs", Behaviour(), "latent"),
+    Endpoint("temperature fixed", Behaviour(temperature="fixed")),
+    Endpoint("bias and temperature ignored", DEAF),
+    Endpoint("everything, token ids unknown", Behaviour(tokenize="none")),
+    Endpoint("everything", Behaviour(logprobs=True)),
+    Endpoint("everything but logprobs", Behaviour()),
 )
 
 
@@ -94,6 +95,15 @@ def recorded(path: Path) -> tuple[IntArray, FloatArray]:
     """The labels and probabilities in a file of scores."""
     columns = read_table(path)
     return np.array(columns["label"], np.int64), np.array(columns["p"], float)
+
+
+def as_configured(p: FloatArray, behaviour: Behaviour) -> FloatArray:
+    """The probabilities with the penalty that a server always applies to the word in the prompt."""
+    if behaviour.penalty_fields == "honoured":
+        return p
+    odds = logit(np.clip(p, 1e-12, 1 - 1e-12))
+    yes, penalty = odds / 2, behaviour.repetition_penalty
+    return np.asarray(expit(np.where(yes > 0, yes / penalty, yes * penalty) + odds / 2))
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,9 +121,10 @@ def audited(kind: Endpoint, paths: Sequence[Path], seed: int) -> Verdict:
     labels, p = recorded(paths[seed % len(paths)])
     rng = np.random.default_rng([seed, 23])
     chosen = rng.choice(labels.size, min(ITEMS, labels.size), replace=False)
-    truth = float(binned_ece(labels, p, 5).ece)
+    truth = float(binned_ece(labels, as_configured(p, kind.behaviour), 5).ece)
     items = [
-        Item(str(k), int(labels[k]), (Message("user", f"Question {k}? Yes or No."),)) for k in chosen.tolist()
+        Item(str(k), int(labels[k]), (Message("user", f"Say Yes if statement {k} holds."),))
+        for k in chosen.tolist()
     ]
     recording = Recording.from_probabilities([item.id for item in items], p[chosen])
     behaviour = replace(kind.behaviour, seed=seed)
@@ -121,9 +132,7 @@ def audited(kind: Endpoint, paths: Sequence[Path], seed: int) -> Verdict:
         try:
             result = asyncio.run(_audit(recording, items, behaviour, seed, Path(folder)))
         except UnfitError as error:
-            return Verdict(
-                "refused", bool(kind.refused and re.search(kind.refused, str(error))), 0, str(error)
-            )
+            return Verdict("refused", kind.refused in str(error), 0, str(error))
     holds = truth in result.ece
     return Verdict(result.method, holds, result.spend.queries, f"{result.ece} {truth:.4f}")
 
@@ -164,7 +173,7 @@ def main() -> None:
                     methods or "none",
                     sum(one.holds for one in finished) if finished else None,
                     len(refused),
-                    sum(one.holds for one in refused) if kind.refused else None,
+                    sum(one.holds for one in refused) if refused else None,
                     float(np.mean([one.queries for one in finished])) if finished else None,
                 ]
             )

@@ -9,6 +9,7 @@ from __future__ import annotations
 import importlib.metadata
 import json
 import os
+import secrets
 import shlex
 import signal
 import subprocess
@@ -50,7 +51,8 @@ class Server:
     ``packages`` go to the environment ``environment``, less those in ``unwanted``; the first is the server.
     Without an environment it runs in that of this script. ``command`` is a program in it, with arguments.
     ``behind`` is the server that it is a proxy for, and ``config`` the content of a file for ``command``.
-    ``oracle`` is the server that shows the same model's logprobs, if this one shows none.
+    ``oracle`` is the server that shows the same model's logprobs, if this one shows none. ``key_variable`` is
+    the environment variable with the key that it wants; `made_key` sets it.
     """
 
     name: str
@@ -65,6 +67,7 @@ class Server:
     config: str = ""
     behind: str = ""
     oracle: str = ""
+    key_variable: str = ""
     tells_ids: bool = True
 
     @property
@@ -120,6 +123,7 @@ class Server:
 
     def start(self) -> Running:
         """Start the server and wait until it answers."""
+        made_key(self)
         if self.config:
             (CACHE / f"{self.slug}.yaml").write_text(self.config)
         log = (CACHE / f"{self.slug}.log").open("ab")
@@ -181,12 +185,20 @@ def started(servers: Sequence[Server]) -> Iterator[Running]:
             one.kill()
 
 
-def status(url: str, body: Mapping[str, Any] | None = None, *, timeout: float = 300.0) -> tuple[int, Any]:
+def made_key(server: Server) -> str:
+    """The key of a server, made up for this process and those that it starts; empty if it wants none."""
+    if not server.key_variable:
+        return ""
+    return os.environ.setdefault(server.key_variable, f"sk-{secrets.token_hex(24)}")
+
+
+def status(url: str, body: Mapping[str, Any] | None = None, *, key: str = "") -> tuple[int, Any]:
     """The status and the JSON of a response; 0 if there is none."""
     data = None if body is None else json.dumps(body).encode()
-    request = urllib.request.Request(url, data, {"Content-Type": "application/json"})
+    headers = {"Content-Type": "application/json", **({"Authorization": f"Bearer {key}"} if key else {})}
+    request = urllib.request.Request(url, data, headers)
     try:
-        with urllib.request.urlopen(request, timeout=timeout) as response:
+        with urllib.request.urlopen(request, timeout=300) as response:
             return response.status, _decoded(response.read())
     except urllib.error.HTTPError as error:
         return error.code, _decoded(error.read())
@@ -251,6 +263,7 @@ LITELLM = Server(
     variables={"LITELLM_LOCAL_MODEL_COST_MAP": "True"},
     behind="vLLM",
     oracle="vLLM",
+    key_variable="LITELLM_MASTER_KEY",
     tells_ids=False,
 )
 TRANSFORMERS = Server(

@@ -34,7 +34,7 @@ from blindcal.endpoints.tokens import hugging_face
 from blindcal.items.score_files import read_scores
 from blindcal.methods import METHODS
 from record import ROOT, Cell, parser, record, table
-from server_setup import CACHE, MODEL, SERVERS, Running, Server, started, status, with_upstream
+from server_setup import CACHE, MODEL, SERVERS, Running, Server, made_key, started, status, with_upstream
 
 TRIED = ("auto", "logprobs", "latent", "temperature", "repeated")
 """Methods to audit with; those that this version does not have are skipped."""
@@ -50,14 +50,20 @@ CONCURRENCY = "4"
 class Asking:
     """Bare requests to a server about one question."""
 
-    url: str
-    model: str
+    server: Server
 
     def __call__(self, **fields: Any) -> tuple[int, Any]:
         """The status and content of the response to a request with these fields."""
         question = [{"role": "user", "content": "Is fire hot? Answer Yes or No."}]
-        body = {"model": self.model, "messages": question, "max_tokens": 1, "temperature": 0.0, **fields}
-        return status(f"{self.url}/chat/completions", {k: v for k, v in body.items() if v is not None})
+        body = {
+            "model": self.server.model,
+            "messages": question,
+            "max_tokens": 1,
+            "temperature": 0.0,
+            **fields,
+        }
+        sent = {name: value for name, value in body.items() if value is not None}
+        return status(f"{self.server.base_url}/chat/completions", sent, key=made_key(self.server))
 
     def texts(self, **fields: Any) -> list[str]:
         """The answers in the response; none if the request is refused."""
@@ -67,7 +73,7 @@ class Asking:
 
 def accepted(server: Server) -> dict[str, str]:
     """What a server accepts, by field."""
-    ask = Asking(server.base_url, server.model)
+    ask = Asking(server)
     yes, no = asyncio.run(_ids())
     found = {"token ids": _token_ids(server), "logprobs": _logprobs(ask)}
     forced = [ask.texts(logit_bias={str(token): 100.0}) for token in (yes, no)]
@@ -98,7 +104,7 @@ async def _ids() -> tuple[int, int]:
 def _token_ids(server: Server) -> str:
     url = server.base_url.removesuffix("/v1") + "/tokenize"
     for body in ({"content": "Yes"}, {"model": server.model, "prompt": "Yes", "add_special_tokens": False}):
-        code, content = status(url, body)
+        code, content = status(url, body, key=made_key(server))
         if code == 200 and content.get("tokens"):
             return "/tokenize"
     return "not told"
@@ -149,7 +155,8 @@ class Bench:
 
     def address(self, server: Server, url: str = "") -> list[str]:
         """The options that name a server."""
-        return ["--base-url", url or server.base_url, "--model", server.model, "--timeout", "300"]
+        key = ["--api-key-env", server.key_variable] if server.key_variable else []
+        return ["--base-url", url or server.base_url, "--model", server.model, "--timeout", "300", *key]
 
     def scores(self, server: Server) -> Path:
         """The file with a server's oracle."""
@@ -213,10 +220,10 @@ class CountingProxy:
         body = await request.read()
         try:
             async with self._client.request(
-                request.method, self.target + request.path_qs, data=body, headers=_json(request.headers)
+                request.method, self.target + request.path_qs, data=body, headers=_kept(request.headers)
             ) as found:
                 response = web.Response(
-                    status=found.status, body=await found.read(), headers=_json(found.headers)
+                    status=found.status, body=await found.read(), headers=_kept(found.headers)
                 )
         except (aiohttp.ClientError, OSError):
             if request.transport is not None:
@@ -256,8 +263,8 @@ class CountingProxy:
         await self._client.close()
 
 
-def _json(headers: Mapping[str, str]) -> dict[str, str]:
-    return {"Content-Type": headers.get("Content-Type", "application/json")}
+def _kept(headers: Mapping[str, str]) -> dict[str, str]:
+    return {name: headers[name] for name in ("Content-Type", "Authorization") if name in headers}
 
 
 def killed(bench: Bench, running: Running, whole: dict[str, Any]) -> list[Cell]:

@@ -302,11 +302,16 @@ class Talkative(HostileServer):
         number = int(prompt.split()[1])
         asked["messages"][-1]["content"] = f"Is {number} so? Answer Yes or No."
         response = super()._answer(json.dumps(asked).encode(), chat=chat, fault=fault)
-        if self.words:
+        if self.words or response.status != 200:
             return response
         reply = json.loads(response.body)
-        (only,) = reply["choices"]
-        word, most = only["message"]["content"], asked["max_tokens"]
+        for only in reply["choices"]:
+            self._reword(only, number, prompt, asked["max_tokens"])
+        reply["usage"] = {"prompt_tokens": 9, "completion_tokens": 8, "total_tokens": 117}
+        return HttpResponse(json.dumps(reply).encode())
+
+    def _reword(self, only: dict[str, Any], number: int, prompt: str, most: int) -> None:
+        word = only["message"]["content"]
         said = f"Many say {number} is, no doubt.\n\nThe answer is **{word}**." if "JSON" not in prompt else ""
         said = said or f'```json\n{{"answer": "{word}", "reason": "no, yes"}}\n```'
         texts = {0: ("Let us see, yes and", "length"), 5: ("I'm sorry, I can't help.", "stop")}
@@ -314,8 +319,6 @@ class Talkative(HostileServer):
         if most < 8:
             text, finish = "", "length"
         only["message"]["content"], only["finish_reason"] = text, finish
-        reply["usage"] = {"prompt_tokens": 9, "completion_tokens": 8, "total_tokens": 117}
-        return HttpResponse(json.dumps(reply).encode())
 
 
 def talking(items: Path) -> Any:
@@ -338,12 +341,12 @@ def test_an_audit_of_free_text(form: str, tmp_path: Path) -> None:
         found = audit(items, settings(server, answer_format=form), out=tmp_path / "run")
         asked = server.requests
         again = audit(items, settings(server, answer_format=form), out=tmp_path / "run")
-        assert server.requests == asked == 3 * N
+        assert server.requests == asked == found.spend.queries == 3 * N + found.spend.probe_queries
     assert found.invalid_reasons == {"cut short": 3 * N // 10, "refusal": 3 * N // 10}
     assert found.counts.invalid == 2 * 3 * N // 10
     assert found.ece.has_interval
     assert "the answers are " + {"sentence": "free text", "json": "JSON"}[form] in found.measures
-    assert found.spend.completion_tokens == 108 * 3 * N
+    assert found.spend.completion_tokens == 108 * asked
     assert (again.ece, again.invalid_reasons) == (found.ece, found.invalid_reasons)
     assert AuditResult.load(tmp_path / "run" / "result.json") == again
     with (tmp_path / "run" / "answers.csv").open() as file:
@@ -440,4 +443,5 @@ def test_a_plan_counts_long_answers(tmp_path: Path) -> None:
             "--dry-run", "--json", "--answer-format", form, *options,
         )  # fmt: skip
         most = int(options[1]) if options else ANSWER_TOKENS[form]  # type: ignore[index]
-        assert json.loads(shown.output)["completion_tokens"] == most * 2 * N
+        plan = json.loads(shown.output)
+        assert plan["completion_tokens"] == most * (2 * N + plan["probe_queries"])

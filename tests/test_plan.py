@@ -277,7 +277,7 @@ def test_a_plan_takes_less_than_two_seconds(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("arguments", "fits"),
-    [(["--sample", 3000], 2), (["--half-width", 0.02], 9), (["--sample", 3000, "--figure", "plan.svg"], 17)],
+    [(["--sample", 3000], 2), (["--half-width", 0.02], 9), (["--sample", 3000, "--figure", "plan.svg"], 25)],
 )
 def test_a_plan_takes_few_fits(
     arguments: list[object], fits: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

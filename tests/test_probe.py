@@ -309,9 +309,13 @@ def test_temperature_ignored() -> None:
 
 
 def test_temperature_rejected() -> None:
-    """A model that takes no temperature but its own stops the probe with the service's words."""
-    with pytest.raises(FatalError, match="'temperature' does not support 0"):
-        probed(Behaviour(temperature="rejected"))
+    """A model that takes no temperature but its own is asked without one, and its own words are shown."""
+    found = probed(Behaviour(temperature="rejected"))
+    assert found.verdict == "not auditable"
+    assert found.reason == "temperature 0 is refused, which thresholds need, and temperature is not accepted"
+    (said,) = [one.answer for one in found.findings if one.question == "temperature accepted"]
+    assert "'temperature' does not support 0" in said
+    assert not found.tempered
 
 
 def unfit(found: Probe, method: str) -> str:
@@ -509,14 +513,15 @@ def test_command_says_what_it_waits_for(tmp_path: Path) -> None:
 
 
 def test_command_by_hand_and_by_name(tmp_path: Path) -> None:
-    """Ids by hand need no vocabulary, and a missing vocabulary is an error with a cure."""
+    """Ids by hand need no vocabulary; without one, thresholds are out, and other ways are not."""
     with running(Server(recording(ODDS), items(len(ODDS)), Behaviour(tokenize="none"))) as server:
         line = [items_file(tmp_path, items(len(ODDS))), "--model", "replay", "--base-url", server.base_url]
         by_hand = CliRunner().invoke(command, [*line, "--positive-ids", "1", "--negative-ids", "2"])
         by_name = CliRunner().invoke(command, line)
         garbled = CliRunner().invoke(command, [*line, "--positive-ids", "one"])
     assert by_hand.exit_code == 0
-    assert isinstance(by_name.exception, FatalError)
+    assert by_name.exit_code == 3
+    assert "not known: this endpoint does not tell its token ids" in by_name.output
     assert garbled.exit_code == 2
 
 

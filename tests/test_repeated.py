@@ -22,7 +22,7 @@ from blindcal.auditing.audit import audit
 from blindcal.auditing.job import Job, RunOutcome, asking_order, request_numbers
 from blindcal.auditing.limits import Limits
 from blindcal.auditing.live_sender import ask_live
-from blindcal.auditing.prepare import Prepared
+from blindcal.auditing.prepare import PROBED, Prepared
 from blindcal.auditing.prepare import prepare as prepare_as_usual
 from blindcal.endpoints.query_format import TokenQuestion
 from blindcal.endpoints.replies import read
@@ -415,7 +415,7 @@ def test_an_endpoint_that_takes_nothing_is_audited(queries: float, questions: Pa
             out=tmp_path / "run",
             oracle=tmp_path / "scores.csv",
         )
-        assert server.requests == 300 * queries
+    assert found.spend.queries == 300 * queries + found.spend.probe_queries
     labels = read_scores(tmp_path / "scores.csv").labels
     known = simulate("repeated", labels, truth(), queries=queries, repeats=1)
     assert found.ece.value == known.estimates[0]
@@ -440,9 +440,10 @@ def test_several_answers_at_once_make_a_whole_audit(
     with replaying(questions, truth(), bias="rejected", temperature="rejected", n=behaviour) as server:
         out, oracle = tmp_path / "run", tmp_path / "scores.csv"
         found = audit(questions, settings(server, queries=4), out=out, oracle=oracle)
-        assert server.requests == (300 if behaviour == "honoured" else 1200)
-        assert set(server.paid.values()) == {4}
-    assert found.counts.positive + found.counts.negative == found.spend.queries == 1200
+        assert server.requests < 400 if behaviour == "honoured" else server.requests >= 1200
+        assert Counter(server.paid.values())[4] >= 300 - PROBED
+    assert found.counts.positive + found.counts.negative == 1200
+    assert found.spend.queries == 1200 + found.spend.probe_queries
     assert found.oracle is not None
     assert found.oracle.ece in found.ece
     assert found.steadiness is not None

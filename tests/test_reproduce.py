@@ -223,13 +223,13 @@ def test_models_behind_several_servers_are_one_table(tmp_path: Path) -> None:
 
 
 def test_a_dry_run_says_what_would_be_asked(tmp_path: Path) -> None:
-    """Eight queries per item by four methods and one in five less by blind: one run holds all its budgets."""
+    """Eight queries per item by five methods and one in five less by blind: one run holds all its budgets."""
     items = tmp_path / "set.jsonl"
     write_items(items, [f"q{k}" for k in range(10)], [k % 2 for k in range(10)])
     said = ok("--model", "m", "--base-url", "http://127.0.0.1:9/v1", "--data", items, "--dry-run")
     assert (
-        "10 items, 328 queries in 5 audits" in said.output
-        or "10 items, 338 queries in 6 audits" in said.output
+        "10 items, 408 queries in 6 audits" in said.output
+        or "10 items, 418 queries in 7 audits" in said.output
     )
 
 

@@ -202,7 +202,8 @@ async def _with_probe(
         None if method.biased else found.constraint,
         found.top_logprobs or TOP_LOGPROBS,
         found.tempered,
-        found.at_once if method.way == "repeated answers" else 1,
+        # the answers to one request share its seed
+        found.at_once if method.way == "repeated answers" and not design.send_seed else 1,
     )
 
 
@@ -264,7 +265,9 @@ def _ways(settings: Settings) -> tuple[Way, ...]:
     if settings.auto:
         return tuple(METHOD_OF)
     way = METHODS[settings.design.method].way
-    return ("thresholds", "temperature") if way in ("thresholds", "temperature") else (way,)
+    if settings.free_text or way not in ("thresholds", "temperature"):
+        return (way,)
+    return "thresholds", "temperature"
 
 
 def _questions(targets: Targets, settings: Settings) -> ProbeQuestions:
@@ -297,6 +300,8 @@ async def choose_tokens(
 ) -> tokens.Choice:
     """Choose the answer tokens that the settings ask for; pilot queries go through ``patient``."""
     prompt = settings.prompt
+    if settings.free_text:
+        return tokens.Choice(_words(settings), {}, 0, no_ids="free text needs none")
     if not isinstance(endpoint, HttpEndpoint):
         raise ConfigError("an endpoint of your own needs the answer tokens too: pass targets")
     by_hand = bool(prompt.positive_ids) and bool(prompt.negative_ids)
@@ -500,6 +505,9 @@ def _refusal(found: Probe, method: str, objection: str) -> UnfitError:
     if found.verdict == "temperature" and method in METHODS and METHODS[method].biased:
         options["method"] = "temperature"
         remedies.insert(0, "use {method}")
+    elif method != AUTO and METHODS[method].way != "thresholds":
+        options["method"] = AUTO
+        remedies.insert(0, "{method} uses what fits")
     if found.within_clamp:
         options |= found.within_clamp
         remedies.insert(0, "run it again with {offset} and {limit}")

@@ -101,10 +101,15 @@ class BiasChecks:
         self.gaps = gaps
         if await self._force():
             return ""
-        items = [item for item in self.items if item.id in gaps][:2]
-        for item in items:
+        compared = 0
+        for item in [item for item in self.items if item.id in gaps][:2]:
             flip = await self._flip(item)
-            if flip is not None and (trouble := self._compare_with_logprobs(item, flip, NARROW)):
+            if flip is None:
+                continue
+            compared += 1
+            if compared > 1:  # one finding is enough
+                self.asker.findings.pop()
+            if trouble := self._compare_with_logprobs(item, flip, NARROW):
                 return trouble
         return ""
 

@@ -18,7 +18,7 @@ from scipy.special import betaln
 from blindcal.endpoints.probe_client import ProbeClient
 from blindcal.endpoints.query_format import FreeTextQuestion, TokenQuestion
 from blindcal.endpoints.response_curve import CurveEvidence, Query, ask_all, ask_until_settled
-from blindcal.errors import FatalError
+from blindcal.errors import FatalError, ReplyError
 from blindcal.records import INVALID, POSITIVE, Item, Request
 
 HEATS = (0.0, 0.5, 1.0, 2.0)  # temperatures at which answers show how temperature acts
@@ -66,8 +66,7 @@ class DrawChecks:
         try:
             readings = await ask_all(first, ask)
             if moderate.count(INVALID) > len(moderate) / 2:
-                trouble = "most unbiased answers are neither target: the prompt must ask for one of the two"
-                return self.asker.find(asked, "unknown", "most answers are neither target", trouble)
+                return self._illegible(asked)
             if len({(reading.item, reading.answer) for reading in readings}) <= len(by_id):
                 draws = FIRST_DRAWS * len(by_id)
                 answer = f"no: {draws} draws at T = {hottest:g} all repeat the greedy answer"
@@ -98,8 +97,7 @@ class DrawChecks:
             await asyncio.gather(*(self._again(item, seen[item.id]) for item in self.items))
             drawn = [answer for answers in seen.values() for answer in answers]
             if drawn.count(INVALID) > len(drawn) / 2:
-                trouble = "most answers are neither target: the prompt must ask for one of the two"
-                return self.asker.find(asked, "unknown", "most answers are neither target", trouble)
+                return self._illegible(asked)
             if varied := [item for item in self.items if _varies(seen[item.id])]:
                 answer = f"yes: {len(varied)} of {len(seen)} items were answered both ways"
                 self.asker.find(asked, "good", answer)
@@ -135,6 +133,16 @@ class DrawChecks:
                 break
         outcome = "no: the answers to one request are all the same" if chance < IDENTICAL else "not shown"
         self.asker.find(asked, "caution", outcome)
+
+    def _illegible(self, asked: str) -> str:
+        """Report that most answers are none; returns what is wrong: with the words, or with their length."""
+        last = self.asker.illegible
+        if last is None or last.reason not in ("cut short", "empty"):
+            trouble = "most unbiased answers are neither target: the prompt must ask for one of the two"
+            return self.asker.find(asked, "unknown", "most answers are neither target", trouble)
+        error = self.question.complaint(self.asker.queries, last.text, last.reason)
+        self.asker.broken = ReplyError(error.message, remedy=error.remedy, options=error.options)
+        return self.asker.find("answers at all", "bad", error.message, error.message)
 
     async def _again(self, item: Item, seen: list[int]) -> None:
         seen += await asyncio.gather(*(self._draw(item, None) for _ in range(REPEATS)))

@@ -27,6 +27,7 @@ from blindcal.endpoints.http_errors import ITEM_STATUSES
 from blindcal.endpoints.probe_client import ProbeClient
 from blindcal.endpoints.probe_findings import QUESTIONS, Finding, Probe, ProbeVerdict
 from blindcal.endpoints.query_format import FreeTextQuestion, QuestionFormat, TokenQuestion
+from blindcal.endpoints.shown_logprobs import fault_in
 from blindcal.errors import FatalError, InputError, UnsupportedError
 from blindcal.records import INVALID, Item, Reply, Request, Targets, Way
 
@@ -130,7 +131,7 @@ class _Probing:
             "repeated answers": self._repeated,
             "stated confidence": self._stated,
         }
-        if "logprobs" not in ways:
+        if "logprobs" not in ways and self.one_token:
             await self._look_for_logprobs()
         for way in ways:
             self.found[way] = await checks[way]()
@@ -147,6 +148,9 @@ class _Probing:
         shown = await self._look_for_logprobs()
         if not shown:
             return "logprobs are hidden"
+        if fault := next(filter(None, (fault_in(reply.logprobs) for reply in shown.values())), None):
+            self.asker.findings[-1] = Finding(question, "bad", f"no: {fault}")
+            return fault
         form = make(self.top)
         total = len(self.bias.items)
         read = sum(form.parse(reply).answer != INVALID for reply in shown.values())
@@ -159,14 +163,13 @@ class _Probing:
         return ""
 
     async def _thresholds(self) -> str:
-        if self.no_ids:
-            return self.asker.find(
-                "token ids", "bad", f"not known: {self.no_ids}", "its token ids are not known"
-            )
+        if not self.one_token:
+            return "the answers are longer than one token"
         if self.cold is None:
             return "temperature 0 is refused, which thresholds need"
-        if not self.one_token:
-            return "the model gives no answer in one token"
+        if self.no_ids:
+            trouble = "its token ids are not known"
+            return self.asker.find("token ids", "bad", f"not known: {self.no_ids}", trouble)
         return await self.bias.check()
 
     async def _temperature(self) -> str:
@@ -289,8 +292,10 @@ class _Probing:
                         break
                     shown[item.id] = reply
                 break
-            except FatalError:
+            except FatalError as error:
                 shown = {}
+                if isinstance(error, UnsupportedError) and error.parameter == "logprobs":
+                    break
         if not shown:
             self.top = 0
             self.asker.find("logprobs", "good", "hidden, as a black box has them")

@@ -7,7 +7,7 @@ from dataclasses import replace
 from blindcal.endpoints.base import Endpoint
 from blindcal.endpoints.flip_search import Reading
 from blindcal.endpoints.probe_findings import Finding, FindingOutcome
-from blindcal.endpoints.query_format import QuestionFormat, TokenQuestion
+from blindcal.endpoints.query_format import ParsedAnswer, QuestionFormat, TokenQuestion
 from blindcal.errors import ReplyError
 from blindcal.query_seeds import query_seeds
 from blindcal.records import INVALID, Item, Reply, Request, Targets
@@ -33,6 +33,7 @@ class ProbeClient:
         self.biased = 0
         self.outside = 0
         self.broken: ReplyError | None = None
+        self.illegible: ParsedAnswer | None = None  # the last reply that is no answer
         self.longest = 0
         self.readings: list[Reading] = []
         self.findings: list[Finding] = []
@@ -58,13 +59,19 @@ class ProbeClient:
         reply = await self._endpoint.ask(request)
         self.prompt_tokens += reply.prompt_tokens
         self.completion_tokens += reply.completion_tokens
-        self.longest = max(self.longest, reply.completion_tokens)
+        if request.n == 1:
+            self.longest = max(self.longest, reply.completion_tokens)
         return reply
 
     async def answer(self, request: Request, question: QuestionFormat | None = None) -> int:
         """The answer to a request; a reply that cannot be read is invalid."""
         reply = await self.reply(request)
-        return INVALID if reply is None else (question or self._question).parse(reply).answer
+        if reply is None:
+            return INVALID
+        parsed = (question or self._question).parse(reply)
+        if parsed.answer == INVALID:
+            self.illegible = parsed
+        return parsed.answer
 
     async def biased_by(
         self, item: Item, positive: float | None, negative: float | None, temperature: float = 0.0

@@ -35,7 +35,8 @@ SCALES = tuple(2.0 ** (k / 4) for k in range(-8, 7))
 FIXED = (0.3, 0.5, 0.7, 1.0, 1.4)  # temperatures that a server may use whatever it is asked for
 CUT = 2.5  # log-odds beyond which no second answer comes: between min_p or 1 - top_p of .1 and .05
 SURE, SURE_UNBIASED = 3.0, 5.0  # lead in log-likelihood over every other cause that proves the right curve
-REFUTED = 6.5  # lead of another curve that refutes it
+REFUTED = 9.0  # lead of another curve that refutes it: a false alarm costs the better method
+LEAST_REFUTING = 64  # answers that are needed to refute it: a few may be bad luck
 CLEAR = 3.0  # lead of that curve over those with other causes
 TOLD_APART = 4  # queries that are asked at a time, each twice
 _NODES, _WEIGHTS = np.polynomial.hermite_e.hermegauss(7)
@@ -224,7 +225,7 @@ async def ask_until_settled(
 ) -> int:
     """Ask what would tell most until it is clear how the endpoint answers; returns how many were asked."""
     asked = 0
-    while not evidence.settled and asked < most:
+    while asked < most and (not evidence.settled or (evidence.refuted and asked < LEAST_REFUTING)):
         telling = evidence.most_telling(queries, TOLD_APART) * 2
         evidence.add(await ask_all(telling, ask))
         asked += len(telling)
