@@ -30,7 +30,7 @@ from blindcal.errors import (
     RetryableError,
 )
 from blindcal.records import Message, Reply, Request
-from blindcal.simulation.http_server import HttpRequest, HttpResponse
+from blindcal.simulation.http_server import HttpRequest, HttpResponse, Manner
 from blindcal.simulation.replay import Behaviour, Fault
 from serving import CHAT_YES, Recorder, answering, asking, items, replayed
 
@@ -562,6 +562,20 @@ def test_a_request_that_alone_fails_is_given_up() -> None:
     with pytest.raises(RetryableError, match="500"):
         asyncio.run(talk())
     assert endpoint.now < 30
+
+
+def test_closed_connection_is_opened_again() -> None:
+    """A server that fails at one request and closes its connection, as uvicorn does, is asked once more."""
+    manners: list[Manner] = ["reset", "whole"]
+
+    def tokens(_: HttpRequest) -> HttpResponse:
+        return HttpResponse(b'{"tokens": [7]}', manner=manners.pop(0))
+
+    async def talk() -> object:
+        async with answering(tokens) as url, HttpEndpoint(Address(url, "m"), environ={}) as endpoint:
+            return await endpoint.post("/tokenize", {"content": "Yes"})
+
+    assert asyncio.run(talk()) == {"tokens": [7]}
 
 
 def test_patience_has_an_end() -> None:

@@ -208,7 +208,11 @@ class HttpEndpoint:
         A gateway that forbids unknown paths offers it as little as one that does not find them.
         """
         root = self._root.with_path(self._root.path.removesuffix("/v1").rstrip("/") + path)
-        status, headers, raw = await self._post(root, msgspec.json.encode(payload))
+        body = msgspec.json.encode(payload)
+        try:
+            status, headers, raw = await self._post(root, body)
+        except RetryableError:  # a server that failed at the last request may have closed its connection
+            status, headers, raw = await self._post(root, body)
         if status != 200:
             if status in NOT_OFFERED and not failures.blames_model(failures.said(raw)):
                 return None
