@@ -122,7 +122,9 @@ class Server:
             )
 
     def start(self) -> Running:
-        """Start the server and wait until it answers."""
+        """Start the server and wait until it answers; raises `RuntimeError` if it cannot."""
+        if status(self.base_url)[0]:
+            raise RuntimeError(f"something else answers at {self.base_url}")
         made_key(self)
         if self.config:
             (CACHE / f"{self.slug}.yaml").write_text(self.config)
@@ -273,7 +275,7 @@ TRANSFORMERS = Server(
     f"transformers serve {MODEL} --host 127.0.0.1 --port {{port}} --device cpu --dtype float32",
     "/health",
     environment="transformers",
-    variables={"HF_HUB_OFFLINE": "1"},
+    variables={"HF_HUB_OFFLINE": "1", "OMP_WAIT_POLICY": "PASSIVE"},
     oracle="vLLM",
     tells_ids=False,
 )
