@@ -16,6 +16,7 @@ import asyncio
 import hashlib
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -271,6 +272,7 @@ def killed(bench: Bench, running: Running, method: str, whole: dict[str, Any]) -
     """Audit while the server is killed and started again; ``whole`` is the result of an audit left alone."""
     server = running.server
     proxy = CountingProxy(server.base_url)
+    shutil.rmtree(bench.folder / f"{server.slug}-killed", ignore_errors=True)  # of an earlier call
     total, items = whole["spend"]["queries"], whole["counts"]["items"]
     with proxy.serving() as url:
         moment = proxy.reached(total - items // 2)
@@ -319,9 +321,10 @@ def measure(server: Server, bench: Bench, *, kill: bool) -> dict[str, Any]:
 def audit_row(name: str, method: str, result: dict[str, Any] | str) -> list[Cell]:
     """One row of the table of audits."""
     if isinstance(result, str):
-        return [name, method, None, None, None, None, None, None, result.removeprefix("error: ")]
+        reason = re.split(r": (?:use )?--", result.removeprefix("error: "))[0]  # without what to do about it
+        return [name, method, *[None] * 6, f"refused: {reason}"]
     ece, oracle, spend = result["ece"], result["oracle"]["ece"], result["spend"]
-    inside = "inside" if ece["low"] <= oracle <= ece["high"] else "outside"
+    inside = "oracle inside" if ece["low"] <= oracle <= ece["high"] else "oracle outside"
     asked = f"auto: {result['method']}" if method == "auto" else method
     between = (ece["low"], ece["high"])
     rate = spend["queries"] / result["seconds"] if result["seconds"] else None
@@ -349,7 +352,7 @@ def tables(found: Mapping[str, dict[str, Any]]) -> dict[str, Any]:
                 "95% interval": "{:.4f} to {:.4f}",
                 "oracle": "{:.4f}",
                 "queries/s": "{:.1f}",
-                "oracle is": "{}",
+                "outcome": "{}",
             },
             audits,
         ),

@@ -644,7 +644,7 @@ def test_templates_may_hold_line_breaks(items: Path) -> None:
     assert "field 'x'" in str(broken.exception)
     shown = blindcal("audit", items, "--model", "gpt-4o", "--template", "{prompt}\\n", "--dry-run", "--json")
     plain = blindcal("audit", items, "--model", "gpt-4o", "--dry-run", "--json")
-    more = json.loads(shown.output)["prompt_tokens"] - json.loads(plain.output)["prompt_tokens"]
+    more = json.loads(shown.stdout)["prompt_tokens"] - json.loads(plain.stdout)["prompt_tokens"]
     assert 0 <= more <= N  # at most one token each, where two characters would be two
 
 

@@ -174,7 +174,7 @@ async def _with_probe(
     session.tell("probing the endpoint")
     choosing = MethodChoice(settings, len(session.items)) if settings.auto else None
     found = await probe_sampled(patient, sample, choice, settings, choosing)
-    name = design.method if choosing is None else _chosen(session, choosing, found)
+    name = design.method if choosing is None else _chosen(session, choosing, found, choice.no_ids, force)
     method = METHODS[name]
     unfit = objection(found, method)
     if unfit is not None and choice.doubt:
@@ -212,12 +212,14 @@ def _semantics(settings: Settings, method: Method) -> Semantics:
     return (settings.prompt.semantics or method.usual_semantics) if method.logprobs else "sum"
 
 
-def _chosen(session: Session, choosing: MethodChoice, found: Probe) -> str:
-    """The method that was chosen, which is told; raises `UnfitError` if none fits."""
+def _chosen(session: Session, choosing: MethodChoice, found: Probe, no_ids: str, force: bool) -> str:
+    """The method that was chosen, which is told; raises `UnfitError` if none fits and none is forced."""
     best = choosing.best(found)
+    if best is None and force:
+        return ASSUMED
     if best is None:
         session.store.forget_asides()
-        raise _refusal(found, AUTO, found.reason)
+        raise _refusal(found, AUTO, found.reason, no_ids)
     session.tell(f"chose {choosing.line(found)}")
     return best.method
 
@@ -250,6 +252,7 @@ async def probe_sampled(
         questions=_questions(choice.targets, settings),
         no_ids=choice.no_ids,
         enough=choosing.enough if choosing is not None else lambda _: True,
+        constrained=settings.design.method == "temperature",
         offset=design.offset,
         limit=design.limit,
         seed=design.seed,
@@ -491,7 +494,7 @@ def objection(found: Probe, method: Method) -> str | None:
     return None
 
 
-def _refusal(found: Probe, method: str, objection: str) -> UnfitError:
+def _refusal(found: Probe, method: str, objection: str, no_ids: str = "") -> UnfitError:
     """An error with the objection, what can be done about it, and last how to override it."""
     if any(f.question == "answers at all" and f.outcome == "bad" for f in found.findings):
         return UnfitError(
@@ -500,8 +503,9 @@ def _refusal(found: Probe, method: str, objection: str) -> UnfitError:
     cannot = "is not auditable" if found.verdict == "not auditable" else f"cannot be audited by {method}"
     options: dict[str, object] = {"force": True}
     remedies = ["{force} goes on all the same; the estimates may mean nothing"]
-    if method == AUTO:
-        options, remedies = {"method": ASSUMED, **options}, ["{method} with " + remedies[0]]
+    if no_ids:
+        options["tokenizer"] = ...
+        remedies.insert(0, "{tokenizer} tells the token ids, without which thresholds cannot be tried")
     if found.verdict == "temperature" and method in METHODS and METHODS[method].biased:
         options["method"] = "temperature"
         remedies.insert(0, "use {method}")

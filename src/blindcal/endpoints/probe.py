@@ -61,6 +61,7 @@ async def probe(
     questions: ProbeQuestions | None = None,
     no_ids: str = "",
     enough: Callable[[Way], bool] = lambda _: True,
+    constrained: bool = False,
     offset: float = 50.0,
     limit: float = 100.0,
     seed: int = 0,
@@ -77,7 +78,8 @@ async def probe(
     targets : Targets
         The answer tokens. If their ids are not known, ``no_ids`` says why.
     ways : sequence of str
-        The ways to try, in this order, until a usable one is ``enough``.
+        The ways to try, in this order, until a usable one is ``enough``. If answers will be drawn without a
+        bias whatever is found, ``constrained`` looks for a field that allows only the two answers.
     questions : ProbeQuestions, optional
         How queries without a bias are asked; by default for one token.
     offset, limit : float
@@ -96,7 +98,7 @@ async def probe(
     chosen = [items[int(k)] for k in rng.permutation(len(items))[:ITEMS_WITHOUT_BIAS]]
     asker = ProbeClient(endpoint, targets, seed if send_seed else None)
     questions = questions or ProbeQuestions((TokenQuestion(targets, biased=False),))
-    return await _Probing(asker, chosen, questions, no_ids, offset, limit).run(ways, enough)
+    return await _Probing(asker, chosen, questions, no_ids, offset, limit).run(ways, enough, constrained)
 
 
 class _Probing:
@@ -121,7 +123,7 @@ class _Probing:
         self.top = 0
         self.found: dict[Way, str] = {}
 
-    async def run(self, ways: Sequence[Way], enough: Callable[[Way], bool]) -> Probe:
+    async def run(self, ways: Sequence[Way], enough: Callable[[Way], bool], constrained: bool) -> Probe:
         if broken := await self._broken():
             return self._conclude(broken)
         checks: dict[Way, Callable[[], Awaitable[str]]] = {
@@ -137,6 +139,8 @@ class _Probing:
             self.found[way] = await checks[way]()
             if not self.found[way] and enough(way):
                 break
+        if constrained and "temperature" not in self.found:
+            await self._constrain()
         return self._conclude()
 
     # The ways
