@@ -23,7 +23,7 @@ from blindcal.errors import ConfigError, UnfitError
 from blindcal.records import Item, Message, Targets, Token, Way
 from blindcal.results.result import AuditResult
 from blindcal.settings import Settings
-from blindcal.simulation.recording import Recording
+from blindcal.simulation.recording import RecordedTexts, Recording
 from blindcal.simulation.replay import Behaviour, Server
 
 N = 120
@@ -129,6 +129,29 @@ def test_constraints_make_hot_answers_valid(tmp_path: Path) -> None:
     assert "allowed_token_ids" in result.measures
 
 
+def test_repeated_answers_are_not_constrained(tmp_path: Path) -> None:
+    """Where temperature is of no use, answers are repeated as the endpoint is configured."""
+    fixed = Behaviour(bias="rejected", temperature="fixed", constraints="honoured")
+    result, _, _ = audited(tmp_path, fixed)
+    assert result.method == "repeated"
+    assert "allowed_token_ids" not in result.measures
+
+
+def test_a_confidence_in_words_needs_no_temperature(tmp_path: Path) -> None:
+    """Where only a stated confidence is left and temperature is refused, none is sent."""
+    file, items, recording = asked(tmp_path)
+    spoken = RecordedTexts({item.id: "Yes, I am 80% sure." for item in items}, ("Yes", "No"))
+    silent = replace(NEITHER, cached_requests=True)
+
+    async def talk() -> AuditResult:
+        async with Server(recording, items, silent, spoken=spoken) as server:
+            settings = Settings(model="replay", base_url=server.base_url, resamples=50)
+            return await audit_async(file, settings, out=tmp_path / "run")
+
+    result = asyncio.run(talk())
+    assert (result.method, result.counts.invalid) == ("verbalized", 0)
+
+
 def test_the_same_again_goes_on_with_the_chosen_method(tmp_path: Path) -> None:
     """A finished run is read again for nothing, by the method that was chosen and by that method's name."""
     first, _, _ = audited(tmp_path, Behaviour(bias="rejected"))
@@ -179,7 +202,10 @@ def test_the_order_of_the_ways_is_that_of_their_widths() -> None:
 def test_the_line_names_what_would_be_better() -> None:
     """What was chosen is told with its queries, and so is what the endpoint does not allow."""
     choice = MethodChoice(Settings(model="x"), 1000)
-    line = choice.line(probed({"logprobs": "they are hidden", "thresholds": "", "temperature": ""}))
+    found = probed({"logprobs": "they are hidden", "thresholds": "", "temperature": ""})
+    best = choice.best(found)
+    assert best is not None
+    line = choice.line(best, found)
     assert line == "latent, 1 query per item; better would be logprobs (they are hidden)"
 
 

@@ -106,11 +106,8 @@ class MethodChoice:
         """All options, with what the probe found about them."""
         return tuple(replace(one, trouble=found.ways.get(way)) for way, one in self.options.items())
 
-    def line(self, found: Probe) -> str:
+    def line(self, best: MethodOption, found: Probe) -> str:
         """What was chosen, and what would be better, in one line."""
-        best = self.best(found)
-        if best is None:
-            return f"no method: {found.reason}"
         ways = list(METHOD_OF)
         better = [
             f"{one.way} ({one.trouble})"

@@ -81,7 +81,8 @@ class Prepared:
         """How queries are formatted and their answers read."""
         design, most = settings.design, settings.max_tokens(self.answer_format)
         if settings.estimator_name == "stated":
-            return ConfidenceQuestion(settings.answer_words, settings.prompt.instruction or INSTRUCTION, most)
+            instruction = settings.prompt.instruction or INSTRUCTION
+            return ConfidenceQuestion(settings.answer_words, instruction, most, self.tempered)
         method = METHODS[design.method]
         if method.logprobs:
             return _logprob_question(self.targets, self.targets.semantics, self.top, tempered=self.tempered)
@@ -199,7 +200,7 @@ async def _with_probe(
         remembered.tokens.size,
         name,
         "word" if method.biased else found.answer_format,
-        None if method.biased else found.constraint,
+        found.constraint if method.way == "temperature" else None,
         found.top_logprobs or TOP_LOGPROBS,
         found.tempered,
         # the answers to one request share its seed
@@ -220,7 +221,7 @@ def _chosen(session: Session, choosing: MethodChoice, found: Probe, no_ids: str,
     if best is None:
         session.store.forget_asides()
         raise _refusal(found, AUTO, found.reason, no_ids)
-    session.tell(f"chose {choosing.line(found)}")
+    session.tell(f"chose {choosing.line(best, found)}")
     return best.method
 
 

@@ -58,7 +58,8 @@ class BiasChecks:
     ``offset`` is the common bias C of the audit and ``limit`` the largest bias that the service documents.
     After `check`, ``max_shift`` is the largest usable shift, ``clamp`` where the bias is clamped and
     ``integer_bias`` whether it is rounded; ``jitter`` and ``crowd_jitter`` are NaN if they were not measured.
-    ``hopeless`` says that temperature without a bias cannot help either.
+    ``hopeless`` says that temperature without a bias cannot help either. ``gaps`` are the log-odds of the
+    answer tokens by item, where logprobs show them.
     """
 
     def __init__(
@@ -92,17 +93,15 @@ class BiasChecks:
             self.asker.find("answers inside the targets", "caution" if self.outside else "good", self._inside)
         return trouble
 
-    async def agrees_with(self, gaps: dict[str, float]) -> str:
+    async def agrees_with_logprobs(self) -> str:
         """Check that flips are where logprobs say; returns what is wrong.
 
-        ``gaps`` are the log-odds of the answer tokens by item. An endpoint whose bias does not act at all
-        contradicts nothing.
+        An endpoint whose bias does not act at all contradicts nothing.
         """
-        self.gaps = gaps
         if await self._force():
             return ""
         compared = 0
-        for item in [item for item in self.items if item.id in gaps][:2]:
+        for item in [item for item in self.items if item.id in self.gaps][:2]:
             flip = await self._flip(item)
             if flip is None:
                 continue

@@ -21,7 +21,7 @@ import numpy as np
 
 from blindcal.endpoints.base import Endpoint
 from blindcal.endpoints.bias_checks import BiasChecks
-from blindcal.endpoints.constraints import CONSTRAINTS, effect
+from blindcal.endpoints.constraints import CONSTRAINTS, ConstraintName, effect
 from blindcal.endpoints.draw_checks import DrawChecks
 from blindcal.endpoints.http_errors import ITEM_STATUSES
 from blindcal.endpoints.probe_client import ProbeClient
@@ -121,6 +121,7 @@ class _Probing:
         self.cold: float | None = 0.0  # the temperature of greedy queries, if the endpoint takes one
         self.legible = 0  # greedy answers that could be read
         self.top = 0
+        self.constraint: ConstraintName | None = None
         self.found: dict[Way, str] = {}
 
     async def run(self, ways: Sequence[Way], enough: Callable[[Way], bool], constrained: bool) -> Probe:
@@ -163,7 +164,7 @@ class _Probing:
             self.asker.findings[-1] = Finding(question, "caution", f"shown, but {trouble}")
             return trouble
         if not self.no_ids and self.cold is not None:
-            return await self.bias.agrees_with(self._gaps(shown))
+            return await self.bias.agrees_with_logprobs()
         return ""
 
     async def _thresholds(self) -> str:
@@ -182,8 +183,11 @@ class _Probing:
         if self.bias.hopeless:
             return self.found["thresholds"]
         await self._choose_form()
+        plain = self.draws.question
         await self._constrain()
-        return await self.draws.temperature()
+        trouble = await self.draws.temperature()
+        self.draws.question = plain  # other ways ask the endpoint as it is configured
+        return trouble
 
     async def _repeated(self) -> str:
         await self._choose_form()
@@ -195,7 +199,7 @@ class _Probing:
             return "not tried"
         answers = []
         for item in self.bias.items[:STATED]:
-            request = replace(form.request(item.messages, 0.0, 0.0), temperature=self.cold)
+            request = self._cold_request(form, item)
             try:
                 answers.append(await self.asker.answer(request, form))
             except FatalError as error:
@@ -245,7 +249,7 @@ class _Probing:
         return [*answered, *untried] if answered else []
 
     async def _greedy(self, form: QuestionFormat, item: Item) -> Reply | None:
-        request = replace(form.request(item.messages, 0.0, 0.0), temperature=self.cold)
+        request = self._cold_request(form, item)
         try:
             return await self.asker.reply(request)
         except UnsupportedError as error:
@@ -254,6 +258,9 @@ class _Probing:
             self.cold = None
             self.asker.find("temperature accepted", "caution", f"no: {error}")
             return await self.asker.reply(replace(request, temperature=None))
+
+    def _cold_request(self, form: QuestionFormat, item: Item) -> Request:
+        return replace(form.request(item.messages, 0.0, 0.0), temperature=self.cold)
 
     async def _choose_form(self) -> None:
         """Ask for another form of answer if most answers of the present form could not be read."""
@@ -270,7 +277,7 @@ class _Probing:
     async def _constrain(self) -> None:
         """Allow only the two answers, if the endpoint has a field for that: hot answers are often neither.
 
-        JSON changes what is measured, so it is only used if the answers cannot be read otherwise.
+        Constraints that force JSON change what is measured, and are left out.
         """
         asked, question = "only the answers allowed", self.draws.question
         if not isinstance(question, TokenQuestion):
@@ -280,6 +287,7 @@ class _Probing:
                 continue
             items = self.bias.items[:CONSTRAINED]
             if await effect(name, self.asker.asked, items, self.asker.targets) == "acts":
+                self.constraint = name
                 self.draws.question = replace(question, constraint=name, max_tokens=constraint.max_tokens)
                 self.asker.find(asked, "good", f"yes, by {name}")
                 return
@@ -351,7 +359,7 @@ class _Probing:
             self.draws.at_once,
             self.cold is not None,
             self.draws.question.form,
-            self.draws.question.constraint,
+            self.constraint,
         )
 
     def _verdict(self, broken: str) -> tuple[ProbeVerdict, str]:

@@ -285,12 +285,14 @@ class LogprobQuestion:
 class ConfidenceQuestion:
     """A question answered in free text: one of two words, and a confidence in it (METHOD 3, verbalized).
 
-    An answer that does not state both, or a confidence outside 50% to 100%, is invalid.
+    An answer that does not state both, or a confidence outside 50% to 100%, is invalid. ``tempered=False``
+    sends no temperature, for endpoints that take none.
     """
 
     words: tuple[str, str]
     instruction: str = INSTRUCTION
     max_tokens: int = STATED_TOKENS
+    tempered: bool = True
 
     def request(
         self,
@@ -301,7 +303,8 @@ class ConfidenceQuestion:
     ) -> Request:
         """The question with the instruction to state a confidence, and enough tokens for the answer."""
         asked = ask_confidence(messages, self.words, self.instruction)
-        return Request(asked, temperature=temperature, max_tokens=self.max_tokens)
+        heat = temperature if self.tempered else None
+        return Request(asked, temperature=heat, max_tokens=self.max_tokens)
 
     def parse(self, reply: Reply) -> ParsedAnswer:
         """The stated answer; invalid if no confidence is stated.
