@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -28,6 +29,17 @@ PAIR = Targets((Token(1, "Yes"),), (Token(2, "No"),))
 def items(n: int) -> list[Item]:
     """So many plain questions."""
     return [Item(f"item-{k}", k % 2, (Message("user", f"Is {k} odd? Yes or No."),)) for k in range(n)]
+
+
+def write_items(path: Path, n: int) -> Path:
+    """Write so many questions with random labels to a file."""
+    labels = np.random.default_rng(1).integers(0, 2, n)
+    rows = (
+        {"id": f"q{k}", "prompt": f"Is {k} so? Answer Yes or No.", "label": int(y)}
+        for k, y in enumerate(labels)
+    )
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
 
 
 def recording(log_odds: Sequence[float]) -> Recording:

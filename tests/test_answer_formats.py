@@ -36,7 +36,7 @@ from blindcal.simulation.replay import running
 from blindcal.store.run_store import RUN_FILE, Store
 from commanding import blindcal, printed_error
 from hostile_batches import HostileServer
-from serving import PAIR, Recorder, answering, asking
+from serving import PAIR, Recorder, answering, asking, write_items
 
 N = 120
 QUESTION = FreeTextQuestion(("Yes", "No"))
@@ -276,15 +276,7 @@ def test_a_constraint_has_the_tokens_it_needs() -> None:
 
 
 def written(folder: Path) -> Path:
-    path = folder / "items.jsonl"
-    labels = np.random.default_rng(1).integers(0, 2, N)
-    path.write_text(
-        "".join(
-            json.dumps({"id": f"q{k}", "prompt": f"Is {k} so? Answer Yes or No.", "label": int(y)}) + "\n"
-            for k, y in enumerate(labels)
-        )
-    )
-    return path
+    return write_items(folder / "items.jsonl", N)
 
 
 class Talkative(HostileServer):

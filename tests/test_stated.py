@@ -29,7 +29,7 @@ from blindcal.settings import Settings
 from blindcal.simulation.recording import RecordedTexts, Recording
 from blindcal.simulation.replay import Server, running
 from commanding import blindcal
-from serving import replaying
+from serving import replaying, write_items
 
 SHARED = Path(__file__).parents[2] / "shared"
 N = 120
@@ -88,15 +88,7 @@ def test_a_stated_question_is_free_text_at_temperature_zero() -> None:
 
 @pytest.fixture
 def items(tmp_path: Path) -> Path:
-    path = tmp_path / "items.jsonl"
-    labels = np.random.default_rng(1).integers(0, 2, N)
-    path.write_text(
-        "".join(
-            json.dumps({"id": f"q{k}", "prompt": f"Is {k} so? Answer Yes or No.", "label": int(y)}) + "\n"
-            for k, y in enumerate(labels)
-        )
-    )
-    return path
+    return write_items(tmp_path / "items.jsonl", N)
 
 
 def texts() -> dict[str, str]:

@@ -27,13 +27,13 @@ from blindcal.endpoints.http_errors import ITEM_STATUSES
 from blindcal.endpoints.probe_client import ProbeClient
 from blindcal.endpoints.probe_findings import QUESTIONS, Finding, Probe, ProbeVerdict
 from blindcal.endpoints.query_format import FreeTextQuestion, QuestionFormat, TokenQuestion
-from blindcal.endpoints.shown_logprobs import fault_in
+from blindcal.endpoints.shown_logprobs import TOP_LOGPROBS, fault_in
 from blindcal.errors import FatalError, InputError, UnsupportedError
 from blindcal.records import INVALID, Item, Reply, Request, Targets, Way
 
 ITEMS = 6  # number of items whose answers are forced both ways
 ITEMS_WITHOUT_BIAS = 12  # number of items to draw from if the bias is unusable
-TOP_LOGPROBS = (20, 5)  # numbers of logprobs to ask for: OpenAI shows at most 20, older APIs 5
+TOPS = (TOP_LOGPROBS, 5)  # numbers of logprobs to ask for: older APIs show 5 at most
 STATED = 3  # number of items that are asked for a confidence in words
 CONSTRAINED = 4  # number of items on which a constraint must act
 LEGIBLE = 5 / 6  # least share of items whose logprobs must show an answer word
@@ -295,7 +295,7 @@ class _Probing:
     async def _look_for_logprobs(self) -> dict[str, Reply]:
         """Replies with logprobs by item, empty if they are hidden."""
         shown: dict[str, Reply] = {}
-        for self.top in TOP_LOGPROBS:
+        for self.top in TOPS:
             try:
                 for item in self.bias.items:
                     asked = Request(item.messages, temperature=self.cold, top_logprobs=self.top)

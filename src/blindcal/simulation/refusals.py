@@ -95,13 +95,7 @@ def _unsupported_temperature(dialect: Dialect, value: float) -> HttpResponse:
         return _litellm(text, "gpt-5")
     if dialect == "vllm":
         return _vllm(f"temperature must be 1.0, got {value}.", "temperature")
-    if dialect == "llama.cpp":
-        return _llama_cpp(f"Field 'temperature': Value must be between 1 <= value <= 1, but got {value:g}")
-    text = (
-        f"Unsupported value: 'temperature' does not support {value:g} with this model. Only the default (1) "
-        "value is supported."
-    )
-    return _openai(text, "temperature", "unsupported_value")
+    return _only_one(dialect, "temperature", value)
 
 
 def _unsupported_n(dialect: Dialect, value: int) -> HttpResponse:
@@ -109,13 +103,18 @@ def _unsupported_n(dialect: Dialect, value: int) -> HttpResponse:
         return _litellm(_not_in_litellm(["n"], "gpt-5"), "gpt-5")
     if dialect == "vllm":
         return _vllm(f"n must be 1 when using greedy sampling, got {value}.", None)
+    return _only_one(dialect, "n", value)
+
+
+def _only_one(dialect: Dialect, name: str, value: float) -> HttpResponse:
+    """The refusal of every value but 1, by services that say it alike for all fields."""
     if dialect == "llama.cpp":
-        return _llama_cpp(f"Field 'n': Value must be between 1 <= value <= 1, but got {value}")
+        return _llama_cpp(f"Field '{name}': Value must be between 1 <= value <= 1, but got {value:g}")
     text = (
-        f"Unsupported value: 'n' does not support {value} with this model. Only the default (1) value is "
-        "supported."
+        f"Unsupported value: '{name}' does not support {value:g} with this model. Only the default (1) value "
+        "is supported."
     )
-    return _openai(text, "n", "unsupported_value")
+    return _openai(text, name, "unsupported_value")
 
 
 def _unknown_fields(dialect: Dialect, names: Sequence[str], model: str) -> HttpResponse:
