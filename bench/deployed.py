@@ -27,7 +27,7 @@ import blindcal as bc
 from blindcal.endpoints.http import Address, HttpEndpoint
 from blindcal.endpoints.query_format import TokenQuestion
 from blindcal.items import catalogue
-from blindcal.items.files import RecordFormat
+from blindcal.items.record_format import RecordFormat
 from blindcal.records import POSITIVE, Estimate, IntArray, Item, Request
 from blindcal.reproduce import sources
 from blindcal.results.deployment import deployment

@@ -21,7 +21,7 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 import blindcal as bc
 from blindcal.items import catalogue
-from blindcal.items.files import RecordFormat
+from blindcal.items.record_format import RecordFormat
 from blindcal.report.page import PAGE_FILE
 from blindcal.reproduce import from_endpoint, sources
 from blindcal.reproduce.cells import TABLE_METHODS, Cache, CellSelection, compute

@@ -27,7 +27,7 @@ from blindcal.store.run_store import RUN_FILE, Store
 from record import Cell, parser, record, table
 
 
-def read(name: str, labels: Sequence[int], texts: Sequence[str], words: tuple[str, str]) -> list[Cell]:
+def read(name: str, labels: Sequence[int], texts: Sequence[str], words: tuple[str, ...]) -> list[Cell]:
     """How many answers of a model state a confidence, why others do not, and the one stated most often."""
     found = ConfidenceQuestion(words).stated(texts)
     known = np.isfinite(found.p)

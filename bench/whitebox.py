@@ -19,7 +19,7 @@ import numpy as np
 
 from blindcal.endpoints import model_file, tokens
 from blindcal.items import catalogue
-from blindcal.items.files import RecordFormat
+from blindcal.items.record_format import RecordFormat
 from blindcal.records import FloatArray, Item, Targets
 from blindcal.scoring.hf import HfModel, HfSettings
 from blindcal.scoring.logprobs import in_order

@@ -13,7 +13,8 @@ import msgspec
 import numpy as np
 
 from blindcal.endpoints.http import Address, HttpEndpoint
-from blindcal.items.files import RecordFormat, load
+from blindcal.items.files import load
+from blindcal.items.record_format import RecordFormat
 from blindcal.records import FloatArray, Item, Message, Request, Targets, Token
 from blindcal.simulation.http_server import Handler, HttpRequest, HttpResponse, Listener
 from blindcal.simulation.recording import RecordedTexts, Recording

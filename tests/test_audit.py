@@ -34,7 +34,8 @@ from blindcal.errors import (
 )
 from blindcal.estimate.face_value import findings_at_face_value
 from blindcal.estimate.truth import binned_ece
-from blindcal.items.files import RecordFormat, load
+from blindcal.items.files import load
+from blindcal.items.record_format import RecordFormat
 from blindcal.items.score_files import asked_of, read_scores
 from blindcal.planning.plan import plan_audit
 from blindcal.prices import Prices

@@ -19,8 +19,9 @@ from blindcal.auditing.audit import audit
 from blindcal.errors import BlindcalError, InputError, MissingExtraError
 from blindcal.items import catalogue, hub
 from blindcal.items.catalogue import SETS, DataSet, open_items
-from blindcal.items.files import RecordFormat, load
+from blindcal.items.files import load
 from blindcal.items.hub import HubDataSet
+from blindcal.items.record_format import RecordFormat
 from blindcal.settings import Settings
 from blindcal.simulation.recording import Recording
 from blindcal.simulation.replay import Server, running
@@ -255,9 +256,10 @@ def test_unknown_names_list_what_exists(tmp_path: Path) -> None:
     for command in (("items", "boolk"), ("audit", "boolk", "--model", "m", "--out", str(run))):
         refused = blindcal(*command)
         assert isinstance(refused.exception, BlindcalError)
-        assert "the sets are boolq, mmlu, builtin and hf:NAME[:CONFIG][@SPLIT]" in str(refused.exception)
+        names = "boolq, mmlu, mmlu-choices, builtin and hf:NAME[:CONFIG][@SPLIT]"
+        assert f"the sets are {names}" in str(refused.exception)
     assert not run.exists()
-    with pytest.raises(InputError, match=r"data_dir=\.\.\. is for boolq and mmlu, not for builtin"):
+    with pytest.raises(InputError, match="is for boolq, mmlu and mmlu-choices, not for builtin"):
         open_items("builtin", RecordFormat(data_dir="x"))
 
 
@@ -274,7 +276,8 @@ def test_the_list_names_every_set() -> None:
     shown = blindcal("items").output
     assert all(name in shown for name in (*catalogue.NAMES, "hf:NAME[:CONFIG][@SPLIT]"))
     listed = json.loads(blindcal("items", "--json").output)
-    assert [(one["name"], one["positive"]) for one in listed] == [("boolq", "True"), ("mmlu", "Yes")]
+    assert [(one["name"], one.get("positive")) for one in listed[:2]] == [("boolq", "True"), ("mmlu", "Yes")]
+    assert (listed[2]["name"], listed[2]["answers"]) == ("mmlu-choices", ["A", "B", "C", "D"])
 
 
 def test_a_set_is_audited_by_name_or_file_with_its_own_words(

@@ -16,7 +16,7 @@ from scipy.special import expit
 
 from blindcal.endpoints.openai_token_ids import IDS
 from blindcal.items.catalogue import open_items
-from blindcal.items.files import RecordFormat
+from blindcal.items.record_format import RecordFormat
 from blindcal.records import Token
 from blindcal.simulation.recording import Recording
 from blindcal.simulation.replay import Server, running

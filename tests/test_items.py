@@ -16,7 +16,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from blindcal.errors import FileError, InputError
-from blindcal.items.files import RecordFormat, load
+from blindcal.items.files import load
+from blindcal.items.record_format import RecordFormat
 from blindcal.items.repeated_prompts import RepeatedPrompts
 from blindcal.records import Item, Message
 

@@ -17,7 +17,8 @@ from blindcal.cli import app
 from blindcal.errors import InputError
 from blindcal.estimate.findings import Findings
 from blindcal.estimate.truth import binned_ece
-from blindcal.items.files import MOST_PARTS, RecordFormat, load
+from blindcal.items.files import MOST_PARTS, load
+from blindcal.items.record_format import RecordFormat
 from blindcal.methods import METHODS, SIMULABLE, UNNAMED, estimate
 from blindcal.records import FloatArray, IntArray
 from blindcal.results import result

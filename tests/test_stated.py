@@ -60,8 +60,8 @@ def test_a_plea_for_one_word_makes_room_for_the_instruction(prompt: str, kept: s
 
 
 def test_every_known_set_is_asked_for_a_confidence_without_contradiction() -> None:
-    """The templates of the known sets lose the sentence that asks for the word alone."""
-    for one in SETS.values():
+    """The templates of the known yes/no sets lose the sentence that asks for the word alone."""
+    for one in (one for one in SETS.values() if len(one.words) == 2):
         (asked,) = ask_confidence((Message("user", one.template),), one.words)
         before, _, said = asked.content.rpartition("\n")
         assert one.template.startswith(before)

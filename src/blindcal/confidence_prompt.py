@@ -15,7 +15,7 @@ INSTRUCTION = (
 
 
 def ask_confidence(
-    messages: tuple[Message, ...], words: tuple[str, str], instruction: str = INSTRUCTION
+    messages: tuple[Message, ...], words: tuple[str, ...], instruction: str = INSTRUCTION
 ) -> tuple[Message, ...]:
     """Append the instruction to the last message, on a line of its own.
 
@@ -27,13 +27,13 @@ def ask_confidence(
     )
 
 
-def ask_json(messages: tuple[Message, ...], words: tuple[str, str]) -> tuple[Message, ...]:
+def ask_json(messages: tuple[Message, ...], words: tuple[str, ...]) -> tuple[Message, ...]:
     """Ask for the answer as a JSON object, in the way of `ask_confidence`."""
     positive, negative = (json.dumps({"answer": word}, ensure_ascii=False) for word in words)
     return _instruct(messages, words, f"Reply only with JSON: {positive} or {negative}")
 
 
-def _instruct(messages: tuple[Message, ...], words: tuple[str, str], said: str) -> tuple[Message, ...]:
+def _instruct(messages: tuple[Message, ...], words: tuple[str, ...], said: str) -> tuple[Message, ...]:
     last = messages[-1]
     asked = _plea(*words).sub("", last.content).rstrip()
     return (*messages[:-1], replace(last, content=f"{asked}\n{said}"))

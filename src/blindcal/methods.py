@@ -56,7 +56,10 @@ ESTIMATOR_CHOICES = ("own", "latent")
 
 @dataclass(frozen=True, slots=True)
 class DesignSpec:
-    """The inputs of a design; ``members`` are the items that take part, ``None`` for all."""
+    """The inputs of a design; ``members`` are the items that take part, ``None`` for all.
+
+    ``choices`` is the number of answers of each item; ``None`` if there are two, as usual.
+    """
 
     labels: IntArray
     queries: float
@@ -65,6 +68,7 @@ class DesignSpec:
     adaptive: bool = True
     pilot: int | None = None
     members: IntArray | None = None
+    choices: IntArray | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -358,7 +362,8 @@ class Evidence:
     ``labels``, ``groups`` and ``parts`` have one entry per item; ``parts`` names each item's part in a
     breakdown. ``members`` are the items that take part, ``None`` for all. ``jitter`` is the endpoint's noise
     on the log-odds and ``flip_rate`` the share of its answers that are flipped; intervals also allow for the
-    ``plausible`` other values of both. With ``resamples=0`` there are no intervals.
+    ``plausible`` other values of both. With ``resamples=0`` there are no intervals. ``choices`` is the number
+    of answers of each item; ``None`` if there are two, as usual.
     """
 
     method: str
@@ -375,6 +380,7 @@ class Evidence:
     resamples: int = 1000
     flip_rate: float = 0.0
     plausible: tuple[Noise, ...] = ()
+    choices: IntArray | None = None
 
     @property
     def estimator_name(self) -> EstimatorName:

@@ -3,13 +3,16 @@
 A *query* asks one item with a shift ``b`` on the positive answer and a temperature ``T`` (METHOD 2);
 its answer is positive, negative or invalid. Queries are passed in columns, one :class:`Round` at a time,
 so that a million of them are three arrays and not a million objects.
+
+With more than two answers (METHOD 8), an answer is its number, from 0 up in the order of the answers, and a
+query has a bias for each of them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any, Literal, TypeAlias
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal, TypeAlias, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -26,6 +29,8 @@ AnswerFormat: TypeAlias = Literal["word", "sentence", "json"]
 POSITIVE = 1
 NEGATIVE = 0
 INVALID = -1
+PLAIN = -1
+"""What a query without a shift is about: no answer in particular."""
 
 
 def level_percent(level: float) -> str:
@@ -94,7 +99,7 @@ class Item:
     """A labelled question: chat messages, or one message whose role is ``prompt`` for plain completions.
 
     Items of one ``group`` belong together: intervals resample whole groups. ``part`` is the item's part
-    in a breakdown.
+    in a breakdown. ``choices`` is the number of its answers, and ``label`` the number of the right one.
     """
 
     id: str
@@ -102,6 +107,7 @@ class Item:
     messages: tuple[Message, ...]
     group: str | None = None
     part: str | None = None
+    choices: int = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,11 +120,20 @@ class Token:
 
 @dataclass(frozen=True, slots=True)
 class Targets:
-    """The tokens that mean positive and negative; one per side under ``pair`` semantics."""
+    """The tokens that mean positive and negative; one per side under ``pair`` semantics.
+
+    If there are more than two answers, ``answers`` has the tokens of each, and the two sides are empty.
+    """
 
     positive: tuple[Token, ...]
     negative: tuple[Token, ...]
     semantics: Semantics = "pair"
+    answers: tuple[tuple[Token, ...], ...] = ()
+
+    @property
+    def by_answer(self) -> tuple[tuple[Token, ...], ...]:
+        """The tokens of each answer, in the order of the numbers that stand for the answers."""
+        return self.answers or (self.negative, self.positive)
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,18 +188,31 @@ class Reply:
 
 @dataclass(frozen=True, slots=True)
 class Round:
-    """Queries that are sent together, in columns: the item, shift and temperature of each."""
+    """Queries that are sent together, in columns: the item, shift and temperature of each.
+
+    With more than two answers, ``about`` is the number of the answer that has the shift, `PLAIN` if none has,
+    and ``biases`` has a column per answer with all that is added to it: the shift, Gumbel numbers of our own,
+    or minus infinity for an answer that the item does not have.
+    """
 
     items: IntArray
     shifts: FloatArray
     temperatures: FloatArray
+    about: IntArray | None = None
+    biases: FloatArray | None = None
 
     def __len__(self) -> int:
         return int(self.items.size)
 
     def rows(self, chosen: npt.NDArray[np.bool_]) -> Round:
         """The chosen queries."""
-        return Round(self.items[chosen], self.shifts[chosen], self.temperatures[chosen])
+        return Round(
+            self.items[chosen],
+            self.shifts[chosen],
+            self.temperatures[chosen],
+            None if self.about is None else self.about[chosen],
+            None if self.biases is None else self.biases[chosen],
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,6 +222,9 @@ class AnswerTable:
     ``stated`` is the probability of the positive answer that each answer states, NaN if it states none;
     ``None`` if answers are single words. ``bounds`` has two columns, between which each answer shows the
     log-odds to be, NaN where it shows none; ``None`` if no answer does.
+
+    With more than two answers, ``answers`` are their numbers, ``stated`` and ``bounds`` are about the answer
+    that was given, and ``about`` and ``biases`` are those of the `Round`.
     """
 
     items: IntArray
@@ -202,6 +233,8 @@ class AnswerTable:
     answers: IntArray
     stated: FloatArray | None = None
     bounds: FloatArray | None = None
+    about: IntArray | None = None
+    biases: FloatArray | None = None
 
     def __len__(self) -> int:
         return int(self.items.size)
@@ -225,14 +258,28 @@ class AnswerTable:
             self.answers[chosen],
             None if self.stated is None else self.stated[chosen],
             None if self.bounds is None else self.bounds[chosen],
+            None if self.about is None else self.about[chosen],
+            None if self.biases is None else self.biases[chosen],
         )
 
     def with_round(self, asked: Round, answers: IntArray, bounds: FloatArray | None = None) -> AnswerTable:
         """These answers followed by those of one more round."""
-        return self.joined(AnswerTable(asked.items, asked.shifts, asked.temperatures, answers, bounds=bounds))
+        return self.joined(
+            AnswerTable(
+                asked.items,
+                asked.shifts,
+                asked.temperatures,
+                answers,
+                bounds=bounds,
+                about=asked.about,
+                biases=asked.biases,
+            )
+        )
 
     def joined(self, other: AnswerTable) -> AnswerTable:
         """These answers followed by others, without what they state."""
+        if not len(self):
+            return replace(other, stated=None)
         both = (self, other)
         unbounded = all(one.bounds is None for one in both)
         return AnswerTable(
@@ -241,12 +288,22 @@ class AnswerTable:
             np.concatenate([self.temperatures, other.temperatures]),
             np.concatenate([self.answers, other.answers]),
             bounds=None if unbounded else np.concatenate([one.bounds_or_nan for one in both]),
+            about=_stacked(self.about, other.about),
+            biases=_stacked(self.biases, other.biases),
         )
 
     @property
     def bounds_or_nan(self) -> FloatArray:
         """The bounds, NaN for every answer if none shows any."""
         return np.full((len(self), 2), np.nan) if self.bounds is None else self.bounds
+
+
+ColumnT = TypeVar("ColumnT", FloatArray, IntArray)
+
+
+def _stacked(one: ColumnT | None, other: ColumnT | None) -> ColumnT | None:
+    """One column followed by another; ``None`` if either is missing."""
+    return None if one is None or other is None else np.concatenate([one, other])
 
 
 @dataclass(frozen=True, slots=True)

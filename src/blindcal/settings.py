@@ -13,10 +13,12 @@ from blindcal.endpoints.http import OPENAI, Address
 from blindcal.endpoints.query_format import ANSWER_TOKENS, STATED_TOKENS
 from blindcal.errors import ConfigError
 from blindcal.estimate.truth import bins_blind
-from blindcal.items.files import Items, RecordFormat
+from blindcal.items.files import Items
+from blindcal.items.record_format import RecordFormat
 from blindcal.methods import ASSUMED, AUTO, LEAST_REPEATED, METHODS, TOO_FEW_REPEATED, estimator_of
 from blindcal.prices import Prices, list_prices
 from blindcal.records import AnswerFormat, EstimatorName, Semantics
+from blindcal.text import printable
 
 DEFAULT_BINS = 5
 MOST_QUERIES = 100
@@ -33,7 +35,8 @@ class PromptSettings(RecordFormat):
     ``instruction`` replaces the text with which ``verbalized`` asks for a confidence. ``answer_format`` is
     the form of the answers: one ``word``, a ``sentence`` or any other text that settles on one, or ``json``;
     by default, the one that works. ``max_tokens`` is the maximum number of tokens of an answer, by default
-    1, 512 or 64. ``keep_prompts=False`` stores only hashes of the prompts in the run file.
+    1, 512 or 64. ``keep_prompts=False`` stores only hashes of the prompts in the run file. More than two
+    answer words are named by ``answers``, instead of ``positive`` and ``negative``.
     """
 
     positive: str | None = None
@@ -49,6 +52,8 @@ class PromptSettings(RecordFormat):
 
     def __post_init__(self) -> None:
         RecordFormat.__post_init__(self)
+        if self.answers and (self.positive is not None or self.negative is not None):
+            raise ConfigError("answers: names all answer words; leave out positive and negative")
         forms = get_args(AnswerFormat)
         known = self.answer_format is None or self.answer_format in forms
         _check("answer_format", self.answer_format, known, f"one of {', '.join(forms)}")
@@ -273,26 +278,40 @@ class Settings:
         return list_prices(self.endpoint.model) if self.endpoint.base_url == OPENAI else None
 
     @property
-    def answer_words(self) -> tuple[str, str]:
-        """The positive and the negative answer word."""
+    def answer_words(self) -> tuple[str, ...]:
+        """The positive and the negative answer word, or more than two in the order of the answers."""
+        if self.prompt.answers:
+            return self.prompt.answers
         return self.prompt.positive or DEFAULT_WORDS[0], self.prompt.negative or DEFAULT_WORDS[1]
 
-    def resolved(self, n: int, words: tuple[str, str] | None = None, *, budgeted: bool = False) -> Settings:
+    def resolved(self, n: int, words: tuple[str, ...] | None = None, *, budgeted: bool = False) -> Settings:
         """Fill in the defaults that depend on the method, the number of items and their answer words.
 
         If ``budgeted``, a budget decides the number of queries later; so does the choice of the method.
         """
-        positive, negative = words or DEFAULT_WORDS
         design, blind = self.design, self.design.method == "blind"
         bins = bins_blind(min(n, design.sample or n)) if blind else DEFAULT_BINS
         usual = None if budgeted or self.auto else METHODS[design.method].queries
         return self.replace(
             queries=usual if design.queries is None else design.queries,
             bins=self.estimation.bins or bins,
-            positive=self.prompt.positive or positive,
-            negative=self.prompt.negative or negative,
+            **self._resolved_words(words or self.prompt.answers or DEFAULT_WORDS),
             semantics=self.prompt.semantics if self.auto else self.target_semantics,
         )
+
+    def _resolved_words(self, words: tuple[str, ...]) -> dict[str, Any]:
+        """The options that name the answer words: ``positive`` and ``negative`` if there are two."""
+        prompt = self.prompt
+        if len(words) == 2:
+            positive, negative = prompt.positive or words[0], prompt.negative or words[1]
+            return {"answers": (), "positive": positive, "negative": negative}
+        for name in ("positive", "negative", "positive_ids", "negative_ids"):
+            if getattr(prompt, name):
+                raise ConfigError(
+                    f"{name}: is for two answers, and the items have {len(words)}: "
+                    f"{printable(', '.join(words), 80)}; leave it out"
+                )
+        return {"answers": words}
 
     @property
     def queries(self) -> float:
@@ -313,7 +332,12 @@ class Settings:
             *(() if self.design.method == "blind" else ("bins",)),
             # runs begun before these options existed can continue
             *(() if self.design.batch else ("batch",)),
-            *(name for name in ("answer_format", "max_tokens") if getattr(self.prompt, name) is None),
+            *(
+                name
+                for name in ("answer_format", "max_tokens", "permute")
+                if getattr(self.prompt, name) is None
+            ),
+            *(() if self.prompt.answers else ("answers",)),
         }
         shaping = {name: value for name, value in self._flat.items() if name not in free}
         return plain({**shaping, "items": len(items), "items_digest": items.digest})

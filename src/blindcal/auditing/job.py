@@ -205,6 +205,7 @@ class Sender(ABC):
             float(asked.shifts[place]),
             float(asked.temperatures[place]),
             query,
+            None if asked.biases is None else asked.biases[place],
         )
 
     def _count(self, saved: list[SavedAnswer]) -> None:

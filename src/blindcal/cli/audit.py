@@ -37,6 +37,7 @@ LONGEST_POLL = 60.0  # maximum number of seconds between polls of a batch, unles
 @options.answer_options
 @options.answer_format_options
 @options.prompt_options
+@options.choice_options
 @options.field_options
 @click.option(
     "--by",

@@ -17,7 +17,8 @@ from blindcal.cli import options
 from blindcal.cli.console import print_stage
 from blindcal.errors import ConfigError
 from blindcal.items import catalogue, files
-from blindcal.text import printable
+from blindcal.items.record_format import RecordFormat
+from blindcal.text import listed, printable
 
 
 @click.command("items")
@@ -26,6 +27,7 @@ from blindcal.text import printable
     "--out", type=options.FILE, help="Output file, one JSON object per line.  [default: standard output]"
 )
 @options.record_options
+@options.answers_option
 @options.label_field_option
 @click.option(
     "--n", type=click.IntRange(1), help=f"Number of built-in questions.  [default: {catalogue.BUILTIN_SIZE}]"
@@ -36,12 +38,13 @@ def command(name: str | None, out: Path | None, n: int | None, as_json: bool, **
 
     \b
       boolq, mmlu               the paper's sets, from the Hugging Face Hub or from --data-dir
+      mmlu-choices              MMLU as it is meant, with four options a question
       builtin                   {size} yes/no questions that ship with blindcal
       hf:NAME[:CONFIG][@SPLIT]  any set on the Hub, or a folder in its layout, with --template
 
     Each line has the fields id, label and prompt. Depending on the set it also has group (items that belong
-    together), answer_words, and fields to break a result down by (--by subject for mmlu). 'blindcal audit'
-    accepts the file as well as NAME itself.
+    together), answer_words, answers or choices, and fields to break a result down by (--by subject for mmlu).
+    'blindcal audit' accepts the file as well as NAME itself.
 
     The families of builtin are {families}. In each of them half the labels are positive, and --n takes the
     first N questions.
@@ -58,7 +61,7 @@ def command(name: str | None, out: Path | None, n: int | None, as_json: bool, **
         return
     if name != catalogue.BUILTIN and n is not None:
         raise ConfigError(f"--n is for {catalogue.BUILTIN} only, not for {printable(name)}")
-    reading = files.RecordFormat(**record_format)
+    reading = RecordFormat(**record_format)
     if name == catalogue.BUILTIN:
         opened = files.collect(name, catalogue.builtin(n or catalogue.BUILTIN_SIZE), reading)
     else:
@@ -72,7 +75,7 @@ def command(name: str | None, out: Path | None, n: int | None, as_json: bool, **
             ):
                 file.write(line)
         if out is not None:
-            answers = "" if items.words is None else f"; the answers are {' and '.join(items.words)}"
+            answers = "" if items.words is None else f"; the answers are {printable(listed(items.words))}"
             click.echo(f"{len(items):,} questions in {out}{answers}", err=True)
 
 
@@ -94,21 +97,21 @@ def _list(as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps([_record(one) for one in catalogue.SETS.values()]))
         return
+    width = max(map(len, catalogue.NAMES))
     for one in catalogue.SETS.values():
-        click.echo(f"{one.name:8} {one.about}")
-        click.echo(f"{'':8} from {one.hosted}, or --data-dir FOLDER; answers {'/'.join(one.words)}")
-    click.echo(
-        f"{catalogue.BUILTIN:8} {catalogue.BUILTIN_SIZE:,} yes/no questions: {', '.join(catalogue.FAMILIES)}"
-    )
-    click.echo(f"{'hf:...':8} any other set: hf:NAME[:CONFIG][@SPLIT] with --template and --label-map")
+        click.echo(f"{one.name:{width}} {one.about}")
+        click.echo(f"{'':{width}} from {one.hosted}, or --data-dir FOLDER; answers {'/'.join(one.words)}")
+    size, families = f"{catalogue.BUILTIN_SIZE:,}", ", ".join(catalogue.FAMILIES)
+    click.echo(f"{catalogue.BUILTIN:{width}} {size} yes/no questions: {families}")
+    click.echo(f"{'hf:...':{width}} any other set: hf:NAME[:CONFIG][@SPLIT] with --template and --label-map")
 
 
 def _record(one: catalogue.DataSet) -> dict[str, Any]:
+    two = {"positive": one.words[0], "negative": one.words[1]}
     return {
         "name": one.name,
         "about": one.about,
         "source": str(one.hosted),
         "template": one.template,
-        "positive": one.words[0],
-        "negative": one.words[1],
+        **(two if len(one.words) == 2 else {"answers": one.words}),
     }

@@ -168,6 +168,18 @@ record_options = combined(
     ),
     data_dir_option,
 )
+answers_option = click.option(
+    "--answers",
+    metavar="WORD,WORD,...",
+    help="All answers, if there are more than two or labels name them. The first of two is the positive "
+    "one.  [default: the items' own]",
+)
+choice_options = combined(
+    answers_option,
+    click.option(
+        "--permute", is_flag=True, help="Show the choices of each item in a random order of its own."
+    ),
+)
 prompt_options = combined(
     record_options, click.option("--system", help="System message before every question.")
 )

@@ -80,6 +80,7 @@ WIDTH = 12
     "--tokenizer", metavar="SOURCE", help="Tokenizer that counts the tokens, as 'blindcal audit' takes it."
 )
 @options.prompt_options
+@options.choice_options
 @options.label_field_option
 @click.option(
     "--tokens",

@@ -36,6 +36,7 @@ _MARKS = {"good": "ok", "caution": "caution", "bad": "BAD", "unknown": "unknown"
 @options.answer_options
 @options.answer_format_options
 @options.prompt_options
+@options.choice_options
 @options.field_options
 @options.bias_options
 @options.seed_option("Random seed that chooses the items to ask.")

@@ -27,6 +27,7 @@ from blindcal.text import printable
 @options.endpoint_options
 @options.token_options
 @options.prompt_options
+@options.choice_options
 @options.field_options
 @click.option("--first", type=click.IntRange(1), metavar="N", help="Score only the first N items.")
 @options.concurrency_option(4)

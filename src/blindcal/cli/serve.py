@@ -49,6 +49,7 @@ _OF_MODELS = {"model", "port", "context", "threads"}  # all other options are fo
 @options.data_dir_option
 @options.template_option
 @options.answer_word_options()
+@options.answers_option
 @click.option(
     "--texts", type=EXISTING_FILE, help="File of answers (id,text) to requests for a confidence in words."
 )

@@ -72,9 +72,17 @@ class QuestionFormat(Protocol):
         ...
 
     def request(
-        self, messages: tuple[Message, ...], shift: float, temperature: float, number: int = 0
+        self,
+        messages: tuple[Message, ...],
+        shift: float,
+        temperature: float,
+        number: int = 0,
+        biases: FloatArray | None = None,
     ) -> Request:
-        """The request of one query; ``number`` is its number in the run."""
+        """The request of one query; ``number`` is its number in the run.
+
+        ``biases`` has what is added to each answer, if there are more than two (`Round`).
+        """
         ...
 
     def parse(self, reply: Reply) -> ParsedAnswer:
@@ -122,7 +130,12 @@ class TokenQuestion:
                     )
 
     def request(
-        self, messages: tuple[Message, ...], shift: float, temperature: float, number: int = 0
+        self,
+        messages: tuple[Message, ...],
+        shift: float,
+        temperature: float,
+        number: int = 0,
+        biases: FloatArray | None = None,  # noqa: ARG002 - to come
     ) -> Request:
         """The request of one query (METHOD 2)."""
         bias = {}
@@ -169,7 +182,7 @@ class FreeTextQuestion:
     the request, and ``seed`` and ``constraint`` are as in `TokenQuestion`.
     """
 
-    words: tuple[str, str]
+    words: tuple[str, ...]
     form: AnswerFormat = "sentence"
     max_tokens: int = ANSWER_TOKENS["sentence"]
     tempered: bool = True
@@ -183,6 +196,7 @@ class FreeTextQuestion:
         shift: float,  # noqa: ARG002 - nothing is biased
         temperature: float,
         number: int = 0,
+        biases: FloatArray | None = None,  # noqa: ARG002 - nothing is biased
     ) -> Request:
         """The question, with room for a text as its answer."""
         constrained = {} if self.constraint is None else CONSTRAINTS[self.constraint].fields(self.words)
@@ -235,7 +249,7 @@ class LogprobQuestion:
     take none.
     """
 
-    words: tuple[str, str]
+    words: tuple[str, ...]
     semantics: Semantics = "sum"
     top: int = TOP_LOGPROBS
     tempered: bool = True
@@ -247,6 +261,7 @@ class LogprobQuestion:
         shift: float,  # noqa: ARG002 - nothing is biased
         temperature: float,
         number: int = 0,  # noqa: ARG002 - nothing is drawn
+        biases: FloatArray | None = None,  # noqa: ARG002 - nothing is biased
     ) -> Request:
         """The question as it is, with logprobs."""
         heat = temperature if self.tempered else None
@@ -289,7 +304,7 @@ class ConfidenceQuestion:
     sends no temperature, for endpoints that take none.
     """
 
-    words: tuple[str, str]
+    words: tuple[str, ...]
     instruction: str = INSTRUCTION
     max_tokens: int = STATED_TOKENS
     tempered: bool = True
@@ -300,6 +315,7 @@ class ConfidenceQuestion:
         shift: float,  # noqa: ARG002 - nothing is biased
         temperature: float,
         number: int = 0,  # noqa: ARG002 - nothing is drawn
+        biases: FloatArray | None = None,  # noqa: ARG002 - nothing is biased
     ) -> Request:
         """The question with the instruction to state a confidence, and enough tokens for the answer."""
         asked = ask_confidence(messages, self.words, self.instruction)

@@ -76,7 +76,7 @@ class ShownAnswers:
 
 
 def shown_answers(
-    logprobs: Mapping[str, float], words: tuple[str, str], semantics: Semantics = "sum"
+    logprobs: Mapping[str, float], words: tuple[str, ...], semantics: Semantics = "sum"
 ) -> ShownAnswers:
     """Find the two answer words in a list of logprobs.
 

@@ -108,6 +108,28 @@ class Part:
     few: bool
 
 
+@dataclass(frozen=True, slots=True)
+class AnswerPart:
+    """The estimates for one of several answers; ``answer`` is its number.
+
+    ``labelled`` items have it as their label; it was ``given`` to so many, rightly to ``right`` of them.
+    If the audit is about the answers given, ``ece``, ``accuracy``, ``confidence`` (the mean) and
+    ``overconfidence`` are about the items to which it was given. If it is about each answer against the
+    rest, ``given`` and ``right`` are ``None``, and the estimates are about all items and the probability of
+    this answer. ``few`` if the items are too few to trust.
+    """
+
+    answer: int
+    labelled: int
+    given: int | None
+    right: int | None
+    ece: Estimate
+    accuracy: Estimate
+    confidence: Estimate
+    overconfidence: Estimate
+    few: bool
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Findings:
     """What answers tell about calibration; an `Estimate` of ``None`` means that the method cannot tell.
@@ -117,6 +139,11 @@ class Findings:
     ``ece_if_invalid`` bounds the ECE over all possible values of the invalid answers. ``costs`` are for three
     pairs of costs, at the thresholds of ``operating``. ``parts`` are the estimates for each part of a
     breakdown, and ``parts_pvalue`` is the p-value of "all parts are equally miscalibrated".
+
+    With more than two answers (METHOD 8), everything is about the answer that the model gave and whether it
+    is right ("top-label"), and ``leaning`` is not known; if each answer was audited against the rest
+    ("classwise"), ``ece`` is the mean over the answers. ``by_answer`` has a row per answer. ``confusion``
+    counts the answers given: a row per label, a column per answer.
     """
 
     ece: Estimate
@@ -136,6 +163,8 @@ class Findings:
     ece_if_invalid: tuple[float, float]
     parts: tuple[Part, ...] = ()
     parts_pvalue: float | None = None
+    by_answer: tuple[AnswerPart, ...] = ()
+    confusion: tuple[tuple[int, ...], ...] = ()
 
 
 def widened(found: Findings, others: Sequence[Findings]) -> Findings:

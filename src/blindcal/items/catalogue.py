@@ -16,12 +16,15 @@ from typing import Any
 
 from blindcal.errors import InputError, MissingExtraError
 from blindcal.items import hub
-from blindcal.items.files import WORDS_FIELD, Items, RecordFormat, collect, load
+from blindcal.items.answers import LETTERS
+from blindcal.items.choices import CHOICES_FIELD, QUESTION_TEMPLATE
+from blindcal.items.files import Items, collect, load
 from blindcal.items.hub import HubDataSet
 from blindcal.items.record_files import READERS, Record, csv_rows, read_records
-from blindcal.text import printable
+from blindcal.items.record_format import WORDS_FIELD, RecordFormat
+from blindcal.text import listed, printable
 
-LETTERS = "ABCD"
+MMLU_LETTERS = LETTERS[:4]
 BUILTIN, BUILTIN_SIZE = "builtin", 1000
 FAMILIES = ("numbers", "letters", "dates", "lists", "logic", "kinds", "facts", "events", "reviews")
 
@@ -31,7 +34,8 @@ class DataSet:
     """A public data set: where it is, and how its rows become items.
 
     ``files`` are patterns of the file names under which it is distributed, tried in this order in a
-    folder; ``rows`` is its number of rows. ``words`` are the answer words that ``template`` asks for.
+    folder; ``rows`` is its number of rows. ``words`` are the answers that ``template`` asks for: two words,
+    the positive one first, or the letters of its options.
     """
 
     name: str
@@ -40,15 +44,16 @@ class DataSet:
     files: tuple[str, ...]
     rows: int
     template: str
-    words: tuple[str, str]
+    words: tuple[str, ...]
     questions: Callable[[Iterable[Record]], Iterator[Record]]
 
     def records(self, data_dir: str | Path | None = None) -> Iterator[Record]:
-        """Every question as a record with id, label, the template's fields and the answer words."""
+        """Every question as a record with id, label, the template's fields and two answer words."""
+        named = {WORDS_FIELD: "/".join(self.words)} if len(self.words) == 2 else {}
         source = self._hosted() if data_dir is None else self._local(Path(data_dir))
         try:
             for record in self.questions(_counted(source, self.rows)):
-                yield {**record, WORDS_FIELD: "/".join(self.words)}
+                yield {**record, **named}
         except InputError as error:
             raise error.prefixed(f"{self.name}: ") from None
 
@@ -91,22 +96,39 @@ def _boolq(rows: Iterable[Record]) -> Iterator[Record]:
         }
 
 
-def _mmlu(rows: Iterable[Record]) -> Iterator[Record]:
+def _mmlu_choices(rows: Iterable[Record]) -> Iterator[Record]:
     subjects: dict[str, list[Record]] = {}
     for row in rows:
         subjects.setdefault(str(_first(row, "subject")), []).append(row)
     for subject in sorted(subjects):
         for number, row in enumerate(subjects[subject]):
-            question, right = f"{subject}/{number}", _letter(_first(row, "answer"))
-            for letter, choice in zip(LETTERS, _choices(row), strict=True):
-                yield {
-                    "id": f"{question}/{letter}",
-                    "label": int(letter == right),
-                    "group": question,
-                    "subject": subject,
-                    "question": _first(row, "question"),
-                    "choice": choice,
-                }
+            yield {
+                "id": f"{subject}/{number}",
+                "label": _letter(_first(row, "answer")),
+                "subject": subject,
+                "topic": subject.replace("_", " "),
+                "question": _first(row, "question"),
+                CHOICES_FIELD: _choices(row),
+            }
+
+
+def _mmlu(rows: Iterable[Record]) -> Iterator[Record]:
+    for one in _mmlu_choices(rows):
+        for letter, choice in zip(MMLU_LETTERS, one[CHOICES_FIELD], strict=True):
+            yield {
+                "id": f"{one['id']}/{letter}",
+                "label": int(letter == one["label"]),
+                "group": one["id"],
+                "subject": one["subject"],
+                "question": one["question"],
+                "choice": choice,
+            }
+
+
+_MMLU_FILES = (
+    *("mmlu_test.*", "mmlu/all/test*", "mmlu/test*", "all/test*", "test.*", "test-*"),
+    *("mmlu/data/test/*_test.csv", "data/test/*_test.csv", "test/*_test.csv", "*_test.csv"),
+)
 
 
 #: The sets that are known by name, besides the built-in questions.
@@ -130,15 +152,22 @@ SETS = {
             "mmlu",
             "MMLU, test: 14,042 questions of 57 subjects, each split in four: 56,168 items (MIT)",
             HubDataSet("cais/mmlu", "all", "test"),
-            (
-                *("mmlu_test.*", "mmlu/all/test*", "mmlu/test*", "all/test*", "test.*", "test-*"),
-                *("mmlu/data/test/*_test.csv", "data/test/*_test.csv", "test/*_test.csv", "*_test.csv"),
-            ),
+            _MMLU_FILES,
             14042,
             "Question: {question}\nProposed answer: {choice}\n"
             "Is the proposed answer correct? Reply only with Yes or No.",
             ("Yes", "No"),
             _mmlu,
+        ),
+        DataSet(
+            "mmlu-choices",
+            "MMLU, test: 14,042 questions of 57 subjects, with four options each (MIT)",
+            HubDataSet("cais/mmlu", "all", "test"),
+            _MMLU_FILES,
+            14042,
+            f"The following is a multiple choice question about {{topic}}.\n\n{QUESTION_TEMPLATE}\nAnswer:",
+            MMLU_LETTERS,
+            _mmlu_choices,
         ),
     )
 }
@@ -179,7 +208,7 @@ def open_items(
         records = SETS[name].records(data_dir)
     elif data_dir is not None:
         raise InputError(
-            f"{{data_dir}} is for {' and '.join(SETS)}, not for {printable(name)}", options={"data_dir": ...}
+            f"{{data_dir}} is for {listed(tuple(SETS))}, not for {printable(name)}", options={"data_dir": ...}
         )
     else:
         records = builtin() if name == BUILTIN else hub.records(HubDataSet.parse(name))
@@ -222,20 +251,20 @@ def _first(row: Record, *fields: str) -> Any:
 
 def _letter(answer: Any) -> str:
     text = str(answer).strip()
-    for number, letter in enumerate(LETTERS):
+    for number, letter in enumerate(MMLU_LETTERS):
         if text in (str(number), letter, letter.lower()):
             return letter
     raise InputError(f"an answer must be 0 to 3 or A to D, not {printable(text, 20)!r}")
 
 
 def _choices(row: Record) -> list[str]:
-    given = row["choices"] if "choices" in row else [_first(row, letter) for letter in LETTERS]
+    given = row["choices"] if "choices" in row else [_first(row, letter) for letter in MMLU_LETTERS]
     if isinstance(given, str):  # a CSV cell
         try:
             given = json.loads(given)
         except (ValueError, RecursionError):
             raise InputError("field 'choices' must be a list, in CSV as JSON") from None
-    if not isinstance(given, list) or len(given) != len(LETTERS):
+    if not isinstance(given, list) or len(given) != len(MMLU_LETTERS):
         raise InputError(f"field 'choices' must hold four answers, not {printable(str(given), 60)}")
     return [str(one) for one in given]
 
@@ -255,7 +284,7 @@ def _is_headless(path: Path) -> bool:
 def _headless(path: Path) -> Iterator[Record]:
     with csv_rows(path) as rows:
         for number, row in enumerate(rows, 1):
-            if len(row) != 2 + len(LETTERS):
+            if len(row) != 2 + len(MMLU_LETTERS):
                 raise InputError(f"{path}, row {number}: must have six fields, not {len(row)}")
             yield {
                 "subject": path.stem.removesuffix("_test"),

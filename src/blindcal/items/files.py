@@ -9,22 +9,21 @@ first, and then treated the same.
 from __future__ import annotations
 
 import hashlib
-import json
 import os
-import re
 import tempfile
 import zlib
 from array import array
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any, BinaryIO, cast
+from typing import BinaryIO, cast
 
 import msgspec
 import numpy as np
 
 from blindcal.atomic_write import writing
 from blindcal.errors import FileError, InputError
+from blindcal.items.answers import LETTERS, written_label
+from blindcal.items.choices import CHOICES_FIELD
 from blindcal.items.record_files import (
     UNREADABLE,
     Record,
@@ -35,136 +34,21 @@ from blindcal.items.record_files import (
     reader_of,
     unreadable,
 )
+from blindcal.items.record_format import ANSWERS_FIELD, WORDS_FIELD, RecordFormat
 from blindcal.items.repeated_prompts import RepeatedPrompts, repeated_prompts, resampling_units
-from blindcal.records import IntArray, Item, Message
-from blindcal.text import encodable, printable
+from blindcal.records import IntArray, Item
+from blindcal.text import printable
 
 MOST_PARTS = 200
 """The most values that the field of a breakdown may have."""
-
-WORDS_FIELD = "answer_words"
-"""The field that names the answer words of a set of questions, the positive one first: ``True/False``."""
-
-_LABELS = {"0": 0, "1": 1, "false": 0, "true": 1, "no": 0, "yes": 1}
-_PLACEHOLDER = re.compile(r"\{\{|\}\}|\{([^{}]*)\}")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RecordFormat:
-    """How a record becomes an item: which fields mean what, and how the prompt is made.
-
-    ``template`` is plain text with ``{field}`` for the record's fields and ``{{`` for a brace; text from a
-    record is never expanded again. ``label_map`` adds words for 0 and 1 to the usual ones.
-    ``role`` is ``user`` for chat and ``prompt`` for plain completions. ``by_field`` is the field of the
-    breakdown. ``data_dir`` is the folder with the files of a named set.
-    """
-
-    template: str | None = None
-    system: str | None = None
-    label_map: Mapping[str, int] | None = None
-    label_field: str = "label"
-    id_field: str = "id"
-    group_field: str = "group"
-    by_field: str | None = None
-    data_dir: str | None = None
-    role: str = "user"
-
-    def __post_init__(self) -> None:
-        if self.system is not None and self.role == "prompt":
-            raise InputError("system: plain completions have no system message; put it in the template")
-        for word, label in (self.label_map or {}).items():
-            if label not in (0, 1):
-                raise InputError(f"label map: {printable(word)!r} must map to 0 or 1, not {label!r}")
-        if self.template is not None and not self.fields:
-            raise InputError("template: names no field; write the record's fields as {field}")
-
-    @property
-    def fields(self) -> frozenset[str]:
-        """The fields that the template names."""
-        return frozenset(match[1] for match in _PLACEHOLDER.finditer(self.template or "") if match[1])
-
-    def item(self, record: Record, number: int) -> Item:
-        """Convert a record to an item; raises `InputError` that names the field."""
-        for field, usual in ((self.id_field, "id"), (self.group_field, "group")):
-            if field != usual and field not in record:  # only fields of the default names may be missing
-                raise _missing(record, field, f"{usual}_field")
-        return Item(
-            _optional(record, self.id_field) or str(number),
-            self._label(record),
-            self._messages(record),
-            _optional(record, self.group_field),
-            self._part(record),
-        )
-
-    def _label(self, record: Record) -> int:
-        if self.label_field not in record:
-            raise _missing(record, self.label_field, "label_field")
-        value = record[self.label_field]
-        word = str(value).strip()
-        own = self.label_map or {}
-        short = word[0] if word in ("0.0", "1.0") else word  # as columns of floats are written
-        mapped = own.get(word, own.get(short, _LABELS.get(short.lower())))
-        if mapped is None or isinstance(value, list | dict):
-            raise InputError(
-                f"field {self.label_field!r} must be 0/1, true/false or yes/no, not {printable(word, 40)!r}",
-                remedy="map other words to 0 and 1 with {label_map}",
-                options={"label_map": ...},
-            )
-        return mapped
-
-    def _part(self, record: Record) -> str | None:
-        if self.by_field is None:
-            return None
-        if self.by_field not in record:
-            raise _missing(record, self.by_field, "by_field")
-        return _optional(record, self.by_field)
-
-    def _messages(self, record: Record) -> tuple[Message, ...]:
-        said: tuple[Message, ...]
-        if self.template is not None:
-            said = (Message(self.role, _fill(self.template, record)),)
-        elif record.get("messages"):
-            said = self._given_messages(record["messages"])
-        elif "prompt" in record:
-            said = (Message(self.role, _text(record["prompt"], "prompt")),)
-        else:
-            raise InputError(
-                f"needs a field 'prompt' or 'messages'{_among(record)}",
-                remedy="add one, or make the prompt from other fields with {template}",
-                options={"template": ...},
-            )
-        if not any(one.content.strip() for one in said):
-            raise InputError("the prompt is empty; remove the record, or fill in its fields")
-        return said if self.system is None else (Message("system", self.system), *said)
-
-    def _given_messages(self, given: Any) -> tuple[Message, ...]:
-        if self.role == "prompt":
-            raise InputError(
-                "field 'messages' needs a chat endpoint; give 'prompt' or a template for completions"
-            )
-        if isinstance(given, str):  # a CSV cell
-            try:
-                given = json.loads(given)
-            except (ValueError, RecursionError):
-                raise InputError("field 'messages' is not JSON") from None
-        if not isinstance(given, list):
-            raise InputError("field 'messages' must be a list of {role, content}")
-        try:
-            said = msgspec.convert(given, list[Message])
-        except msgspec.ValidationError:
-            raise InputError(
-                "field 'messages' must hold objects with a text 'role' and a text 'content'"
-            ) from None
-        return tuple(Message(encodable(one.role), encodable(one.content)) for one in said)
 
 
 class Items:
     """The items of a file, by number; ``items[i]`` reads one from disk.
 
     ``labels`` and ``groups`` (numbered in order of appearance, ``None`` if every item stands alone) are
-    columns. ``words`` are the positive and the negative answer word, if the records name them
-    (``answer_words``); all must name the same. ``digest`` identifies everything that would be asked,
-    including labels and groups, so that a run can tell whether it is continued with the same questions.
+    columns. ``digest`` identifies everything that would be asked, including labels and groups, so that a run
+    can tell whether it is continued with the same questions.
     """
 
     def __init__(self, path: Path, reading: RecordFormat, file: BinaryIO) -> None:
@@ -175,9 +59,10 @@ class Items:
         self._digest = hashlib.blake2b(digest_size=16)
         # About twenty bytes per item instead of a few hundred: arrays of C numbers, not of objects.
         self._labels, self._starts, self._sizes, self._sums = array("b"), array("q"), array("I"), array("I")
+        self._choices = array("b")
         self._ids, self._prompts = array("q"), array("q")
         self._group_names, self._grouped = array("q"), False
-        self.words: tuple[str, str] | None = None
+        self._words: tuple[str, ...] | None = None
         self._part_numbers, self._part_names = array("H"), dict[str, int]()
 
     def __len__(self) -> int:
@@ -197,8 +82,15 @@ class Items:
         reading = self._reading
         gone = {reading.id_field, reading.label_field, "prompt", "id", "label", *reading.fields}
         for number, item in enumerate(self):
-            rest = {name: value for name, value in self._record(number).items() if name not in gone}
-            yield as_line({"id": item.id, "prompt": item.messages[-1].content, "label": item.label, **rest})
+            record = self._record(number)
+            rest = {name: value for name, value in record.items() if name not in gone}
+            if (choices := reading.choices(record, number)) is not None:
+                rest[CHOICES_FIELD] = list(choices.shown)
+            label: int | str = item.label
+            if answers := reading.named_answers(record):
+                rest[ANSWERS_FIELD] = list(answers)
+                label = written_label(item.label if len(answers) > 2 else 1 - item.label, answers)
+            yield as_line({"id": item.id, "prompt": item.messages[-1].content, "label": label, **rest})
 
     def __iter__(self) -> Iterator[Item]:
         return (self[number] for number in range(len(self)))
@@ -213,6 +105,28 @@ class Items:
     def labels(self) -> IntArray:
         """The label of every item."""
         return np.frombuffer(self._labels, np.int8).astype(np.int64)
+
+    @property
+    def words(self) -> tuple[str, ...] | None:
+        """The answer words, the positive one first if there are two; ``None`` if the records name none.
+
+        They are letters if prompts show choices. The second of two choices is the positive answer.
+        """
+        if self._words != ():
+            return self._words
+        most = max(self._choices)
+        return LETTERS[:most] if most > 2 else (LETTERS[1], LETTERS[0])
+
+    @property
+    def answers(self) -> tuple[str, ...]:
+        """The answer words if there are more than two, in the order of their numbers; else empty."""
+        words = self.words or ()
+        return words if len(words) > 2 else ()
+
+    @property
+    def choices(self) -> IntArray | None:
+        """The number of answers of every item; ``None`` if all have two."""
+        return np.frombuffer(self._choices, np.int8).astype(np.int64) if self.answers else None
 
     @property
     def groups(self) -> IntArray | None:
@@ -252,11 +166,12 @@ class Items:
         number = len(self)
         record = decode(line)
         item = self._reading.item(record, number)
-        words = _answer_words(record)
-        if number and words != self.words:
-            raise InputError(f"field {WORDS_FIELD!r} must be the same in all records")
-        self.words = words
+        words = self._reading.words(record)
+        if number and words != self._words:
+            raise _mixed_words(words, self._words, record)
+        self._words = words
         self._labels.append(item.label)
+        self._choices.append(item.choices)
         self._starts.append(start)
         self._sizes.append(len(line))
         self._sums.append(zlib.crc32(line))
@@ -266,6 +181,8 @@ class Items:
         self._grouped |= item.group is not None
         # Parts are left out: they shape no query, and the breakdown of a finished run may change.
         asked = {"id": item.id, "label": item.label, "messages": item.messages, "group": item.group}
+        if item.choices != 2:
+            asked["choices"] = item.choices
         self._digest.update(msgspec.json.encode(asked))
         self._add_part(item.part)
         self.characters += sum(len(message.content) for message in item.messages)
@@ -361,62 +278,17 @@ def _scratch(folder: Path | None) -> BinaryIO:
         return cast(BinaryIO, tempfile.TemporaryFile(dir=folder))
 
 
-def _fill(template: str, record: Record) -> str:
-    # One pass and plain look-ups: braces in a record stay text, and no attribute can be reached.
-    def value(match: re.Match[str]) -> str:
-        if match[0] in ("{{", "}}"):
-            return match[0][0]
-        if match[1] not in record:
-            raise InputError(
-                f"field {printable(match[1], 40)!r}, named in the template, is missing{_among(record)}"
-            )
-        return "" if record[match[1]] == "" else _scalar(record[match[1]], match[1])
-
-    return _PLACEHOLDER.sub(value, template)
-
-
-def _text(value: Any, field: str) -> str:
-    if not isinstance(value, str):
-        raise InputError(
-            f"field {printable(field, 40)!r} must be text, not {printable(repr(value), 40)}",
-            remedy="put it into a question with {template}",
-            options={"template": ...},
+def _mixed_words(words: tuple[str, ...] | None, before: tuple[str, ...] | None, record: Record) -> InputError:
+    """The error about a record with other answers than those before it."""
+    if () in (words, before):
+        which = "no" if before == () else "a"
+        return InputError(
+            f"has {which} field {CHOICES_FIELD!r}, unlike the records before it",
+            remedy="give all records one, or none",
         )
-    return encodable(value)
-
-
-def _scalar(value: Any, field: str) -> str:
-    if not isinstance(value, str | int | float) or value == "" or value != value:  # NaN differs from itself
-        raise InputError(
-            f"field {printable(field, 40)!r} must be text or a number, not {printable(repr(value), 40)}"
-        )
-    return encodable(str(value))
-
-
-def _optional(record: Record, field: str) -> str | None:
-    value = record.get(field)
-    return None if value in (None, "") or value != value else _scalar(value, field)
-
-
-def _answer_words(record: Record) -> tuple[str, str] | None:
-    given = record.get(WORDS_FIELD)
-    if given in (None, ""):
-        return None
-    positive, _, negative = str(given).partition("/")
-    if not positive or not negative or "/" in negative:
-        raise InputError(
-            f"field {WORDS_FIELD!r} must be two words such as Yes/No, not {printable(str(given), 40)!r}"
-        )
-    return positive, negative
-
-
-def _missing(record: Record, field: str, option: str) -> InputError:
+    if WORDS_FIELD in record:
+        return InputError(f"field {WORDS_FIELD!r} must be the same in all records")
     return InputError(
-        f"field {printable(field, 40)!r} is missing{_among(record)}",
-        remedy=f"name the right one with {{{option}}}",
-        options={option: ...},
+        f"field {ANSWERS_FIELD!r} must be the same in all records",
+        remedy="rename it if it does not name the answer words",
     )
-
-
-def _among(record: Record) -> str:
-    return f" (the record has: {printable(', '.join(record), 120)})"

@@ -11,7 +11,7 @@ from blindcal.records import IntArray
 
 @dataclass(frozen=True, slots=True)
 class RepeatedPrompts:
-    """How many ``items`` have the prompt of an earlier item; ``conflicting`` share one with both labels."""
+    """How many ``items`` have the prompt of an earlier item; ``conflicting`` share one with other labels."""
 
     items: int
     conflicting: int
@@ -23,9 +23,9 @@ def repeated_prompts(prompts: IntArray, labels: IntArray) -> RepeatedPrompts | N
     size = np.bincount(codes)
     if size.size == codes.size:
         return None
-    positive = np.bincount(codes, labels)
-    both = (positive > 0) & (positive < size)
-    return RepeatedPrompts(codes.size - size.size, int(size[both].sum()))
+    first = labels[np.unique(codes, return_index=True)[1]]
+    mixed = np.bincount(codes, labels != first[codes]) > 0
+    return RepeatedPrompts(codes.size - size.size, int(size[mixed].sum()))
 
 
 def resampling_units(groups: IntArray | None, prompts: IntArray) -> IntArray | None:

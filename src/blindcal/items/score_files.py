@@ -75,7 +75,7 @@ def asked_of(item: Item, model: str) -> str:
     return f"{prompt_digest(item)} {model}"
 
 
-def read_scores(path: Path, column: str = "p", words: tuple[str, str] | None = None) -> Scores:
+def read_scores(path: Path, column: str = "p", words: tuple[str, ...] | None = None) -> Scores:
     """Read ids (by default row numbers), labels and probabilities from a score or logit file.
 
     ``column`` is p, p_max or p_sum (METHOD 1: pair, max or sum). Score files without this column fall back
@@ -122,7 +122,7 @@ def token_of(path: Path, column: str) -> Token:
         raise InputError(f"{path}: column {printable(column, 60)!r} is not named 'text|token id'") from None
 
 
-def answers_in(path: Path, tokens: Sequence[Token], words: tuple[str, str] | None = None) -> Targets:
+def answers_in(path: Path, tokens: Sequence[Token], words: tuple[str, ...] | None = None) -> Targets:
     """The two tokens that are spelled exactly like the answer words."""
     wanted = WORDS if words is None else (words,)
     by_text = {token.text: token for token in reversed(tokens)}

@@ -59,7 +59,7 @@ class Truth:
 
 
 def read_truth(
-    path: Path, items: Items, semantics: str, model: str, words: tuple[str, str] | None = None
+    path: Path, items: Items, semantics: str, model: str, words: tuple[str, ...] | None = None
 ) -> Truth:
     """Read the probabilities under the audit's semantics (METHOD 1) from a score or logit file.
 

@@ -162,7 +162,8 @@ class AuditResult(Findings):
     are about. ``invalid_reasons`` counts why replies could not be read. ``by`` is the field that
     defines the ``parts``. ``seconds`` is the time spent asking, over all calls. ``repeated`` counts the items
     that share a prompt, if any do. ``steadiness`` says whether the endpoint stayed the same during the run.
-    ``shown`` is about the probabilities that were read, if logprobs were.
+    ``shown`` is about the probabilities that were read, if logprobs were. ``answers`` are the words of the
+    answers, if there are more than two.
     """
 
     schema_version: int = SCHEMA_VERSION
@@ -191,6 +192,7 @@ class AuditResult(Findings):
     repeated: RepeatedPrompts | None = None
     steadiness: Steadiness | None = None
     shown: ShownProbabilities | None = None
+    answers: tuple[str, ...] = ()
 
     def __repr__(self) -> str:
         return f"AuditResult({self.model!r}, {self.method}, {self.counts.items:,} items, ECE {self.ece:.4f})"

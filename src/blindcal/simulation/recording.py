@@ -116,13 +116,13 @@ class RecordedTexts:
     """What a model answered when it was asked to state its confidence, by item id."""
 
     texts: Mapping[str, str]
-    words: tuple[str, str]
+    words: tuple[str, ...]
 
     def __repr__(self) -> str:
         return f"RecordedTexts({len(self.texts):,} answers)"
 
     @classmethod
-    def load(cls, path: Path, words: tuple[str, str]) -> RecordedTexts:
+    def load(cls, path: Path, words: tuple[str, ...]) -> RecordedTexts:
         """Read a table of ``id,text``."""
         ids, texts = _columns(path, read_table(path), ["id", "text"])
         return cls(dict(zip(map(str, ids), map(str, texts), strict=True)), words)

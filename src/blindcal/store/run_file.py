@@ -52,6 +52,7 @@ _MIGRATIONS = (
     "ALTER TABLE answers ADD COLUMN low REAL; ALTER TABLE answers ADD COLUMN high REAL",
     "ALTER TABLE answers ADD COLUMN reason TEXT NOT NULL DEFAULT ''",
     "ALTER TABLE answers ADD COLUMN mass REAL",
+    "ALTER TABLE rounds ADD COLUMN about BLOB; ALTER TABLE rounds ADD COLUMN biases BLOB",
 )
 
 

@@ -301,8 +301,17 @@ class Store:
 
     def rounds(self) -> list[Round]:
         """The rounds of the design so far, in order."""
-        rows = self._execute("SELECT items, shifts, temperatures FROM rounds ORDER BY round")
-        return [Round(np.frombuffer(i, np.int64), np.frombuffer(s), np.frombuffer(t)) for i, s, t in rows]
+        rows = self._execute("SELECT items, shifts, temperatures, about, biases FROM rounds ORDER BY round")
+        return [
+            Round(
+                np.frombuffer(items, np.int64),
+                np.frombuffer(shifts),
+                np.frombuffer(temperatures),
+                None if about is None else np.frombuffer(about, np.int64),
+                None if biases is None else np.frombuffer(biases).reshape(len(items) // 8, -1),
+            )
+            for items, shifts, temperatures, about, biases in rows
+        ]
 
     def add_round(self, asked: Round) -> None:
         """Write the next round to disk; it may only be asked after that."""
@@ -311,8 +320,10 @@ class Store:
             asked.items.astype(np.int64).tobytes(),
             asked.shifts.astype(np.float64).tobytes(),
             asked.temperatures.astype(np.float64).tobytes(),
+            None if asked.about is None else asked.about.astype(np.int64).tobytes(),
+            None if asked.biases is None else asked.biases.astype(np.float64).tobytes(),
         )
-        self._change("INSERT INTO rounds VALUES (?, ?, ?, ?, ?, ?)", number, first, len(asked), *blobs)
+        self._change("INSERT INTO rounds VALUES (?, ?, ?, ?, ?, ?, ?, ?)", number, first, len(asked), *blobs)
 
     # Answers
 

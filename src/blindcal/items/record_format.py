@@ -1,0 +1,312 @@
+"""How a record becomes an item: which fields mean what, and how its prompt is made."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from blindcal.errors import InputError
+from blindcal.items.answers import LETTERS, parse_answers, read_label, read_label_of_two
+from blindcal.items.choices import CHOICES_FIELD, QUESTION_TEMPLATE, Choices
+from blindcal.items.record_files import Record
+from blindcal.records import Item, Message
+from blindcal.text import encodable, printable
+
+WORDS_FIELD = "answer_words"
+"""The field that names the answer words of a set of questions, the positive one first: ``True/False``."""
+ANSWERS_FIELD = "answers"
+"""The field that names any number of answer words, as a list or as ``joy,anger,fear``."""
+
+_LABELS = {"0": 0, "1": 1, "false": 0, "true": 1, "no": 0, "yes": 1}
+_PLACEHOLDER = re.compile(r"\{\{|\}\}|\{([^{}]*)\}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecordFormat:
+    """How a record becomes an item: which fields mean what, and how the prompt is made.
+
+    ``template`` is plain text with ``{field}`` for the record's fields and ``{{`` for a brace; text from a
+    record is never expanded again. ``answers`` are the answer words if there are more than two, or if labels
+    name them; records may name them too. Items whose prompt shows ``choices`` are answered with letters.
+    ``label_map`` adds words for 0 and 1 to the usual labels, and for the indices of more answers. ``role`` is
+    ``user`` for chat and ``prompt`` for plain completions. ``by_field`` is the field of the breakdown.
+    ``data_dir`` is the folder with the files of a named set. ``permute`` shows the choices of each item in a
+    random order of its own, derived from this seed (0 for ``True``); ``None`` leaves them as they are.
+    """
+
+    template: str | None = None
+    system: str | None = None
+    answers: tuple[str, ...] = ()
+    label_map: Mapping[str, int] | None = None
+    label_field: str = "label"
+    id_field: str = "id"
+    group_field: str = "group"
+    by_field: str | None = None
+    data_dir: str | None = None
+    permute: int | None = None
+    role: str = "user"
+
+    def __post_init__(self) -> None:
+        if self.system is not None and self.role == "prompt":
+            raise InputError("system: plain completions have no system message; put it in the template")
+        if self.template is not None and not self.fields:
+            raise InputError("template: names no field; write the record's fields as {field}")
+        answers = () if self.answers in (None, (), []) else parse_answers(self.answers)
+        object.__setattr__(self, "answers", answers)
+        if isinstance(self.permute, bool):
+            object.__setattr__(self, "permute", 0 if self.permute else None)
+        if self.permute is not None and self.permute < 0:
+            raise InputError(f"permute: must be a seed from 0 up, not {self.permute}")
+        self._check_label_map()
+
+    def _check_label_map(self) -> None:
+        indices = range(max(2, len(self.answers)))
+        for word, label in (self.label_map or {}).items():
+            if label not in indices:
+                rule = "0 or 1" if len(indices) == 2 else f"an index from 0 to {indices[-1]}"
+                raise InputError(
+                    f"label map: {printable(word)!r} must map to {rule}, not {label!r}",
+                    remedy="correct it, or name all answers with {answers}",
+                    options={"answers": ...},
+                )
+
+    @property
+    def fields(self) -> frozenset[str]:
+        """The fields that the template names."""
+        return frozenset(match[1] for match in _PLACEHOLDER.finditer(self.template or "") if match[1])
+
+    def item(self, record: Record, number: int) -> Item:
+        """Convert a record to an item; raises `InputError` that names the field."""
+        for field, usual in ((self.id_field, "id"), (self.group_field, "group")):
+            if field != usual and field not in record:  # only fields of the default names may be missing
+                raise _missing(record, field, f"{usual}_field")
+        choices = self.choices(record, number)
+        answers = self.named_answers(record)
+        return Item(
+            _optional(record, self.id_field) or str(number),
+            self._label(record, choices, answers),
+            self._messages(record, choices, answers),
+            _optional(record, self.group_field),
+            self._part(record),
+            len(choices or answers) or 2,
+        )
+
+    def choices(self, record: Record, number: int) -> Choices | None:
+        """The options of a record in the order in which they are shown; ``None`` if the prompt shows none."""
+        if not self.has_options(record):
+            if self.permute is None:
+                return None
+            raise InputError(
+                "permute: there are no options to permute, because the prompt shows no field 'choices'",
+                remedy="add the field to all records, or leave {permute} out",
+                options={"permute": True},
+            )
+        found = Choices.read(record[CHOICES_FIELD])
+        named = len(self.answers)
+        if named and (self.answers != LETTERS[:named] or named < len(found)):
+            letters = ", ".join(LETTERS[: len(found)])
+            raise InputError(
+                f"field 'choices': its options are answered with the letters {letters}, not with "
+                f"{printable(', '.join(self.answers), 80)}",
+                remedy="leave {answers} out, or make the prompt from other fields with {template}",
+                options={"answers": ..., "template": ...},
+            )
+        return found if self.permute is None else found.permuted(self.permute, number)
+
+    def has_options(self, record: Record) -> bool:
+        """Whether the prompt of a record shows its choices, whose letters are then the answers.
+
+        A record that names two answer words is a question about those, and other fields are its own.
+        """
+        if record.get(CHOICES_FIELD) in (None, "") or record.get(WORDS_FIELD):
+            return False
+        return self.template is None or CHOICES_FIELD in self.fields
+
+    def words(self, record: Record) -> tuple[str, ...] | None:
+        """The answer words of a record, the positive one first if there are two; ``None`` if none are named.
+
+        They are empty if it is answered with the letters of its options.
+        """
+        return () if self.has_options(record) else self.named_answers(record) or _answer_words(record)
+
+    def named_answers(self, record: Record) -> tuple[str, ...]:
+        """The answers that the settings or the record name, which labels may name too; none with options."""
+        if self.has_options(record):
+            return ()
+        given = record.get(ANSWERS_FIELD)
+        if self.answers or record.get(WORDS_FIELD) or not isinstance(given, str | list) or given == "":
+            return self.answers
+        with _field_explained():
+            return parse_answers(given, f"field {ANSWERS_FIELD!r}")
+
+    def _label(self, record: Record, choices: Choices | None, answers: tuple[str, ...]) -> int:
+        if self.label_field not in record:
+            raise _missing(record, self.label_field, "label_field")
+        value, field = record[self.label_field], self.label_field
+        mapped = self._mapped(value)
+        if choices is not None:
+            return choices.label(value, field) if mapped is None else choices.place(mapped)
+        if mapped is not None:
+            return mapped
+        if answers:
+            read = read_label if len(answers) > 2 else read_label_of_two
+            with contextlib.nullcontext() if self.answers else _field_explained():
+                return read(value, answers, field)
+        label = None if isinstance(value, list | dict) else _LABELS.get(_short(value).lower())
+        if label is None:
+            shown = printable(str(value).strip(), 40)
+            raise InputError(
+                f"field {field!r} must be 0/1, true/false or yes/no, not {shown!r}",
+                remedy="map other words to 0 and 1 with {label_map}, or name the answers with {answers}",
+                options={"label_map": ..., "answers": ...},
+            )
+        return label
+
+    def _mapped(self, value: Any) -> int | None:
+        own = self.label_map
+        if not own or isinstance(value, list | dict):
+            return None
+        return own.get(str(value).strip(), own.get(_short(value)))
+
+    def _part(self, record: Record) -> str | None:
+        if self.by_field is None:
+            return None
+        if self.by_field not in record:
+            raise _missing(record, self.by_field, "by_field")
+        return _optional(record, self.by_field)
+
+    def _messages(
+        self, record: Record, choices: Choices | None, answers: tuple[str, ...]
+    ) -> tuple[Message, ...]:
+        template = self.template
+        given = bool(record.get("messages")) or "prompt" in record
+        if template is None and choices is not None and not given and "question" in record:
+            template = QUESTION_TEMPLATE
+        if template is not None:
+            shown = {} if choices is None else {CHOICES_FIELD: str(choices)}
+            named = {ANSWERS_FIELD: ", ".join(answers)} if answers else {}
+            said: tuple[Message, ...] = (Message(self.role, _fill(template, {**record, **shown, **named})),)
+        elif given:
+            said = self._given_prompt(record)
+        else:
+            also = "" if choices is None else "'question', "
+            raise InputError(
+                f"needs a field {also}'prompt' or 'messages'{_among(record)}",
+                remedy="add one, or make the prompt from other fields with {template}",
+                options={"template": ...},
+            )
+        asked = record["question"] if template is QUESTION_TEMPLATE else None
+        if not any(one.content.strip() for one in said) or (asked is not None and not str(asked).strip()):
+            raise InputError("the prompt is empty; remove the record, or fill in its fields")
+        if choices is not None and template is None:
+            said = choices.shown_in(said)
+        return said if self.system is None else (Message("system", self.system), *said)
+
+    def _given_prompt(self, record: Record) -> tuple[Message, ...]:
+        if record.get("messages"):
+            return self._given_messages(record["messages"])
+        return (Message(self.role, _text(record["prompt"], "prompt")),)
+
+    def _given_messages(self, given: Any) -> tuple[Message, ...]:
+        if self.role == "prompt":
+            raise InputError(
+                "field 'messages' needs a chat endpoint; give 'prompt' or a template for completions"
+            )
+        if isinstance(given, str):  # a CSV cell
+            try:
+                given = json.loads(given)
+            except (ValueError, RecursionError):
+                raise InputError("field 'messages' is not JSON") from None
+        if not isinstance(given, list):
+            raise InputError("field 'messages' must be a list of {role, content}")
+        try:
+            said = msgspec.convert(given, list[Message])
+        except msgspec.ValidationError:
+            raise InputError(
+                "field 'messages' must hold objects with a text 'role' and a text 'content'"
+            ) from None
+        return tuple(Message(encodable(one.role), encodable(one.content)) for one in said)
+
+
+def _fill(template: str, record: Record) -> str:
+    # One pass and plain look-ups: braces in a record stay text, and no attribute can be reached.
+    def value(match: re.Match[str]) -> str:
+        if match[0] in ("{{", "}}"):
+            return match[0][0]
+        if match[1] not in record:
+            raise InputError(
+                f"field {printable(match[1], 40)!r}, named in the template, is missing{_among(record)}"
+            )
+        return "" if record[match[1]] == "" else _scalar(record[match[1]], match[1])
+
+    return _PLACEHOLDER.sub(value, template)
+
+
+def _short(label: Any) -> str:
+    """A label as text, without the decimal places that columns of floats have."""
+    return str(label).strip().removesuffix(".0")
+
+
+@contextlib.contextmanager
+def _field_explained() -> Iterator[None]:
+    """Let an error about answers that a record names say that its field may mean something else."""
+    try:
+        yield
+    except InputError as error:
+        hint = f"rename the field {ANSWERS_FIELD!r} if it does not name the answer words"
+        raise InputError(
+            error.message, remedy=f"{error.remedy}; {hint}".lstrip("; "), options=error.options
+        ) from None
+
+
+def _text(value: Any, field: str) -> str:
+    if not isinstance(value, str):
+        raise InputError(
+            f"field {printable(field, 40)!r} must be text, not {printable(repr(value), 40)}",
+            remedy="put it into a question with {template}",
+            options={"template": ...},
+        )
+    return encodable(value)
+
+
+def _scalar(value: Any, field: str) -> str:
+    if not isinstance(value, str | int | float) or value == "" or value != value:  # NaN differs from itself
+        raise InputError(
+            f"field {printable(field, 40)!r} must be text or a number, not {printable(repr(value), 40)}"
+        )
+    return encodable(str(value))
+
+
+def _optional(record: Record, field: str) -> str | None:
+    value = record.get(field)
+    return None if value in (None, "") or value != value else _scalar(value, field)
+
+
+def _answer_words(record: Record) -> tuple[str, str] | None:
+    given = record.get(WORDS_FIELD)
+    if given in (None, ""):
+        return None
+    positive, _, negative = str(given).partition("/")
+    if not positive or not negative or "/" in negative:
+        raise InputError(
+            f"field {WORDS_FIELD!r} must be two words such as Yes/No, not {printable(str(given), 40)!r}"
+        )
+    return positive, negative
+
+
+def _missing(record: Record, field: str, option: str) -> InputError:
+    return InputError(
+        f"field {printable(field, 40)!r} is missing{_among(record)}",
+        remedy=f"name the right one with {{{option}}}",
+        options={option: ...},
+    )
+
+
+def _among(record: Record) -> str:
+    return f" (the record has: {printable(', '.join(record), 120)})"
