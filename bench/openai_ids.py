@@ -5,13 +5,13 @@ python bench/openai_ids.py
 
 from __future__ import annotations
 
-from blindcal.endpoints.openai_token_ids import ENCODINGS, WORDS
+from blindcal.endpoints.openai_token_ids import ENCODINGS, SPELLED
 from blindcal.endpoints.tokens import vocabulary
 
 
 def main() -> None:
     """Print the table, ready to be pasted and formatted."""
-    for spelling in (spelling for word in WORDS for spelling in (word, word.lower(), word.upper())):
+    for spelling in SPELLED:
         print(f'    "{spelling}": {tuple(_ids(encoding, spelling) for encoding in ENCODINGS)},')
 
 

@@ -21,7 +21,8 @@ from blindcal.endpoints.local_server import serve
 from blindcal.endpoints.model_file import installed_model
 from blindcal.errors import InputError, MissingExtraError
 from blindcal.items.catalogue import open_items
-from blindcal.records import Item, Message, Targets
+from blindcal.items.score_files import read_choices
+from blindcal.records import Item, Message, Targets, Token
 from blindcal.scoring.hf import HfModel, HfSettings
 from blindcal.scoring.logprobs import Reader, Score, in_order, log_odds
 
@@ -133,6 +134,26 @@ def test_command_resumes(folder: Path, tmp_path: Path) -> None:
         rows = list(csv.DictReader(lines))
     assert [row["id"] for row in rows] == [f"q{k}" for k in range(20)]
     assert {"Yes", " yes", " No"} <= {column.split("|")[0] for column in rows[0] if "|" in column}
+
+
+def test_several_answers_are_scored(folder: Path, tmp_path: Path) -> None:
+    """The logprobs of one token per answer are those that the model gives each token of the vocabulary."""
+    items, out = tmp_path / "items.jsonl", tmp_path / "scores.csv"
+    asked = {"choices": ["x", "y", "z"]}
+    rows = [{"id": f"q{k}", "question": "a b " * (k + 1), "label": k % 3, **asked} for k in range(9)]
+    items.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    arguments = ["--out", str(out), "--transformers", "--model", str(folder), "--device", "cpu"]
+    done = CliRunner().invoke(command, [str(items), *arguments])
+    assert done.exit_code == 0, done.output
+    found = read_choices(out)
+    assert (found.answers, found.labels.tolist()) == (("A", "B", "C"), [k % 3 for k in range(9)])
+    model = HfModel(str(folder), HfSettings(device="cpu"))
+    letters = [(Token(asyncio.run(model.encode(letter))[0], letter),) for letter in "ABC"]
+    with open_items(items) as loaded:
+        scores = [s for batch in model.scores(loaded, Targets((), (), answers=tuple(letters))) for s in batch]
+    expected = {score.id: score.logprobs for score in scores}
+    for name, row in zip(found.ids, found.logits, strict=True):
+        assert row.tolist() == pytest.approx(expected[name], abs=1e-4)
 
 
 def test_a_table_of_a_model_loaded_here(

@@ -135,6 +135,17 @@ class Targets:
         """The tokens of each answer, in the order of the numbers that stand for the answers."""
         return self.answers or (self.negative, self.positive)
 
+    @property
+    def tokens(self) -> tuple[Token, ...]:
+        """All tokens: those of the positive answer first, or in the order of the answers."""
+        return self.positive + self.negative + tuple(token for side in self.answers for token in side)
+
+    @property
+    def words(self) -> tuple[str, ...]:
+        """One spelling of each answer: of the positive and the negative one, or of all in their order."""
+        sides = self.answers or (self.positive, self.negative)
+        return tuple(side[0].text for side in sides)
+
 
 @dataclass(frozen=True, slots=True)
 class Request:

@@ -45,10 +45,13 @@ def spoken(text: str) -> str:
     return text.strip().casefold()
 
 
-def spellings(word: str) -> tuple[str, ...]:
-    """The texts of tokens that can be an answer word: in each case, without and with a space before it."""
+def spellings(word: str, *, letter: bool = False) -> tuple[str, ...]:
+    """The texts of tokens that can be an answer word: in each case, without and with a space before it.
+
+    The ``letter`` of an option is written in one case: " a" and " i" are words.
+    """
     word = word.strip()
-    cases = dict.fromkeys([word, word.capitalize(), word.lower(), word.upper()])
+    cases = dict.fromkeys([word] if letter else [word, word.capitalize(), word.lower(), word.upper()])
     return tuple(text for case in cases for text in (case, f" {case}"))
 
 

@@ -2,7 +2,8 @@
 
 At the same number of queries per item, logprobs are better than thresholds, and these than anything drawn.
 Whether temperature or repeated answers are better depends on that number, so the forecasts of a plan decide.
-If no number is given, each method asks its usual one, and the order of `METHOD_OF` decides.
+If no number is given, each method asks its usual one, and the order of `METHOD_OF` decides. It also does if
+there are more than two answers, for which there are no forecasts.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ _CLEARLY = 0.95  # an interval narrower than this share of another one is worth 
 
 @dataclass(frozen=True)
 class MethodOption:
-    """A way to audit ``n`` items: its method, and its mean number of queries per item.
+    """A way to audit ``n`` items, each with so many ``answers``: its method and mean queries per item.
 
     ``trouble`` says why the endpoint does not allow it: empty if it does, ``None`` if that was not tried.
     """
@@ -45,11 +46,12 @@ class MethodOption:
     bins: int
     level: float
     trouble: str | None = None
+    answers: int = 2
 
     @cached_property
     def half_width(self) -> float | None:
-        """Half the expected width of the interval of the ECE, for an average model."""
-        if not METHODS[self.method].fitted:
+        """Half the expected width of the interval of the ECE, for an average model; ``None`` if unknown."""
+        if self.answers > 2 or not METHODS[self.method].fitted:
             return None
         found = forecast(
             preset(DEFAULT),
@@ -70,7 +72,9 @@ class MethodOption:
     @property
     def expected(self) -> str:
         """The width that is expected, in words."""
-        return "no interval" if self.half_width is None else f"±{self.half_width:.3f} expected"
+        if self.half_width is not None:
+            return f"±{self.half_width:.3f} expected"
+        return "no forecast" if METHODS[self.method].fitted else "no interval"
 
 
 class MethodChoice:
@@ -79,8 +83,9 @@ class MethodChoice:
     def __init__(self, settings: Settings, n: int) -> None:
         self._given, level = settings.design.queries, settings.estimation.level
         bins, n = settings.estimation.bins or DEFAULT_BINS, min(n, settings.design.sample or n)
+        answers = len(settings.answer_words)
         self.options = {
-            way: MethodOption(way, method, self._queries(way), n, bins, level)
+            way: MethodOption(way, method, self._queries(way), n, bins, level, answers=answers)
             for way, method in METHOD_OF.items()
         }
 

@@ -15,7 +15,6 @@ import numpy as np
 from blindcal.auditing.choice import METHOD_OF, MethodChoice
 from blindcal.auditing.session import Session
 from blindcal.auditing.token_estimate import TokenEstimator
-from blindcal.confidence_prompt import INSTRUCTION
 from blindcal.endpoints import tokens
 from blindcal.endpoints.base import Endpoint, Patient
 from blindcal.endpoints.constraints import CONSTRAINTS, ConstraintName
@@ -81,8 +80,7 @@ class Prepared:
         """How queries are formatted and their answers read."""
         design, most = settings.design, settings.max_tokens(self.answer_format)
         if settings.estimator_name == "stated":
-            instruction = settings.prompt.instruction or INSTRUCTION
-            return ConfidenceQuestion(settings.answer_words, instruction, most, self.tempered)
+            return ConfidenceQuestion(settings.answer_words, settings.prompt.instruction, most, self.tempered)
         method = METHODS[design.method]
         if method.logprobs:
             return _logprob_question(self.targets, self.targets.semantics, self.top, tempered=self.tempered)
@@ -106,7 +104,15 @@ class Prepared:
             method.tempered,
             max_tokens=most,
             constraint=self.constraint,
+            own_noise=design.seed if self.own_noise(method) else None,
         )
+
+    def own_noise(self, method: Method) -> bool:
+        """Whether queries at a temperature are sent at T = 0 with Gumbel numbers of our own (METHOD 8).
+
+        Threshold answers can follow the sum of several spellings only in this way.
+        """
+        return method.biased and not method.sampled and self.targets.semantics == "sum"
 
 
 async def prepare(
@@ -163,6 +169,7 @@ async def _with_probe(
     session: Session, endpoint: Endpoint, remembered: _Remembered, targets: Targets | None, force: bool
 ) -> Prepared:
     settings, design = session.settings, session.settings.design
+    check_semantics(settings)
     sample = probe_sample(session.items, design.seed)
     patient = _patient(session, remembered)
     if targets is not None:
@@ -287,16 +294,14 @@ def _questions(targets: Targets, settings: Settings) -> ProbeQuestions:
     return ProbeQuestions(
         tuple(plain_forms),
         lambda top: _logprob_question(targets, semantics, top),
-        ConfidenceQuestion(
-            words, settings.prompt.instruction or INSTRUCTION, settings.prompt.max_tokens or STATED_TOKENS
-        ),
+        ConfidenceQuestion(words, settings.prompt.instruction, settings.prompt.max_tokens or STATED_TOKENS),
     )
 
 
 def _logprob_question(
     targets: Targets, semantics: Semantics, top: int, *, tempered: bool = True
 ) -> LogprobQuestion:
-    return LogprobQuestion((targets.positive[0].text, targets.negative[0].text), semantics, top, tempered)
+    return LogprobQuestion(targets.words, semantics, top, tempered)
 
 
 async def choose_tokens(
@@ -314,6 +319,8 @@ async def choose_tokens(
             vocabulary = tokens.Vocabulary(tokens.served(endpoint, settings.endpoint.model))
         else:
             vocabulary = await tokens.find(endpoint, patient, pilots[0], prompt.tokenizer)
+        if len(settings.answer_words) > 2:
+            return await _choose_answers(patient, pilots, vocabulary, settings)
         positive = await tokens.candidates(settings.answer_words[0], vocabulary.encode, prompt.positive_ids)
         negative = await tokens.candidates(settings.answer_words[1], vocabulary.encode, prompt.negative_ids)
         return await tokens.choose(
@@ -324,6 +331,30 @@ async def choose_tokens(
             raise
         # Without a bias only the words matter, and no vocabulary is needed.
         return tokens.Choice(replace(_words(settings), semantics="sum"), {}, 0, no_ids=error.message)
+
+
+async def _choose_answers(
+    patient: Endpoint, pilots: Sequence[Item], vocabulary: tokens.Vocabulary, settings: Settings
+) -> tokens.Choice:
+    """Choose one token for each of more than two answers, or with ``max`` semantics all of them."""
+    answers = [
+        await tokens.candidates(word, vocabulary.encode, choice=True) for word in settings.answer_words
+    ]
+    if settings.target_semantics == "max":
+        tokens.check_clashes(answers)
+        return tokens.Choice(Targets((), (), "max", tuple(answers)), {}, 0)
+    return await tokens.choose_answers(patient, pilots, answers, unsure=vocabulary.unsure)
+
+
+def check_semantics(settings: Settings) -> None:
+    """Raise an error if several spellings of more than two answers would have to be biased."""
+    wanted = settings.prompt.semantics
+    if len(settings.answer_words) > 2 and wanted in ("max", "sum") and settings.design.method != "logprobs":
+        raise ConfigError(
+            f"semantics: of more than two answers, each is one token (pair), not {wanted}; leave it out, or "
+            "read all spellings with {method}",
+            options={"method": "logprobs"},
+        )
 
 
 class _Remembered:
@@ -479,7 +510,10 @@ def _too_low(limit: str, value: float, cost: str) -> ConfigError:
 
 def _words(settings: Settings) -> Targets:
     """The answer words with meaningless token ids, for methods that need no token of the vocabulary."""
-    return Targets((Token(0, settings.answer_words[0]),), (Token(1, settings.answer_words[1]),))
+    words = settings.answer_words
+    if len(words) > 2:
+        return Targets((), (), answers=tuple((Token(number, word),) for number, word in enumerate(words)))
+    return Targets((Token(0, words[0]),), (Token(1, words[1]),))
 
 
 def objection(found: Probe, method: Method) -> str | None:

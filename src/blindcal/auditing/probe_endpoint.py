@@ -9,7 +9,7 @@ from pathlib import Path
 
 from blindcal.auditing.audit import unless_stopped, wait_for
 from blindcal.auditing.choice import MethodChoice
-from blindcal.auditing.prepare import PILOTS, choose_tokens, probe_sample, probe_sampled
+from blindcal.auditing.prepare import PILOTS, check_semantics, choose_tokens, probe_sample, probe_sampled
 from blindcal.endpoints.base import Endpoint, Patient
 from blindcal.endpoints.http import HttpEndpoint, check_key
 from blindcal.endpoints.probe_findings import Probe, ProbeVerdict
@@ -88,6 +88,7 @@ async def _probe(
     check_key(settings.endpoint)
     with await asyncio.to_thread(open_items, items, settings.prompt) as loaded:
         settings = settings.resolved(len(loaded), loaded.words)
+        check_semantics(settings)
         sample = probe_sample(loaded, settings.design.seed)
     async with HttpEndpoint(settings.endpoint) as model:
         patient = Patient(_Counted(model, progress), tell=stage)

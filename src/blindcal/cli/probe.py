@@ -120,5 +120,5 @@ def _advice(found: EndpointProbe) -> str:
 
 
 def _token_names(targets: Targets) -> str:
-    sides = (targets.positive, targets.negative)
+    sides = targets.answers or (targets.positive, targets.negative)
     return " / ".join(", ".join(f"{printable(t.text)!r} ({t.id})" for t in side) for side in sides)

@@ -16,7 +16,7 @@ from blindcal.scoring.hf import HfSettings
 from blindcal.scoring.logprobs import in_order
 from blindcal.scoring.score_items import score_items
 from blindcal.settings import Settings
-from blindcal.text import printable
+from blindcal.text import listed, printable
 
 
 @click.command("score")
@@ -48,7 +48,7 @@ from blindcal.text import printable
 def command(
     items: Path, out: Path, first: int | None, concurrency: int, transformers: bool, **chosen: Any
 ) -> None:
-    """Write the hidden probability of the positive answer for each of ITEMS.
+    """Write the hidden probability of the positive answer, or of every answer, for each of ITEMS.
 
     It is read from an endpoint that exposes logprobs, such as llama.cpp or vLLM, or from the model itself
     with --transformers. 'blindcal simulate' and 'blindcal audit --oracle' read the file, which has these
@@ -62,6 +62,15 @@ def command(
       mass       the share of all probability that is on these spellings
       text|id    the logprob of each spelling, the pair first
       asked      a digest of the prompt, and the model: the file is continued only with the same ones
+
+    If there are more than two answers, it has these:
+
+    \b
+      id, label  the number of the right answer, from 0 up
+      logit_A    the logprob of each answer, by its word: one token, the model's favourite spelling
+      mass       the share of all probability that is on these tokens
+      tokens     the ids of the tokens
+      asked      as above
 
     \b
     Example:
@@ -85,5 +94,10 @@ def command(
                 stage=print_stage,
             )
         )
-    positive, negative = (f"{printable(token.text)!r} ({token.id})" for token in in_order(scored.targets)[:2])
-    click.echo(f"{len(scored.done)} items in {out}; p compares {positive} with {negative}", err=True)
+    names = [f"{printable(token.text)!r} ({token.id})" for token in in_order(scored.targets)]
+    what = (
+        f"the answers are {listed(names)}"
+        if scored.targets.answers
+        else f"p compares {names[0]} with {names[1]}"
+    )
+    click.echo(f"{len(scored.done)} items in {out}; {what}", err=True)

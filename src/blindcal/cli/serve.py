@@ -40,7 +40,9 @@ _OF_MODELS = {"model", "port", "context", "threads"}  # all other options are fo
     show_default=False,
     help="Threads of the model.  [default: one per core]",
 )
-@click.option("--scores", type=EXISTING_FILE, help="File of scores (id,label,p) or logits to replay.")
+@click.option(
+    "--scores", type=EXISTING_FILE, help="File of scores (id,label,p), logits or choices (logit_A) to replay."
+)
 @click.option(
     "--items",
     type=options.PATH,

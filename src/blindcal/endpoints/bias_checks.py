@@ -58,7 +58,8 @@ class BiasChecks:
     ``offset`` is the common bias C of the audit and ``limit`` the largest bias that the service documents.
     After `check`, ``max_shift`` is the largest usable shift, ``clamp`` where the bias is clamped and
     ``integer_bias`` whether it is rounded; ``jitter`` and ``crowd_jitter`` are NaN if they were not measured.
-    ``hopeless`` says that temperature without a bias cannot help either. ``gaps`` are the log-odds of the
+    ``hopeless`` says that temperature without a bias cannot help either. ``flips`` are those of the first two
+    items. ``gaps`` are the log-odds of the
     answer tokens by item, where logprobs show them.
     """
 
@@ -66,7 +67,6 @@ class BiasChecks:
         self, asker: ProbeClient, draws: DrawChecks, items: list[Item], offset: float, limit: float
     ) -> None:
         self.asker, self.draws, self.items = asker, draws, items
-        self.targets = asker.targets
         self.offset = offset
         self.limit = limit
         self.reach = limit - offset
@@ -79,6 +79,7 @@ class BiasChecks:
         self.forced = self.strays = 0  # answers far from the flips, and those that contradict the bias
         self.hopeless = False
         self.gaps: dict[str, float] = {}
+        self.flips: FlipFit | None = None
 
     async def check(self) -> str:
         """Check everything that thresholds need; returns what is wrong, if anything."""
@@ -211,7 +212,7 @@ class BiasChecks:
         if None in near:
             answer = "no flip could be found: the answers are neither target"
             return self.asker.find("one flip", "bad", answer, "answers do not follow the shift")
-        flips = await self._repeat(items)
+        flips = self.flips = await self._repeat(items)
         return (
             self._shape(flips)
             or await self._follow(items, flips)
@@ -307,7 +308,7 @@ class BiasChecks:
 
     async def _draw(self, items: list[Item], flips: FlipFit) -> str:
         """Draw answers off the flips, to see how temperature and bias act; returns what is wrong."""
-        several = len(self.targets.positive) + len(self.targets.negative) > 2
+        several = any(len(side) > 1 for side in self.asker.targets.by_answer)
         spread = 0.1 + 1.5 * flips.jitter + several  # several spellings move the flip of sampled answers
         places = {
             item.id: flips.shifts[item.id] + spread * np.linspace(-1, 1, 11)

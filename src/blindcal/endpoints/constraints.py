@@ -1,14 +1,15 @@
-"""Constraints on answers: the fields by which servers make only the two answers possible.
+"""Constraints on answers: the fields by which servers make only the answers possible.
 
 An answer that is drawn may be neither answer word. Several servers can rule that out, each by a field of its
 own, and most servers ignore fields that they do not know. So a constraint is used only after `effect` has
-seen it act: it allows one answer alone, then the other, and each must come.
+seen it act: it allows one answer alone, then another, and each must come.
 
 What is measured changes with a constraint: ``measures`` says how.
 """
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -16,7 +17,7 @@ from typing import Any, Literal, TypeAlias
 
 from blindcal.errors import FatalError, InputError, ReplyError
 from blindcal.estimate.free_text import parse_json_text
-from blindcal.records import NEGATIVE, POSITIVE, AnswerFormat, Item, Reply, Request, Targets, Token
+from blindcal.records import AnswerFormat, Item, Reply, Request, Targets, Token
 from blindcal.text import spoken
 
 ConstraintName: TypeAlias = Literal[
@@ -60,19 +61,19 @@ CONSTRAINTS: Mapping[ConstraintName, Constraint] = {
         by_id=True,
     ),
     "structured_outputs": Constraint(
-        f"only the two answers are possible (structured_outputs): {_CONTINUED}",
+        f"only the answers are possible (structured_outputs): {_CONTINUED}",
         lambda words, _: {"structured_outputs": {"choice": words}},
     ),
     "guided_choice": Constraint(
-        f"only the two answers are possible (guided_choice): {_CONTINUED}",
+        f"only the answers are possible (guided_choice): {_CONTINUED}",
         lambda words, _: {"guided_choice": words},
     ),
     "grammar": Constraint(
-        f"only the two answers are possible (grammar): {_CONTINUED}",
+        f"only the answers are possible (grammar): {_CONTINUED}",
         lambda words, _: {"grammar": _grammar(words)},
     ),
     "response_format": Constraint(
-        "only JSON with one of the two answers is possible (response_format), so the answer inside it is "
+        "only JSON with one of the answers is possible (response_format), so the answer inside it is "
         "measured, not the bare word",
         lambda words, _: {"response_format": _response_format(words)},
         form="json",
@@ -107,8 +108,9 @@ async def effect(
 ) -> ConstraintEffect:
     """Whether a constraint acts on an endpoint: two queries per item, fewer if it does not.
 
-    Each item is asked twice, with one answer allowed and then the other. Where the constraint is ignored, one
-    of the two does not come, unless answers are drawn: so ask several items.
+    Each item is asked twice, with one answer allowed and then another. Where the constraint is ignored, one
+    of the two does not come, unless answers are drawn: so ask several items. If there are more than two
+    answers, the items take turns with them.
 
     Parameters
     ----------
@@ -127,10 +129,12 @@ async def effect(
         Maximum number of tokens, if the model needs more than the answer itself, for reasoning.
     """
     constraint = CONSTRAINTS[name]
-    sides = {POSITIVE: targets.positive, NEGATIVE: targets.negative}
+    sides = dict(enumerate(targets.by_answer))
+    turns = itertools.cycle(reversed(sides))  # of two answers, the positive one first
     seen = set()
     for item in items:
-        for meaning, tokens in sides.items():
+        for meaning in itertools.islice(turns, 2):
+            tokens = sides[meaning]
             request = Request(
                 item.messages,
                 temperature=temperature,
@@ -146,7 +150,7 @@ async def effect(
             if _answer(reply, sides) != meaning:
                 return "ignored"
             seen.add(meaning)
-    return "acts" if len(seen) == len(sides) else "unknown"
+    return "acts" if len(seen) > 1 else "unknown"
 
 
 def _answer(reply: Reply, sides: Mapping[int, Sequence[Token]]) -> int | None:

@@ -9,17 +9,19 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Awaitable, Sequence
 from dataclasses import replace
 
 import numpy as np
 from scipy.special import betaln
 
+from blindcal.endpoints.flip_search import Reading
 from blindcal.endpoints.probe_client import ProbeClient
 from blindcal.endpoints.query_format import FreeTextQuestion, TokenQuestion
 from blindcal.endpoints.response_curve import CurveEvidence, Query, ask_all, ask_until_settled
 from blindcal.errors import FatalError, ReplyError
-from blindcal.records import INVALID, POSITIVE, Item, Request
+from blindcal.records import INVALID, NEGATIVE, POSITIVE, Item, Request
 
 HEATS = (0.0, 0.5, 1.0, 2.0)  # temperatures at which answers show how temperature acts
 FIRST_DRAWS = 4  # of each item at the highest temperature
@@ -51,7 +53,6 @@ class DrawChecks:
         asked, hottest = "temperature honoured", HEATS[-1]
         self.asker.findings = [finding for finding in self.asker.findings if finding.question != asked]
         by_id = {item.id: item for item in self.items}
-        evidence = CurveEvidence(dict.fromkeys(by_id, ANYWHERE), PRIORS, biased=False)
         answers: list[int] = []
         moderate: list[int] = []
 
@@ -62,7 +63,6 @@ class DrawChecks:
             return answers[-1]
 
         first = [Query(item, 0.0, heat) for item in by_id for heat in (0.0, *[hottest] * FIRST_DRAWS)]
-        queries = [Query(item, 0.0, heat) for item in by_id for heat in HEATS]
         try:
             readings = await ask_all(first, ask)
             if moderate.count(INVALID) > len(moderate) / 2:
@@ -71,8 +71,12 @@ class DrawChecks:
                 draws = FIRST_DRAWS * len(by_id)
                 answer = f"no: {draws} draws at T = {hottest:g} all repeat the greedy answer"
                 return self.asker.find(asked, "bad", answer, "temperature changes no answer")
+            pairs, readings = self._pairs(readings)
+            queries = [Query(item, 0.0, heat) for item in pairs for heat in HEATS]
+            evidence = CurveEvidence(dict.fromkeys(pairs, ANYWHERE), PRIORS, biased=False)
             evidence.add(readings)
-            await ask_until_settled(evidence, queries, ask, most=MOST_DRAWN)
+            compared = lambda query: _compared(ask(query), pairs[query.item])  # noqa: E731
+            await ask_until_settled(evidence, queries, compared, most=MOST_DRAWN)
         except FatalError as error:
             return self.asker.find(asked, "bad", f"no: {error}", "temperature is not accepted")
         likeliest = evidence.likeliest
@@ -89,6 +93,28 @@ class DrawChecks:
         answer = "yes: answers vary with it; whether rare ones are cut off cannot be seen without logit_bias"
         return self.asker.find(asked, "good", answer)
 
+    def _pairs(self, first: Sequence[Reading]) -> tuple[dict[str, tuple[int, int]], list[Reading]]:
+        """The two answers of each item that are compared, and what the first answers say about these.
+
+        Of more than two answers, any two compare as two do: at each temperature, one of them is drawn with
+        the chance of a sigmoid, given that one of both is. They are the greedy answer and the one that the
+        first draws gave most often beside it. These draws only choose it: they would be too much in favour.
+        """
+        if not self.asker.targets.answers:
+            return {item.id: (POSITIVE, NEGATIVE) for item in self.items}, list(first)
+        pairs, readings = {}, []
+        for item in self.items:
+            greedy = next((one for one in first if one.item == item.id and one.temperature == 0), None)
+            if greedy is None:
+                continue
+            others = Counter(
+                one.answer for one in first if one.item == item.id and one.answer != greedy.answer
+            )
+            if others:
+                pairs[item.id] = (greedy.answer, others.most_common(1)[0][0])
+                readings.append(replace(greedy, answer=POSITIVE))
+        return pairs, readings
+
     async def repeated(self) -> str:
         """Check that answers at the endpoint's own setting differ between requests; returns what is wrong."""
         asked = "repeated answers differ"
@@ -99,7 +125,8 @@ class DrawChecks:
             if drawn.count(INVALID) > len(drawn) / 2:
                 return self._illegible(asked)
             if varied := [item for item in self.items if _varies(seen[item.id])]:
-                answer = f"yes: {len(varied)} of {len(seen)} items were answered both ways"
+                ways = "in several ways" if self.asker.targets.answers else "both ways"
+                answer = f"yes: {len(varied)} of {len(seen)} items were answered {ways}"
                 self.asker.find(asked, "good", answer)
                 await self._several_at_once(varied, seen)
                 return ""
@@ -128,7 +155,7 @@ class DrawChecks:
                 self.at_once = several
                 self.asker.find(asked, "good", f"yes: {several} in one request, independent of each other")
                 return
-            chance *= _all_same(seen[item.id], answers)
+            chance *= _all_same(seen[item.id], answers, len(self.asker.targets.by_answer))
             if chance < IDENTICAL:
                 break
         outcome = "no: the answers to one request are all the same" if chance < IDENTICAL else "not shown"
@@ -138,8 +165,8 @@ class DrawChecks:
         """Report that most answers are none; returns what is wrong: with the words, or with their length."""
         last = self.asker.illegible
         if last is None or last.reason not in ("cut short", "empty"):
-            trouble = "most unbiased answers are neither target: the prompt must ask for one of the two"
-            return self.asker.find(asked, "unknown", "most answers are neither target", trouble)
+            trouble = "most unbiased answers are no answer word: the prompt must ask for one of them"
+            return self.asker.find(asked, "unknown", "most answers are no answer word", trouble)
         error = self.question.complaint(self.asker.queries, last.text, last.reason)
         self.asker.broken = ReplyError(error.message, remedy=error.remedy, options=error.options)
         return self.asker.find("answers at all", "bad", error.message, error.message)
@@ -155,14 +182,25 @@ class DrawChecks:
         return replace(asked, temperature=temperature, n=n)
 
 
+async def _compared(answer: Awaitable[int], pair: tuple[int, int]) -> int:
+    """An answer as the positive or the negative one of a pair, or as invalid."""
+    return {pair[0]: POSITIVE, pair[1]: NEGATIVE}.get(await answer, INVALID)
+
+
 def _varies(answers: Sequence[int]) -> bool:
-    """Whether both answers occur."""
-    return len(set(answers) - {INVALID}) == 2
+    """Whether more than one answer occurs."""
+    return len(set(answers) - {INVALID}) > 1
 
 
-def _all_same(seen: Sequence[int], answers: Sequence[int]) -> float:
-    """Probability that independent answers all agree, given those ``seen`` before and a flat prior."""
+def _all_same(seen: Sequence[int], answers: Sequence[int], count: int) -> float:
+    """Probability that independent answers all agree, given those ``seen`` before and a flat prior.
+
+    There are ``count`` possible answers.
+    """
     valid = [answer for answer in seen if answer != INVALID]
-    a, b = 1 + valid.count(POSITIVE), 1 + len(valid) - valid.count(POSITIVE)
     n = sum(answer != INVALID for answer in answers)
-    return math.exp(betaln(a + n, b) - betaln(a, b)) + math.exp(betaln(a, b + n) - betaln(a, b))
+    total = 0.0
+    for answer in range(count):
+        a, b = 1 + valid.count(answer), count - 1 + len(valid) - valid.count(answer)
+        total += math.exp(betaln(a + n, b) - betaln(a, b))
+    return total

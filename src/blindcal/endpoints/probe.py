@@ -21,6 +21,7 @@ import numpy as np
 
 from blindcal.endpoints.base import Endpoint
 from blindcal.endpoints.bias_checks import BiasChecks
+from blindcal.endpoints.choice_checks import ChoiceChecks
 from blindcal.endpoints.constraints import CONSTRAINTS, ConstraintName, effect
 from blindcal.endpoints.draw_checks import DrawChecks
 from blindcal.endpoints.http_errors import ITEM_STATUSES
@@ -31,7 +32,7 @@ from blindcal.endpoints.shown_logprobs import TOP_LOGPROBS, fault_in
 from blindcal.errors import FatalError, InputError, UnsupportedError
 from blindcal.records import INVALID, Item, Reply, Request, Targets, Way
 
-ITEMS = 6  # number of items whose answers are forced both ways
+ITEMS = 6  # number of items whose answers are forced
 ITEMS_WITHOUT_BIAS = 12  # number of items to draw from if the bias is unusable
 TOPS = (TOP_LOGPROBS, 5)  # numbers of logprobs to ask for: older APIs show 5 at most
 STATED = 3  # number of items that are asked for a confidence in words
@@ -79,7 +80,7 @@ async def probe(
         The answer tokens. If their ids are not known, ``no_ids`` says why.
     ways : sequence of str
         The ways to try, in this order, until a usable one is ``enough``. If answers will be drawn without a
-        bias whatever is found, ``constrained`` looks for a field that allows only the two answers.
+        bias whatever is found, ``constrained`` looks for a field that allows only the answers.
     questions : ProbeQuestions, optional
         How queries without a bias are asked; by default for one token.
     offset, limit : float
@@ -120,6 +121,7 @@ class _Probing:
         self.one_token = True  # whether a reply of one token has content
         self.cold: float | None = 0.0  # the temperature of greedy queries, if the endpoint takes one
         self.legible = 0  # greedy answers that could be read
+        self.plain: dict[str, int] = {}  # the greedy answers by item
         self.top = 0
         self.constraint: ConstraintName | None = None
         self.found: dict[Way, str] = {}
@@ -175,6 +177,8 @@ class _Probing:
         if self.no_ids:
             trouble = "its token ids are not known"
             return self.asker.find("token ids", "bad", f"not known: {self.no_ids}", trouble)
+        if self.asker.targets.answers:
+            return await ChoiceChecks(self.asker, self.bias, self.plain).check()
         return await self.bias.check()
 
     async def _temperature(self) -> str:
@@ -241,7 +245,8 @@ class _Probing:
                 fatal, reply = error, None
             if reply is not None:
                 answered.append(item)
-                self.legible += form.parse(reply).answer != INVALID
+                self.plain[item.id] = form.parse(reply).answer
+                self.legible += self.plain[item.id] != INVALID
             if len(answered) == ITEMS or (not answered and tried == ITEMS):
                 break
         if not answered and fatal is not None:
@@ -275,7 +280,7 @@ class _Probing:
                 self.legible = before
 
     async def _constrain(self) -> None:
-        """Allow only the two answers, if the endpoint has a field for that: hot answers are often neither.
+        """Allow only the answers, if the endpoint has a field for that: hot answers are often others.
 
         Constraints that force JSON change what is measured, and are left out.
         """
@@ -316,14 +321,21 @@ class _Probing:
             self.bias.gaps = self._gaps(shown)
         return shown
 
-    def _gaps(self, shown: dict[str, Reply]) -> dict[str, float]:
+    def _gaps(self, replies: dict[str, Reply]) -> dict[str, float]:
         """The log-odds of the likeliest answer tokens by item, where both are shown."""
         gaps = {}
-        for name, reply in shown.items():
+        for name, reply in replies.items():
             seen = reply.logprobs or {}
+            shown = [
+                (max(seen[token.text] for token in side if token.text in seen), number)
+                for number, side in enumerate(self.asker.targets.answers)
+                if any(token.text in seen for token in side)
+            ]
+            if len(shown) > 1:
+                (_, best), (_, second) = sorted(shown, reverse=True)[:2]
+                self.asker.pairs[name] = second, best
             sides = [
-                [seen[token.text] for token in side if token.text in seen]
-                for side in (self.asker.targets.positive, self.asker.targets.negative)
+                [seen[token.text] for token in side if token.text in seen] for side in self.asker.sides(name)
             ]
             if all(sides):
                 gaps[name] = max(sides[0]) - max(sides[1])

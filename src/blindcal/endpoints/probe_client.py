@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 from blindcal.endpoints.base import Endpoint
@@ -10,7 +11,7 @@ from blindcal.endpoints.probe_findings import Finding, FindingOutcome
 from blindcal.endpoints.query_format import ParsedAnswer, QuestionFormat, TokenQuestion
 from blindcal.errors import ReplyError
 from blindcal.query_seeds import query_seeds
-from blindcal.records import INVALID, Item, Reply, Request, Targets
+from blindcal.records import INVALID, NEGATIVE, POSITIVE, Item, Reply, Request, Targets, Token
 
 _INSIST = 5
 
@@ -20,6 +21,9 @@ class ProbeClient:
 
     ``targets`` are the answer tokens; their ids only matter for queries with a bias. Sampled queries get
     seeds that follow from ``seed``, if there is one.
+
+    Queries with a shift compare two answers. If there are more, ``pairs`` has the numbers of two answers of
+    each item: the one that takes the place of the positive answer, and the other. Any third one is invalid.
     """
 
     def __init__(self, endpoint: Endpoint, targets: Targets, seed: int | None = None) -> None:
@@ -32,9 +36,11 @@ class ProbeClient:
         self.completion_tokens = 0
         self.biased = 0
         self.outside = 0
+        self.third = 0  # answers to a comparison of two that are another one
         self.broken: ReplyError | None = None
         self.illegible: ParsedAnswer | None = None  # the last reply that is no answer
         self.longest = 0
+        self.pairs: dict[str, tuple[int, int]] = {}
         self.readings: list[Reading] = []
         self.findings: list[Finding] = []
 
@@ -73,16 +79,27 @@ class ProbeClient:
             self.illegible = parsed
         return parsed.answer
 
+    def pair(self, item: str) -> tuple[int, int]:
+        """The numbers of the two answers that are compared on an item."""
+        return self.pairs.get(item, (POSITIVE, NEGATIVE))
+
+    def sides(self, item: str) -> tuple[tuple[Token, ...], tuple[Token, ...]]:
+        """The tokens of the two answers that are compared on an item."""
+        up, down = self.pair(item)
+        return self.targets.by_answer[up], self.targets.by_answer[down]
+
     async def biased_by(
         self, item: Item, positive: float | None, negative: float | None, temperature: float = 0.0
     ) -> int:
         """The answer with these biases on the two sides; ``None`` leaves a side unbiased."""
-        bias = self._bias(positive, negative)
+        bias = self._bias(item, positive, negative)
         for _ in range(_INSIST):
-            answer = await self.answer(Request(item.messages, bias, temperature))
+            given = await self.answer(Request(item.messages, bias, temperature))
+            answer = self._compared(item, given)
             if positive is not None and negative is not None and temperature == 0:
                 self.biased += 1
                 self.outside += answer == INVALID
+                self.third += answer == INVALID != given
             if answer != INVALID:
                 break
         return answer
@@ -96,8 +113,21 @@ class ProbeClient:
 
     async def once(self, item: Item, shift: float, offset: float) -> int:
         """The same, but only once and counted nowhere: with an unusual offset, other words may come."""
-        return await self.answer(Request(item.messages, self._bias(offset + shift, offset)))
+        bias = self._bias(item, offset + shift, offset)
+        return self._compared(item, await self.answer(Request(item.messages, bias)))
 
-    def _bias(self, positive: float | None, negative: float | None) -> dict[int, float]:
-        bias = {t.id: positive for t in self.targets.positive if positive is not None}
-        return bias | {t.id: negative for t in self.targets.negative if negative is not None}
+    async def among(self, item: Item, biases: Mapping[int, float]) -> int:
+        """The number of the answer with these biases on answers, by their numbers; sent in this order."""
+        by_answer = self.targets.by_answer
+        bias = {token.id: value for number, value in biases.items() for token in by_answer[number]}
+        return await self.answer(Request(item.messages, bias))
+
+    def _compared(self, item: Item, answer: int) -> int:
+        """An answer as the positive or the negative one of an item's pair, or as invalid."""
+        up, down = self.pair(item.id)
+        return POSITIVE if answer == up else NEGATIVE if answer == down else INVALID
+
+    def _bias(self, item: Item, positive: float | None, negative: float | None) -> dict[int, float]:
+        up, down = self.sides(item.id)
+        bias = {token.id: positive for token in up if positive is not None}
+        return bias | {token.id: negative for token in down if negative is not None}

@@ -21,6 +21,8 @@ QUESTIONS = (
     "logit_bias acts",
     "one flip",
     "answers follow the bias",
+    "a bias on every answer",
+    "Gumbel queries",
     SCALE,
     "fractions honoured",
     "no penalty after the bias",

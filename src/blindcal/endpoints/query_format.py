@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, Protocol
 
 import numpy as np
 
-from blindcal.confidence_prompt import INSTRUCTION, ask_confidence, ask_json
+from blindcal.confidence_prompt import ask_confidence, ask_json
 from blindcal.endpoints.constraints import CONSTRAINTS, ConstraintName
 from blindcal.endpoints.replies import REFUSED
 from blindcal.endpoints.shown_logprobs import TOP_LOGPROBS, fault_in, shown_answers
 from blindcal.errors import EndpointError, InputError, NoSenseError, UnfitError
 from blindcal.estimate.free_text import FreeText, parse_free_text, parse_json_text
-from blindcal.estimate.verbalized import Verbalized, parse_verbalized
+from blindcal.estimate.verbalized import Verbalized, parse_stated_choice, parse_verbalized
 from blindcal.query_seeds import query_seeds
 from blindcal.records import (
     INVALID,
@@ -45,9 +45,10 @@ _STATED_CHARACTERS = 2000
 class ParsedAnswer:
     """The answer in a reply, and the ``text`` to keep of it, safe to print.
 
-    If the reply shows probabilities, the log-odds are between ``low`` and ``high``, and the two answers
-    together have the probability ``mass``. ``reason`` says why a reply is no answer at all, such as one that
-    is cut short; a reply that is none of the answers needs none.
+    If the reply shows probabilities, the log-odds are between ``low`` and ``high``, and the answers together
+    have the probability ``mass``. The log-odds are those of the positive answer or, if there are more than
+    two, those of the given one against all the others. ``reason`` says why a reply is no answer at all, such
+    as one that is cut short; a reply that is none of the answers needs none.
     """
 
     answer: int
@@ -105,6 +106,10 @@ class TokenQuestion:
     answers are drawn at the endpoint's own setting (METHOD 9). With a ``seed``, every sampled query carries
     its own seed derived from it, so that an endpoint that honours seeds repeats its answers. A ``constraint``
     allows no other answers; some constraints need more than one token.
+
+    With ``own_noise``, the seed of Gumbel numbers, a query at a temperature is sent at T = 0 with one such
+    number per token, times the temperature, in its bias: the likeliest token is then the one that would have
+    been drawn, with the chance that its temperature gives it (METHOD 8).
     """
 
     targets: Targets
@@ -114,20 +119,20 @@ class TokenQuestion:
     tempered: bool = True
     max_tokens: int = 1
     constraint: ConstraintName | None = None
+    own_noise: int | None = None
     _meaning: dict[str, int] = field(init=False, repr=False, default_factory=dict)
     _fields: dict[str, Any] = field(init=False, repr=False, default_factory=dict)
 
     def __post_init__(self) -> None:
         if self.constraint is not None:
-            tokens = self.targets.positive + self.targets.negative
+            tokens = self.targets.tokens
             constraint = CONSTRAINTS[self.constraint]
             self._fields.update(constraint.fields([t.text for t in tokens], [t.id for t in tokens]))
-        for tokens, meaning in ((self.targets.positive, POSITIVE), (self.targets.negative, NEGATIVE)):
-            for token in tokens:
+        for meaning, side in enumerate(self.targets.by_answer):
+            for token in side:
                 if self._meaning.setdefault(spoken(token.text), meaning) != meaning:
-                    raise InputError(
-                        f"the answer {printable(token.text)!r} cannot mean both positive and negative"
-                    )
+                    both = "two answers" if self.targets.answers else "both positive and negative"
+                    raise InputError(f"the answer {printable(token.text)!r} cannot mean {both}")
 
     def request(
         self,
@@ -135,13 +140,20 @@ class TokenQuestion:
         shift: float,
         temperature: float,
         number: int = 0,
-        biases: FloatArray | None = None,  # noqa: ARG002 - to come
+        biases: FloatArray | None = None,
     ) -> Request:
-        """The request of one query (METHOD 2)."""
-        bias = {}
-        if self.biased:
-            bias = {token.id: self.offset + shift for token in self.targets.positive}
-            bias |= {token.id: self.offset for token in self.targets.negative}
+        """The request of one query (METHOD 2, and METHOD 8 for more than two answers).
+
+        An answer that the item does not have, whose bias is minus infinity, is not raised.
+        """
+        bias = self._bias(shift, biases) if self.biased else {}
+        if self.own_noise is not None and temperature > 0:
+            noise = temperature * np.random.default_rng([self.own_noise, number]).gumbel(size=len(bias))
+            noise -= noise.max()  # what all tokens share changes nothing, and no bias gets beyond its limit
+            bias = {
+                token: value + float(more) for (token, value), more in zip(bias.items(), noise, strict=True)
+            }
+            temperature = 0.0
         return Request(
             messages,
             bias,
@@ -150,6 +162,18 @@ class TokenQuestion:
             seed=_seed(self.seed, temperature, number),
             fields=self._fields,
         )
+
+    def _bias(self, shift: float, biases: FloatArray | None) -> dict[int, float]:
+        if not self.targets.answers:
+            raised = {token.id: self.offset + shift for token in self.targets.positive}
+            return raised | {token.id: self.offset for token in self.targets.negative}
+        added = np.zeros(len(self.targets.answers)) if biases is None else biases
+        return {
+            token.id: self.offset + float(more)
+            for side, more in zip(self.targets.answers, added, strict=True)
+            if np.isfinite(more)
+            for token in side
+        }
 
     def parse(self, reply: Reply) -> ParsedAnswer:
         """The answer that a reply's text is; case and surrounding white space do not matter."""
@@ -175,7 +199,7 @@ class TokenQuestion:
 
 @dataclass(frozen=True, slots=True)
 class FreeTextQuestion:
-    """A question answered in free text that ends in one of two words, possibly after reasoning.
+    """A question answered in free text that ends in one of the answer words, possibly after reasoning.
 
     Answers of the ``form`` json are asked for by an instruction, and read from the field ``answer``.
     ``tempered=False`` sends no temperature, for endpoints that take none. ``fields`` are further fields of
@@ -217,7 +241,7 @@ class FreeTextQuestion:
             found = read(reply.text, self.words, finished=reply.finish_reason != "length")
         lines = "\n".join(reply.text.splitlines())
         kept = visible(shortened(lines, _STATED_CHARACTERS), lines=True)
-        answer = INVALID if found.answer is None else (POSITIVE, NEGATIVE)[found.answer]
+        answer = INVALID if found.answer is None else _numbers(self.words)[found.answer]
         return ParsedAnswer(answer, kept, reason=found.reason)
 
     @property
@@ -235,7 +259,7 @@ class FreeTextQuestion:
             return _no_room(count, reason, self.max_tokens)
         why = f" ({reason})" if reason else ""
         return UnfitError(
-            f"none of {count} texts settles on {self.words[0]!r} or {self.words[1]!r}{why}; the last one "
+            f"none of {count} texts settles on {_either(self.words)}{why}; the last one "
             f"ends in {printable(text[-80:], 80)!r}",
             remedy="check the answer words, and that the prompt asks for one of them",
         )
@@ -268,18 +292,19 @@ class LogprobQuestion:
         return Request(messages, temperature=heat, top_logprobs=self.top)
 
     def parse(self, reply: Reply) -> ParsedAnswer:
-        """The likelier answer, and the bounds of its log-odds; invalid if neither answer is in the list."""
+        """The likeliest answer, and the bounds of the log-odds; invalid if no answer is in the list."""
         fault = fault_in(reply.logprobs)
         if fault is not None or reply.logprobs is None:
             return ParsedAnswer(INVALID, printable(f"({fault})"), reason=fault or "")
         found = shown_answers(reply.logprobs, self.words, self.semantics)
-        masses = zip(self.words, (found.positive, found.negative), strict=True)
+        masses = zip(self.words, found.shown, strict=True)
         shown = ", ".join(f"{word.strip()} {mass:.4g}" for word, mass in masses)
         text = printable(f"{printable(reply.text, 40)} ({shown})")
-        if not found.positive and not found.negative:
+        if not any(found.shown):
             return ParsedAnswer(INVALID, text, mass=found.mass)
-        answer = POSITIVE if found.positive >= found.negative else NEGATIVE
-        return ParsedAnswer(answer, text, found.low, found.high, mass=found.mass)
+        answer = _numbers(self.words)[found.likeliest]
+        about = 0 if len(self.words) == 2 else found.likeliest
+        return ParsedAnswer(answer, text, found.low(about), found.high(about), mass=found.mass)
 
     @property
     def about_answers(self) -> str:
@@ -298,14 +323,15 @@ class LogprobQuestion:
 
 @dataclass(frozen=True, slots=True)
 class ConfidenceQuestion:
-    """A question answered in free text: one of two words, and a confidence in it (METHOD 3, verbalized).
+    """A question answered in free text: an answer word, and a confidence in it (METHOD 3, verbalized).
 
-    An answer that does not state both, or a confidence outside 50% to 100%, is invalid. ``tempered=False``
-    sends no temperature, for endpoints that take none.
+    An answer that does not state both is invalid, and so is a confidence outside 50% to 100% if there are two
+    answers. ``instruction`` is by default the usual one. ``tempered=False`` sends no temperature, for
+    endpoints that take none.
     """
 
     words: tuple[str, ...]
-    instruction: str = INSTRUCTION
+    instruction: str | None = None
     max_tokens: int = STATED_TOKENS
     tempered: bool = True
 
@@ -327,8 +353,11 @@ class ConfidenceQuestion:
 
         The text is kept with its line breaks; confidences are read from it at the end of the run.
         """
-        p = parse_verbalized(reply.text, self.words[:1], self.words[1:]).p
-        answer = INVALID if p is None else POSITIVE if p >= 0.5 else NEGATIVE
+        found = self._read(reply.text)
+        answer = INVALID
+        if found.p is not None:
+            likelier = POSITIVE if found.p >= 0.5 else NEGATIVE
+            answer = likelier if found.answer is None else found.answer
         lines = (printable(line, _STATED_CHARACTERS) for line in reply.text.splitlines())
         return ParsedAnswer(answer, "\n".join(lines), reason="" if reply.text.strip() else "empty")
 
@@ -349,13 +378,18 @@ class ConfidenceQuestion:
         )
 
     def stated(self, texts: Iterable[str | None]) -> VerbalAnswers:
-        """Read the stated probabilities from answers; ``None`` is no answer, and needs no reason here."""
-        found = [
-            Verbalized(None) if text is None else parse_verbalized(text, self.words[:1], self.words[1:])
-            for text in texts
-        ]
+        """Read the stated probabilities from answers; ``None`` is no answer, and needs no reason here.
+
+        They are those of the positive answer or, if there are more than two, those of the given one.
+        """
+        found = [Verbalized(None) if text is None else self._read(text) for text in texts]
         p = np.array([np.nan if one.p is None else one.p for one in found])
         return VerbalAnswers(p, dict(Counter(one.reason for one in found if one.reason).most_common()))
+
+    def _read(self, text: str) -> Verbalized:
+        if len(self.words) > 2:
+            return parse_stated_choice(text, self.words)
+        return parse_verbalized(text, self.words[:1], self.words[1:])
 
 
 @dataclass(frozen=True, slots=True)
@@ -364,6 +398,15 @@ class VerbalAnswers:
 
     p: FloatArray
     reasons: dict[str, int]
+
+
+def _numbers(words: tuple[str, ...]) -> Sequence[int]:
+    """The number of the answer that each word is: of two words, the positive one comes first."""
+    return (POSITIVE, NEGATIVE) if len(words) == 2 else range(len(words))
+
+
+def _either(words: tuple[str, ...]) -> str:
+    return f"{', '.join(map(repr, words[:-1]))} or {words[-1]!r}"
 
 
 def _seed(seed: int | None, temperature: float, number: int) -> int | None:

@@ -52,46 +52,52 @@ def fault_in(logprobs: Mapping[str, float] | None) -> str | None:
 
 @dataclass(frozen=True, slots=True)
 class ShownAnswers:
-    """The probabilities of the two answers in a list of logprobs.
+    """The probabilities of the answers in a list of logprobs, in the order of their words.
 
-    ``positive`` and ``negative`` are shown; each may be larger by up to ``more_positive`` and
-    ``more_negative``. ``mass`` is the shown probability of all spellings of both.
+    ``shown`` are in the list; each may be larger by up to its part of ``more``, and all together by up to
+    ``unseen``. ``mass`` is the shown probability of all spellings.
     """
 
-    positive: float
-    negative: float
-    more_positive: float
-    more_negative: float
+    shown: tuple[float, ...]
+    more: tuple[float, ...]
+    unseen: float
     mass: float
 
     @property
-    def low(self) -> float:
-        """The lowest possible log-odds of the positive answer."""
-        return _log_odds(self.positive, self.negative + self.more_negative)
+    def likeliest(self) -> int:
+        """The place of the likeliest answer word."""
+        return self.shown.index(max(self.shown))
 
-    @property
-    def high(self) -> float:
-        """The highest possible log-odds of the positive answer."""
-        return _log_odds(self.positive + self.more_positive, self.negative)
+    def low(self, place: int = 0) -> float:
+        """The lowest possible log-odds of an answer against all the others."""
+        more = min(self.unseen, _others(self.more, place))
+        return _log_odds(self.shown[place], _others(self.shown, place) + more)
+
+    def high(self, place: int = 0) -> float:
+        """The highest possible log-odds of an answer against all the others."""
+        return _log_odds(self.shown[place] + self.more[place], _others(self.shown, place))
 
 
 def shown_answers(
     logprobs: Mapping[str, float], words: tuple[str, ...], semantics: Semantics = "sum"
 ) -> ShownAnswers:
-    """Find the two answer words in a list of logprobs.
+    """Find the answer words in a list of logprobs.
 
     Under ``sum`` semantics every token that is a word but for case and white space counts for it, under
-    ``max`` the likeliest of these, and under ``pair`` only the token that is exactly the word (METHOD 1).
+    ``max`` the likeliest of these, and under ``pair`` only the token that is exactly the word (METHOD 1). The
+    case of letters that are answers among more than two counts: " a" is a word of its own.
     """
     chances = {text: math.exp(value) for text, value in logprobs.items() if value > _UNSHOWN}
     unseen = max(1 - sum(chances.values()), _ROUNDING)
     least = min(chances.values(), default=1.0)
     shown, more, mass = [], [], 0.0
     for word in words:
-        found = [chance for text, chance in chances.items() if spoken(text) == spoken(word)]
+        letter = len(words) > 2 and len(word.strip()) == 1
+        same = str.strip if letter else spoken
+        found = [chance for text, chance in chances.items() if same(text) == same(word)]
         mass += sum(found)
         if semantics == "sum":
-            missing = len(spellings(word)) - len(found)
+            missing = len(spellings(word, letter=letter)) - len(found)
         else:
             if semantics == "pair":
                 found = [chances[word]] if word in chances else []
@@ -99,7 +105,11 @@ def shown_answers(
             missing = 1 - len(found)
         shown.append(sum(found))
         more.append(min(unseen, max(missing, 0) * least))
-    return ShownAnswers(shown[0], shown[1], more[0], more[1], min(mass, 1.0))
+    return ShownAnswers(tuple(shown), tuple(more), unseen, min(mass, 1.0))
+
+
+def _others(values: tuple[float, ...], place: int) -> float:
+    return sum(values[:place] + values[place + 1 :])
 
 
 def _log_odds(positive: float, negative: float) -> float:

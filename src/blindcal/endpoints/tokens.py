@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import functools
 import warnings
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -44,6 +44,13 @@ ENCODINGS = {
     "davinci-002": "cl100k_base",
     "babbage-002": "cl100k_base",
 }
+LETTERS = (
+    "let the model answer with letters: give each item its options as a list in the field choices, or list "
+    "them in the prompt and use {answers}"
+)
+"""What helps if the words of answers cannot be told apart by one token."""
+LETTER_OPTIONS = {"answers": "A,B,C,D"}
+LEAST_PILOTS = 8  # pilot queries if there are more than two answers; each answer gets one at least
 PILOT_BIAS = 50.0  # METHOD 2's C: far above any other token, inside the usual range of +-100
 
 
@@ -70,8 +77,13 @@ class Choice:
     doubt: str = ""
 
 
-async def candidates(word: str, encode: Encoder, ids: Iterable[int] = ()) -> tuple[Token, ...]:
-    """The single-token spellings of a word, the given one first, or the `ids` that the user gave."""
+async def candidates(
+    word: str, encode: Encoder, ids: Iterable[int] = (), *, choice: bool = False
+) -> tuple[Token, ...]:
+    """The single-token spellings of a word, the given one first, or the `ids` that the user gave.
+
+    ``choice`` says that it is one of more than two answers, which are often letters: these keep their case.
+    """
     if known := tuple(Token(number, word) for number in dict.fromkeys(ids)):
         if any(token.id < 0 for token in known):
             raise InputError(
@@ -82,10 +94,16 @@ async def candidates(word: str, encode: Encoder, ids: Iterable[int] = ()) -> tup
     if not word:
         raise InputError("an answer word must not be empty")
     found: dict[int, Token] = {}
-    for text in spellings(word):
+    for text in spellings(word, letter=choice and len(word) == 1):
         encoded = await encode(text)
         if len(encoded) == 1:
             found.setdefault(encoded[0], Token(int(encoded[0]), text))
+    if not found and choice:
+        raise NoTokenIdsError(
+            f"the answer {printable(word)!r} is not one token of this model in any spelling",
+            remedy=LETTERS,
+            options=LETTER_OPTIONS,
+        )
     if not found:
         raise NoTokenIdsError(
             f"no spelling of {printable(word)!r} is one token of this model: use a shorter, commoner word"
@@ -131,6 +149,82 @@ async def choose(
         favourites = [max(side, key=lambda token: votes[token.text]) for side in sides]
         sides = (favourites[0],), (favourites[1],)
     return Choice(Targets(*sides, semantics), dict(votes), queries, doubt=doubt)
+
+
+async def choose_answers(
+    endpoint: Endpoint, pilots: Sequence[Item], answers: Sequence[Sequence[Token]], *, unsure: str = ""
+) -> Choice:
+    """The targets of more than two answers: one token each, in the spelling that the model prefers.
+
+    Each pilot query puts the same bias on all spellings of one answer, and the pilot items take turns. All
+    answers are spelled alike (with a space before them or not, in the same case) if they can be: the spelling
+    with the most votes is the one that the model uses.
+
+    Raises
+    ------
+    InputError
+        If two answers share a word or a token.
+    NoTokenIdsError
+        If the ids are ``unsure`` and the bias makes the model say other words.
+    """
+    check_clashes(answers)
+    asked = [number for number, side in enumerate(answers) if unsure or len(side) > 1]
+    votes: Counter[str] = Counter()
+    said: defaultdict[str, list[str]] = defaultdict(list)
+    queries = 0
+    times = -(-LEAST_PILOTS // len(answers)) if pilots else 0
+    for turn, number in enumerate(asked * times):
+        # in each round, an item gets another answer
+        item, side = pilots[(turn + turn // len(asked)) % len(pilots)], answers[number]
+        text = await _forced(endpoint, item, side)
+        queries += 1
+        said[item.id] += [text] if text else []
+        if spelling := _spelling(text, side):
+            votes[spelling] += 1
+    doubt = _doubt(unsure, list(said.values())) if unsure and not votes else ""
+    return Choice(one_spelling(answers, votes), dict(votes), queries, doubt=doubt)
+
+
+def one_spelling(answers: Sequence[Sequence[Token]], votes: Mapping[str, int]) -> Targets:
+    """One token per answer, all spelled alike if they can be: in the way that has the most votes."""
+    styles: Counter[Style] = Counter()
+    for text, count in votes.items():
+        styles[_style(text)] += count
+    shared = set.intersection(*({_style(token.text) for token in side} for side in answers))
+    given = [_style(token.text) for token in answers[0]]  # the given spelling first
+    style = max((one for one in given if one in shared), key=lambda one: styles[one], default=None)
+    favourites = [
+        max(side, key=lambda token: (_style(token.text) == style, votes.get(token.text, 0)))
+        for side in answers
+    ]
+    return Targets((), (), answers=tuple((one,) for one in favourites))
+
+
+def check_clashes(answers: Sequence[Sequence[Token]]) -> None:
+    """Raise an error if two answers could not be told apart."""
+    owner: dict[object, str] = {}
+    for side in answers:
+        word = side[0].text.strip()
+        for token in side:
+            for key in (token.id, spoken(token.text)):
+                other = owner.setdefault(key, word)
+                if other != word:
+                    raise InputError(
+                        f"the answers {printable(other)!r} and {printable(word)!r} share the token "
+                        f"{printable(token.text)!r} ({token.id}), so that they cannot be told apart",
+                        remedy=LETTERS,
+                        options=LETTER_OPTIONS,
+                    )
+
+
+Style: TypeAlias = tuple[bool, str]
+"""How an answer is spelled: whether with a space before it, and in which case."""
+
+
+def _style(text: str) -> Style:
+    word = text.strip()
+    case = "lower" if word.islower() else "upper" if word.isupper() and len(word) > 1 else "capital"
+    return text != word, case
 
 
 def _doubt(unsure: str, said: Sequence[Sequence[str]]) -> str:
@@ -205,7 +299,7 @@ def hugging_face(source: str) -> Encoder:
 def openai(encoding: str) -> Encoder:
     """One of OpenAI's published vocabularies, without a download.
 
-    The usual answer words are built in; other texts need the extra ``tokenizers``.
+    The usual answer words and capital letters are built in; other texts need the extra ``tokenizers``.
     """
     opened = functools.cache(vocabulary)  # large, so it is freed with this encoder
 
@@ -224,7 +318,7 @@ def vocabulary(encoding: str) -> Any:
             import bpe_openai
         except ImportError:
             raise MissingExtraError(
-                f"of OpenAI's encodings only the ids of {', '.join(WORDS)} are built in",
+                f"of OpenAI's encodings only the ids of {', '.join(WORDS)} and of letters are built in",
                 remedy="pip install 'blindcal[tokenizers]', or give the ids of the answer words with "
                 "{positive_ids} and {negative_ids}",
                 options={"positive_ids": ..., "negative_ids": ...},

@@ -11,11 +11,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from blindcal.estimate.free_text import REFUSAL
+from blindcal.estimate.free_text import REFUSAL, FreeTextReason, parse_free_text
 
-Reason = Literal[
-    "", "empty", "refusal", "no answer", "both answers", "no confidence", "confidence out of range"
-]
+Reason = (
+    FreeTextReason
+    | Literal["empty", "refusal", "no answer", "both answers", "no confidence", "confidence out of range"]
+)
 
 _PERCENT = re.compile(
     r"(?<![\d.,])(?<!\bnot )(\d{1,3}(?:[.,]\d+)?)\s*(?:%|per\s?cent\b|percent\b|pct\b)", re.IGNORECASE
@@ -48,10 +49,14 @@ _WORDS = {
 
 @dataclass(frozen=True, slots=True)
 class Verbalized:
-    """The probability of the positive answer, or ``None`` and the reason."""
+    """The probability of the positive answer, or ``None`` and the reason.
+
+    With more than two answers, ``answer`` is the number of the one that is given, and ``p`` its probability.
+    """
 
     p: float | None
     reason: Reason = ""
+    answer: int | None = None
 
 
 def parse_verbalized(
@@ -80,6 +85,27 @@ def parse_verbalized(
     if not 0.5 <= confidence <= 1:
         return Verbalized(None, "confidence out of range")
     return Verbalized(confidence if answer else 1 - confidence)
+
+
+def parse_stated_choice(text: str, answers: Sequence[str]) -> Verbalized:
+    """Read one of several answers and the confidence in it, from 0 to 100 per cent.
+
+    Examples
+    --------
+    >>> parse_stated_choice("C, 80%", ["A", "B", "C", "D"])
+    Verbalized(p=0.8, reason='', answer=2)
+    >>> parse_stated_choice("The answer is (B). Confidence: 35%", ["A", "B", "C"]).answer
+    1
+    """
+    found = parse_free_text(text, answers)
+    if found.answer is None:
+        return Verbalized(None, found.reason)
+    confidence = _confidence(text)
+    if confidence is None:
+        return Verbalized(None, "no confidence")
+    if not 0 <= confidence <= 1:
+        return Verbalized(None, "confidence out of range")
+    return Verbalized(confidence, answer=found.answer)
 
 
 def _answer(text: str, positive: Sequence[str], negative: Sequence[str]) -> bool | Reason:

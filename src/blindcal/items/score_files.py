@@ -1,7 +1,8 @@
 """Score and logit files: known probabilities of a model on labelled items, as CSV or Parquet, or gzipped.
 
 A score file has the columns id, label and p. A logit file has one column per spelling of an answer word,
-named ``text|token id``, from which all probabilities follow (METHOD 1). One reader handles both. Files that
+named ``text|token id``, from which all probabilities follow (METHOD 1). One reader handles both. A choice
+file is about more than two answers (METHOD 8): it has a column ``logit_<answer>`` for each. Files that
 ``blindcal score`` wrote also say in the column ``asked`` what was asked of which model (`asked_of`).
 """
 
@@ -29,6 +30,8 @@ Table: TypeAlias = dict[str, list[Any]]
 #: Answer words to look for in a logit file if none are given.
 WORDS = (("True", "False"), ("Yes", "No"))
 ASKED = "asked"
+LOGIT = "logit_"
+"""What the names of a choice file's columns of logits begin with; the answer follows."""
 ENDINGS = (".csv.gz", ".csv", ".parquet.gz", ".parquet")
 _ENDING = re.compile(r"(\.(csv|tsv|jsonl?|ndjson|parquet))?(\.gz)?$")
 _SEMANTICS: dict[str, Semantics] = {"p": "pair", "p_max": "max", "p_sum": "sum"}
@@ -62,6 +65,27 @@ class Scores:
             return self
         p = answer_probabilities(self.tokens, self.logits, targets)
         return replace(self, p=p, column=_described(targets))
+
+
+@dataclass(frozen=True, slots=True)
+class ChoiceScores:
+    """The ids, labels and logits of a choice file, in its order.
+
+    ``logits`` has a column per answer, and minus infinity where an item does not have the answer. ``labels``
+    are the numbers of the right answers, and ``asked`` is that of `Scores`.
+    """
+
+    path: str
+    ids: tuple[str, ...]
+    labels: IntArray
+    logits: FloatArray
+    answers: tuple[str, ...]
+    asked: tuple[str, ...] = ()
+
+    @property
+    def choices(self) -> IntArray:
+        """The number of answers that each item has."""
+        return np.asarray(np.isfinite(self.logits).sum(axis=1), np.int64)
 
 
 def prompt_digest(item: Item) -> str:
@@ -106,6 +130,95 @@ def read_scores(path: Path, column: str = "p", words: tuple[str, ...] | None = N
     targets = targets if column == "p" else every_spelling(tokens, targets, _SEMANTICS[column])
     p = answer_probabilities(tokens, logits, targets)
     return Scores(str(path), ids, labels, p, _described(targets), tokens, logits, asked)
+
+
+def is_choice_file(path: Path) -> bool:
+    """Whether a file has the logits of several answers, as its header says; `read_choices` reads it."""
+    names = _parquet(path)[0] if ".parquet" in path.suffixes else csv_header(path)
+    return sum(name.startswith(LOGIT) for name in names) > 1
+
+
+def read_choices(path: Path) -> ChoiceScores:
+    """Read ids (by default row numbers), labels and the logits of every answer from a choice file.
+
+    A label is the number of the right answer, from 0 up in the order of the columns, or its name. A logit
+    that is empty, NaN or minus infinity says that the item does not have this answer, nor any after it.
+    Errors name the file, the row and the column.
+    """
+    table = read_table(path)
+    columns = [name for name in table if name.startswith(LOGIT)]
+    answers = tuple(name.removeprefix(LOGIT) for name in columns)
+    if "label" not in table or len(columns) < 2 or "" in answers:
+        names = ", ".join(printable(name, 30) for name in table) or "none"
+        raise InputError(
+            f"{path}: must have the columns id, label, and logit_<answer> for each answer; has {names}"
+        )
+    if not table["label"]:
+        raise InputError(f"{path}: holds no rows")
+    logits = np.column_stack([_logits(path, table, name) for name in columns])
+    there = np.isfinite(logits)
+    gap = there[:, 1:] & ~there[:, :-1]
+    if gap.any():
+        row, column = (int(place[0]) for place in np.nonzero(gap))
+        raise InputError(
+            f"{path}, row {row + 1}, {printable(columns[column], 60)}: must be a number, since a later "
+            "answer has one; those that an item does not have are the last ones"
+        )
+    few = there.sum(axis=1) < 2
+    if few.any():
+        raise InputError(
+            f"{path}, row {int(np.argmax(few)) + 1}: must have the logits of at least two answers"
+        )
+    labels = _labels(path, table["label"], answers)
+    foreign = ~there[np.arange(labels.size), labels]
+    if foreign.any():
+        row = int(np.argmax(foreign))
+        name = printable(columns[labels[row]], 60)
+        raise InputError(f"{path}, row {row + 1}, {name}: must be a number, since the label is this answer")
+    ids = tuple(map(str, table.get("id", range(labels.size))))
+    return ChoiceScores(str(path), ids, labels, logits, answers, tuple(map(str, table.get(ASKED, ()))))
+
+
+def _logits(path: Path, table: Table, name: str) -> FloatArray:
+    """A column of logits; minus infinity where there is none."""
+    told = [np.nan if value is None or str(value).strip() == "" else value for value in table[name]]
+    numbers = np.array([_number(value) for value in told])
+    spelled = np.array([str(value).strip().lower() == "nan" for value in told])
+    bad = (np.isnan(numbers) & ~spelled) | (numbers == np.inf)
+    if bad.any():
+        row = int(np.argmax(bad))
+        shown = printable(str(table[name][row]), 30)
+        raise InputError(
+            f"{path}, row {row + 1}, {printable(name, 60)}: must be a number, or empty if the item does not "
+            f"have this answer, got {shown!r}"
+        )
+    return np.where(np.isnan(numbers), -np.inf, numbers)
+
+
+def _labels(path: Path, given: Sequence[Any], answers: tuple[str, ...]) -> IntArray:
+    """The numbers of the answers that labels count to or name.
+
+    If answers are numbers themselves, a label may do both. Then the others decide, if they can do only one.
+    """
+    texts = [str(one).strip() for one in given]
+    counted = [int(x) if (x := _number(one)) in range(len(answers)) else None for one in given]
+    named = [answers.index(text) if text in answers else None for text in texts]
+    rows = range(len(texts))
+    for row in rows:
+        if counted[row] is None and named[row] is None:
+            rule = f"a number from 0 to {len(answers) - 1} or one of {', '.join(map(repr, answers))}"
+            shown = printable(texts[row], 30)
+            raise InputError(f"{path}, row {row + 1}, label: must be {printable(rule, 200)}, got {shown!r}")
+    numbers = any(named[row] is None for row in rows)
+    names = any(counted[row] is None for row in rows)
+    unclear = [row for row in rows if None not in (counted[row], named[row]) and counted[row] != named[row]]
+    if unclear and numbers == names:
+        raise InputError(
+            f"{path}, row {unclear[0] + 1}, label: {printable(texts[unclear[0]], 30)!r} may be an answer or "
+            "the number of another; name the columns with letters, such as logit_A"
+        )
+    first, second = (named, counted) if names else (counted, named)
+    return np.array([one if one is not None else other for one, other in zip(first, second, strict=True)])
 
 
 def stem(path: Path) -> str:

@@ -211,7 +211,7 @@ def count_tokens(items: Items, settings: Settings) -> TokenCount:
 
 
 async def _count_tokens(items: Items, settings: Settings) -> TokenCount:
-    stated, instruction = settings.estimator_name == "stated", settings.prompt.instruction or INSTRUCTION
+    stated, instruction = settings.estimator_name == "stated", settings.prompt.instruction
     longest = float(settings.max_tokens(settings.prompt.answer_format or "word"))
     model, tokenizer = settings.endpoint.model, settings.prompt.tokenizer
     if tokenizer is not None or tokens.openai_encoding(model) is not None:
@@ -227,7 +227,7 @@ async def _count_tokens(items: Items, settings: Settings) -> TokenCount:
                 # Overhead of the chat format per message and per reply, as documented by OpenAI.
                 total += 3 + sum([4 + len(await encode(message.content)) for message in asked])
             return TokenCount(total / len(items), longest, counted=True)
-    each = items.characters / len(items) + len(instruction) * stated
+    each = items.characters / len(items) + len(instruction or INSTRUCTION) * stated
     return TokenCount(each / CHARACTERS_A_TOKEN, longest)
 
 

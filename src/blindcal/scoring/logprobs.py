@@ -10,6 +10,7 @@ change their differences.
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
@@ -20,6 +21,7 @@ from scipy.special import logsumexp
 
 from blindcal.endpoints.base import Endpoint
 from blindcal.endpoints.shown_logprobs import BY_ID, fault_in
+from blindcal.endpoints.tokens import one_spelling
 from blindcal.errors import FatalError, ReplyError
 from blindcal.records import Item, Reply, Request, Targets, Token
 from blindcal.text import printable
@@ -39,17 +41,22 @@ Reading: TypeAlias = Literal["named", "listed", "raised"]
 
 @dataclass(frozen=True, slots=True)
 class Score:
-    """The score of one item: logprobs of the targets in the order of :func:`in_order`, and their mass."""
+    """The score of one item: logprobs of the targets in the order of :func:`in_order`, and their mass.
+
+    ``choices`` is the number of answers that the item has.
+    """
 
     id: str
     label: int
     logprobs: tuple[float, ...]
     mass: float
+    choices: int = 2
 
 
 def in_order(targets: Targets) -> tuple[Token, ...]:
-    """All target tokens, the pair (the first of each side) before the others."""
-    return (targets.positive[0], targets.negative[0], *targets.positive[1:], *targets.negative[1:])
+    """All target tokens, the first one of each answer before the others; the positive answer comes first."""
+    sides = targets.answers or (targets.positive, targets.negative)
+    return (*(side[0] for side in sides), *(token for side in sides for token in side[1:]))
 
 
 def log_odds(targets: Targets, logprobs: Sequence[float]) -> tuple[float, float, float]:
@@ -65,9 +72,19 @@ def log_odds(targets: Targets, logprobs: Sequence[float]) -> tuple[float, float,
 
 
 def prefer(targets: Targets, scores: Iterable[Sequence[float]]) -> Targets:
-    """Put the spelling first that is most often the likeliest of its side, as an audit's pilot does."""
+    """Put the spelling first that is most often the likeliest of its side, as an audit's pilot does.
+
+    Of more than two answers, only this spelling is left, the same for all of them if it can be.
+    """
     values = np.array(list(scores))
     tokens = in_order(targets)
+    if targets.answers:
+        likeliest = (
+            side[int(k)].text
+            for side in targets.answers
+            for k in values[:, [tokens.index(token) for token in side]].argmax(axis=1)
+        )
+        return one_spelling(targets.answers, Counter(likeliest))
     sides = []
     for side in (targets.positive, targets.negative):
         columns = [tokens.index(token) for token in side]
@@ -132,7 +149,7 @@ class Reader:
         values = await _named(self.endpoint, item, self.targets)
         if values is None:
             raise FatalError(f"the endpoint no longer shows the logprobs of the tokens that {NAMES} names")
-        return Score(item.id, item.label, tuple(values), float(np.exp(values).sum()))
+        return Score(item.id, item.label, tuple(values), float(np.exp(values).sum()), item.choices)
 
     async def _read_listed(self, item: Item) -> Score:
         shown = _shown(await self.endpoint.ask(Request(item.messages, top_logprobs=self.top)))
@@ -140,7 +157,7 @@ class Reader:
         for token in in_order(self.targets):
             value = None if token.id in self.misread else shown.get(token.text)
             values.append(_own(await _forced(self.endpoint, item, token)) if value is None else value)
-        return Score(item.id, item.label, tuple(values), float(np.exp(values).sum()))
+        return Score(item.id, item.label, tuple(values), float(np.exp(values).sum()), item.choices)
 
     async def _read_raised(self, item: Item) -> Score:
         tokens = in_order(self.targets)
@@ -151,17 +168,19 @@ class Reader:
             raise FatalError(
                 f"the endpoint shows {len(raised)} logprobs, too few for {len(tokens)} answer tokens: "
                 f"{printable(missing[0])!r} is not among them",
-                remedy="name one token per answer with {positive_ids} and {negative_ids}",
+                remedy=""
+                if self.targets.answers
+                else "name one token per answer with {positive_ids} and {negative_ids}",
                 options={"positive_ids": ..., "negative_ids": ...},
             )
         values = np.array([raised[token.text] for token in tokens])
         shown = _shown(await self.endpoint.ask(Request(item.messages, top_logprobs=self.top)))
         seen = [k for k, token in enumerate(tokens) if token.text in shown]
         if not seen:
-            return Score(item.id, item.label, tuple(values.tolist()), float("nan"))
+            return Score(item.id, item.label, tuple(values.tolist()), float("nan"), item.choices)
         anchor = max(seen, key=lambda k: values[k])
         values += shown[tokens[anchor].text] - values[anchor]
-        return Score(item.id, item.label, tuple(values.tolist()), float(np.exp(values).sum()))
+        return Score(item.id, item.label, tuple(values.tolist()), float(np.exp(values).sum()), item.choices)
 
 
 async def read_all(reader: Reader, items: Iterable[Item], *, concurrency: int) -> AsyncIterator[list[Score]]:

@@ -40,6 +40,8 @@ async def score_items(
 ) -> ScoreWriter:
     """Write the probability of the positive answer for each item; a file that exists is continued.
 
+    If there are more than two answers, it is a choice file, with the logprob of each answer.
+
     Parameters
     ----------
     items : path
@@ -72,10 +74,11 @@ async def score_items(
             if transformers is None
             else _model_scorer(settings, transformers)
         ) as (targets, score):
-            writer = ScoreWriter.resume(out, targets, digests)
+            words = settings.answer_words
+            writer = ScoreWriter.resume(out, targets, digests, words)
             if writer is None:
                 seen = [one.logprobs async for batch in score(pilots, targets) for one in batch]
-                writer = ScoreWriter.create(out, prefer(targets, seen), digests)
+                writer = ScoreWriter.create(out, prefer(targets, seen), digests, words)
             done = writer.done
             progress(len(done), len(digests))
             todo = (item for item in islice(loaded, first) if item.id not in done)
@@ -152,11 +155,18 @@ async def _model_scorer(
             "{tokenizer} is for endpoints: a model that is loaded here has its own",
             options={"tokenizer": prompt.tokenizer},
         )
-    positive = await tokens.candidates(settings.answer_words[0], model.encode, prompt.positive_ids)
-    negative = await tokens.candidates(settings.answer_words[1], model.encode, prompt.negative_ids)
+    words = settings.answer_words
+    if len(words) > 2:
+        answers = [await tokens.candidates(word, model.encode, choice=True) for word in words]
+        tokens.check_clashes(answers)
+        found = Targets((), (), "max", tuple(answers))
+    else:
+        positive = await tokens.candidates(words[0], model.encode, prompt.positive_ids)
+        negative = await tokens.candidates(words[1], model.encode, prompt.negative_ids)
+        found = Targets(positive, negative, "max")
 
     async def score(items: Iterable[Item], targets: Targets) -> AsyncIterator[list[Score]]:
         for batch in model.scores(items, targets):
             yield batch
 
-    yield Targets(positive, negative, "max"), score
+    yield found, score

@@ -3,8 +3,11 @@
 It has one row per item: ``id``, ``label``, ``p`` (pair semantics: the first spelling of each answer),
 ``p_max`` and ``p_sum`` (all spellings; METHOD 1), ``mass`` (the share of all probability that is on the
 targets), the logprob of each target in a column named ``text|token id``, the pair first, and ``asked``, a
-digest of the prompt and the model: a file is continued only with the same ones. ``simulate`` and
-``audit --oracle`` read it, and the latter checks what was asked.
+digest of the prompt and the model: a file is continued only with the same ones. If there are more than two
+answers, it is a choice file: ``id``, the logprob of each answer in a column named ``logit_<answer>``, empty
+if the item does not have it, ``label`` (the number of the right one, from 0 up), ``mass``, ``tokens`` (the
+ids of the answers' tokens) and ``asked``. ``simulate`` and ``audit --oracle`` read the file, and the latter
+checks what was asked.
 """
 
 from __future__ import annotations
@@ -21,11 +24,13 @@ from scipy.special import expit
 
 from blindcal.atomic_write import atomic_write, make_folder, writing
 from blindcal.errors import InputError
-from blindcal.items.score_files import ASKED, asked_of
+from blindcal.items.score_files import ASKED, LOGIT, asked_of
 from blindcal.records import Item, Targets, Token
 from blindcal.scoring.logprobs import Score, in_order, log_odds
 
 _COLUMNS = ("id", "label", "p", "p_max", "p_sum", "mass")
+_TOKENS = "tokens"
+_CHOICE_END = ("label", "mass", _TOKENS, ASKED)
 _START_ANEW = "choose another file, or remove it"
 
 
@@ -49,7 +54,8 @@ class ScoreWriter:
     """Appends rows to a score file.
 
     Created by :meth:`create`, or by :meth:`resume` from an existing file. ``done`` holds the ids of the items
-    in the file, ``digests`` the :func:`prompt_digests` of all items to score.
+    in the file, ``digests`` the :func:`prompt_digests` of all items to score. The columns of more than two
+    answers are named after the ``words``.
     """
 
     def __init__(self, path: Path, targets: Targets, digests: Mapping[str, str], done: set[str]) -> None:
@@ -59,15 +65,19 @@ class ScoreWriter:
         self._digests = digests
 
     @classmethod
-    def create(cls, path: Path, targets: Targets, digests: Mapping[str, str]) -> Self:
+    def create(
+        cls, path: Path, targets: Targets, digests: Mapping[str, str], words: Sequence[str] = ()
+    ) -> Self:
         """Start a file for these targets."""
         make_folder(path.parent)
         with writing(path):
-            path.write_bytes(_lines([_header(targets)]))
+            path.write_bytes(_lines([_header(targets, words)]))
         return cls(path, targets, digests, set())
 
     @classmethod
-    def resume(cls, path: Path, targets: Targets, digests: Mapping[str, str]) -> Self | None:
+    def resume(
+        cls, path: Path, targets: Targets, digests: Mapping[str, str], words: Sequence[str] = ()
+    ) -> Self | None:
         """Continue a file for the same tokens, with the pair it was started with; ``None`` without a file.
 
         A row that a crash cut off is dropped.
@@ -81,24 +91,22 @@ class ScoreWriter:
         if not content:
             return None
         header, rows = _parse(path, content)
-        place = {name: k for k, name in enumerate(header)}
-        positive, negative = (
-            tuple(sorted(side, key=lambda token: place.get(_column_name(token), 0)))
-            for side in (targets.positive, targets.negative)
-        )
-        targets = replace(targets, positive=positive, negative=negative)
-        if _header(targets) != header:
+        if targets.answers and not rows and header == _header(targets, words):
+            return None  # which tokens are the favourites is not known yet
+        found = _chosen_before(targets, header, rows)
+        if found is None or _header(found, words) != header:
             raise InputError(f"{path}: was scored for other answer tokens", remedy=_START_ANEW)
         if not _agree(rows, digests):
             raise InputError(f"{path}: was scored with another model, prompt or label", remedy=_START_ANEW)
         with writing(path), path.open("r+b") as file:
             file.truncate(len(content))
-        return cls(path, targets, digests, {row[0] for row in rows})
+        return cls(path, found, digests, {row[0] for row in rows})
 
     def add(self, scores: Iterable[Score]) -> None:
         """Append rows in one write; they are on disk when this returns."""
         scores = list(scores)
-        rows = ([*_row(self.targets, score), self._digests[score.id]] for score in scores)
+        row = _choice_row if self.targets.answers else _row
+        rows = ([*row(self.targets, score), self._digests[score.id]] for score in scores)
         with writing(self.path), self.path.open("ab") as file:
             file.write(_lines(rows))
             file.flush()
@@ -124,7 +132,25 @@ def _agree(rows: Iterable[Sequence[str]], digests: Mapping[str, str]) -> bool:
     return all(digests.get(row[0], row[-1]) == row[-1] for row in rows)
 
 
-def _header(targets: Targets) -> list[str]:
+def _chosen_before(targets: Targets, header: Sequence[str], rows: Sequence[Sequence[str]]) -> Targets | None:
+    """The targets in the order, or those of them, that a file was begun with; ``None`` if it has others."""
+    if not targets.answers:
+        place = {name: k for k, name in enumerate(header)}
+        positive, negative = (
+            tuple(sorted(side, key=lambda token: place.get(_column_name(token), 0)))
+            for side in (targets.positive, targets.negative)
+        )
+        return replace(targets, positive=positive, negative=negative)
+    column = len(header) - len(_CHOICE_END) + _CHOICE_END.index(_TOKENS)
+    (ids, *others) = {row[column] for row in rows} or {""}
+    chosen = tuple(tuple(token for token in side if str(token.id) in ids.split()) for side in targets.answers)
+    alike = not others and all(len(side) == 1 for side in chosen)
+    return replace(targets, semantics="pair", answers=chosen) if alike else None
+
+
+def _header(targets: Targets, words: Sequence[str]) -> list[str]:
+    if targets.answers:
+        return ["id", *(f"{LOGIT}{word.strip()}" for word in words), *_CHOICE_END]
     return [*_COLUMNS, *map(_column_name, in_order(targets)), ASKED]
 
 
@@ -138,6 +164,12 @@ def _row(targets: Targets, score: Score) -> list[str]:
     return [score.id, str(score.label), *p, f"{score.mass:.7g}", *logprobs]
 
 
+def _choice_row(targets: Targets, score: Score) -> list[str]:
+    shown = [f"{value:.7g}" if number < score.choices else "" for number, value in enumerate(score.logprobs)]
+    ids = " ".join(str(side[0].id) for side in targets.answers)
+    return [score.id, *shown, str(score.label), f"{score.mass:.7g}", ids]
+
+
 def _lines(rows: Iterable[Sequence[str]]) -> bytes:
     text = io.StringIO()
     csv.writer(text, lineterminator="\n").writerows(rows)
@@ -149,6 +181,10 @@ def _parse(path: Path, content: bytes) -> tuple[list[str], list[list[str]]]:
         rows = list(csv.reader(io.StringIO(content.decode(), newline="")))
     except (UnicodeDecodeError, csv.Error) as error:
         raise InputError(f"{path}: is not a score file ({error})") from None
-    if not rows or tuple(rows[0][: len(_COLUMNS)]) != _COLUMNS or any(len(r) != len(rows[0]) for r in rows):
+    if not rows or not _is_header(rows[0]) or any(len(r) != len(rows[0]) for r in rows):
         raise InputError(f"{path}: is not a score file", remedy=_START_ANEW)
     return rows[0], rows[1:]
+
+
+def _is_header(names: Sequence[str]) -> bool:
+    return tuple(names[: len(_COLUMNS)]) == _COLUMNS or tuple(names[-len(_CHOICE_END) :]) == _CHOICE_END

@@ -15,10 +15,12 @@ Dialect: TypeAlias = Literal["openai", "azure", "litellm", "vllm", "llama.cpp"]
 class Behaviour:
     """How the service differs from an ideal one; the default is ideal.
 
-    Every bias is multiplied by ``bias_scale``. ``jitter`` is the standard deviation of the noise on each
+    Every bias is multiplied by ``bias_scale``. Of more than ``most_biases`` entries in ``logit_bias``, those
+    after the first ones, or those with the ``lowest`` values, are ignored, or the request is rejected.
+    ``jitter`` is the standard deviation of the noise on each
     logit, drawn anew for each request; ``crowd_jitter`` applies only while other requests are in flight.
     ``outside`` is the share of answers that are no answer token, and ``flipped`` the share that are
-    replaced by the other answer. A ``cached`` service repeats its first answer to a prompt, and one with
+    replaced by the next answer. A ``cached`` service repeats its first answer to a prompt, and one with
     ``cached_requests`` its first reply to the same request.
 
     A request without a temperature is answered at ``own_temperature``; if the temperature is ``fixed``, every
@@ -42,6 +44,8 @@ class Behaviour:
 
     bias: Literal["honoured", "ignored", "rejected"] = "honoured"
     bias_scale: float = 1.0
+    most_biases: int | None = None
+    further_biases: Literal["ignored", "lowest", "rejected"] = "ignored"
     clamp: float | None = None
     integer_bias: bool = False
     jitter: float = 0.0

@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 
 from blindcal.errors import InputError
-from blindcal.items.score_files import Table, read_table, stem, token_of
-from blindcal.records import INVALID, NEGATIVE, POSITIVE, FloatArray, IntArray, Round, Targets, Token
+from blindcal.items.score_files import Table, is_choice_file, read_choices, read_table, stem, token_of
+from blindcal.records import INVALID, FloatArray, IntArray, Round, Targets, Token
 from blindcal.text import spoken
 
 # Difference in logits that puts unrecorded tokens, which a client may still bias, far below recorded ones.
@@ -30,7 +30,8 @@ class Recording:
     """What a model would answer to a set of prompts.
 
     ``logits`` has a row per item and a column per token. ``rest`` is the log-sum-exp of all other tokens;
-    ``others_first`` is the id of the likeliest token if that is one of those, and 0 otherwise.
+    ``others_first`` is the id of the likeliest token if that is one of those, and 0 otherwise. ``choices`` is
+    the number of answers; if it is more than two, each has one token.
     """
 
     name: str
@@ -39,6 +40,7 @@ class Recording:
     logits: FloatArray
     rest: FloatArray
     others_first: IntArray
+    choices: int = 2
 
     def __repr__(self) -> str:
         return f"Recording({self.name!r}, {len(self.ids):,} items, {len(self.tokens)} tokens)"
@@ -65,8 +67,32 @@ class Recording:
         return cls(name, tuple(ids), tokens, logits, rest, np.zeros(len(ids), np.int64))
 
     @classmethod
+    def of_choices(
+        cls, ids: Sequence[str], logits: FloatArray, answers: Sequence[str], *, name: str = "replay"
+    ) -> Recording:
+        """A model with a token for each answer, ids from 1 up, and little else.
+
+        A logit of minus infinity is that of an answer which the item does not have: the model hardly ever
+        gives it, unless a bias raises it.
+        """
+        logits = np.asarray(logits, float)
+        if logits.shape != (len(ids), len(answers)):
+            raise InputError("logits must have a row for each id and a column for each answer")
+        best = logits.max(axis=1, keepdims=True)
+        logits = np.maximum(logits, best - _LARGEST_LOG_ODDS)
+        tokens = tuple(Token(number, text) for number, text in enumerate(answers, 1))
+        rest, others_first = best[:, 0] - UNRECORDED_GAP, np.zeros(len(ids), np.int64)
+        return cls(name, tuple(ids), tokens, logits, rest, others_first, len(answers))
+
+    @classmethod
     def load(cls, path: Path, *, positive: str = "Yes", negative: str = "No") -> Recording:
-        """Read ``id,label,p``, or logit columns ``text|token id`` with lse and argmax; CSV or Parquet."""
+        """Read ``id,label,p``, logit columns ``text|token id`` with lse and argmax, or a choice file.
+
+        All may be CSV or Parquet. The tokens of a choice file are spelled like its answers.
+        """
+        if path.exists() and is_choice_file(path):
+            found = read_choices(path)
+            return cls.of_choices(found.ids, found.logits, found.answers, name=stem(path))
         table, name = read_table(path), stem(path)
         if "p" in table:
             ids, p = _numbers(path, table, ["p"])
@@ -98,17 +124,26 @@ class Recording:
         cold = asked.temperatures == 0
         candidates[:, -1] = np.where(cold, greedy, rest)
         if biased:
-            for token in targets.positive:
-                candidates[:, columns[token.id]] += _OFFSET + asked.shifts
-            for token in targets.negative:
-                candidates[:, columns[token.id]] += _OFFSET
+            for side, added in zip(targets.by_answer, _added(asked, targets), strict=True):
+                for token in side:
+                    candidates[:, columns[token.id]] += added
         said = np.empty(len(asked), np.int64)
         said[cold] = candidates[cold].argmax(axis=1)
         said[~cold] = drawn(candidates[~cold], asked.temperatures[~cold], draws[~cold])
-        words = {spoken(token.text): NEGATIVE for token in targets.negative}
-        words |= {spoken(token.text): POSITIVE for token in targets.positive}
+        words = {
+            spoken(token.text): number for number, side in enumerate(targets.by_answer) for token in side
+        }
         meaning = [words.get(spoken(token.text), INVALID) for token in self.tokens]
         return np.array([*meaning, INVALID])[said]
+
+
+def _added(asked: Round, targets: Targets) -> list[FloatArray]:
+    """What the queries of a round add to each answer; nothing if the item does not have it."""
+    if not targets.answers:
+        return [np.full(len(asked), _OFFSET), _OFFSET + asked.shifts]
+    if asked.biases is None:
+        return [np.full(len(asked), _OFFSET)] * len(targets.answers)
+    return [np.where(np.isfinite(one), _OFFSET + one, 0.0) for one in asked.biases.T]
 
 
 @dataclass(frozen=True, slots=True, repr=False)

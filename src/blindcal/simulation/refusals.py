@@ -58,6 +58,9 @@ def refusal(
         return _unknown_fields(how.dialect, asked.constraints, model)
     if how.bias == "rejected" and asked.logit_bias:
         return _unsupported_field(how.dialect, "logit_bias", model)
+    entries, most = len(asked.logit_bias or {}), how.most_biases
+    if most is not None and how.further_biases == "rejected" and entries > most:
+        return _too_many_biases(how.dialect, entries, most)
     if how.temperature == "rejected" and asked.temperature not in (None, 1):
         return _unsupported_temperature(how.dialect, asked.temperature or 0.0)
     if asked.logprobs and not how.logprobs:
@@ -82,6 +85,19 @@ def _unsupported_field(dialect: Dialect, name: str, model: str, instead: str = "
         )
     text = f"Unsupported parameter: '{name}' is not supported with this model.{instead}"
     return _openai(text, name, "unsupported_parameter")
+
+
+def _too_many_biases(dialect: Dialect, entries: int, most: int) -> HttpResponse:
+    """The refusal of a bias with too many entries, in the words that OpenAI has for too many of anything."""
+    text = (
+        f"Invalid 'logit_bias': too many properties. Expected an object with at most {most} properties, but "
+        f"got an object with {entries} properties instead."
+    )
+    if dialect == "vllm":
+        return _vllm(text, "logit_bias")
+    if dialect == "llama.cpp":
+        return _llama_cpp(text)
+    return _openai(text, "logit_bias", "object_above_max_properties")
 
 
 def _unsupported_temperature(dialect: Dialect, value: float) -> HttpResponse:

@@ -280,7 +280,7 @@ class Server:
         honoured = how.bias == "honoured"
         if how.bias_ignored:
             honoured &= bool(self._chance(body).random() >= how.bias_ignored)
-        for token, value in (asked.logit_bias or {}).items() if honoured else ():
+        for token, value in self._heeded(asked.logit_bias or {}) if honoured else ():
             column = self._columns.get(token)
             if column is None:
                 logits.append(other - UNRECORDED_GAP + self._applied(value))
@@ -329,8 +329,9 @@ class Server:
                 draw = uniform_draws(np.array([asked.seed + k * _SEED_STEP]))
             kept = self._cut(np.array([*found.logits, found.rest]), temperature, asked)
             chosen = int(drawn(kept[None, :], np.array([temperature]), draw)[0])
-        if how.flipped and chosen < 2 and self._chance(body).random() < how.flipped:
-            chosen = 1 - chosen
+        answers = self.recording.choices
+        if how.flipped and chosen < answers and self._chance(body).random() < how.flipped:
+            chosen = (chosen + 1) % answers
         return found.texts[chosen] if chosen < len(found.texts) else None
 
     def _logprobs(self, row: int) -> dict[str, float]:
@@ -362,6 +363,13 @@ class Server:
         keep = weights >= min_p
         keep[order] &= before < top_p * weights.sum()
         return np.where(keep, candidates, -np.inf)
+
+    def _heeded(self, bias: Mapping[int, float]) -> Iterable[tuple[int, float]]:
+        """The entries of a bias that a service takes notice of."""
+        how = self.behaviour
+        if how.further_biases == "lowest":
+            return sorted(bias.items(), key=lambda one: -one[1])[: how.most_biases]
+        return islice(bias.items(), how.most_biases)
 
     def _applied(self, value: float) -> float:
         how = self.behaviour

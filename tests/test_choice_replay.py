@@ -1,0 +1,146 @@
+"""A choice file replayed: over HTTP with biases, temperature and logprobs, and without a server."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+from scipy.special import softmax
+from scipy.stats import chisquare
+
+from blindcal.endpoints.http import Address, HttpEndpoint
+from blindcal.endpoints.query_format import TokenQuestion
+from blindcal.errors import FatalError, InputError
+from blindcal.records import INVALID, PLAIN, Item, Message, Reply, Request, Round, Targets
+from blindcal.simulation.recording import Recording
+from blindcal.simulation.replay import Behaviour, Server
+from serving import SHARED
+
+ANSWERS = ("A", "B", "C", "D")
+RNG = np.random.default_rng(5)
+LOGITS = RNG.normal(0, 2, (30, 4))
+LOGITS[::3, 3] = -np.inf  # every third item has three answers
+RECORDING = Recording.of_choices([f"q{k}" for k in range(30)], LOGITS, ANSWERS)
+TARGETS = Targets((), (), answers=tuple((token,) for token in RECORDING.tokens))
+ITEMS = [Item(f"q{k}", 0, (Message("user", f"Which is {k}?"),), choices=4 - (k % 3 == 0)) for k in range(30)]
+
+
+def round_of(count: int, seed: int, temperature: float = 0.0) -> Round:
+    """Gumbel queries about random answers of random items."""
+    rng = np.random.default_rng(seed)
+    items, about = rng.integers(0, 30, count), rng.integers(0, 3, count)
+    biases = rng.gumbel(size=(count, 4))
+    biases[np.arange(count), about] = rng.normal(0, 2, count)
+    biases[np.isinf(LOGITS[items])] = -np.inf
+    shifts = biases[np.arange(count), about]
+    return Round(items, shifts, np.full(count, temperature), about, biases)
+
+
+def served(requests: Sequence[Request], behaviour: Behaviour | None = None) -> list[Reply]:
+    """The replies of a replay over HTTP."""
+
+    async def talk() -> list[Reply]:
+        async with (
+            Server(RECORDING, ITEMS, behaviour) as server,
+            HttpEndpoint(Address(server.base_url, "replay"), environ={}) as endpoint,
+        ):
+            return [await endpoint.ask(request) for request in requests]
+
+    return asyncio.run(talk())
+
+
+def test_a_bias_on_every_answer_decides_the_greedy_one() -> None:
+    """Over HTTP and without a server, the answer is the one with the largest sum of logit and bias."""
+    asked = round_of(200, 1)
+    assert asked.biases is not None
+    expected = (LOGITS[asked.items] + asked.biases).argmax(axis=1)
+    assert RECORDING.answers(asked, TARGETS, np.zeros(200)).tolist() == expected.tolist()
+    question = TokenQuestion(TARGETS)
+    requests = [
+        question.request(ITEMS[i].messages, 0.0, 0.0, biases=b)
+        for i, b in zip(asked.items, asked.biases, strict=True)
+    ]
+    assert [question.parse(reply).answer for reply in served(requests)] == expected.tolist()
+
+
+def test_the_gumbel_query_has_its_response_curve() -> None:
+    """The share of answers j is exp(-exp(-(s + b))), with s the one-against-the-rest log-odds (METHOD 8)."""
+    rng, count = np.random.default_rng(3), 4000
+    for shift in (-1.0, 0.5, 2.0):
+        biases = rng.gumbel(size=(count, 4))
+        biases[:, 1] = shift
+        asked = Round(
+            np.ones(count, np.int64), np.full(count, shift), np.zeros(count), np.ones(count, np.int64), biases
+        )
+        hits = int((RECORDING.answers(asked, TARGETS, np.zeros(count)) == 1).sum())
+        f = softmax(LOGITS[1])[1]
+        p = math.exp(-math.exp(-(math.log(f / (1 - f)) + shift)))
+        assert chisquare([hits, count - hits], [count * p, count * (1 - p)]).pvalue > 1e-4
+
+
+def test_draws_follow_the_softmax() -> None:
+    """Plain answers are the likeliest ones, and draws have the shares of the softmax; others are invalid."""
+    n = np.arange(30)
+    plain = Round(n, np.zeros(30), np.zeros(30), np.full(30, PLAIN), np.where(np.isinf(LOGITS), -np.inf, 0.0))
+    assert RECORDING.answers(plain, TARGETS, np.zeros(30)).tolist() == LOGITS.argmax(axis=1).tolist()
+    count = 4000
+    drawn = Round(
+        np.full(count, 4), np.zeros(count), np.ones(count), np.full(count, PLAIN), np.zeros((count, 4))
+    )
+    answers = RECORDING.answers(drawn, TARGETS, np.random.default_rng(0).random(count))
+    assert chisquare(np.bincount(answers, minlength=4), count * softmax(LOGITS[4])).pvalue > 1e-4
+    hot = Round(drawn.items, drawn.shifts, np.full(count, 5.0), drawn.about, drawn.biases)
+    assert INVALID in RECORDING.answers(hot, TARGETS, np.random.default_rng(0).random(count), biased=False)
+
+
+def test_logprobs_are_those_of_all_answers() -> None:
+    """The list has every token with its share."""
+    (reply,) = served([Request(ITEMS[1].messages, top_logprobs=10)], Behaviour(logprobs=True))
+    assert reply.logprobs is not None
+    shown = [math.exp(reply.logprobs[answer]) for answer in ANSWERS]
+    assert shown == pytest.approx(softmax(LOGITS[1]), rel=1e-4)
+
+
+@pytest.mark.parametrize("further", ["ignored", "lowest"])
+def test_only_some_entries_of_the_bias_may_act(further: str) -> None:
+    """Those after the first ones, or those with the lowest values, change nothing."""
+    bias = {1: 50.0, 2: 52.0, 3: 49.0, 4: 90.0}
+    how = Behaviour(most_biases=2, further_biases=further)  # type: ignore[arg-type]  # parametrized
+    (reply,) = served([Request(ITEMS[1].messages, bias)], how)
+    kept = {"ignored": [50.0, 52.0, 0, 0], "lowest": [0, 52.0, 0, 90.0]}[further]
+    assert reply.text == ANSWERS[int((LOGITS[1] + kept).argmax())]
+
+
+@pytest.mark.parametrize("dialect", ["openai", "vllm", "llama.cpp", "litellm", "azure"])
+def test_too_many_entries_may_be_refused(dialect: str) -> None:
+    """A bias with more entries than a service takes is an error that says so."""
+    how = Behaviour(most_biases=3, further_biases="rejected", dialect=dialect)  # type: ignore[arg-type]
+    served([Request(ITEMS[1].messages, {1: 1.0, 2: 2.0, 3: 3.0})], how)
+    with pytest.raises(FatalError, match="at most 3 properties"):
+        served([Request(ITEMS[1].messages, {1: 1.0, 2: 2.0, 3: 3.0, 4: 4.0})], how)
+
+
+def test_a_choice_file_is_loaded_as_it_is(tmp_path: Path) -> None:
+    """Its answers are the tokens; other files are read as before."""
+    path = tmp_path / "model__set.csv"
+    path.write_text("id,logit_A,logit_B,logit_C,label\na,1,0,-1,0\nb,3,2,,1\n")
+    found = Recording.load(path)
+    assert (found.name, found.ids, found.choices) == ("model__set", ("a", "b"), 3)
+    assert [token.text for token in found.tokens] == ["A", "B", "C"]
+    assert found.logits[0].tolist() == [1, 0, -1]
+    assert found.logits[1, 2] < -30
+    with pytest.raises(InputError, match="a row for each id"):
+        Recording.of_choices(["a"], np.zeros((2, 3)), ("A", "B", "C"))
+
+
+@pytest.mark.skipif(not (SHARED / "choices").is_dir(), reason="the shared choice files are not here")
+def test_the_shared_choice_files_can_be_replayed() -> None:
+    """All of them are read, with as many tokens as answers."""
+    for path in sorted((SHARED / "choices").glob("*.csv.gz")):
+        found = Recording.load(path)
+        assert len(found.tokens) == found.choices in (4, 6)
+        assert len(found.ids) >= 10_000
