@@ -56,11 +56,13 @@ study: $(VENV)/.dev
 
 # every other table of README.md and docs/: some hours on two cores. Each script writes its file in bench/results.
 BENCHES := accuracy benchmarks fractional once repeated plan gate compared intervals promises speed \
-  replayed deployed client batched picture embedded constrained verbalized worked kills endpoints
+  replayed deployed client batched picture embedded constrained verbalized worked kills endpoints \
+  choices gumbel embedded_choices
 bench: $(VENV)/.dev
 	$(BIN)/pip install --quiet --group bench
 	for name in $(BENCHES); do $(BIN)/python bench/$$name.py || exit 1; done
 	$(BIN)/python bench/shards.py --results bench/results
+	$(BIN)/python bench/choices.py --coverage
 	$(BIN)/python bench/docs.py
 
 # real servers, each installed in its own environment in .servers (7 GB): an hour on two cores

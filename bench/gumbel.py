@@ -20,7 +20,7 @@ from scipy.stats import binomtest
 from blindcal.endpoints import tokens
 from blindcal.endpoints.base import Patient
 from blindcal.endpoints.http import Address, HttpEndpoint
-from blindcal.endpoints.local_server import serve
+from blindcal.endpoints.local_server import ServerSettings, serve
 from blindcal.endpoints.query_format import TokenQuestion
 from blindcal.records import Item, Message
 from blindcal.scoring.logprobs import Reader
@@ -80,8 +80,9 @@ def main() -> None:
     arguments = parser(__doc__)
     arguments.add_argument("--repeats", type=int, default=400)
     arguments.add_argument("--seed", type=int, default=0)
+    arguments.add_argument("--threads", type=int, default=0)
     options = arguments.parse_args()
-    with serve() as served:
+    with serve(settings=ServerSettings(threads=options.threads)) as served:
         rows = asyncio.run(measured(served.base_url, served.model, options.repeats, options.seed))
     columns = {
         "shift": "{:+.2f}",

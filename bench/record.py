@@ -148,7 +148,7 @@ def record(
 def _command(argv: Sequence[str]) -> str:
     """The command line, without options that change no number."""
     script, *words = argv
-    for option in ("--processes", "--results"):
+    for option in ("--processes", "--results", "--threads", "--out"):
         if option in words:
             place = words.index(option)
             words[place : place + 2] = []

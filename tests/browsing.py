@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -85,3 +86,51 @@ class Seen:
         return self.trouble == [] and [url for url in self.requests if not url.startswith("data:")] == [
             self.url
         ]
+
+
+#: What the page says of itself in digits, apart from the numbers of a result.
+OWN_WORDS = ("plaud2026single", "{2026}", "0.1.0")
+
+
+def at(tree: Any, path: str) -> Any:
+    """A number by its path, found another way than the page does."""
+    if "+" in path:
+        return sum(at(tree, each) for each in path.split("+"))
+    if path.startswith("1-"):
+        return 1 - at(tree, path[2:])
+    for step in path.split("."):
+        tree = tree[int(step)] if isinstance(tree, list) else tree[step]
+    return tree
+
+
+def near(shown: str, value: float) -> bool:
+    """Whether a text says this number, to as many digits as it shows."""
+    text = shown.replace("\N{MINUS SIGN}", "-").replace(",", "").replace("$", "").strip()
+    if text.startswith("below "):
+        return 0 <= abs(value) < float(text[6:].rstrip("%")) / (100 if text.endswith("%") else 1)
+    unit = {"s": 1, "min": 60, "h": 3600}.get(text.split(" ")[-1])
+    digits = text.split(" ")[0].rstrip("%")
+    scale = 0.01 if text.endswith("%") else float(unit or 1)
+    half: float = 0.5 / 10 ** len(digits.partition(".")[2]) * scale
+    return abs(float(digits) * scale - value) <= half * 1.000001
+
+
+def check_numbers(seen: Seen, tree: Any) -> int:
+    """Every number on the page says what result.json has at its path; and there is no other number."""
+    shown = seen.page.evaluate(
+        "[...document.querySelectorAll('data')].map(e => [e.dataset.path, e.dataset.form, e.value, "
+        "e.textContent])"
+    )
+    for path, form, value, text in shown:
+        held = at(tree, path)
+        assert float(value) == pytest.approx(held, rel=1e-12, abs=1e-15), path
+        points = held * 100 if form in ("signed", "points") else held
+        assert near(text, points), (path, held, text)
+    rest = seen.page.evaluate(
+        "(() => { const copy = document.body.cloneNode(true); copy.querySelectorAll("
+        "'data, svg, .verbatim, .given, time, style').forEach(e => e.remove()); return copy.textContent; })()"
+    )
+    for word in OWN_WORDS:
+        rest = rest.replace(word, "")
+    assert not re.search(r"\d", rest), re.findall(r".{30}\d.{10}", rest)
+    return len(shown)

@@ -1,13 +1,14 @@
-"""The world that the documentation speaks of: a file of questions, an API key, and a service that answers.
+"""The world that the documentation speaks of: files of questions, an API key, and a service that answers.
 
 Any model name and any prompt is answered over real HTTP: how likely "Yes" is follows from the prompt's text,
-so that the same question always gets the same answer.
+so that the same question always gets the same answer. Questions of the quiz are answered with a letter.
 """
 
 from __future__ import annotations
 
 import csv
 import hashlib
+import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -28,14 +29,21 @@ ROWS = 997  # hidden probabilities that a prompt's text chooses from
 TEMPLATE = "Passage: {passage}\nQuestion: {question}?\nAnswer Yes or No."
 MODELS = ("gpt-4o-mini", "gpt-4.1-mini")
 TOPICS = ("law", "physics", "history")
+LETTERS = "ABCD"
+QUIZ = "Which number is on list"  # so begins every question with four options
 
 
 class _AnyText(dict[str, int]):
-    """Which hidden probability a prompt has: it follows from its text, and now and then from the model."""
+    """Which hidden probability a prompt has: it follows from its text, and now and then from the model.
+
+    The rows of the quiz come after those of yes/no questions, and follow from the first line.
+    """
 
     model = MODELS[0]
 
     def get(self, text: str, default: Any = None) -> Any:  # noqa: ARG002 - every text has one
+        if text.startswith(QUIZ):
+            return ROWS + _hashed(text.partition("\n")[0])
         row = _hashed(text)
         other = self.model != MODELS[0] and _hashed(text + self.model) % 3 == 0
         return (row + 100) % ROWS if other else row
@@ -58,14 +66,17 @@ class AnyPromptServer(Server):
         odds = np.log(p / (1 - p))
         sides = np.array([0.5 if text.strip().lower() in ("yes", "true") else -0.5 for text in known])
         spelled = np.array([0.0 if text in ("Yes", "No", "True", "False") else -4.0 for text in known])
-        logits = odds[:, None] * sides + spelled
+        spelled[[len(text.strip()) == 1 for text in known]] = -20.0  # a letter answers no such question
+        quiz = np.full((ROWS, len(tokens)), -9.0)
+        quiz[:, [list(known).index(letter) for letter in LETTERS]] = hidden_logits()
+        logits = np.concatenate([odds[:, None] * sides + spelled, quiz])
         recording = Recording(
             "any model",
-            tuple(str(row) for row in range(ROWS)),
+            tuple(str(row) for row in range(2 * ROWS)),
             tokens,
             logits,
             logits.max(axis=1) - 12,
-            np.zeros(ROWS, np.int64),
+            np.zeros(2 * ROWS, np.int64),
         )
         super().__init__(recording, (), behaviour)
         self._rows: _AnyText = _AnyText()
@@ -83,6 +94,11 @@ def hidden_probabilities() -> np.ndarray[tuple[int], np.dtype[np.float64]]:
     return np.clip(np.random.default_rng(0).beta(0.5, 0.5, ROWS), 1e-4, 1 - 1e-4)
 
 
+def hidden_logits() -> np.ndarray[tuple[int, int], np.dtype[np.float64]]:
+    """What the service's model thinks of the four options of a question."""
+    return np.random.default_rng(2).normal(0, 3, (ROWS, len(LETTERS)))
+
+
 def write_questions(path: Path, n: int = N) -> None:
     """Labelled questions with a passage and a topic, of which an overconfident model knows something."""
     rng, p, rows = np.random.default_rng(1), hidden_probabilities(), _AnyText()
@@ -95,6 +111,19 @@ def write_questions(path: Path, n: int = N) -> None:
             table.writerow([f"q{k}", label, *record.values(), TOPICS[k % 3]])
 
 
+def write_quiz(path: Path, n: int = N) -> None:
+    """Labelled questions with four options, of which an overconfident model knows something."""
+    rng, z, rows = np.random.default_rng(3), hidden_logits(), _AnyText()
+    lines = []
+    for k in range(n):
+        question = f"{QUIZ} {k}?"
+        belief = np.exp(z[rows.get(question) - ROWS] / 1.5)
+        label = LETTERS[rng.choice(len(LETTERS), p=belief / belief.sum())]
+        choices = [str(number) for number in range(k, k + len(LETTERS))]
+        lines.append(json.dumps({"id": f"quiz{k}", "question": question, "choices": choices, "label": label}))
+    path.write_text("\n".join(lines) + "\n")
+
+
 @dataclass(frozen=True)
 class World:
     """Where the files are, and where the service answers."""
@@ -105,8 +134,9 @@ class World:
 
 @contextmanager
 def docs_world(folder: Path) -> Iterator[World]:
-    """Lay out the files that the documentation names, with an audit by each of two models, and serve."""
+    """Lay out the files that the documentation names, with audits by two models, and serve."""
     write_questions(folder / "questions.csv")
+    write_quiz(folder / "quiz.jsonl")
     with running(AnyPromptServer(Behaviour(logprobs=True))) as server:
         for model in MODELS:
             settings = bc.Settings(
@@ -114,4 +144,6 @@ def docs_world(folder: Path) -> Iterator[World]:
             )
             out = folder / "runs" / f"questions-{model}"
             bc.audit(folder / "questions.csv", settings, out=out)
+        quiz = bc.Settings(model=MODELS[0], base_url=server.base_url, resamples=40)
+        bc.audit(folder / "quiz.jsonl", quiz, out=folder / "runs" / f"quiz-{MODELS[0]}")
         yield World(folder, server.base_url)

@@ -9,13 +9,18 @@ from typing import Any
 
 import numpy as np
 
-from blindcal.estimate.findings import Findings
+from blindcal.estimate.findings import NOTHING, AnswerPart, Findings
+from blindcal.estimate.margins import AnswerMargins
 from blindcal.estimate.truth import binned_ece
-from blindcal.methods import Evidence, estimate, estimator_of, make_design, method_of
+from blindcal.evidence import Evidence, estimate
+from blindcal.methods import estimator_of, make_design, method_of
 from blindcal.records import INVALID, FloatArray, IntArray, Message, Targets, Token
+from blindcal.report.number_format import Number, Numbers
+from blindcal.report.sentences import Sentence
 from blindcal.results.result import AnswerCounts, AuditResult, Example, Oracle, Spend
 from blindcal.results.run import Run
 from blindcal.simulation.simulate import ask
+from results import around
 
 PROBE = {
     "verdict": "thresholds",
@@ -147,4 +152,85 @@ def finished(folder: str, labels: IntArray, p: FloatArray, **settings: Any) -> R
         answered=evidence("latent", labels, p).answers,
         jitter=0.0,
         max_shift=np.inf,
+    )
+
+
+EMOTIONS = ("sadness", "joy", "love", "anger", "fear", "surprise")
+
+
+def logits_of(answers: int, n: int = 3000, seed: int = 0) -> tuple[IntArray, FloatArray]:
+    """An overconfident model of questions with several answers: labels and logits; it likes the first."""
+    rng = np.random.default_rng(seed)
+    known = 2.5 * rng.standard_normal((n, answers))
+    chance = np.exp(0.6 * known)
+    chance /= chance.sum(axis=1, keepdims=True)
+    labels = (rng.random((n, 1)) > np.cumsum(chance, axis=1)).sum(axis=1)
+    return labels, known + 0.8 * (np.arange(answers) == 0)
+
+
+def audited_answers(
+    words: Sequence[str] = ("A", "B", "C", "D"), n: int = 3000, **changes: Any
+) -> AuditResult:
+    """The result of an audit with several answers: about the answer given, and whether it is right."""
+    labels, logits = logits_of(len(words), n)
+    given = logits.argmax(axis=1)
+    p = 1 / np.exp(logits - logits.max(axis=1, keepdims=True)).sum(axis=1)
+    result = audited((labels == given).astype(np.int64), np.clip(p, 0, 1 - 1e-6))
+    confusion = np.zeros((len(words), len(words)), np.int64)
+    np.add.at(confusion, (labels, given), 1)
+    table = tuple(tuple(row) for row in confusion.tolist())
+    tokens = tuple((Token(32 + k, f" {word}"),) for k, word in enumerate(words))
+    found = replace(
+        result,
+        answers=tuple(words),
+        items="questions.jsonl",
+        leaning=NOTHING,
+        by_answer=tuple(_by_answer(k, labels, given, p) for k in range(len(words))),
+        confusion=table,
+        margins=AnswerMargins.of(table),
+        counts=AnswerCounts(n, 0, 0, 0, 0, 0, each=tuple((2 * confusion.sum(axis=0)).tolist())),
+        targets=Targets((), (), answers=tokens),
+        example=Example(
+            (Message("user", "Which of these is a fruit?\nA. brick\nB. pear\nReply with the letter."),),
+            0,
+            {str(32 + k): 50.0 + 0.37 * k for k in range(len(words))},
+            0.8433,
+            0.0,
+            1,
+        ),
+        settings={
+            name: value for name, value in result.settings.items() if name not in ("positive", "negative")
+        }
+        | {"answers": list(words), "queries": 2.0, "template": None},
+    )
+    return replace(found, **changes)
+
+
+def _by_answer(answer: int, labels: IntArray, given: IntArray, p: FloatArray) -> AnswerPart:
+    mine = given == answer
+    right, sure = float((labels[mine] == answer).mean()), float(p[mine].mean())
+    return AnswerPart(
+        answer,
+        int((labels == answer).sum()),
+        int(mine.sum()),
+        int((labels[mine] == answer).sum()),
+        ece=around(abs(sure - right)),
+        accuracy=around(right),
+        confidence=around(sure),
+        overconfidence=around(sure - right),
+        few=False,
+    )
+
+
+def spelled_out(result: AuditResult, sentences: Sequence[Sentence]) -> str:
+    """Sentences as a reader sees them."""
+    numbers = Numbers(result)
+    return " ".join(
+        "".join(
+            numbers.show(piece.path, piece.form).striptags()
+            if isinstance(piece, Number)
+            else (piece if isinstance(piece, str) else piece.text)
+            for piece in sentence
+        )
+        for sentence in sentences
     )

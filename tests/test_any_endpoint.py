@@ -207,6 +207,10 @@ def test_the_line_names_what_would_be_better() -> None:
     assert best is not None
     line = choice.line(best, found)
     assert line == "latent, 1 query per item; better would be logprobs (they are hidden)"
+    four = MethodChoice(Settings(model="x", answers=("A", "B", "C", "D")), 1000)
+    usual = four.best(found)
+    assert usual is not None
+    assert four.line(usual, found).startswith("latent, 2 queries per item;")
 
 
 def test_forecasts_decide_between_kinds_of_draws() -> None:

@@ -16,7 +16,8 @@ from blindcal.estimate.blind import blind
 from blindcal.estimate.face_value import findings_at_face_value
 from blindcal.estimate.findings import OperatingPoint
 from blindcal.estimate.truth import binned_ece
-from blindcal.methods import Evidence, estimate, make_design
+from blindcal.evidence import Evidence, estimate
+from blindcal.methods import make_design
 from blindcal.records import INVALID, AnswerTable, FloatArray
 from blindcal.simulation.simulate import ask, generate
 

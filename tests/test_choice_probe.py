@@ -79,6 +79,7 @@ def test_a_good_endpoint_is_usable(seed: int) -> None:
     assert (found.verdict, found.max_shift, found.jitter, found.outside) == ("thresholds", 50, 0, 0)
     assert answer(found, "a bias on every answer") == "good: yes: each of 4 answers, 8 times in all"
     assert answer(found, "Gumbel queries").startswith("good: yes: ")
+    assert answer(found, "logit_bias acts").endswith("items forced from one answer to another")
     assert {finding.outcome for finding in found.findings} == {"good"}
     assert found.queries < 300
 

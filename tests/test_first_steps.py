@@ -28,8 +28,8 @@ from blindcal.cli.result_summary import print_result
 from blindcal.endpoints.http import Address, check_key, keyless_host
 from blindcal.errors import BlindcalError, ConfigError
 from blindcal.estimate.truth import binned_ece
+from blindcal.evidence import measures
 from blindcal.items.files import load
-from blindcal.methods import measures
 from blindcal.progress_bar import ProgressBar
 from blindcal.records import Estimate, Progress, Usage
 from blindcal.results.result import AuditResult

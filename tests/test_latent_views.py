@@ -18,7 +18,8 @@ from blindcal.estimate.findings import NOTHING, Curve, Findings
 from blindcal.estimate.grid import CELLS, MID_P
 from blindcal.estimate.paired import differences
 from blindcal.estimate.uncertainty import heterogeneity_pvalue
-from blindcal.methods import Evidence, estimate, make_design
+from blindcal.evidence import Evidence, estimate
+from blindcal.methods import make_design
 from blindcal.records import AnswerTable, Estimate, FloatArray
 from blindcal.simulation.simulate import ask, generate
 from fitting import SCALARS, asked, ends, estimates_in, fitted
@@ -225,7 +226,7 @@ def test_without_resamples_nothing_is_promised() -> None:
 
 # -- findings ------------------------------------------------------------------------------------------
 
-NO_PROPERTY = {"ece_if_invalid", "parts", "parts_pvalue"}
+NO_PROPERTY = {"ece_if_invalid", "parts", "parts_pvalue", "by_answer", "confusion"}
 BRIEF = {"ece", "bins", "ece_if_invalid", "overconfidence", "leaning", "accuracy"}
 BOTH_LABELS = {"auroc", "curve", "operating", "costs"}
 

@@ -28,8 +28,9 @@ from blindcal.endpoints.query_format import TokenQuestion
 from blindcal.endpoints.replies import read
 from blindcal.errors import ConfigError, FatalError, InputError, ReplyError
 from blindcal.estimate.drift import drift_test
+from blindcal.evidence import measures
 from blindcal.items.score_files import read_scores
-from blindcal.methods import make_design, measures
+from blindcal.methods import make_design
 from blindcal.prices import Prices
 from blindcal.records import AnswerTable, Item, Message, Reply, Request, Round, Targets, Token, Usage
 from blindcal.settings import DesignSettings, Settings

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,21 +20,17 @@ from blindcal.items.files import load
 from blindcal.planning.next_dollar import NextDollar
 from blindcal.records import Estimate, Message, Targets, Token
 from blindcal.report.narrative import headline, notes
-from blindcal.report.number_format import Number, Numbers
 from blindcal.report.page import render, write_page
-from blindcal.report.sentences import Sentence
 from blindcal.results.result import AuditResult
 from blindcal.simulation.recording import Recording
 from blindcal.simulation.replay import Server, running
-from browsing import CONTRAST, Seen, chromium
-from reporting import audited, population
+from browsing import CONTRAST, Seen, check_numbers, chromium
+from reporting import audited, population, spelled_out
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
 
 HOSTILE = "</style></title><script>alert(1)</script>'\"><img src=x onerror=alert(2)>{{7*7}}\u202eevil"
-#: What the page says of itself in digits, apart from the numbers of a result.
-OWN_WORDS = ("plaud2026single", "{2026}", "0.1.0")
 
 
 @pytest.fixture(scope="module")
@@ -160,50 +156,6 @@ def test_it_is_in_the_promised_order(browser: Browser, page: Path) -> None:
 # What it says
 
 
-def at(tree: Any, path: str) -> Any:
-    """A number by its path, found another way than the page does."""
-    if "+" in path:
-        return sum(at(tree, each) for each in path.split("+"))
-    if path.startswith("1-"):
-        return 1 - at(tree, path[2:])
-    for step in path.split("."):
-        tree = tree[int(step)] if isinstance(tree, list) else tree[step]
-    return tree
-
-
-def near(shown: str, value: float) -> bool:
-    """Whether a text says this number, to as many digits as it shows."""
-    text = shown.replace("\N{MINUS SIGN}", "-").replace(",", "").replace("$", "").strip()
-    if text.startswith("below "):
-        return 0 <= abs(value) < float(text[6:].rstrip("%")) / (100 if text.endswith("%") else 1)
-    unit = {"s": 1, "min": 60, "h": 3600}.get(text.split(" ")[-1])
-    digits = text.split(" ")[0].rstrip("%")
-    scale = 0.01 if text.endswith("%") else float(unit or 1)
-    half: float = 0.5 / 10 ** len(digits.partition(".")[2]) * scale
-    return abs(float(digits) * scale - value) <= half * 1.000001
-
-
-def check_numbers(seen: Seen, tree: Any) -> int:
-    """Every number on the page says what result.json has at its path; and there is no other number."""
-    shown = seen.page.evaluate(
-        "[...document.querySelectorAll('data')].map(e => [e.dataset.path, e.dataset.form, e.value, "
-        "e.textContent])"
-    )
-    for path, form, value, text in shown:
-        held = at(tree, path)
-        assert float(value) == pytest.approx(held, rel=1e-12, abs=1e-15), path
-        points = held * 100 if form in ("signed", "points") else held
-        assert near(text, points), (path, held, text)
-    rest = seen.page.evaluate(
-        "(() => { const copy = document.body.cloneNode(true); copy.querySelectorAll("
-        "'data, svg, .verbatim, .given, time, style').forEach(e => e.remove()); return copy.textContent; })()"
-    )
-    for word in OWN_WORDS:
-        rest = rest.replace(word, "")
-    assert not re.search(r"\d", rest), re.findall(r".{30}\d.{10}", rest)
-    return len(shown)
-
-
 def test_every_number_is_the_one_in_the_result(full: AuditResult, browser: Browser, page: Path) -> None:
     """Read back from the page, each number equals result.json's to the digits shown, and none is without."""
     with Seen(browser, page) as seen:
@@ -313,32 +265,19 @@ def test_the_headline_follows_the_model() -> None:
     stopped = replace(
         calibrated, complete=False, stopped="limit", counts=replace(calibrated.counts, unanswered=7)
     )
-    assert _said(stopped, list(notes(stopped))) == (
+    assert spelled_out(stopped, list(notes(stopped))) == (
         "The run was stopped early (limit). The estimates are about the 3,000 items that have an answer, a "
         "random sample of all 3,007."
     )
     groups = {k: replace(calibrated, counts=replace(calibrated.counts, groups=k)) for k in (1, 9, 10)}
-    words = {k: _said(one, list(notes(one))) for k, one in groups.items()}
+    words = {k: spelled_out(one, list(notes(one))) for k, one in groups.items()}
     assert words[1].startswith("All items are in one group, and the items of a group may be alike")
     assert words[9].startswith("The items are in only 9 groups, and the items of a group may be alike")
     assert not words[10]
 
 
 def _lead(result: AuditResult) -> str:
-    return _said(result, headline(result))
-
-
-def _said(result: AuditResult, sentences: Sequence[Sentence]) -> str:
-    numbers = Numbers(result)
-    return " ".join(
-        "".join(
-            numbers.show(piece.path, piece.form).striptags()
-            if isinstance(piece, Number)
-            else (piece if isinstance(piece, str) else piece.text)
-            for piece in sentence
-        )
-        for sentence in sentences
-    )
+    return spelled_out(result, headline(result))
 
 
 def test_any_text_may_be_the_reason_of_an_invalid_answer() -> None:

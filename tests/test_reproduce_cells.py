@@ -14,7 +14,9 @@ import numpy as np
 import pytest
 
 from blindcal.errors import InputError
-from blindcal.methods import METHODS, Evidence, estimate, make_design
+from blindcal.estimate.truth import top_label_ece
+from blindcal.evidence import Evidence, estimate
+from blindcal.methods import METHODS, make_design
 from blindcal.reproduce import sources
 from blindcal.reproduce.cells import TABLE_METHODS, Cache, Cell, CellSelection, ask, compute, measure
 from blindcal.reproduce.sources import RecordedConfidence, Source
@@ -33,8 +35,8 @@ def test_the_table_has_every_method_and_samples_read_by_latent() -> None:
     """Each method is in it with its own budgets, the published ones before ours; `logprobs` is the oracle."""
     published, ours = ("blind", "verbalized", "sampling", "extraction"), ("latent", "sampling+latent")
     assert tuple(TABLE_METHODS) == (*published, *ours, "temperature", "repeated")
-    assert {method.base for method in TABLE_METHODS.values()} == set(METHODS) - {"logprobs"}
-    assert all(method.budgets == METHODS[method.base].budgets for method in TABLE_METHODS.values())
+    assert {method.base for method in TABLE_METHODS.values()} == set(METHODS) - {"logprobs", "classwise"}
+    assert all(method.budgets() == METHODS[method.base].budgets for method in TABLE_METHODS.values())
     fitted = [name for name, method in TABLE_METHODS.items() if method.fitted]
     assert fitted == [*ours, "temperature", "repeated"]
 
@@ -44,7 +46,7 @@ def test_the_beginning_of_a_run_is_the_run_with_a_smaller_budget(name: str) -> N
     """Cells read from one run with four queries per item are, to the last bit, those of runs of their own."""
     n = 121  # odd: half a round is no whole number of items
     here, method = source(n), TABLE_METHODS[name]
-    cells = [Cell(name, k, 3, 5) for k in range(method.budgets[0], 5)]
+    cells = [Cell(name, k, 3, 5) for k in range(method.budgets()[0], 5)]
     together = measure(here, cells)
     for cell in cells:
         design = make_design(method.base, here.labels, queries=cell.queries, seed=3)
@@ -237,3 +239,30 @@ def test_what_fits_nothing_can_be_repeated_more_often() -> None:
     cells = list(wanted.cells(stated=False))
     seeds = {name: [cell.seed for cell in cells if cell.method == name] for name in wanted.methods}
     assert seeds == {"sampling": [0, 1, 2, 3], "latent": [0, 1]}
+
+
+def test_choice_files_have_a_table_too(tmp_path: Path) -> None:
+    """The oracle is that of the likeliest answer, and budgets begin with the plain answer and one query."""
+    rng = np.random.default_rng(0)
+    logits = 2 * rng.standard_normal((400, 3))
+    labels = rng.integers(3, size=400)
+    path = tmp_path / "model__set.csv"
+    rows = (
+        f"q{k},{','.join(f'{z:.6f}' for z in row)},{y}"
+        for k, (row, y) in enumerate(zip(logits, labels, strict=True))
+    )
+    path.write_text("\n".join(["id,logit_A,logit_B,logit_C,label", *rows]) + "\n")
+    source = sources.read(path)
+    wanted = CellSelection(("blind", "sampling", "extraction", "latent", "repeated"), (1, 2, 3), (0,))
+    found = compute([(source, wanted)], Cache(tmp_path / "cache"))[0]
+    assert {(cell.method, cell.queries) for cell in found} == {
+        ("blind", 2),
+        ("sampling", 2),
+        ("sampling", 3),
+        ("latent", 2),
+        ("latent", 3),
+    }
+    alone = measure(source, [cell for cell in found if cell.method == "latent" and cell.queries == 2])
+    assert all(found[cell] == one for cell, one in alone.items())
+    oracle = oracle_of(source, 5, "pair").ece
+    assert float(oracle) == pytest.approx(float(top_label_ece(labels, logits.round(6), 5).ece), abs=1e-6)

@@ -14,7 +14,8 @@ from markupsafe import Markup
 import blindcal as bc
 from blindcal.auditing.limits import Limits
 from blindcal.cli.result_summary import print_result
-from blindcal.methods import Evidence, make_design
+from blindcal.evidence import Evidence
+from blindcal.methods import make_design
 from blindcal.records import AnswerTable
 from blindcal.report.comparison import comparison_page
 from blindcal.report.notebook import html

@@ -40,11 +40,21 @@ class Design(Protocol):
         ...
 
 
-def _round(items: IntArray, shifts: FloatArray, temperature: float | FloatArray = 0.0) -> Round:
+def make_round(items: IntArray, shifts: FloatArray, temperature: float | FloatArray = 0.0) -> Round:
     return Round(items.astype(np.int64), shifts, np.broadcast_to(np.float64(temperature), items.shape).copy())
 
 
-def _spread(n: int, rng: np.random.Generator) -> FloatArray:
+def proportional_order(labels: IntArray, seed: int) -> IntArray:
+    """Items in random order, with all labels in their proportions in every stretch."""
+    rng = np.random.default_rng([seed, 4])
+    place = np.empty(labels.size)
+    for y in range(int(labels.max(initial=1)) + 1):
+        mine = np.flatnonzero(labels == y)
+        place[mine] = spread_evenly(mine.size, rng)
+    return np.argsort(place, kind="stable")
+
+
+def spread_evenly(n: int, rng: np.random.Generator) -> FloatArray:
     """Systematic dither: n evenly spaced numbers in (0, 1), in random order (METHOD 4, thresholds)."""
     return (rng.permutation(n) + rng.uniform(1e-9, 1)) / n
 
@@ -71,7 +81,7 @@ class SampledDesign:
         items = np.resize(order, rows)
         # consecutive passes over the items use different temperatures
         turn = rng.integers(len(self.temperatures), size=self.n)[items] + np.arange(rows) // self.n
-        return _round(items, np.zeros(rows), np.array(self.temperatures)[turn % len(self.temperatures)])
+        return make_round(items, np.zeros(rows), np.array(self.temperatures)[turn % len(self.temperatures)])
 
 
 @dataclass(frozen=True)
@@ -100,7 +110,7 @@ class BlindDesign:
         asked = np.flatnonzero(thresholds > 0)
         if len(answered) or asked.size == 0:
             return None
-        return _round(asked, -logit(thresholds[asked]))
+        return make_round(asked, -logit(thresholds[asked]))
 
 
 @dataclass(frozen=True)
@@ -115,7 +125,7 @@ class ExtractionDesign:
         if len(answered) >= self.queries * self.n:
             return None
         low, high = flip_bounds(self.n, answered)
-        return _round(np.arange(self.n), (low + high) / 2)
+        return make_round(np.arange(self.n), (low + high) / 2)
 
 
 @dataclass(frozen=True)
@@ -127,7 +137,8 @@ class LatentDesign:
     Without ``adaptive``, as batches need it, all first queries are spread evenly in one round. Further
     queries go to the items whose probability is least certain, at thresholds that split the remaining range
     (METHOD 5), in two rounds per query per item. The design ends early if no answer could tell anything more.
-    ``pilot`` sets the size of the first round if it was decided before ``queries``.
+    ``pilot`` sets the size of the first round if it was decided before ``queries``. With a ``temperature``,
+    answers at a threshold are noisy.
     """
 
     labels: IntArray
@@ -135,6 +146,7 @@ class LatentDesign:
     seed: int
     adaptive: bool = True
     pilot: int | None = None
+    temperature: float = 0.0
 
     @cached_property
     def sizes(self) -> tuple[int, ...]:
@@ -164,22 +176,13 @@ class LatentDesign:
         n = self.labels.size
         if ends[index] > min(n, int(ends[-1])):
             return self._follow_up(answered, int(ends[index]) - len(answered), rng)
-        order = self._order()[len(answered) : int(ends[index])]
+        order = proportional_order(self.labels, self.seed)[len(answered) : int(ends[index])]
         by_label = self._informative(answered) if index > 0 else [np.diff(EDGES_P)] * 2
         thresholds = np.empty(order.size)
         for y in (0, 1):
             mine = self.labels[order] == y
-            thresholds[mine] = _quantiles(by_label[y], _spread(int(mine.sum()), rng))
-        return _round(order, -EDGES_S[edge_of_threshold(thresholds)])
-
-    def _order(self) -> IntArray:
-        """Items in random order, with both labels in their proportions in every stretch."""
-        rng = np.random.default_rng([self.seed, 4])
-        place = np.empty(self.labels.size)
-        for y in (0, 1):
-            mine = np.flatnonzero(self.labels == y)
-            place[mine] = _spread(mine.size, rng)
-        return np.argsort(place, kind="stable")
+            thresholds[mine] = quantiles(by_label[y], spread_evenly(int(mine.sum()), rng))
+        return make_round(order, -EDGES_S[edge_of_threshold(thresholds)], self.temperature)
 
     def _informative(self, answered: AnswerTable) -> list[FloatArray]:
         """Density of thresholds over the cells for each label, from the answers to the pilot."""
@@ -198,7 +201,7 @@ class LatentDesign:
         pattern = patterns.of_item[chosen]
         low, high = split.low[pattern], split.high[pattern]
         edge = low + np.floor(rng.uniform(size=chosen.size) * (high - low + 1)).astype(np.int64)
-        return _round(chosen, -EDGES_S[edge])
+        return make_round(chosen, -EDGES_S[edge], self.temperature)
 
 
 @dataclass(frozen=True)
@@ -221,22 +224,23 @@ class StagedDesign:
         return None
 
 
-def threshold_densities(table: FloatArray) -> list[FloatArray]:
+def threshold_densities(table: FloatArray, edges: FloatArray = EDGES_P) -> list[FloatArray]:
     """The most informative thresholds for a joint table, as a density over the cells for each label.
 
     It is proportional to the standard deviation of the answer (Neyman allocation), mixed with an even part.
+    ``edges`` are the confidences at the edges of the cells.
     """
-    width = np.diff(EDGES_P)
+    width = np.diff(edges)
     densities = []
     for y in (0, 1):
         cells = table[y * CELLS : (y + 1) * CELLS]
         below = (np.cumsum(cells) - cells / 2) / max(cells.sum(), 1e-300)
         spread = np.sqrt(np.clip(below * (1 - below), 0, None)) * width
-        densities.append((1 - _EVEN) * spread / spread.sum() + _EVEN * width)
+        densities.append((1 - _EVEN) * spread / spread.sum() + _EVEN * width / width.sum())
     return densities
 
 
-def _quantiles(density: FloatArray, u: FloatArray) -> FloatArray:
+def quantiles(density: FloatArray, u: FloatArray) -> FloatArray:
     """Probabilities at the quantiles ``u`` of a density over the cells."""
     return np.interp(u, np.concatenate([[0.0], np.cumsum(density) / density.sum()]), EDGES_P)
 
@@ -250,8 +254,11 @@ class Splits:
     gain: FloatArray
 
 
-def best_splits(patterns: Patterns, table: FloatArray) -> Splits:
-    """Find the edges whose answers would explain most of the variance of f within each pattern."""
+def best_splits(patterns: Patterns, table: FloatArray, confidence: FloatArray = MID_P) -> Splits:
+    """Find the edges whose answers would explain most of the variance of f within each pattern.
+
+    ``confidence`` is f in each cell.
+    """
     size = len(patterns)
     low, high, gain = np.empty(size, np.int64), np.empty(size, np.int64), np.empty(size)
     inner = np.arange(1, CELLS)
@@ -259,7 +266,7 @@ def best_splits(patterns: Patterns, table: FloatArray) -> Splits:
         part = slice(first, min(first + _CHUNK, size))
         weights = patterns.posterior(table, part)
         below = np.cumsum(weights, axis=1)[:, :-1]
-        mean_below = np.cumsum(weights * MID_P, axis=1)
+        mean_below = np.cumsum(weights * confidence, axis=1)
         mean = mean_below[:, -1:]
         with np.errstate(divide="ignore", invalid="ignore"):
             explained = (mean_below[:, :-1] - below * mean) ** 2 / (below * (1 - below))

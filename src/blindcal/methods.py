@@ -1,18 +1,23 @@
-"""The registry of methods, and the path from a method's answers to the findings of a result.
+"""The registry of methods.
 
 A method consists of a design (which queries each item gets), an estimator, what both need of the endpoint,
 and the budgets that tables and plans compare. To add a method, add one entry to `METHODS`: audits,
-simulations, reproductions, merges and plans all make their designs and estimates here.
+simulations, reproductions, merges and plans all make their designs here, and their estimates in `evidence`.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
+from blindcal.choice_design import (
+    BlindChoiceDesign,
+    ClasswiseDesign,
+    DrawnAnswersDesign,
+    GivenAnswerDesign,
+)
 from blindcal.design import (
     TEMPERATURES,
     BlindDesign,
@@ -23,28 +28,19 @@ from blindcal.design import (
     StagedDesign,
 )
 from blindcal.errors import InputError
-from blindcal.estimate.baselines import extracted, sampled_shares, stated
-from blindcal.estimate.blind import blind
 from blindcal.estimate.checks import ArrayLike, labels_array, whole
-from blindcal.estimate.face_value import findings_at_face_value, half_gaps_at_face_value
-from blindcal.estimate.findings import Findings, Part, no_findings, widened
-from blindcal.estimate.latent import fit_table
-from blindcal.estimate.latent_fit import LatentFit
-from blindcal.estimate.noise import Noise
-from blindcal.estimate.uncertainty import heterogeneity_pvalue
-from blindcal.records import INVALID, AnswerTable, EstimatorName, FloatArray, IntArray, Semantics, Way
+from blindcal.records import (
+    EstimatorName,
+    IntArray,
+    Semantics,
+    Way,
+)
 
-FEW_ITEMS, FEW_GROUPS = 100, 10
-"""Estimates from fewer items or groups than this come with a warning."""
-FEW_OF_A_LABEL = 10
 LEAST_REPEATED = 2
 TOO_FEW_REPEATED = (
     f"repeated asks each item at least {LEAST_REPEATED} times: one answer per item cannot tell a model that "
     "wavers from one that is sure and often wrong"
 )
-UNNAMED = "(none)"
-"""The part of items that have no value in the field of the breakdown."""
-_PART_RESAMPLES = 300  # refits for the intervals of each part, and for each plausible noise: limits the time
 
 _CONTROL_SHARE, _LEAST_CONTROLS, _MOST_CONTROLS = 0.03, 50, 200
 
@@ -58,7 +54,8 @@ ESTIMATOR_CHOICES = ("own", "latent")
 class DesignSpec:
     """The inputs of a design; ``members`` are the items that take part, ``None`` for all.
 
-    ``choices`` is the number of answers of each item; ``None`` if there are two, as usual.
+    ``choices`` is the number of answers of each item; ``None`` if there are two, as usual. ``summed`` says
+    that threshold answers follow the sum of several spellings: they are drawn as at T = 1.
     """
 
     labels: IntArray
@@ -69,6 +66,19 @@ class DesignSpec:
     pilot: int | None = None
     members: IntArray | None = None
     choices: IntArray | None = None
+    summed: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class SeveralAnswers:
+    """How a method audits items with more than two answers (METHOD 8): its design and usual queries per item.
+
+    ``answers`` describes the answers as in `Method`.
+    """
+
+    design: Callable[[DesignSpec, IntArray], Design]
+    queries: float
+    answers: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +108,10 @@ class Method:
         it.
     plan_budgets : tuple of float
         Queries per item that a plan compares; empty if the method cannot be planned.
+    several : SeveralAnswers, optional
+        How it audits items with more than two answers, if it can.
+    classwise : bool
+        Whether it is about each answer against the rest, and so only for more than two answers.
     """
 
     estimator: EstimatorName
@@ -110,6 +124,12 @@ class Method:
     tempered: bool = True
     budgets: tuple[int, ...] = tuple(range(1, 9))
     plan_budgets: tuple[float, ...] = ()
+    several: SeveralAnswers | None = None
+    classwise: bool = False
+
+    def usual_queries(self, *, several: bool) -> float:
+        """The usual mean number of queries per item, with two answers or with ``several``."""
+        return self.queries if not several or self.several is None else self.several.queries
 
     @property
     def logprobs(self) -> bool:
@@ -159,13 +179,43 @@ METHODS: Mapping[str, Method] = {
         way="logprobs",
         budgets=(),  # the table compares methods with these very probabilities
         plan_budgets=(1.0,),
+        several=SeveralAnswers(
+            lambda spec, choices: DrawnAnswersDesign(choices, at_most_once(spec.queries), spec.seed),
+            1.0,
+            "one reading per item of the probabilities that the endpoint shows, without logit_bias",
+        ),
     ),
     "latent": Method(
         "latent",
         1.0,
         "K threshold answers per item (logit_bias, T = 0), asked where they tell most",
-        lambda spec: LatentDesign(spec.labels, spec.queries, spec.seed, spec.adaptive, spec.pilot),
+        lambda spec: LatentDesign(
+            spec.labels, spec.queries, spec.seed, spec.adaptive, spec.pilot, 1.0 if spec.summed else 0.0
+        ),
         plan_budgets=(1.0, 1.5, 2.0, 3.0),
+        several=SeveralAnswers(
+            lambda spec, choices: GivenAnswerDesign(
+                spec.labels, choices, spec.queries, spec.seed, spec.adaptive, spec.pilot
+            ),
+            2.0,
+            "K answers per item (logit_bias, T = 0): the plain one, then those to queries about it, half of "
+            "them with Gumbel numbers on the other answers",
+        ),
+    ),
+    "classwise": Method(
+        "latent",
+        1.0,
+        "K answers per item (logit_bias, T = 0) to queries about one answer each, with Gumbel numbers on the "
+        "others",
+        lambda _: _only_several(),
+        budgets=(),
+        several=SeveralAnswers(
+            lambda spec, choices: ClasswiseDesign(spec.labels, choices, spec.queries, spec.seed),
+            1.0,
+            "K answers per item (logit_bias, T = 0) to queries about one answer each, with Gumbel numbers on "
+            "the others",
+        ),
+        classwise=True,
     ),
     "blind": Method(
         "blind",
@@ -174,6 +224,14 @@ METHODS: Mapping[str, Method] = {
         lambda spec: BlindDesign(spec.labels.size, whole(spec.bins, "bins"), spec.seed, spec.members),
         budgets=(1,),
         plan_budgets=(1.0,),
+        several=SeveralAnswers(
+            lambda spec, choices: BlindChoiceDesign(
+                choices, whole(spec.bins, "bins"), spec.seed, spec.members
+            ),
+            2.0,
+            "the plain answer and one threshold answer about it per item (logit_bias, T = 0), none for one "
+            "subset: 2 - 1/bins queries",
+        ),
     ),
     "sampling": Method(
         "shares",
@@ -182,6 +240,11 @@ METHODS: Mapping[str, Method] = {
         lambda spec: SampledDesign(spec.labels.size, spec.queries, (1.0,), spec.seed),
         sampled=True,
         plan_budgets=(2.0, 4.0, 8.0),
+        several=SeveralAnswers(
+            lambda spec, choices: DrawnAnswersDesign(choices, _drawn_too(spec.queries), spec.seed),
+            4.0,
+            "K answers per item (logit_bias): the plain one, and others drawn at T = 1",
+        ),
     ),
     "extraction": Method(
         "flips",
@@ -200,6 +263,11 @@ METHODS: Mapping[str, Method] = {
         way="temperature",
         budgets=tuple(range(2, 9)),
         plan_budgets=(2.0, 3.0, 4.0),
+        several=SeveralAnswers(
+            lambda spec, choices: DrawnAnswersDesign(choices, _drawn_too(spec.queries), spec.seed),
+            4.0,
+            "K answers per item without logit_bias: the plain one, and others drawn at T = 1",
+        ),
     ),
     "repeated": Method(
         "latent",
@@ -212,6 +280,14 @@ METHODS: Mapping[str, Method] = {
         way="repeated answers",
         budgets=tuple(range(2, 9)),
         plan_budgets=(2.0, 3.0, 4.0),
+        several=SeveralAnswers(
+            lambda spec, choices: DrawnAnswersDesign(
+                choices, repeated_queries(spec.queries), spec.seed, greedy=False
+            ),
+            3.0,
+            "K answers per item at the endpoint's own setting, without logit_bias or temperature; the first "
+            "one is the answer given",
+        ),
     ),
     "verbalized": Method(
         "stated",
@@ -221,6 +297,11 @@ METHODS: Mapping[str, Method] = {
         biased=False,
         way="stated confidence",
         budgets=(1,),
+        several=SeveralAnswers(
+            lambda spec, choices: DrawnAnswersDesign(choices, _once(spec.queries), spec.seed),
+            1.0,
+            "one answer per item in free text with a confidence in it (T = 0), without logit_bias",
+        ),
     ),
 }
 
@@ -264,6 +345,8 @@ def make_design(
     adaptive: bool = True,
     stages: Sequence[IntArray] | None = None,
     pilot: int | None = None,
+    choices: IntArray | None = None,
+    summed: bool = False,
 ) -> Design:
     """Make the design of a method.
 
@@ -271,7 +354,7 @@ def make_design(
     ----------
     method : str
         One of `METHODS`.
-    labels : array_like of 0/1
+    labels : array_like of 0/1, or of answers if there are more than two
     queries : float
         Mean queries per item. ``blind`` always asks 1 - 1/bins, ``extraction`` a whole number and
         ``verbalized`` one.
@@ -285,30 +368,65 @@ def make_design(
         design.
     pilot : int, optional
         Number of items in the first round of ``latent``.
+    choices : array, optional
+        Number of answers of each item, if there are more than two.
+    summed : bool
+        Whether threshold answers follow the sum of several spellings (METHOD 8).
     """
-    y = labels_array(labels)
+    y = labels_array(labels) if choices is None else np.asarray(labels, np.int64)
     if not (np.isfinite(queries) and queries > 0):
         raise InputError(f"queries: must be a positive number, got {queries!r}")
-    make = method_of(method).design
     if stages is None:
-        return make(DesignSpec(y, queries, bins, seed, adaptive, pilot))
+        spec = DesignSpec(y, queries, bins, seed, adaptive, pilot, choices=choices, summed=summed)
+        return _design(method, spec)
     if method == "blind":
         if len(stages) > 1:
             raise InputError(
                 "sample: blind splits all its items at once and cannot grow; choose another folder"
             )
-        return make(DesignSpec(y, queries, bins, seed, members=stages[0]))
+        return _design(method, DesignSpec(y, queries, bins, seed, members=stages[0], choices=choices))
     designs = [
-        make(DesignSpec(y[members], queries, bins, seed + k * 2**32, adaptive, pilot))
+        _design(
+            method,
+            DesignSpec(
+                y[members],
+                queries,
+                bins,
+                seed + k * 2**32,
+                adaptive,
+                pilot,
+                choices=None if choices is None else choices[members],
+                summed=summed,
+            ),
+        )
         for k, members in enumerate(stages)
     ]
     return StagedDesign(tuple(stages), tuple(designs))
 
 
-def count_queries(method: str, n: int, queries: float, bins: int) -> int:
-    """How many queries the design of a method asks for ``n`` items, if no limit stops it."""
-    if method == "blind":  # one subset needs no query
-        return n - len(range(0, n, bins))
+def _design(method: str, spec: DesignSpec) -> Design:
+    made = method_of(method)
+    if spec.choices is None:
+        return made.design(spec)
+    return several_answers(method).design(spec, spec.choices)
+
+
+def several_answers(method: str) -> SeveralAnswers:
+    """How a method audits items with more than two answers; raises `InputError` if it cannot."""
+    found = method_of(method).several
+    if found is None:
+        fit = ", ".join(name for name, one in METHODS.items() if one.several is not None)
+        raise InputError(f"method: {method} audits two answers only; with more, use one of {fit}")
+    return found
+
+
+def count_queries(method: str, n: int, queries: float, bins: int, *, several: bool = False) -> int:
+    """How many queries the design of a method asks for ``n`` items, if no limit stops it.
+
+    ``several`` says that they have more than two answers.
+    """
+    if method == "blind":  # one subset needs no query, beside the plain answer to each of several
+        return (2 * n if several else n) - len(range(0, n, bins))
     return max(1, round(queries * n))
 
 
@@ -339,6 +457,19 @@ def at_most_once(queries: float) -> float:
     return queries
 
 
+def _drawn_too(queries: float) -> float:
+    if queries <= 1:
+        raise InputError(
+            "queries: with more than two answers the plain answer is the first query, and only drawn ones "
+            f"tell about its confidence: more than 1 per item is needed, got {queries:g}"
+        )
+    return queries
+
+
+def _only_several() -> Design:
+    raise InputError("method: classwise is for more than two answers; latent audits two")
+
+
 def _once(queries: float) -> float:
     if queries != 1:
         raise InputError(f"queries: verbalized asks each item once, got {queries!r}")
@@ -350,218 +481,3 @@ def repeated_queries(queries: float) -> float:
     if queries < LEAST_REPEATED:
         raise InputError(f"queries: {TOO_FEW_REPEATED}, got {queries:g}")
     return queries
-
-
-# Estimates
-
-
-@dataclass(frozen=True, slots=True)
-class Evidence:
-    """Answers and how to read them: the input of `estimate`.
-
-    ``labels``, ``groups`` and ``parts`` have one entry per item; ``parts`` names each item's part in a
-    breakdown. ``members`` are the items that take part, ``None`` for all. ``jitter`` is the endpoint's noise
-    on the log-odds and ``flip_rate`` the share of its answers that are flipped; intervals also allow for the
-    ``plausible`` other values of both. With ``resamples=0`` there are no intervals. ``choices`` is the number
-    of answers of each item; ``None`` if there are two, as usual.
-    """
-
-    method: str
-    design: Design
-    labels: IntArray
-    answers: AnswerTable
-    groups: IntArray | None = None
-    parts: Sequence[str | None] | None = None
-    members: IntArray | None = None
-    estimator: str = "own"
-    bins: int = 5
-    level: float = 0.95
-    jitter: float = 0.0
-    resamples: int = 1000
-    flip_rate: float = 0.0
-    plausible: tuple[Noise, ...] = ()
-    choices: IntArray | None = None
-
-    @property
-    def estimator_name(self) -> EstimatorName:
-        """The estimator that reads these answers."""
-        return estimator_of(self.method, self.estimator)
-
-    @property
-    def items(self) -> IntArray:
-        """The items that the estimates are about: those with an answer, valid or not.
-
-        `blind` knows the answers of one subset without asking. In a stopped run, as large a part of that
-        subset counts as was answered of the others.
-        """
-        answered = np.unique(self.answers.items)
-        if self.estimator_name != "blind":
-            return answered
-        assert isinstance(self.design, BlindDesign)
-        thresholds = self.design.thresholds()
-        known, asked = np.flatnonzero(thresholds == 0), np.count_nonzero(thresholds > 0)
-        part = round(known.size * answered.size / asked) if asked else known.size
-        spread = np.linspace(0, known.size, part, endpoint=False).astype(np.int64)
-        return np.union1d(answered, known[spread])
-
-    def group_count(self, items: IntArray) -> int | None:
-        """The number of groups that some of the items are in; ``None`` without groups."""
-        return None if self.groups is None else np.unique(self.groups[items]).size
-
-
-def estimate(evidence: Evidence, *, brief: bool = False) -> Findings:
-    """Estimate everything that a method's answers allow, also for each part if there are parts.
-
-    ``brief`` leaves out curves, operating points, tests and parts. If no answer is valid, every quantity is
-    ``None``.
-    """
-    found = _read(evidence, brief).findings
-    if brief or evidence.parts is None:
-        return found
-    parts, pvalue = _by_part(evidence, evidence.parts)
-    return replace(found, parts=parts, parts_pvalue=pvalue)
-
-
-@dataclass(frozen=True, slots=True)
-class _Reading:
-    """Findings, and the signed gaps below and above 1/2 with their covariance, for comparing parts."""
-
-    findings: Findings
-    half_gaps: tuple[FloatArray, FloatArray] | None = None
-
-
-def _read(evidence: Evidence, brief: bool, chosen: IntArray | None = None) -> _Reading:
-    if chosen is not None:
-        evidence = replace(evidence, answers=evidence.answers.of(chosen), members=chosen)
-    if not (evidence.answers.answers != INVALID).any():
-        return _Reading(no_findings(evidence.bins))
-    return _READERS[evidence.estimator_name].read(evidence, brief)
-
-
-def _by_part(evidence: Evidence, names: Sequence[str | None]) -> tuple[tuple[Part, ...], float | None]:
-    """The estimates for each part, and the p-value of "all parts are equally miscalibrated".
-
-    Each part is estimated from its own answers alone. The test compares the signed gaps below and above 1/2
-    of all parts with enough items. The p-value is ``None`` for fewer than two such parts, and if the method
-    does not estimate its own noise.
-    """
-    found, compared = [], []
-    of_item = np.array([UNNAMED if name is None else name for name in names], dtype=object)
-    items = evidence.items
-    fewer = replace(evidence, resamples=min(evidence.resamples, _PART_RESAMPLES))
-    for name in sorted(set(of_item)):
-        one = _read(fewer, True, np.flatnonzero(of_item == name))
-        mine = items[of_item[items] == name]
-        some, positive = one.findings, int(evidence.labels[mine].sum())
-        groups = evidence.group_count(mine)
-        few = mine.size < FEW_ITEMS or min(positive, mine.size - positive) < FEW_OF_A_LABEL
-        few = few or (groups is not None and groups < FEW_GROUPS)
-        found.append(
-            Part(name, mine.size, positive, some.ece, some.accuracy, some.leaning, some.overconfidence, few)
-        )
-        if not few:
-            compared.append(one.half_gaps)
-    known = [one for one in compared if one is not None]
-    if len(known) < 2 or len(known) < len(compared):
-        return tuple(found), None
-    return tuple(found), heterogeneity_pvalue(*map(list, zip(*known, strict=True)))
-
-
-def _read_latent(evidence: Evidence, brief: bool) -> _Reading:
-    def fit(noise: Noise, resamples: int) -> LatentFit:
-        return fit_table(
-            evidence.labels,
-            evidence.answers,
-            evidence.groups,
-            jitter=noise.jitter,
-            flip_rate=noise.flip_rate,
-            bins=evidence.bins,
-            level=evidence.level,
-            resamples=resamples,
-        )
-
-    best = fit(Noise(evidence.jitter, evidence.flip_rate), evidence.resamples)
-    fewer = min(evidence.resamples, _PART_RESAMPLES)
-    others = [fit(noise, fewer).findings(brief=brief) for noise in evidence.plausible if evidence.resamples]
-    return _Reading(
-        widened(best.findings(brief=brief), others), best.half_gaps if evidence.resamples else None
-    )
-
-
-def _read_blind(evidence: Evidence, brief: bool) -> _Reading:  # noqa: ARG001 - it has nothing to leave out
-    """Estimate from the items asked so far and the subset that needs no query (its indicator is 1)."""
-    design, asked = evidence.design, evidence.answers
-    assert isinstance(design, BlindDesign)
-    thresholds = design.thresholds()
-    answers = np.full(evidence.labels.size, INVALID)
-    answers[asked.items] = asked.answers
-    reached = thresholds == 0
-    reached[asked.items] = True
-    if evidence.members is not None:
-        reached &= np.isin(np.arange(evidence.labels.size), evidence.members)
-    found = blind(evidence.labels[reached], thresholds[reached], answers[reached], design.bins)
-    return _Reading(found.findings())
-
-
-def _at_face_value(
-    probabilities: Callable[[int, AnswerTable], FloatArray], *, deployable: bool = True
-) -> Callable[[Evidence, bool], _Reading]:
-    """Make a reader that takes answers for probabilities; no shift can deploy a threshold on stated ones."""
-
-    def read(evidence: Evidence, brief: bool) -> _Reading:  # noqa: ARG001 - nothing here is slow
-        asked = np.unique(evidence.answers.items)
-        labels, p = evidence.labels[asked], probabilities(evidence.labels.size, evidence.answers)[asked]
-        found = findings_at_face_value(labels, p, evidence.bins)
-        if not deployable:
-            found = replace(found, operating=(), costs=())
-        return _Reading(found, half_gaps_at_face_value(labels, p) if evidence.groups is None else None)
-
-    return read
-
-
-@dataclass(frozen=True, slots=True)
-class _Reader:
-    """How an estimator reads answers, and a description of what it gives."""
-
-    read: Callable[[Evidence, bool], _Reading]
-    words: str
-
-
-_READERS: Mapping[EstimatorName, _Reader] = {
-    "latent": _Reader(_read_latent, "read by maximum likelihood, with intervals"),
-    "blind": _Reader(
-        _read_blind,
-        "read as published: the gap of each bin, whose midpoint stands for the confidence in it; no "
-        "intervals, no accuracy",
-    ),
-    "shares": _Reader(
-        _at_face_value(sampled_shares),
-        "read as the share of positive ones: the noise of few draws adds to the error; no intervals",
-    ),
-    "flips": _Reader(
-        _at_face_value(extracted),
-        "read as the middle of what bisection leaves, coarse below five queries; no intervals",
-    ),
-    "stated": _Reader(
-        _at_face_value(stated, deployable=False),
-        "taken at its word; no intervals, and no shift deploys a threshold on it",
-    ),
-}
-
-_QUANTITIES = {
-    "pair": "one spelling of the positive answer against one of the negative",
-    "max": "the likeliest spelling of the positive answer against that of the negative",
-    "sum": "all spellings of the positive answer against all of the negative",
-    "configured": "how often this endpoint, as it is configured, gives the positive answer rather than the "
-    "negative one",
-    "stated": "the confidence that the model states in words, which need not be its probability",
-}
-
-
-def measures(method: str, semantics: str, estimator: EstimatorName, queries: float) -> str:
-    """A sentence on what an audit measures, from which answers, and what its estimator cannot give."""
-    answers = METHODS[method].answers
-    # The descriptions say K; for a run the number is known.
-    answers = re.sub(r"^K ((?:\w+ )?)answers", r"one \1answer", answers) if queries == 1 else answers
-    answers = re.sub(r"^K ", f"{queries:.3g} ", answers)
-    return f"{_QUANTITIES[semantics]}; from {answers}; {_READERS[estimator].words}"

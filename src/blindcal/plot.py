@@ -23,6 +23,8 @@ from blindcal.records import Estimate
 from blindcal.report import plots
 from blindcal.report.style import figure_style, root_figure
 from blindcal.report.style import svg as svg_element
+from blindcal.report.wording import TWO_ANSWERS, Wording, shown_curve, wording_of
+from blindcal.results.result import AuditResult
 from blindcal.results.run import Run
 
 __all__ = ["calibration_curve", "confidence", "cost", "operating", "parts", "reliability", "style", "svg"]
@@ -48,23 +50,26 @@ def calibration_curve(found: Drawable, ax: Axes | None = None) -> Axes:
     ece = None
     with suppress(NotIdentifiedError):  # if a gap is unknown, so is the ECE
         ece = source.ece
-    return plots.plot_calibration_curve(source.bins, ax, ece=ece)
+    return plots.plot_calibration_curve(source.bins, ax, ece=ece, words=_words(source))
 
 
 def reliability(found: Drawable, ax: Axes | None = None) -> Axes:
     """The reliability diagram with its band, and the bins as dots."""
     source = _source(found, "reliability")
-    return plots.plot_reliability(source.curve, ax, bins=source.bins)
+    curve = shown_curve(source) if isinstance(source, AuditResult) else source.curve
+    return plots.plot_reliability(curve, ax, bins=source.bins, words=_words(source))
 
 
 def confidence(found: Drawable, ax: Axes | None = None) -> Axes:
     """The distribution of the confidence for each label."""
-    return plots.plot_confidence(_source(found, "confidence").confidence, ax)
+    source = _source(found, "confidence")
+    return plots.plot_confidence(source.confidence, ax, words=_words(source))
 
 
 def operating(found: Drawable, ax: Axes | None = None, *, threshold: float | None = None) -> Axes:
     """Precision, recall and accuracy against the threshold; ``threshold`` marks one."""
-    return plots.plot_operating(_source(found, "operating").operating, ax, threshold=threshold)
+    source = _source(found, "operating")
+    return plots.plot_operating(source.operating, ax, threshold=threshold, words=_words(source))
 
 
 def cost(found: Drawable, cost_fp: float, cost_fn: float, ax: Axes | None = None) -> Axes:
@@ -74,7 +79,8 @@ def cost(found: Drawable, cost_fp: float, cost_fn: float, ax: Axes | None = None
     """
     source = _source(found, "cost")
     costs = _costs(source, *check_costs(cost_fp, cost_fn))
-    return plots.plot_cost([point.threshold for point in source.operating], costs, ax)
+    thresholds = [point.threshold for point in source.operating]
+    return plots.plot_cost(thresholds, costs, ax, words=_words(source))
 
 
 def parts(found: Drawable, ax: Axes | None = None) -> Axes:
@@ -99,6 +105,11 @@ def _source(found: object, figure: str) -> Any:
         raise InputError(f"{figure}: found must be a result, a run or a fit, got {kind}")
     _, missing = _NEEDS[figure]
     raise InputError(f"{figure}: this {kind} has no {missing}; it can be drawn by {', '.join(available)}")
+
+
+def _words(source: object) -> Wording:
+    """What its estimates are about, in words."""
+    return wording_of(source) if isinstance(source, AuditResult) else TWO_ANSWERS
 
 
 def _available(source: object) -> list[str]:

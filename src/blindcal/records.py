@@ -87,6 +87,14 @@ class Estimate:
 
 
 @dataclass(frozen=True, slots=True)
+class Noise:
+    """The noise of threshold answers: jitter of the log-odds (standard deviation) and share of flips."""
+
+    jitter: float = 0.0
+    flip_rate: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
 class Message:
     """One chat message."""
 
@@ -235,7 +243,8 @@ class AnswerTable:
     log-odds to be, NaN where it shows none; ``None`` if no answer does.
 
     With more than two answers, ``answers`` are their numbers, ``stated`` and ``bounds`` are about the answer
-    that was given, and ``about`` and ``biases`` are those of the `Round`.
+    that was given, and ``about`` and ``biases`` are those of the `Round`. In a table that is reduced to one
+    answer against the rest, ``gumbel`` says to which queries the rest had Gumbel numbers.
     """
 
     items: IntArray
@@ -246,6 +255,7 @@ class AnswerTable:
     bounds: FloatArray | None = None
     about: IntArray | None = None
     biases: FloatArray | None = None
+    gumbel: npt.NDArray[np.bool_] | None = None
 
     def __len__(self) -> int:
         return int(self.items.size)
@@ -271,6 +281,7 @@ class AnswerTable:
             None if self.bounds is None else self.bounds[chosen],
             None if self.about is None else self.about[chosen],
             None if self.biases is None else self.biases[chosen],
+            None if self.gumbel is None else self.gumbel[chosen],
         )
 
     def with_round(self, asked: Round, answers: IntArray, bounds: FloatArray | None = None) -> AnswerTable:

@@ -214,6 +214,12 @@ class Settings:
                 remedy="leave {answer_format} out, or use {method}",
                 options={"answer_format": prompt.answer_format, "method": "temperature"},
             )
+        if self.summed and not method.fitted:
+            raise ConfigError(
+                f"semantics: {name} reads exact thresholds, and answers that follow a sum are noisy",
+                remedy="use {method}, which allows for it",
+                options={"method": "latent"},
+            )
         if method.biased and prompt.max_tokens not in (None, 1):
             raise ConfigError(f"max_tokens: {name} reads answers of one token, not of {prompt.max_tokens}")
 
@@ -258,6 +264,12 @@ class Settings:
         return self.prompt.semantics or METHODS[self.assumed_method].usual_semantics
 
     @property
+    def summed(self) -> bool:
+        """Whether threshold answers follow the sum of several spellings, by numbers of our own (METHOD 8)."""
+        method = METHODS[self.assumed_method]
+        return method.biased and not method.sampled and self.target_semantics == "sum"
+
+    @property
     def free_text(self) -> bool:
         """Whether answers are asked for that are longer than a word."""
         return self.prompt.answer_format in ("sentence", "json")
@@ -291,7 +303,8 @@ class Settings:
         """
         design, blind = self.design, self.design.method == "blind"
         bins = bins_blind(min(n, design.sample or n)) if blind else DEFAULT_BINS
-        usual = None if budgeted or self.auto else METHODS[design.method].queries
+        several = len(words or self.prompt.answers) > 2 and not blind  # whose number is fixed
+        usual = None if budgeted or self.auto else METHODS[design.method].usual_queries(several=several)
         return self.replace(
             queries=usual if design.queries is None else design.queries,
             bins=self.estimation.bins or bins,

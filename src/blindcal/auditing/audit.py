@@ -37,7 +37,7 @@ from blindcal.items.score_files import stem
 from blindcal.methods import METHODS
 from blindcal.prices import Prices
 from blindcal.records import Progress, Targets
-from blindcal.results.oracle import Truth, read_truth
+from blindcal.results.oracle import ChoiceTruth, Truth, read_choice_truth, read_truth
 from blindcal.results.result import AuditResult
 from blindcal.settings import Settings
 from blindcal.store.run_store import RUN_FILE, Store
@@ -197,11 +197,20 @@ async def audit_async(
     return result
 
 
-def _read_oracle(session: Session, oracle: str | Path | None) -> Truth | None:
+def _read_oracle(session: Session, oracle: str | Path | None) -> Truth | ChoiceTruth | None:
     """The truth to compare with, under the semantics of the method."""
     settings = session.settings
     if oracle is None:
         return None
+    if session.items.answers:
+        method = METHODS[settings.assumed_method]
+        return read_choice_truth(
+            Path(oracle),
+            session.items,
+            settings.endpoint.model,
+            classwise=method.classwise,
+            drawn=not method.tempered,
+        )
     about = settings.semantics, settings.endpoint.model, settings.answer_words
     return read_truth(Path(oracle), session.items, *about)
 
@@ -254,6 +263,7 @@ def _sender(
         session.progress,
         session.stop,
         prepared.at_once,
+        len(session.items.answers) or 2,
     )
     seen = prepared.probe is not None and not prepared.probe["forced"]  # the probe saw the bias act
     if batches is None:

@@ -343,7 +343,10 @@ class _BatchSender(Sender):
         for query, reply in replies.items():
             replies[query] = self._tokens.count(reply, self._request(query), self._store)
         tries = self._tries(batch)
-        saved = [self._job.read(query, reply, tries[query]) for query, reply in replies.items()]
+        saved = [
+            self._job.read(query, reply, tries[query], choices=self._choices(query))
+            for query, reply in replies.items()
+        ]
         unusable = {query: error for query, error in errors.items() if isinstance(error, ReplyError)}
         saved += [self._job.unusable(query, error, tries[query]) for query, error in unusable.items()]
         answered = self.usage.queries - self.usage.invalid + len(replies)

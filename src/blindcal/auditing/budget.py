@@ -16,7 +16,7 @@ from blindcal.auditing.token_estimate import TokenEstimator
 from blindcal.design import LEAST_PILOT, PILOT
 from blindcal.errors import ConfigError
 from blindcal.planning.next_dollar import MOST_QUERIES
-from blindcal.planning.plan import PROBE_QUERIES
+from blindcal.planning.plan import probe_queries
 from blindcal.prices import CHARACTERS_A_TOKEN, total_cost
 from blindcal.records import Usage
 
@@ -34,12 +34,13 @@ def check_affords_probe(session: Session) -> None:
     max_cost, prices, items = session.limits.max_cost, session.prices, session.items
     if max_cost is None or prices is None or session.store.note("ready") is not None:
         return
-    tokens = round(items.characters / len(items) / CHARACTERS_A_TOKEN * PROBE_QUERIES)
-    probe = prices.cost(Usage(PROBE_QUERIES, PROBE_QUERIES, tokens, PROBE_QUERIES))
+    count = probe_queries(several=items.choices is not None)
+    tokens = round(items.characters / len(items) / CHARACTERS_A_TOKEN * count)
+    probe = prices.cost(Usage(count, count, tokens, count))
     if probe > _CLEARLY * max_cost:
-        least = probe * (PROBE_QUERIES + LEAST) / PROBE_QUERIES
+        least = probe * (count + LEAST) / count
         raise ConfigError(
-            f"{{max_cost}} does not pay for the probe: its about {PROBE_QUERIES} queries cost about "
+            f"{{max_cost}} does not pay for the probe: its about {count} queries cost about "
             f"${probe:.2g}, and the smallest audit ${least:.2g}; nothing was asked",
             options={"max_cost": max_cost},
         )
@@ -52,10 +53,6 @@ class BudgetDecision:
     pilot: int
     total: int | None = None
     max_cost: float | None = None
-
-    def mean(self, n: int) -> float:
-        """Mean queries per item; those of the pilot if the run ended in it."""
-        return (self.total or self.pilot) / n
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +72,18 @@ class Budget:
         self._characters = session.items.characters / len(session.items)
         self._control_every = control_every(session)
         self._prepared, self._n = prepared, n
+        # with more than two answers, the plain ones alone say nothing about the confidence
+        self._plain = n if session.items.answers else 0
+
+    @property
+    def _least(self) -> int:
+        """The fewest queries that are worthwhile."""
+        return self._plain + min(self._n, LEAST)
+
+    def mean(self) -> float:
+        """Mean queries per item; those of the pilot if the run ended in it."""
+        decided = self.decided()
+        return max(decided.total or decided.pilot, self._plain + 1 if self._plain else 0) / self._n
 
     def affordable_items(self, each: float) -> int:
         """How many items, including those already asked, can be asked ``each`` times; fixed per budget."""
@@ -84,7 +93,9 @@ class Budget:
         queries = self._store.usage().queries + self._affordable(self._money)
         found = min(self._n, int(queries / each))
         if found < min(self._n, LEAST):
-            raise self._too_little(f"{queries} queries after the probe, or {found} items")
+            raise self._too_little(
+                f"{queries} queries after the probe, or {found} items", min(self._n, LEAST)
+            )
         found = max(found, before.items)
         self._store.set_note(ITEMS_NOTE, msgspec.to_builtins(AffordableItems(found, self._money)))
         return found
@@ -99,8 +110,8 @@ class Budget:
         if noted is not None:
             return msgspec.convert(noted, BudgetDecision)
         queries = self._affordable(self._money)
-        if queries < min(self._n, LEAST):
-            raise self._too_little(f"{queries} queries after the probe")
+        if queries < self._least:
+            raise self._too_little(f"{queries} queries after the probe", self._least)
         first = min(self._n, queries)
         return self._note(BudgetDecision(round(PILOT * first) if first >= LEAST_PILOT else first))
 
@@ -134,11 +145,12 @@ class Budget:
             )
         return self._max_cost
 
-    def _too_little(self, pays_for: str) -> ConfigError:
+    def _too_little(self, pays_for: str, least: int) -> ConfigError:
+        fewer = ", or ask fewer items with {sample}" if self._plain else ""
         return ConfigError(
-            f"{{max_cost}} pays for {pays_for}, and an audit takes at least {min(self._n, LEAST)}",
-            remedy="raise it and run the same again; what was asked is kept",
-            options={"max_cost": self._money},
+            f"{{max_cost}} pays for {pays_for}, and an audit takes at least {least}",
+            remedy=f"raise it and run the same again; what was asked is kept{fewer}",
+            options={"max_cost": self._money, **({"sample": ...} if fewer else {})},
         )
 
     def _affordable(self, money: float) -> int:

@@ -4,7 +4,7 @@ The probe is live, and a provider may serve batches on other machines with other
 nothing there, every query would get the unbiased answer, which looks just like a model that is never in
 doubt: a wrong estimate without any warning. So the first batches include a few items asked at the largest
 usable shift in both directions. If the bias acts, one answer is positive and the other negative, whatever
-the model thinks.
+the model thinks. With more than two answers, two of the item's answers are forced.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import numpy as np
 
 from blindcal.auditing.job import Job
 from blindcal.errors import EndpointError
-from blindcal.records import NEGATIVE, POSITIVE, Reply, Request, Usage
+from blindcal.records import Reply, Request, Usage
 
 ITEMS = 6
 
@@ -44,23 +44,29 @@ class Canaries:
         """The requests to add to a batch, by name; none once the bias is known to act."""
         if any(one["act"] for one in self._heard.values()):
             return {}
-        job = self._job
         return {
-            f"canary{item}{sign}": job.question.request(job.items[item].messages, shift, 0.0)
+            name: self._job.forced(item, answer)
             for item in self._items
-            for sign, shift in (("+", job.max_shift), ("-", -job.max_shift))
+            for name, answer in self._wanted(item).items()
         }
+
+    def _wanted(self, item: int) -> dict[str, int]:
+        """The names of an item's two control queries, and the answers that they force."""
+        choices = self._job.items[item].choices
+        first = 0 if choices == 2 else item % choices
+        return {f"canary{item}+": (first + 1) % choices, f"canary{item}-": first}
 
     def listen(self, batch: int, replies: Mapping[str, Reply]) -> None:
         """Note what the replies of a batch show; raises if the bias decided less than half of the items."""
-        names = [f"canary{item}{sign}" for item in self._items for sign in "+-"]
+        wanted = [self._wanted(item) for item in self._items]
+        names = [name for pair in wanted for name in pair]
         heard = {name: self._job.read(0, replies[name], 1) for name in names if name in replies}
-        pairs = [
-            (heard[up].answer, heard[down].answer)
-            for up, down in zip(names[::2], names[1::2], strict=True)
-            if up in heard and down in heard
+        decided = [
+            all(heard[name].answer == answer for name, answer in pair.items())
+            for pair in wanted
+            if pair.keys() <= heard.keys()
         ]
-        act = 2 * pairs.count((POSITIVE, NEGATIVE)) >= len(pairs) if pairs else None
+        act = 2 * sum(decided) >= len(decided) if decided else None
         if heard:
             usage = sum((one.usage for one in heard.values()), Usage())
             self._heard[str(batch)] = {"act": act, "usage": asdict(usage)}

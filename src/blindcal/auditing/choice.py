@@ -14,6 +14,7 @@ from functools import cached_property
 
 from blindcal.auditing.session import ONCE
 from blindcal.endpoints.probe_findings import Probe
+from blindcal.errors import InputError
 from blindcal.methods import LEAST_REPEATED, METHODS
 from blindcal.planning.forecast import MAX_QUERIES, forecast
 from blindcal.planning.shapes import DEFAULT, preset
@@ -84,6 +85,14 @@ class MethodChoice:
         self._given, level = settings.design.queries, settings.estimation.level
         bins, n = settings.estimation.bins or DEFAULT_BINS, min(n, settings.design.sample or n)
         answers = len(settings.answer_words)
+        self._several = answers > 2
+        if self._several and self._given is not None and self._given <= 1:
+            raise InputError(
+                "queries: with more than two answers the plain answer is the first query, and only the next "
+                f"ones tell about its confidence: more than 1 per item is needed, got {self._given:g}",
+                remedy="ask more, or use {method} if the endpoint shows them",
+                options={"method": "logprobs"},
+            )
         self.options = {
             way: MethodOption(way, method, self._queries(way), n, bins, level, answers=answers)
             for way, method in METHOD_OF.items()
@@ -91,7 +100,7 @@ class MethodChoice:
 
     def _queries(self, way: Way) -> float:
         if self._given is None:
-            return METHODS[METHOD_OF[way]].queries
+            return METHODS[METHOD_OF[way]].usual_queries(several=self._several)
         if way in ONCE:
             return min(self._given, 1.0)
         return max(self._given, LEAST_REPEATED) if way == "repeated answers" else self._given

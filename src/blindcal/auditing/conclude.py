@@ -19,13 +19,15 @@ from blindcal.auditing.token_estimate import TOKENS_NOTE
 from blindcal.auditing.watch import watch
 from blindcal.endpoints.query_format import ConfidenceQuestion, QuestionFormat, VerbalAnswers
 from blindcal.estimate.findings import Findings
+from blindcal.estimate.margins import AnswerMargins
+from blindcal.evidence import Evidence, estimate, measures
 from blindcal.items.files import Items
-from blindcal.methods import METHODS, Evidence, estimate, measures
+from blindcal.methods import METHODS
 from blindcal.planning.next_dollar import NextDollar, next_dollar
 from blindcal.prices import total_cost
-from blindcal.records import INVALID, NEGATIVE, POSITIVE, AnswerTable, Message
+from blindcal.records import INVALID, NEGATIVE, PLAIN, POSITIVE, AnswerTable, Message
 from blindcal.report.page import PAGE_FILE, write_page
-from blindcal.results.oracle import Truth
+from blindcal.results.oracle import ChoiceTruth, Truth
 from blindcal.results.result import (
     ANSWERS_FILE,
     RESULT_FILE,
@@ -46,7 +48,11 @@ MOST_REASONS = 5
 
 
 def conclude(
-    session: Session, prepared: Prepared, asked: Asked, seconds: float, truth: Truth | None = None
+    session: Session,
+    prepared: Prepared,
+    asked: Asked,
+    seconds: float,
+    truth: Truth | ChoiceTruth | None = None,
 ) -> AuditResult:
     """Compute the result of a run: all estimates, and what the answers cost."""
     settings, items, outcome = asked.settings, session.items, asked.outcome
@@ -80,12 +86,14 @@ def conclude(
         settings.estimation.resamples,
         noise.noise.flip_rate,
         noise.plausible,
+        items.choices,
     )
     found = estimate(evidence)
     method = METHODS[settings.design.method]
     semantics = method.semantics(prepared.targets.semantics)
     targets = prepared.targets if method.biased and semantics == "pair" else None
-    measured = measures(settings.design.method, semantics, settings.estimator_name, settings.queries)
+    about = settings.design.method, semantics, settings.estimator_name, settings.queries
+    measured = measures(*about, several=bool(items.answers))
     return AuditResult(
         **{field.name: getattr(found, field.name) for field in fields(Findings)},
         blindcal=version("blindcal"),
@@ -113,6 +121,8 @@ def conclude(
         repeated=items.repeated(members),
         steadiness=steady,
         shown=ShownProbabilities.of(session.store.masses(), answered.bounds),
+        answers=items.answers,
+        margins=AnswerMargins.of(found.confusion, grouped=items.groups is not None),
     )
 
 
@@ -132,21 +142,25 @@ def _stated(store: Store, question: ConfidenceQuestion) -> VerbalAnswers:
 
 def write_files(session: Session, result: AuditResult, folder: Path) -> None:
     """Write the answers, the result and the report of a run into its folder."""
-    write_answers(session.store, folder / ANSWERS_FILE)
+    write_answers(session.store, folder / ANSWERS_FILE, result.answers)
     result.save(folder / RESULT_FILE)
     write_page(result, folder / PAGE_FILE)
 
 
 def _counts(evidence: Evidence, members: int, *, stopped: bool) -> AnswerCounts:
-    items, answers = evidence.items, np.bincount(evidence.answers.answers + 1, minlength=3)
+    items, choices = evidence.items, evidence.choices
+    answers = 2 if choices is None else int(choices.max())
+    invalid, *each = np.bincount(evidence.answers.answers - INVALID, minlength=1 + answers).tolist()
+    two = choices is None
     return AnswerCounts(
         items=items.size,
-        positive_labels=int(evidence.labels[items].sum()),
-        positive=int(answers[POSITIVE + 1]),
-        negative=int(answers[NEGATIVE + 1]),
-        invalid=int(answers[INVALID + 1]),
+        positive_labels=int(evidence.labels[items].sum()) if two else 0,
+        positive=each[POSITIVE] if two else 0,
+        negative=each[NEGATIVE] if two else 0,
+        invalid=invalid,
         unanswered=members - items.size if stopped else 0,
         groups=evidence.group_count(items),
+        each=() if two else tuple(each),
     )
 
 
@@ -173,14 +187,19 @@ def _next_dollar(
     prices = session.prices
     if prices is None or session.limits.max_cost is None or evidence.method != "latent":
         return None
+    if evidence.choices is not None:  # the precision of audits of several answers cannot be forecast
+        return None
     live = prices.batched if asked.settings.design.batch else prices
     return next_dollar(found.ece, evidence, n, asked.outcome.usage, live)
 
 
 def _example(items: Items, question: QuestionFormat, answered: AnswerTable, keep_prompts: bool) -> Example:
-    """The first answered query, as it was sent."""
-    shift, temperature = float(answered.shifts[0]), float(answered.temperatures[0])
-    asked = question.request(items[int(answered.items[0])].messages, shift, temperature)
+    """The first answered query, as it was sent; with several answers, the first about one of them."""
+    row = 0 if answered.about is None else int(np.argmax(answered.about != PLAIN))
+    about = PLAIN if answered.about is None else int(answered.about[row])
+    shift, temperature = float(answered.shifts[row]), float(answered.temperatures[row])
+    biases = None if answered.biases is None else answered.biases[row]
+    asked = question.request(items[int(answered.items[row])].messages, shift, temperature, row, biases)
     messages = asked.messages if keep_prompts else ()
     return Example(
         tuple(Message(one.role, one.content[:EXAMPLE_CHARACTERS]) for one in messages),
@@ -188,4 +207,5 @@ def _example(items: Items, question: QuestionFormat, answered: AnswerTable, keep
         {str(token): bias for token, bias in asked.logit_bias.items()},
         1 / (1 + math.exp(min(shift, 700))),
         temperature,
+        None if about == PLAIN else about,
     )

@@ -5,7 +5,8 @@ and on disk before it. Which ones do, and what they ask, depends on the number o
 interruption changes nothing. There are two kinds:
 
 - *forced*: the query's item at the largest shift, in one direction. If the bias acts, the answer is known,
-  whatever the model thinks. For each one that is wrong, more are asked at once, about other items.
+  whatever the model thinks. For each one that is wrong, more are asked at once, about other items. With more
+  than two answers, the shift raises one of them, each in turn.
 - *repeated*: another query of the round once more, with a slightly smaller common bias, which changes nothing
   but keeps the endpoint from answering out of a cache. If its two answers differ, they are noisy.
 
@@ -45,7 +46,8 @@ _WRONG, _RIGHT, _ALARM = np.log(0.25 / 0.03), np.log(0.75 / 0.97), 8.0
 class Control:
     """A control query: the ``nth`` of those that query number ``carrier`` carries.
 
-    A forced one is about ``item``, a repeated one asks query number ``again`` once more.
+    A forced one is about ``item``, a repeated one asks query number ``again`` once more. ``answer`` is the
+    answer that is raised, if there are more than two.
     """
 
     carrier: int
@@ -53,6 +55,14 @@ class Control:
     kind: ControlKind
     item: int
     again: int = -1
+    answer: int | None = None
+
+    @property
+    def forces(self) -> int | None:
+        """The answer that a forced query must get if the bias acts."""
+        if self.answer is not None:
+            return self.answer
+        return {"up": POSITIVE, "down": NEGATIVE}.get(self.kind)
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,8 +79,8 @@ class ControlAnswer:
 
     @property
     def wrong(self) -> bool:
-        """Whether it is a forced query with the opposite answer."""
-        return self.saved.answer == {"up": NEGATIVE, "down": POSITIVE}.get(self.control.kind)
+        """Whether it is a forced query with another answer."""
+        return self.forced and self.saved.answer != self.control.forces
 
     @property
     def forced(self) -> bool:
@@ -136,22 +146,29 @@ class Controls:
                 if other == place or asked.temperatures[other] > 0:
                     return None
                 return Control(query, 0, "repeat", int(asked.items[other]), first + other)
-            return Control(query, 0, kind, item)
+            return self._forced(query, 0, kind, item)
         nth, wrong = len(heard), sum(one.wrong for one in heard)
         if nth <= min(CONFIRMATIONS * wrong, MOST_CONFIRMATIONS) and wrong:
             other_item = (item + nth * _OTHER_ITEM) % len(self._job.items)
-            return Control(query, nth, "down" if nth % 2 == (kind == "up") else "up", other_item)
+            return self._forced(query, nth, "down" if nth % 2 == (kind == "up") else "up", other_item)
         return None
+
+    def _forced(self, carrier: int, nth: int, kind: ControlKind, item: int) -> Control:
+        if self._job.answers == 2:
+            return Control(carrier, nth, kind, item)
+        turn = carrier // (self._every or 1) // 2 + nth  # every second control is a repeated query
+        return Control(carrier, nth, "up", item, answer=turn % self._job.items[item].choices)
 
     def request(self, control: Control, asked: Round, first: int) -> Request:
         """The request of a control query."""
-        question, messages = self._job.question, self._job.items[control.item].messages
-        if control.kind == "repeat":
-            assert isinstance(question, TokenQuestion)
-            cooler = replace(question, offset=question.offset - _COOLER)
-            return cooler.request(messages, float(asked.shifts[control.again - first]), 0.0)
-        most = self._job.max_shift
-        return question.request(messages, most if control.kind == "up" else -most, 0.0)
+        if control.forces is not None:
+            return self._job.forced(control.item, control.forces)
+        question, place = self._job.question, control.again - first
+        assert isinstance(question, TokenQuestion)
+        cooler = replace(question, offset=question.offset - _COOLER)
+        messages, biases = self._job.items[control.item].messages, asked.biases
+        row = None if biases is None else biases[place]
+        return cooler.request(messages, float(asked.shifts[place]), 0.0, biases=row)
 
     def listen(self, control: Control, reply: Reply, answered: int) -> None:
         """Keep the answer; raises `UnfitError` if the bias has stopped acting.

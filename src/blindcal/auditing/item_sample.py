@@ -97,13 +97,16 @@ def _within_last_group(over: int, taken: Sequence[IntArray], groups: IntArray | 
 def _order(unit: IntArray, labels: IntArray, parts: Sequence[str | None] | None, seed: int) -> IntArray:
     """All items in an order that keeps units (groups) whole and spreads each stratum evenly."""
     rng = np.random.default_rng([seed, 7])
-    _, first, of_item, sizes = np.unique(unit, return_index=True, return_inverse=True, return_counts=True)
-    # a unit of several items has no single label: it counts as positive if most of its labels are
-    share = np.bincount(of_item, labels) / sizes
+    _, first, of_item = np.unique(unit, return_index=True, return_inverse=True)
+    answers = int(labels.max(initial=1)) + 1
+    # a unit of several items has no single label: it counts as the commonest one, the first if several are
+    pairs, times = np.unique(of_item * answers + labels, return_counts=True)
+    pairs = pairs[np.lexsort((pairs, -times, pairs // answers))]
+    label = pairs[np.unique(pairs // answers, return_index=True)[1]] % answers
     named = np.zeros(labels.size, np.int64)
     if parts is not None:
         named = np.unique([part or "" for part in parts], return_inverse=True)[1]
-    stratum = named[first] * 2 + (share > 0.5)
+    stratum = named[first] * answers + label
     place = np.empty(first.size)
     for one in np.unique(stratum):
         mine = np.flatnonzero(stratum == one)

@@ -15,15 +15,28 @@ import numpy as np
 from blindcal.auditing.limits import Limits
 from blindcal.auditing.token_estimate import TokenEstimator
 from blindcal.design import Design
-from blindcal.endpoints.query_format import QuestionFormat
+from blindcal.endpoints.query_format import ParsedAnswer, QuestionFormat
 from blindcal.errors import EndpointError, NoSenseError
 from blindcal.items.files import Items
 from blindcal.prices import Prices
-from blindcal.records import INVALID, AnswerTable, IntArray, Item, Progress, Reply, Request, Round, Usage
+from blindcal.records import (
+    INVALID,
+    POSITIVE,
+    AnswerTable,
+    FloatArray,
+    IntArray,
+    Item,
+    Progress,
+    Reply,
+    Request,
+    Round,
+    Usage,
+)
 from blindcal.store.run_store import UNASKED, AnswerArray, SavedAnswer, Store
 from blindcal.text import printable
 
 ALL_INVALID = 50
+NOT_THERE = "an answer that the item does not have"
 HOPELESS = 20  # queries (in a row if asked live) without a usable reply, after which a run may give up
 
 
@@ -51,7 +64,8 @@ class Job:
     ``spent`` is what was paid before (for the probe) and counts against the limits; ``spent_size`` is the
     size of its prompts in bytes. Shifts are limited to ``max_shift``, the largest that the endpoint does not
     clamp. Equal queries of a round are asked in one request, ``at_once`` at most. Setting ``stop`` ends the
-    run early and keeps what was paid for.
+    run early and keeps what was paid for. ``answers`` is the number of answers, of which an item may have
+    fewer if there are more than two.
     """
 
     items: Items | Sequence[Item]
@@ -65,10 +79,28 @@ class Job:
     progress: Callable[[Progress], None] | None = None
     stop: asyncio.Event = field(default_factory=asyncio.Event)
     at_once: int = 1
+    answers: int = 2
 
-    def read(self, query: int, reply: Reply, attempts: int, seconds: float = 0.0) -> SavedAnswer:
-        """Convert a reply to the answer to store, as the question format reads it."""
+    def forced(self, item: int, answer: int) -> Request:
+        """A query about an item whose answer is known if the bias acts: the largest shift decides it."""
+        asked = self.items[item]
+        if self.answers == 2:
+            shift = self.max_shift if answer == POSITIVE else -self.max_shift
+            return self.question.request(asked.messages, shift, 0.0)
+        biases = np.where(np.arange(self.answers) < asked.choices, 0.0, -np.inf)
+        biases[answer] = self.max_shift
+        return self.question.request(asked.messages, self.max_shift, 0.0, 0, biases)
+
+    def read(
+        self, query: int, reply: Reply, attempts: int, seconds: float = 0.0, choices: int | None = None
+    ) -> SavedAnswer:
+        """Convert a reply to the answer to store, as the question format reads it.
+
+        If the item has only the first ``choices`` of the answers, the others are invalid.
+        """
         parsed = self.question.parse(reply)
+        if choices is not None and parsed.answer >= choices:
+            parsed = ParsedAnswer(INVALID, parsed.text, reason=NOT_THERE)
         return SavedAnswer(
             query,
             parsed.answer,
@@ -86,14 +118,14 @@ class Job:
         )
 
     def read_all(
-        self, queries: Sequence[int], reply: Reply, attempts: int, seconds: float
+        self, queries: Sequence[int], reply: Reply, attempts: int, seconds: float, choices: int | None = None
     ) -> list[SavedAnswer]:
         """The answers to store for the queries of one request; a reply may have fewer than were asked for.
 
         What the request cost is stored with the first.
         """
         return [
-            self.read(query, one, attempts if one is reply else 0, seconds)
+            self.read(query, one, attempts if one is reply else 0, seconds, choices)
             for query, one in zip(queries, (reply, *reply.further), strict=False)
         ]
 
@@ -164,8 +196,7 @@ class Sender(ABC):
             if asked is None:
                 break
             if number >= len(stored):
-                most = self._job.max_shift
-                asked = replace(asked, shifts=np.clip(asked.shifts, -most, most))
+                asked = _clipped(asked, self._job.max_shift)
                 self._store.add_round(asked)
             self._asked, self._first = asked, first
             self._answers = self._store.answers(first, len(asked))
@@ -208,6 +239,11 @@ class Sender(ABC):
             None if asked.biases is None else asked.biases[place],
         )
 
+    def _choices(self, query: int) -> int | None:
+        """The number of answers of a query's item; ``None`` if there are two, as usual."""
+        biases = self._asked.biases
+        return None if biases is None else int(np.isfinite(biases[query - self._first]).sum())
+
     def _count(self, saved: list[SavedAnswer]) -> None:
         """Count answers that are on disk."""
         for one in saved:
@@ -222,11 +258,22 @@ class Sender(ABC):
                     await self._stop.wait()
 
 
+def _clipped(asked: Round, most: float) -> Round:
+    """A round whose shifts, and all other biases on answers that an item has, are ``most`` at most."""
+
+    def within(values: FloatArray) -> FloatArray:
+        return np.where(np.isfinite(values), np.clip(values, -most, most), values)
+
+    biases = None if asked.biases is None else within(asked.biases)
+    return replace(asked, shifts=np.clip(asked.shifts, -most, most), biases=biases)
+
+
 def request_numbers(asked: Round, at_once: int) -> IntArray:
     """The number of the request that asks each query of a round: equal ones share it, ``at_once`` at most."""
     if at_once == 1:
         return np.arange(len(asked))
-    columns = np.column_stack([asked.items, asked.shifts, asked.temperatures])
+    biases = () if asked.biases is None else (asked.biases,)
+    columns = np.column_stack([asked.items, asked.shifts, asked.temperatures, *biases])
     same = np.unique(columns, axis=0, return_inverse=True)[1].reshape(-1)
     order = np.argsort(same, kind="stable")
     nth = np.empty(len(asked), np.int64)  # of the equal queries

@@ -233,7 +233,8 @@ class _LiveSender(Sender):
         if heard is None:
             return []
         if isinstance(heard.said, Reply):
-            return self._job.read_all(queries, heard.said, heard.attempts, heard.seconds)
+            choices = self._choices(queries[0])
+            return self._job.read_all(queries, heard.said, heard.attempts, heard.seconds, choices)
         self._unusable = as_endpoint_error(heard.said)
         return self._job.all_unusable(queries, heard.said, heard.attempts)
 

@@ -34,7 +34,7 @@ from blindcal.endpoints.shown_logprobs import TOP_LOGPROBS
 from blindcal.errors import ConfigError, EndpointError, NoTokenIdsError, ReplyError, UnfitError
 from blindcal.items.files import Items
 from blindcal.methods import ASSUMED, AUTO, METHODS, Method
-from blindcal.planning.plan import PROBE_QUERIES
+from blindcal.planning.plan import probe_queries
 from blindcal.records import (
     AnswerFormat,
     Item,
@@ -170,6 +170,7 @@ async def _with_probe(
 ) -> Prepared:
     settings, design = session.settings, session.settings.design
     check_semantics(settings)
+    choosing = MethodChoice(settings, len(session.items)) if settings.auto else None
     sample = probe_sample(session.items, design.seed)
     patient = _patient(session, remembered)
     if targets is not None:
@@ -180,7 +181,6 @@ async def _with_probe(
         session.tell("choosing answer tokens")
         choice = await choose_tokens(endpoint, patient, sample[-PILOTS:], settings)
     session.tell("probing the endpoint")
-    choosing = MethodChoice(settings, len(session.items)) if settings.auto else None
     found = await probe_sampled(patient, sample, choice, settings, choosing)
     name = design.method if choosing is None else _chosen(session, choosing, found, choice.no_ids, force)
     method = METHODS[name]
@@ -369,6 +369,7 @@ class _Remembered:
         self._progress, self._store = session.progress, session.store
         self._limits, self._prices = session.limits, session.prices
         self._room = asyncio.Semaphore(session.limits.concurrency)
+        self._expected = probe_queries(several=session.items.choices is not None)
         self._accepted = endpoint.accepted if isinstance(endpoint, HttpEndpoint) else None
         self._times: Counter[bytes] = Counter()
         self._unused: defaultdict[bytes, list[int]] = defaultdict(list)
@@ -438,7 +439,7 @@ class _Remembered:
     def _report(self) -> None:
         if self._progress is not None:
             asked, cost = self.paid.queries, None if self._prices is None else self._prices.cost(self.paid)
-            total = max(asked, PROBE_QUERIES)
+            total = max(asked, self._expected)
             self._progress(Progress(asked, total, self.paid, cost, self._limits.concurrency, probing=True))
 
     def _dearest(self, request: Request) -> float:
@@ -448,13 +449,14 @@ class _Remembered:
         paid, limits = self.paid + self._wasted, self._limits
         asked = paid.served
         if limits.max_queries is not None and asked + len(self._under_way) >= limits.max_queries:
-            return _too_low("max_queries", limits.max_queries, "")
+            return _too_low("max_queries", limits.max_queries, self._expected)
         if limits.max_cost is not None and self._prices is not None:
             cost, own = self._prices.cost(paid), self._dearest(request)
             unknown = self._under_way and not asked  # ask one query first, to learn its cost
             if unknown or cost + sum(self._under_way.values()) + own > limits.max_cost:
                 about = cost / asked if asked else own
-                return _too_low("max_cost", limits.max_cost, f", ${about * PROBE_QUERIES:.2g}")
+                about_all = f", ${about * self._expected:.2g}"
+                return _too_low("max_cost", limits.max_cost, self._expected, about_all)
         return None
 
     async def close(self) -> None:
@@ -500,9 +502,9 @@ def _accepted(store: Store) -> Accepted:
     return Accepted(store.note("limit_name") or "max_tokens", left_out=left_out)
 
 
-def _too_low(limit: str, value: float, cost: str) -> ConfigError:
+def _too_low(limit: str, value: float, count: int, cost: str = "") -> ConfigError:
     return ConfigError(
-        f"{{{limit}}} does not pay for the probe, which takes about {PROBE_QUERIES} queries{cost}",
+        f"{{{limit}}} does not pay for the probe, which takes about {count} queries{cost}",
         remedy="raise it and run the same again; what was asked is kept",
         options={limit: value},
     )

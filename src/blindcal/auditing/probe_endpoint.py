@@ -89,13 +89,13 @@ async def _probe(
     with await asyncio.to_thread(open_items, items, settings.prompt) as loaded:
         settings = settings.resolved(len(loaded), loaded.words)
         check_semantics(settings)
+        choosing = MethodChoice(settings, len(loaded)) if settings.auto else None
         sample = probe_sample(loaded, settings.design.seed)
     async with HttpEndpoint(settings.endpoint) as model:
         patient = Patient(_Counted(model, progress), tell=stage)
         if stage is not None and (odd := await model.unlisted()) is not None:
             stage(odd)
         choice = await choose_tokens(model, patient, sample[-PILOTS:], settings)
-        choosing = MethodChoice(settings, len(loaded)) if settings.auto else None
         found = await probe_sampled(patient, sample, choice, settings, choosing)
         return EndpointProbe(choice, found, choosing)
 

@@ -13,7 +13,7 @@ from blindcal.auditing.job import RunOutcome, Send
 from blindcal.auditing.prepare import Prepared
 from blindcal.auditing.session import Session, decides_items
 from blindcal.design import Design
-from blindcal.methods import count_queries, make_design
+from blindcal.methods import METHODS, count_queries, make_design
 from blindcal.records import AnswerTable, IntArray, Round
 from blindcal.settings import Settings
 
@@ -40,6 +40,7 @@ def choose_strategy(session: Session) -> Strategy:
     stages = sample_stages(session.items, settings, session.store)
     if settings.design.queries is None:
         return lambda prepared, send: _spend_on_queries(session, stages, prepared, send)
+    _design(session, settings, stages)  # raises if the method does not fit, before anything is spent
     return lambda _, send: _ask_everything(session, stages, send)
 
 
@@ -70,12 +71,13 @@ async def _spend_on_queries(
     money = Budget(session, prepared, n)
     decided, outcome = money.decided(), None
     if decided.total is None and not session.settings.design.batch:
-        whole = _design(session, session.settings.replace(queries=1.0), stages, decided.pilot)
+        some = METHODS[session.settings.design.method].usual_queries(several=bool(session.items.answers))
+        whole = _design(session, session.settings.replace(queries=some), stages, decided.pilot)
         outcome = await send(_FirstRound(whole), decided.pilot)
     if outcome is None or outcome.stopped is None:
         money.decide()
     while True:
-        settings = session.settings.replace(queries=money.decided().mean(n))
+        settings = session.settings.replace(queries=money.mean())
         design = _design(session, settings, stages, decided.pilot)
         if outcome is None or outcome.stopped is None:
             outcome = await send(design, _planned(session, settings, stages))
@@ -107,12 +109,15 @@ def _design(
         adaptive=not batch,
         stages=stages,
         pilot=None if batch else pilot,
+        choices=session.items.choices,
+        summed=settings.summed,
     )
 
 
 def _planned(session: Session, settings: Settings, stages: list[IntArray] | None) -> int:
     sizes = [len(session.items)] if stages is None else [stage.size for stage in stages]
-    return sum(count_queries(settings.design.method, n, settings.queries, settings.bins) for n in sizes)
+    method, several = settings.design.method, bool(session.items.answers)
+    return sum(count_queries(method, n, settings.queries, settings.bins, several=several) for n in sizes)
 
 
 def _money_well_spent(asked: Asked) -> Asked:

@@ -7,8 +7,8 @@ import numpy as np
 from blindcal.auditing.controls import ControlAnswer, bias_lost, stored_controls
 from blindcal.auditing.job import asking_order, request_numbers
 from blindcal.estimate.drift import drift_test
-from blindcal.estimate.noise import ControlCounts, NoiseEstimate, estimate_noise
-from blindcal.records import INVALID, AnswerTable, IntArray, Round
+from blindcal.estimate.noise import ControlCounts, NoiseEstimate, estimate_noise, forced_noise
+from blindcal.records import INVALID, PLAIN, AnswerTable, IntArray, Round
 from blindcal.results.steadiness import ServerName, Steadiness, with_sentences
 from blindcal.store.run_store import UNASKED, AnswerArray, Store
 
@@ -31,7 +31,11 @@ def watch(
     controls, rounds = stored_controls(store), store.rounds()
     answers, places = store.answers(0, sum(map(len, rounds))), _places(rounds, at_once)
     counts, repeats = _control_counts(controls, rounds, answers)
-    noise = estimate_noise(labels, answered, repeats, counts, jitter)
+    noise = (
+        estimate_noise(labels, answered, repeats, counts, jitter)
+        if answered.biases is None
+        else forced_noise(counts, jitter)
+    )
     lost = bias_lost(controls)
     begun = None if lost is None else controls[lost].after + 1
     found = Steadiness(
@@ -39,7 +43,7 @@ def watch(
         counts,
         noise.flip_rate,
         noise.jitter,
-        drift_test(labels, *_in_order(rounds, answers, at_once)) if ordered else None,
+        drift_test(*_in_order(labels, rounds, answers, at_once)) if ordered else None,
         begun,
         _served(store, places),
     )
@@ -58,18 +62,39 @@ def _places(rounds: list[Round], at_once: int) -> IntArray:
 
 
 def _in_order(
-    rounds: list[Round], answers: AnswerArray, at_once: int
-) -> tuple[list[AnswerTable], list[IntArray]]:
-    """The answers of each round in the order of asking, and the numbers of their requests."""
+    labels: IntArray, rounds: list[Round], answers: AnswerArray, at_once: int
+) -> tuple[IntArray, list[AnswerTable], list[IntArray]]:
+    """The labels, the answers of each round in the order of asking, and the numbers of their requests."""
     found, requests, first = [], [], 0
     for asked in rounds:
         order, own = asking_order(first, asked, at_once), answers[first : first + len(asked)]
         order = order[own[order] != UNASKED]
-        table = AnswerTable(asked.items, asked.shifts, asked.temperatures, own.astype(np.int64))
+        table = AnswerTable(
+            asked.items, asked.shifts, asked.temperatures, own.astype(np.int64), about=asked.about
+        )
         found.append(table.rows(order))
         requests.append(request_numbers(asked, at_once)[order])
         first += len(asked)
-    return found, requests
+    if any(table.about is not None for table in found):
+        labels, found = _as_two_answers(labels, found)
+    return labels, found, requests
+
+
+def _as_two_answers(labels: IntArray, rounds: list[AnswerTable]) -> tuple[IntArray, list[AnswerTable]]:
+    """Several answers read as two: the one that a query is about, or another one; with labels to match.
+
+    A plain question is about the right answer. Every query counts as an item of its own.
+    """
+    right, found, first = [np.empty(0, np.int64)], [], 0
+    for table in rounds:
+        label = labels[table.items]
+        about = label if table.about is None else np.where(table.about == PLAIN, label, table.about)
+        right.append((about == label).astype(np.int64))
+        same = np.where(table.answers == INVALID, INVALID, table.answers == about).astype(np.int64)
+        items = first + np.arange(len(table))
+        found.append(AnswerTable(items, table.shifts, table.temperatures, same))
+        first += len(table)
+    return np.concatenate(right), found
 
 
 def _control_counts(

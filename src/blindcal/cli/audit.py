@@ -20,7 +20,7 @@ from blindcal.errors import PendingError, UnfitError
 from blindcal.items import catalogue
 from blindcal.methods import AUTO, METHODS
 from blindcal.planning.next_dollar import MOST_QUERIES
-from blindcal.planning.plan import PROBE_QUERIES, Plan, plan_audit
+from blindcal.planning.plan import CHOICE_PROBE_QUERIES, PROBE_QUERIES, Plan, plan_audit
 from blindcal.progress_bar import ProgressBar
 from blindcal.report.page import PAGE_FILE
 from blindcal.settings import Settings
@@ -156,8 +156,9 @@ def command(
 
     A probe first checks how the endpoint can be audited, and chooses the method unless one is named: logprobs
     if they are shown, else thresholds set by logit_bias, else temperature, else repeated answers. It takes
-    up to {probe_queries} queries, which count as queries of the audit. Every answer is kept in the folder of
-    the run: if the audit is interrupted, the same command continues it and asks nothing twice.
+    about {probe_queries} queries ({choice_queries} with more than two answers), which count as queries of the
+    audit. Every answer is kept in the folder of the run: if the audit is interrupted, the same command
+    continues it and asks nothing twice.
 
     \b
     Example:
@@ -233,15 +234,19 @@ def command(
     elif not quiet:
         print_result(result, folder)
     if result.ece.value is None:
-        valid = result.counts.positive + result.counts.negative
-        found = "too few valid answers" if valid else "no valid answer"
+        found = "too few valid answers" if result.counts.valid else "no valid answer"
         click.echo(f"error: {found} to estimate from; {PAGE_FILE} shows what came back", err=True)
         context.exit(NO_ESTIMATE)
     context.exit(FINISHED if result.complete else STOPPED)
 
 
 _methods = [f"{name:11}  K={method.queries:g}  {method.answers}" for name, method in METHODS.items()]
-options.fill_help(command, methods="\n      ".join(_methods), probe_queries=PROBE_QUERIES)
+options.fill_help(
+    command,
+    methods="\n      ".join(_methods),
+    probe_queries=PROBE_QUERIES,
+    choice_queries=CHOICE_PROBE_QUERIES,
+)
 
 
 def _print_pending(pending: PendingError, folder: Path, as_json: bool, quiet: bool) -> None:

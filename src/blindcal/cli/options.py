@@ -229,13 +229,21 @@ token_options = combined(
         "encoding such as o200k_base.  [default: the endpoint's /tokenize, else OpenAI's for its models]",
     ),
 )
-semantics_option = click.option(
+spellings_option = click.option(
     "--semantics",
     type=click.Choice(["pair", "max"]),
     help="Spellings that count as an answer: the one that the model prefers, or the likeliest of all.  "
-    "[default: pair; logprobs sums all]",
+    "[default: pair]",
 )
-answer_options = combined(token_options, semantics_option)
+answer_options = combined(
+    token_options,
+    click.option(
+        "--semantics",
+        type=click.Choice(["pair", "max", "sum"]),
+        help="Spellings that count as an answer: the one that the model prefers, the likeliest of all, or "
+        "all of them together.  [default: pair; logprobs sums all]",
+    ),
+)
 
 
 answer_format_options = combined(

@@ -13,7 +13,7 @@ from blindcal.cli import options
 from blindcal.cli.console import print_field
 from blindcal.cli.param_types import FiniteRange
 from blindcal.items.catalogue import open_items
-from blindcal.methods import FITTED, METHODS, SIMULABLE
+from blindcal.methods import FITTED, METHODS, SIMULABLE, count_queries
 from blindcal.planning import shapes
 from blindcal.planning.plan import (
     FIGURE_BUDGETS,
@@ -153,7 +153,13 @@ def command(
     seconds = latency or assumed.latency
     throughput = replace(options.taken(Throughput, chosen), latency=seconds or LATENCY)
     settings = Settings(model=model or "unknown", **chosen)
-    size, counted = (None, None) if items is None else _measure(items, settings)
+    wanted = method or assumed.method
+    size, counted, audit = (None, None, None) if items is None else _measure(items, settings, wanted, queries)
+    if audit is not None and (half_width, power, ece, figure) != (None,) * 4:
+        raise click.UsageError(
+            "--half-width, --power, --ece and --figure are for two answers: how precise an audit of more is "
+            "cannot be forecast"
+        )
     if size is not None and sample is not None and sample > size:
         raise click.UsageError(f"--sample {sample:,}: the file holds {size:,}")
     inputs = PlanInputs(
@@ -165,9 +171,13 @@ def command(
         throughput,
         batch,
     )
-    wanted = method or assumed.method
     given = sample or size
     n = given or assumed.items or USUAL_ITEMS
+    if audit is not None:
+        asked = count_queries(wanted, n, audit.queries, bins or audit.bins, several=True)
+        best = inputs.priced(wanted, n, asked)
+        _print_several(best, inputs, audit, as_json, latency_known=bool(seconds))
+        return
     if half_width is not None or power is not None:
         most = {} if given is None else {"most": n}
         budgets = None if queries is None else [queries]
@@ -221,6 +231,10 @@ def _assumed_from_run(run: Run) -> _Assumed:
     from blindcal.store.run_store import RUN_FILE, Store
 
     spend = run.result.spend
+    if run.result.answers:
+        raise click.UsageError(
+            f"--shape {printable(str(run.folder), 80)!r}: has more than two answers, and shapes have two"
+        )
     with Store.read(run.folder / RUN_FILE) as store:
         seconds = [row[3] for row in store.texts()]
     return _Assumed(
@@ -234,10 +248,13 @@ def _assumed_from_run(run: Run) -> _Assumed:
     )
 
 
-def _measure(path: Path, settings: Settings) -> tuple[int, TokenCount]:
-    """The number of items in a file, and the tokens of its prompts."""
+def _measure(
+    path: Path, settings: Settings, method: str, queries: float | None
+) -> tuple[int, TokenCount, Settings | None]:
+    """The number of items in a file, the tokens of its prompts, and the audit if it has several answers."""
     with open_items(path, settings.prompt) as loaded:
-        return len(loaded), count_tokens(loaded, settings)
+        audit = settings.replace(method=method, queries=queries).resolved(len(loaded), loaded.words)
+        return len(loaded), count_tokens(loaded, settings), audit if loaded.answers else None
 
 
 def _out_of_reach(best: Plan, half_width: float | None) -> str:
@@ -267,16 +284,10 @@ def _print_plan(plan: Plan, inputs: PlanInputs, guess: str, as_json: bool, *, la
         return
     expected = plan.forecast
     assert expected is not None
-    controls = f", {plan.control_queries:,} controls" if plan.control_queries else ""
-    latency = f"{inputs.throughput.latency:.2g} s per reply{'' if latency_known else ', assumed'}"
     fields = {
         "items": f"{plan.items:,}{guess}",
-        "queries": f"{plan.queries:,} by {expected.method}{controls}, and about {plan.probe_queries} for the "
-        "probe",
-        "tokens": tokens_text(plan),
-        "cost": cost_text(plan),
-        "time": f"about {_duration(plan.seconds)} "
-        f"({inputs.throughput.concurrency} concurrent requests, {latency})",
+        "queries": _queries_text(plan, expected.method),
+        **_effort(plan, inputs, latency_known=latency_known),
         "if it is": f"{inputs.shape.name}: ECE {expected.ece:.4f}",
         "interval": "none by this method; latent gives one"
         if expected.half_width is None
@@ -287,6 +298,41 @@ def _print_plan(plan: Plan, inputs: PlanInputs, guess: str, as_json: bool, *, la
         fields["power"] = f"{expected.power:.0%} to find that it is not calibrated (p < 0.05)"
     for name, text in fields.items():
         print_field(name, text, width=WIDTH)
+
+
+def _print_several(
+    plan: Plan, inputs: PlanInputs, audit: Settings, as_json: bool, *, latency_known: bool
+) -> None:
+    """Print the plan of an audit with more than two answers, whose precision is not forecast."""
+    if as_json:
+        click.echo(msgspec.json.encode({"answers": audit.prompt.answers, **asdict(plan)}))
+        return
+    words = printable(", ".join(audit.prompt.answers), 80)
+    fields = {
+        "items": f"{plan.items:,}, with the answers {words}",
+        "queries": _queries_text(plan, audit.design.method),
+        **_effort(plan, inputs, latency_known=latency_known),
+        "interval": "cannot be forecast for more than two answers; 'blindcal simulate' on a file of logits "
+        "shows the error of such audits",
+    }
+    for name, text in fields.items():
+        print_field(name, text, width=WIDTH)
+
+
+def _queries_text(plan: Plan, method: str) -> str:
+    controls = f", {plan.control_queries:,} controls" if plan.control_queries else ""
+    return f"{plan.queries:,} by {method}{controls}, and about {plan.probe_queries} for the probe"
+
+
+def _effort(plan: Plan, inputs: PlanInputs, *, latency_known: bool) -> dict[str, str]:
+    """The tokens, cost and time of a plan, in words."""
+    latency = f"{inputs.throughput.latency:.2g} s per reply{'' if latency_known else ', assumed'}"
+    return {
+        "tokens": tokens_text(plan),
+        "cost": cost_text(plan),
+        "time": f"about {_duration(plan.seconds)} "
+        f"({inputs.throughput.concurrency} concurrent requests, {latency})",
+    }
 
 
 def _print_choices(found: tuple[Plan, ...], inputs: PlanInputs, as_json: bool) -> None:

@@ -13,7 +13,7 @@ from blindcal.cli import options
 from blindcal.cli.console import command_line_option, error_text, print_stage
 from blindcal.errors import UnfitError
 from blindcal.items import catalogue
-from blindcal.planning.plan import PROBE_QUERIES
+from blindcal.planning.plan import CHOICE_PROBE_QUERIES, PROBE_QUERIES
 from blindcal.progress_bar import ProgressBar
 from blindcal.records import Targets
 from blindcal.settings import Settings
@@ -42,11 +42,12 @@ _MARKS = {"good": "ok", "caution": "caution", "bad": "BAD", "unknown": "unknown"
 @options.seed_option("Random seed that chooses the items to ask.")
 @options.json_option("Print the findings as one JSON object.")
 def command(items: Path, as_json: bool, **chosen: Any) -> None:
-    """Check how an endpoint can be audited, in up to {probe_queries} queries.
+    """Check how an endpoint can be audited, in about {probe_queries} queries.
 
-    ITEMS is the file of questions that the audit would ask; the probe asks 16 of them. It looks for logprobs,
-    forces the answers both ways with logit_bias, looks for the bias at which they flip, repeats some of them
-    to see how much they vary, and tries temperature and repeated answers if nothing better is usable.
+    ITEMS is the file of questions that the audit would ask; the probe asks 16 of them. With
+    more than two answers it takes about {choice_queries} queries. It looks for logprobs, forces the answers
+    both ways with logit_bias, looks for the bias at which they flip, repeats some of them to see how much
+    they vary, and tries temperature and repeated answers if nothing better is usable.
     'blindcal audit' does the same before its first question, and then uses the best method.
 
     \b
@@ -75,7 +76,7 @@ def command(items: Path, as_json: bool, **chosen: Any) -> None:
     click.get_current_context().exit(EXIT[found.verdict])
 
 
-options.fill_help(command, probe_queries=PROBE_QUERIES)
+options.fill_help(command, probe_queries=PROBE_QUERIES, choice_queries=CHOICE_PROBE_QUERIES)
 
 
 def _print(found: EndpointProbe) -> None:

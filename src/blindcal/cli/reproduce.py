@@ -65,7 +65,7 @@ Key: TypeAlias = tuple[str, str]
 @options.concurrency_option()
 @options.token_options
 @options.prompt_options
-@options.semantics_option
+@options.spellings_option
 @click.option(
     "--method",
     "methods",
@@ -218,7 +218,8 @@ def _read_sources(paths: list[Path], chosen: Mapping[str, Any], quiet: bool) -> 
                 f"{path}: a second file of {one.name}; files are named MODEL__DATASET.csv, and the last two "
                 "underscores separate the names"
             )
-        found[key] = one.spelled("max") if chosen["semantics"] == "max" else one
+        every = chosen["semantics"] == "max" and one.choices is None
+        found[key] = one.spelled("max") if every else one
     return found
 
 

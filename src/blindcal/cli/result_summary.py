@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from blindcal.cli.console import WIDTH, print_field
-from blindcal.methods import FEW_ITEMS
+from blindcal.evidence import FEW_ITEMS
 from blindcal.report.number_format import percent
 from blindcal.report.page import PAGE_FILE
 from blindcal.report.sentences import few_groups, item_count
@@ -22,6 +22,7 @@ ALPHA = 0.05
 def print_result(result: AuditResult, folder: Path) -> None:
     """Print the estimates, how they were measured, what they cost, and the files in ``folder``."""
     _print_estimates(result)
+    _print_by_answer(result)
     _print_parts(result)
     print_field("measures", result.measures)
     _print_answers(result)
@@ -45,9 +46,10 @@ def _print_estimates(result: AuditResult) -> None:
     if result.unverified is not None:
         what = printable(result.unverified, 400)
         print_field("unverified", f"{what}: if it is not what it should be, these estimates are wrong")
-    print_field("direction", _direction(result))
-    print_field("AUROC", _auroc(result))
-    print_field("accuracy", f"{result.accuracy:.4f}")
+    if not result.classwise:
+        print_field("direction", _direction(result))
+        print_field("AUROC", _auroc(result))
+        print_field("accuracy", f"{result.accuracy:.4f}")
     if result.calibrated_pvalue is not None:
         print_field("p-value", f"{result.calibrated_pvalue:.3g} for perfect calibration")
     if result.ece.has_interval:
@@ -60,7 +62,8 @@ def _print_estimates(result: AuditResult) -> None:
         )
         print_field("note", f"few items: {advice}")
     if (repeated := result.repeated) is not None:
-        conflict = f"; {repeated.conflicting:,} share one with an item of the other label"
+        other = "another" if result.answers else "the other"
+        conflict = f"; {repeated.conflicting:,} share one with an item of {other} label"
         print_field(
             "note",
             f"{repeated.items:,} items have the prompt of another item, with which the intervals count them "
@@ -87,10 +90,40 @@ def _direction(result: AuditResult) -> str:
 
 
 def _auroc(result: AuditResult) -> str:
-    one_label = result.counts.positive_labels in (0, result.counts.items)
-    if one_label and result.auroc.value is None and result.estimator == "latent":
-        return "needs items of both labels"
+    if result.auroc.value is None and result.estimator == "latent":
+        if result.answers:
+            return "needs right and wrong answers"
+        if result.counts.positive_labels in (0, result.counts.items):
+            return "needs items of both labels"
     return f"{result.auroc:.4f}"
+
+
+def _print_by_answer(result: AuditResult) -> None:
+    """Print a line per answer if there are more than two, and how far their shares are from the labels'."""
+    if not result.by_answer:
+        return
+    names = [printable(result.answers[one.answer], 30) for one in result.by_answer]
+    width = max(len(name) for name in names)
+    print_field("answers", "each against the rest" if result.classwise else "those given")
+    for name, one in zip(names, result.by_answer, strict=True):
+        few = "  few items" if one.few else ""
+        if one.given is None:
+            counts, gap = f"{one.labelled:>7,} items", f"ECE {one.ece:.3f}"
+        else:
+            counts = f"{one.given:>7,} given, {one.right or 0:>7,} right"
+            gap = f"confidence minus accuracy {one.overconfidence:+.3f}"
+        click.echo(f"{'':{WIDTH}}{name:{width}}  {counts}  {gap}{few}")
+    if (margins := result.margins) is not None:
+        chance = ""
+        if margins.pvalue is not None:
+            more = "more than chance explains" if margins.pvalue < ALPHA else "which may be chance"
+            chance = f", {more} (p-value {margins.pvalue:.3g})"
+        what = "position" if result.settings.get("permute") is not None else "shares"
+        print_field(
+            what,
+            f"for each answer to be given as often as it is right, {percent(margins.moved)} of all would "
+            f"have to change{chance}",
+        )
 
 
 def _print_parts(result: AuditResult) -> None:
@@ -127,9 +160,10 @@ def _print_answers(result: AuditResult) -> None:
             f"the ECE is between {low:.4f} and {high:.4f}",
         )
     if (shown := result.shown) is not None:
+        no = "no" if result.answers else "neither"
         print_field(
             "shown",
-            f"{percent(shown.outside)} of the probability is on neither answer (at most "
+            f"{percent(shown.outside)} of the probability is on {no} answer (at most "
             f"{percent(shown.most_outside)}); tokens that are not shown leave {percent(shown.open)} open (at "
             f"most {percent(shown.most_open)})",
         )

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +14,9 @@ import numpy as np
 from tqdm import tqdm
 
 from blindcal.cli import options
-from blindcal.items.score_files import read_scores
+from blindcal.items.score_files import is_choice_file, read_choices, read_scores
 from blindcal.methods import SIMULABLE
-from blindcal.simulation.simulate import Simulation, generate, simulate
+from blindcal.simulation.simulate import Simulation, generate, simulate, simulate_choices
 from blindcal.text import printable
 
 
@@ -28,7 +30,7 @@ from blindcal.text import printable
     help="Method to run; repeat to compare several.  [default: latent]",
 )
 @options.estimator_option()
-@options.queries_option(1.0)
+@options.queries_option(note="1; the method's own if there are more than two answers")
 @options.bins_option(5)
 @click.option(
     "--repeats", type=click.IntRange(1), default=20, help="Number of audits per file, with seeds S, S+1, ..."
@@ -61,6 +63,10 @@ def command(
     one spelling per answer counts. Each estimate of the expected calibration error is compared with the
     oracle, the binned ECE of the probabilities themselves.
 
+    A file with the columns id, logit_A, logit_B, logit_C, ... (one per answer) and label (the number of the
+    right answer, from 0 up) has more than two answers: the estimates are about the likeliest answer, and the
+    plain answer counts as the first query.
+
     \b
     Example:
       blindcal simulate scores.csv --method blind --method latent --queries 1 --repeats 20
@@ -70,18 +76,27 @@ def command(
     if (positive is None) != (negative is None):
         raise click.UsageError("--positive and --negative go together")
     words = None if positive is None or negative is None else (positive, negative)
-    loaded = [(printable(str(path), 200), read_scores(path, words=words)) for path in scores]
-    sets = [(name, one.labels, one.p) for name, one in loaded]
+    sets: list[tuple[str, Callable[..., Simulation]]] = []
+    queries = design.pop("queries")
+    for path in scores:
+        name = printable(str(path), 200)
+        if is_choice_file(path):
+            chosen = read_choices(path)
+            run = partial(simulate_choices, labels=chosen.labels, logits=chosen.logits, queries=queries)
+            sets.append((name, run))
+        else:
+            known = read_scores(path, words=words)
+            sets.append((name, partial(simulate, labels=known.labels, p=known.p, queries=queries or 1.0)))
     if generated is not None:
-        sets.append((f"generated {generated:,}", *generate(generated, seed)))
+        labels, p = generate(generated, seed)
+        audited = partial(simulate, labels=labels, p=p, queries=queries or 1.0)
+        sets.append((f"generated {generated:,}", audited))
     rows: list[tuple[str, Simulation]] = []
     total = len(sets) * max(1, len(methods)) * repeats
     with tqdm(total=total, unit="audit", leave=False, delay=2, disable=None) as bar:
-        for name, labels, p in sets:
+        for name, audits in sets:
             for method in methods or ("latent",):
-                found = simulate(
-                    method, labels, p, repeats=repeats, seed=seed, on_repeat=bar.update, **design
-                )
+                found = audits(method, repeats=repeats, seed=seed, on_repeat=bar.update, **design)
                 rows.append((name, found))
                 if as_json:
                     bar.clear()

@@ -11,15 +11,18 @@ from typing import Any
 
 import click
 import numpy as np
-from scipy.special import expit
+from scipy.special import expit, logit
 
 from blindcal.cli import options
 from blindcal.cli.console import error_text, print_field, print_stage, print_warning
 from blindcal.cli.param_types import FiniteRange
 from blindcal.errors import NotIdentifiedError
 from blindcal.estimate.findings import OperatingPoint
+from blindcal.estimate.given_fit import GivenFit
+from blindcal.estimate.latent_fit import LatentFit
 from blindcal.estimate.operating import TESTED, ChosenThreshold
 from blindcal.records import Estimate
+from blindcal.results.choice_deployment import ChoiceDeployment, choice_deployment
 from blindcal.results.deployment import Deployment, deployment
 from blindcal.results.merge import together
 from blindcal.results.run import Run, open_run
@@ -28,6 +31,8 @@ from blindcal.text import printable
 THRESHOLDS = np.arange(1, 20) / 20
 WIDE = 103  # columns of a table with three digits
 _COLUMNS = ("precision", "recall", "accuracy", "positive_rate")
+_ANSWER_COLUMNS = {"precision": "precision", "recall": "recall", "positive_rate": "answered"}
+MARGINS = np.array([0.01, 0.5, 1, 1.5, 2, 2.5, 3, 3.5, 4, 5, 6, 8, 10])
 
 
 @click.command("threshold")
@@ -92,6 +97,12 @@ def command(
     temperature 0, one token, no probabilities. Without a goal, the command prints the precision, recall and
     accuracy at all thresholds.
 
+    With more than two answers, the decision is to answer or to abstain: the plain question is asked, then
+    once more with the logit of the answer given lowered by a margin. If the same answer comes again, it
+    counts. The precision is the share of right answers among those that count, and the recall the share of
+    all right answers that do. A false positive is a wrong answer that counts, a false negative a right one
+    that does not.
+
     \b
     Examples:
       blindcal threshold runs/boolq-gpt-4o-mini
@@ -116,18 +127,21 @@ def command(
     _warn_about_run(run)
     if sys.stderr.isatty():
         print_stage(f"refitting {resamples:,} times")
-    fit = run.fit(level=level, resamples=resamples)
+    fit, by_margin = _decisions(run, level, resamples)
     if not goals:
-        _print_all(fit.operating_at(THRESHOLDS), level, as_json)
+        at = expit(MARGINS) if by_margin else THRESHOLDS
+        _print_all(fit.operating_at(at), run, level, as_json, by_margin=by_margin)
         return
     chosen = fit.choose_threshold(
         **goal, confidence=None if estimate else confidence, max_shift=run.max_shift
     )
     threshold = float(chosen.threshold)
-    _warn_about_untested(run, threshold)
+    if not run.result.answers:
+        _warn_about_untested(run, threshold)
     following = None if decisions is None else fit.next_precision(threshold, decisions)
+    deploy = choice_deployment if run.result.answers else deployment
     try:
-        request: Deployment | NotIdentifiedError = deployment(run, chosen.point.shift)
+        request: Deployment | ChoiceDeployment | NotIdentifiedError = deploy(run, chosen.point.shift)
     except NotIdentifiedError as error:
         request = error
     if as_json:
@@ -140,6 +154,18 @@ def command(
         snippets = {"curl": request.curl, "python": request.python}
         text = snippets[snippet]() if snippet in snippets else json.dumps(request.body, indent=2) + "\n"
         click.echo(text, nl=False)
+
+
+def _decisions(run: Run, level: float, resamples: int) -> tuple[LatentFit, bool]:
+    """The fit to choose a threshold by, and whether its thresholds are margins.
+
+    With more than two answers, one query can decide by the margin of the answer given but not by its
+    probability, so the margin is what thresholds are about, unless no query tested any.
+    """
+    fit = run.fit(level=level, resamples=resamples)
+    if not isinstance(fit, GivenFit) or fit.patterns.axis.direct:
+        return fit, False
+    return fit.margins, True
 
 
 def _warn_about_run(run: Run) -> None:
@@ -170,23 +196,30 @@ def _warn_about_untested(run: Run, threshold: float) -> None:
         )
 
 
-def _print_all(points: tuple[OperatingPoint, ...], level: float, as_json: bool) -> None:
+def _print_all(
+    points: tuple[OperatingPoint, ...], run: Run, level: float, as_json: bool, *, by_margin: bool
+) -> None:
     if as_json:
         rows = [
-            {"threshold": one.threshold, "shift": one.shift}
+            {"margin" if by_margin else "threshold": -one.shift if by_margin else one.threshold}
+            | {"shift": one.shift}
             | {name: asdict(getattr(one, name)) for name in _COLUMNS}
             for one in points
         ]
         click.echo(json.dumps(rows))
         return
+    columns = _ANSWER_COLUMNS if run.result.answers else {name: name.replace("_", " ") for name in _COLUMNS}
     narrow = sys.stdout.isatty() and shutil.get_terminal_size().columns < WIDE
     digits, width = (2, 16) if narrow else (3, 22)
-    click.echo("at    " + "  ".join(f"{name.replace('_', ' '):<{width}}" for name in _COLUMNS).rstrip())
+    click.echo("at    " + "  ".join(f"{name:<{width}}" for name in columns.values()).rstrip())
     for one in points:
         # the level is the same for all, and is printed below the table
-        cells = [f"{replace(getattr(one, name), level=None):.{digits}f}" for name in _COLUMNS]
+        cells = [f"{replace(getattr(one, name), level=None):.{digits}f}" for name in columns]
         row = "  ".join(f"{cell.replace(' to ', '-') if narrow else cell:<{width}}" for cell in cells)
-        click.echo(f"{one.threshold:.2f}  {row.rstrip()}")
+        at = f"{-one.shift:<4.1f}" if by_margin else f"{one.threshold:.2f}"
+        click.echo(f"{at}  {row.rstrip()}")
+    if by_margin:
+        click.echo("at: by how much the logit of the answer given is lowered when it is asked for again")
     click.echo(f"expected of new questions like these, with a {level:.0%} interval for each number by itself")
 
 
@@ -196,41 +229,64 @@ def _print(
     goal: dict[str, float | None],
     decisions: int | None,
     following: Estimate | None,
-    request: Deployment | NotIdentifiedError,
+    request: Deployment | ChoiceDeployment | NotIdentifiedError,
 ) -> None:
-    point = chosen.point
-    positive = printable(run.result.targets.positive[0].text.strip(), 40)
-    print_field(
-        "threshold",
-        f"{point.threshold:.4f}: the answer is {positive!r} where its probability is at least this",
-    )
-    print_field("promise", _promise(chosen, goal))
-    for name in ("precision", "recall", "accuracy"):
+    point, several = chosen.point, bool(run.result.answers)
+    print_field(*_rule(point, run, request))
+    print_field("promise", _promise(chosen, goal, several=several))
+    for name in ("precision", "recall") if several else ("precision", "recall", "accuracy"):
         print_field(name, f"{getattr(point, name):.4f}")
-    print_field("positive", f"{point.positive_rate:.4f} of all decisions")
+    print_field("answered" if several else "positive", f"{point.positive_rate:.4f} of all decisions")
     if chosen.expected_cost is not None:
         print_field("cost", f"{chosen.expected_cost:.4f} per decision")
     if following is not None:
         print_field(
             "expect",
-            f"of the next {decisions:,} positive decisions, {following.low:.1%} to {following.high:.1%} are "
-            f"right ({following.level:.0%})",
+            f"of the next {decisions:,} {'answers' if several else 'positive decisions'}, "
+            f"{following.low:.1%} to {following.high:.1%} are right ({following.level:.0%})",
         )
     if isinstance(request, NotIdentifiedError):
         print_field("request", f"none: {error_text(request)}")
         return
     print_field("shift", f"{point.shift:+.4f}")
-    print_field("logit_bias", json.dumps(request.logit_bias))
+    if isinstance(request, Deployment):
+        print_field("logit_bias", json.dumps(request.logit_bias))
     print_field("request", f"POST {printable(request.url, 400)}")
-    click.echo(json.dumps(request.body, indent=2))
+    if isinstance(request, ChoiceDeployment):
+        word, body = next(iter(request.confirm.items()))
+        click.echo(json.dumps(request.ask, indent=2))
+        print_field("then", f"the same with another logit_bias; for {printable(word, 40)!r} this one:")
+        click.echo(json.dumps(body["logit_bias"]))
+    else:
+        click.echo(json.dumps(request.body, indent=2))
     click.echo("(--snippet curl or --snippet python prints it ready to run)")
 
 
-def _promise(chosen: ChosenThreshold, goal: dict[str, float | None]) -> str:
+def _rule(
+    point: OperatingPoint, run: Run, request: Deployment | ChoiceDeployment | NotIdentifiedError
+) -> tuple[str, str]:
+    """The name and the value of what decides, in words."""
+    if not run.result.answers:
+        positive = printable(run.result.targets.positive[0].text.strip(), 40)
+        return (
+            "threshold",
+            f"{point.threshold:.4f}: the answer is {positive!r} where its probability is at least this",
+        )
+    if isinstance(request, ChoiceDeployment):
+        return (
+            "margin",
+            f"{-point.shift:.4f}: an answer counts if it is given again with its logit lowered by this; "
+            "otherwise abstain",
+        )
+    return "threshold", f"{point.threshold:.4f}: an answer counts where its probability is at least this"
+
+
+def _promise(chosen: ChosenThreshold, goal: dict[str, float | None], *, several: bool) -> str:
     name, value = next((name, value) for name, value in goal.items() if value is not None)
     if name.startswith("cost"):
         cost_fp, cost_fn = goal["cost_fp"], goal["cost_fn"]
-        return f"lowest expected cost if a wrong positive costs {cost_fp:g} and a wrong negative {cost_fn:g}"
+        wrong, missed = ("answer", "right one withheld") if several else ("positive", "wrong negative")
+        return f"lowest expected cost if a wrong {wrong} costs {cost_fp:g} and a {missed} {cost_fn:g}"
     if chosen.confidence is None:
         return f"{name} {value:g} by the estimate alone: it falls short about half of the time"
     return f"{name} at least {value:g}, {chosen.confidence:.0%} sure"
@@ -238,7 +294,7 @@ def _promise(chosen: ChosenThreshold, goal: dict[str, float | None]) -> str:
 
 def _record(
     chosen: ChosenThreshold,
-    request: Deployment | NotIdentifiedError,
+    request: Deployment | ChoiceDeployment | NotIdentifiedError,
     decisions: int | None,
     following: Estimate | None,
 ) -> dict[str, Any]:
@@ -252,4 +308,9 @@ def _record(
         found["next"] = {"decisions": decisions, **asdict(following)}
     if isinstance(request, NotIdentifiedError):
         return found | {"logit_bias": None, "request": None, "why": error_text(request)}
+    if isinstance(request, ChoiceDeployment):
+        threshold = found.pop("threshold")
+        margin = {name: float(logit(threshold[name])) for name in ("value", "low", "high")}
+        found["margin"] = {**margin, "level": threshold["level"]}
+        return found | {"url": request.url, "request": request.body}
     return found | {"logit_bias": request.logit_bias, "url": request.url, "request": request.body}

@@ -132,7 +132,8 @@ class BiasChecks:
         forced = await self._force_both((self.limit, self.offset), (self.offset - self.reach, self.offset))
         astray = forced.reversed + (forced.unmoved if self.reach >= IRRESISTIBLE else 0)
         if forced.most_moved and not astray:
-            moved = f"{len(forced.moved)} of {len(self.items)} items forced both ways"
+            ways = "from one answer to another" if self.asker.targets.answers else "both ways"
+            moved = f"{len(forced.moved)} of {len(self.items)} items forced {ways}"
             self.items, self.acts = forced.moved, True
             return self.asker.find("logit_bias acts", "good", moved)
         return await self._diagnose(unreliable=forced.most_moved)

@@ -52,7 +52,7 @@ def error_bounds(patterns: Patterns, level: float, units: float) -> tuple[float,
 
 def _only_curve(patterns: Patterns) -> FloatArray | None:
     """P(positive answer | cell), if every answered item was asked the same noisy question once."""
-    if not patterns.curve_labels.size or np.any(patterns.stop - patterns.start != CELLS):
+    if not len(patterns.curves) or not patterns.unread.all():
         return None
     first: FloatArray = patterns.curves[0]
     if not all(np.allclose(row, first) or np.allclose(row, 1 - first) for row in patterns.curves):

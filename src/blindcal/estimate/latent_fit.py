@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
+from typing import ClassVar
 
 import numpy as np
 from scipy.linalg import eigh
@@ -96,6 +97,9 @@ class LatentFit:
     bin_count: int = 5
     level: float = 0.95
 
+    least_threshold: ClassVar[float] = 0.0
+    """The lowest threshold that is worth choosing."""
+
     def __repr__(self) -> str:
         return f"LatentFit({self.items:,} items, {self.queries:,} queries, ECE {self._ece:.4f})"
 
@@ -109,13 +113,13 @@ class LatentFit:
 
     @cached_property
     def population(self) -> FloatArray:
-        """The population's joint table over (label, cell), label 0 first."""
-        return self.ensemble.table
+        """The population's joint table over (label, log-odds), label 0 first."""
+        return self.patterns.axis.to_log_odds(self.ensemble.table)
 
     @cached_property
     def sample(self) -> FloatArray:
         """The sample's expected joint table, given each item's own answers."""
-        return self.ensemble.expected_counts / self.patterns.n
+        return self.patterns.axis.to_log_odds(self.ensemble.expected_counts / self.patterns.n)
 
     @property
     def draws(self) -> FloatArray:
@@ -226,10 +230,15 @@ class LatentFit:
 
         This is a score test against smooth departures of the link. Its variance is that of labels redrawn
         from the calibrated fit, because the observed labels may vary too little if positives are rare. Groups
-        increase the variance where their members agree more than by chance.
+        increase the variance where their members agree more than by chance. Of several plausible readings of
+        the answers, the one that is most in favour counts.
         """
-        departures = link_scores(self.patterns)
-        total = self.patterns.counts @ departures.scores
+        read = [self.patterns, *(one.patterns for one in self.resampling.alternatives)]
+        return max(map(self._pvalue, read))
+
+    def _pvalue(self, patterns: Patterns) -> float:
+        departures = link_scores(patterns)
+        total = patterns.counts @ departures.scores
         prior = np.diag(departures.precision)
         # directions that the answers resolve count in full, those that only the prior determines hardly count
         inner = np.linalg.inv(departures.variance + prior)
@@ -242,10 +251,15 @@ class LatentFit:
 
     # -- discrimination and scores ---------------------------------------------------------------
 
+    @staticmethod
+    def accuracy_of(tables: FloatArray) -> FloatArray:
+        """The accuracy, as a function of joint tables."""
+        return of.accuracy(tables)
+
     @property
     def accuracy(self) -> Estimate:
         """Share of items whose greedy answer without a shift is correct."""
-        return self._scalar(of.accuracy)
+        return self._scalar(self.accuracy_of)
 
     @property
     def auroc(self) -> Estimate:
@@ -271,6 +285,11 @@ class LatentFit:
     def log_loss(self) -> Estimate:
         """Mean negative log-likelihood of the labels; log-odds beyond ±12 count as ±13."""
         return self._scalar(of.log_loss, most=float(MID_S[-1]))
+
+    @property
+    def label_share(self) -> Estimate:
+        """Share of items whose label is positive."""
+        return self._scalar(of.prevalence)
 
     @property
     def mean_confidence(self) -> Estimate:
@@ -347,6 +366,7 @@ class LatentFit:
             confidence=confidence,
             level=self.level,
             max_shift=max_shift,
+            least=self.least_threshold,
         )
 
     def next_precision(self, threshold: float, decisions: int) -> Estimate:
@@ -493,8 +513,7 @@ class LatentFit:
     @property
     def unanswered(self) -> int:
         """Number of items without a valid answer."""
-        whole_range = (self.patterns.stop - self.patterns.start) == CELLS
-        return int(self.patterns.counts[: self.patterns.start.size][whole_range].sum())
+        return int(self.patterns.counts[: self.patterns.start.size][self.patterns.unread].sum())
 
     @property
     def contradictions(self) -> int:

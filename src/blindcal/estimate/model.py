@@ -20,6 +20,7 @@ from itertools import pairwise, product
 import numpy as np
 from scipy.special import expit
 
+from blindcal.estimate.axis import LOG_ODDS, Axis
 from blindcal.estimate.grid import CELLS, MID_S, REACH, WIDTH_S
 from blindcal.estimate.patterns import Patterns
 from blindcal.records import FloatArray, IntArray
@@ -109,18 +110,20 @@ class _Tables:
         )
 
 
-def _tables(theta: FloatArray) -> _Tables:
+def _tables(theta: FloatArray, axis: Axis = LOG_ODDS) -> _Tables:
     x = _splines()
     k = x.density.shape[1]
     log_density = theta[..., :k] @ x.density.T + np.log(WIDTH_S)
+    log_density[..., : axis.first] = -np.inf
     smooth = np.exp(log_density - log_density.max(axis=-1, keepdims=True))
     smooth /= smooth.sum(axis=-1, keepdims=True)
-    density = (1 - _FLOOR) * smooth + _FLOOR / CELLS
-    up = expit(MID_S + theta[..., k:] @ x.link.T)
+    density = (1 - _FLOOR) * smooth + _FLOOR / (CELLS - axis.first)
+    density[..., : axis.first] = 0.0
+    up = expit(axis.calibrated + theta[..., k:] @ x.link.T)
     return _Tables(
         joint=np.concatenate([density * (1 - up), density * up], axis=-1),
         smooth=smooth,
-        share=(1 - _FLOOR) * smooth / density,
+        share=(1 - _FLOOR) * smooth / np.maximum(density, 1e-300),
         up=up,
     )
 
@@ -162,14 +165,14 @@ class _Local:
 
 
 def _value(patterns: Patterns, theta: FloatArray, precision: FloatArray) -> float:
-    mass = patterns.mass(_tables(theta).joint)
+    mass = patterns.mass(_tables(theta, patterns.axis).joint)
     return float(patterns.counts @ np.log(mass) - 0.5 * (precision * theta**2).sum())
 
 
 def _local(patterns: Patterns, theta: FloatArray, precision: FloatArray) -> _Local:
     x = _splines()
     counts = patterns.counts
-    at = _tables(theta)
+    at = _tables(theta, patterns.axis)
     table, up = at.joint, at.up
     mass = patterns.mass(table)
     centred = x.density - at.smooth @ x.density
@@ -302,6 +305,11 @@ def working_table(patterns: Patterns) -> FloatArray:
     return find_mode(patterns, _splines().precision(0.1, 0.1)).table
 
 
+def working_mode(patterns: Patterns, start: Mode | None = None) -> Mode:
+    """A fit of one smoothness, good enough to compare readings of the same answers by their evidence."""
+    return find_mode(patterns, _splines().precision(0.1, 0.1), start, enough=_ENOUGH)
+
+
 def refit(
     patterns: Patterns, modes: tuple[Mode, ...], which: IntArray, counts: FloatArray, centres: FloatArray
 ) -> FloatArray:
@@ -357,7 +365,7 @@ def _climb(
 ) -> tuple[FloatArray, FloatArray, FloatArray]:
     """Value and gradient of the penalised likelihood of each resample, and its table."""
     x = _splines()
-    tables = _tables(theta)
+    tables = _tables(theta, patterns.axis)
     mass = patterns.mass(tables.joint)
     off = theta - centres
     value = np.einsum("ij,ij->i", counts, np.log(mass)) - 0.5 * np.einsum("ij,ij->i", off**2, precision)
@@ -426,7 +434,7 @@ def link_scores(patterns: Patterns, roughness: float = 0.1) -> LinkScores:
     )
 
 
-def tangents(mode: Mode) -> FloatArray:
+def tangents(mode: Mode, axis: Axis = LOG_ODDS) -> FloatArray:
     """Derivative of a mode's joint table with respect to its coefficients, shape (2 * CELLS, p)."""
-    at = _tables(mode.theta)
+    at = _tables(mode.theta, axis)
     return np.asarray(at.joint[:, None] * at.slopes())

@@ -12,24 +12,17 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
+from scipy.special import betaincinv
 
 from blindcal.estimate.model import working_table
 from blindcal.estimate.patterns import Patterns, count_patterns
-from blindcal.records import AnswerTable, Estimate, FloatArray, IntArray
+from blindcal.records import AnswerTable, Estimate, FloatArray, IntArray, Noise
 
 _FLIP_RATES = np.array([0.0, 0.003, 0.01, 0.025, 0.05, 0.1, 0.2])
 _JITTERS = np.array([0.0, 0.2, 0.5, 1.0, 1.7])
 _PROBED = 0.7  # standard deviation of the logarithm of the jitter that a probe measures
 _LEVEL, _DROP = 0.95, 1.92  # of the log-likelihood, from its maximum to the end of a 95% interval
 _MOST_ITEMS = 600  # whose answers decide the density of the log-odds while the noise is estimated
-
-
-@dataclass(frozen=True, slots=True)
-class Noise:
-    """The noise of threshold answers: jitter of the log-odds (standard deviation) and share of flips."""
-
-    jitter: float = 0.0
-    flip_rate: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +93,20 @@ def estimate_noise(
         _between(float(noise), _JITTERS[near.any(axis=1)]),
         tuple(Noise(float(_JITTERS[s]), float(_FLIP_RATES[e])) for s, e in sorted(corners)),
     )
+
+
+def forced_noise(counts: ControlCounts, jitter: float) -> NoiseEstimate:
+    """The noise of answers of which there are more than two: the share of flips from forced queries alone.
+
+    Repeated queries that disagree do not tell which of several close answers moved, so the jitter stays what
+    the probe found.
+    """
+    failed, passed = counts.failed, counts.forced - counts.failed
+    low = float(betaincinv(failed, passed + 1, (1 - _LEVEL) / 2)) if failed else 0.0
+    high = float(betaincinv(failed + 1, passed, (1 + _LEVEL) / 2)) if passed else 1.0
+    rate = Estimate(failed / max(1, counts.forced), low, min(0.5, high), _LEVEL)
+    ends = (low, min(0.5, high)) if failed else ()
+    return NoiseEstimate(rate, Estimate(jitter), tuple(Noise(jitter, end) for end in ends))
 
 
 def _log_likelihood(

@@ -221,8 +221,9 @@ def choose_threshold(
     confidence: float | None = 0.95,
     level: float = 0.95,
     max_shift: float = np.inf,
+    least: float = 0.0,
 ) -> ChosenThreshold:
-    """Choose the threshold for exactly one of: a precision, a recall, a pair of costs."""
+    """Choose the threshold, from ``least`` up, for exactly one of: a precision, a recall, a pair of costs."""
     costs = _costs(cost_fp, cost_fn)
     if (precision is not None) + (recall is not None) + (costs is not None) != 1:
         raise InputError(
@@ -230,7 +231,7 @@ def choose_threshold(
         )
     if confidence is not None and not 0.5 <= confidence < 1:
         raise InputError(f"confidence: must be at least 0.5 and below 1, got {confidence!r}")
-    usable = np.abs(GRID_SHIFTS) <= max_shift
+    usable = (np.abs(GRID_SHIFTS) <= max_shift) & (least <= GRID_THRESHOLDS)
     if not usable.any():
         raise NotIdentifiedError(f"max_shift: no threshold can be deployed within {max_shift:g}")
     decisions = decisions.at(np.flatnonzero(usable))

@@ -73,7 +73,7 @@ def differences(
         raise InputError("resamples: fits that are compared need at least 2, and one here has none")
     drawn = None if units is None else _jointly(first, second, units, seed)
     found = []
-    for name, of_tables in _quantities(bins).items():
+    for name, of_tables in _quantities(first, bins).items():
         try:
             one, two = (getattr(fit.at(bins=bins, level=level), name) for fit in (first, second))
         except NotIdentifiedError:
@@ -86,11 +86,11 @@ def differences(
     return tuple(found)
 
 
-def _quantities(bins: int) -> dict[str, Callable[[FloatArray], FloatArray]]:
+def _quantities(fit: LatentFit, bins: int) -> dict[str, Callable[[FloatArray], FloatArray]]:
     """The compared quantities, as functions of joint tables."""
     return {
         "ece": lambda tables: of.ece(tables, bins),
-        "accuracy": of.accuracy,
+        "accuracy": fit.accuracy_of,
         "auroc": of.auroc,
         "brier": of.brier,
         "log_loss": of.log_loss,

@@ -13,13 +13,17 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import numpy as np
+import numpy.typing as npt
 from scipy.sparse import csr_array
 from scipy.special import log_expit, log_ndtr
 
+from blindcal.estimate.axis import LOG_ODDS, Axis
+from blindcal.estimate.clipped import ClippedCurves
 from blindcal.estimate.grid import CELLS, EDGES_S, MID_S, cells_between, edge_of_shift
-from blindcal.records import INVALID, POSITIVE, AnswerTable, FloatArray, IntArray
+from blindcal.records import INVALID, POSITIVE, AnswerTable, FloatArray, IntArray, Noise
 
 _NARROW = 8  # cells of an interval that are summed one by one
+_LEAST = np.log(1e-6)  # of the probability of an answer to a query with Gumbel numbers: none is impossible
 
 
 def _none() -> IntArray:
@@ -44,6 +48,12 @@ class Patterns:
         The pattern of each item; empty if only counts are known.
     contradictions : int
         Number of items whose threshold answers contradict each other; each is read as "between the two".
+    axis : Axis
+        What the cells stand for.
+    clipped : ClippedCurves, optional
+        The curves, if many patterns share them; ``curves`` is empty then.
+    responses : Responses, optional
+        The noisy answers behind the curves, to read them on another axis.
     """
 
     start: IntArray = field(default_factory=_none)
@@ -53,9 +63,17 @@ class Patterns:
     counts: FloatArray
     of_item: IntArray = field(default_factory=_none)
     contradictions: int = 0
+    axis: Axis = LOG_ODDS
+    clipped: ClippedCurves | None = None
+    responses: Responses | None = None
 
     def __len__(self) -> int:
         return self.counts.size
+
+    @property
+    def unread(self) -> npt.NDArray[np.bool_]:
+        """Whether an interval is the whole axis: nothing was read."""
+        return np.asarray(self.stop - self.start == CELLS - self.axis.first)
 
     @property
     def n(self) -> float:
@@ -71,6 +89,8 @@ class Patterns:
     def _rows(self) -> tuple[tuple[int, IntArray, FloatArray], ...]:
         """Curves by label: the label, the indices of its patterns, and their curves."""
         first = self.start.size
+        if self.clipped is not None:
+            return ()
         by_label = [(y, np.flatnonzero(self.curve_labels == y)) for y in (0, 1)]
         return tuple((y, where + first, self.curves[where]) for y, where in by_label if where.size)
 
@@ -99,7 +119,14 @@ class Patterns:
         """The same answers from items with the other label."""
         start = (self.start + CELLS) % (2 * CELLS)
         stop = start + self.stop - self.start
-        return replace(self, start=start, stop=stop, curve_labels=1 - self.curve_labels)
+        clipped = None if self.clipped is None else self.clipped.relabelled()
+        return replace(self, start=start, stop=stop, curve_labels=1 - self.curve_labels, clipped=clipped)
+
+    def on(self, axis: Axis) -> Patterns:
+        """The same answers on another axis, whose cells stand for other log-odds."""
+        if self.clipped is None or self.responses is None:
+            return replace(self, axis=axis)
+        return replace(self, axis=axis, clipped=replace(self.clipped, curves=self.responses.curves(axis)))
 
     def mass(self, table: FloatArray) -> FloatArray:
         """Probability of each pattern under joint tables of shape (..., 2 * CELLS)."""
@@ -113,6 +140,8 @@ class Patterns:
             out[..., narrow] = (cells @ flat.T).T.reshape(*table.shape[:-1], narrow.size)
         for y, where, rows in self._rows:
             out[..., where] = table[..., y * CELLS : (y + 1) * CELLS] @ rows.T
+        if self.clipped is not None:
+            out[..., self.start.size :] = self.clipped.mass(table)
         return np.maximum(out, 1e-300)
 
     def sums(self, values: FloatArray) -> FloatArray:
@@ -125,6 +154,8 @@ class Patterns:
         out[narrow] = cells @ values
         for y, where, rows in self._rows:
             out[where] = rows @ values[y * CELLS : (y + 1) * CELLS]
+        if self.clipped is not None:
+            out[self.start.size :] = self.clipped.sums(values)
         return out
 
     def tested_beyond(self) -> FloatArray:
@@ -147,7 +178,8 @@ class Patterns:
         which = where[interval, None]
         cell = self.labels[which] * CELLS + np.arange(CELLS)
         out[interval] *= (cell >= self.start[which]) & (cell < self.stop[which])
-        out[~interval] *= self.curves[where[~interval] - self.start.size]
+        curve = where[~interval] - self.start.size
+        out[~interval] *= self.curves[curve] if self.clipped is None else self.clipped.rows(curve)
         total = out.sum(axis=1, keepdims=True)
         return np.asarray(out / np.maximum(total, 1e-300))
 
@@ -160,6 +192,8 @@ class Patterns:
         out += (cells.T @ flat[:, narrow].T).T
         for y, where, rows in self._rows:
             out[:, y * CELLS : (y + 1) * CELLS] += flat[:, where] @ rows
+        if self.clipped is not None:
+            out += self.clipped.spread(flat[:, self.start.size :])
         return np.asarray(np.maximum(out, 0.0).reshape(*weights.shape[:-1], 2 * CELLS))
 
 
@@ -170,11 +204,13 @@ def count_patterns(
     *,
     jitter: float = 0.0,
     flip_rate: float = 0.0,
+    axis: Axis = LOG_ODDS,
 ) -> Patterns:
     """Count answers by pattern; labels and weights are per item.
 
     With jitter or random flips a threshold answer is noisy, and its pattern is a curve. An answer with bounds
-    is read by these alone: neither its query nor such noise matters.
+    is read by these alone: neither its query nor such noise matters. Thresholds are on the ``axis``, and
+    sampled answers depend on the log-odds that it stands for.
     """
     n = labels.size
     weights = np.ones(n, np.int64) if weights is None else weights
@@ -184,10 +220,11 @@ def count_patterns(
     edges = edge_of_shift(shifts)
     positive = answers == POSITIVE
     shown = np.zeros(len(use), bool) if use.bounds is None else ~np.isnan(use.bounds).any(axis=1)
-    hard = (temperatures == 0) & (jitter == 0) & (flip_rate == 0) & ~shown
+    gumbel = np.zeros(len(use), bool) if use.gumbel is None else use.gumbel
+    hard = (temperatures == 0) & (jitter == 0) & (flip_rate == 0) & ~shown & ~gumbel
     up, down = hard & positive, hard & ~positive
 
-    low, high = np.zeros(n, np.int64), np.full(n, CELLS)
+    low, high = np.full(n, axis.first), np.full(n, CELLS)
     if use.bounds is not None:
         first, last = cells_between(*use.bounds[shown].T)
         np.maximum.at(low, items[shown], first)
@@ -199,12 +236,12 @@ def count_patterns(
     np.minimum.at(below, items[down], -shifts[down])
     low, high = np.minimum(low, high), np.maximum(low, high)
     touching = low == high  # two thresholds were rounded to one edge and answered differently
-    low, high = low - touching, high + touching
+    low, high = np.maximum(low - touching, axis.first), high + touching
 
     soft = ~hard & ~shown
-    snapped = np.where(temperatures == 0, edges, shifts)  # rounds noisy thresholds to edges
-    asked = np.column_stack([snapped[soft], temperatures[soft], answers[soft]])
-    kinds, rows = _signatures(asked, items[soft], n, jitter, flip_rate)
+    snapped = np.where((temperatures == 0) & ~gumbel, edges, shifts)  # rounds noisy thresholds to edges
+    asked = np.column_stack([snapped[soft], temperatures[soft], answers[soft], gumbel[soft]])
+    responses, rows = _responses(asked, items[soft], n, Noise(jitter, flip_rate))
     # one integer per pattern, intervals before curves: much faster to compare than rows of numbers
     key = (((rows + 1) * 2 + labels) * (CELLS + 1) + low) * (CELLS + 1) + high
     unique, of_item = np.unique(key, return_inverse=True)
@@ -212,28 +249,91 @@ def count_patterns(
     rest, first = np.divmod(rest, CELLS + 1)
     row, label = rest // 2 - 1, rest % 2
     interval = row < 0
-    inside = (np.arange(CELLS) >= first[~interval, None]) & (np.arange(CELLS) < last[~interval, None])
+    label_of, row = label[~interval], row[~interval]
+    start, stop = (label * CELLS + first)[interval], (label * CELLS + last)[interval]
+    first, last = first[~interval], last[~interval]
+    curves, clipped = np.empty((0, CELLS)), None
+    if axis.direct:
+        inside = (np.arange(CELLS) >= first[:, None]) & (np.arange(CELLS) < last[:, None])
+        curves = np.where(inside, responses.curves(axis)[label_of, row], 0.0)
+    elif row.size:
+        clipped = ClippedCurves(label_of, row, first, last, responses.curves(axis))
     return Patterns(
-        start=(label * CELLS + first)[interval],
-        stop=(label * CELLS + last)[interval],
-        curve_labels=label[~interval],
-        curves=np.where(inside, kinds[row[~interval]], 0.0),
+        start=start,
+        stop=stop,
+        curve_labels=label_of,
+        curves=curves,
         counts=np.bincount(of_item.reshape(-1), weights=weights).astype(np.float64),
         of_item=of_item.astype(np.int64),
         contradictions=int(weights[at_least >= below].sum()),
+        axis=axis,
+        clipped=clipped,
+        responses=responses,
     )
 
 
-def _signatures(
-    asked: FloatArray, items: IntArray, n: int, jitter: float, flip_rate: float
-) -> tuple[FloatArray, IntArray]:
-    """Distinct sets of noisy answers as curves, and the index of each item's set (-1 if none).
+@dataclass(frozen=True)
+class Responses:
+    """Distinct sets of noisy answers, and the noise of threshold answers.
 
-    The columns of ``asked`` are shift (the edge, if the temperature is 0), temperature and answer.
+    Attributes
+    ----------
+    types : array of shape (types, 4)
+        The distinct answers: shift (the edge, for a threshold), temperature, answer, and whether the other
+        answers had Gumbel numbers.
+    sets : array of shape (sets, most answers)
+        The types in each set, padded by -1.
+    """
+
+    types: FloatArray
+    sets: IntArray
+    noise: Noise
+
+    def curves(self, axis: Axis) -> FloatArray:
+        """P(set of answers | cell) for each label, shape (2, sets, CELLS); without the cells below the first
+        one if a cell stands for several log-odds.
+        """
+        axis = axis if axis.direct else axis.from_first
+        found = np.empty((2, len(self.sets), len(axis.nodes)))
+        if not len(self.sets):
+            return found
+        log_seen = self._log_responses(axis)
+        step = max(1, 4096 // axis.weights.size)
+        for first in range(0, len(self.sets), step):
+            part = slice(first, first + step)
+            found[0, part], found[1, part] = axis.averaged(log_seen[self.sets[part]].sum(axis=1))
+        return found
+
+    def _log_responses(self, axis: Axis) -> FloatArray:
+        """Log-probability of each type at the nodes of the axis; the last row is for the padding."""
+        types, noise = self.types, self.noise
+        sign = np.where(types[:, 2] == POSITIVE, 1.0, -1.0)[:, None, None]
+        gumbel = types[:, 3] > 0
+        cold, warm = (types[:, 1] == 0) & ~gumbel, (types[:, 1] > 0) & ~gumbel
+        shift, temperature = types[:, :1, None], types[:, 1:2, None]
+        log_seen = np.zeros((types.shape[0] + 1, *axis.nodes.shape))
+        middle = MID_S[CELLS - len(axis.nodes) :, None]
+        away = sign[cold] * (middle - EDGES_S[types[cold, 0].astype(np.int64)][:, None, None])
+        flips = log_ndtr(away / noise.jitter) if noise.jitter else np.where(away > 0, 0.0, -np.inf)
+        if noise.flip_rate:
+            flips = np.logaddexp(np.log(noise.flip_rate), np.log1p(-2 * noise.flip_rate) + flips)
+        log_seen[:-1][cold] = flips
+        log_seen[:-1][warm] = log_expit(sign[warm] * (axis.nodes + shift[warm]) / temperature[warm])
+        none = -np.exp(np.minimum(-(axis.nodes + shift[gumbel]), 700.0))  # log P(no other answer wins)
+        with np.errstate(divide="ignore"):
+            seen = np.where(sign[gumbel] > 0, none, np.log(-np.expm1(none)))
+        log_seen[:-1][gumbel] = np.maximum(seen, _LEAST)
+        return log_seen
+
+
+def _responses(asked: FloatArray, items: IntArray, n: int, noise: Noise) -> tuple[Responses, IntArray]:
+    """Distinct sets of noisy answers, and the number of each item's set (-1 if none).
+
+    The columns of ``asked`` are those of `Responses.types`.
     """
     of_item = np.full(n, -1)
     if items.size == 0:
-        return np.empty((0, CELLS)), of_item
+        return Responses(np.empty((0, 4)), np.empty((0, 0), np.int64), noise), of_item
     types, code = np.unique(asked, axis=0, return_inverse=True)
     code = code.reshape(-1)
     order = np.lexsort((code, items))
@@ -243,18 +343,4 @@ def _signatures(
     padded[np.repeat(np.arange(who.size), size), np.arange(owner.size) - np.repeat(begin, size)] = code
     sets, which = np.unique(padded, axis=0, return_inverse=True)
     of_item[who] = which.reshape(-1)
-
-    sign = np.where(types[:, 2:] == POSITIVE, 1.0, -1.0)
-    cold, warm = types[:, 1] == 0, types[:, 1] > 0
-    edge = EDGES_S[types[cold, :1].astype(np.int64)]
-    log_curve = np.zeros((types.shape[0] + 1, CELLS))  # the last row is for the padding
-    away = sign[cold] * (MID_S - edge)
-    log_seen = log_ndtr(away / jitter) if jitter else np.where(away > 0, 0.0, -np.inf)
-    if flip_rate:
-        log_seen = np.logaddexp(np.log(flip_rate), np.log1p(-2 * flip_rate) + log_seen)
-    log_curve[:-1][cold] = log_seen
-    log_curve[:-1][warm] = log_expit(sign[warm] * (MID_S + types[warm, :1]) / types[warm, 1:2])
-    curves = np.empty((sets.shape[0], CELLS))
-    for first in range(0, sets.shape[0], 4096):
-        curves[first : first + 4096] = np.exp(log_curve[sets[first : first + 4096]].sum(axis=1))
-    return curves, of_item
+    return Responses(types, sets, noise), of_item

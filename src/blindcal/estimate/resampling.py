@@ -23,10 +23,20 @@ _CHUNK = 2_000_000  # number of (resample, pattern) pairs that are refitted at a
 
 
 @dataclass(frozen=True, eq=False)
+class Alternative:
+    """Another plausible reading of the same answers, and its share of the refits."""
+
+    patterns: Patterns
+    ensemble: Ensemble
+    share: float
+
+
+@dataclass(frozen=True, eq=False)
 class Resampling:
     """Refits of a fit to resampled items or groups; they are computed once, on first use.
 
-    ``groups`` is the group of each item. With ``size`` 0 there are no refits and no intervals.
+    ``groups`` is the group of each item. With ``size`` 0 there are no refits and no intervals. Part of the
+    refits is of the ``alternatives``.
     """
 
     patterns: Patterns
@@ -34,15 +44,23 @@ class Resampling:
     size: int
     seed: int
     groups: IntArray | None = None
+    alternatives: tuple[Alternative, ...] = ()
 
     @cached_property
     def draws(self) -> FloatArray:
-        """Joint tables of the population, one per refit."""
+        """Joint tables of the population over (label, log-odds), one per refit."""
         if not self.size:
             raise NotIdentifiedError("this fit was made without resamples, so nothing tells how sure it is")
         resample = of_items(self.patterns) if self.incidence is None else of_units(self.incidence)
         rng = np.random.default_rng(self.seed)
-        return resampled_tables(self.patterns, self.ensemble, self.size, rng, resample)
+        sizes = [round(self.size * one.share) for one in self.alternatives]
+        read = [(self.patterns, self.ensemble), *((one.patterns, one.ensemble) for one in self.alternatives)]
+        return np.concatenate(
+            [
+                resampled_tables(patterns, ensemble, size, rng, resample)
+                for (patterns, ensemble), size in zip(read, [self.size - sum(sizes), *sizes], strict=True)
+            ]
+        )
 
     @cached_property
     def incidence(self) -> csr_array | None:
@@ -62,6 +80,8 @@ def resampled_tables(
 ) -> FloatArray:
     """Refit to resamples: a weighted-likelihood bootstrap with randomised priors.
 
+    The tables are over (label, log-odds), whatever the axis of the patterns.
+
     Each draw resamples the items (or groups), draws the prior's centre from the prior, and draws the
     smoothness by its evidence. In the Gaussian limit the draws have exactly the posterior's spread: sampling
     noise where the answers decide, and the prior's width where they do not.
@@ -74,7 +94,8 @@ def resampled_tables(
         part = which[begin : begin + step]
         centres = rng.standard_normal((part.size, scale.shape[1])) * scale[part]
         counts = resample(part.size, rng)
-        tables[begin : begin + part.size] = refit(patterns, ensemble.modes, part, counts, centres)
+        refitted = refit(patterns, ensemble.modes, part, counts, centres)
+        tables[begin : begin + part.size] = patterns.axis.to_log_odds(refitted)
     return tables
 
 

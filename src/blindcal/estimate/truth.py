@@ -84,6 +84,63 @@ def binned_ece(
     )
 
 
+def top_label_ece(labels: IntArray, logits: FloatArray, bins: int = 5) -> BinnedCalibration:
+    """The binned calibration error of the likeliest answer, from known logits; -inf for a missing answer.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> found = top_label_ece(np.array([0, 2]), np.log([[0.7, 0.2, 0.1], [0.5, 0.3, 0.2]]), bins=10)
+    >>> round(found.ece.value, 3)
+    0.4
+    """
+    given, f = given_confidence(logits)
+    where, right = bin_index(f, bins), (given == labels).astype(np.float64)
+    return BinnedCalibration(
+        edges=bin_edges(bins),
+        gaps=np.bincount(where, f - right, minlength=bins) / labels.size,
+        counts=np.bincount(where, minlength=bins).astype(np.float64),
+    )
+
+
+def drawn_answer_ece(labels: IntArray, logits: FloatArray, bins: int = 5) -> BinnedCalibration:
+    """The binned calibration error of an answer that is drawn, instead of the likeliest one.
+
+    Every answer counts as often as it is drawn: by its own probability.
+    """
+    p = np.exp(logits - logits.max(axis=1, keepdims=True))
+    p /= p.sum(axis=1, keepdims=True)
+    right = labels[:, None] == np.arange(p.shape[1])
+    where = bin_index(p.reshape(-1), bins)
+    return BinnedCalibration(
+        edges=bin_edges(bins),
+        gaps=np.bincount(where, (p * (p - right)).reshape(-1), minlength=bins) / labels.size,
+        counts=np.bincount(where, p.reshape(-1), minlength=bins).astype(np.float64),
+    )
+
+
+def classwise_ece(labels: IntArray, logits: FloatArray, bins: int = 5) -> BinnedCalibration:
+    """The mean over all answers of the binned calibration error of each against the rest.
+
+    The gaps are those of every answer, divided by their number, so that their absolute sum is the mean.
+    """
+    k = logits.shape[1]
+    p = np.exp(logits - logits.max(axis=1, keepdims=True))
+    p /= p.sum(axis=1, keepdims=True)
+    each = [binned_ece((labels == answer).astype(np.int64), p[:, answer], bins) for answer in range(k)]
+    return BinnedCalibration(
+        edges=bin_edges(bins),
+        gaps=np.concatenate([one.gaps for one in each]) / k,
+        counts=np.concatenate([one.counts for one in each]),
+    )
+
+
+def given_confidence(logits: FloatArray) -> tuple[IntArray, FloatArray]:
+    """The likeliest answer of each row, and its probability."""
+    best = logits.max(axis=1, keepdims=True)
+    return logits.argmax(axis=1), 1 / np.exp(logits - best).sum(axis=1)
+
+
 def bins_blind(n: int) -> int:
     """Number of bins of `blind`: round(n^(1/5)), 5 for BoolQ's 3,270 items and 9 for MMLU's 56,168."""
     return max(1, int(np.rint(np.power(whole(n, "n"), 0.2))))

@@ -11,7 +11,7 @@ from blindcal.records import IntArray
 
 @dataclass(frozen=True, slots=True)
 class RepeatedPrompts:
-    """How many ``items`` have the prompt of an earlier item; ``conflicting`` share one with other labels."""
+    """How many ``items`` repeat an earlier prompt; ``conflicting`` share a prompt with different labels."""
 
     items: int
     conflicting: int

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from blindcal.estimate.latent import fit_table
-from blindcal.methods import Evidence
+from blindcal.evidence import Evidence
 from blindcal.planning.forecast import forecast
 from blindcal.planning.shapes import Shape
 from blindcal.prices import Prices

@@ -26,7 +26,8 @@ from blindcal.prices import CHARACTERS_A_TOKEN, Prices, total_cost
 from blindcal.records import Usage
 from blindcal.settings import DEFAULT_BINS, Settings
 
-PROBE_QUERIES = 170  # roughly, pilot queries and probe together
+PROBE_QUERIES, CHOICE_PROBE_QUERIES = 170, 240
+"""Pilot queries and probe together, roughly; with two answers, and with more."""
 LATENCY = 0.6  # seconds per reply, assumed if unknown
 
 #: Mean queries per item that a figure shows for each method that can be planned; the others lie in between.
@@ -168,7 +169,7 @@ def plan_audit(
         How fast queries are answered.
     shape : Shape or str, optional
         What is assumed about the model, or its name (see ``blindcal plan``); ``None`` leaves out the expected
-        precision.
+        precision, which is not known for items with more than two answers.
     """
     shape = preset(shape) if isinstance(shape, str) else shape
     settings = settings.replace(method=settings.assumed_method)
@@ -177,8 +178,9 @@ def plan_audit(
     prices = settings.list_prices if prices is None else prices
     with open_items(items, settings.prompt) as loaded:
         n = min(len(loaded), settings.design.sample or len(loaded))
-        each = count_tokens(loaded, settings)
         settings = settings.resolved(n, loaded.words)
+        each = count_tokens(loaded, settings)
+        shape = None if loaded.answers else shape
     inputs = PlanInputs(
         shape or preset(DEFAULT),
         settings.bins,
@@ -191,8 +193,15 @@ def plan_audit(
     method, queries = settings.design.method, settings.queries
     if shape is not None:
         return inputs.plan(method, n, queries)
-    probes = PROBE_QUERIES if settings.probed else 0
-    return inputs.priced(method, n, count_queries(method, n, queries, settings.bins), probes=probes)
+    several = len(settings.answer_words) > 2
+    probes = probe_queries(several=several) if settings.probed else 0
+    asked = count_queries(method, n, queries, settings.bins, several=several)
+    return inputs.priced(method, n, asked, probes=probes)
+
+
+def probe_queries(*, several: bool) -> int:
+    """The number of queries that a probe takes, roughly."""
+    return CHOICE_PROBE_QUERIES if several else PROBE_QUERIES
 
 
 def count_tokens(items: Items, settings: Settings) -> TokenCount:

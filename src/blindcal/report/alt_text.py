@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from blindcal.estimate.findings import Bin, ConfidenceHistogram, CostCurve, Curve, OperatingPoint, Part
 from blindcal.records import Estimate
+from blindcal.report.wording import TWO_ANSWERS, Wording
 from blindcal.text import listed, printable
 
 _CONFIDENCES = (0.1, 0.3, 0.5, 0.7, 0.9)
@@ -23,7 +24,7 @@ def calibration_curve(bins: Sequence[Bin], ece: Estimate) -> str:
     )
 
 
-def reliability(curve: Curve | None, bins: Sequence[Bin]) -> str:
+def reliability(curve: Curve | None, bins: Sequence[Bin], words: Wording = TWO_ANSWERS) -> str:
     """The curve at five confidences, or the bins if there is no curve."""
     if curve is not None:
         points = list(zip(curve.f, curve.value, strict=True))
@@ -36,27 +37,28 @@ def reliability(curve: Curve | None, bins: Sequence[Bin]) -> str:
         ]
     shares = [f"{share:.0%} at {confidence:.0%}" for confidence, share in pairs]
     return _sentences(
-        "Reliability diagram: the share of positive labels at each confidence, against the diagonal",
+        f"Reliability diagram: the {words.observed} at each confidence, against the diagonal",
         f"The share is {listed(shares)} confidence" if shares else "",
     )
 
 
-def confidence(found: ConfidenceHistogram) -> str:
-    """The share of each label's items on the correct side of one half."""
+def confidence(found: ConfidenceHistogram, words: Wording = TWO_ANSWERS) -> str:
+    """The share of each kind of items above one half; of the negative items, the share below it."""
     middle = len(found.positives) // 2
     shares = []
     if any(found.positives):
-        shares.append(f"{sum(found.positives[middle:]):.0%} of the positive items are above one half")
+        shares.append(f"{sum(found.positives[middle:]):.0%} of the {words.of_sides[0]} are above one half")
     if any(found.negatives):
-        shares.append(f"{sum(found.negatives[:middle]):.0%} of the negative items are below one half")
-    return _sentences(
-        "Distribution of the confidence for items with a positive and with a negative label",
-        listed(shares) if shares else "",
-    )
+        two = words is TWO_ANSWERS
+        where, share = ("below", found.negatives[:middle]) if two else ("above", found.negatives[middle:])
+        shares.append(f"{sum(share):.0%} of the {words.of_sides[1]} are {where} one half")
+    return _sentences(words.distribution, listed(shares) if shares else "")
 
 
-def operating(points: Sequence[OperatingPoint]) -> str:
-    """Precision and recall at three thresholds."""
+def operating(points: Sequence[OperatingPoint], words: Wording = TWO_ANSWERS) -> str:
+    """Precision and recall at three thresholds; with several answers, precision and the share answered."""
+    if words is not TWO_ANSWERS:
+        return _answered(points)
     found = []
     for at in _THRESHOLDS:
         point = min(points, key=lambda one: abs(one.threshold - at))
@@ -68,11 +70,24 @@ def operating(points: Sequence[OperatingPoint]) -> str:
     return _sentences("Precision, recall and accuracy at each threshold", *found)
 
 
-def cost(thresholds: Sequence[float], costs: CostCurve) -> str:
+def _answered(points: Sequence[OperatingPoint]) -> str:
+    found = []
+    for at in _THRESHOLDS:
+        point = min(points, key=lambda one: abs(one.threshold - at))
+        if point.precision.value is not None and point.positive_rate.value is not None:
+            found.append(
+                f"At threshold {point.threshold:g}, {point.positive_rate.value:.0%} are answered, and "
+                f"{point.precision.value:.0%} of these answers are right"
+            )
+    return _sentences("Share of right answers, and share of questions answered, at each threshold", *found)
+
+
+def cost(thresholds: Sequence[float], costs: CostCurve, words: Wording = TWO_ANSWERS) -> str:
     """The threshold with the lowest cost, and the costs at both ends."""
+    wrong, missed = words.errors
     first = (
-        f"Expected cost per decision at each threshold, if a false positive costs {costs.cost_fp:g} and a "
-        f"false negative {costs.cost_fn:g}"
+        f"Expected cost per decision at each threshold, if a {wrong} costs {costs.cost_fp:g} and a "
+        f"{missed} {costs.cost_fn:g}"
     )
     both = zip(costs.expected, thresholds, strict=True)
     known = [(one.value, threshold) for one, threshold in both if one.value is not None]

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from blindcal.methods import FEW_ITEMS
+from blindcal.evidence import FEW_ITEMS
 from blindcal.records import level_percent
-from blindcal.report.narrative import MEANINGS
+from blindcal.report.narrative import meanings
 from blindcal.report.page import environment, style
 from blindcal.report.plots import Drawing, plot_calibration_curves, plot_reliabilities
 from blindcal.report.sentences import item_count
 from blindcal.report.style import root_figure
+from blindcal.report.wording import shown_curve, wording_of
 from blindcal.results.compare import (
     NAMES,
     OTHER_SEMANTICS,
@@ -28,18 +29,21 @@ from blindcal.text import printable
 
 def draw_comparison(results: Sequence[AuditResult], names: Sequence[str]) -> tuple[Drawing, ...]:
     """The calibration curves of both runs in one figure, and their reliability curves in another."""
-    curves = {name: one.curve for name, one in zip(names, results, strict=True) if one.curve is not None}
+    words = wording_of(results[0])
+    shown = {name: shown_curve(one) for name, one in zip(names, results, strict=True)}
+    curves = {name: curve for name, curve in shown.items() if curve is not None}
     bins = {name: one.bins for name, one in zip(names, results, strict=True)}
     drawn = [
         Drawing(
             "calibration-curves",
             "Blind Calibration Curves of both runs: the signed gap of each bin of confidence.",
-            root_figure(plot_calibration_curves(bins)),
+            root_figure(plot_calibration_curves(bins, words=words)),
         )
     ]
     if len(curves) == len(names):
-        words = "Reliability curves of both runs: the share of positive labels at each confidence."
-        drawn.append(Drawing("reliability-curves", words, root_figure(plot_reliabilities(curves))))
+        title = f"Reliability curves of both runs: the {words.observed} at each confidence."
+        figure = root_figure(plot_reliabilities(curves, words=words))
+        drawn.append(Drawing("reliability-curves", title, figure))
     return tuple(drawn)
 
 
@@ -62,7 +66,8 @@ def comparison_page(found: RunComparison, drawn: Sequence[Drawing], runs: tuple[
             runs=tuple(zip("AB", runs, strict=True)),
             item_count=item_count,
             rows=[(one, NAMES[one.quantity], verdict(one), better(one)) for one in found.differences],
-            meanings=MEANINGS,
+            meanings=meanings(runs[0].result),
+            words=wording_of(runs[0].result),
             settings=differing(*runs),
             drawings=[(one.name, one.svg()) for one in drawn],
             level=level_percent(found.level),

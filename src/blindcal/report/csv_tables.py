@@ -25,7 +25,11 @@ def write_curves(result: AuditResult, folder: str | Path) -> list[Path]:
         "calibration-curve": _table(result.bins),
         "operating": _table(result.operating),
         "parts": _table(result.parts),
+        "answers": _table(result.by_answer),
     }
+    if result.confusion:
+        counted = zip(result.answers, result.confusion, strict=True)
+        tables["confusion"] = ("label", *result.answers), [[word, *row] for word, row in counted]
     if result.costs:
         names = ("cost_fp", "cost_fn", "threshold", "expected", "expected_low", "expected_high")
         tables["cost"] = (

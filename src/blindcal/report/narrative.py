@@ -6,15 +6,26 @@ methods without intervals are said to have none, and nothing is claimed that was
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
+from string import ascii_uppercase
 
 from blindcal.estimate.findings import Curve
-from blindcal.methods import FEW_ITEMS
+from blindcal.evidence import FEW_ITEMS
 from blindcal.report.number_format import Number
-from blindcal.report.quoted_confidence import END, SIDES, end_of, quote
-from blindcal.report.sentences import Quoted, Sentence, few_groups, one_label, sentence, word
+from blindcal.report.quoted_confidence import END, end_of, quote, sides
+from blindcal.report.sentences import (
+    Quoted,
+    Sentence,
+    all_answers,
+    few_groups,
+    one_label,
+    sentence,
+    valid_answers,
+    word,
+)
+from blindcal.report.wording import least_confidence
 from blindcal.results.result import AuditResult
 
 ALPHA = 0.05
@@ -22,7 +33,7 @@ LEAST_RUN = 0.05  # shortest stretch of confidence off the diagonal that is ment
 TOP = 0.97  # a stretch that reaches this confidence is described without an upper end
 OUTSIDE = 0.1  # mean probability of neither answer that is mentioned
 LEFT_OPEN = 0.01  # mean range of the probabilities shown that is mentioned
-BOTTOM = 0.515  # a stretch that starts below this confidence is described without a lower end
+NEAR = 0.015  # a stretch that starts this near to the lowest confidence is described without a lower end
 
 MEANINGS = {
     "ece": "Average gap between confidence and the share of correct answers, over the bins. Lower is better.",
@@ -34,7 +45,27 @@ MEANINGS = {
     "log_loss": "Mean negative log-likelihood of the labels, in nats. A confident wrong answer is expensive. "
     "Lower is better.",
 }
-"""The meaning, in one line, of each metric by which runs are compared."""
+"""The meaning, in one line, of each metric by which runs are compared, with two answers."""
+SEVERAL_MEANINGS = MEANINGS | {
+    "auroc": "Probability that a right answer has a higher confidence than a wrong one; one half is a coin "
+    "flip. Higher is better.",
+    "brier": "Mean squared difference between the confidence in the answer given and whether it is right, "
+    "which measures calibration and sharpness together. Lower is better.",
+    "log_loss": "Mean negative log-likelihood of being right or wrong, in nats. A confident wrong answer is "
+    "expensive. Lower is better.",
+}
+"""The same with more than two answers, where the confidence is that in the answer given."""
+CLASSWISE_ECE = (
+    "Average gap between the probability of an answer and how often it is right, over the bins of each "
+    "answer, then over the answers. Lower is better."
+)
+
+
+def meanings(result: AuditResult) -> Mapping[str, str]:
+    """The meaning of each metric by which runs are compared, for a result."""
+    if result.classwise:
+        return SEVERAL_MEANINGS | {"ece": CLASSWISE_ECE}
+    return SEVERAL_MEANINGS if result.answers else MEANINGS
 
 
 def headline(result: AuditResult) -> tuple[Sentence, ...]:
@@ -45,16 +76,18 @@ def headline(result: AuditResult) -> tuple[Sentence, ...]:
 
 
 def _nothing(result: AuditResult) -> Sentence:
-    counts, words = result.counts, f"“{word(result, 'positive')}” or “{word(result, 'negative')}”"
-    if counts.positive + counts.negative == 0:
+    words = f"“{word(result, 'positive')}” or “{word(result, 'negative')}”"
+    if result.answers:
+        words = "one of those asked for"
+    if result.counts.valid == 0:
         return sentence(
             "Nothing can be said about its calibration: not one of {counts.invalid:count} answers was "
             "{words}.",
             words=words,
         )
     return sentence(
-        "Its calibration error could not be estimated: only {counts.positive+counts.negative:count} answers "
-        "were {words}, which is too few.",
+        "Its calibration error could not be estimated: only {valid} answers were {words}, which is too few.",
+        valid=valid_answers(result),
         words=words,
     )
 
@@ -98,8 +131,14 @@ def _where(result: AuditResult, *, over: bool) -> Sentence:
     """The answers and the confidence at which the curve is clearly off the diagonal."""
     if result.curve is None or result.curve.low is None or result.curve.high is None:
         return ()
+    if result.answers:
+        least = least_confidence(result)
+        run = _clear_run(result.curve, "positive", over, least)
+        if run is None:
+            return ()
+        return (" in answers ", *_extent(result.curve, run, flipped=False, bottom=least))
     found: list[Sentence] = []
-    for side in SIDES:
+    for side in sides(result):
         if (run := _clear_run(result.curve, side, over)) is not None:
             found.append(
                 (f"“{word(result, side)}” ", *_extent(result.curve, run, flipped=side == "negative"))
@@ -112,10 +151,13 @@ def _where(result: AuditResult, *, over: bool) -> Sentence:
     return (" when it says ", *(found[0] if len(found) == 1 else (*found[0], ", and ", *found[1])))
 
 
-def _clear_run(curve: Curve, side: str, over: bool) -> tuple[int, int] | None:
-    """First and last point, by rising confidence, of the longest stretch with the band off the diagonal."""
+def _clear_run(curve: Curve, side: str, over: bool, least: float = 0.5) -> tuple[int, int] | None:
+    """First and last point, by rising confidence, of the longest stretch with the band off the diagonal.
+
+    A confidence in the answer of ``side`` is more than ``least``.
+    """
     yes = side == "positive"
-    places = [k for k, f in enumerate(curve.f) if (f > 0.5 if yes else f < 0.5)]
+    places = [k for k, f in enumerate(curve.f) if (f > least if yes else f < least)]
     if not yes:
         places.reverse()
     below = over == yes  # an overconfident Yes is right less often than predicted
@@ -131,16 +173,46 @@ def _clear_run(curve: Curve, side: str, over: bool) -> tuple[int, int] | None:
     return (longest[0], longest[-1]) if long else None
 
 
-def _extent(curve: Curve, run: tuple[int, int], *, flipped: bool) -> Sentence:
+def _extent(curve: Curve, run: tuple[int, int], *, flipped: bool, bottom: float = 0.5) -> Sentence:
     first, last = run
     flip = "1-" if flipped else ""
     lowest, highest = (abs(flipped - curve.f[place]) for place in run)
     begin, end = Number(f"{flip}curve.f.{first}", "whole"), Number(f"{flip}curve.f.{last}", "whole")
     if highest >= TOP:
-        return ("with over ", begin, " confidence") if lowest > BOTTOM else ("at any confidence",)
-    if lowest <= BOTTOM:
+        return ("with over ", begin, " confidence") if lowest > bottom + NEAR else ("at any confidence",)
+    if lowest <= bottom + NEAR:
         return ("with up to ", end, " confidence")
     return ("with ", begin, " to ", end, " confidence")
+
+
+# The order of the options
+
+
+def permuted(result: AuditResult) -> bool:
+    """Whether the options of each question were shown in a random order."""
+    return result.settings.get("permute") is not None
+
+
+def position(result: AuditResult) -> Sentence:
+    """How far the shares of the answers given are from those of the labels, and what that shows."""
+    margins = result.margins
+    if margins is None:
+        return ()
+    found = "For each answer to be given as often as it is right, {margins.moved} of all would have to change"
+    if margins.pvalue is None:
+        found += "."
+    elif margins.pvalue >= ALPHA:
+        found += ". That may be due to chance (p-value {margins.pvalue:pvalue})."
+    else:
+        found += ", more than chance explains (p-value {margins.pvalue:pvalue})."
+    if permuted(result):
+        found += " The options were shown in a random order, so this is how much their position matters."
+    elif result.answers == tuple(ascii_uppercase[: len(result.answers)]):
+        found += (
+            " Part of it may be due to what the options say: an audit that permutes them shows how much "
+            "their position alone matters."
+        )
+    return sentence(found)
 
 
 # Caveats
@@ -181,6 +253,11 @@ def notes(result: AuditResult) -> Iterator[Sentence]:
             f"Every item has the {only} label. Nothing is known about items with the other label, and "
             "metrics that need both labels are left out.",
         )
+    if result.answers and result.accuracy.value in (0.0, 1.0):
+        yield (
+            f"Every answer given is {'right' if result.accuracy.value else 'wrong'}. Metrics that need right "
+            "and wrong answers are left out.",
+        )
     if result.counts.items < FEW_ITEMS:
         yield sentence(
             "There are only {counts.items:count} items: {advice}",
@@ -189,11 +266,12 @@ def notes(result: AuditResult) -> Iterator[Sentence]:
             else "the estimates are unreliable.",
         )
     if result.repeated is not None:
+        other = "another" if result.answers else "the other"
         yield sentence(
             "{repeated.items:count} of {counts.items:count} items have the prompt of another item. They are "
             "answered alike, so the intervals count items with the same prompt as one observation."
             + (
-                " {repeated.conflicting:count} items share a prompt with an item of the other label: check "
+                f" {{repeated.conflicting:count}} items share a prompt with an item of {other} label: check "
                 "these labels."
                 if result.repeated.conflicting
                 else ""
@@ -209,14 +287,21 @@ def notes(result: AuditResult) -> Iterator[Sentence]:
         )
     if result.counts.invalid and result.ece.value is not None:
         yield sentence(
-            "{counts.invalid:count} of {counts.positive+counts.negative+counts.invalid:count} answers "
-            "{were}. If they had been valid, the calibration error of these items would be between "
-            "{ece_if_invalid.0} and {ece_if_invalid.1}.",
+            "{counts.invalid:count} of {all} answers {were}. If they had been valid, the calibration error "
+            "of these items would be between {ece_if_invalid.0} and {ece_if_invalid.1}.",
+            all=all_answers(result),
             were="could not be read"
             if result.estimator == "stated"
+            else "were none of those asked for"
+            if result.answers
             else f"were neither “{word(result, 'positive')}” nor “{word(result, 'negative')}”",
         )
-    if result.shown is not None and result.shown.outside > OUTSIDE:
+    if result.shown is not None and result.shown.outside > OUTSIDE and result.answers:
+        yield sentence(
+            "On average, {shown.outside} of the probability is on first words that are none of the answers. "
+            "The confidence compares only the answers."
+        )
+    elif result.shown is not None and result.shown.outside > OUTSIDE:
         yield sentence(
             "On average, {shown.outside} of the probability is on first words that are neither “{yes}” nor "
             "“{no}”. The confidence compares only these two.",
@@ -245,6 +330,15 @@ def _order(result: AuditResult) -> Sentence | None:
     auroc = result.auroc
     if auroc.low is None or auroc.high is None or auroc.low > 0.5:
         return None
+    if result.answers:
+        return sentence(
+            "It is more confident in its wrong answers than in its right ones (AUROC {auroc.low:three} to "
+            "{auroc.high:three}). Are the labels in the order of the answers?"
+            if auroc.high < 0.5
+            else "Its confidence may be no better than a coin flip at telling right answers from wrong ones "
+            "(AUROC {auroc.low:three} to {auroc.high:three}). If so, no threshold on it makes the answers "
+            "more reliable."
+        )
     if auroc.high < 0.5:
         return sentence(
             "It is more confident in “{yes}” where that is wrong than where it is right (AUROC "
@@ -270,9 +364,15 @@ class Metric:
 
 def metrics(result: AuditResult) -> Sequence[Metric]:
     """Every metric and its meaning in one line."""
-    yes = word(result, "positive")
+    meaning, yes = meanings(result), word(result, "positive")
+    leaning = Metric(
+        "leaning",
+        "signed",
+        f"Leaning towards “{yes}”, points",
+        f"Mean probability of “{yes}”, minus the share of items for which it is correct.",
+    )
     return (
-        Metric("ece", "percent", "Calibration error (ECE)", MEANINGS["ece"]),
+        Metric("ece", "percent", "Calibration error (ECE)", meaning["ece"]),
         Metric(
             "tce",
             "percent",
@@ -287,35 +387,34 @@ def metrics(result: AuditResult) -> Sequence[Metric]:
             "Mean confidence in the answer given, minus the share of correct answers. Positive means too "
             "confident.",
         ),
-        Metric(
-            "leaning",
-            "signed",
-            f"Leaning towards “{yes}”, points",
-            f"Mean probability of “{yes}”, minus the share of items for which it is correct.",
-        ),
-        Metric("accuracy", "percent", "Accuracy", MEANINGS["accuracy"]),
-        Metric("auroc", "three", "AUROC", MEANINGS["auroc"]),
-        Metric("brier", "four", "Brier score", MEANINGS["brier"]),
-        Metric("log_loss", "four", "Log loss", MEANINGS["log_loss"]),
+        *(() if result.answers else (leaning,)),
+        Metric("accuracy", "percent", "Accuracy", meaning["accuracy"]),
+        Metric("auroc", "three", "AUROC", meaning["auroc"]),
+        Metric("brier", "four", "Brier score", meaning["brier"]),
+        Metric("log_loss", "four", "Log loss", meaning["log_loss"]),
     )
 
 
 def limits(result: AuditResult) -> tuple[str, ...]:
     """What the method cannot do."""
+    words = "answers" if result.answers else "two answer words"
     general = (
         "Calibration is a property of a model, a prompt and a set of questions together. Another prompt or "
         "other questions may give another result.",
         ""
         if result.semantics in ("configured", "stated")
-        else "Only the two answer words are compared, as the first word of the answer. What the model would "
-        "write in free text is not audited."
+        else f"Only the {words} are compared, as the first word of the answer. What the model would write in "
+        "free text is not audited."
         if result.shown is not None
-        else "Only the two answer words are compared. What the model would write in free text, without the "
-        "bias, is not audited.",
+        else f"Only the {words} are compared. What the model would write in free text, without the bias, is "
+        "not audited.",
         "The labels are assumed to be correct. Wrong labels look like miscalibration.",
     )
-    meaning, own = _SEMANTICS_LIMITS.get(result.semantics), _ESTIMATOR_LIMITS[result.estimator]
-    return tuple(filter(None, (*general, meaning, *own)))
+    semantics = _SEMANTICS_LIMITS | (_SEVERAL_LIMITS if result.answers else {})
+    own = _ESTIMATOR_LIMITS[result.estimator]
+    if result.answers and result.estimator == "shares":
+        own = (_SEVERAL_SHARES,)
+    return tuple(filter(None, (*general, semantics.get(result.semantics), *own)))
 
 
 _SEMANTICS_LIMITS = {
@@ -328,6 +427,16 @@ _SEMANTICS_LIMITS = {
     "out.",
     "stated": "Answers without a confidence from one half to certainty are left out of the estimates.",
 }
+_SEVERAL_LIMITS = {
+    "configured": "The confidence is that of the endpoint at its own setting: its temperature, its sampler "
+    "and whatever the model thinks before it answers are part of it. Answers that are none of those asked "
+    "for are left out.",
+    "stated": "Answers without a readable confidence are left out of the estimates.",
+}
+_SEVERAL_SHARES = (
+    "The share of the samples of an item that repeat the answer given is taken as its probability. With few "
+    "samples, the noise alone looks like miscalibration."
+)
 _ESTIMATOR_LIMITS = {
     "blind": (
         "The published estimator uses a small part of the items for each threshold, and the middle of each "

@@ -15,6 +15,7 @@ from blindcal.records import Estimate
 from blindcal.report.plots import plot_calibration_curve
 from blindcal.report.sentences import item_count
 from blindcal.report.style import in_notebook, root_figure, svg
+from blindcal.report.wording import wording_of
 from blindcal.results.result import AuditResult
 from blindcal.results.run import Run
 from blindcal.text import printable
@@ -58,7 +59,7 @@ def _result(result: AuditResult) -> str:
     if result.objection is not None:
         rows.append(("forced", "the probe found a problem: these estimates may be meaningless"))
     rows += [("warning", text) for text in result.warnings]
-    curve = plot_calibration_curve(result.bins, ece=result.ece)
+    curve = plot_calibration_curve(result.bins, ece=result.ece, words=wording_of(result))
     return _beside(f"{printable(result.model)}, {result.method}", rows, curve)
 
 

@@ -13,6 +13,7 @@ from blindcal.methods import METHODS
 from blindcal.report import narrative
 from blindcal.report.number_format import Number, Numbers
 from blindcal.report.sentences import Quoted, word
+from blindcal.report.wording import least_confidence, wording_of
 from blindcal.results.result import AuditResult
 from blindcal.text import visible
 
@@ -35,14 +36,15 @@ def render(result: AuditResult) -> str:
     templates.globals.update(
         show=numbers.show, estimate=numbers.estimate, between=numbers.between, value=numbers.value
     )
-    templates.tests["number"] = lambda piece: isinstance(piece, Number)
-    templates.tests["quoted"] = lambda piece: isinstance(piece, Quoted)
     return templates.get_template("page.html").render(
         result=result,
         css=style("page.css"),
         figures=_figures(result),
         yes=word(result, "positive"),
         no=word(result, "negative"),
+        words=wording_of(result),
+        position=narrative.position(result),
+        permuted=narrative.permuted(result),
         headline=narrative.headline(result),
         warnings=narrative.warnings(result),
         notes=narrative.notes(result),
@@ -50,9 +52,9 @@ def render(result: AuditResult) -> str:
         limits=narrative.limits(result),
         alpha=narrative.ALPHA,
         # a shift is a bias on single tokens, not on a sum of spellings or on a confidence stated in words
-        shifted=METHODS[result.method].biased and result.semantics in ("pair", "max"),
+        shifted=not result.answers and METHODS[result.method].biased and result.semantics in ("pair", "max"),
         shown_rows=ROWS,
-        curve_rows=[] if result.curve is None else _every_twentieth(result.curve.f),
+        curve_rows=[] if result.curve is None else _every_twentieth(result.curve.f, least_confidence(result)),
         cheapest=[_cheapest(costs) for costs in result.costs],
         settings=_settings(result.settings),
     )
@@ -70,6 +72,8 @@ def environment() -> Environment:
         lstrip_blocks=True,
     )
     templates.filters.update(visible=visible)
+    templates.tests["number"] = lambda piece: isinstance(piece, Number)
+    templates.tests["quoted"] = lambda piece: isinstance(piece, Quoted)
     return templates
 
 
@@ -100,9 +104,9 @@ def _cheapest(costs: CostCurve) -> int:
     return values.index(min(values))
 
 
-def _every_twentieth(f: Sequence[float]) -> list[int]:
-    """Indices of the points of the reliability curve in its table: 0.05, 0.1, ..., 0.95."""
-    return [place for place, at in enumerate(f) if abs(20 * at - round(20 * at)) < 1e-6]
+def _every_twentieth(f: Sequence[float], least: float) -> list[int]:
+    """Indices of the points of the reliability curve in its table: 0.05, 0.1, ... from ``least`` up."""
+    return [place for place, at in enumerate(f) if at >= least and abs(20 * at - round(20 * at)) < 1e-6]
 
 
 def _settings(settings: dict[str, Any]) -> list[tuple[str, str]]:

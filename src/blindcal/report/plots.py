@@ -37,6 +37,7 @@ from blindcal.report.style import (
     svg,
     text_width,
 )
+from blindcal.report.wording import TWO_ANSWERS, Wording, shown_curve, wording_of
 from blindcal.results.result import AuditResult
 from blindcal.text import printable
 
@@ -50,14 +51,18 @@ _NAME = 150.0  # widest name of a part or a run, in points
 
 
 def plot_calibration_curve(
-    bins: Sequence[Bin], ax: Axes | None = None, *, ece: Estimate | None = None
+    bins: Sequence[Bin],
+    ax: Axes | None = None,
+    *,
+    ece: Estimate | None = None,
+    words: Wording = TWO_ANSWERS,
 ) -> Axes:
     """The Blind Calibration Curve: the bins' signed gaps with intervals; the bars' lengths add up to the ECE.
 
     ``ece`` is written above the bars, with its interval; by default it is their sum.
     """
     with drawing(ax) as axes:
-        _gap_axes(axes)
+        _gap_axes(axes, words)
         known = [one for one in bins if one.gap.value is not None]
         for one in known:
             _gap_bar(axes, one, one.low, one.high, series(1 if float(one.gap) > 0 else 0))
@@ -73,10 +78,12 @@ def plot_calibration_curve(
     return axes
 
 
-def plot_calibration_curves(runs: Mapping[str, Sequence[Bin]], ax: Axes | None = None) -> Axes:
+def plot_calibration_curves(
+    runs: Mapping[str, Sequence[Bin]], ax: Axes | None = None, *, words: Wording = TWO_ANSWERS
+) -> Axes:
     """The Blind Calibration Curves of several runs: one bar per run in each bin, in the order of the runs."""
     with drawing(ax, WIDTH, HEIGHT + _legend_height(runs)) as axes:
-        _gap_axes(axes)
+        _gap_axes(axes, words)
         for which, bins in enumerate(runs.values()):
             for one in bins:
                 if one.gap.value is not None:
@@ -90,13 +97,19 @@ def plot_calibration_curves(runs: Mapping[str, Sequence[Bin]], ax: Axes | None =
     return axes
 
 
-def plot_reliability(curve: Curve | None, ax: Axes | None = None, *, bins: Sequence[Bin] = ()) -> Axes:
+def plot_reliability(
+    curve: Curve | None,
+    ax: Axes | None = None,
+    *,
+    bins: Sequence[Bin] = (),
+    words: Wording = TWO_ANSWERS,
+) -> Axes:
     """The reliability diagram: the share of positive labels at each confidence, with its band.
 
     The dots are the bins, sized by their share of the items; a calibrated model lies on the diagonal.
     """
     with drawing(ax, *_SQUARE) as axes:
-        _reliability_axes(axes)
+        _reliability_axes(axes, words)
         if curve is not None:
             band = "" if curve.level is None else f", {level_percent(curve.level)} band"
             _reliability_line(axes, curve, 0, f"curve{band}")
@@ -125,36 +138,37 @@ def plot_reliability(curve: Curve | None, ax: Axes | None = None, *, bins: Seque
     return axes
 
 
-def plot_reliabilities(runs: Mapping[str, Curve], ax: Axes | None = None) -> Axes:
+def plot_reliabilities(
+    runs: Mapping[str, Curve], ax: Axes | None = None, *, words: Wording = TWO_ANSWERS
+) -> Axes:
     """The reliability curves of several runs in one diagram, each with its band."""
     with drawing(ax, _SQUARE[0], _SQUARE[1] + _legend_height(runs)) as axes:
-        _reliability_axes(axes)
+        _reliability_axes(axes, words)
         for which, (name, curve) in enumerate(runs.items()):
             _reliability_line(axes, curve, which, _name(name), _BAND if len(runs) <= 3 else _BAND / 2)
         _legend(axes)
     return axes
 
 
-def plot_confidence(confidence: ConfidenceHistogram | None, ax: Axes | None = None) -> Axes:
+def plot_confidence(
+    confidence: ConfidenceHistogram | None, ax: Axes | None = None, *, words: Wording = TWO_ANSWERS
+) -> Axes:
     """The distribution of the confidence, P(positive): positive labels up, negative labels down."""
     with drawing(ax) as axes:
         _zero_line(axes)
-        _probability_axis(axes, "confidence: P(positive)")
-        axes.set_ylabel("share of the label's items")
+        _probability_axis(axes, words.confidence)
+        axes.set_ylabel(words.side_share)
         if confidence is None:
             _not_estimated(axes)
             return axes
         reach = max(*confidence.positives, *confidence.negatives) or 1.0
         axes.set_ylim(-1.3 * reach, 1.3 * reach)  # a strip above and below for labels
         axes.set_yticks([tick for tick in axes.get_yticks() if abs(tick) <= 1.1 * reach])
-        for shares, sign, which, what in (
-            (confidence.positives, 1, 0, "positive"),
-            (confidence.negatives, -1, 1, "negative"),
-        ):
+        for shares, sign, which in ((confidence.positives, 1, 0), (confidence.negatives, -1, 1)):
             heights = sign * np.array(shares, float)
             axes.stairs(heights, confidence.edges, fill=True, color=(series(which), 0.75), edgecolor="none")
             axes.stairs(heights, confidence.edges, color=series(which), linewidth=1.0)
-            there = f"label {what}" if heights.any() else f"no items with a {what} label"
+            there = words.sides[which] if heights.any() else words.missing[which]
             _words(axes, 0.5, 0.5 + sign * 0.47, there, ha="center")
         axes.yaxis.set_major_formatter(lambda value, _: f"{abs(value):.0%}")
         axes.grid(visible=False, axis="x")
@@ -162,7 +176,11 @@ def plot_confidence(confidence: ConfidenceHistogram | None, ax: Axes | None = No
 
 
 def plot_operating(
-    operating: Sequence[OperatingPoint], ax: Axes | None = None, *, threshold: float | None = None
+    operating: Sequence[OperatingPoint],
+    ax: Axes | None = None,
+    *,
+    threshold: float | None = None,
+    words: Wording = TWO_ANSWERS,
 ) -> Axes:
     """Precision, recall and accuracy of deciding "positive iff f >= threshold", each with its band.
 
@@ -170,9 +188,9 @@ def plot_operating(
     """
     with drawing(ax) as axes:
         at = [row.threshold for row in operating]
-        for which, name in enumerate(("precision", "recall", "accuracy")):
-            _line_with_band(axes, at, [getattr(row, name) for row in operating], which, name)
-        _probability_axis(axes, "threshold on P(positive)")
+        for which, (name, label) in enumerate(words.rates):
+            _line_with_band(axes, at, [getattr(row, name) for row in operating], which, label)
+        _probability_axis(axes, words.threshold)
         if threshold is not None:
             axes.axvline(threshold, color=ink(FIRM), linewidth=1.0)
         axes.set(ylim=(-0.02, 1.02), ylabel="share")
@@ -184,11 +202,13 @@ def plot_operating(
     return axes
 
 
-def plot_cost(thresholds: Sequence[float], costs: CostCurve, ax: Axes | None = None) -> Axes:
+def plot_cost(
+    thresholds: Sequence[float], costs: CostCurve, ax: Axes | None = None, *, words: Wording = TWO_ANSWERS
+) -> Axes:
     """The expected cost per decision at each threshold, with its band and its minimum."""
     with drawing(ax) as axes:
         value, _, high = _columns_of(costs.expected)
-        _probability_axis(axes, "threshold on P(positive)")
+        _probability_axis(axes, words.threshold)
         axes.set_ylabel("expected cost per decision")
         if np.isfinite(value).any():
             best = int(np.nanargmin(value))
@@ -198,7 +218,7 @@ def plot_cost(thresholds: Sequence[float], costs: CostCurve, ax: Axes | None = N
             _title(
                 axes,
                 f"lowest: {_amount(value[best])} at threshold {thresholds[best]:g}\n"
-                f"false positive costs {costs.cost_fp:.3g}, false negative {costs.cost_fn:.3g}",
+                f"{words.errors[0]} costs {costs.cost_fp:.3g}, {words.errors[1]} {costs.cost_fn:.3g}",
             )
         else:
             _not_estimated(axes)
@@ -260,24 +280,31 @@ class Drawing:
 
 def draw(result: AuditResult) -> tuple[Drawing, ...]:
     """Every figure that a result has numbers for, in the order of the report."""
-    words = alt_text.calibration_curve(result.bins, result.ece)
-    drawn = [("calibration-curve", words, plot_calibration_curve(result.bins, ece=result.ece))]
-    if result.curve is not None or any(one.observed is not None for one in result.bins):
-        words = alt_text.reliability(result.curve, result.bins)
-        drawn.append(("reliability", words, plot_reliability(result.curve, bins=result.bins)))
+    words, bins, curve = wording_of(result), result.bins, shown_curve(result)
+    drawn = [
+        (
+            "calibration-curve",
+            alt_text.calibration_curve(bins, result.ece),
+            plot_calibration_curve(bins, ece=result.ece, words=words),
+        )
+    ]
+    if curve is not None or any(one.observed is not None for one in bins):
+        title = alt_text.reliability(curve, bins, words)
+        drawn.append(("reliability", title, plot_reliability(curve, bins=bins, words=words)))
     if result.confidence is not None:
-        words = alt_text.confidence(result.confidence)
-        drawn.append(("confidence", words, plot_confidence(result.confidence)))
+        title = alt_text.confidence(result.confidence, words)
+        drawn.append(("confidence", title, plot_confidence(result.confidence, words=words)))
     if result.operating:
-        drawn.append(("operating", alt_text.operating(result.operating), plot_operating(result.operating)))
+        title = alt_text.operating(result.operating, words)
+        drawn.append(("operating", title, plot_operating(result.operating, words=words)))
     thresholds = [row.threshold for row in result.operating]
     for one in result.costs:
         if one.cost_fp != one.cost_fn:  # equal costs are 1 - accuracy, which is drawn already
-            name = f"cost-{one.cost_fp:g}-{one.cost_fn:g}"
-            drawn.append((name, alt_text.cost(thresholds, one), plot_cost(thresholds, one)))
+            name, title = f"cost-{one.cost_fp:g}-{one.cost_fn:g}", alt_text.cost(thresholds, one, words)
+            drawn.append((name, title, plot_cost(thresholds, one, words=words)))
     if result.parts:
         drawn.append(("parts", alt_text.parts(result.parts), plot_parts(result.parts, overall=result.ece)))
-    return tuple(Drawing(name, words, root_figure(axes)) for name, words, axes in drawn)
+    return tuple(Drawing(name, title, root_figure(axes)) for name, title, axes in drawn)
 
 
 def save_drawings(drawings: Sequence[Drawing], folder: str | Path) -> list[Path]:
@@ -293,8 +320,8 @@ def save_drawings(drawings: Sequence[Drawing], folder: str | Path) -> list[Path]
     return written
 
 
-def _gap_axes(axes: Axes) -> None:
-    _probability_axis(axes, "confidence: P(positive)")
+def _gap_axes(axes: Axes, words: Wording) -> None:
+    _probability_axis(axes, words.confidence)
     axes.set_ylabel("gap, weighted by share of items")
     axes.grid(visible=False, axis="x")
 
@@ -310,10 +337,10 @@ def _gap_bar(axes: Axes, one: Bin, left: float, right: float, color: str) -> Non
         axes.hlines([low, high], middle - cap, middle + cap, color=ink(FULL), linewidth=1.1, zorder=3)
 
 
-def _reliability_axes(axes: Axes) -> None:
+def _reliability_axes(axes: Axes, words: Wording) -> None:
     axes.plot([0, 1], [0, 1], color=ink(SOFT), linewidth=1.0, linestyle=DASHES[1], zorder=1)
-    _probability_axis(axes, "confidence: P(positive)")
-    axes.set(ylim=(0, 1), ylabel="share with a positive label", aspect="equal")
+    _probability_axis(axes, words.confidence)
+    axes.set(ylim=(0, 1), ylabel=words.share, aspect="equal")
     axes.set_yticks(_TICKS, [f"{tick:g}" for tick in _TICKS])
 
 

@@ -2,6 +2,7 @@
 
 "When it says Yes with 90% confidence, it is right 78% of the time." The confidence is a round number if
 enough items are near it. For a model that is nearly certain of many answers, the sentence is about those.
+With more than two answers, it is about the answer given: "When it is 90% confident in its answer, ...".
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ ENOUGH = 0.05  # share of the items that must be near a confidence for it to be 
 END = 0.95
 CROWDED = 1 / 3  # share of the items beyond `END` that makes them typical of a model
 NOTABLE = 0.1  # share of the items beyond `END` that is worth mentioning
-SIDES = ("positive", "negative")
+TWO_SIDES = ("positive", "negative")
 WIDEST = 0.4  # no sentence quotes a wider interval
 
 
@@ -30,6 +31,20 @@ def quote(result: AuditResult) -> Sentence | None:
     if result.curve is None:
         return _quote_bin(result)
     return _quote_end(result) or _quote_curve(result, result.curve)
+
+
+def sides(result: AuditResult) -> tuple[str, ...]:
+    """The sides of one half on which a model can be confident: both for two answers, else the upper one."""
+    return TWO_SIDES[:1] if result.answers else TWO_SIDES
+
+
+def _beginning(result: AuditResult, side: str, confident: Sentence) -> Sentence:
+    """The first half of a sentence about how often it is right."""
+    if result.classwise:
+        return ("When it gives an answer ", *confident, " probability, that answer is right ")
+    if result.answers:
+        return ("When it is ", *confident, " confident in its answer, it is right ")
+    return (f"When it says “{word(result, side)}” with ", *confident, " confidence, it is right ")
 
 
 def _quote_label(result: AuditResult, side: str) -> Sentence | None:
@@ -77,16 +92,11 @@ def end_of(result: AuditResult, side: str) -> End | None:
 
 def _quote_end(result: AuditResult) -> Sentence | None:
     """If the model is nearly certain of many answers: how often these are right."""
-    ends = sorted(filter(None, (end_of(result, side) for side in SIDES)), key=lambda one: -one.share)
+    ends = sorted(filter(None, (end_of(result, side) for side in sides(result))), key=lambda one: -one.share)
     if not ends or ends[0].share < CROWDED:
         return None
     first, *others = ends
-    found = sentence(
-        "When it says “{word}” with at least {sure} confidence, it is right ",
-        word=word(result, first.side),
-        sure=first.sure,
-    )
-    found += first.quoted()
+    found = _beginning(result, first.side, ("at least ", first.sure)) + first.quoted()
     for other in others:
         found += (f"; when it is as confident in “{word(result, other.side)}”, it is right ", *other.quoted())
     return (*found, ".")
@@ -99,13 +109,11 @@ def _quote_curve(result: AuditResult, curve: Curve) -> Sentence | None:
     place = min(range(len(curve.f)), key=lambda k: abs(curve.f[k] - at))
     if curve.high[place] - curve.low[place] > WIDEST:
         return None
-    yes = at > 0.5
+    yes = at > 0.5 or bool(result.answers)
     flip, ends = ("", ("low", "high")) if yes else ("1-", ("high", "low"))
     f, value, low, high = (Number(f"{flip}curve.{name}.{place}", "whole") for name in ("f", "value", *ends))
-    return (
-        f"When it says “{word(result, 'positive' if yes else 'negative')}” with ",
-        *(f, " confidence, it is right ", value, " of the time (", low, " to ", high, ")."),
-    )
+    side = "positive" if yes or result.answers else "negative"
+    return (*_beginning(result, side, (f,)), value, " of the time (", low, " to ", high, ").")
 
 
 def _quoted_confidence(result: AuditResult) -> float | None:
@@ -120,18 +128,21 @@ def _quoted_confidence(result: AuditResult) -> float | None:
         enough = ENOUGH if confidence == QUOTED[0] else max(ENOUGH, shares[fullest])
         if sum(shares[there - 1 : there + 1]) >= enough:
             return confidence
-        if sum(shares[-there - 1 :][:2]) >= enough:
+        if not result.answers and sum(shares[-there - 1 :][:2]) >= enough:
             return 1 - confidence
         if fullest in (0, len(shares) - 1):  # the items are at the very end, far from the middle of the bin
             return 0.01 if fullest == 0 else 0.99
     at = round((result.confidence.edges[fullest] + result.confidence.edges[fullest + 1]) / 2, 2)
-    return 0.51 if at == 0.5 else at
+    return 0.51 if at == 0.5 and not result.answers else at
 
 
 def _shares(result: AuditResult) -> list[float]:
     """Share of all items in each bin of the confidence."""
     assert result.confidence is not None
     positive = result.counts.positive_labels / max(result.counts.items, 1)
+    if result.answers:  # the histogram is about right and wrong answers
+        right = result.accuracy.value
+        positive = 1 / len(result.answers) if result.classwise or right is None else right
     return [
         (1 - positive) * n + positive * p
         for n, p in zip(result.confidence.negatives, result.confidence.positives, strict=True)
@@ -143,16 +154,13 @@ def _quote_bin(result: AuditResult) -> Sentence | None:
     sided = [
         k
         for k, one in enumerate(result.bins)
-        if one.share and one.predicted is not None and (one.low >= 0.5 or one.high <= 0.5)
+        if one.share and one.predicted is not None and (one.low >= 0.5 or one.high <= 0.5 or result.answers)
     ]
     if not sided:
         return None
     k = max(sided, key=lambda k: result.bins[k].share or 0.0)
-    yes = result.bins[k].low >= 0.5
+    yes = result.bins[k].low >= 0.5 or bool(result.answers)
     flip = "" if yes else "1-"
-    return sentence(
-        "When it says “{word}” with about {predicted} confidence, it is right {observed} of the time.",
-        word=word(result, "positive" if yes else "negative"),
-        predicted=Number(f"{flip}bins.{k}.predicted", "whole"),
-        observed=Number(f"{flip}bins.{k}.observed", "whole"),
-    )
+    predicted, observed = (Number(f"{flip}bins.{k}.{name}", "whole") for name in ("predicted", "observed"))
+    beginning = _beginning(result, "positive" if yes else "negative", ("about ", predicted))
+    return (*beginning, observed, " of the time.")

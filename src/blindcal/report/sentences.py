@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from string import Formatter
 from typing import TypeAlias
 
-from blindcal.methods import FEW_GROUPS
+from blindcal.evidence import FEW_GROUPS
 from blindcal.report.number_format import Number
 from blindcal.results.result import AnswerCounts, AuditResult
 
@@ -50,6 +50,19 @@ def few_groups(result: AuditResult) -> bool:
     return groups is not None and groups < FEW_GROUPS and result.ece.has_interval
 
 
+def valid_answers(result: AuditResult) -> Number:
+    """The number of valid answers."""
+    each = "+".join(f"counts.each.{k}" for k in range(len(result.counts.each)))
+    return Number(each or "counts.positive+counts.negative", "count")
+
+
+def all_answers(result: AuditResult) -> Number:
+    """The number of answers, valid or not."""
+    return Number(f"{valid_answers(result).path}+counts.invalid", "count")
+
+
 def one_label(result: AuditResult) -> str | None:
-    """The label of all items, if they all have the same one."""
+    """The label of all items, if they all have the same one of two."""
+    if result.answers:
+        return None
     return {0: "negative", result.counts.items: "positive"}.get(result.counts.positive_labels)

@@ -28,7 +28,8 @@ from pathlib import Path
 from blindcal.atomic_write import make_folder, writing
 from blindcal.design import Design, answer_design
 from blindcal.errors import InputError
-from blindcal.methods import METHODS, Evidence, estimate, estimator_of, make_design
+from blindcal.evidence import Evidence, estimate
+from blindcal.methods import METHODS, estimator_of, make_design
 from blindcal.query_seeds import query_seeds, uniform_draws
 from blindcal.records import INVALID, AnswerTable, IntArray, Round, Semantics
 from blindcal.reproduce.sources import Source, from_probabilities
@@ -44,10 +45,17 @@ class TableMethod:
     base: str
     estimator: str = "own"
 
-    @property
-    def budgets(self) -> tuple[int, ...]:
-        """The numbers of queries per item that have a row in the table."""
-        return METHODS[self.base].budgets
+    def budgets(self, *, several: bool = False) -> tuple[int, ...]:
+        """The numbers of queries per item that have a row in the table.
+
+        With ``several`` answers the plain answer is the first query, and methods without one have no row.
+        """
+        method = METHODS[self.base]
+        if not several:
+            return method.budgets
+        if method.several is None or not method.tempered or not method.budgets:
+            return ()
+        return (2,) if method.budgets == (1,) else tuple(k for k in method.budgets if k > 1)
 
     @property
     def fitted(self) -> bool:
@@ -144,7 +152,7 @@ def version(method: str) -> str:
     if not chosen.simulable:
         return "1"
     said = []
-    for n, queries in ((300, chosen.budgets[0]), (2000, min(3, chosen.budgets[-1]))):
+    for n, queries in ((300, chosen.budgets()[0]), (2000, min(3, chosen.budgets()[-1]))):
         source = from_probabilities("version", str(n), *generate(n, seed=n))
         cell = Cell(method, queries, 1, 5)
         said += [f"{gap:.5e}" for gap in measure(source, [cell])[cell].gaps]
@@ -158,10 +166,12 @@ def measure(source: Source, cells: Sequence[Cell]) -> dict[Cell, Measured]:
     if not METHODS[first.base].simulable:
         assert source.stated is not None
         labels, answers = source.stated.labels, source.stated.answers
-    design = make_design(first.base, labels, queries=most, bins=first.bins, seed=first.seed)
+    design = make_design(
+        first.base, labels, queries=most, bins=first.bins, seed=first.seed, choices=source.choices
+    )
     if answers is None:
         answers = ask(design, source, first.base, first.seed)
-    return {cell: read(cell, design, labels, answers) for cell in cells}
+    return {cell: read(cell, design, labels, answers, choices=source.choices) for cell in cells}
 
 
 def ask(design: Design, source: Source, base: str, seed: int) -> AnswerTable:
@@ -176,7 +186,13 @@ def ask(design: Design, source: Source, base: str, seed: int) -> AnswerTable:
 
 
 def read(
-    cell: Cell, design: Design, labels: IntArray, answers: AnswerTable, *, jitter: float = 0.0
+    cell: Cell,
+    design: Design,
+    labels: IntArray,
+    answers: AnswerTable,
+    *,
+    jitter: float = 0.0,
+    choices: IntArray | None = None,
 ) -> Measured:
     """The estimate of a cell from the first answers of a run, ``cell.queries`` per item.
 
@@ -192,6 +208,7 @@ def read(
         bins=cell.bins,
         jitter=jitter,
         resamples=0,
+        choices=choices,
     )
     found = estimate(evidence, brief=True)
     gaps = tuple(float(one.gap) for one in found.bins)
@@ -216,8 +233,11 @@ class CellSelection:
         if unknown:
             raise InputError(f"methods: must be among {', '.join(TABLE_METHODS)}, got {unknown[0]!r}")
 
-    def cells(self, *, stated: bool) -> Iterator[Cell]:
-        """All cells; ``verbalized`` has one, and only if confidences were ``stated``."""
+    def cells(self, *, stated: bool, several: bool = False) -> Iterator[Cell]:
+        """All cells; ``verbalized`` has one, and only if confidences were ``stated``.
+
+        ``several`` says that there are more than two answers.
+        """
         for name in self.methods:
             method = TABLE_METHODS[name]
             if not method.simulable:
@@ -225,7 +245,7 @@ class CellSelection:
                     yield Cell(name, 1, 0, self.bins)
                 continue
             more = () if method.fitted else self.plain_seeds
-            for queries in method.budgets:
+            for queries in method.budgets(several=several):
                 if queries in self.budgets:
                     yield from (Cell(name, queries, s, self.bins) for s in dict.fromkeys(self.seeds + more))
 
@@ -265,7 +285,8 @@ def compute(
     found: list[Found] = [{} for _ in work]
     tasks = []
     for place, (source, wanted) in enumerate(work):
-        keys = {cell: cache.key(source, cell) for cell in wanted.cells(stated=source.stated is not None)}
+        cells = wanted.cells(stated=source.stated is not None, several=source.choices is not None)
+        keys = {cell: cache.key(source, cell) for cell in cells}
         for cell, key in keys.items():
             if (kept := cache.get(key)) is not None:
                 found[place][cell] = kept

@@ -14,6 +14,7 @@ from functools import cached_property
 from pathlib import Path
 
 import numpy as np
+from scipy.special import expit
 
 from blindcal.errors import InputError
 from blindcal.estimate.verbalized import parse_verbalized
@@ -24,6 +25,8 @@ from blindcal.items.score_files import (
     answers_in,
     csv_header,
     every_spelling,
+    is_choice_file,
+    read_choices,
     read_scores,
     read_table,
     stem,
@@ -67,7 +70,8 @@ class Source:
     """One model on one data set, with everything that was recorded.
 
     ``targets`` are the tokens that are asked about: one per side under pair semantics, else all spellings.
-    ``p`` is the probability, if the file has that instead of logits.
+    ``p`` is the probability, if the file has that instead of logits. ``choices`` is the number of answers of
+    each item, if there are more than two.
     """
 
     model: str
@@ -77,6 +81,7 @@ class Source:
     targets: Targets
     p: FloatArray | None = None
     stated: RecordedConfidence | None = None
+    choices: IntArray | None = None
 
     def __repr__(self) -> str:
         return f"Source({self.name!r}, {self.n:,} items)"
@@ -99,6 +104,8 @@ class Source:
         held = self.recording.logits if self.p is None else self.p
         for column in (self.labels, held, self.recording.others_first, self.recording.rest.round(6)):
             found.update(np.ascontiguousarray(column).tobytes())
+        if self.choices is not None:
+            found.update(self.choices.tobytes())
         if self.stated is not None:
             found.update(self.stated.labels.tobytes() + self.stated.p.tobytes())
         return found.hexdigest()[:32]
@@ -141,6 +148,8 @@ def find(paths: list[Path]) -> list[Path]:
 def read(path: Path, *, positive: str | None = None, negative: str | None = None) -> Source:
     """Read a file; by default, the answer words are those of the file."""
     words = (positive, negative) if positive and negative else None
+    if is_choice_file(path):
+        return _read_choices(path)
     source = _read(path, words)
     own = source.targets.positive[0].text.strip(), source.targets.negative[0].text.strip()
     return replace(source, stated=_read_stated(path, (own, *WORDS) if words is None else (words,)))
@@ -161,6 +170,17 @@ def _read(path: Path, words: tuple[str, str] | None) -> Source:
     recording = Recording.load(path)
     targets = answers_in(path, recording.tokens, words)
     return Source(model, data, _labels(path), recording, targets)
+
+
+def _read_choices(path: Path) -> Source:
+    """Read the logits of several answers; two of them are a source of probabilities like any other."""
+    model, data = names(path)
+    found = read_choices(path)
+    if found.logits.shape[1] == 2:
+        return from_probabilities(model, data, found.labels, expit(found.logits[:, 1] - found.logits[:, 0]))
+    recording = Recording.of_choices(found.ids, found.logits, found.answers, name=model)
+    targets = Targets((), (), answers=tuple((token,) for token in recording.tokens))
+    return Source(model, data, found.labels, recording, targets, choices=found.choices)
 
 
 def names(path: Path) -> tuple[str, str]:

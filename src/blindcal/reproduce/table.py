@@ -15,6 +15,7 @@ import numpy as np
 
 from blindcal.estimate.face_value import findings_at_face_value
 from blindcal.estimate.findings import Findings
+from blindcal.estimate.truth import given_confidence
 from blindcal.records import FloatArray, Semantics
 from blindcal.reproduce.cells import TABLE_METHODS, Found, Measured
 from blindcal.reproduce.sources import Source
@@ -76,7 +77,10 @@ class Entry:
 
 def oracle_of(source: Source, bins: int, semantics: Semantics) -> Findings:
     """The oracle (METHOD 1) of a source, and its reliability diagram."""
-    return findings_at_face_value(source.labels, source.probabilities(semantics), bins)
+    if source.choices is None:
+        return findings_at_face_value(source.labels, source.probabilities(semantics), bins)
+    given, confidence = given_confidence(source.recording.logits)
+    return findings_at_face_value((given == source.labels).astype(np.int64), confidence, bins)
 
 
 @dataclass(frozen=True, repr=False)

@@ -49,6 +49,8 @@ def of_columns(columns: Mapping[str, Any]) -> Counts:
 
 def of_run(run: Run) -> Counts:
     """Count the answers of a finished run."""
+    if run.choices is not None:
+        raise InputError(f"{run.folder}: answers are counted for two answers only, and it has more")
     asked = run.answered
     return Counts.of(
         run.labels[asked.items],

@@ -149,8 +149,8 @@ def _bounds(
         return {}
     try:
         fit = open_run(path).fit(level=level, resamples=resamples)
-    except StoreError:
-        # A result without its run: its own interval is used if its level is high enough.
+    except (StoreError, NotIdentifiedError):
+        # A result without its run, or without one fit: its own interval is used if its level is high enough.
         return stored if result.level >= level - 1e-12 else {}
     found: dict[LimitedQuantity, Estimate] = {}
     for name in quantities:
@@ -178,7 +178,8 @@ def _verdict(
     if limit.quantity == "invalid":
         if limit.holds(value) and stopped:
             return verdict("undecided", UNFINISHED)
-        why = f"{counts.invalid:,} answers were neither word"
+        what = "none of those asked for" if result.answers else "neither word"
+        why = f"{counts.invalid:,} answers were {what}"
         return verdict("passed" if limit.holds(value) else "failed", why)
     if not limit.holds(value):
         return verdict("failed", "the estimate is beyond the limit", bound)

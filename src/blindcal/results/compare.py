@@ -12,7 +12,7 @@ from blindcal.errors import ConfigError
 from blindcal.estimate.paired import Difference, differences
 from blindcal.records import IntArray
 from blindcal.results.run import Run, opened
-from blindcal.text import listed
+from blindcal.text import listed, printable
 
 NAMES = {
     "ece": "ECE",
@@ -72,9 +72,16 @@ def compare(
 
     Items with the same id and prompt are the same. Items with the same id but different prompts count as the
     same item, reworded, if each of them has the same label in both runs; otherwise the ids of the two runs
-    are unrelated, and all these items count as different.
+    are unrelated, and all these items count as different. If the options of the runs are in different random
+    orders, their labels are not comparable, and items with the same id are the same.
     """
     first, second = opened(first), opened(second)
+    if first.result.answers != second.result.answers:
+        words = [", ".join(run.result.answers) or "two answers" for run in (first, second)]
+        raise ConfigError(
+            f"the runs asked for different answers: {printable(words[0], 80)} and {printable(words[1], 80)}; "
+            "only audits of the same answers can be compared"
+        )
     if bins is None:
         each = {len(run.result.bins) for run in (first, second)}
         if len(each) > 1:
@@ -84,7 +91,7 @@ def compare(
                 options={"bins": max(each)},
             )
         bins = each.pop()
-    asked = [np.unique(run.answered.items) for run in (first, second)]
+    asked = [run.fitted_items for run in (first, second)]
     matched, reworded = _matched(first, second, asked)
     units = _units(first, second, asked, matched) if matched else None
     one, two = (run.fit(resamples=resamples) for run in (first, second))
@@ -203,7 +210,8 @@ def _matched(first: Run, second: Run, asked: list[IntArray]) -> tuple[dict[int, 
     pairs = {k: of_first[second.ids[k]] for k in asked[1].tolist() if second.ids[k] in of_first}
     same = {k: j for k, j in pairs.items() if second.digests[k] == first.digests[j]}
     reworded = {k: j for k, j in pairs.items() if k not in same}
-    if any(second.labels[k] != first.labels[j] for k, j in reworded.items()):
+    reordered = first.settings.get("permute") != second.settings.get("permute")
+    if not reordered and any(second.labels[k] != first.labels[j] for k, j in reworded.items()):
         return same, 0
     return same | reworded, len(reworded)
 

@@ -15,13 +15,14 @@ from blindcal.endpoints.http import Address, HttpEndpoint
 from blindcal.endpoints.query_format import TokenQuestion
 from blindcal.errors import NotIdentifiedError
 from blindcal.methods import METHODS
-from blindcal.records import Message
+from blindcal.records import Message, Request
 from blindcal.results.run import Run
 from blindcal.text import spoken
 
 QUESTION = "YOUR QUESTION, WORDED AS IN THE AUDIT"
 FILL_IN = "Put your question into the message: replace the fields in braces, as the audit did."
-_DIGITS = 4  # decimals of a bias: far finer than the cells of the fit, and short enough to read
+DIGITS = 4
+"""Decimals of a bias: far finer than the cells of the fit, and short enough to read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +75,21 @@ def deployment(run: Run, shift: float) -> Deployment:
     NotIdentifiedError
         If the run used no ``logit_bias``, so that no threshold can be deployed.
     """
+    need_bias(run)
+    settings = run.settings
+    question, endpoint = TokenQuestion(run.result.targets, settings["offset"]), endpoint_of(settings)
+    body = body_of(endpoint, question.request(template(settings), round(shift, DIGITS), 0.0))
+    return Deployment(
+        url=endpoint.url,
+        logit_bias=body["logit_bias"],
+        body=body,
+        positive=tuple(token.text for token in run.result.targets.positive),
+        key_header=key_header(settings),
+    )
+
+
+def need_bias(run: Run) -> None:
+    """Raise `NotIdentifiedError` if the run used no ``logit_bias``, so that nothing can be deployed."""
     method = METHODS[run.result.method]
     if not method.biased or run.result.semantics in ("sum", "configured"):
         reading = "compare the probability that the endpoint shows with it, or " if method.logprobs else ""
@@ -83,7 +99,10 @@ def deployment(run: Run, shift: float) -> Deployment:
             remedy=reading + "audit with {method} where the endpoint takes logit_bias",
             options={"method": "latent"},
         )
-    settings = run.settings
+
+
+def endpoint_of(settings: dict[str, Any]) -> HttpEndpoint:
+    """The endpoint of a run, to make requests with but not to send them."""
     address = Address(
         settings["base_url"],
         settings["model"],
@@ -91,20 +110,21 @@ def deployment(run: Run, shift: float) -> Deployment:
         settings["api_version"],
         extra_body=settings["extra_body"],
     )
-    question = TokenQuestion(run.result.targets, settings["offset"])
-    request = question.request(_template(settings), round(shift, _DIGITS), 0.0)
-    endpoint = HttpEndpoint(address, environ={})
-    bias = {str(token): round(value, _DIGITS) for token, value in request.logit_bias.items()}
-    return Deployment(
-        url=endpoint.url,
-        logit_bias=bias,
-        body={**json.loads(endpoint.body(request)), "logit_bias": bias},
-        positive=tuple(token.text for token in run.result.targets.positive),
-        key_header="Authorization: Bearer " if address.api_version is None else "api-key: ",
-    )
+    return HttpEndpoint(address, environ={})
 
 
-def _template(settings: dict[str, Any]) -> tuple[Message, ...]:
+def body_of(endpoint: HttpEndpoint, request: Request) -> dict[str, Any]:
+    """The JSON body of a request, with biases that are short enough to read."""
+    bias = {str(token): round(value, DIGITS) for token, value in request.logit_bias.items()}
+    return {**json.loads(endpoint.body(request)), "logit_bias": bias}
+
+
+def key_header(settings: dict[str, Any]) -> str:
+    """The header that carries the API key, up to the key itself."""
+    return "Authorization: Bearer " if settings["api_version"] is None else "api-key: "
+
+
+def template(settings: dict[str, Any]) -> tuple[Message, ...]:
     """The messages of a question, with the fields of the audit's template not filled in."""
     role = "prompt" if settings["api"] == "completions" else "user"
     question = Message(role, settings["template"] or QUESTION)

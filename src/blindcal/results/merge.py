@@ -15,8 +15,10 @@ import numpy as np
 
 from blindcal.errors import ConfigError, InputError
 from blindcal.estimate.findings import Findings
+from blindcal.estimate.margins import AnswerMargins
+from blindcal.evidence import Evidence, estimate
 from blindcal.items.repeated_prompts import repeated_prompts
-from blindcal.methods import FITTED, Evidence, estimate, make_design
+from blindcal.methods import FITTED, METHODS, make_design
 from blindcal.records import AnswerTable
 from blindcal.results.result import AnswerCounts, AuditResult, ShownProbabilities, Spend
 from blindcal.results.run import Run, opened
@@ -43,7 +45,12 @@ def merge(runs: Sequence[Run | str | Path], *, resamples: int = 1000) -> AuditRe
     result = one.result
     evidence = Evidence(
         result.method,
-        make_design(result.method, one.labels),
+        make_design(
+            result.method,
+            one.labels,
+            queries=METHODS[result.method].usual_queries(several=one.choices is not None),
+            choices=one.choices,
+        ),
         one.labels,
         one.answered,
         one.groups,
@@ -54,6 +61,7 @@ def merge(runs: Sequence[Run | str | Path], *, resamples: int = 1000) -> AuditRe
         jitter=one.jitter,
         flip_rate=one.flip_rate,
         resamples=resamples,
+        choices=one.choices,
     )
     found = estimate(evidence)
     return replace(
@@ -66,6 +74,7 @@ def merge(runs: Sequence[Run | str | Path], *, resamples: int = 1000) -> AuditRe
         seconds=sum(run.result.seconds for run in each),
         shown=ShownProbabilities.together([run.result.shown for run in each]),
         repeated=repeated_prompts(one.prompts, one.labels),
+        margins=AnswerMargins.of(found.confusion, grouped=one.groups is not None),
         oracle=None,  # each run was compared with its own oracle
         settings={**result.settings, "items": one.labels.size, "items_digest": None},
     )
@@ -90,8 +99,7 @@ def together(runs: Sequence[Run]) -> Run:
             first.result,
             complete=not stopped,
             stopped=stopped[0] if stopped else None,
-            # runs may share groups, so their numbers of groups do not add up
-            counts=replace(AnswerCounts(**_summed([asdict(run.result.counts) for run in runs])), groups=None),
+            counts=_counts([run.result.counts for run in runs]),
             probe=next((run.result.probe for run in runs if run.result.objection), first.result.probe),
             steadiness=next(
                 (run.result.steadiness for run in runs if run.result.warnings), first.result.steadiness
@@ -106,6 +114,9 @@ def together(runs: Sequence[Run]) -> Run:
         jitter=max(run.jitter for run in runs),
         flip_rate=max(run.flip_rate for run in runs),
         max_shift=min(run.max_shift for run in runs),
+        choices=None
+        if first.choices is None
+        else np.concatenate([run.choices for run in runs if run.choices is not None]),
     )
 
 
@@ -119,6 +130,10 @@ def _check_alike(runs: Sequence[Run]) -> None:
             options={"estimator": "latent"},
         )
     for run in runs[1:]:
+        if run.result.answers != first.result.answers:
+            raise ConfigError(
+                f"{run.folder} asked for other answers than {first.folder}: {_answers(run, first)}"
+            )
         for name in sorted({*first.settings, *run.settings} - _FREE):
             mine, theirs = first.settings.get(name), run.settings.get(name)
             if mine != theirs:
@@ -138,6 +153,18 @@ def _check_alike(runs: Sequence[Run]) -> None:
             f"item {printable(twice[0], 80)!r} is in more than one run, and {len(twice) - 1:,} others: "
             "only runs on different items can be put together"
         )
+
+
+def _answers(*runs: Run) -> str:
+    """The answers of each run, in words."""
+    return " there and ".join(printable(", ".join(run.result.answers) or "two", 80) for run in runs) + " here"
+
+
+def _counts(counts: Sequence[AnswerCounts]) -> AnswerCounts:
+    """The counts of all runs; they may share groups, so their numbers of groups do not add up."""
+    each = tuple(map(sum, zip(*(one.each for one in counts), strict=True)))
+    total = _summed([{**asdict(one), "groups": None, "each": 0} for one in counts])
+    return AnswerCounts(**{**total, "each": each})
 
 
 def _joined(runs: Sequence[Run]) -> AnswerTable:

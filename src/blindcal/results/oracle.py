@@ -6,14 +6,15 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
+from scipy.special import softmax
 
 from blindcal.errors import InputError
-from blindcal.estimate.truth import binned_ece
+from blindcal.estimate.truth import binned_ece, drawn_answer_ece, top_label_ece
 from blindcal.items.files import Items
-from blindcal.items.score_files import Scores, prompt_digest, read_scores
+from blindcal.items.score_files import ChoiceScores, Scores, prompt_digest, read_choices, read_scores
 from blindcal.records import Estimate, FloatArray, IntArray, Targets
 from blindcal.results.result import Oracle
-from blindcal.text import printable
+from blindcal.text import printable, spoken
 
 # A stated confidence has no truth of its own: it is compared with the probability of the answer. Scores know
 # nothing of an endpoint's own setting: what it answers is compared with draws at T = 1.
@@ -44,18 +45,40 @@ class Truth:
         """
         about = self if targets is None else replace(self, scores=self.scores.about(targets))
         found = binned_ece(labels, about.p, bins)
-        true = float(found.ece)
-        difference = None if ece.value is None else ece.value - true
-        inside = true in ece if ece.has_interval else None
-        return Oracle(
-            self.scores.path,
-            about.scores.column,
-            true,
-            difference,
-            inside,
-            tuple(found.gaps.tolist()),
-            self.other_model,
-        )
+        return _oracle(self, about.scores.column, float(found.ece), found.gaps, ece)
+
+
+@dataclass(frozen=True, slots=True)
+class ChoiceTruth:
+    """The logits of the items of an audit with several answers; otherwise as `Truth`.
+
+    With ``classwise``, the truth is about each answer against the rest, not about the answers given. With
+    ``drawn``, the answers given are drawn, not the likeliest ones.
+    """
+
+    scores: ChoiceScores
+    rows: IntArray
+    other_model: str | None = None
+    classwise: bool = False
+    drawn: bool = False
+
+    def compare(self, labels: IntArray, ece: Estimate, bins: int, targets: Targets | None = None) -> Oracle:  # noqa: ARG002 - the file has one column per answer
+        """The true ECE in the audit's bins, and how far the estimate is from it (METHOD 8)."""
+        logits = self.scores.logits[self.rows]
+        if self.classwise:
+            p = softmax(logits, axis=1)
+            each = [binned_ece((labels == k).astype(np.int64), p[:, k], bins) for k in range(p.shape[1])]
+            gaps = np.mean([one.gaps for one in each], axis=0)
+            return _oracle(self, "classwise", float(np.mean([float(one.ece) for one in each])), gaps, ece)
+        found = (drawn_answer_ece if self.drawn else top_label_ece)(labels, logits, bins)
+        return _oracle(self, "drawn answer" if self.drawn else "top-label", float(found.ece), found.gaps, ece)
+
+
+def _oracle(truth: Truth | ChoiceTruth, column: str, true: float, gaps: FloatArray, ece: Estimate) -> Oracle:
+    difference = None if ece.value is None else ece.value - true
+    inside = true in ece if ece.has_interval else None
+    path, other = truth.scores.path, truth.other_model
+    return Oracle(path, column, true, difference, inside, tuple(gaps.tolist()), other)
 
 
 def read_truth(
@@ -67,6 +90,22 @@ def read_truth(
     are the answer words of a logit file.
     """
     found = read_scores(path, _COLUMNS[semantics], words)
+    return Truth(found, *_rows(path, found, items, model))
+
+
+def read_choice_truth(
+    path: Path, items: Items, model: str, *, classwise: bool = False, drawn: bool = False
+) -> ChoiceTruth:
+    """Read the logits of every answer from a choice file, for items with more than two answers."""
+    found = read_choices(path)
+    if tuple(map(spoken, found.answers)) != tuple(map(spoken, items.answers)):
+        has, wanted = (printable(", ".join(words), 80) for words in (found.answers, items.answers))
+        raise InputError(f"{path}: has the logits of {has}, and the answers of the items are {wanted}")
+    return ChoiceTruth(found, *_rows(path, found, items, model), classwise, drawn)
+
+
+def _rows(path: Path, found: Scores | ChoiceScores, items: Items, model: str) -> tuple[IntArray, str | None]:
+    """The row of each item in a file, and the model that was scored if the file names another one."""
     places = {name: row for row, name in enumerate(found.ids)}
     rows = np.empty(len(items), np.int64)
     other_model = None
@@ -76,9 +115,10 @@ def read_truth(
             raise InputError(f"{path}: has no score for item {printable(item.id, 60)!r}")
         label = int(found.labels[row])
         if label != item.label:
+            order = ", or of their options in another order" if items.answers else ""
             raise InputError(
                 f"{path}: item {printable(item.id, 60)!r} has label {label} there "
-                f"and {item.label} in the items: are these scores of other questions?"
+                f"and {item.label} in the items: are these scores of other questions{order}?"
             )
         digest, _, scored = found.asked[row].partition(" ") if found.asked else ("", "", "")
         if scored and digest != prompt_digest(item):
@@ -89,4 +129,4 @@ def read_truth(
         if scored and not f"{scored} ".startswith(f"{model} "):
             other_model = scored
         rows[number] = row
-    return Truth(found, rows, other_model)
+    return rows, other_model

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import csv
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
@@ -20,9 +20,10 @@ from scipy.special import expit
 from blindcal.atomic_write import atomic_write
 from blindcal.errors import InputError
 from blindcal.estimate.findings import Findings
+from blindcal.estimate.margins import AnswerMargins
 from blindcal.items.repeated_prompts import RepeatedPrompts
 from blindcal.planning.next_dollar import NextDollar
-from blindcal.records import INVALID, NEGATIVE, POSITIVE, EstimatorName, FloatArray, Message, Targets
+from blindcal.records import INVALID, PLAIN, EstimatorName, FloatArray, Message, Round, Targets
 from blindcal.results.steadiness import Steadiness
 from blindcal.store.run_store import Store
 from blindcal.text import csv_cell, printable
@@ -37,7 +38,8 @@ Direction: TypeAlias = Literal["overconfident", "underconfident", "undecided"]
 class Example:
     """One query as it was sent; ``messages`` is empty if the run keeps no prompts.
 
-    ``left_out`` is the number of characters that were cut from long messages.
+    ``left_out`` is the number of characters that were cut from long messages. ``about`` is the number of the
+    answer with the shift, if there are more than two; ``threshold`` is then about that answer.
     """
 
     messages: tuple[Message, ...]
@@ -45,6 +47,7 @@ class Example:
     logit_bias: dict[str, float]
     threshold: float
     temperature: float
+    about: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +56,8 @@ class AnswerCounts:
 
     ``items`` are those that the estimates are about: in a stopped run, the items with an answer.
     ``unanswered`` are the others, which the run would have asked. ``groups`` is the number of groups that
-    ``items`` are in, if they are in groups.
+    ``items`` are in, if they are in groups. With more than two answers, ``each`` counts the queries that got
+    each of them, and ``positive_labels``, ``positive`` and ``negative`` are 0.
     """
 
     items: int
@@ -63,11 +67,17 @@ class AnswerCounts:
     invalid: int
     unanswered: int
     groups: int | None = None
+    each: tuple[int, ...] = ()
 
     @property
     def answers(self) -> int:
         """Number of answers, valid or not."""
-        return self.positive + self.negative + self.invalid
+        return self.valid + self.invalid
+
+    @property
+    def valid(self) -> int:
+        """Number of valid answers."""
+        return self.positive + self.negative + sum(self.each)
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,7 +173,8 @@ class AuditResult(Findings):
     defines the ``parts``. ``seconds`` is the time spent asking, over all calls. ``repeated`` counts the items
     that share a prompt, if any do. ``steadiness`` says whether the endpoint stayed the same during the run.
     ``shown`` is about the probabilities that were read, if logprobs were. ``answers`` are the words of the
-    answers, if there are more than two.
+    answers, if there are more than two, and ``margins`` compares how often each was given with how often it
+    is right.
     """
 
     schema_version: int = SCHEMA_VERSION
@@ -193,9 +204,15 @@ class AuditResult(Findings):
     steadiness: Steadiness | None = None
     shown: ShownProbabilities | None = None
     answers: tuple[str, ...] = ()
+    margins: AnswerMargins | None = None
 
     def __repr__(self) -> str:
         return f"AuditResult({self.model!r}, {self.method}, {self.counts.items:,} items, ECE {self.ece:.4f})"
+
+    @property
+    def classwise(self) -> bool:
+        """Whether each of several answers was audited against the rest, not the answers given."""
+        return any(one.given is None for one in self.by_answer)
 
     @property
     def objection(self) -> str | None:
@@ -292,24 +309,48 @@ ANSWER_COLUMNS = (
 )
 BOUND_COLUMNS = ("low", "high")
 """Further columns if answers show bounds of the log-odds."""
-_ANSWER_WORDS: Mapping[int, str] = {POSITIVE: "positive", NEGATIVE: "negative", INVALID: "invalid"}
+BIAS_COLUMN = "bias_"
+"""Begins the names of the columns with what was added to each answer, if there are more than two."""
+_TWO_LABELS, _TWO_ANSWERS = ("0", "1"), ("negative", "positive")
 
 
-def write_answers(store: Store, path: Path) -> None:
-    """Write every answer of a run as CSV that is safe to open in a spreadsheet."""
-    rounds = store.rounds()
+def write_answers(store: Store, path: Path, answers: tuple[str, ...] = ()) -> None:
+    """Write every answer of a run as CSV that is safe to open in a spreadsheet.
+
+    ``answers`` are the words if there are more than two. Labels and answers are then these words, and the
+    column ``about``, the answer with the shift, replaces ``threshold``.
+    """
+    rounds, safe = store.rounds(), tuple(map(csv_cell, answers))
     firsts = np.cumsum([0, *(len(asked) for asked in rounds)])
     bounds = store.answered().bounds
+    labels, words = safe or _TWO_LABELS, {INVALID: "invalid", **dict(enumerate(safe or _TWO_ANSWERS))}
+    columns = ["about" if answers and name == "threshold" else name for name in ANSWER_COLUMNS]
+    columns += [
+        *(() if bounds is None else BOUND_COLUMNS),
+        *(csv_cell(BIAS_COLUMN + word) for word in answers),
+    ]
     with atomic_write(path) as draft, draft.open("w", newline="", encoding="utf-8") as file:
         table = csv.writer(file)
-        table.writerow(ANSWER_COLUMNS if bounds is None else (*ANSWER_COLUMNS, *BOUND_COLUMNS))
+        table.writerow(columns)
         for row, (query, answer, text, seconds) in enumerate(store.texts()):
             which = int(np.searchsorted(firsts, query, side="right")) - 1
             asked, place = rounds[which], query - int(firsts[which])
             name, label, group = store.item(int(asked.items[place]))
-            shift = float(asked.shifts[place])
-            threshold = 1 / (1 + math.exp(min(shift, 700)))
-            about = (csv_cell(name), label, csv_cell(group or ""), which + 1)
-            query_as = (f"{threshold:.9g}", f"{shift:.9g}", f"{asked.temperatures[place]:g}")
+            item = (csv_cell(name), labels[label], csv_cell(group or ""), which + 1)
+            about = _about(asked, place, safe) if answers else f"{_threshold(asked.shifts[place]):.9g}"
+            query_as = (about, f"{asked.shifts[place]:.9g}", f"{asked.temperatures[place]:g}")
             shown = () if bounds is None else ("" if np.isnan(s) else f"{s:.9g}" for s in bounds[row])
-            table.writerow((*about, *query_as, _ANSWER_WORDS[answer], csv_cell(text), seconds, *shown))
+            added = () if asked.biases is None else asked.biases[place]
+            biases = ("" if np.isinf(bias) else f"{bias:.9g}" for bias in added)
+            table.writerow((*item, *query_as, words[answer], csv_cell(text), seconds, *shown, *biases))
+
+
+def _threshold(shift: float) -> float:
+    """The threshold that a shift asks about."""
+    return 1 / (1 + math.exp(min(float(shift), 700)))
+
+
+def _about(asked: Round, place: int, answers: tuple[str, ...]) -> str:
+    """The answer that a query shifts; empty for a plain question."""
+    about = PLAIN if asked.about is None else int(asked.about[place])
+    return "" if about == PLAIN else answers[about]

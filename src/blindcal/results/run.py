@@ -12,10 +12,12 @@ from typing import Any
 import numpy as np
 
 from blindcal.errors import InputError, NotIdentifiedError, StoreError
+from blindcal.estimate.given_fit import fit_given
 from blindcal.estimate.latent import fit_table
 from blindcal.estimate.latent_fit import LatentFit
+from blindcal.estimate.top_label import GivenAnswers, given_answers
 from blindcal.items.repeated_prompts import resampling_units
-from blindcal.records import AnswerTable, IntArray
+from blindcal.records import AnswerTable, IntArray, Noise
 from blindcal.results.result import RESULT_FILE, AuditResult
 from blindcal.store.run_store import RUN_FILE, Store
 
@@ -28,7 +30,8 @@ class Run:
     is its own group, and ``groups`` is ``None`` if all are. ``parts`` are the values of the field of
     the breakdown. ``digests`` identify the prompts, even if these are not kept. ``jitter`` is the endpoint's
     noise on the log-odds and ``flip_rate`` the share of its answers that are flipped, as the probe and the
-    run found them; ``max_shift`` is the largest shift that it accepts.
+    run found them; ``max_shift`` is the largest shift that it accepts. ``choices`` is the number of answers
+    of each item; ``None`` if all have two.
     """
 
     folder: Path
@@ -43,6 +46,7 @@ class Run:
     jitter: float
     max_shift: float
     flip_rate: float = 0.0
+    choices: IntArray | None = None
 
     def __repr__(self) -> str:
         found, items = self.result, self.labels.size
@@ -79,16 +83,38 @@ class Run:
                 else "audit with {method}",
                 options={"estimator": "latent"} if reread else {"method": "latent"},
             )
+        if self.result.classwise:
+            raise NotIdentifiedError(
+                f"{self.folder}: a run of method {self.result.method!r} audits each answer against the rest: "
+                "it has no fit of the answers given",
+                remedy="audit with {method}",
+                options={"method": "latent"},
+            )
+        bins = len(self.result.bins) if bins is None else bins
+        level = self.result.level if level is None else level
+        if (given := self.given) is not None:
+            noise = Noise(self.jitter, self.flip_rate)
+            return fit_given(given, self.groups, noise=noise, bins=bins, level=level, resamples=resamples)
         return fit_table(
             self.labels,
             self.answered,
             self.groups,
             jitter=self.jitter,
             flip_rate=self.flip_rate,
-            bins=len(self.result.bins) if bins is None else bins,
-            level=self.result.level if level is None else level,
+            bins=bins,
+            level=level,
             resamples=resamples,
         )
+
+    @property
+    def given(self) -> GivenAnswers | None:
+        """The answers given, if there are more than two."""
+        return None if self.choices is None else given_answers(self.labels, self.answered, self.choices)
+
+    @property
+    def fitted_items(self) -> IntArray:
+        """The items of the fit, in its order: those that were asked, or that an answer was given to."""
+        return np.unique(self.answered.items) if (given := self.given) is None else given.items
 
 
 def open_run(path: str | Path) -> Run:
@@ -132,6 +158,7 @@ def open_run(path: str | Path) -> Run:
         float(ready.get("jitter", 0.0) if steady is None else steady.jitter),
         float(ready.get("max_shift", np.inf)),
         0.0 if steady is None else float(steady.flip_rate),
+        items.choices,
     )
 
 

@@ -11,8 +11,15 @@ from scipy.special import expit
 from blindcal.design import Design, answer_design
 from blindcal.errors import InputError, NotIdentifiedError
 from blindcal.estimate.checks import ArrayLike, labels_array, probabilities, whole
-from blindcal.estimate.truth import binned_ece
-from blindcal.methods import Evidence, estimate, make_design, method_of
+from blindcal.estimate.truth import (
+    binned_ece,
+    classwise_ece,
+    drawn_answer_ece,
+    given_confidence,
+    top_label_ece,
+)
+from blindcal.evidence import Evidence, estimate
+from blindcal.methods import make_design, method_of
 from blindcal.query_seeds import query_seeds, uniform_draws
 from blindcal.records import AnswerTable, FloatArray, IntArray, Round
 
@@ -62,6 +69,32 @@ def ask(
     return answer_design(design, answer)
 
 
+def ask_choices(
+    design: Design, logits: FloatArray, *, seed: int = 0, jitter: float = 0.0, logprobs: bool = False
+) -> AnswerTable:
+    """Run a design to its end on known logits of several answers; -inf for an answer that an item lacks.
+
+    The other arguments are those of `ask`.
+    """
+    rng = np.random.default_rng([seed, 5])
+    hidden = logits + jitter * rng.standard_normal(logits.shape) if jitter and logprobs else logits
+
+    def answer(asked: Round, first: int) -> IntArray:  # noqa: ARG001 - draws need no seeds of their own
+        assert asked.biases is not None
+        z = hidden[asked.items] + asked.biases
+        if jitter and not logprobs:
+            z = z + jitter * rng.standard_normal(z.shape)
+        warm = asked.temperatures > 0
+        z[warm] += asked.temperatures[warm, None] * rng.gumbel(size=(int(warm.sum()), z.shape[1]))
+        return np.asarray(z.argmax(axis=1), np.int64)
+
+    answered = answer_design(design, answer)
+    if not logprobs:
+        return answered
+    shown = log_odds(given_confidence(hidden)[1])
+    return replace(answered, bounds=np.repeat(shown[answered.items, None], 2, axis=1))
+
+
 @dataclass(frozen=True, slots=True, repr=False)
 class Simulation:
     """Repeated audits of one set of known probabilities."""
@@ -103,16 +136,97 @@ def simulate(
     ``jitter`` is the standard deviation of the noise that the endpoint adds to the log-odds of every answer;
     the estimators do not know it.
     """
-    if not method_of(method).simulable:
-        raise InputError("method: known probabilities do not tell what a model would say in words")
     y = labels_array(labels)
     known = probabilities(p, like=y.size)
+    return _repeated(
+        method,
+        y,
+        lambda design, at, logprobs: ask(design, known, seed=at, jitter=jitter, logprobs=logprobs),
+        oracle=float(binned_ece(y, known, bins).ece),
+        estimator=estimator,
+        queries=queries,
+        bins=bins,
+        repeats=repeats,
+        seed=seed,
+        on_repeat=on_repeat,
+    )
+
+
+def simulate_choices(
+    method: str,
+    labels: IntArray,
+    logits: FloatArray,
+    *,
+    estimator: str = "own",
+    queries: float | None = None,
+    bins: int = 5,
+    repeats: int = 20,
+    seed: int = 0,
+    jitter: float = 0.0,
+    on_repeat: Callable[[], object] = lambda: None,
+) -> Simulation:
+    """Audit known logits of several answers, as `simulate` does known probabilities.
+
+    The oracle is the binned ECE of the likeliest answer, for `repeated` that of a drawn one, and for
+    `classwise` the mean ECE of every answer against the rest. With two answers, this is `simulate` with the
+    second one as the positive answer. By default, ``queries`` is the method's usual number.
+    """
+    several = logits.shape[1] > 2
+    queries = method_of(method).usual_queries(several=several) if queries is None else queries
+    if not several:
+        return simulate(
+            method,
+            labels,
+            expit(logits[:, 1] - logits[:, 0]),
+            estimator=estimator,
+            queries=queries,
+            bins=bins,
+            repeats=repeats,
+            seed=seed,
+            jitter=jitter,
+            on_repeat=on_repeat,
+        )
+    truth = classwise_ece if method_of(method).classwise else top_label_ece
+    if not method_of(method).tempered:  # the answer given is a drawn one
+        truth = drawn_answer_ece
+    return _repeated(
+        method,
+        labels,
+        lambda design, at, logprobs: ask_choices(design, logits, seed=at, jitter=jitter, logprobs=logprobs),
+        oracle=float(truth(labels, logits, bins).ece),
+        estimator=estimator,
+        queries=queries,
+        bins=bins,
+        repeats=repeats,
+        seed=seed,
+        on_repeat=on_repeat,
+        choices=np.asarray(np.isfinite(logits).sum(axis=1), np.int64),
+    )
+
+
+def _repeated(
+    method: str,
+    y: IntArray,
+    answer: Callable[[Design, int, bool], AnswerTable],
+    *,
+    oracle: float,
+    estimator: str,
+    queries: float,
+    bins: int,
+    repeats: int,
+    seed: int,
+    on_repeat: Callable[[], object],
+    choices: IntArray | None = None,
+) -> Simulation:
+    if not method_of(method).simulable:
+        raise InputError("method: known probabilities do not tell what a model would say in words")
     asked, estimates = 0, []
     for repeat in range(whole(repeats, "repeats")):
-        design = make_design(method, y, queries=queries, bins=bins, seed=seed + repeat)
-        logprobs = method_of(method).logprobs
-        answers = ask(design, known, seed=seed + repeat, jitter=jitter, logprobs=logprobs)
-        evidence = Evidence(method, design, y, answers, estimator=estimator, bins=bins, resamples=0)
+        design = make_design(method, y, queries=queries, bins=bins, seed=seed + repeat, choices=choices)
+        answers = answer(design, seed + repeat, method_of(method).logprobs)
+        evidence = Evidence(
+            method, design, y, answers, estimator=estimator, bins=bins, resamples=0, choices=choices
+        )
         ece = estimate(evidence, brief=True).ece.value
         if ece is None:
             raise NotIdentifiedError(f"{method}: {y.size} items are too few for {bins} bins")
@@ -124,7 +238,7 @@ def simulate(
         method=method,
         estimator=estimator,
         queries=asked / (repeats * y.size),
-        oracle=float(binned_ece(y, known, bins).ece),
+        oracle=oracle,
         estimates=tuple(estimates),
     )
 

@@ -105,13 +105,17 @@ class Batch:
 
 @dataclass(frozen=True, slots=True)
 class StoredItems:
-    """The stored items of a run, in columns; ``digests`` tell whether prompts are the same."""
+    """The stored items of a run, in columns; ``digests`` tell whether prompts are the same.
+
+    ``choices`` is the number of answers of each item; ``None`` if all have two.
+    """
 
     ids: tuple[str, ...]
     labels: IntArray
     groups: tuple[str | None, ...]
     digests: tuple[bytes, ...]
     parts: tuple[str | None, ...]
+    choices: IntArray | None = None
 
 
 class Store:
@@ -217,7 +221,7 @@ class Store:
             self._served = None
         with translated(self.path), transaction(self._db):
             self._db.executemany(
-                "INSERT INTO items VALUES (?, ?, ?, ?, ?, ?, ?)",
+                "INSERT INTO items VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
                 (_item_row(number, item, keep_prompts) for number, item in enumerate(items)),
             )
             self.set_note("config", wanted)
@@ -235,9 +239,10 @@ class Store:
 
     def items(self) -> StoredItems:
         """All items of the run."""
-        rows = self._execute("SELECT id, label, grp, digest, part FROM items ORDER BY item")
-        ids, labels, groups, digests, parts = zip(*rows, strict=True) if rows else ((), (), (), (), ())
-        return StoredItems(ids, np.array(labels, np.int64), groups, digests, parts)
+        rows = self._execute("SELECT id, label, grp, digest, part, choices FROM items ORDER BY item")
+        ids, labels, groups, digests, parts, choices = zip(*rows, strict=True) if rows else ((),) * 6
+        several = np.array(choices, np.int64) if max(choices, default=2) > 2 else None
+        return StoredItems(ids, np.array(labels, np.int64), groups, digests, parts, several)
 
     def set_parts(self, field: str | None, parts: Sequence[str | None] | None) -> None:
         """Store the field of the breakdown and the part of each item; both may change at any time."""
@@ -544,7 +549,7 @@ def _item_row(number: int, item: Item, keep_prompts: bool) -> tuple[object, ...]
     messages = msgspec.json.encode(item.messages)
     digest = hashlib.blake2b(messages, digest_size=16).digest()
     kept = messages.decode() if keep_prompts else None
-    return number, item.id, item.label, item.group, digest, kept, item.part
+    return number, item.id, item.label, item.group, digest, kept, item.part, item.choices
 
 
 def _difference(begun: Mapping[str, Any], wanted: Mapping[str, Any]) -> str:

@@ -1,0 +1,334 @@
+"""Designs for items with more than two answers: the plain answer first, then queries about it (METHOD 8).
+
+Half of the queries about a given answer shift it alone, and so test its margin over the strongest other
+answer. The other half adds Gumbel numbers to the other answers, and so reads its log-odds against all of
+them, with noise. The first kind is sharp, the second shows what the first one means.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+import numpy.typing as npt
+from scipy.special import expit, logit
+
+from blindcal.design import (
+    LEAST_PILOT,
+    PILOT,
+    BlindDesign,
+    best_splits,
+    proportional_order,
+    quantiles,
+    spread_evenly,
+    threshold_densities,
+)
+from blindcal.errors import InputError
+from blindcal.estimate.axis import Axis, margin_axis
+from blindcal.estimate.grid import CELLS, EDGES_P, EDGES_S, HALF, MID_P, MID_S, edge_of_threshold
+from blindcal.estimate.model import working_table
+from blindcal.estimate.patterns import Patterns
+from blindcal.estimate.top_label import GivenAnswers, excess_of, given_answers, read_given
+from blindcal.records import INVALID, PLAIN, AnswerTable, FloatArray, IntArray, Noise, Round
+
+# Log-odds plus shift at which a Gumbel query tells most: the same answer then comes again one time in five.
+_TELLING = -float(np.log(-np.log(0.2)))
+_EVEN = 0.1  # share of the Gumbel queries that stay evenly spread
+_STEP = 0.5  # of the shifts of Gumbel queries, so that answers aggregate
+
+
+def gumbel_numbers(shape: tuple[int, ...], rng: np.random.Generator) -> FloatArray:
+    """Standard Gumbel numbers."""
+    return np.asarray(-np.log(-np.log(rng.uniform(1e-300, 1.0, shape))))
+
+
+def _gumbel_shift(log_odds: FloatArray) -> FloatArray:
+    """The shift of a query with Gumbel numbers that tells most at these log-odds."""
+    return np.asarray(_STEP * np.round((_TELLING - log_odds) / _STEP))
+
+
+def choice_round(
+    items: IntArray,
+    choices: IntArray,
+    shifts: FloatArray | None = None,
+    about: IntArray | None = None,
+    numbers: FloatArray | None = None,
+    temperature: float = 0.0,
+) -> Round:
+    """A round of queries to items with several answers; without ``about`` they are plain.
+
+    ``choices`` is the number of answers of every item, and ``numbers`` are added to the other answers.
+    """
+    size, k = items.size, int(choices.max())
+    shifts = np.zeros(size) if shifts is None else shifts
+    biases = np.zeros((size, k)) if numbers is None else numbers.copy()
+    if about is not None:
+        biases[np.arange(size), about] = shifts
+    biases[np.arange(k) >= choices[items][:, None]] = -np.inf
+    about = np.full(size, PLAIN) if about is None else about
+    return Round(items.astype(np.int64), shifts, np.full(size, temperature), about.astype(np.int64), biases)
+
+
+@dataclass(frozen=True)
+class GivenAnswerDesign:
+    """The plain answer to every item, then queries about it where they tell most.
+
+    ``queries`` is the mean number per item and includes the plain answer. A quarter of the items comes first,
+    as a pilot, with evenly spread queries; the others are asked where the pilot says that answers tell most.
+    Without ``adaptive``, as batches need it, the plain answers are one round and the first queries about them
+    another. Further queries go to the items whose confidence is least certain.
+    """
+
+    labels: IntArray
+    choices: IntArray
+    queries: float
+    seed: int
+    adaptive: bool = True
+    pilot: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.queries <= 1:
+            raise InputError(
+                "queries: with more than two answers the plain answer is the first query, and only further "
+                f"ones tell about its confidence: more than 1 per item is needed, got {self.queries:g}"
+            )
+
+    def next_round(self, answered: AnswerTable) -> Round | None:
+        """Return the next round of plain answers or of queries about them."""
+        order = proportional_order(self.labels, self.seed)
+        n, first = order.size, self._first
+        plain, asked = self._counts(answered)
+        if plain == 0:
+            return choice_round(order[:first], self.choices)
+        given = given_answers(self.labels, answered, self.choices)
+        rng = np.random.default_rng([self.seed, 13, plain, asked])
+        total = round((self.queries - 1) * n)
+        there = order[:plain]
+        there = there[np.isin(there, given.items)]
+        if asked < (due := min(total, there.size)):
+            return self._first_queries(given, there[asked:due], rng, even=asked == 0)
+        if plain < n:
+            return choice_round(order[plain:], self.choices)
+        left = total - asked
+        return None if left <= 0 or not there.size else self._follow_up(given, left, rng)
+
+    @property
+    def _first(self) -> int:
+        """Number of items whose plain answers are the first round."""
+        n = self.labels.size
+        if self.pilot is not None:
+            return min(n, self.pilot)
+        return round(PILOT * n) if self.adaptive and n >= LEAST_PILOT else n
+
+    def _counts(self, answered: AnswerTable) -> tuple[int, int]:
+        """The numbers of plain answers, and of queries about them."""
+        if answered.about is None:
+            return 0, 0
+        plain = int((answered.about == PLAIN).sum())
+        return plain, len(answered) - plain
+
+    def _first_queries(
+        self, given: GivenAnswers, items: IntArray, rng: np.random.Generator, *, even: bool
+    ) -> Round:
+        """One query about the answer given to each of these items."""
+        here = None if even else _Knowledge.of(given)
+        shifts, gumbel = np.empty(items.size), np.zeros(items.size, bool)
+        for right in (0, 1):
+            mine = np.flatnonzero(given.right[items] == right)
+            gumbel[mine[right::2]] = True
+            read, tested = mine[gumbel[mine]], mine[~gumbel[mine]]
+            shifts[tested] = self._margin_shifts(here, right, tested.size, rng)
+            shifts[read] = self._gumbel_shifts(here, right, self.choices[items[read]], rng)
+        return self._about(given, items, shifts, gumbel, rng)
+
+    def _about(
+        self,
+        given: GivenAnswers,
+        items: IntArray,
+        shifts: FloatArray,
+        gumbel: npt.NDArray[np.bool_],
+        rng: np.random.Generator,
+    ) -> Round:
+        numbers = gumbel_numbers((items.size, int(self.choices.max())), rng) * gumbel[:, None]
+        return choice_round(items, self.choices, shifts, given.given[items], numbers)
+
+    def _margin_shifts(
+        self, here: _Knowledge | None, right: int, size: int, rng: np.random.Generator
+    ) -> FloatArray:
+        """Shifts that test margins, spread evenly or where their answers vary most."""
+        place = spread_evenly(size, rng)
+        t = (1 + place) / 2 if here is None else quantiles(here.margins[right], place)
+        return -EDGES_S[np.maximum(edge_of_threshold(t), HALF + 1)]
+
+    def _gumbel_shifts(
+        self, here: _Knowledge | None, right: int, choices: IntArray, rng: np.random.Generator
+    ) -> FloatArray:
+        """Shifts for queries with Gumbel numbers, spread evenly or around the log-odds that there are."""
+        place = spread_evenly(choices.size, rng)
+        t = 1 / choices + (1 - 1 / choices) * place if here is None else quantiles(here.odds[right], place)
+        return _gumbel_shift(logit(np.clip(t, 1e-9, 1 - 1e-9)))
+
+    def _follow_up(self, given: GivenAnswers, left: int, rng: np.random.Generator) -> Round | None:
+        """A second or later query about the answers whose confidence is least certain."""
+        items = given.items
+        here = _Knowledge.of(given)
+        split = best_splits(here.patterns, here.table, here.confidence)
+        if not (split.gain > 0).any():
+            return None
+        half = max(1, round(items.size / 2))
+        size = left if not self.adaptive and left <= half + 1 else min(left, half)
+        gain = split.gain[here.patterns.of_item] * rng.uniform(0.999, 1.0, items.size)  # random ties
+        ranked = np.argsort(-gain, kind="stable")
+        tested, rest = ranked[: (size + 1) // 2], ranked[(size + 1) // 2 :]
+        mean = here.mean_log_odds[here.patterns.of_item]
+        telling = expit(mean) * expit(-mean) * rng.uniform(0.999, 1.0, items.size)
+        read = rest[np.argsort(-telling[rest], kind="stable")][: size - tested.size]
+        pattern = here.patterns.of_item[tested]
+        low, high = split.low[pattern], split.high[pattern]
+        edge = low + np.floor(rng.uniform(size=tested.size) * (high - low + 1)).astype(np.int64)
+        near = _gumbel_shift(mean[read] + rng.normal(0, 0.5, read.size))
+        shifts = np.concatenate([-EDGES_S[np.maximum(edge, HALF + 1)], near])
+        gumbel = np.repeat([False, True], [tested.size, read.size])
+        return self._about(given, items[np.concatenate([tested, read])], shifts, gumbel, rng)
+
+
+@dataclass(frozen=True, eq=False)
+class _Knowledge:
+    """What answers so far say, good enough to choose the next queries."""
+
+    patterns: Patterns
+    table: FloatArray
+    axis: Axis
+
+    @classmethod
+    def of(cls, given: GivenAnswers) -> _Knowledge:
+        excess = excess_of(given, Noise(), roughly=True)
+        axis = margin_axis(given.choices[given.items], excess.best) if excess is not None else None
+        patterns = read_given(given, Noise(), axis)
+        return cls(patterns, working_table(patterns), patterns.axis)
+
+    @property
+    def confidence(self) -> FloatArray:
+        """The mean confidence in each cell."""
+        return expit(self.axis.calibrated)
+
+    @property
+    def margins(self) -> list[FloatArray]:
+        """The most informative margins to test, as a density over the cells for each label."""
+        inner = expit(np.interp(EDGES_S[1:-1], MID_S, self.axis.calibrated))
+        edges = np.concatenate([[0.0], inner, [1.0]])
+        edges[: HALF + 1] = edges[HALF]
+        return threshold_densities(self.table, edges)
+
+    @property
+    def odds(self) -> list[FloatArray]:
+        """Densities over the log-odds where queries with Gumbel numbers tell most, for each label."""
+        densities = []
+        even = np.diff(EDGES_P)
+        for cells in self.axis.to_log_odds(self.table).reshape(2, CELLS):
+            telling = cells * np.sqrt(MID_P * (1 - MID_P))
+            densities.append((1 - _EVEN) * telling / telling.sum() + _EVEN * even)
+        return densities
+
+    @property
+    def mean_log_odds(self) -> FloatArray:
+        """The mean log-odds given each pattern."""
+        size = len(self.patterns)
+        found = np.empty(size)
+        for first in range(0, size, 2048):
+            part = slice(first, min(first + 2048, size))
+            found[part] = self.patterns.posterior(self.table, part) @ self.axis.calibrated
+        return found
+
+
+@dataclass(frozen=True)
+class DrawnAnswersDesign:
+    """The plain answer to every item and answers drawn at T = 1, all in one round.
+
+    ``queries`` is the mean number per item, the plain answer included; without ``greedy`` there is no plain
+    answer, and the first drawn one is the answer given.
+    """
+
+    choices: IntArray
+    queries: float
+    seed: int
+    greedy: bool = True
+
+    def next_round(self, answered: AnswerTable) -> Round | None:
+        """All queries at once."""
+        if len(answered):
+            return None
+        n = self.choices.size
+        order = np.random.default_rng([self.seed, 1]).permutation(n)
+        rows = max(1, round(self.queries * n))
+        items = np.resize(order, rows)
+        temperatures = np.ones(rows)
+        if self.greedy:
+            temperatures[:n] = 0.0
+        return replace(choice_round(items, self.choices), temperatures=temperatures)
+
+
+@dataclass(frozen=True)
+class BlindChoiceDesign:
+    """The paper's design for the given answer: the plain answers, then a threshold in all subsets but one.
+
+    A threshold is tested by a shift alone, as if the margin were the log-odds.
+    """
+
+    choices: IntArray
+    bins: int
+    seed: int
+    members: IntArray | None = None
+
+    @property
+    def binary(self) -> BlindDesign:
+        """The design with two answers: the given one and the rest."""
+        return BlindDesign(self.choices.size, self.bins, self.seed, self.members)
+
+    def next_round(self, answered: AnswerTable) -> Round | None:
+        """The plain answers, then the thresholds."""
+        members = np.arange(self.choices.size) if self.members is None else self.members
+        if not len(answered):
+            return choice_round(members, self.choices)
+        assert answered.about is not None
+        if (answered.about != PLAIN).any():
+            return None
+        given = given_answers(np.zeros(self.choices.size, np.int64), answered, self.choices).given
+        thresholds = self.binary.thresholds()
+        asked = np.flatnonzero((thresholds > 0) & (given != INVALID))
+        if not asked.size:
+            return None
+        return choice_round(asked, self.choices, -logit(thresholds[asked]), given[asked])
+
+
+@dataclass(frozen=True)
+class ClasswiseDesign:
+    """Queries with Gumbel numbers about answers chosen at random, evenly spread over each of them.
+
+    Each item is asked about different answers, as far as it has enough of them.
+    """
+
+    labels: IntArray
+    choices: IntArray
+    queries: float
+    seed: int
+
+    def next_round(self, answered: AnswerTable) -> Round | None:
+        """All queries at once."""
+        if len(answered):
+            return None
+        rng = np.random.default_rng([self.seed, 14])
+        n, k = self.choices.size, int(self.choices.max())
+        order = proportional_order(self.labels, self.seed)
+        rows = max(1, round(self.queries * n))
+        items = np.resize(order, rows)
+        first = (spread_evenly(n, rng) * self.choices).astype(np.int64)
+        turn = np.arange(rows) // n
+        about = (first[items] + turn) % self.choices[items]
+        shifts = np.empty(rows)
+        for answer in range(k):
+            for right in (False, True):
+                mine = np.flatnonzero((about == answer) & ((self.labels[items] == answer) == right))
+                t = np.clip(spread_evenly(mine.size, rng), 1e-9, 1 - 1e-9)
+                shifts[mine] = _gumbel_shift(logit(t))
+        return choice_round(items, self.choices, shifts, about, gumbel_numbers((rows, k), rng))

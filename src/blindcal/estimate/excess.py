@@ -1,0 +1,101 @@
+"""How far the other answers together exceed the strongest of them, estimated from the answers themselves.
+
+A query with a shift alone reads the margin over the strongest other answer; one with Gumbel numbers reads the
+log-odds against all of them (METHOD 8). Together they show the *excess*, by which the two differ. It has two
+parameters (:class:`blindcal.estimate.axis.Excess`). Their posterior is approximated by a normal distribution
+around its mode, found on a lattice; a fit at each of five points stands for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import product
+
+import numpy as np
+
+from blindcal.estimate.axis import Excess
+from blindcal.estimate.grid import CELLS, HALF, MID_S
+from blindcal.estimate.model import working_mode
+from blindcal.estimate.patterns import Patterns
+from blindcal.records import FloatArray
+
+_PRIOR, _SD = np.array([0.3, 0.0]), np.array([1.0, 1.5])  # of level and slope: vague
+_STEP = np.array([0.4, 0.8])  # of the lattice
+_FINEST = 0.1  # of the lattice's step, to measure the curvature
+_FURTHEST = 12  # steps of the search
+_LEAST_CURVATURE = 0.2  # of the log-posterior, where it looks flat or bends the wrong way
+_ACROSS = np.sqrt(3.0)  # distance of the outer points, in standard deviations, and the share of each:
+_SHARE = 1 / 6  # mean, variance and kurtosis along each axis are then those of the normal distribution
+
+
+@dataclass(frozen=True, eq=False)
+class ExcessPosterior:
+    """What the answers say about the excess: the mean of level and slope, and their covariance."""
+
+    mean: FloatArray
+    covariance: FloatArray
+    centre: float
+
+    @property
+    def best(self) -> Excess:
+        """The posterior mean."""
+        return self._at(self.mean)
+
+    @property
+    def others(self) -> tuple[tuple[Excess, float], ...]:
+        """Further points that stand for the posterior, with the share of each."""
+        variance, axes = np.linalg.eigh(self.covariance)
+        off = _ACROSS * np.sqrt(variance) * axes
+        points = [self.mean + sign * off[:, k] for k, sign in product(range(2), (-1, 1))]
+        return tuple((self._at(point), _SHARE) for point in points)
+
+    def _at(self, point: FloatArray) -> Excess:
+        return Excess(float(point[0]), float(point[1]), self.centre)
+
+
+def find_excess(read: Callable[[Excess], Patterns], *, roughly: bool = False) -> ExcessPosterior:
+    """Find the posterior of the excess; ``read`` counts the answers for one value of it.
+
+    ``roughly`` is good enough to choose the next queries.
+    """
+    start = last = working_mode(read(Excess(*_PRIOR)))
+    margins = start.table.reshape(2, CELLS).sum(axis=0)[HALF:]
+    centre = float(margins @ (MID_S[HALF:] / (1 + MID_S[HALF:])) / margins.sum())
+    found: dict[tuple[float, float], float] = {}
+
+    def value(point: FloatArray) -> float:
+        key = (round(float(point[0]), 6), round(float(point[1]), 6))
+        nonlocal last
+        if key not in found:
+            last = mode = working_mode(read(Excess(*key, centre)), last)
+            found[key] = mode.evidence - 0.5 * float((((point - _PRIOR) / _SD) ** 2).sum())
+        return found[key]
+
+    best = _PRIOR
+    for _ in range(_FURTHEST):
+        values = {step: value(best + _STEP * step) for step in product((-1, 0, 1), repeat=2)}
+        step = max(values, key=lambda one: values[one])
+        if step == (0, 0):
+            break
+        best = best + _STEP * step
+    near = _quadratic(value, best, _STEP, centre)
+    if roughly:
+        return near
+    finer = np.clip(np.sqrt(np.diag(near.covariance)), _FINEST * _STEP, _STEP)
+    return _quadratic(value, best + np.clip(near.mean - best, -_STEP, _STEP), finer, centre)
+
+
+def _quadratic(
+    value: Callable[[FloatArray], float], at: FloatArray, step: FloatArray, centre: float
+) -> ExcessPosterior:
+    """The normal distribution whose log-density agrees with ``value`` at ``at`` and a step around it."""
+    v = {one: value(at + step * one) for one in product((-1, 0, 1), repeat=2)}
+    gradient = np.array([v[1, 0] - v[-1, 0], v[0, 1] - v[0, -1]]) / 2 / step
+    twist = (v[1, 1] - v[1, -1] - v[-1, 1] + v[-1, -1]) / 4
+    bend = v[1, 0] + v[-1, 0] - 2 * v[0, 0], v[0, 1] + v[0, -1] - 2 * v[0, 0]
+    curvature = -np.array([[bend[0], twist], [twist, bend[1]]]) / np.outer(step, step)
+    strength, axes = np.linalg.eigh(curvature)
+    covariance = (axes / np.maximum(strength, _LEAST_CURVATURE)) @ axes.T
+    move = np.clip(covariance @ gradient, -2 * step, 2 * step)
+    return ExcessPosterior(at + move, covariance, centre)

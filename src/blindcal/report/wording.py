@@ -1,0 +1,100 @@
+"""What the estimates of a result are about, in the words of figures and tables.
+
+With two answers, the confidence is the probability of the positive one. With more, it is that of the answer
+given (top-label), or that of each answer in turn (classwise); see METHOD 8.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from blindcal.estimate.findings import Curve
+from blindcal.results.result import AuditResult
+
+
+@dataclass(frozen=True, slots=True)
+class Wording:
+    """The words for the confidence, for what is observed, and for decisions by a threshold.
+
+    ``confidence``, ``share`` and ``threshold`` are the names of axes, and ``observed`` is the ``share`` in a
+    sentence. ``sides`` are the two kinds of items in the distribution of the confidence, as the figure names
+    them, ``of_sides`` in a sentence, and ``missing`` if there are none. ``errors`` are the two wrong
+    decisions; the one that a higher threshold avoids comes first. ``rates`` are the fields of an
+    `OperatingPoint` to draw, with their names. ``too_high`` says what a bar that points up means.
+    """
+
+    confidence: str
+    share: str
+    observed: str
+    threshold: str
+    sides: tuple[str, str]
+    of_sides: tuple[str, str]
+    missing: tuple[str, str]
+    side_share: str
+    distribution: str
+    errors: tuple[str, str]
+    rates: tuple[tuple[str, str], ...]
+    too_high: str
+
+
+TWO_ANSWERS = Wording(
+    confidence="confidence: P(positive)",
+    share="share with a positive label",
+    observed="share of positive labels",
+    threshold="threshold on P(positive)",
+    sides=("label positive", "label negative"),
+    of_sides=("positive items", "negative items"),
+    missing=("no items with a positive label", "no items with a negative label"),
+    side_share="share of the label's items",
+    distribution="Distribution of the confidence for items with a positive and with a negative label",
+    errors=("false positive", "false negative"),
+    rates=(("precision", "precision"), ("recall", "recall"), ("accuracy", "accuracy")),
+    too_high="the probability of the positive answer is too high",
+)
+TOP_LABEL = Wording(
+    confidence="confidence in the answer given",
+    share="share of right answers",
+    observed="share of right answers",
+    threshold="threshold on the confidence",
+    sides=("right answers", "wrong answers"),
+    of_sides=("right answers", "wrong answers"),
+    missing=("no right answers", "no wrong answers"),
+    side_share="share of these answers",
+    distribution="Distribution of the confidence in right and in wrong answers",
+    errors=("wrong answer", "withheld right answer"),
+    rates=(("precision", "right, of those answered"), ("positive_rate", "answered")),
+    too_high="the confidence is too high",
+)
+CLASSWISE = replace(
+    TOP_LABEL,
+    confidence="probability of an answer",
+    share="share where it is right",
+    observed="share of items where an answer is right",
+    sides=("where it is right", "where it is wrong"),
+    of_sides=("answers where they are right", "answers where they are wrong"),
+    missing=("never right", "never wrong"),
+    distribution="Distribution of the probability of each answer, where it is right and where it is wrong",
+    too_high="the probability of an answer is too high",
+)
+
+
+def wording_of(result: AuditResult) -> Wording:
+    """The words for a result."""
+    if not result.answers:
+        return TWO_ANSWERS
+    return CLASSWISE if result.classwise else TOP_LABEL
+
+
+def least_confidence(result: AuditResult) -> float:
+    """The lowest confidence that an item can have: the likeliest of k answers has at least 1/k."""
+    return 1 / len(result.answers) if result.answers and not result.classwise else 0.0
+
+
+def shown_curve(result: AuditResult) -> Curve | None:
+    """The reliability curve where there can be items."""
+    curve = result.curve
+    if curve is None:
+        return None
+    first = sum(f < least_confidence(result) for f in curve.f)
+    low, high = (None if column is None else column[first:] for column in (curve.low, curve.high))
+    return Curve(curve.f[first:], curve.value[first:], low, high, curve.level)

@@ -1,0 +1,196 @@
+"""The report of an audit with more than two answers: about the answer given, then about each answer."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+
+from blindcal import plot
+from blindcal.estimate.findings import NOTHING, Curve
+from blindcal.records import Estimate
+from blindcal.report.narrative import headline, limits, metrics, notes, position
+from blindcal.report.notebook import html
+from blindcal.report.page import write_page
+from blindcal.report.plots import draw
+from blindcal.results.result import AuditResult
+from browsing import CONTRAST, Seen, check_numbers, chromium
+from reporting import EMOTIONS, audited_answers, spelled_out
+from results import around
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser
+
+#: Words that are about two answers.
+OF_TWO = re.compile(
+    r"\b(yes/no|(positive|negative) (label|item|answer|decision)s?|Yes|neither (word|“)|two answer words)\b"
+)
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    """A real Chromium; where there is none the tests say so and are skipped."""
+    with chromium() as one:
+        yield one
+
+
+@pytest.fixture(scope="module")
+def four() -> AuditResult:
+    """Questions with four options."""
+    return audited_answers()
+
+
+@pytest.fixture(scope="module")
+def classwise(four: AuditResult) -> AuditResult:
+    """Each of four answers against the rest."""
+    rows = tuple(replace(one, given=None, right=None) for one in four.by_answer)
+    return replace(
+        four,
+        method="latent",
+        by_answer=rows,
+        confusion=(),
+        margins=None,
+        overconfidence=NOTHING,
+        accuracy=NOTHING,
+        auroc=NOTHING,
+    )
+
+
+@pytest.mark.parametrize("words", [tuple("ABCD"), EMOTIONS])
+def test_every_number_is_the_one_in_the_result(
+    words: tuple[str, ...], browser: Browser, tmp_path: Path
+) -> None:
+    """The page shows what result.json has, fits every screen, and does not speak of two answers."""
+    result = audited_answers(words)
+    write_page(result, tmp_path / "report.html")
+    with Seen(browser, tmp_path / "report.html") as seen:
+        assert seen.is_quiet(), seen.trouble
+        for summary in seen.page.locator("summary").all():
+            summary.click()
+        assert check_numbers(seen, json.loads(result.to_json())) > 300
+        said = seen.text()
+        rows = seen.page.locator("#answers tbody tr").count()
+        counts = seen.page.locator("#confusion table.confusion td").all_inner_texts()
+        assert seen.page.evaluate(CONTRAST)[0][0] >= 4.5
+        seen.page.set_viewport_size({"width": 390, "height": 800})
+        assert seen.page.evaluate("document.documentElement.scrollWidth") <= 390
+    assert not OF_TWO.search(said), OF_TWO.search(said)
+    assert not re.search(r"\b(nan|inf)\b", said)
+    assert rows == len(words)
+    assert [int(one.replace(",", "")) for one in counts] == np.ravel(result.confusion).tolist()
+    assert f"3,000 questions with the answers {', '.join(words[:-1])} and {words[-1]} from" in said
+
+
+def test_top_label_comes_first(four: AuditResult, browser: Browser, tmp_path: Path) -> None:
+    """Headline and curves about the answer given, then a row per answer and the table of answers."""
+    write_page(four, tmp_path / "report.html")
+    with Seen(browser, tmp_path / "report.html") as seen:
+        headings = [each.inner_text() for each in seen.page.locator("h2").all()]
+        links = [str(link.get_attribute("href")) for link in seen.page.locator("nav a").all()]
+        assert all(seen.page.locator(link).count() == 1 for link in links)
+    assert headings[:7] == [
+        "Blind Calibration Curve",
+        "Reliability diagram",
+        "How sure it is",
+        "All metrics",
+        "By answer",
+        "Answers and labels",
+        "Operating points",
+    ]
+
+
+def test_an_audit_of_each_answer_says_so(classwise: AuditResult, browser: Browser, tmp_path: Path) -> None:
+    """Nothing was given: a row per answer about all items, and no table of answers given."""
+    write_page(classwise, tmp_path / "report.html")
+    with Seen(browser, tmp_path / "report.html") as seen:
+        assert seen.is_quiet(), seen.trouble
+        check_numbers(seen, json.loads(classwise.to_json()))
+        assert seen.page.locator("#confusion").count() == 0
+        assert "Each answer by itself" in seen.text("#answers")
+        assert not OF_TWO.search(seen.text())
+    lead = _lead(classwise)
+    assert re.search(
+        r"^When it gives an answer (at least )?\d+% probability, that answer is right \d+%", lead
+    )
+
+
+def test_the_headline_is_about_the_answer_given(four: AuditResult) -> None:
+    """How often it is right at a confidence, and where the curve is off the diagonal, without a side."""
+    f = tuple(k / 100 for k in range(1, 100))
+    low = tuple(x - 0.2 if x > 0.7 else x - 0.01 for x in f)
+    high = tuple(x - 0.1 if x > 0.7 else x + 0.01 for x in f)
+    curve = Curve(f, tuple((a + b) / 2 for a, b in zip(low, high, strict=True)), low, high)
+    lead = _lead(replace(four, curve=curve, operating=()))
+    assert lead.startswith(
+        "When it is 90% confident in its answer, it is right 75% of the time (70% to 80%)."
+    )
+    assert lead.endswith("It is overconfident in answers with over 71% confidence.")
+    everywhere = Curve(f, f, tuple(x - 0.3 for x in f), tuple(x - 0.1 for x in f))
+    lead = _lead(replace(four, curve=everywhere, operating=()))
+    assert lead.endswith("It is overconfident in answers at any confidence.")
+    sure = audited_answers(n=300)
+    assert sure.confidence is not None
+    crowd = replace(sure.confidence, positives=(*[0.0] * 19, 1.0), negatives=(*[0.0] * 19, 1.0))
+    lead = _lead(replace(sure, confidence=crowd))
+    assert lead.startswith("When it is at least 95% confident in its answer, it is right ")
+
+
+def test_what_the_position_does_is_said(four: AuditResult) -> None:
+    """A model that likes the first option: due to the position alone only if the options were permuted."""
+    said = spelled_out(four, [position(four)])
+    assert re.match(
+        r"For each answer to be given as often as it is right, \d+\.\d% of all would have to", said
+    )
+    assert "more than chance explains (p-value below 0.001)" in said
+    assert said.endswith("an audit that permutes them shows how much their position alone matters.")
+    shuffled = replace(four, settings=four.settings | {"permute": 0})
+    assert spelled_out(shuffled, [position(shuffled)]).endswith("so this is how much their position matters.")
+    named = audited_answers(EMOTIONS)
+    assert "position" not in spelled_out(named, [position(named)])
+    assert four.margins is not None
+    fair = replace(four, margins=replace(four.margins, pvalue=0.4))
+    assert "That may be due to chance (p-value 0.40)." in spelled_out(fair, [position(fair)])
+
+
+def test_the_notes_fit_several_answers(four: AuditResult) -> None:
+    """Invalid answers, a useless confidence and a model that is always right, in words that fit."""
+    invalid = replace(four, counts=replace(four.counts, invalid=12), ece_if_invalid=(0.1, 0.2))
+    assert "12 of 6,012 answers were none of those asked for." in spelled_out(invalid, list(notes(invalid)))
+    blurred = replace(four, auroc=Estimate(0.5, 0.48, 0.52, 0.95))
+    assert "no better than a coin flip at telling right answers from wrong ones" in spelled_out(
+        blurred, list(notes(blurred))
+    )
+    perfect = replace(four, accuracy=around(1.0, 0.0))
+    assert "Every answer given is right." in spelled_out(perfect, list(notes(perfect)))
+    nothing = replace(four, ece=NOTHING, counts=replace(four.counts, each=(0,) * 4, invalid=50))
+    assert _lead(nothing) == (
+        "Nothing can be said about its calibration: not one of 50 answers was one of those asked for."
+    )
+    for words in (*(one.meaning for one in metrics(four)), *limits(four)):
+        assert not OF_TWO.search(words), words
+    assert "leaning" not in {one.path for one in metrics(four)}
+
+
+def test_figures_name_their_axes(four: AuditResult, classwise: AuditResult) -> None:
+    """Axes and alt texts are about the answer given; its curve begins where items can be."""
+    drawn = {one.name: one for one in draw(four)}
+    texts = {one.figure.axes[0].get_xlabel() for one in drawn.values()}
+    assert texts == {"confidence in the answer given", "threshold on the confidence"}
+    assert not any(OF_TWO.search(one.title) for one in drawn.values())
+    axes = plot.reliability(four)
+    curve = next(line for line in axes.get_lines() if str(line.get_label()).startswith("curve"))
+    assert min(np.asarray(curve.get_xdata(), float)) >= 0.25
+    assert axes.get_ylabel() == "share of right answers"
+    shown = {one.name: one.figure.axes[0].get_xlabel() for one in draw(classwise)}
+    assert shown["calibration-curve"] == "probability of an answer"
+    assert "confidence in the answer given" in html(four)
+
+
+def _lead(result: AuditResult) -> str:
+    return spelled_out(result, headline(result))

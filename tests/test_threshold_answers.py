@@ -1,0 +1,181 @@
+"""Answer or abstain: a margin chosen from an audit with several answers, and the requests that apply it."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from answering import audited, greedy, serving, write_choices
+from blindcal.choice_design import GivenAnswerDesign
+from blindcal.design import answer_design
+from blindcal.errors import NotIdentifiedError
+from blindcal.estimate.given_fit import GivenFit, fit_given
+from blindcal.estimate.top_label import given_answers
+from blindcal.records import FloatArray, IntArray, Noise
+from blindcal.results.choice_deployment import FEWER_OPTIONS, choice_deployment
+from blindcal.results.run import open_run
+from commanding import blindcal, refusal
+from reporting import logits_of
+
+N = 300
+
+
+def fitted(labels: IntArray, logits: FloatArray, seed: int) -> GivenFit:
+    """The fit to an audit of a model with these logits, two queries per item."""
+    choices = np.full(labels.size, logits.shape[1])
+    answers = answer_design(GivenAnswerDesign(labels, choices, 2.0, seed), greedy(logits))
+    given = given_answers(labels, answers, choices)
+    return fit_given(given, noise=Noise(), bins=10, level=0.95, resamples=100)
+
+
+def margins_of(logits: FloatArray) -> FloatArray:
+    """By how much the likeliest answer leads over the second."""
+    ordered = np.sort(logits, axis=1)
+    return np.asarray(ordered[:, -1] - ordered[:, -2])
+
+
+def test_the_precision_of_a_margin_is_that_of_the_deployed_decision() -> None:
+    """On 200,000 other questions: the precision is inside its intervals, and promises are kept.
+
+    The twelve intervals of an audit are alike, so one audit in twenty may miss most of them, as it may break
+    its promise; two or more of four do so with probability 0.014.
+    """
+    labels, logits = logits_of(4, 200_000, 99)
+    lead, right = margins_of(logits), logits.argmax(axis=1) == labels
+    misses, broken = 0, 0
+    for seed in range(4):
+        fit = fitted(*logits_of(4, 1500, seed), seed).margins
+        for point in fit.operating_at(1 / (1 + np.exp(-np.array([0.2, 0.5, 1.0, 1.5, 2.0, 3.0])))):
+            counts = lead >= -point.shift
+            misses += float(right[counts].mean()) not in point.precision
+            misses += float(counts.mean()) not in point.positive_rate
+        assert fit.choose_threshold(precision=0.3).point.shift == 0.0  # every answer counts
+        chosen = fit.choose_threshold(precision=0.7)
+        broken += right[lead >= -chosen.point.shift].mean() < 0.7
+    assert misses <= 12  # those of one audit
+    assert broken <= 1
+
+
+def test_a_margin_needs_queries_that_test_margins() -> None:
+    """From drawn answers alone the probability is known, but no margin."""
+    labels, logits = logits_of(4, 400)
+    fit = fitted(labels, logits, 0)
+    drawn = replace(fit.given.readings, gumbel=np.ones(len(fit.given.readings), bool))
+    other = fit_given(replace(fit.given, readings=drawn), noise=Noise(), bins=5, level=0.95, resamples=20)
+    with pytest.raises(NotIdentifiedError, match="tested by how much an answer leads"):
+        _ = other.margins
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, FloatArray, Path]:
+    """A finished run, the logits of its model, and its items."""
+    folder = tmp_path_factory.mktemp("served")
+    labels, logits = logits_of(4, N)
+    path = write_choices(folder / "items.jsonl", labels, [4] * N)
+    with serving(path, logits) as server:
+        audited(path, server, folder / "run")
+    return folder / "run", logits, path
+
+
+def test_the_printed_program_answers_or_abstains(served: tuple[Path, FloatArray, Path]) -> None:
+    """Over real HTTP it says the answer whose margin is large enough, and abstains otherwise."""
+    folder, logits, path = served
+    run = open_run(folder)
+    lead = margins_of(logits)
+    with serving(path, logits) as server:
+        here = replace(run, settings=run.settings | {"base_url": server.base_url})
+        for item in (int(lead.argmax()), int(lead.argmin())):
+            deployed = _about(choice_deployment(here, -float(np.median(lead))).python(), item)
+            said = subprocess.run(
+                [sys.executable, "-c", deployed], capture_output=True, text=True, check=True, timeout=60
+            ).stdout.strip()
+            wanted = "ABCD"[int(logits[item].argmax())] if lead[item] > np.median(lead) else "abstain"
+            assert said == wanted
+
+
+def _about(program: str, item: int) -> str:
+    """The program with the question of an item filled in."""
+    question = f"Which is {item}?\nA. a{item}\nB. b{item}\nC. c{item}\nD. d{item}"
+    text = f"{question}\nReply only with the letter of the right answer."
+    assert "YOUR QUESTION" in program
+    # inside a JSON text inside a Python text
+    return program.replace(
+        "YOUR QUESTION, WORDED AS IN THE AUDIT", json.dumps(text)[1:-1].replace("\\", "\\\\")
+    )
+
+
+def test_the_command_names_the_margin_and_both_requests(served: tuple[Path, FloatArray, Path]) -> None:
+    """A table without a goal; with one the margin, the promise, and what to send first and then."""
+    folder = served[0]
+    table = blindcal("threshold", folder, "--resamples", 40)
+    assert table.exit_code == 0, table.output
+    assert table.output.splitlines()[0].split() == ["at", "precision", "recall", "answered"]
+    assert "by how much the logit of the answer given is lowered" in table.output
+    found = blindcal("threshold", folder, "--precision", 0.6, "--resamples", 40)
+    assert found.exit_code == 0, found.output
+    for words in ("margin ", "an answer counts if it is given again", "precision at least 0.6", "then "):
+        assert words in found.output
+    assert "positive" not in found.output
+    record = json.loads(blindcal("threshold", folder, "--precision", 0.6, "--resamples", 40, "--json").output)
+    assert record["margin"]["value"] == pytest.approx(-record["shift"])
+    ask, confirm = record["request"]["ask"], record["request"]["confirm"]
+    assert len(set(ask["logit_bias"].values())) == 1
+    assert list(confirm) == ["A", "B", "C", "D"]
+    for number, body in enumerate(confirm.values(), 1):
+        lowered = {
+            token for token, bias in body["logit_bias"].items() if bias < max(ask["logit_bias"].values())
+        }
+        assert lowered == {str(number)}
+    shell = blindcal("threshold", folder, "--precision", 0.6, "--resamples", 40, "--snippet", "curl").output
+    assert shell.count("curl ") == 5
+    none = blindcal("threshold", folder, "--precision", 0.999, "--resamples", 40)
+    assert "no threshold reaches 0.999" in refusal(none)
+
+
+def test_drawn_answers_deploy_no_margin(served: tuple[Path, FloatArray, Path], tmp_path: Path) -> None:
+    """Their threshold is a probability, which no shift of one answer can test, so no request is printed."""
+    _, logits, path = served
+    with serving(path, logits) as server:
+        audited(path, server, tmp_path / "run", method="sampling", estimator="latent")
+    found = blindcal("threshold", tmp_path / "run", "--recall", 0.5, "--resamples", 40)
+    assert found.exit_code == 0, found.output
+    assert "an answer counts where its probability is at least this" in found.output
+    assert "request    none: a run of method sampling tests no margins" in found.output
+    assert "margin  " not in found.output
+    body = blindcal("threshold", tmp_path / "run", "--recall", 0.5, "--resamples", 40, "--snippet", "body")
+    assert "audit with --method latent" in refusal(body)
+
+
+def test_fewer_options_are_mentioned_where_they_occur(served: tuple[Path, FloatArray, Path]) -> None:
+    """The tokens of options that a question lacks must not be biased."""
+    run = open_run(served[0])
+    assert run.choices is not None
+    assert FEWER_OPTIONS not in choice_deployment(run, -1.0).curl()
+    mixed = replace(run, choices=np.where(np.arange(N) == 0, 3, run.choices))
+    assert FEWER_OPTIONS in choice_deployment(mixed, -1.0).python()
+
+
+def test_a_plan_says_that_it_cannot_forecast(served: tuple[Path, FloatArray, Path]) -> None:
+    """Queries, cost and time are planned, the interval is not; goals are refused."""
+    path = served[2]
+    found = blindcal("plan", path, "--price-in", 1, "--price-out", 1)
+    assert found.exit_code == 0, found.output
+    assert f"{N}, with the answers A, B, C, D" in found.output
+    assert f"{2 * N} by latent" in found.output
+    assert "cannot be forecast for more than two answers" in found.output
+    assert "are for two answers" in refusal(blindcal("plan", path, "--half-width", 0.02))
+
+
+def test_a_gate_reads_the_answers_given(served: tuple[Path, FloatArray, Path]) -> None:
+    """Limits on the ECE and the accuracy hold or not, with confidence."""
+    folder = served[0]
+    passed = blindcal("check", folder, "--max-ece", 0.6, "--min-accuracy", 0.3, "--resamples", 40)
+    assert passed.exit_code == 0, passed.output
+    failed = blindcal("check", folder, "--min-accuracy", 0.99, "--resamples", 40)
+    assert failed.exit_code == 3

@@ -1,0 +1,488 @@
+"""Estimates with more than two answers: the given answer, and every answer against the rest (METHOD 8)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.special import expit, logsumexp, softmax
+from scipy.stats import binom
+
+from blindcal.choice_design import (
+    BlindChoiceDesign,
+    ClasswiseDesign,
+    DrawnAnswersDesign,
+    GivenAnswerDesign,
+    choice_round,
+    gumbel_numbers,
+)
+from blindcal.design import answer_design
+from blindcal.errors import InputError, NotIdentifiedError
+from blindcal.estimate import functionals as of
+from blindcal.estimate.axis import LOG_ODDS, Excess, margin_axis
+from blindcal.estimate.given_fit import fit_given
+from blindcal.estimate.grid import CELLS, EDGES_S, HALF, MID_P, MID_S
+from blindcal.estimate.patterns import Patterns
+from blindcal.estimate.top_label import excess_of, given_answers, read_given
+from blindcal.estimate.truth import binned_ece, classwise_ece, drawn_answer_ece, top_label_ece
+from blindcal.evidence import Evidence, estimate
+from blindcal.items.score_files import read_choices
+from blindcal.methods import METHODS, make_design
+from blindcal.records import INVALID, PLAIN, AnswerTable, FloatArray, IntArray, Noise, Round
+from blindcal.simulation.simulate import ask_choices, simulate, simulate_choices
+
+CHOICES = Path(__file__).parents[2] / "shared" / "choices"
+
+
+def model(n: int, k: int = 4, seed: int = 0, heat: float = 1.3) -> tuple[IntArray, FloatArray]:
+    """Labels and logits of a model that is overconfident by the factor ``heat``."""
+    rng = np.random.default_rng([seed, 99])
+    truth = 1.5 * rng.standard_normal((n, k))
+    labels = (truth + rng.gumbel(size=truth.shape)).argmax(axis=1)
+    return labels, heat * truth
+
+
+def answers_of(labels: IntArray, logits: FloatArray, queries: float = 2.0, seed: int = 0) -> AnswerTable:
+    choices = np.isfinite(logits).sum(axis=1)
+    return ask_choices(GivenAnswerDesign(labels, choices, queries, seed), logits, seed=seed)
+
+
+# What a query says
+
+
+@pytest.mark.parametrize("shift", [-2.0, -0.5, 1.0])
+def test_gumbel_numbers_read_the_log_odds_against_all_other_answers(shift: float) -> None:
+    """P(answer j) = exp(-exp(-(s + b))), whatever the logits of the others are."""
+    logits, count = np.array([0.3, 1.2, -0.4, 0.9, -2.0]), 20_000
+    rng = np.random.default_rng(1)
+    items = np.zeros(count, np.int64)
+    about = np.full(count, 1)
+    asked = choice_round(items, np.array([5]), np.full(count, shift), about, gumbel_numbers((count, 5), rng))
+    assert asked.biases is not None
+    said = int(((logits + asked.biases).argmax(axis=1) == 1).sum())
+    s = logits[1] - logsumexp(np.delete(logits, 1))
+    p = np.exp(-np.exp(-(s + shift)))
+    assert binom.ppf(1e-5, count, p) <= said <= binom.ppf(1 - 1e-5, count, p)
+
+
+def test_the_truth_is_that_of_a_loop() -> None:
+    """Top-label and classwise ECE equal their definitions, item by item."""
+    labels, logits = model(500, 5)
+    f = softmax(logits, axis=1)
+    gaps = np.zeros(10)
+    for label, row in zip(labels, f, strict=True):
+        best = int(row.argmax())
+        gaps[min(int(row[best] * 10), 9)] += row[best] - (best == label)
+    assert float(top_label_ece(labels, logits, 10).ece) == pytest.approx(np.abs(gaps / 500).sum())
+    each = [float(binned_ece((labels == j).astype(int), f[:, j], 10).ece) for j in range(5)]
+    assert float(classwise_ece(labels, logits, 10).ece) == pytest.approx(np.mean(each))
+
+
+def test_answers_are_reduced_to_the_given_one() -> None:
+    """The first plain answer is the one given; a query about it says "again" or not, others are left out."""
+    nan = np.nan
+    table = AnswerTable(
+        items=np.array([0, 1, 2, 3, 0, 1, 1, 2]),
+        shifts=np.array([0, 0, 0, 0, -1.0, -2.0, -2.0, -1.0]),
+        temperatures=np.zeros(8),
+        answers=np.array([2, 1, INVALID, 3, 2, 0, 1, 0]),
+        about=np.array([PLAIN, PLAIN, PLAIN, PLAIN, 2, 1, 0, 0]),
+        biases=np.array(
+            [[0, 0, 0, 0]] * 4 + [[0, 0, -1.0, 0], [0.3, -2.0, 0.7, -0.1], [-2.0, 0, 0, 0], [-1.0, 0, 0, 0]]
+        ),
+        bounds=np.full((8, 2), nan),
+    )
+    choices = np.array([4, 4, 4, 3])
+    found = given_answers(np.array([2, 0, 0, 1]), table, choices)
+    assert found.given.tolist() == [2, 1, INVALID, INVALID]  # item 3 does not have the answer 3
+    assert found.right.tolist()[:2] == [1, 0]
+    assert found.readings.items.tolist() == [0, 1]
+    assert found.readings.answers.tolist() == [1, 0]
+    assert found.readings.gumbel is not None
+    assert found.readings.gumbel.tolist() == [False, True]
+
+
+def test_the_first_of_several_drawn_answers_is_the_one_given() -> None:
+    """Without a plain answer at T = 0, later draws say whether the first one comes again."""
+    table = AnswerTable(
+        np.array([0, 0, 0]), np.zeros(3), np.ones(3), np.array([1, 2, 1]), about=np.full(3, PLAIN)
+    )
+    found = given_answers(np.array([1]), table, np.array([3]))
+    assert not found.greedy
+    assert found.given.tolist() == [1]
+    assert found.readings.answers.tolist() == [0, 1]
+
+
+# The likelihood
+
+
+@given(
+    level=st.floats(-2, 2),
+    slope=st.floats(-2, 2),
+    ks=st.lists(st.integers(2, 8), min_size=1, max_size=4),
+)
+@settings(max_examples=20, deadline=None)
+def test_margins_stand_for_log_odds_below_them(level: float, slope: float, ks: list[int]) -> None:
+    """The log-odds lie below the margin by 0 to log(k - 1), and tables keep their sums for each label."""
+    axis = margin_axis(np.array(ks), Excess(level, slope))
+    below = (MID_S[:, None] - axis.nodes)[HALF:]
+    assert below.min() >= -1e-12
+    assert below.max() <= np.log(max(max(ks) - 1, 1)) + 1e-12
+    table = np.zeros(2 * CELLS)
+    table[HALF:CELLS], table[CELLS + HALF :] = 0.4 / (CELLS - HALF), 0.6 / (CELLS - HALF)
+    moved = axis.to_log_odds(table)
+    assert moved[:CELLS].sum() == pytest.approx(0.4)
+    assert moved[CELLS:].sum() == pytest.approx(0.6)
+
+
+def test_the_excess_of_two_answers_is_zero() -> None:
+    """With two answers a margin is the log-odds."""
+    axis = margin_axis(np.array([2, 2]), Excess(0.3, 0.5))
+    assert np.array_equal(axis.nodes, MID_S[:, None])
+    assert axis.calibrated == pytest.approx(MID_S, abs=1e-3)
+
+
+def test_a_calibrated_table_of_margins_is_calibrated_in_log_odds() -> None:
+    """If labels follow the calibrated log-odds of a margin, they follow the log-odds too, in every bin."""
+    axis = margin_axis(np.array([6]), Excess(0.4, 0.3))
+    density = np.zeros(CELLS)
+    density[HALF:] = np.diff(np.concatenate([[0.5], expit(EDGES_S[HALF + 1 :])]))
+    density /= density.sum()
+    up = expit(axis.calibrated)
+    table = axis.to_log_odds(np.concatenate([density * (1 - up), density * up]))
+    assert np.abs(of.gaps(table, 10)).max() < 2e-4
+
+
+def test_cut_curves_are_the_product_of_both_kinds_of_answers() -> None:
+    """Masses, sums and their adjoint agree with curves that are written out, for few tables and for many."""
+    labels, logits = model(300, 6)
+    choices = np.full(300, 6)
+    found = given_answers(labels, answers_of(labels, logits, 3.0), choices)
+    patterns = read_given(found, Noise(), margin_axis(choices, Excess(0.5, 0.3)))
+    clipped = patterns.clipped
+    assert clipped is not None
+    dense = Patterns(
+        start=patterns.start,
+        stop=patterns.stop,
+        curve_labels=patterns.curve_labels,
+        curves=clipped.rows(np.arange(len(clipped))),
+        counts=patterns.counts,
+        axis=patterns.axis,
+    )
+    rng = np.random.default_rng(0)
+    for size in (2, 40):
+        tables = rng.dirichlet(np.ones(2 * CELLS), size)
+        assert patterns.mass(tables) == pytest.approx(dense.mass(tables), rel=1e-9)
+        weights = rng.random((size, len(patterns)))
+        assert patterns.spread(weights) == pytest.approx(dense.spread(weights), rel=1e-9, abs=1e-12)
+    values = rng.random((2 * CELLS, 3))
+    assert patterns.sums(values) == pytest.approx(dense.sums(values), rel=1e-9)
+    assert patterns.posterior(tables[0], slice(None)) == pytest.approx(
+        dense.posterior(tables[0], slice(None))
+    )
+
+
+def test_running_sums_agree_with_products(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both ways to sum cut curves give the same."""
+    from blindcal.estimate import clipped as module
+
+    labels, logits = model(400, 4)
+    choices = np.full(400, 4)
+    found = given_answers(labels, answers_of(labels, logits, 2.0), choices)
+    patterns = read_given(found, Noise(), margin_axis(choices, Excess(0.0, 0.0)))
+    tables = np.random.default_rng(0).dirichlet(np.ones(2 * CELLS), 3)
+    weights = np.random.default_rng(1).random((3, len(patterns)))
+    product = patterns.mass(tables), patterns.spread(weights)
+    monkeypatch.setattr(module, "_FEW", 0)
+    assert patterns.mass(tables) == pytest.approx(product[0], rel=1e-9)
+    assert patterns.spread(weights) == pytest.approx(product[1], rel=1e-9, abs=1e-12)
+
+
+def test_several_noisy_answers_of_an_item_share_its_log_odds() -> None:
+    """Two Gumbel answers at one margin are averaged over the excess together, not one by one."""
+    axis = margin_axis(np.array([6]), Excess(0.0, 0.0))
+    log_one = np.log(expit(axis.nodes))[None]
+    both = axis.averaged(2 * log_one)[1][0]
+    apart = axis.averaged(log_one)[1][0] ** 2
+    assert (both[HALF:] >= apart[HALF:] - 1e-12).all()
+    assert (both[HALF : HALF + 100] > apart[HALF : HALF + 100] + 1e-6).all()
+
+
+# Whole estimates
+
+
+@pytest.mark.parametrize("k", [3, 4, 6])
+def test_the_truth_is_inside_the_intervals(k: int) -> None:
+    """One audit of an overconfident model: ECE, accuracy, overconfidence, Brier score and AUROC."""
+    labels, logits = model(4000, k, seed=k)
+    found = given_answers(labels, answers_of(labels, logits), np.full(4000, k))
+    fit = fit_given(found, bins=10, resamples=200, level=0.999)
+    f = softmax(logits, axis=1).max(axis=1)
+    right = (logits.argmax(axis=1) == labels).astype(float)
+    assert float(top_label_ece(labels, logits, 10).ece) in fit.ece
+    assert fit.accuracy.value == pytest.approx(right.mean())
+    assert f.mean() - right.mean() in fit.overconfidence
+    assert ((f - right) ** 2).mean() in fit.brier
+    assert fit.overconfidence.low is not None
+    assert fit.overconfidence.low > 0
+    assert fit.calibrated_pvalue < 1e-6
+
+
+def test_a_calibrated_model_is_not_accused() -> None:
+    """Of eight calibrated models at most two have a p-value below 5%, and the ECE's interval holds 0."""
+    rejected = 0
+    for seed in range(8):
+        labels, logits = model(800, 4, seed, heat=1.0)
+        found = given_answers(labels, answers_of(labels, logits, seed=seed), np.full(800, 4))
+        fit = fit_given(found, resamples=60)
+        rejected += fit.calibrated_pvalue < 0.05
+    assert rejected <= 2
+
+
+def test_the_excess_is_found() -> None:
+    """The mean excess at the margins that occur is that of the logits."""
+    labels, logits = model(6000, 5, heat=1.0)
+    found = given_answers(labels, answers_of(labels, logits, 3.0), np.full(6000, 5))
+    posterior = excess_of(found, Noise())
+    assert posterior is not None
+    ordered = np.sort(logits, axis=1)
+    margin = ordered[:, -1] - ordered[:, -2]
+    excess = logsumexp(ordered[:, :-1], axis=1) - ordered[:, -2]
+    cells = np.searchsorted(EDGES_S, margin, side="right") - 1
+    axis = margin_axis(np.full(1, 5), posterior.best)
+    expected = (MID_S[:, None] - axis.nodes).mean(axis=1)[cells]
+    assert expected.mean() == pytest.approx(excess.mean(), abs=0.08)
+
+
+def test_different_numbers_of_answers_are_audited_together() -> None:
+    """Items with two to five answers: those that an item does not have are never given."""
+    labels, logits = model(3000, 5, seed=3)
+    choices = np.random.default_rng(0).integers(2, 6, 3000)
+    logits[np.arange(5) >= choices[:, None]] = -np.inf
+    f = softmax(logits, axis=1)
+    rng = np.random.default_rng(1)
+    labels = np.array([rng.choice(5, p=row) for row in f])  # calibrated
+    answered = answers_of(labels, logits)
+    assert (answered.answers < choices[answered.items]).all()
+    fit = fit_given(given_answers(labels, answered, choices), bins=5, resamples=100, level=0.999)
+    assert float(top_label_ece(labels, logits, 5).ece) in fit.ece
+    assert fit.mean_confidence.value == pytest.approx(f.max(axis=1).mean(), abs=0.03)
+
+
+def test_nothing_is_made_of_plain_answers_alone() -> None:
+    """Without a query about an answer its confidence is unknown."""
+    labels, logits = model(50)
+    choices = np.full(50, 4)
+    plain = answer_design(
+        DrawnAnswersDesign(choices, 1.0, 0), lambda asked, _: logits[asked.items].argmax(axis=1)
+    )
+    with pytest.raises(NotIdentifiedError, match="no query about an answer that was given"):
+        fit_given(given_answers(labels, plain, choices))
+
+
+# Designs
+
+
+def rounds_of(design: GivenAnswerDesign, logits: FloatArray) -> list[Round]:
+    found = []
+
+    def answer(asked: Round, _: int) -> IntArray:
+        found.append(asked)
+        assert asked.biases is not None
+        return np.asarray((logits[asked.items] + asked.biases).argmax(axis=1))
+
+    answer_design(design, answer)
+    return found
+
+
+@pytest.mark.parametrize("queries", [1.4, 2.0, 3.0])
+def test_queries_count_the_plain_answer(queries: float) -> None:
+    """Every item is asked plainly once, and the rest of the budget goes to queries about the given answer."""
+    labels, logits = model(400)
+    rounds = rounds_of(GivenAnswerDesign(labels, np.full(400, 4), queries, 5), logits)
+    assert sum(map(len, rounds)) == round(queries * 400)
+    about = np.concatenate([one.about for one in rounds if one.about is not None])
+    items = np.concatenate([one.items for one in rounds])
+    assert np.array_equal(np.sort(items[about == PLAIN]), np.arange(400))
+    given = logits.argmax(axis=1)
+    assert (about[about != PLAIN] == given[items[about != PLAIN]]).all()
+
+
+def test_half_of_the_queries_have_gumbel_numbers() -> None:
+    """The others have the shift alone; all shifts of margins are negative, since the given answer leads."""
+    labels, logits = model(1000)
+    rounds = rounds_of(GivenAnswerDesign(labels, np.full(1000, 4), 2.0, 5), logits)
+    biases = np.concatenate([one.biases for one in rounds if one.biases is not None])
+    about = np.concatenate([one.about for one in rounds if one.about is not None])
+    asked = biases[about != PLAIN]
+    hard = (asked != 0).sum(axis=1) == 1
+    assert hard.mean() == pytest.approx(0.5, abs=0.01)
+    assert asked[hard].min(axis=1).max() < 0
+
+
+def test_a_round_depends_on_the_seed_and_earlier_answers_alone() -> None:
+    """The same seed asks the same; a batch design has one round of plain answers and one of queries."""
+    labels, logits = model(200)
+    choices = np.full(200, 4)
+    one, two = (rounds_of(GivenAnswerDesign(labels, choices, 2.5, 1), logits) for _ in range(2))
+    for first, second in zip(one, two, strict=True):
+        assert np.array_equal(first.items, second.items)
+        assert first.biases is not None
+        assert second.biases is not None
+        assert np.array_equal(first.biases, second.biases)
+    assert len(rounds_of(GivenAnswerDesign(labels, choices, 2.0, 1, adaptive=False), logits)) == 2
+
+
+def test_items_without_a_valid_plain_answer_are_not_asked_again() -> None:
+    """What is said about nothing cannot be read."""
+    labels, logits = model(100)
+
+    def answer(asked: Round, _: int) -> IntArray:
+        assert asked.biases is not None
+        said = (logits[asked.items] + asked.biases).argmax(axis=1)
+        return np.where(asked.items % 10 == 0, INVALID, said)
+
+    answered = answer_design(GivenAnswerDesign(labels, np.full(100, 4), 2.0, 0), answer)
+    assert answered.about is not None
+    assert not (answered.items[answered.about != PLAIN] % 10 == 0).any()
+
+
+@pytest.mark.parametrize("method", ["latent", "sampling", "temperature"])
+def test_the_plain_answer_alone_is_refused(method: str) -> None:
+    """One query per item is the plain answer, which tells nothing about its confidence."""
+    with pytest.raises(InputError, match="more than 1 per item is needed, got 1"):
+        make_design(method, np.array([0, 1, 2]), queries=1.0, choices=np.array([3, 3, 3]))
+
+
+def test_methods_for_two_answers_or_for_more_say_so() -> None:
+    """`extraction` bisects two answers; `classwise` needs more."""
+    with pytest.raises(InputError, match="extraction audits two answers only; with more, use one of"):
+        make_design("extraction", np.array([0, 1, 2]), queries=4, choices=np.array([3, 3, 3]))
+    with pytest.raises(InputError, match="classwise is for more than two answers"):
+        make_design("classwise", np.array([0, 1, 1]))
+
+
+# Methods
+
+
+SEVERAL = tuple(name for name, one in METHODS.items() if one.several is not None and one.simulable)
+
+
+@pytest.mark.parametrize("method", SEVERAL)
+def test_every_method_estimates(method: str) -> None:
+    """All methods for several answers run; those with the given answer show it by answer and label."""
+    labels, logits = model(600)
+    choices = np.full(600, 4)
+    queries = METHODS[method].usual_queries(several=True)
+    design = make_design(method, labels, queries=queries, bins=5, choices=choices)
+    answered = ask_choices(design, logits, logprobs=METHODS[method].logprobs)
+    found = estimate(Evidence(method, design, labels, answered, bins=5, resamples=40, choices=choices))
+    assert found.ece.value is not None
+    assert found.leaning.value is None
+    assert len(found.by_answer) == 4
+    if method == "classwise":
+        assert found.confusion == ()
+        assert found.ece.value == pytest.approx(np.mean([float(one.ece) for one in found.by_answer]))
+        return
+    assert np.array(found.confusion).sum() == 600
+    first = found.by_answer[0]
+    assert first.right == found.confusion[0][0]
+    assert first.given == sum(row[0] for row in found.confusion)
+    assert found.accuracy.value == pytest.approx(np.trace(found.confusion) / 600)
+
+
+def test_logprobs_give_the_truth() -> None:
+    """Readings of the given answer's log-odds leave almost no error."""
+    labels, logits = model(2000)
+    found = simulate_choices("logprobs", labels, logits, queries=1.0, bins=10, repeats=1)
+    assert found.mae < 2e-3
+
+
+def test_classwise_finds_the_truth() -> None:
+    """The mean over the answers is near that of the known probabilities, from one query per item."""
+    labels, logits = model(6000)
+    found = simulate_choices("classwise", labels, logits, queries=1.0, bins=5, repeats=3)
+    assert found.oracle == pytest.approx(float(classwise_ece(labels, logits, 5).ece))
+    assert found.mae < 0.012
+
+
+@pytest.mark.parametrize("method", ["latent", "blind", "sampling", "temperature", "logprobs"])
+def test_two_answers_through_the_new_path_are_the_old_result(method: str) -> None:
+    """The estimates equal those of the probabilities of the second answer, to the last digit."""
+    labels, logits = model(500, 2)
+    p = expit(logits[:, 1] - logits[:, 0])
+    queries = METHODS[method].queries
+    new = simulate_choices(method, labels, logits, queries=queries, repeats=2)
+    assert new == simulate(method, labels, p, queries=queries, repeats=2)
+
+
+def test_parts_are_read_with_the_excess_of_all() -> None:
+    """A breakdown gives each part its own estimates."""
+    labels, logits = model(900)
+    choices = np.full(900, 4)
+    answered = answers_of(labels, logits)
+    parts = [("low", "high")[k % 2] for k in range(900)]
+    design = GivenAnswerDesign(labels, choices, 2.0, 0)
+    found = estimate(Evidence("latent", design, labels, answered, parts=parts, resamples=40, choices=choices))
+    assert [one.name for one in found.parts] == ["high", "low"]
+    assert sum(one.positive_labels for one in found.parts) == np.trace(found.confusion)
+    assert found.parts_pvalue is not None
+
+
+def test_blind_asks_one_threshold_but_for_one_subset() -> None:
+    """The plain answers, then 1 - 1/bins queries per item that shift the given answer alone."""
+    logits = model(500)[1]
+    design = BlindChoiceDesign(np.full(500, 4), 5, 0)
+    answered = ask_choices(design, logits)
+    assert len(answered) == 500 + 400
+    assert answered.biases is not None
+    assert ((answered.biases != 0).sum(axis=1) <= 1).all()
+
+
+def test_classwise_asks_about_different_answers() -> None:
+    """With as many queries as answers every item is asked about each once."""
+    labels, logits = model(60, 3)
+    answered = ask_choices(ClasswiseDesign(labels, np.full(60, 3), 3.0, 0), logits)
+    assert answered.about is not None
+    pairs = set(zip(answered.items.tolist(), answered.about.tolist(), strict=True))
+    assert len(pairs) == 180
+
+
+@pytest.mark.skipif(not CHOICES.is_dir(), reason="the recorded choices are not beside the project")
+def test_real_models_are_estimated_as_well_as_promised() -> None:
+    """Mean error of the top-label ECE (10 bins) on the five files with one query: at most .008 at seed 0."""
+    errors = []
+    for path in sorted(CHOICES.glob("*.csv.gz")):
+        known = read_choices(path)
+        errors.append(simulate_choices("latent", known.labels, known.logits, bins=10, repeats=1).mae)
+    assert len(errors) == 5
+    assert np.mean(errors) <= 0.008
+
+
+def test_the_usual_axis_is_log_odds() -> None:
+    """Two answers are read on the axis that they always were."""
+    assert LOG_ODDS.direct
+    assert LOG_ODDS.first == 0
+    assert np.array_equal(LOG_ODDS.calibrated, MID_S)
+    assert expit(MID_S[1:-1]) == pytest.approx(MID_P[1:-1], abs=2e-3)
+
+
+def test_the_truth_of_a_drawn_answer_counts_each_by_its_probability() -> None:
+    """It is the mean over draws of the top-label error of the drawn answer, and `repeated` estimates it."""
+    labels, logits = model(4000, 4, seed=9)
+    f = softmax(logits, axis=1)
+    rng = np.random.default_rng(0)
+    gaps = np.zeros(5)
+    for _ in range(40):
+        drawn = (logits + rng.gumbel(size=logits.shape)).argmax(axis=1)
+        p = f[np.arange(4000), drawn]
+        gaps += np.bincount(np.minimum((p * 5).astype(int), 4), p - (drawn == labels), minlength=5)
+    truth = drawn_answer_ece(labels, logits, 5)
+    assert truth.gaps == pytest.approx(gaps / (40 * 4000), abs=2e-3)
+    assert truth.counts.sum() == pytest.approx(4000)
+    found = simulate_choices("repeated", labels, logits, queries=3.0, repeats=2)
+    assert found.oracle == float(truth.ece)
+    assert found.mae < 0.02
