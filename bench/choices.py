@@ -24,9 +24,10 @@ import numpy as np
 from tqdm import tqdm
 
 from audits import RESAMPLES
+from blindcal.estimate.face_value import findings_at_face_value
 from blindcal.estimate.given_fit import fit_given
 from blindcal.estimate.top_label import given_answers
-from blindcal.estimate.truth import given_confidence, top_label_ece
+from blindcal.estimate.truth import given_confidence
 from blindcal.items.score_files import ChoiceScores, read_choices
 from blindcal.methods import make_design
 from blindcal.records import Estimate, FloatArray, IntArray
@@ -83,7 +84,7 @@ def observe(place: Place) -> tuple[float, ...]:
     rng = np.random.default_rng([place.seed, 7])
     drawn = rng.integers(found.labels.size, size=place.n)
     labels, logits = found.labels[drawn], found.logits[drawn]
-    truth = truths(found.labels, found.logits)
+    truth = truths_of(place.path)
     if place.calibrated:
         labels = (logits + rng.gumbel(size=logits.shape)).argmax(axis=1)
     choices = found.choices[drawn]
@@ -103,29 +104,24 @@ def observe(place: Place) -> tuple[float, ...]:
     return (*held, 2 * fit.ece.half_width)
 
 
-@lru_cache
-def _truths(labels: bytes, logits: bytes, k: int) -> Mapping[str, float]:
-    y, z = np.frombuffer(labels, np.int64), np.frombuffer(logits).reshape(-1, k)
-    given, f = given_confidence(z)
-    right = (given == y).astype(np.float64)
-    order = np.argsort(f, kind="stable")
-    rank = np.empty(f.size)
-    rank[order] = np.arange(f.size)
-    place = np.unique(f, return_inverse=True)[1]
-    rank = np.bincount(place, rank)[place] / np.bincount(place)[place]
-    wins = rank[right == 1].sum() - right.sum() * (right.sum() - 1) / 2
+def truths(labels: IntArray, logits: FloatArray) -> Mapping[str, float]:
+    """What is true of these items, as the population."""
+    given, f = given_confidence(logits)
+    right = (given == labels).astype(np.int64)
+    found = findings_at_face_value(right, f, BINS)
     return {
-        "ECE": float(top_label_ece(y, z, BINS).ece),
+        "ECE": float(found.ece),
         "accuracy": float(right.mean()),
-        "overconfidence": float(f.mean() - right.mean()),
-        "Brier score": float(((f - right) ** 2).mean()),
-        "AUROC": float(wins / (right.sum() * (f.size - right.sum()))),
+        "overconfidence": float(found.leaning),
+        "Brier score": float(found.brier),
+        "AUROC": float(found.auroc),
     }
 
 
-def truths(labels: IntArray, logits: FloatArray) -> Mapping[str, float]:
-    """What is true of a file, as the population."""
-    return _truths(labels.tobytes(), np.ascontiguousarray(logits).tobytes(), logits.shape[1])
+@lru_cache
+def truths_of(path: Path) -> Mapping[str, float]:
+    """What is true of a file."""
+    return truths(load(path).labels, load(path).logits)
 
 
 def error_table(found: Mapping[Place, tuple[float, ...]], paths: Sequence[Path]) -> Table:

@@ -37,6 +37,16 @@ _EVEN = 0.1  # share of the Gumbel queries that stay evenly spread
 _STEP = 0.5  # of the shifts of Gumbel queries, so that answers aggregate
 
 
+def more_than_plain(queries: float) -> float:
+    """The queries per item, which must be more than the plain answer."""
+    if queries <= 1:
+        raise InputError(
+            "queries: with more than two answers the plain answer is the first query, and only further ones "
+            f"tell about its confidence: more than 1 per item is needed, got {queries:g}"
+        )
+    return queries
+
+
 def gumbel_numbers(shape: tuple[int, ...], rng: np.random.Generator) -> FloatArray:
     """Standard Gumbel numbers."""
     return np.asarray(-np.log(-np.log(rng.uniform(1e-300, 1.0, shape))))
@@ -87,11 +97,7 @@ class GivenAnswerDesign:
     pilot: int | None = None
 
     def __post_init__(self) -> None:
-        if self.queries <= 1:
-            raise InputError(
-                "queries: with more than two answers the plain answer is the first query, and only further "
-                f"ones tell about its confidence: more than 1 per item is needed, got {self.queries:g}"
-            )
+        more_than_plain(self.queries)
 
     def next_round(self, answered: AnswerTable) -> Round | None:
         """Return the next round of plain answers or of queries about them."""

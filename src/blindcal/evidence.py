@@ -23,7 +23,7 @@ from blindcal.estimate.findings import NOTHING, AnswerPart, Findings, Part, no_f
 from blindcal.estimate.given_fit import GivenFit, fit_given
 from blindcal.estimate.latent import fit_table
 from blindcal.estimate.latent_fit import LatentFit
-from blindcal.estimate.top_label import GivenAnswers, excess_of, given_answers
+from blindcal.estimate.top_label import GivenAnswers, given_answers
 from blindcal.estimate.uncertainty import heterogeneity_pvalue
 from blindcal.methods import METHODS, estimator_of, several_answers
 from blindcal.records import INVALID, AnswerTable, Estimate, EstimatorName, FloatArray, IntArray, Noise
@@ -101,8 +101,10 @@ def estimate(evidence: Evidence, *, brief: bool = False) -> Findings:
     """
     if evidence.choices is not None and not METHODS[evidence.method].classwise:
         evidence = replace(evidence, given=given_answers(evidence.labels, evidence.answers, evidence.choices))
-    found = _read(evidence, brief).findings
+    whole = _read(evidence, brief)
+    found = whole.findings
     if evidence.given is not None:
+        evidence = replace(evidence, excess=whole.excess)
         found = replace(found, ece_if_invalid=_with_unanswered(found.ece_if_invalid, evidence))
     if brief:
         return found
@@ -126,10 +128,14 @@ def _with_unanswered(bounds: tuple[float, float], evidence: Evidence) -> tuple[f
 
 @dataclass(frozen=True, slots=True)
 class _Reading:
-    """Findings, and the signed gaps below and above 1/2 with their covariance, for comparing parts."""
+    """Findings, and the signed gaps below and above 1/2 with their covariance, for comparing parts.
+
+    ``excess`` is what all answers say about it, for the estimates of parts.
+    """
 
     findings: Findings
     half_gaps: tuple[FloatArray, FloatArray] | None = None
+    excess: ExcessPosterior | None = None
 
 
 def _read(evidence: Evidence, brief: bool, chosen: IntArray | None = None) -> _Reading:
@@ -145,6 +151,7 @@ def _read(evidence: Evidence, brief: bool, chosen: IntArray | None = None) -> _R
         return _read_classwise(evidence)
     if not evidence.given.items.size:
         return _Reading(no_findings(evidence.bins))
+    assert reader.read_given is not None, "such a method has no design for several answers"
     try:
         return reader.read_given(evidence, evidence.given, brief)
     except NotIdentifiedError:
@@ -182,11 +189,8 @@ def _by_part(evidence: Evidence, names: Sequence[str | None]) -> tuple[tuple[Par
 
 
 def _for_parts(evidence: Evidence) -> Evidence:
-    """The evidence for the estimates of parts: fewer refits, and what all items show of the excess."""
-    fewer = replace(evidence, resamples=min(evidence.resamples, _PART_RESAMPLES))
-    if evidence.given is None or evidence.estimator_name != "latent":
-        return fewer
-    return replace(fewer, excess=excess_of(evidence.given, Noise(evidence.jitter, evidence.flip_rate)))
+    """The evidence for the estimates of parts, with fewer refits to save time."""
+    return replace(evidence, resamples=min(evidence.resamples, _PART_RESAMPLES))
 
 
 def _by_answer(
@@ -245,28 +249,21 @@ def _read_given_latent(evidence: Evidence, given: GivenAnswers, brief: bool) -> 
             resamples=resamples,
         )
 
-    best = fit(Noise(evidence.jitter, evidence.flip_rate), evidence.resamples)
-    fewer = min(evidence.resamples, _PART_RESAMPLES)
-    others = [fit(noise, fewer).findings(brief=brief) for noise in evidence.plausible if evidence.resamples]
-    return _Reading(
-        widened(best.findings(brief=brief), others),
-        best.half_gaps if evidence.resamples else None,
-    )
+    return _read_fits(evidence, brief, fit)
 
 
 def _read_given_blind(evidence: Evidence, given: GivenAnswers, brief: bool) -> _Reading:  # noqa: ARG001
     """The paper's estimate, as if the given answer were the positive of two, and a margin its log-odds."""
     design, rows = evidence.design, given.readings
     assert isinstance(design, BlindChoiceDesign)
-    thresholds = design.binary.thresholds()
-    answers = np.full(evidence.labels.size, INVALID)
-    answers[rows.items] = rows.answers
-    reached = thresholds == 0
-    reached[rows.items] = True
-    reached &= given.given != INVALID
-    found = blind(given.right[reached], thresholds[reached], answers[reached], design.bins).findings()
+    found = _blind_findings(design.binary, given.right, rows, given.items)
+    return _Reading(_of_given(found, given))
+
+
+def _of_given(found: Findings, given: GivenAnswers) -> Findings:
+    """Findings about two labels as those about given answers: the label is whether an answer is right."""
     accuracy = Estimate(float(given.right[given.items].mean()))
-    return _Reading(replace(found, overconfidence=found.leaning, leaning=NOTHING, accuracy=accuracy))
+    return replace(found, overconfidence=found.leaning, leaning=NOTHING, accuracy=accuracy)
 
 
 def _given_at_face_value(
@@ -275,15 +272,8 @@ def _given_at_face_value(
     def read(evidence: Evidence, given: GivenAnswers, brief: bool) -> _Reading:  # noqa: ARG001
         items = given.items
         labels, p = given.right[items], probabilities(evidence, given)[items]
-        found = findings_at_face_value(labels, p, evidence.bins)
-        found = replace(
-            found,
-            overconfidence=found.leaning,
-            leaning=NOTHING,
-            accuracy=Estimate(float(labels.mean())),
-            operating=(),
-            costs=(),
-        )
+        found = _of_given(findings_at_face_value(labels, p, evidence.bins), given)
+        found = replace(found, operating=(), costs=())
         return _Reading(found, half_gaps_at_face_value(labels, p) if evidence.groups is None else None)
 
     return read
@@ -310,27 +300,36 @@ def _read_latent(evidence: Evidence, brief: bool) -> _Reading:
             resamples=resamples,
         )
 
+    return _read_fits(evidence, brief, fit)
+
+
+def _read_fits(evidence: Evidence, brief: bool, fit: Callable[[Noise, int], LatentFit]) -> _Reading:
+    """The findings of a fit, with intervals that include those of fits for other plausible noise."""
     best = fit(Noise(evidence.jitter, evidence.flip_rate), evidence.resamples)
     fewer = min(evidence.resamples, _PART_RESAMPLES)
     others = [fit(noise, fewer).findings(brief=brief) for noise in evidence.plausible if evidence.resamples]
     return _Reading(
-        widened(best.findings(brief=brief), others), best.half_gaps if evidence.resamples else None
+        widened(best.findings(brief=brief), others),
+        best.half_gaps if evidence.resamples else None,
+        best.excess if isinstance(best, GivenFit) else None,
     )
 
 
 def _read_blind(evidence: Evidence, brief: bool) -> _Reading:  # noqa: ARG001 - it has nothing to leave out
+    assert isinstance(evidence.design, BlindDesign)
+    members = np.arange(evidence.labels.size) if evidence.members is None else evidence.members
+    return _Reading(_blind_findings(evidence.design, evidence.labels, evidence.answers, members))
+
+
+def _blind_findings(design: BlindDesign, labels: IntArray, asked: AnswerTable, members: IntArray) -> Findings:
     """Estimate from the items asked so far and the subset that needs no query (its indicator is 1)."""
-    design, asked = evidence.design, evidence.answers
-    assert isinstance(design, BlindDesign)
     thresholds = design.thresholds()
-    answers = np.full(evidence.labels.size, INVALID)
+    answers = np.full(labels.size, INVALID)
     answers[asked.items] = asked.answers
     reached = thresholds == 0
     reached[asked.items] = True
-    if evidence.members is not None:
-        reached &= np.isin(np.arange(evidence.labels.size), evidence.members)
-    found = blind(evidence.labels[reached], thresholds[reached], answers[reached], design.bins)
-    return _Reading(found.findings())
+    reached &= np.isin(np.arange(labels.size), members)
+    return blind(labels[reached], thresholds[reached], answers[reached], design.bins).findings()
 
 
 def _at_face_value(
@@ -351,35 +350,37 @@ def _at_face_value(
 
 @dataclass(frozen=True, slots=True)
 class _Reader:
-    """How an estimator reads answers, and a description of what it gives."""
+    """How an estimator reads answers, and a description of what it gives.
+
+    ``read_given`` is for more than two answers, if it can read them.
+    """
 
     read: Callable[[Evidence, bool], _Reading]
-    read_given: Callable[[Evidence, GivenAnswers, bool], _Reading]
     words: str
+    read_given: Callable[[Evidence, GivenAnswers, bool], _Reading] | None = None
 
 
 _READERS: Mapping[EstimatorName, _Reader] = {
-    "latent": _Reader(_read_latent, _read_given_latent, "read by maximum likelihood, with intervals"),
+    "latent": _Reader(_read_latent, "read by maximum likelihood, with intervals", _read_given_latent),
     "blind": _Reader(
         _read_blind,
-        _read_given_blind,
         "read as published: the gap of each bin, whose midpoint stands for the confidence in it; no "
         "intervals, no accuracy",
+        _read_given_blind,
     ),
     "shares": _Reader(
         _at_face_value(sampled_shares),
-        _given_at_face_value(_shares_of_given),
         "read as the share of positive ones: the noise of few draws adds to the error; no intervals",
+        _given_at_face_value(_shares_of_given),
     ),
     "flips": _Reader(
         _at_face_value(extracted),
-        _given_at_face_value(_shares_of_given),  # unused: extraction audits two answers only
         "read as the middle of what bisection leaves, coarse below five queries; no intervals",
     ),
     "stated": _Reader(
         _at_face_value(stated, deployable=False),
-        _given_at_face_value(_stated_of_given),
         "taken at its word; no intervals, and no shift deploys a threshold on it",
+        _given_at_face_value(_stated_of_given),
     ),
 }
 
@@ -413,7 +414,7 @@ def measures(
     made = METHODS[method]
     answers, quantity, words = made.answers, _QUANTITIES[semantics], _READERS[estimator].words
     if several:
-        answers = several_answers(method).answers
+        answers = several_answers(method).answers or answers
         quantity = _CLASSWISE_QUANTITY if made.classwise else _SEVERAL_QUANTITIES[semantics]
         words = words.replace("share of positive ones", "share that repeat it").replace(", no accuracy", "")
     # The descriptions say K; for a run the number is known.

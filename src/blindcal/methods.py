@@ -17,6 +17,7 @@ from blindcal.choice_design import (
     ClasswiseDesign,
     DrawnAnswersDesign,
     GivenAnswerDesign,
+    more_than_plain,
 )
 from blindcal.design import (
     TEMPERATURES,
@@ -73,12 +74,12 @@ class DesignSpec:
 class SeveralAnswers:
     """How a method audits items with more than two answers (METHOD 8): its design and usual queries per item.
 
-    ``answers`` describes the answers as in `Method`.
+    ``answers`` describes the answers as in `Method`; if empty, they are those of two answers.
     """
 
     design: Callable[[DesignSpec, IntArray], Design]
     queries: float
-    answers: str
+    answers: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,7 +183,6 @@ METHODS: Mapping[str, Method] = {
         several=SeveralAnswers(
             lambda spec, choices: DrawnAnswersDesign(choices, at_most_once(spec.queries), spec.seed),
             1.0,
-            "one reading per item of the probabilities that the endpoint shows, without logit_bias",
         ),
     ),
     "latent": Method(
@@ -212,8 +212,6 @@ METHODS: Mapping[str, Method] = {
         several=SeveralAnswers(
             lambda spec, choices: ClasswiseDesign(spec.labels, choices, spec.queries, spec.seed),
             1.0,
-            "K answers per item (logit_bias, T = 0) to queries about one answer each, with Gumbel numbers on "
-            "the others",
         ),
         classwise=True,
     ),
@@ -241,7 +239,7 @@ METHODS: Mapping[str, Method] = {
         sampled=True,
         plan_budgets=(2.0, 4.0, 8.0),
         several=SeveralAnswers(
-            lambda spec, choices: DrawnAnswersDesign(choices, _drawn_too(spec.queries), spec.seed),
+            lambda spec, choices: DrawnAnswersDesign(choices, more_than_plain(spec.queries), spec.seed),
             4.0,
             "K answers per item (logit_bias): the plain one, and others drawn at T = 1",
         ),
@@ -264,7 +262,7 @@ METHODS: Mapping[str, Method] = {
         budgets=tuple(range(2, 9)),
         plan_budgets=(2.0, 3.0, 4.0),
         several=SeveralAnswers(
-            lambda spec, choices: DrawnAnswersDesign(choices, _drawn_too(spec.queries), spec.seed),
+            lambda spec, choices: DrawnAnswersDesign(choices, more_than_plain(spec.queries), spec.seed),
             4.0,
             "K answers per item without logit_bias: the plain one, and others drawn at T = 1",
         ),
@@ -300,7 +298,6 @@ METHODS: Mapping[str, Method] = {
         several=SeveralAnswers(
             lambda spec, choices: DrawnAnswersDesign(choices, _once(spec.queries), spec.seed),
             1.0,
-            "one answer per item in free text with a confidence in it (T = 0), without logit_bias",
         ),
     ),
 }
@@ -454,15 +451,6 @@ def at_most_once(queries: float) -> float:
     """The queries per item of ``logprobs``: a second reading would show the same."""
     if queries > 1:
         raise InputError(f"queries: logprobs reads each item once at most, got {queries!r}")
-    return queries
-
-
-def _drawn_too(queries: float) -> float:
-    if queries <= 1:
-        raise InputError(
-            "queries: with more than two answers the plain answer is the first query, and only drawn ones "
-            f"tell about its confidence: more than 1 per item is needed, got {queries:g}"
-        )
     return queries
 
 

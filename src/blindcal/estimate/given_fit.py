@@ -31,10 +31,11 @@ from blindcal.records import INVALID, Estimate, FloatArray, IntArray, Noise
 class GivenFit(LatentFit):
     """A fit in which the label is whether the answer given is right, and f the confidence in that answer.
 
-    ``given`` are the answers behind it.
+    ``given`` are the answers behind it, and ``excess`` is what is known about it, if margins were tested.
     """
 
     given: GivenAnswers
+    excess: ExcessPosterior | None
 
     @staticmethod
     def accuracy_of(tables: FloatArray) -> FloatArray:
@@ -164,4 +165,5 @@ def fit_given(
         bin_count=bins,
         level=level,
         given=given,
+        excess=use,
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+from scipy.special import softmax
 
 from blindcal.estimate.checks import ArrayLike, labels_array, probabilities, whole
 from blindcal.records import Estimate, FloatArray, IntArray
@@ -108,8 +109,7 @@ def drawn_answer_ece(labels: IntArray, logits: FloatArray, bins: int = 5) -> Bin
 
     Every answer counts as often as it is drawn: by its own probability.
     """
-    p = np.exp(logits - logits.max(axis=1, keepdims=True))
-    p /= p.sum(axis=1, keepdims=True)
+    p = softmax(logits, axis=1)
     right = labels[:, None] == np.arange(p.shape[1])
     where = bin_index(p.reshape(-1), bins)
     return BinnedCalibration(
@@ -125,8 +125,7 @@ def classwise_ece(labels: IntArray, logits: FloatArray, bins: int = 5) -> Binned
     The gaps are those of every answer, divided by their number, so that their absolute sum is the mean.
     """
     k = logits.shape[1]
-    p = np.exp(logits - logits.max(axis=1, keepdims=True))
-    p /= p.sum(axis=1, keepdims=True)
+    p = softmax(logits, axis=1)
     each = [binned_ece((labels == answer).astype(np.int64), p[:, answer], bins) for answer in range(k)]
     return BinnedCalibration(
         edges=bin_edges(bins),

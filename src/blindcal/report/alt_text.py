@@ -57,29 +57,23 @@ def confidence(found: ConfidenceHistogram, words: Wording = TWO_ANSWERS) -> str:
 
 def operating(points: Sequence[OperatingPoint], words: Wording = TWO_ANSWERS) -> str:
     """Precision and recall at three thresholds; with several answers, precision and the share answered."""
-    if words is not TWO_ANSWERS:
-        return _answered(points)
+    several = words is not TWO_ANSWERS
     found = []
     for at in _THRESHOLDS:
         point = min(points, key=lambda one: abs(one.threshold - at))
-        if point.precision.value is not None and point.recall.value is not None:
-            found.append(
-                f"At threshold {point.threshold:g}, precision is {point.precision.value:.0%} and recall is "
-                f"{point.recall.value:.0%}"
-            )
-    return _sentences("Precision, recall and accuracy at each threshold", *found)
-
-
-def _answered(points: Sequence[OperatingPoint]) -> str:
-    found = []
-    for at in _THRESHOLDS:
-        point = min(points, key=lambda one: abs(one.threshold - at))
-        if point.precision.value is not None and point.positive_rate.value is not None:
-            found.append(
-                f"At threshold {point.threshold:g}, {point.positive_rate.value:.0%} are answered, and "
-                f"{point.precision.value:.0%} of these answers are right"
-            )
-    return _sentences("Share of right answers, and share of questions answered, at each threshold", *found)
+        right, other = point.precision.value, (point.positive_rate if several else point.recall).value
+        if right is None or other is None:
+            continue
+        if several:
+            told = f"{other:.0%} are answered, and {right:.0%} of these answers are right"
+        else:
+            told = f"precision is {right:.0%} and recall is {other:.0%}"
+        found.append(f"At threshold {point.threshold:g}, {told}")
+    if several:
+        first = "Share of right answers, and share of questions answered, at each threshold"
+    else:
+        first = "Precision, recall and accuracy at each threshold"
+    return _sentences(first, *found)
 
 
 def cost(thresholds: Sequence[float], costs: CostCurve, words: Wording = TWO_ANSWERS) -> str:

@@ -6,10 +6,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
-from scipy.special import softmax
 
 from blindcal.errors import InputError
-from blindcal.estimate.truth import binned_ece, drawn_answer_ece, top_label_ece
+from blindcal.estimate.truth import binned_ece, classwise_ece, drawn_answer_ece, top_label_ece
 from blindcal.items.files import Items
 from blindcal.items.score_files import ChoiceScores, Scores, prompt_digest, read_choices, read_scores
 from blindcal.records import Estimate, FloatArray, IntArray, Targets
@@ -66,10 +65,9 @@ class ChoiceTruth:
         """The true ECE in the audit's bins, and how far the estimate is from it (METHOD 8)."""
         logits = self.scores.logits[self.rows]
         if self.classwise:
-            p = softmax(logits, axis=1)
-            each = [binned_ece((labels == k).astype(np.int64), p[:, k], bins) for k in range(p.shape[1])]
-            gaps = np.mean([one.gaps for one in each], axis=0)
-            return _oracle(self, "classwise", float(np.mean([float(one.ece) for one in each])), gaps, ece)
+            each = classwise_ece(labels, logits, bins)
+            gaps = each.gaps.reshape(-1, bins).sum(axis=0)
+            return _oracle(self, "classwise", float(each.ece), gaps, ece)
         found = (drawn_answer_ece if self.drawn else top_label_ece)(labels, logits, bins)
         return _oracle(self, "drawn answer" if self.drawn else "top-label", float(found.ece), found.gaps, ece)
 
