@@ -48,16 +48,15 @@ browser:
 unit: $(VENV)/.dev browser
 	$(BIN)/pytest --numprocesses 2 --dist loadfile
 
-# the slow statistical study behind docs/coverage.md: some hours on two cores
+# how often the report's intervals hold (docs/coverage.md): about an hour on two cores
 study: $(VENV)/.dev
-	$(BIN)/python bench/coverage.py --repeats 400
-	$(BIN)/python bench/coverage.py --chosen --sizes 500 3000 20000 --repeats 400
+	$(BIN)/python bench/study.py
 	$(BIN)/python bench/docs.py
 
 # every other table of README.md and docs/: some hours on two cores. Each script writes its file in bench/results.
-BENCHES := accuracy benchmarks fractional once repeated plan gate compared intervals promises speed \
+BENCHES := accuracy benchmarks fractional once repeated plan gate compared few promises speed \
   replayed deployed client batched picture embedded constrained verbalized worked kills endpoints \
-  choices gumbel embedded_choices
+  choices gumbel embedded_choices certified decided headlines parts
 bench: $(VENV)/.dev
 	$(BIN)/pip install --quiet --group bench
 	for name in $(BENCHES); do $(BIN)/python bench/$$name.py || exit 1; done

@@ -24,6 +24,7 @@ import blindcal as bc
 from blindcal.estimate.truth import bin_index
 from blindcal.records import FloatArray, IntArray
 from blindcal.report.page import PAGE_FILE
+from blindcal.report.quoted_confidence import quoted_tail
 from blindcal.report.style import figure_style, file_bytes, ink
 from blindcal.reproduce import sources
 from record import ROOT, Cell, parser, record, table
@@ -31,7 +32,6 @@ from replayed import served
 
 NAME = "Qwen2.5-Coder-1.5B-Instruct"  # the recorded model
 TRUE_BINS = 10
-NEAR = (0.87, 0.93)  # around the confidence of 90% that the report's first sentence quotes
 
 
 def draw(result: bc.AuditResult, labels: IntArray, p: FloatArray, *, dark: bool) -> Figure:
@@ -77,7 +77,10 @@ def main() -> None:
     for name, dark in (("audit", False), ("audit-dark", True)):
         figure = draw(result, labels, p, dark=dark)
         (arguments.out / "images" / f"{name}.svg").write_bytes(file_bytes(figure, "svg"))
-    near = (p >= NEAR[0]) & (p < NEAR[1])
+    tail = quoted_tail(result)
+    assert tail is not None
+    yes = tail.side == "positive"
+    there = p >= tail.confidence if yes else p < 1 - tail.confidence
     assert result.ece.low is not None
     assert result.ece.high is not None
     row: list[Cell] = [
@@ -85,16 +88,16 @@ def main() -> None:
         float(result.ece),
         (result.ece.low, result.ece.high),
         float(bc.binned_ece(labels, p).ece),
-        int(near.sum()),
-        float(labels[near].mean()),
+        int(there.sum()),
+        float((labels == yes)[there].mean()),
     ]
     columns = {
         "items": "{:,}",
         "ECE, estimated": "{:.4f}",
         "95% interval": "{:.4f} to {:.4f}",
         "ECE, hidden": "{:.4f}",
-        f"items between {NEAR[0]:g} and {NEAR[1]:g}": "{}",
-        "positive among them": "{:.1%}",
+        f"items with at least {tail.confidence:.0%} for “{'Yes' if yes else 'No'}”": "{:,}",
+        "right among them": "{:.1%}",
     }
     record("picture", {"truth": table(columns, [row])}, folder=arguments.results, repeats=1, seeds="seed 0")
 

@@ -1,8 +1,8 @@
 """Populations with known truth, for measuring estimators: a distribution of f and a curve E[Y|f].
 
-`CHOSEN` are six shapes chosen by hand, and `ALTERNATIVES` three more. `drawn`, `narrow` and `grouped` make a
-new population for every seed, so nothing was tuned on it. `Recorded` uses a real model's scores as a
-population.
+`CHOSEN` are six shapes chosen by hand, and `ATOMS` three with many items at the very same probability.
+`drawn`, `narrow` and `grouped` make a new population for every seed, so nothing was tuned on it. `Recorded`
+uses a real model's scores as a population.
 """
 
 from __future__ import annotations
@@ -98,6 +98,22 @@ ALTERNATIVES = (
     Population("slope", lambda rng, n: 1.5 * rng.standard_normal(n), lambda f: expit(0.693 * logit(f))),
     Population("intercept", lambda rng, n: 1.5 * rng.standard_normal(n), lambda f: expit(logit(f) - 0.322)),
     Population("wave", _beta(1.0, 1.0), lambda f: f + 0.0785 * np.sin(2 * np.pi * f)),
+)
+
+
+def _sure(rng: np.random.Generator, n: int) -> FloatArray:
+    return np.where(rng.random(n) < 0.5, np.inf, -np.inf)
+
+
+def _third_at_half(rng: np.random.Generator, n: int) -> FloatArray:
+    return np.where(rng.random(n) < 1 / 3, 0.0, 0.3 + 2.0 * rng.standard_normal(n))
+
+
+#: Populations with ties: 16-bit logits make them at 1/2, and saturated probabilities at 0 and 1.
+ATOMS = (
+    Population("always sure", _sure, lambda f: 0.2 + 0.6 * f),
+    Population("a third at 1/2, calibrated", _third_at_half, lambda f: f),
+    Population("a third at 1/2, overconfident", _third_at_half, lambda f: expit(0.5 * logit(f) + 0.4)),
 )
 
 

@@ -1,10 +1,11 @@
-"""How often a promised precision is kept on items that were not audited: real models, simulated endpoints.
+"""How often a promised precision is kept: real models, simulated endpoints, audits with a goal and without.
 
-    python bench/promises.py [--repeats 60] [--only gpt]
+    python bench/promises.py [--repeats 60] [--only gpt] [--sets report]
 
-Repeat r audits 1,500 random items (seed r) with one query per item and chooses a threshold for a precision;
-the rest of the set, tens of thousands of items, shows what the threshold really does. bench/deployed.py does
-the same over HTTP, on a smaller set.
+Repeat r audits 1,500 items (seed r), drawn with replacement from a set, with one query per item: as usual,
+and with the precision as its goal. The whole set shows what the chosen threshold really does. The rules for
+goals were chosen on the sets of ``--sets choose``, and are reported on the others. bench/deployed.py checks
+promises over HTTP, on a smaller set.
 """
 
 from __future__ import annotations
@@ -23,24 +24,39 @@ from tqdm import tqdm
 
 import blindcal as bc
 from audits import simulated_fit
+from blindcal.goals import Goal
 from blindcal.records import Estimate, FloatArray, IntArray
 from blindcal.reproduce import sources
+from blindcal.simulation.simulate import log_odds
 from record import Cell, parser, record, table
 
 AUDITED = 1500
-CONFIDENCES = (0.95, None)
 #: A file in the data folder, and the required precision.
-WISHES = {
-    "scores/Llama-3.1-70B__mmlu_test.csv.gz": 0.9,
-    "scores/Starling-LM-7B-alpha__halueval_dialogue.csv.gz": 0.9,
-    "logits/qwen__mmlu__logits.csv.gz": 0.4,
+REPORT = {
+    "scores/Mistral-7B-Instruct-v0.3__mmlu_test_direct.csv.gz": 0.8,
+    "scores/OpenHermes-2-Mistral-7B__truthfulqa_binary.csv.gz": 0.6,
+    "scores/zephyr-7b-beta__halueval_dialogue.csv.gz": 0.85,
     "scores/gpt-4o-mini__mmlu_test_direct.csv.gz": 0.85,
+    "scores/gpt3-davinci__boolq_0shot.csv.gz": 0.85,
+    "scores/Meta-Llama-3-8B-Instruct__boolq_0shot_1500.csv.gz": 0.9,
 }
+CHOOSE = {
+    "scores/Llama-3.1-70B__mmlu_test.csv.gz": 0.95,
+    "scores/Llama-3.1-8B-Instruct__mmlu_test_direct.csv.gz": 0.85,
+    "scores/Mistral-7B-Instruct-v0.2__truthfulqa_binary.csv.gz": 0.6,
+    "scores/Starling-LM-7B-alpha__halueval_dialogue.csv.gz": 0.9,
+    "scores/gpt2-xl__boolq_0shot.csv.gz": 0.7,
+    "scores/gpt3-curie__rte_train_0shot.csv.gz": 0.6,
+    "logits/qwen__boolq__logits.csv.gz": 0.85,
+    "logits/qwen__mmlu__logits.csv.gz": 0.4,
+}
+#: How an audit is made and a threshold chosen: whether the precision is its goal, and the confidence.
+WAYS = {"as usual": (False, 0.95), "with the goal": (True, 0.95), "as usual, by the estimate": (False, None)}
 
 
 @dataclass(frozen=True, slots=True)
 class Promise:
-    """The promised precision of a threshold, and its precision and recall on the other items."""
+    """The promised precision of a threshold, and its true precision and recall."""
 
     promised: Estimate
     precision: float
@@ -55,38 +71,39 @@ def population(path: Path) -> tuple[IntArray, FloatArray]:
 
 
 def promises(job: tuple[Path, float, int]) -> list[Promise | None]:
-    """What one audit promises at each confidence; ``None`` if it finds no such threshold."""
+    """What audits of the same items promise in each of the `WAYS`; ``None`` if there is no such threshold."""
     path, wanted, seed = job
     labels, p = population(path)
-    order = np.random.default_rng([seed, 6]).permutation(labels.size)
-    ours, theirs = order[:AUDITED], order[AUDITED:]
-    fit = simulated_fit(labels[ours], p[ours], seed=seed)
-    return [deployed(fit, wanted, confidence, labels[theirs], p[theirs]) for confidence in CONFIDENCES]
+    ours = np.random.default_rng([seed, 6]).integers(labels.size, size=AUDITED)
+    fits = {
+        pursued: simulated_fit(labels[ours], p[ours], seed=seed, goal=goal)
+        for pursued, goal in ((False, None), (True, Goal("precision", wanted)))
+    }
+    return [kept(fits[pursued], wanted, confidence, labels, p) for pursued, confidence in WAYS.values()]
 
 
-def deployed(
+def kept(
     fit: bc.LatentFit, wanted: float, confidence: float | None, labels: IntArray, p: FloatArray
 ) -> Promise | None:
-    """The promise, and its outcome on other items."""
+    """The promise, and what its threshold does on all items."""
     try:
         chosen = fit.choose_threshold(precision=wanted, confidence=confidence)
     except bc.NotIdentifiedError:
         return None
-    right = labels[p >= chosen.point.threshold]
+    right = labels[log_odds(p) >= -chosen.point.shift]
     precision = float(right.mean()) if right.size else 1.0
     return Promise(chosen.point.precision, precision, float(right.sum() / labels.sum()))
 
 
-def row(name: str, wanted: float, confidence: float | None, tried: Sequence[Promise | None]) -> list[Cell]:
+def row(name: str, wanted: float, way: str, tried: Sequence[Promise | None]) -> list[Cell]:
     """The row of one kind of promise on one set."""
     made = [one for one in tried if one is not None]
-    wish = "the estimate" if confidence is None else f"{confidence:.0%} sure"
     means: list[Cell] = [
         float(np.mean(each)) for each in zip(*((one.precision, one.recall) for one in made), strict=True)
     ]
-    kept = sum(one.precision >= wanted for one in made)
-    held = sum(one.precision in one.promised for one in made)
-    return [name, f"{wanted:g}, {wish}", len(made), kept, held, *(means or [None, None])]
+    held = sum(one.precision >= wanted for one in made)
+    inside = sum(one.precision in one.promised for one in made)
+    return [name, wanted, way, len(made), held, inside, *(means or [None, None])]
 
 
 def main() -> None:
@@ -94,19 +111,22 @@ def main() -> None:
     options = parser(__doc__)
     options.add_argument("--repeats", type=int, default=60)
     options.add_argument("--only", default="", help="part of a file's name")
+    options.add_argument("--sets", choices=("report", "choose"), default="report")
     arguments = options.parse_args()
-    wishes = {arguments.data / path: wanted for path, wanted in WISHES.items() if arguments.only in path}
+    sets = REPORT if arguments.sets == "report" else CHOOSE
+    wishes = {arguments.data / path: wanted for path, wanted in sets.items() if arguments.only in path}
     jobs = [(path, wanted, seed) for path, wanted in wishes.items() for seed in range(arguments.repeats)]
     with ProcessPoolExecutor(arguments.processes) as pool:
         found = list(tqdm(pool.map(promises, jobs), total=len(jobs), disable=None))
     rows = []
     for number, (path, wanted) in enumerate(wishes.items()):
         tried = found[number * arguments.repeats : (number + 1) * arguments.repeats]
-        for confidence, mine in zip(CONFIDENCES, zip(*tried, strict=True), strict=True):
-            rows.append(row(" ".join(sources.names(path)), wanted, confidence, mine))
+        for way, mine in zip(WAYS, zip(*tried, strict=True), strict=True):
+            rows.append(row(" ".join(sources.names(path)), wanted, way, mine))
     columns = {
         "model and set": "{}",
-        "precision asked for": "{}",
+        "precision asked for": "{:g}",
+        "audit": "{}",
         "promised": "{}",
         "kept": "{}",
         "interval holds": "{}",

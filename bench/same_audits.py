@@ -1,11 +1,12 @@
 """Check that audits over HTTP find the same numbers as before the refactoring, to the last digit.
 
-    python bench/same_audits.py [--data ../shared] [--only boolq] [--tolerance 0]
+    python bench/same_audits.py [--data ../shared] [--only boolq] [--tolerance 0] [--record]
 
 The four recorded cells, one query per item, from a replay of the recorded logits: every estimate with its
 interval, a point of each curve, and the queries, against ``tests/data/audits_before.json``. It lists the
 differences, and exits with status 1 if there are any. Other processors round differently: the last digits
-may differ there, and ``--tolerance 1e-9`` accepts that.
+may differ there, and ``--tolerance 1e-9`` accepts that. After a change of the estimates, ``--record`` records
+them as they are now.
 """
 
 from __future__ import annotations
@@ -74,15 +75,18 @@ def main() -> int:
     parser.add_argument("--data", type=Path, default=ROOT.parent / "shared")
     parser.add_argument("--only", default="", help="Only the cells whose file has this in its name.")
     parser.add_argument("--tolerance", type=float, default=0.0, help="Largest difference that is none.")
+    parser.add_argument("--record", action="store_true", help="Record the numbers as they are now.")
     arguments = parser.parse_args()
     known, lines, cells = json.loads(RECORDED.read_text()), list[str](), 0
     for path in sources.find([arguments.data / "logits"]):
         if arguments.only in path.name:
             source = sources.read(path)
             cells += 1
-            lines += differences(
-                source.name, known[source.name], audited(source, arguments.data), arguments.tolerance
-            )
+            now = audited(source, arguments.data)
+            lines += differences(source.name, known[source.name], now, arguments.tolerance)
+            known[source.name] = now
+    if arguments.record:
+        RECORDED.write_text(json.dumps(known, indent=1) + "\n")
     print(*lines, f"{cells} audits over HTTP, {len(lines)} numbers differ", sep="\n")
     return 1 if lines else 0
 

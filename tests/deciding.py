@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import urllib.request
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -59,3 +60,13 @@ def audited(
     """The folder of a finished run."""
     audit(items, settings(server, **more), out=out, limits=limits, force=force)
     return out
+
+
+def decided(body: dict[str, Any], url: str, k: int) -> bool:
+    """What the deployed model says to question k, asked with the printed body."""
+    messages = [{**m, "content": m["content"].replace("{n}", str(k))} for m in body["messages"]]
+    sent = json.dumps({**body, "messages": messages}).encode()
+    with urllib.request.urlopen(urllib.request.Request(url, sent)) as reply:
+        answer = json.load(reply)["choices"][0]["message"]["content"]
+    assert answer in ("Yes", "No")
+    return bool(answer == "Yes")

@@ -99,6 +99,14 @@ def hidden_logits() -> np.ndarray[tuple[int, int], np.dtype[np.float64]]:
     return np.random.default_rng(2).normal(0, 3, (ROWS, len(LETTERS)))
 
 
+def write_new_questions(path: Path, n: int = 200) -> None:
+    """Questions like those of `write_questions`, without labels."""
+    with path.open("w", newline="") as file:
+        table = csv.writer(file)
+        table.writerow(["id", "question", "passage"])
+        table.writerows([f"n{k}", f"is number {N + k} on the list", f"List {k % 7}."] for k in range(n))
+
+
 def write_questions(path: Path, n: int = N) -> None:
     """Labelled questions with a passage and a topic, of which an overconfident model knows something."""
     rng, p, rows = np.random.default_rng(1), hidden_probabilities(), _AnyText()
@@ -136,6 +144,7 @@ class World:
 def docs_world(folder: Path) -> Iterator[World]:
     """Lay out the files that the documentation names, with audits by two models, and serve."""
     write_questions(folder / "questions.csv")
+    write_new_questions(folder / "new.csv")
     write_quiz(folder / "quiz.jsonl")
     with running(AnyPromptServer(Behaviour(logprobs=True))) as server:
         for model in MODELS:

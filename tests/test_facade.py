@@ -17,6 +17,8 @@ from deciding import TEMPLATE, model, serving, write_items
 N = 120
 OFFERED = (
     *("audit", "audit_async", "probe", "plan", "simulate", "compare", "check", "open_run", "latent", "blind"),
+    *("certify", "certify_async", "Certificate", "NotCertifiedError"),
+    *("decide", "decide_async", "Decision", "DecisionResult"),
     *("binned_ece", "Counts", "plot", "Settings", "Limits", "Prices", "AuditResult", "BlindcalError"),
 )
 FILES = {"answers.csv", "report.html", "result.json", "run.sqlite", "run.sqlite.lock"}

@@ -19,6 +19,7 @@ STANDARD = set(sys.stdlib_module_names)
 ROOMS = (
     "errors",
     "records",
+    "goals",
     "text",
     "untrusted_json",
     "atomic_write",

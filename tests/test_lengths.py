@@ -18,7 +18,7 @@ from blindcal.auditing.batch_sender import Polling
 from blindcal.auditing.job import Job
 from blindcal.auditing.limits import Limits
 from blindcal.auditing.live_sender import ask_live
-from blindcal.auditing.prepare import _Remembered
+from blindcal.auditing.remembered_endpoint import RememberedEndpoint
 from blindcal.auditing.session import Session
 from blindcal.auditing.token_estimate import TokenEstimator, bytes_of
 from blindcal.design import SampledDesign
@@ -96,7 +96,7 @@ def test_a_probe_never_costs_more(kinds: list[tuple[str, int]], money: float, co
 
     async def ask_all(store: Store) -> bool:
         limits = Limits(concurrency=concurrency, max_cost=money)
-        probe = _Remembered(endpoint, Session(one, Settings(model="m"), store, limits, PRICES))
+        probe = RememberedEndpoint(endpoint, Session(one, Settings(model="m"), store, limits, PRICES), 1)
         replies = await asyncio.gather(*map(probe.ask, asked), return_exceptions=True)
         refused = [reply for reply in replies if not isinstance(reply, Reply)]
         assert all(isinstance(one, ConfigError) for one in refused)
@@ -134,11 +134,11 @@ def test_refusals_in_the_probe_are_kept_and_what_was_served_counts(tmp_path: Pat
         async def close(self) -> None:
             pass
 
-    async def probe_twice(store: Store) -> list[_Remembered]:
+    async def probe_twice(store: Store) -> list[RememberedEndpoint]:
         probes = []
         for _ in range(2):
             session = Session(one, Settings(model="m"), store, Limits(max_queries=3), PRICES)
-            probe = _Remembered(endpoint, session)
+            probe = RememberedEndpoint(endpoint, session, 1)
             for request, error in ((asked[0], refused), (asked[1], empty)):
                 with pytest.raises(ReplyError, match=str(error)):
                     await probe.ask(request)

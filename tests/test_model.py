@@ -32,7 +32,7 @@ def some_theta(seed: int, spread: float = 0.3) -> FloatArray:
     return theta
 
 
-PRECISION = model._splines().precision(0.1, 0.1)
+PRECISION = model._splines().precision(0.1, 0.1, ties=True)
 MIXED = [("latent", 1.0), ("latent", 2.0), ("temperature", 2.0)]
 
 
@@ -170,6 +170,20 @@ def test_a_refit_as_it_is_leaves_little() -> None:
     off = np.sqrt(((gaps - scratch) ** 2).mean(axis=0)) / scratch.std(axis=0)
     assert off.max() < 0.2
     assert (gaps.std(axis=0) / scratch.std(axis=0)).min() > 0.9
+
+
+def test_a_refit_follows_the_centre_of_a_loose_prior(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However far a random centre pulls what the answers leave open, the usual refit gets there."""
+    patterns, loose = counted(500), model._splines().precision(100.0, 100.0)
+    mode, rng = model.find_mode(patterns, loose), np.random.default_rng(3)
+    counts = rng.multinomial(500, patterns.counts / 500, size=40).astype(np.float64)
+    centres = rng.standard_normal((40, loose.size)) / np.sqrt(loose)
+    inputs = patterns, (mode,), np.zeros(40, np.int64), counts, centres
+    usual = functionals.tce(model.refit(*inputs))
+    monkeypatch.setattr(model, "_ENOUGH", 1e-7)
+    monkeypatch.setattr(model, "_MOST_STEPS", 3000)
+    patient = functionals.tce(model.refit(*inputs))
+    assert np.median(np.abs(usual - patient)) < 0.1 * patient.std()
 
 
 def test_a_refit_to_the_same_counts_stays() -> None:

@@ -469,3 +469,14 @@ def test_curves_are_written_as_tables(tmp_path: Path) -> None:
     first, second = table("parts.csv")
     assert (first["name"], first["ece"]) == ("'=1+1", "")
     assert (second["name"], float(second["ece_high"])) == ("law", 0.1 + 0.02)
+
+
+def test_a_description_speaks_of_confidences_that_items_have() -> None:
+    """Where hardly any item is, or the band is wide, the curve is not put into numbers."""
+    curve, bins = results.curve(), list(results.bins())
+    assert curve.low is not None
+    bins[4] = replace(bins[4], share=0.01)
+    low = tuple(0.0 if f < 0.15 else one for f, one in zip(curve.f, curve.low, strict=True))
+    high = tuple(0.5 if f < 0.15 else one for f, one in zip(curve.f, curve.value, strict=True))
+    told = alt_text.reliability(replace(curve, low=low, high=high), bins)
+    assert "The share is 36% at 30%, 50% at 50% and 64% at 70% confidence." in told

@@ -114,10 +114,7 @@ def test_an_audit_of_each_answer_says_so(classwise: AuditResult, browser: Browse
         assert seen.page.locator("#confusion").count() == 0
         assert "Each answer by itself" in seen.text("#answers")
         assert not OF_TWO.search(seen.text())
-    lead = _lead(classwise)
-    assert re.search(
-        r"^When it gives an answer (at least )?\d+% probability, that answer is right \d+%", lead
-    )
+    assert _lead(classwise).startswith("Its calibration error is ")
 
 
 def test_the_headline_is_about_the_answer_given(four: AuditResult) -> None:
@@ -127,18 +124,16 @@ def test_the_headline_is_about_the_answer_given(four: AuditResult) -> None:
     high = tuple(x - 0.1 if x > 0.7 else x + 0.01 for x in f)
     curve = Curve(f, tuple((a + b) / 2 for a, b in zip(low, high, strict=True)), low, high)
     lead = _lead(replace(four, curve=curve, operating=()))
-    assert lead.startswith(
-        "When it is 90% confident in its answer, it is right 75% of the time (70% to 80%)."
-    )
+    assert lead.startswith("It is right 64% of the time (62% to 66%), and 76% confident on average.")
     assert lead.endswith("It is overconfident in answers with over 71% confidence.")
     everywhere = Curve(f, f, tuple(x - 0.3 for x in f), tuple(x - 0.1 for x in f))
     lead = _lead(replace(four, curve=everywhere, operating=()))
     assert lead.endswith("It is overconfident in answers at any confidence.")
-    sure = audited_answers(n=300)
-    assert sure.confidence is not None
-    crowd = replace(sure.confidence, positives=(*[0.0] * 19, 1.0), negatives=(*[0.0] * 19, 1.0))
-    lead = _lead(replace(sure, confidence=crowd))
-    assert lead.startswith("When it is at least 95% confident in its answer, it is right ")
+    assert re.match(
+        r"When it is at least \d+% confident in its answer, as it is for \d+% of the questions, it is right "
+        r"\d+% of the time \(\d+% to \d+%\)\. Its",
+        _lead(four),
+    )
 
 
 def test_what_the_position_does_is_said(four: AuditResult) -> None:

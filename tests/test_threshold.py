@@ -6,7 +6,6 @@ import json
 import shutil
 import subprocess
 import sys
-import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -21,7 +20,7 @@ from blindcal.results.deployment import deployment
 from blindcal.results.run import open_run
 from blindcal.simulation.replay import Server
 from commanding import blindcal, printed_error
-from deciding import TEMPLATE, audited, model, serving, write_items
+from deciding import TEMPLATE, audited, decided, model, serving, write_items
 
 N, SYSTEM = 900, "Be brief."
 LABELS, P = model(N, 5)
@@ -49,16 +48,6 @@ def chosen(run: Path, *wish: object) -> dict[str, Any]:
     assert found.exit_code == 0, found.output
     decoded: dict[str, Any] = json.loads(found.stdout)
     return decoded
-
-
-def decided(body: dict[str, Any], url: str, k: int) -> bool:
-    """What the deployed model says to question k, asked with the printed body."""
-    messages = [{**m, "content": m["content"].replace("{n}", str(k))} for m in body["messages"]]
-    sent = json.dumps({**body, "messages": messages}).encode()
-    with urllib.request.urlopen(urllib.request.Request(url, sent)) as reply:
-        answer = json.load(reply)["choices"][0]["message"]["content"]
-    assert answer in ("Yes", "No")
-    return bool(answer == "Yes")
 
 
 @pytest.mark.parametrize("wish", [("--precision", 0.9), ("--recall", 0.8), ("--cost-fp", 1, "--cost-fn", 3)])

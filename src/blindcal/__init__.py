@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from blindcal import notebook_display
 from blindcal.errors import (
     BlindcalError,
+    CertificateError,
     ConfigError,
     EndpointError,
     FatalError,
@@ -19,6 +20,7 @@ from blindcal.errors import (
     InputError,
     MissingExtraError,
     NoSenseError,
+    NotCertifiedError,
     NotIdentifiedError,
     PendingError,
     ReplyError,
@@ -32,6 +34,8 @@ if TYPE_CHECKING:
     from blindcal import plot
     from blindcal.auditing.audit import audit, audit_async
     from blindcal.auditing.batch_sender import Polling
+    from blindcal.auditing.certify import certify, certify_async
+    from blindcal.auditing.decide import decide, decide_async
     from blindcal.auditing.limits import Limits
     from blindcal.auditing.probe_endpoint import EndpointProbe, probe
     from blindcal.estimate.blind import BlindResult, blind
@@ -45,9 +49,13 @@ if TYPE_CHECKING:
     from blindcal.progress_bar import ProgressBar
     from blindcal.records import Estimate
     from blindcal.results.answer_counts import count_on_ray, read_counts, write_counts
+    from blindcal.results.certificate import Certificate
     from blindcal.results.check import CheckResult, check
     from blindcal.results.compare import RunComparison, compare
+    from blindcal.results.decisions import Decision, DecisionResult
     from blindcal.results.merge import merge
+    from blindcal.results.part_check import PartsCheck, check_parts
+    from blindcal.results.part_thresholds import PartThreshold, part_thresholds
     from blindcal.results.result import AuditResult
     from blindcal.results.run import Run, open_run
     from blindcal.settings import Settings
@@ -58,9 +66,13 @@ __all__ = [
     "BinnedCalibration",
     "BlindResult",
     "BlindcalError",
+    "Certificate",
+    "CertificateError",
     "CheckResult",
     "ConfigError",
     "Counts",
+    "Decision",
+    "DecisionResult",
     "EndpointError",
     "EndpointProbe",
     "Estimate",
@@ -71,7 +83,10 @@ __all__ = [
     "Limits",
     "MissingExtraError",
     "NoSenseError",
+    "NotCertifiedError",
     "NotIdentifiedError",
+    "PartThreshold",
+    "PartsCheck",
     "PendingError",
     "Plan",
     "Polling",
@@ -90,12 +105,18 @@ __all__ = [
     "audit_async",
     "binned_ece",
     "blind",
+    "certify",
+    "certify_async",
     "check",
+    "check_parts",
     "compare",
     "count_on_ray",
+    "decide",
+    "decide_async",
     "latent",
     "merge",
     "open_run",
+    "part_thresholds",
     "plan",
     "plot",
     "probe",
@@ -109,6 +130,8 @@ __all__ = [
 _MODULES = {
     "auditing.audit": ("audit", "audit_async"),
     "auditing.batch_sender": ("Polling",),
+    "auditing.certify": ("certify", "certify_async"),
+    "auditing.decide": ("decide", "decide_async"),
     "auditing.limits": ("Limits",),
     "auditing.probe_endpoint": ("EndpointProbe", "probe"),
     "estimate.blind": ("BlindResult", "blind"),
@@ -121,9 +144,13 @@ _MODULES = {
     "progress_bar": ("ProgressBar",),
     "records": ("Estimate",),
     "results.answer_counts": ("count_on_ray", "read_counts", "write_counts"),
+    "results.certificate": ("Certificate",),
     "results.check": ("CheckResult", "check"),
     "results.compare": ("RunComparison", "compare"),
+    "results.decisions": ("Decision", "DecisionResult"),
     "results.merge": ("merge",),
+    "results.part_check": ("PartsCheck", "check_parts"),
+    "results.part_thresholds": ("PartThreshold", "part_thresholds"),
     "results.result": ("AuditResult",),
     "results.run": ("Run", "open_run"),
     "settings": ("Settings",),

@@ -3,6 +3,7 @@
 BlindcalError
 ├── InputError            an argument, a file or a field breaks a stated rule (also a ValueError)
 ├── NotIdentifiedError    the data cannot answer the question
+├── NotCertifiedError     no threshold passed its test, or none could be tested to the end
 ├── ConfigError           the settings of a command or a run do not fit together
 ├── EndpointError         the endpoint cannot be used as it is
 │   ├── RetryableError    may succeed if asked again later: 429, 5xx, a reset, a time-out
@@ -12,6 +13,7 @@ BlindcalError
 │   ├── ReplyError        one reply does not follow the protocol
 │   ├── NoSenseError      many replies, and none of them is an answer word
 │   └── UnfitError        the probe or the answers show that the method cannot measure anything here
+├── CertificateError      a certificate that does not hold here and now
 ├── PendingError          nothing is wrong: the provider's batches are not finished yet
 ├── StoreError            a run file that is missing, foreign, of another version, or in use
 ├── FileError             the system refuses a file or a folder: a full disk, no permission, an odd path
@@ -72,6 +74,14 @@ class InputError(BlindcalError, ValueError):
 
 class NotIdentifiedError(BlindcalError):
     """The data cannot answer the question: only one class, no answers, or nothing asked."""
+
+
+class NotCertifiedError(BlindcalError):
+    """No threshold passed its test; ``stopped`` says that the queries ended before one could be tested."""
+
+    def __init__(self, message: str, *, stopped: bool = False, **told: Any) -> None:
+        super().__init__(message, **told)
+        self.stopped = stopped
 
 
 class ConfigError(BlindcalError):
@@ -148,6 +158,10 @@ class NoSenseError(EndpointError):
 
 class UnfitError(EndpointError):
     """The endpoint does not do what the method relies on, as its probe or its answers show."""
+
+
+class CertificateError(BlindcalError):
+    """A certificate does not hold here and now: it has expired, or the endpoint is not the certified one."""
 
 
 class PendingError(BlindcalError):

@@ -19,12 +19,15 @@ from blindcal.estimate.blind import blind
 from blindcal.estimate.classwise import classwise_findings, fit_each_answer
 from blindcal.estimate.excess import ExcessPosterior
 from blindcal.estimate.face_value import findings_at_face_value, half_gaps_at_face_value
-from blindcal.estimate.findings import NOTHING, AnswerPart, Findings, Part, no_findings, widened
+from blindcal.estimate.findings import NOTHING, AnswerPart, Findings, Part, finite, no_findings, widened
 from blindcal.estimate.given_fit import GivenFit, fit_given
+from blindcal.estimate.goal_outcome import goal_outcome
 from blindcal.estimate.latent import fit_table
 from blindcal.estimate.latent_fit import LatentFit
+from blindcal.estimate.simultaneous import findings_beyond, holm, level_of_each, outlier_pvalues
 from blindcal.estimate.top_label import GivenAnswers, given_answers
 from blindcal.estimate.uncertainty import heterogeneity_pvalue
+from blindcal.goals import Goal
 from blindcal.methods import METHODS, estimator_of, several_answers
 from blindcal.records import INVALID, AnswerTable, Estimate, EstimatorName, FloatArray, IntArray, Noise
 
@@ -45,7 +48,9 @@ class Evidence:
     on the log-odds and ``flip_rate`` the share of its answers that are flipped; intervals also allow for the
     ``plausible`` other values of both. With ``resamples=0`` there are no intervals. ``choices`` is the number
     of answers of each item; ``None`` if there are two, as usual. ``given`` and ``excess`` follow from the
-    answers: the answers given, and what they all say about the excess.
+    answers: the answers given, and what they all say about the excess. ``simultaneous`` says that the
+    intervals of all parts are to hold together; ``far_level`` follows from it: the level of each of them.
+    ``goal`` is what the audit is to decide, with a shift of ``max_shift`` at most.
     """
 
     method: str
@@ -65,6 +70,10 @@ class Evidence:
     choices: IntArray | None = None
     given: GivenAnswers | None = None
     excess: ExcessPosterior | None = None
+    goal: Goal | None = None
+    max_shift: float = np.inf
+    simultaneous: bool = False
+    far_level: float | None = None
 
     @property
     def estimator_name(self) -> EstimatorName:
@@ -114,7 +123,8 @@ def estimate(evidence: Evidence, *, brief: bool = False) -> Findings:
     if evidence.parts is None:
         return found
     parts, pvalue = _by_part(evidence, evidence.parts)
-    return replace(found, parts=parts, parts_pvalue=pvalue)
+    joint = evidence.simultaneous and any(part.ece.has_interval for part in parts)
+    return replace(found, parts=parts, parts_pvalue=pvalue, parts_level=evidence.level if joint else None)
 
 
 def _with_unanswered(bounds: tuple[float, float], evidence: Evidence) -> tuple[float, float]:
@@ -130,12 +140,14 @@ def _with_unanswered(bounds: tuple[float, float], evidence: Evidence) -> tuple[f
 class _Reading:
     """Findings, and the signed gaps below and above 1/2 with their covariance, for comparing parts.
 
-    ``excess`` is what all answers say about it, for the estimates of parts.
+    ``calibrated_pvalue`` is that of a part. ``excess`` is what all answers say about it, for the estimates of
+    parts.
     """
 
     findings: Findings
     half_gaps: tuple[FloatArray, FloatArray] | None = None
     excess: ExcessPosterior | None = None
+    calibrated_pvalue: float | None = None
 
 
 def _read(evidence: Evidence, brief: bool, chosen: IntArray | None = None) -> _Reading:
@@ -163,12 +175,14 @@ def _by_part(evidence: Evidence, names: Sequence[str | None]) -> tuple[tuple[Par
 
     Each part is estimated from its own answers alone. The test compares the signed gaps below and above 1/2
     of all parts with enough items. The p-value is ``None`` for fewer than two such parts, and if the method
-    does not estimate its own noise.
+    does not estimate its own noise. Parts with few items are not tested.
     """
-    found, compared = [], []
+    found, compared, calibrated = [], [], []
     of_item = np.array([UNNAMED if name is None else name for name in names], dtype=object)
     items = evidence.items
     fewer = _for_parts(evidence)
+    if evidence.simultaneous:
+        fewer = replace(fewer, far_level=level_of_each(evidence.level, np.unique(of_item[items]).size))
     labels = evidence.labels if evidence.given is None else evidence.given.right
     for name in sorted(set(of_item)):
         one = _read(fewer, True, np.flatnonzero(of_item == name))
@@ -180,12 +194,17 @@ def _by_part(evidence: Evidence, names: Sequence[str | None]) -> tuple[tuple[Par
         found.append(
             Part(name, mine.size, positive, some.ece, some.accuracy, some.leaning, some.overconfidence, few)
         )
+        calibrated.append(None if few else one.calibrated_pvalue)
         if not few:
             compared.append(one.half_gaps)
+    parts = [replace(part, calibrated_pvalue=p) for part, p in zip(found, holm(calibrated), strict=True)]
     known = [one for one in compared if one is not None]
     if len(known) < 2 or len(known) < len(compared):
-        return tuple(found), None
-    return tuple(found), heterogeneity_pvalue(*map(list, zip(*known, strict=True)))
+        return tuple(parts), None
+    values, covariances = map(list, zip(*known, strict=True))
+    each = iter(outlier_pvalues(values, covariances))
+    parts = [part if part.few else replace(part, same_pvalue=next(each)) for part in parts]
+    return tuple(parts), heterogeneity_pvalue(values, covariances)
 
 
 def _for_parts(evidence: Evidence) -> Evidence:
@@ -234,7 +253,12 @@ def _read_classwise(evidence: Evidence) -> _Reading:
         level=evidence.level,
         resamples=evidence.resamples,
     )
-    return _Reading(classwise_findings(fits, evidence.labels[np.unique(evidence.answers.items)]))
+    labels = evidence.labels[np.unique(evidence.answers.items)]
+    found = classwise_findings(fits, labels)
+    if evidence.far_level is not None:
+        far = {answer: fit.at(level=evidence.far_level) for answer, fit in fits.items()}
+        found = findings_beyond(found, classwise_findings(far, labels))
+    return _Reading(found)
 
 
 def _read_given_latent(evidence: Evidence, given: GivenAnswers, brief: bool) -> _Reading:
@@ -307,11 +331,24 @@ def _read_fits(evidence: Evidence, brief: bool, fit: Callable[[Noise, int], Late
     """The findings of a fit, with intervals that include those of fits for other plausible noise."""
     best = fit(Noise(evidence.jitter, evidence.flip_rate), evidence.resamples)
     fewer = min(evidence.resamples, _PART_RESAMPLES)
-    others = [fit(noise, fewer).findings(brief=brief) for noise in evidence.plausible if evidence.resamples]
+    others = [fit(noise, fewer) for noise in evidence.plausible if evidence.resamples]
+
+    def findings(one: LatentFit) -> Findings:
+        near = one.findings(brief=brief)
+        if evidence.far_level is None:
+            return near
+        return findings_beyond(near, one.at(level=evidence.far_level).findings(brief=True))
+
+    found = widened(findings(best), list(map(findings, others)))
+    if evidence.goal is not None and evidence.resamples and not brief:
+        found = replace(found, goal=goal_outcome(evidence.goal, best, found.ece, evidence.max_shift))
     return _Reading(
-        widened(best.findings(brief=brief), others),
+        found,
         best.half_gaps if evidence.resamples else None,
         best.excess if isinstance(best, GivenFit) else None,
+        finite(max(one.calibrated_pvalue for one in (best, *others)))
+        if brief and evidence.resamples
+        else None,
     )
 
 

@@ -29,6 +29,8 @@ AnswerFormat: TypeAlias = Literal["word", "sentence", "json"]
 POSITIVE = 1
 NEGATIVE = 0
 INVALID = -1
+UNLABELLED = -1
+"""The label of an item that has none."""
 PLAIN = -1
 """What a query without a shift is about: no answer in particular."""
 
@@ -104,10 +106,11 @@ class Message:
 
 @dataclass(frozen=True, slots=True)
 class Item:
-    """A labelled question: chat messages, or one message whose role is ``prompt`` for plain completions.
+    """A question: chat messages, or one message whose role is ``prompt`` for plain completions.
 
     Items of one ``group`` belong together: intervals resample whole groups. ``part`` is the item's part
-    in a breakdown. ``choices`` is the number of its answers, and ``label`` the number of the right one.
+    in a breakdown. ``choices`` is the number of its answers, and ``label`` the number of the right one, or
+    `UNLABELLED`.
     """
 
     id: str

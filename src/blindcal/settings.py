@@ -11,11 +11,20 @@ import msgspec
 
 from blindcal.endpoints.http import OPENAI, Address
 from blindcal.endpoints.query_format import ANSWER_TOKENS, STATED_TOKENS
-from blindcal.errors import ConfigError
+from blindcal.errors import ConfigError, InputError
 from blindcal.estimate.truth import bins_blind
+from blindcal.goals import Goal
 from blindcal.items.files import Items
 from blindcal.items.record_format import RecordFormat
-from blindcal.methods import ASSUMED, AUTO, LEAST_REPEATED, METHODS, TOO_FEW_REPEATED, estimator_of
+from blindcal.methods import (
+    ASSUMED,
+    AUTO,
+    LEAST_REPEATED,
+    METHODS,
+    TOO_FEW_REPEATED,
+    check_goal,
+    estimator_of,
+)
 from blindcal.prices import Prices, list_prices
 from blindcal.records import AnswerFormat, EstimatorName, Semantics
 from blindcal.text import printable
@@ -70,6 +79,8 @@ class DesignSettings:
     sample of that many items; a run may be continued with more. ``offset`` is the common bias C of METHOD 2
     and ``limit`` the largest bias the service accepts. ``send_seed`` sends a seed with each sampled query,
     for endpoints that honour it. ``batch`` uses the provider's Batch API; all first queries are one round.
+    ``goal`` is what the audit is to decide, such as ``precision=0.95``: the queries after the pilot go where
+    they decide it (see `Goal`).
     """
 
     method: str = AUTO
@@ -80,6 +91,7 @@ class DesignSettings:
     offset: float = 50.0
     limit: float = 100.0
     batch: bool = False
+    goal: str | None = None
 
     def __post_init__(self) -> None:
         if self.method not in (AUTO, *METHODS):
@@ -104,6 +116,14 @@ class DesignSettings:
             raise ConfigError(f"queries: {TOO_FEW_REPEATED}, not {self.queries:g}")
         if self.method == "verbalized" and self.queries not in (None, 1):
             raise ConfigError(f"queries: verbalized asks each item once, not {self.queries:g} times")
+        if self.goal is not None:
+            try:
+                goal = Goal.parse(self.goal)
+            except InputError as error:
+                raise ConfigError(str(error)) from None
+            object.__setattr__(self, "goal", str(goal))
+            if self.method != AUTO:
+                check_goal(self.method, goal)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,12 +132,14 @@ class EstimationSettings:
 
     ``estimator`` is ``own`` (that of the method) or ``latent``, which reads the answers of any method by
     maximum likelihood. Intervals have the confidence level ``level`` and are based on ``resamples`` refits.
+    With ``simultaneous``, the intervals of all parts of a breakdown hold together with this confidence.
     """
 
     estimator: str = "own"
     bins: int | None = None
     level: float = 0.95
     resamples: int = 1000
+    simultaneous: bool = False
 
     def __post_init__(self) -> None:
         _check("level", self.level, 0 < self.level < 1, "between 0 and 1")
@@ -139,6 +161,7 @@ _FREE = {
     "level",
     "resamples",
     "by_field",
+    "simultaneous",
     "estimator",
     "data_dir",
     "sample",
@@ -193,7 +216,23 @@ class Settings:
             raise ConfigError(
                 f"instruction: only verbalized asks in words of its own, not {self.design.method}"
             )
+        if self.estimation.simultaneous and self.prompt.by_field is None:
+            raise ConfigError(
+                "simultaneous: is about the parts of a breakdown, and there is none",
+                remedy="name its field with {by_field}",
+                options={"by_field": ...},
+            )
         self._check_answers()
+
+    @classmethod
+    def noted(cls, config: dict[str, Any]) -> Settings:
+        """The settings that a run file notes; options that a run leaves free have their defaults."""
+        options: dict[str, Any] = {
+            name: tuple(value) if isinstance(value, list) else value
+            for name, value in config.items()
+            if name in _PART_OF
+        }
+        return cls(**options)
 
     def _set_reasoning_effort(self, effort: str) -> None:
         if self.endpoint.api != "chat":
@@ -290,6 +329,11 @@ class Settings:
         return list_prices(self.endpoint.model) if self.endpoint.base_url == OPENAI else None
 
     @property
+    def goal(self) -> Goal | None:
+        """What the audit is to decide, if it has a goal."""
+        return None if self.design.goal is None else Goal.parse(self.design.goal)
+
+    @property
     def answer_words(self) -> tuple[str, ...]:
         """The positive and the negative answer word, or more than two in the order of the answers."""
         if self.prompt.answers:
@@ -351,6 +395,7 @@ class Settings:
                 if getattr(self.prompt, name) is None
             ),
             *(() if self.prompt.answers else ("answers",)),
+            *(() if self.design.goal else ("goal",)),
         }
         shaping = {name: value for name, value in self._flat.items() if name not in free}
         return plain({**shaping, "items": len(items), "items_digest": items.digest})

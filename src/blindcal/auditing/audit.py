@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 
 from blindcal.atomic_write import writing
 from blindcal.auditing.batch_sender import Polling, ask_in_batches
-from blindcal.auditing.budget import check_affords_probe
+from blindcal.auditing.budget import check_affords_probe, check_cost_known
 from blindcal.auditing.conclude import conclude, write_files
 from blindcal.auditing.controls import Controls, control_every
 from blindcal.auditing.job import Job, Send
@@ -145,12 +145,7 @@ async def audit_async(
     """
     folder = Path(out) if out is not None else default_folder(items, settings.endpoint.model)
     tell, polling = stage or ignore, polling or Polling()
-    if limits is not None and limits.max_cost is not None and prices is None:
-        raise ConfigError(
-            "{max_cost} limits nothing if it is not known what a query costs",
-            remedy="give {prices} too",
-            options={"max_cost": limits.max_cost, "prices": ...},
-        )
+    check_cost_known(limits, prices)
     with writing(folder):
         begun = (folder / RUN_FILE).exists()
         scratch = next(one for one in (folder, *folder.parents) if one.is_dir())
@@ -169,7 +164,7 @@ async def audit_async(
         ask = None if session.settings.auto else await asyncio.to_thread(choose_strategy, session)
         truth = await asyncio.to_thread(_read_oracle, session, oracle)
         started, known = time.monotonic(), store.usage().queries
-        async with _opened(endpoint, settings) as model:
+        async with opened_endpoint(endpoint, settings) as model:
             batches = await _open_batches(model, session)
             prepared = await unless_stopped(stop, prepare(session, model, targets=targets, force=force))
             if ask is None:
@@ -222,7 +217,8 @@ def default_folder(items: str | Path, model: str) -> Path:
 
 
 @contextlib.asynccontextmanager
-async def _opened(endpoint: Endpoint | None, settings: Settings) -> AsyncIterator[Endpoint]:
+async def opened_endpoint(endpoint: Endpoint | None, settings: Settings) -> AsyncIterator[Endpoint]:
+    """The endpoint that is given, or the one at the address in the settings; it is closed at the end."""
     asked = HttpEndpoint(settings.endpoint) if endpoint is None else endpoint
     try:
         yield asked

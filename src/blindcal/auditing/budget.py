@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import msgspec
 
 from blindcal.auditing.controls import control_every, controls_usage, stored_controls
+from blindcal.auditing.limits import Limits
 from blindcal.auditing.prepare import Prepared
 from blindcal.auditing.session import ITEMS_NOTE, QUERIES_NOTE, Session
 from blindcal.auditing.token_estimate import TokenEstimator
@@ -17,13 +18,23 @@ from blindcal.design import LEAST_PILOT, PILOT
 from blindcal.errors import ConfigError
 from blindcal.planning.next_dollar import MOST_QUERIES
 from blindcal.planning.plan import probe_queries
-from blindcal.prices import CHARACTERS_A_TOKEN, total_cost
+from blindcal.prices import CHARACTERS_A_TOKEN, Prices, total_cost
 from blindcal.records import Usage
 
 LEAST = 40  # queries or items, below which an audit is not worthwhile
 _CAREFUL = 0.98  # share of the money to plan with: the remaining items may be a bit longer
 _CLEARLY = 1.5
 _WORTHWHILE = 0.02  # queries per item, below which the rest of the money is not spent
+
+
+def check_cost_known(limits: Limits | None, prices: Prices | None) -> None:
+    """Refuse a limit on the cost if it is not known what a query costs."""
+    if limits is not None and limits.max_cost is not None and prices is None:
+        raise ConfigError(
+            "{max_cost} limits nothing if it is not known what a query costs",
+            remedy="give {prices} too",
+            options={"max_cost": limits.max_cost, "prices": ...},
+        )
 
 
 def check_affords_probe(session: Session) -> None:

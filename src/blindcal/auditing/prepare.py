@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-import hashlib
-from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -13,8 +10,8 @@ import msgspec
 import numpy as np
 
 from blindcal.auditing.choice import METHOD_OF, MethodChoice
+from blindcal.auditing.remembered_endpoint import RememberedEndpoint
 from blindcal.auditing.session import Session
-from blindcal.auditing.token_estimate import TokenEstimator
 from blindcal.endpoints import tokens
 from blindcal.endpoints.base import Endpoint, Patient
 from blindcal.endpoints.constraints import CONSTRAINTS, ConstraintName
@@ -31,16 +28,13 @@ from blindcal.endpoints.query_format import (
     TokenQuestion,
 )
 from blindcal.endpoints.shown_logprobs import TOP_LOGPROBS
-from blindcal.errors import ConfigError, EndpointError, NoTokenIdsError, ReplyError, UnfitError
+from blindcal.errors import ConfigError, NoTokenIdsError, ReplyError, UnfitError
 from blindcal.items.files import Items
 from blindcal.methods import ASSUMED, AUTO, METHODS, Method
 from blindcal.planning.plan import probe_queries
 from blindcal.records import (
     AnswerFormat,
     Item,
-    Progress,
-    Reply,
-    Request,
     Semantics,
     Targets,
     Token,
@@ -124,11 +118,13 @@ async def prepare(
     """
     store = session.store
     if isinstance(endpoint, HttpEndpoint):
-        endpoint.accepted = _accepted(store)
+        endpoint.accepted = accepted_fields(store)
     noted = store.note("ready")
     if noted is not None:
         return msgspec.convert(noted, Prepared)
-    remembered = _Remembered(endpoint, session)
+    remembered = RememberedEndpoint(
+        endpoint, session, probe_queries(several=session.items.choices is not None)
+    )
     if not session.settings.probed:
         prepared = await _without_probe(session, remembered, targets)
     else:
@@ -137,7 +133,9 @@ async def prepare(
     return prepared
 
 
-async def _without_probe(session: Session, remembered: _Remembered, targets: Targets | None) -> Prepared:
+async def _without_probe(
+    session: Session, remembered: RememberedEndpoint, targets: Targets | None
+) -> Prepared:
     """Prepare a method that only needs the endpoint to answer, which the run itself will show.
 
     A batch would show it a day late, so with batches one query is asked live first.
@@ -147,7 +145,7 @@ async def _without_probe(session: Session, remembered: _Remembered, targets: Tar
     found = Prepared(targets or _words(settings), Usage(), room, 0.0, None)
     if not settings.design.batch:
         return found
-    await _ask_any(_patient(session, remembered), session, found.question(settings))
+    await _ask_any(patient_of(session, remembered), session, found.question(settings))
     return replace(found, spent=remembered.paid, size=remembered.tokens.size)
 
 
@@ -166,13 +164,13 @@ async def _ask_any(endpoint: Endpoint, session: Session, question: QuestionForma
 
 
 async def _with_probe(
-    session: Session, endpoint: Endpoint, remembered: _Remembered, targets: Targets | None, force: bool
+    session: Session, endpoint: Endpoint, remembered: RememberedEndpoint, targets: Targets | None, force: bool
 ) -> Prepared:
     settings, design = session.settings, session.settings.design
     check_semantics(settings)
     choosing = MethodChoice(settings, len(session.items)) if settings.auto else None
     sample = probe_sample(session.items, design.seed)
-    patient = _patient(session, remembered)
+    patient = patient_of(session, remembered)
     if targets is not None:
         choice = tokens.Choice(targets, {}, 0)
     else:
@@ -232,7 +230,8 @@ def _chosen(session: Session, choosing: MethodChoice, found: Probe, no_ids: str,
     return best.method
 
 
-def _patient(session: Session, endpoint: Endpoint) -> Patient:
+def patient_of(session: Session, endpoint: Endpoint) -> Patient:
+    """An endpoint that waits and asks again, for the few queries before a run."""
     kept = "every answer so far is kept, and the same again goes on from there"
     return Patient(endpoint, patience=session.limits.patience, kept=kept, tell=session.tell)
 
@@ -357,157 +356,13 @@ def check_semantics(settings: Settings) -> None:
         )
 
 
-class _Remembered:
-    """An endpoint that asks nothing twice: replies from before an interruption are read from the store.
-
-    So are refusals of an item. It also obeys the run's limits: on concurrency, so that a crash loses no more
-    here than in the run, and on queries and cost.
-    """
-
-    def __init__(self, endpoint: Endpoint, session: Session) -> None:
-        self._endpoint = endpoint
-        self._progress, self._store = session.progress, session.store
-        self._limits, self._prices = session.limits, session.prices
-        self._room = asyncio.Semaphore(session.limits.concurrency)
-        self._expected = probe_queries(several=session.items.choices is not None)
-        self._accepted = endpoint.accepted if isinstance(endpoint, HttpEndpoint) else None
-        self._times: Counter[bytes] = Counter()
-        self._unused: defaultdict[bytes, list[int]] = defaultdict(list)
-        self.paid = Usage()
-        self._wasted = session.store.usage()
-        self.tokens = TokenEstimator()
-        self._under_way: dict[asyncio.Task[Reply], float] = {}  # with the highest cost of each
-
-    async def ask(self, request: Request) -> Reply:
-        key = hashlib.blake2b(msgspec.json.encode(request), digest_size=16).digest()
-        nth = self._unused[key].pop() if self._unused[key] else self._times[key]
-        self._times[key] = max(self._times[key], nth + 1)
-        if (kept := self._store.aside(key, nth)) is not None:
-            found = msgspec.json.decode(kept)
-            if "error" not in found:
-                return self._count(request, msgspec.convert(found, Reply))
-            refused = msgspec.convert(found, _Refused)
-            self._count_refused(refused)
-            raise refused.as_error()
-        async with self._room:
-            while (reached := self._limit_reached(request)) is not None:
-                if not self._under_way:
-                    raise reached
-                # replies under way are paid for and kept, and they may turn out cheaper
-                await asyncio.wait(self._under_way, return_when=asyncio.FIRST_COMPLETED)
-            asking = asyncio.create_task(self._ask(key, nth, request))
-            self._under_way[asking] = self._dearest(request)
-            asking.add_done_callback(self._under_way.pop)
-            return await asking
-
-    async def _ask(self, key: bytes, nth: int, request: Request) -> Reply:
-        endpoint = self._endpoint
-        try:
-            reply = await endpoint.ask(request)
-        except ReplyError as error:
-            self.tokens.bill(error, request, self._store)
-            refused = _Refused.of(error)
-            self._count_refused(refused)
-            self._store.add_aside(key, nth, msgspec.json.encode(refused).decode())
-            raise
-        except EndpointError as error:
-            self._unused[key].append(nth)  # the next attempt is the nth time
-            self.tokens.bill(error, request, self._store)
-            if error.billed is not None:
-                wasted = Usage(0, 1, *error.billed, wasted=1)
-                self._wasted += wasted
-                await self._store.waste(wasted)
-            raise
-        if isinstance(endpoint, HttpEndpoint) and endpoint.accepted != self._accepted:
-            # learnt by asking live; batches need it and cannot learn it
-            self._accepted = endpoint.accepted
-            self._store.set_note("accepted", msgspec.to_builtins(self._accepted))
-        reply = self._count(request, reply)
-        self._store.add_aside(key, nth, msgspec.json.encode(reply).decode())
-        return reply
-
-    def _count(self, request: Request, reply: Reply) -> Reply:
-        reply = self.tokens.count(reply, request, self._store)
-        self.paid += reply.usage
-        self._report()
-        return reply
-
-    def _count_refused(self, refused: _Refused) -> None:
-        self.paid += refused.usage
-        self._report()
-
-    def _report(self) -> None:
-        if self._progress is not None:
-            asked, cost = self.paid.queries, None if self._prices is None else self._prices.cost(self.paid)
-            total = max(asked, self._expected)
-            self._progress(Progress(asked, total, self.paid, cost, self._limits.concurrency, probing=True))
-
-    def _dearest(self, request: Request) -> float:
-        return 0.0 if self._prices is None else self.tokens.dearest(request, self._prices)
-
-    def _limit_reached(self, request: Request) -> ConfigError | None:
-        paid, limits = self.paid + self._wasted, self._limits
-        asked = paid.served
-        if limits.max_queries is not None and asked + len(self._under_way) >= limits.max_queries:
-            return _too_low("max_queries", limits.max_queries, self._expected)
-        if limits.max_cost is not None and self._prices is not None:
-            cost, own = self._prices.cost(paid), self._dearest(request)
-            unknown = self._under_way and not asked  # ask one query first, to learn its cost
-            if unknown or cost + sum(self._under_way.values()) + own > limits.max_cost:
-                about = cost / asked if asked else own
-                about_all = f", ${about * self._expected:.2g}"
-                return _too_low("max_cost", limits.max_cost, self._expected, about_all)
-        return None
-
-    async def close(self) -> None:
-        await self._endpoint.close()
-
-
-@dataclass(frozen=True, slots=True)
-class _Refused:
-    """A stored `ReplyError`: its words, and its tokens if it was ``billed``."""
-
-    error: str
-    remedy: str
-    options: dict[str, Any]
-    status: int | None
-    billed: bool
-    prompt_tokens: int = 0
-    completion_tokens: int = 0
-    cached_tokens: int = 0
-
-    @classmethod
-    def of(cls, error: ReplyError) -> _Refused:
-        billed = error.billed or (0, 0, 0)
-        about = error.message, error.remedy, error.options, error.status
-        return cls(*about, error.billed is not None, *billed)
-
-    @property
-    def usage(self) -> Usage:
-        tokens = self.prompt_tokens, self.completion_tokens, self.cached_tokens
-        return Usage(int(self.billed), 1, *tokens)
-
-    def as_error(self) -> ReplyError:
-        billed = self.usage.tokens if self.billed else None
-        told = {"remedy": self.remedy, "options": self.options}
-        return ReplyError(self.error, status=self.status, billed=billed, **told)
-
-
-def _accepted(store: Store) -> Accepted:
+def accepted_fields(store: Store) -> Accepted:
     """What was learnt about the endpoint's fields when the run was begun."""
     if (noted := store.note("accepted")) is not None:
         return msgspec.convert(noted, Accepted)
     kept = store.note("samplers")  # runs of earlier versions noted the name of the limit and these
     left_out = () if kept is None else tuple(name for name in SAMPLERS if name not in kept)
     return Accepted(store.note("limit_name") or "max_tokens", left_out=left_out)
-
-
-def _too_low(limit: str, value: float, count: int, cost: str = "") -> ConfigError:
-    return ConfigError(
-        f"{{{limit}}} does not pay for the probe, which takes about {count} queries{cost}",
-        remedy="raise it and run the same again; what was asked is kept",
-        options={limit: value},
-    )
 
 
 def _words(settings: Settings) -> Targets:

@@ -50,6 +50,13 @@ def watch(
     return with_sentences(found, slack), noise
 
 
+def watch_controls(store: Store) -> tuple[ControlCounts, tuple[ServerName, ...]]:
+    """What the control queries of a run say so far, and the models that its replies name."""
+    rounds = store.rounds()
+    answers = store.answers(0, sum(map(len, rounds)))
+    return _control_counts(stored_controls(store), rounds, answers)[0], _served(store, _places(rounds, 1))
+
+
 def _places(rounds: list[Round], at_once: int) -> IntArray:
     """The place of each query in the order of asking, from 1 up, over all rounds."""
     places, first = [np.empty(0, np.int64)], 0

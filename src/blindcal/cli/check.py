@@ -1,4 +1,4 @@
-"""``blindcal check``: check finished audits against limits, for CI."""
+"""``blindcal check``: check finished audits and certificates, for CI."""
 
 from __future__ import annotations
 
@@ -13,11 +13,16 @@ from blindcal.atomic_write import atomic_write, writing
 from blindcal.cli import options
 from blindcal.cli.console import command_line_option, print_stage
 from blindcal.cli.param_types import FiniteRange
+from blindcal.progress_bar import count_bar
+from blindcal.records import level_percent
 from blindcal.report import check_summary
-from blindcal.report.sentences import item_count
+from blindcal.results.certificate_check import is_certificate
 from blindcal.results.check import CheckResult, check
+from blindcal.results.part_check import PartsCheck, check_parts
+from blindcal.results.verdicts import LimitVerdict
 from blindcal.text import printable
 
+PART_RESAMPLES = 300  # refits of each part, to save time
 EXIT = {"failed": 3, "undecided": 4, "passed": 0}  # the worst first
 
 
@@ -29,6 +34,17 @@ EXIT = {"failed": 3, "undecided": 4, "passed": 0}  # the worst first
 @click.option("--min-auroc", type=options.SHARE, help="Minimum AUROC.")
 @click.option("--max-invalid", type=options.SHARE, help="Maximum share of invalid answers.")
 @click.option(
+    "--certificate",
+    type=options.FILE,
+    help="Certificate that the runs must still fit: same model, prompt and endpoint, and no contradiction.",
+)
+@click.option(
+    "--min-precision",
+    type=options.SHARE,
+    help="Minimum precision that a certificate promises of accepted items.  [default: what it was made for]",
+)
+@click.option("--model", metavar="NAME", help="Model that a certificate must be about.")
+@click.option(
     "--confidence",
     type=FiniteRange(0.5, 1, min_open=True, max_open=True),
     default=0.95,
@@ -38,6 +54,17 @@ EXIT = {"failed": 3, "undecided": 4, "passed": 0}  # the worst first
     "--estimate",
     is_flag=True,
     help="Compare the estimate itself with the limit; close to the limit, chance then decides.",
+)
+@click.option(
+    "--by",
+    "by_part",
+    is_flag=True,
+    help="Check each part of the audit's breakdown too: fails if a part is shown to be beyond a limit.",
+)
+@click.option(
+    "--every-part",
+    is_flag=True,
+    help="Require that each limit holds in every part, not only that no part is shown to be beyond it.",
 )
 @click.option("--partial", is_flag=True, help="Let an audit pass that was stopped early.")
 @options.resamples_option
@@ -52,8 +79,13 @@ EXIT = {"failed": 3, "undecided": 4, "passed": 0}  # the worst first
 @options.json_option("Print one JSON object per run, one per line.")
 def command(
     runs: tuple[Path, ...],
+    certificate: Path | None,
+    min_precision: float | None,
+    model: str | None,
     confidence: float,
     estimate: bool,
+    by_part: bool,
+    every_part: bool,
     partial: bool,
     resamples: int,
     junit_file: Path | None,
@@ -61,55 +93,93 @@ def command(
     as_json: bool,
     **limits: float | None,
 ) -> None:
-    """Check finished audits against limits. RUNS are their folders, or result.json files.
+    """Check finished audits against limits. RUNS are their folders, result.json files, or certificates.
 
     A limit holds if the end of the interval is within it, not only the estimate: at --confidence 0.95, a
     model that is just beyond the limit passes at most one time in twenty. If only the estimate is within the
     limit, the outcome is undecided, and auditing more items decides it. A result.json file is checked by the
     intervals in it.
 
+    A certificate of 'blindcal certify' passes if it has not expired, and if its confidence and its bounds are
+    as high as required. With --certificate, a newer audit is held against one: it fails if the model, the
+    prompt or the endpoint is another one, or if its own interval of the precision at the certified threshold
+    is below what was promised.
+
+    With --by, a part fails only if its interval is beyond the limit as a whole. The intervals allow for the
+    number of parts: if all parts are within their limits, at most one audit in twenty raises any alarm (at
+    --confidence 0.95). Parts that are undecided change nothing, unless --every-part is given.
+
     \b
     Examples:
       blindcal check runs/boolq-gpt-4o-mini --max-ece 0.10
       blindcal check runs/* --max-ece 0.10 --min-accuracy 0.8 --junit calibration.xml
+      blindcal check runs/boolq-gpt-4o-mini --max-ece 0.10 --by
+      blindcal check certificate.json --min-precision 0.95 --model gpt-4o-mini
+      blindcal check runs/this-week --certificate certificate.json
 
     \b
     Exit status:
       0  every limit holds
-      1  a run cannot be read
+      1  a run or a certificate cannot be read
       2  a wrong command line
-      3  an estimate is beyond its limit
+      3  an estimate or a part is beyond its limit, a certificate has expired, or a run does not fit it
       4  every estimate is within its limit, but not with the confidence required
     """
-    if all(value is None for value in limits.values()):
-        flags = ", ".join(command_line_option(name, ...) for name in limits)
+    certificates = [run for run in runs if is_certificate(run)]
+    if (
+        len(certificates) < len(runs)
+        and certificate is None
+        and all(value is None for value in limits.values())
+    ):
+        flags = ", ".join(command_line_option(name, ...) for name in (*limits, "certificate"))
         raise click.UsageError(f"give at least one limit: {flags}")
+    for flag, given in (("--min-precision", min_precision), ("--model", model)):
+        if given is not None and not certificates:
+            raise click.UsageError(f"{flag} is about certificates, and none is given")
+    if (by_part or every_part) and estimate:
+        raise click.UsageError("--by needs intervals, and --estimate ignores them")
     required = None if estimate else confidence
-    checked = []
+    checked, parts = [], {}
     for run in runs:
-        if not estimate and sys.stderr.isatty():
+        if not estimate and run not in certificates and sys.stderr.isatty():
             print_stage(f"{run}: refitting {resamples:,} times")
-        found = check(run, **limits, confidence=required, resamples=resamples, partial=partial)
+        found = check(
+            run,
+            **limits,
+            min_precision=min_precision,
+            model=model,
+            certificate=certificate,
+            confidence=required,
+            resamples=resamples,
+            partial=partial,
+        )
         checked.append(found)
+        mine = None
+        if (by_part or every_part) and run not in certificates:
+            mine = parts[found.path] = _check_parts(run, limits, confidence, resamples)
         if as_json:
-            click.echo(json.dumps(_record(found)))
+            click.echo(json.dumps(_record(found) | ({} if mine is None else _parts_record(mine))))
         else:
             _print(found, partial)
+            if mine is not None:
+                _print_parts(mine, every=every_part)
     if junit_file is not None:
         with atomic_write(junit_file) as draft:
-            draft.write_bytes(check_summary.junit(checked))
+            draft.write_bytes(check_summary.junit(checked, parts))
     if summary_file is not None:
         with writing(summary_file), summary_file.open("a", encoding="utf-8") as file:
-            file.write(check_summary.summary(checked))
-    outcomes = [run.outcome for run in checked]
+            file.write(check_summary.summary(checked, parts))
+    outcomes = {run.outcome for run in checked}
+    outcomes |= {one.outcome for one in parts.values() if every_part or one.outcome == "failed"}
     click.get_current_context().exit(next(status for one, status in EXIT.items() if one in outcomes))
 
 
 def _print(run: CheckResult, partial: bool) -> None:
-    result = run.result
-    click.echo(f"{printable(run.path)}: {printable(result.model)}, {item_count(result.counts)} items")
+    click.echo(f"{printable(run.path)}: {printable(run.model)}, {check_summary.checked_items(run)} items")
     for one in run.verdicts:
         click.echo(f"  {one.outcome:<10} {one.limit.words}: {check_summary.verdict_text(one)}")
+    if (result := run.result) is None:
+        return
     notes = []
     if not result.complete:
         allowed = "" if partial else "; --partial lets it pass"
@@ -125,22 +195,55 @@ def _print(run: CheckResult, partial: bool) -> None:
         click.echo(f"  {'note':<10} {note}")
 
 
+def _check_parts(run: Path, limits: dict[str, float | None], confidence: float, resamples: int) -> PartsCheck:
+    """Check the parts of a run, with a bar."""
+    given = {name: value for name, value in limits.items() if name != "max_invalid"}
+    with count_bar(unit="part", delay=2, disable=None) as progress:
+        return check_parts(
+            run, **given, confidence=confidence, resamples=min(resamples, PART_RESAMPLES), progress=progress
+        )
+
+
+def _print_parts(found: PartsCheck, *, every: bool) -> None:
+    """Print the parts that fail, and those that are undecided if every part must pass."""
+    count = {outcome: len(found.of(outcome)) for outcome in ("failed", "passed", "undecided")}
+    click.echo(
+        f"  {'parts':<10} by {printable(found.by, 40)}: {count['failed']:,} shown to be beyond a limit, "
+        f"{count['passed']:,} within, {count['undecided']:,} undecided; if all are within, any fails in at "
+        f"most {level_percent(1 - found.confidence)} of audits"
+    )
+    for one in found.verdicts:
+        if one.verdict.outcome == "failed" or (every and one.verdict.outcome == "undecided"):
+            text = f"{one.verdict.limit.words}: {check_summary.verdict_text(one.verdict)}"
+            click.echo(f"  {one.verdict.outcome:<10} {printable(one.part, 40)}, {one.items:,} items: {text}")
+
+
+def _parts_record(found: PartsCheck) -> dict[str, Any]:
+    return {
+        "by": found.by,
+        "parts": [{"part": one.part, "items": one.items, **_limit(one.verdict)} for one in found.verdicts],
+    }
+
+
+def _limit(one: LimitVerdict) -> dict[str, Any]:
+    return {
+        "quantity": one.limit.quantity,
+        "limit": one.limit.value,
+        "outcome": one.outcome,
+        "estimate": one.estimate,
+        "bound": one.bound,
+        "why": one.why,
+    }
+
+
 def _record(run: CheckResult) -> dict[str, Any]:
+    counted = run.certificate if run.result is None else run.result.counts
+    assert counted is not None
     return {
         "run": run.path,
-        "model": run.result.model,
-        "items": run.result.counts.items,
+        "model": run.model,
+        "items": counted.items,
         "outcome": run.outcome,
         "confidence": run.confidence,
-        "limits": [
-            {
-                "quantity": one.limit.quantity,
-                "limit": one.limit.value,
-                "outcome": one.outcome,
-                "estimate": one.estimate,
-                "bound": one.bound,
-                "why": one.why,
-            }
-            for one in run.verdicts
-        ],
+        "limits": [_limit(one) for one in run.verdicts],
     }

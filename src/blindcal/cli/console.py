@@ -21,18 +21,18 @@ _LEAST = 40  # columns; text is not wrapped more narrowly
 _FLAGS = {"by_field": "--by", "keep_prompts": "--no-prompts", "prices": "--price-in and --price-out"}
 
 
-def print_field(name: str, text: str, *, width: int = WIDTH) -> None:
+def print_field(name: str, text: str, *, width: int = WIDTH, err: bool = False) -> None:
     """Print a name and its text; on a terminal, long text is wrapped and indented.
 
-    In a pipe a field stays on one line, so that grep and cut work.
+    In a pipe a field stays on one line, so that grep and cut work. ``err`` prints on standard error.
     """
     line = f"{name:<{width}}{text}"
-    if sys.stdout.isatty():
+    if (sys.stderr if err else sys.stdout).isatty():
         columns = max(_LEAST, shutil.get_terminal_size().columns)
         line = textwrap.fill(
             line, columns, subsequent_indent=" " * width, break_long_words=False, break_on_hyphens=False
         )
-    click.echo(line)
+    click.echo(line, err=err)
 
 
 def print_stage(stage: str) -> None:

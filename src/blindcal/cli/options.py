@@ -12,10 +12,11 @@ from typing import Any, TypeAlias, TypeVar, get_args
 import click
 
 from blindcal.cli.console import print_warning
-from blindcal.cli.param_types import JSON_OBJECT, TOKEN_IDS, FiniteRange
+from blindcal.cli.param_types import GOAL, JSON_OBJECT, TOKEN_IDS, FiniteRange
 from blindcal.endpoints import http
 from blindcal.endpoints.http import OPENAI, Address
 from blindcal.errors import StoreError
+from blindcal.goals import GOAL_FORMS
 from blindcal.methods import ESTIMATOR_CHOICES
 from blindcal.prices import Prices, list_prices
 from blindcal.records import AnswerFormat
@@ -106,6 +107,9 @@ extra_body_option = click.option(
     show_default=False,
     help="Additional fields of every request, such as '{\"cache_prompt\": false}'; null removes a field.",
 )
+timeout_option = click.option(
+    "--timeout", type=POSITIVE_NUMBER, default=60.0, metavar="SECONDS", help="Time to wait for one reply."
+)
 endpoint_options = combined(
     click.option("--model", required=True, help="Name of the model (on Azure, of the deployment)."),
     base_url_option,
@@ -113,9 +117,7 @@ endpoint_options = combined(
     click.option("--api-version", metavar="DATE", help="API version of Azure; selects Azure's URLs."),
     api_key_env_option,
     extra_body_option,
-    click.option(
-        "--timeout", type=POSITIVE_NUMBER, default=60.0, metavar="SECONDS", help="Time to wait for one reply."
-    ),
+    timeout_option,
 )
 rate_options = combined(
     click.option("--rpm", type=POSITIVE_NUMBER, help="Maximum number of requests per minute."),
@@ -287,6 +289,11 @@ resamples_option = click.option(
 )
 
 
+def simultaneous_option(text: str) -> Decorator:
+    """Statements about all parts of a breakdown at once."""
+    return click.option("--simultaneous", is_flag=True, help=text)
+
+
 def estimator_option(note: str = "") -> Decorator:
     """The estimator that reads the answers."""
     return click.option(
@@ -324,6 +331,15 @@ def queries_option(default: float | None = None, note: str = "") -> Decorator:
     )
 
 
+def goal_option(sets: str) -> Decorator:
+    """What an audit is to decide."""
+    return click.option(
+        "--goal",
+        type=GOAL,
+        help=f"{sets}: {GOAL_FORMS}.",
+    )
+
+
 # Output
 
 
@@ -337,7 +353,7 @@ quiet_option = click.option("--quiet", is_flag=True, help="Print errors only, an
 
 # Prices
 
-price_options = combined(
+live_price_options = combined(
     click.option(
         "--price-in",
         type=FiniteRange(0),
@@ -350,6 +366,9 @@ price_options = combined(
         metavar="DOLLARS",
         help="Price per million output tokens; requires --price-in.",
     ),
+)
+price_options = combined(
+    live_price_options,
     click.option(
         "--batch-price",
         type=SHARE,

@@ -7,7 +7,10 @@ from pathlib import Path
 import click
 
 from blindcal.cli.console import WIDTH, print_field
+from blindcal.estimate.findings import GoalOutcome, Part
 from blindcal.evidence import FEW_ITEMS
+from blindcal.goals import SURE, Goal
+from blindcal.records import level_percent
 from blindcal.report.number_format import percent
 from blindcal.report.page import PAGE_FILE
 from blindcal.report.sentences import few_groups, item_count
@@ -50,6 +53,8 @@ def _print_estimates(result: AuditResult) -> None:
         print_field("direction", _direction(result))
         print_field("AUROC", _auroc(result))
         print_field("accuracy", f"{result.accuracy:.4f}")
+    if result.goal is not None:
+        print_field("goal", _goal(result.goal))
     if result.calibrated_pvalue is not None:
         print_field("p-value", f"{result.calibrated_pvalue:.3g} for perfect calibration")
     if result.ece.has_interval:
@@ -73,6 +78,16 @@ def _print_estimates(result: AuditResult) -> None:
         print_field("note", "few groups: the intervals are wide because a group counts as one observation")
     for text in () if result.steadiness is None else result.steadiness.notes:
         print_field("note", printable(text, 600))
+
+
+def _goal(found: GoalOutcome) -> str:
+    goal = Goal.parse(found.goal)
+    if not found.reached:
+        return f"not reached: {goal.words}; {printable(found.why or '', 600)}"
+    if found.threshold is None:
+        return f"reached: {goal.words}"
+    at = f"at threshold {found.threshold:.6g}, where it is {found.value:.4f}"
+    return f"{goal.words}: {at}" if goal.name == "cost" else f"reached: {goal.words}, {SURE:.0%} sure, {at}"
 
 
 def _direction(result: AuditResult) -> str:
@@ -142,12 +157,36 @@ def _print_parts(result: AuditResult) -> None:
     else:
         verdict = f"their differences may be chance (p-value {result.parts_pvalue:.3g})"
     print_field("parts", f"{heading}; {verdict}")
+    tested = [part for part in result.parts if part.calibrated_pvalue is not None]
+    if tested:
+        shown_off = sum((part.calibrated_pvalue or 0.0) < ALPHA for part in tested)
+        other = sum(part.same_pvalue is not None and part.same_pvalue < ALPHA for part in tested)
+        print_field(
+            "alarms",
+            f"{shown_off:,} of {len(tested):,} parts with enough items are shown to be miscalibrated, "
+            f"{other:,} to differ from the others; in at most {ALPHA:.0%} of audits is any such alarm false",
+        )
     names = [printable(part.name, 30) for part in shown]
     width = max(len(name) for name in names)
     for name, part in zip(names, shown, strict=True):
-        few = "  few items" if part.few else ""
+        few = "  few items" if part.few else part_alarm(part)
         accuracy = "" if part.accuracy.value is None else f"  accuracy {part.accuracy.value:.3f}"
         click.echo(f"{'':{WIDTH}}{name:{width}}  {part.items:>7,} items  ECE {part.ece:.3f}{accuracy}{few}")
+    if result.parts_level is not None:
+        joint = (
+            f"these intervals hold for all parts together with {level_percent(result.parts_level)} confidence"
+        )
+        print_field("note", joint)
+
+
+def part_alarm(part: Part) -> str:
+    """What the tests show about a part, after two spaces; nothing if they show nothing."""
+    found = []
+    if part.calibrated_pvalue is not None and part.calibrated_pvalue < ALPHA:
+        found.append("miscalibrated")
+    if part.same_pvalue is not None and part.same_pvalue < ALPHA:
+        found.append("differs")
+    return f"  {', '.join(found)}" if found else ""
 
 
 def _print_answers(result: AuditResult) -> None:

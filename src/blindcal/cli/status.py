@@ -24,7 +24,7 @@ from blindcal.text import printable
 @options.run_argument()
 @options.json_option()
 def command(run: Path, as_json: bool) -> None:
-    """Show the state of RUN, the folder of an audit or the run file in it, while it runs or afterwards.
+    """Show the state of RUN, the folder of an audit or of decisions, while it runs or afterwards.
 
     It shows the settings, how many queries are answered, what they cost, and what the provider says about
     each batch.
@@ -59,13 +59,16 @@ def _status(path: Path) -> dict[str, Any]:
         probed: dict[str, int] = ready.get("spent") or asdict(store.asides_usage())
         controls = controls_usage(stored_controls(store))
         batches = store.batches()
+        decided = bool(store.note("finished"))
     asked = sum(len(one) for one in rounds)
     under_way = sum(not batch.ended for batch in batches)
-    finished = path.with_name(RESULT_FILE)
-    result = AuditResult.load(finished) if finished.is_file() else None
+    written = path.with_name(RESULT_FILE)
+    result = AuditResult.load(written) if written.is_file() else None
+    finished = decided or (result is not None and 0 < asked == usage.queries)
     return {
         "run": str(path),
-        "state": _state(path, result is not None and 0 < asked == usage.queries, under_way),
+        "state": _state(path, finished, under_way),
+        "certificate": settings.get("certificate"),
         **{name: settings.get(name) for name in ("model", "base_url", "method", "queries", "seed")},
         "items": settings.get("items", 0),
         "verdict": (ready.get("probe") or {}).get("verdict"),
@@ -105,6 +108,11 @@ def _fields(found: dict[str, Any]) -> dict[str, Any]:
         "answers": f"{usage['queries']:,} of {found['asked']:,} queries so far, {usage['invalid']:,} invalid",
         "usage": f"{usage['attempts']:,} requests, {_tokens(usage)}, without the probe",
     }
+    if found["certificate"] is not None:  # decisions, whose endpoint is checked but not probed
+        fields["method"] = f"decides by the certificate {found['certificate'][:8]}"
+        fields["check"] = fields.pop("probe")
+        fields["usage"] = fields["usage"].replace("without the probe", "without the check")
+        del fields["verdict"]
     if controls["queries"]:
         fields["controls"] = f"{controls['queries']:,} queries, {_tokens(controls)}"
     if result is not None:
@@ -155,4 +163,4 @@ def _state(path: Path, finished: bool, under_way: int) -> str:
     if under_way:
         noun = "batch" if under_way == 1 else "batches"
         return f"{under_way} {noun} with the provider; its audit command collects"
-    return "finished" if finished else "not running; its audit command goes on with it"
+    return "finished" if finished else "not running; the same command goes on with it"

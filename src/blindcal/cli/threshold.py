@@ -16,15 +16,19 @@ from scipy.special import expit, logit
 from blindcal.cli import options
 from blindcal.cli.console import error_text, print_field, print_stage, print_warning
 from blindcal.cli.param_types import FiniteRange
+from blindcal.cli.part_thresholds import print_part_thresholds
 from blindcal.errors import NotIdentifiedError
 from blindcal.estimate.findings import OperatingPoint
 from blindcal.estimate.given_fit import GivenFit
 from blindcal.estimate.latent_fit import LatentFit
 from blindcal.estimate.operating import TESTED, ChosenThreshold
+from blindcal.goals import Goal
+from blindcal.progress_bar import count_bar
 from blindcal.records import Estimate
 from blindcal.results.choice_deployment import ChoiceDeployment, choice_deployment
 from blindcal.results.deployment import Deployment, deployment
 from blindcal.results.merge import together
+from blindcal.results.part_thresholds import part_thresholds
 from blindcal.results.run import Run, open_run
 from blindcal.text import printable
 
@@ -53,6 +57,7 @@ MARGINS = np.array([0.01, 0.5, 1, 1.5, 2, 2.5, 3, 3.5, 4, 5, 6, 8, 10])
 @click.option(
     "--cost-fn", type=options.POSITIVE_NUMBER, help="Cost of a wrong negative decision; requires --cost-fp."
 )
+@click.option("--all", "every", is_flag=True, help="Print all thresholds, even if the audit had a goal.")
 @click.option(
     "--confidence",
     type=FiniteRange(0.5, 1, max_open=True),
@@ -71,6 +76,10 @@ MARGINS = np.array([0.01, 0.5, 1, 1.5, 2, 2.5, 3, 3.5, 4, 5, 6, 8, 10])
     metavar="M",
     help="Number of positive decisions to predict the precision of, for monitoring.",
 )
+@click.option(
+    "--by", "by_part", is_flag=True, help="Choose a threshold for each part of the audit's breakdown."
+)
+@options.simultaneous_option("With --by: let the promises of all parts hold together with the confidence.")
 @options.level_option
 @options.resamples_option
 @click.option(
@@ -81,9 +90,12 @@ MARGINS = np.array([0.01, 0.5, 1, 1.5, 2, 2.5, 3, 3.5, 4, 5, 6, 8, 10])
 @options.json_option()
 def command(
     runs: tuple[Path, ...],
+    every: bool,
     confidence: float,
     estimate: bool,
     decisions: int | None,
+    by_part: bool,
+    simultaneous: bool,
     level: float,
     resamples: int,
     snippet: str | None,
@@ -94,8 +106,8 @@ def command(
 
     RUN is the folder of the audit; if the audit was split, name the folders of all its parts. The request
     carries the threshold in its logit_bias, so that the deployed model decides by itself: one query at
-    temperature 0, one token, no probabilities. Without a goal, the command prints the precision, recall and
-    accuracy at all thresholds.
+    temperature 0, one token, no probabilities. Without a goal, that of the audit counts (its --goal); if it
+    has none, the command prints the precision, recall and accuracy at all thresholds.
 
     With more than two answers, the decision is to answer or to abstain: the plain question is asked, then
     once more with the logit of the answer given lowered by a margin. If the same answer comes again, it
@@ -103,16 +115,20 @@ def command(
     all right answers that do. A false positive is a wrong answer that counts, a false negative a right one
     that does not.
 
+    With --by, each part of the audit's breakdown has a threshold of its own, from its own answers. Each
+    promise then holds by itself: of 20 parts, one may fall short. With --simultaneous all hold together.
+
     \b
     Examples:
       blindcal threshold runs/boolq-gpt-4o-mini
       blindcal threshold runs/boolq-gpt-4o-mini --precision 0.95
       blindcal threshold runs/boolq-gpt-4o-mini --cost-fp 5 --cost-fn 1 --snippet curl
+      blindcal threshold runs/mmlu-gpt-4o-mini --precision 0.9 --by --simultaneous
 
     \b
     Exit status:
       0  a threshold was found
-      1  no threshold reaches the goal, or the run cannot be read
+      1  no threshold reaches the goal (with --by: in no part), or the run cannot be read
       2  a wrong command line
     """
     if (goal["cost_fp"] is None) != (goal["cost_fn"] is None):
@@ -120,11 +136,35 @@ def command(
     goals = sum(goal[name] is not None for name in ("precision", "recall", "cost_fp"))
     if goals > 1:
         raise click.UsageError("give only one of --precision, --recall, or --cost-fp with --cost-fn")
+    if goals and every:
+        raise click.UsageError("--all prints all thresholds, and a goal chooses one: give one of the two")
+    opened = [open_run(run) for run in runs]
+    if not goals and not every and (own := opened[0].settings.get("goal")):
+        pursued = Goal.parse(own)
+        goals = int(pursued.chooses_threshold)
+        goal |= pursued.wanted if goals else {}
     if not goals and (snippet is not None or decisions is not None):
         raise click.UsageError("give a goal: --precision, --recall, or --cost-fp with --cost-fn")
-    opened = [open_run(run) for run in runs]
+    if by_part and (not goals or snippet is not None or decisions is not None):
+        raise click.UsageError("--by needs a goal, and prints no --snippet and no --decisions")
+    if simultaneous and not by_part:
+        raise click.UsageError("--simultaneous is about the parts: add --by")
     run = together(opened) if len(opened) > 1 else opened[0]
     _warn_about_run(run)
+    if by_part:
+        wanted = None if estimate else confidence
+        with count_bar(unit="part", delay=2, disable=None) as progress:
+            found = part_thresholds(
+                run,
+                **goal,
+                confidence=wanted,
+                simultaneous=simultaneous,
+                level=level,
+                resamples=resamples,
+                progress=progress,
+            )
+        print_part_thresholds(found, run, goal, wanted, simultaneous=simultaneous, as_json=as_json)
+        return
     if sys.stderr.isatty():
         print_stage(f"refitting {resamples:,} times")
     fit, by_margin = _decisions(run, level, resamples)
@@ -262,6 +302,11 @@ def _print(
     click.echo("(--snippet curl or --snippet python prints it ready to run)")
 
 
+def _threshold(threshold: float) -> str:
+    """A threshold with as many digits as it needs near 0 and 1."""
+    return f"{threshold:.4f}" if 0.0005 < threshold < 0.9995 else f"{threshold:.7g}"
+
+
 def _rule(
     point: OperatingPoint, run: Run, request: Deployment | ChoiceDeployment | NotIdentifiedError
 ) -> tuple[str, str]:
@@ -270,7 +315,8 @@ def _rule(
         positive = printable(run.result.targets.positive[0].text.strip(), 40)
         return (
             "threshold",
-            f"{point.threshold:.4f}: the answer is {positive!r} where its probability is at least this",
+            f"{_threshold(point.threshold)}: the answer is {positive!r} where its probability is at least "
+            "this",
         )
     if isinstance(request, ChoiceDeployment):
         return (

@@ -19,7 +19,7 @@ from blindcal.estimate.latent_fit import LatentFit
 from blindcal.estimate.model import fit_ensemble
 from blindcal.estimate.patterns import count_patterns
 from blindcal.estimate.resampling import Resampling
-from blindcal.estimate.uncertainty import absolute_sum_interval
+from blindcal.estimate.uncertainty import absolute_sum_interval, draw_quantile
 from blindcal.records import INVALID, NEGATIVE, POSITIVE, AnswerTable, Estimate, FloatArray, IntArray, Noise
 
 FEW_QUERIES = 100
@@ -86,7 +86,7 @@ def classwise_findings(fits: Mapping[int, LatentFit], labels: IntArray) -> Findi
         drawn = np.stack([of.gaps(fit.draws, bins) for fit in each], axis=1)
         ece = _mean_ece(value, np.array([of.gaps(fit.population, bins) for fit in each]), drawn, level)
         tail = (1 - level) / 2
-        low, high = np.quantile(drawn.mean(axis=1), [tail, 1 - tail], axis=0)
+        low, high = (draw_quantile(drawn.mean(axis=1), share) for share in (tail, 1 - tail))
         rows = gap_bins(
             Estimate(float(gap), min(float(gap), float(a)), max(float(gap), float(b)), level)
             for gap, a, b in zip(gaps.mean(axis=0), low, high, strict=True)

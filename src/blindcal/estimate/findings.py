@@ -96,7 +96,12 @@ class CostCurve:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """The estimates for the items that share one value of a field; ``few`` if they are too few to trust."""
+    """The estimates for the items that share one value of a field; ``few`` if they are too few to trust.
+
+    ``calibrated_pvalue`` is the p-value of "this part is perfectly calibrated", and ``same_pvalue`` that of
+    "it is as miscalibrated as the others". Both are adjusted for the number of parts (Holm): of all audits
+    without such a part, at most 5% have one whose p-value is below 5%.
+    """
 
     name: str
     items: int
@@ -106,6 +111,8 @@ class Part:
     leaning: Estimate
     overconfidence: Estimate
     few: bool
+    calibrated_pvalue: float | None = None
+    same_pvalue: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,6 +137,22 @@ class AnswerPart:
     few: bool
 
 
+@dataclass(frozen=True, slots=True)
+class GoalOutcome:
+    """Whether an audit reached its ``goal``, such as ``precision=0.95``; ``why`` says why not.
+
+    ``value`` is the precision, the recall or the expected cost at the ``threshold`` that the goal chooses,
+    or the ECE. ``shift`` on the positive answer deploys the threshold.
+    """
+
+    goal: str
+    reached: bool
+    value: Estimate = NOTHING
+    threshold: float | None = None
+    shift: float | None = None
+    why: str | None = None
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Findings:
     """What answers tell about calibration; an `Estimate` of ``None`` means that the method cannot tell.
@@ -138,12 +161,14 @@ class Findings:
     ``leaning`` is the mean probability of the positive answer minus the share of positive labels.
     ``ece_if_invalid`` bounds the ECE over all possible values of the invalid answers. ``costs`` are for three
     pairs of costs, at the thresholds of ``operating``. ``parts`` are the estimates for each part of a
-    breakdown, and ``parts_pvalue`` is the p-value of "all parts are equally miscalibrated".
+    breakdown, and ``parts_pvalue`` is the p-value of "all parts are equally miscalibrated". ``parts_level``
+    is the confidence with which the intervals of all parts hold together; ``None`` if each holds by itself.
 
     With more than two answers (METHOD 8), everything is about the answer that the model gave and whether it
     is right ("top-label"), and ``leaning`` is not known; if each answer was audited against the rest
     ("classwise"), ``ece`` is the mean over the answers. ``by_answer`` has a row per answer. ``confusion``
-    counts the answers given: a row per label, a column per answer.
+    counts the answers given: a row per label, a column per answer. ``goal`` says whether the goal was
+    reached, if the audit has one.
     """
 
     ece: Estimate
@@ -163,8 +188,10 @@ class Findings:
     ece_if_invalid: tuple[float, float]
     parts: tuple[Part, ...] = ()
     parts_pvalue: float | None = None
+    parts_level: float | None = None
     by_answer: tuple[AnswerPart, ...] = ()
     confusion: tuple[tuple[int, ...], ...] = ()
+    goal: GoalOutcome | None = None
 
 
 def widened(found: Findings, others: Sequence[Findings]) -> Findings:

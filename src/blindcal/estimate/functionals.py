@@ -64,10 +64,16 @@ def reliability(table: FloatArray) -> FloatArray:
     return np.asarray((cell_gaps(table) ** 2 / share).sum(axis=-1))
 
 
-def log_loss(table: FloatArray) -> FloatArray:
-    """Mean negative log-likelihood of the labels; log-odds beyond ±12 count as ±13."""
+def log_loss(
+    table: FloatArray, of_negatives: FloatArray = MID_S, of_positives: FloatArray = MID_S
+) -> FloatArray:
+    """Mean negative log-likelihood of the labels; log-odds beyond ±12 count as ±13.
+
+    The cells may stand for other log-odds than their middle, for each label.
+    """
     negative, positive = by_label(table)
-    return np.asarray((negative * np.logaddexp(0, MID_S) + positive * np.logaddexp(0, -MID_S)).sum(axis=-1))
+    losses = np.logaddexp(0, of_negatives), np.logaddexp(0, -of_positives)
+    return np.asarray((negative * losses[0] + positive * losses[1]).sum(axis=-1))
 
 
 def auroc(table: FloatArray) -> FloatArray:

@@ -41,6 +41,7 @@ from blindcal.estimate.operating import (
     ChosenThreshold,
     Decisions,
     RateFunction,
+    ShownDecisions,
     check_costs,
     choose_threshold,
     cost_curve,
@@ -52,19 +53,16 @@ from blindcal.estimate.resampling import Resampling
 from blindcal.estimate.truth import bin_edges
 from blindcal.estimate.uncertainty import (
     absolute_sum_interval,
+    draw_quantile,
     quadratic_pvalue,
-    stretched,
     unseen_draws,
     unseen_share,
 )
 from blindcal.records import NEGATIVE, POSITIVE, Estimate, FloatArray, IntArray
 
-# The AUROC's interval and the curve's band are this many times as wide as the refits say, because smoothing
-# bends all refits in the same way. Measured by bench/coverage.py.
-_BENT = 1.25
-# With fewer items or groups than this, each refit is joined by an unseen share of its own. With more, the
-# quantiles of the refits cover without it. Measured by bench/few.py and bench/coverage.py.
-_FEW_UNITS = 200
+# Items of a label beyond a threshold are shown if the answers would be less likely without them, by this many
+# units of log-likelihood: half the 95% point of chi-square with one degree of freedom.
+_CLEARLY_THERE = 1.92
 _WIDE = 0.25  # widest range of probability without a threshold that the smooth density is trusted to bridge
 _CURVE_POINTS = np.concatenate([[1, 2, 5], np.arange(10, 991, 10), [995, 998, 999]]) / 1000
 
@@ -219,7 +217,7 @@ class LatentFit:
         at = probabilities(f, "f")
         columns = [of.curve(self.population)]
         if self.resampling.size:
-            columns += self._ends(of.curve, stretch=_BENT)
+            columns += self._ends(of.curve)
         value, *band = (tuple(np.interp(at, MID_P, column).tolist()) for column in columns)
         low, high = band or (None, None)
         return Curve(tuple(at.tolist()), value, low, high, self.level if band else None)
@@ -265,7 +263,7 @@ class LatentFit:
     def auroc(self) -> Estimate:
         """Area under the ROC curve; it needs items of both labels."""
         self._need_both_labels("auroc")
-        return self._scalar(of.auroc, stretch=_BENT)
+        return self._scalar(of.auroc)
 
     @property
     def brier(self) -> Estimate:
@@ -283,8 +281,21 @@ class LatentFit:
 
     @property
     def log_loss(self) -> Estimate:
-        """Mean negative log-likelihood of the labels; log-odds beyond ±12 count as ±13."""
-        return self._scalar(of.log_loss, most=float(MID_S[-1]))
+        """Mean negative log-likelihood of the labels; log-odds beyond ±12 count as ±13.
+
+        It depends on how sure the model is where no answer tells, beyond the outermost thresholds: the
+        interval allows for all that is possible there.
+        """
+        value, most = float(of.log_loss(self.sample)), float(MID_S[-1])
+        if not self.resampling.size:
+            return Estimate(value)
+        first, last = self.patterns.told_apart()
+        cells = np.arange(CELLS)
+        lowest = MID_S[np.where(cells < first, 0, np.minimum(cells, last))]
+        highest = MID_S[np.where(cells > last, CELLS - 1, np.maximum(cells, first))]
+        low, _ = self._ends(partial(of.log_loss, of_negatives=lowest, of_positives=highest), most=most)
+        _, high = self._ends(partial(of.log_loss, of_negatives=highest, of_positives=lowest), most=most)
+        return Estimate(value, float(low), float(high), self.level)
 
     @property
     def label_share(self) -> Estimate:
@@ -400,7 +411,47 @@ class LatentFit:
             lambda tail: self.unseen(1 - 2 * tail),
             self.patterns.tested_beyond(),
             self.missed,
+            self._shown,
         )
+
+    @cached_property
+    def _shown(self) -> ShownDecisions | None:
+        """Which decisions the answers show; not known if a cell of the fit is not one of the log-odds."""
+        if not self.patterns.axis.direct:
+            return None
+        edges = np.arange(1, CELLS)
+        return ShownDecisions(
+            true_positive=edges <= self._outermost(POSITIVE, above=True),
+            false_positive=edges <= self._outermost(NEGATIVE, above=True),
+            false_negative=edges >= self._outermost(POSITIVE, above=False),
+            true_negative=edges >= self._outermost(NEGATIVE, above=False),
+        )
+
+    def _outermost(self, label: int, *, above: bool) -> int:
+        """The outermost edge beyond which the answers show items of a label.
+
+        Without these items, the answers would be much less likely, even if the items were as near as the
+        edge allows.
+        """
+        patterns, table = self.patterns, self.ensemble.table
+
+        def likelihood(joint: FloatArray) -> float:
+            return float(patterns.counts @ np.log(patterns.mass(joint)))
+
+        best = likelihood(table)
+        shown, other = (0, CELLS) if above else (CELLS, 0)
+        while abs(other - shown) > 1:
+            edge = (shown + other) // 2
+            clipped = table.copy()
+            cells = clipped[label * CELLS : (label + 1) * CELLS]
+            beyond, nearest = (slice(edge, None), edge - 1) if above else (slice(edge), edge)
+            cells[nearest] += cells[beyond].sum()
+            cells[beyond] = 0.0
+            if best - likelihood(clipped) > _CLEARLY_THERE:
+                shown = edge
+            else:
+                other = edge
+        return shown
 
     # -- uncertainty -----------------------------------------------------------------------------
     #
@@ -432,13 +483,12 @@ class LatentFit:
         of_sample: bool = True,
         least: float = 0.0,
         most: float = 1.0,
-        stretch: float = 1.0,
     ) -> Estimate:
-        """A quantity in [least, most] with its interval; ``stretch`` widens it on the scale of log-odds."""
+        """A quantity in [least, most] with its interval."""
         value = float(quantity(self.sample if of_sample else self.population))
         if not self.resampling.size:
             return Estimate(value)
-        low, high = self._ends(quantity, least, most, stretch)
+        low, high = self._ends(quantity, least, most)
         return Estimate(value, float(low), float(high), self.level)
 
     def _ends(
@@ -446,15 +496,12 @@ class LatentFit:
         quantity: Callable[[FloatArray], FloatArray],
         least: float | FloatArray = 0.0,
         most: float | FloatArray = 1.0,
-        stretch: float = 1.0,
     ) -> tuple[FloatArray, FloatArray]:
         """The interval of each component of a quantity, to which an item adds from ``least`` to ``most``."""
         drawn, tail = quantity(self.draws), (1 - self.level) / 2
         share = self.missed.reshape(-1, *[1] * (drawn.ndim - 1))
-        low = np.quantile((1 - share) * drawn + share * least, tail, axis=0)
-        high = np.quantile((1 - share) * drawn + share * most, 1 - tail, axis=0)
-        if stretch != 1.0:
-            low, high = stretched(low, high, stretch)
+        low = draw_quantile((1 - share) * drawn + share * least, tail)
+        high = draw_quantile((1 - share) * drawn + share * most, 1 - tail)
         return self._widened(low, high, quantity(self.population), least, most)
 
     def _widened(
@@ -477,10 +524,8 @@ class LatentFit:
 
     @cached_property
     def missed(self) -> FloatArray:
-        """A share of the population for each refit that the sample misses; zero if there are many units."""
+        """A share of the population for each refit that the sample misses."""
         size, seed = self.resampling.size, self.resampling.seed
-        if self._units >= _FEW_UNITS:
-            return np.zeros(size)
         return unseen_draws(self._units, size, np.random.default_rng([seed, 1]))
 
     @property

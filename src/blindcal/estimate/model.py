@@ -7,35 +7,57 @@ includes Gaussians, beta-distributed f and two modes. The smoothest links are an
 scaling), and ``h = 0`` is perfect calibration. The marginal likelihood of the answers (Laplace approximation)
 weights the degrees of smoothness, and the fits are averaged.
 
+A smooth density holds no ties: many items may have exactly the same log-odds, above all no doubt at all (0 or
+1) or no preference (1/2, where rounded logits meet; an endpoint may break these ties either way). So some of
+the fits let these cells stand out.
+
 Estimates are joint tables over (label, cell). Refits to resampled counts reuse the factored curvature of the
 fit, so each step is a few matrix products shared by all resamples.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import pairwise, product
+from typing import TypeAlias
 
 import numpy as np
+import numpy.typing as npt
 from scipy.special import expit
 
 from blindcal.estimate.axis import LOG_ODDS, Axis
-from blindcal.estimate.grid import CELLS, MID_S, REACH, WIDTH_S
+from blindcal.estimate.grid import CELLS, HALF, MID_S, REACH, WIDTH_S
 from blindcal.estimate.patterns import Patterns
 from blindcal.records import FloatArray, IntArray
+
+BoolArray: TypeAlias = npt.NDArray[np.bool_]
 
 _NULL_SD_DENSITY = 10.0  # prior of the coefficients of s/4, (s/4)^2 and log cosh(s/2): vague
 _VAGUE = 3  # number of these coefficients
 _FLOOR = 1e-6  # share of the density spread evenly over the cells, so that no answer is impossible
 _STEP = 10.0  # prior variances are searched by decades
 SETTLED = 1e-12  # a fit stops if a step promises less log-likelihood than this
-_ENOUGH = 2e-3  # the same for a refit
-_MOST_STEPS = 25
-_MEMORY = 5  # earlier steps that a refit mixes
+_ENOUGH = 5e-3  # the same for a refit: a tenth of a standard error
+_NEARLY = 1e-8  # a step that promises less than this does not change the curvature
+_MOST_STEPS = 200
+_ARMIJO = 1e-4  # least share of the promised gain that a step must bring
+_SHORTEST = 1e-6  # a step that must be shorter than this share of itself fails by rounding alone
+_FEWER = 0.8  # share of the refits that are still moving, below which the others are set aside
 _LADDER = ((-5, 3), (-1, 2))  # decades searched for the roughness of the density and of the link
 _LINE_SD = (1.0, 8.0)  # prior of the link's intercept, and of its slope per s/4
 _WIDER = 3.0  # factor of the wider prior, for models whose small differences in confidence mean a lot
+_TIED = (0, HALF - 1, HALF, CELLS - 1)  # cells that may stand out of the smooth density
+_TIES_SD = 2.5  # prior of the log of the factor by which they do, in the fits that let them
+_HELD = 1e10  # precision of a coefficient that is held at zero
+
+# Evidence finds one smoothness for the whole density, and few answers show little roughness. But real ones
+# are smooth in one place and rough in another. So refits are rougher than the fit: their roughness variance
+# is 10 times that of the fit, and at least 0.1; the fits of large score sets have 0.1 to 10. Chosen on the
+# score sets to choose on (bench/study.py).
+_ROUGHER, _LEAST_ROUGH = 10.0, 0.1
+_REFITTED = 8  # most modes that are refitted: the likeliest
 
 
 @dataclass(frozen=True)
@@ -45,13 +67,19 @@ class _Splines:
     density: FloatArray
     link: FloatArray
 
-    def precision(self, density: float, link: float, line: float = 1.0) -> FloatArray:
+    @property
+    def rough(self) -> slice:
+        """The coefficients of the density's roughness."""
+        return slice(_VAGUE, self.density.shape[1] - len(_TIED))
+
+    def precision(self, density: float, link: float, line: float = 1.0, *, ties: bool = False) -> FloatArray:
         """Prior precision of each coefficient, from the two roughness variances and the scale of the line."""
         vague, straight = np.full(_VAGUE, _NULL_SD_DENSITY**-2.0), np.power(np.multiply(_LINE_SD, line), -2.0)
         return np.concatenate(
             [
                 vague,
-                np.full(self.density.shape[1] - vague.size, 1 / density),
+                np.full(self.rough.stop - self.rough.start, 1 / density),
+                np.full(len(_TIED), _TIES_SD**-2.0 if ties else _HELD),
                 straight,
                 np.full(self.link.shape[1] - straight.size, 1 / link),
             ]
@@ -87,7 +115,9 @@ def _splines() -> _Splines:
     np.empty(1 << 24, np.uint8)
     x = MID_S / 4
     return _Splines(
-        density=np.column_stack([x, x**2, np.log(np.cosh(2 * x)), _spline_columns(_knots(24), 3)]),
+        density=np.column_stack(
+            [x, x**2, np.log(np.cosh(2 * x)), _spline_columns(_knots(24), 3), np.eye(CELLS)[:, _TIED]]
+        ),
         link=np.column_stack([np.ones(CELLS), x, _spline_columns(_knots(12), 2)]),
     )
 
@@ -113,13 +143,14 @@ class _Tables:
 def _tables(theta: FloatArray, axis: Axis = LOG_ODDS) -> _Tables:
     x = _splines()
     k = x.density.shape[1]
-    log_density = theta[..., :k] @ x.density.T + np.log(WIDTH_S)
+    # one column per set of coefficients: sums over cells and patterns then run over whole rows of memory
+    log_density = (x.density @ theta[..., :k].T).T + np.log(WIDTH_S)
     log_density[..., : axis.first] = -np.inf
     smooth = np.exp(log_density - log_density.max(axis=-1, keepdims=True))
     smooth /= smooth.sum(axis=-1, keepdims=True)
     density = (1 - _FLOOR) * smooth + _FLOOR / (CELLS - axis.first)
     density[..., : axis.first] = 0.0
-    up = expit(axis.calibrated + theta[..., k:] @ x.link.T)
+    up = expit(axis.calibrated + (x.link @ theta[..., k:].T).T)
     return _Tables(
         joint=np.concatenate([density * (1 - up), density * up], axis=-1),
         smooth=smooth,
@@ -163,6 +194,17 @@ class _Local:
             return np.asarray((self.scores * counts[:, None]).T @ self.scores + np.diag(precision))
         return self.information
 
+    def at(self, patterns: Patterns, theta: FloatArray, precision: FloatArray) -> _Local:
+        """The same a tiny step away, where the derivatives are practically the same."""
+        table = _tables(theta, patterns.axis).joint
+        mass = patterns.mass(table)
+        return replace(
+            self,
+            value=float(patterns.counts @ np.log(mass) - 0.5 * (precision * theta**2).sum()),
+            table=table,
+            expected_counts=table * patterns.spread(patterns.counts / mass),
+        )
+
 
 def _value(patterns: Patterns, theta: FloatArray, precision: FloatArray) -> float:
     mass = patterns.mass(_tables(theta, patterns.axis).joint)
@@ -182,8 +224,10 @@ def _local(patterns: Patterns, theta: FloatArray, precision: FloatArray) -> _Loc
     # Louis' formula: information of the complete data minus what the answers do not determine
     information = (scores * counts[:, None]).T @ scores - slopes.T @ (expected[:, None] * slopes)
     k = x.density.shape[1]
-    information[:k, :k] += patterns.n * centred.T @ (at.smooth[:, None] * centred)
     cells = expected[:CELLS] + expected[CELLS:]
+    seen = cells * at.share
+    information[:k, :k] += seen.sum() * centred.T @ (at.smooth[:, None] * centred)
+    information[:k, :k] -= centred.T @ ((seen * (1 - at.share))[:, None] * centred)
     information[k:, k:] += x.link.T @ ((cells * up * (1 - up))[:, None] * x.link)
     information[np.diag_indices_from(information)] += precision
     return _Local(
@@ -207,18 +251,49 @@ def find_mode(
         theta = np.zeros(precision.size)
         theta[1] = -0.3  # a broad Gaussian
     else:
-        theta = _moved(patterns, precision, start)
+        theta = _moved(patterns, precision, start)[0]
+    return _settled(patterns, precision, theta, enough)
+
+
+def find_modes(
+    patterns: Patterns, precisions: Sequence[FloatArray], starts: Sequence[Mode], *, enough: float = SETTLED
+) -> list[Mode]:
+    """As `find_mode`, for several priors at once: faster, since only the last steps need the curvature."""
+    if not precisions:
+        return []
+    moved = [_moved(patterns, one, start) for one, start in zip(precisions, starts, strict=True)]
+    theta, information = (np.array(each) for each in zip(*moved, strict=True))
+    found = _maximised(
+        patterns,
+        np.array(precisions),
+        np.tile(patterns.counts, (len(theta), 1)),
+        np.zeros(theta.shape),
+        theta,
+        np.array([_whitening(one) for one in information]),
+        max(enough, _NEARLY) / 4,
+    )
+    return [_settled(patterns, one, at, enough) for one, at in zip(precisions, found, strict=True)]
+
+
+def _settled(patterns: Patterns, precision: FloatArray, theta: FloatArray, enough: float) -> Mode:
+    """The mode that Newton's method with step halving finds from ``theta``."""
     here = _local(patterns, theta, precision)
     for _ in range(60):
-        step = np.linalg.solve(here.curvature(patterns.counts, precision), here.gradient)
-        if float(here.gradient @ step) < enough:
+        information = here.curvature(patterns.counts, precision)
+        step = np.linalg.solve(information, here.gradient)
+        gain = float(here.gradient @ step)
+        if gain < enough:
             break
         scale = 1.0
         while scale > 1e-8 and _value(patterns, theta + scale * step, precision) < here.value - 1e-9:
             scale /= 2
         theta = theta + scale * step
+        if gain < _NEARLY:  # this was the last step, and it does not change the curvature
+            here = here.at(patterns, theta, precision)
+            break
         here = _local(patterns, theta, precision)
-    information = here.curvature(patterns.counts, precision)
+    else:
+        information = here.curvature(patterns.counts, precision)
     log_determinant = np.linalg.slogdet(information)[1]
     return Mode(
         theta=theta,
@@ -231,15 +306,18 @@ def find_mode(
     )
 
 
-def _moved(patterns: Patterns, precision: FloatArray, start: Mode) -> FloatArray:
-    """One Newton step from the mode under another prior, where only the prior's change has a gradient."""
+def _moved(patterns: Patterns, precision: FloatArray, start: Mode) -> tuple[FloatArray, FloatArray]:
+    """One Newton step from the mode under another prior, where only the prior's change has a gradient.
+
+    Also the curvature to continue with.
+    """
     change = precision - start.precision
     information = start.information + np.diag(change)
     if np.linalg.eigvalsh(information)[0] > 0:
         theta = start.theta - np.linalg.solve(information, change * start.theta)
         if _value(patterns, theta, precision) >= start.value - 0.5 * float((change * start.theta**2).sum()):
-            return np.asarray(theta)
-    return start.theta
+            return np.asarray(theta), information
+    return start.theta, start.information
 
 
 @dataclass(frozen=True)
@@ -266,31 +344,45 @@ def fit_ensemble(patterns: Patterns, *, enough: float = SETTLED) -> Ensemble:
     ``enough`` as in :func:`find_mode`.
     """
 
-    def climb(place: tuple[int, ...], start: Mode | None, line: float = 1.0) -> Mode:
+    def prior(place: tuple[int, ...], line: float = 1.0, *, ties: bool = False) -> FloatArray:
         density, link = (_STEP**decade for decade in place)
-        return find_mode(patterns, _splines().precision(density, link, line), start, enough=enough)
+        return _splines().precision(density, link, line, ties=ties)
 
     best: tuple[int, ...] = (-1, -1)
-    found = {best: climb(best, None)}
+    found = {best: find_mode(patterns, prior(best), enough=enough)}
     while True:
         around = [
             place
             for place in product(*((at - 1, at, at + 1) for at in best))
             if all(low <= at <= high for at, (low, high) in zip(place, _LADDER, strict=True))
         ]
-        for place in around:
-            if place not in found:
-                found[place] = climb(place, found[best])
+        new = [place for place in around if place not in found]
+        modes = find_modes(patterns, [prior(place) for place in new], [found[best]] * len(new), enough=enough)
+        found |= dict(zip(new, modes, strict=True))
         top = max(around, key=lambda place: found[place].evidence)
         if found[top].evidence <= found[best].evidence:
             break
         best = top
     plausible = _kept(list(found.items()))
-    wider = [(place, climb(place, mode, _WIDER)) for place, mode in plausible]
-    modes = tuple(mode for _, mode in _kept(plausible + wider))
-    evidence = np.array([mode.evidence for mode in modes])
+    places, starts = zip(*plausible, strict=True)
+    priors = [prior(place, _WIDER) for place in places] + [prior(place, ties=True) for place in places]
+    others = find_modes(patterns, priors, [*starts, *starts], enough=enough)
+    kept = tuple(mode for _, mode in _kept(plausible + list(zip([*places, *places], others, strict=True))))
+    evidence = np.array([mode.evidence for mode in kept])
     weights = np.exp(evidence - evidence.max())
-    return Ensemble(modes, weights / weights.sum())
+    return Ensemble(kept, weights / weights.sum())
+
+
+def roughened(patterns: Patterns, ensemble: Ensemble) -> Ensemble:
+    """The likeliest modes of an ensemble with a rougher density, for refits."""
+    kept, rough = np.argsort(-ensemble.weights)[:_REFITTED], _splines().rough
+    starts = [ensemble.modes[which] for which in kept]
+    priors = [mode.precision.copy() for mode in starts]
+    for prior in priors:
+        prior[rough] = np.minimum(prior[rough] / _ROUGHER, 1 / _LEAST_ROUGH)
+    weights = ensemble.weights[kept]
+    modes = find_modes(patterns, priors, starts, enough=_ENOUGH)
+    return Ensemble(tuple(modes), weights / weights.sum())
 
 
 def _kept(found: list[tuple[tuple[int, ...], Mode]]) -> list[tuple[tuple[int, ...], Mode]]:
@@ -315,55 +407,106 @@ def refit(
 ) -> FloatArray:
     """Refit modes to other counts and prior centres, as tables of shape (resamples, 2 * CELLS).
 
-    All resamples are fitted at once, each starting from its mode. In coordinates where that mode's curvature
-    is the identity, a plain step is the gradient itself; Anderson mixing of the last few steps corrects for
-    the different curvature of each resample. A resample stops when less than ``_ENOUGH`` log-likelihood units
-    are left to gain, and falls back to a shorter plain step if a mixed one makes it worse.
+    Each starts from its mode, and stops when less than ``_ENOUGH`` log-likelihood units are left to gain.
     """
-    whiten = np.array([np.linalg.inv(np.linalg.cholesky(mode.information)) for mode in modes])[which]
+    whiten = np.array([_whitening(mode.information) for mode in modes])[which]
     precision = np.array([mode.precision for mode in modes])[which]
     theta = np.array([mode.theta for mode in modes])[which]
-    value, gradient, table = _climb(patterns, precision, counts, centres, theta)
-    residual = np.einsum("ipq,iq->ip", whiten, gradient)
-    size, p = theta.shape
-    moves, changes = np.zeros((size, _MEMORY, p)), np.zeros((size, _MEMORY, p))
-    held = np.zeros(size, np.int64)
-    scale = np.ones(size)
+    found = _maximised(patterns, precision, counts, centres, theta, whiten, _ENOUGH)
+    return np.ascontiguousarray(_tables(found, patterns.axis).joint)
+
+
+def _whitening(information: FloatArray) -> FloatArray:
+    """Coordinates in which a curvature is the identity."""
+    return np.asarray(np.linalg.inv(np.linalg.cholesky(information)))
+
+
+class _Climbing:
+    """The state of the likelihoods that are still being maximised; ``which`` of all they are."""
+
+    def __init__(
+        self,
+        which: IntArray,
+        theta: FloatArray,
+        precision: FloatArray,
+        counts: FloatArray,
+        centres: FloatArray,
+        whiten: FloatArray,
+    ) -> None:
+        self.which, self.theta, self.precision = which, theta, precision
+        self.counts = np.asfortranarray(counts)  # as the tables are laid out
+        self.centres, self.whiten = centres, whiten
+        self.inverse = np.tile(np.eye(theta.shape[1]), (len(theta), 1, 1))
+        self.scale = np.ones(len(theta))
+        self.value, self.residual = np.empty(len(theta)), np.empty(theta.shape)
+
+    def of(self, some: BoolArray) -> _Climbing:
+        """Some of them."""
+        rest = (one[some] for one in (self.theta, self.precision, self.counts, self.centres, self.whiten))
+        made = _Climbing(self.which[some], *rest)
+        made.inverse, made.scale = self.inverse[some], self.scale[some]
+        made.value, made.residual = self.value[some], self.residual[some]
+        return made
+
+    def learn(self, better: BoolArray, step: FloatArray, change: FloatArray) -> None:
+        """Update the inverse curvatures (BFGS) by the ``change`` of the gradient along a ``step``."""
+        change = np.where(better[:, None], change, 0.0)  # it may be beyond all bounds where a step fails
+        along = np.einsum("ij,ij->i", step, change)
+        convex = along > 1e-8 * np.einsum("ij,ij->i", step, step)
+        along = np.where(convex, along, 1.0)[:, None]
+        step = np.where(convex[:, None], step, 0.0)
+        moved = np.matmul(self.inverse, change[..., None])[..., 0]
+        more = 1 + np.einsum("ij,ij->i", change, moved)[:, None] / along
+        other = (more / 2 * step - moved) / along
+        both = np.stack([step, other], axis=2)
+        self.inverse += np.matmul(both, both[..., ::-1].transpose(0, 2, 1))
+
+
+def _maximised(
+    patterns: Patterns,
+    precision: FloatArray,
+    counts: FloatArray,
+    centres: FloatArray,
+    theta: FloatArray,
+    whiten: FloatArray,
+    enough: float,
+) -> FloatArray:
+    """The coefficients that maximise several penalised likelihoods, by the BFGS method from ``theta``.
+
+    All are maximised at once. Each starts in coordinates where its curvature is near the identity, and learns
+    the curvature from its steps. It stops when less than ``enough`` is left to gain.
+    """
+    found = theta.copy()
+    now = _Climbing(np.arange(len(theta)), theta, precision, counts, centres, whiten)
+    now.value, gradient = _climb(patterns, precision, now.counts, centres, theta)
+    now.residual = np.einsum("ipq,iq->ip", whiten, gradient)
     for _ in range(_MOST_STEPS):
-        active = np.flatnonzero(np.einsum("ij,ij->i", residual, residual) > 2 * _ENOUGH)
-        if active.size == 0:
+        step = np.matmul(now.inverse, now.residual[..., None])[..., 0]
+        gain = np.einsum("ij,ij->i", now.residual, step)
+        active = (gain > 2 * enough) & (now.scale > _SHORTEST)
+        if not active.any():
             break
-        step = scale[active, None] * _mixed(residual[active], moves[active], changes[active])
-        trial = theta[active] + np.einsum("iq,iqp->ip", step, whiten[active])
-        found, gradient, new_table = _climb(
-            patterns, precision[active], counts[active], centres[active], trial
-        )
-        better = found >= value[active]
-        up, slot = active[better], held[active[better]] % _MEMORY
-        new_residual = np.einsum("ipq,iq->ip", whiten[up], gradient[better])
-        moves[up, slot], changes[up, slot] = step[better], new_residual - residual[up]
-        held[up] += 1
-        scale[up] = 1.0
-        theta[up], value[up], residual[up] = trial[better], found[better], new_residual
-        table[up] = new_table[better]
-        down = active[~better]
-        moves[down], changes[down], held[down] = 0.0, 0.0, 0
-        scale[down] /= 4
-    return table
-
-
-def _mixed(residual: FloatArray, moves: FloatArray, changes: FloatArray) -> FloatArray:
-    """Anderson mixing: cancel what earlier steps can cancel of the residual, then move by the rest."""
-    gram = np.einsum("imp,ikp->imk", changes, changes)
-    gram[:, np.arange(_MEMORY), np.arange(_MEMORY)] += 1e-10 + 1e-8 * np.einsum("imm->i", gram)[:, None]
-    weights = np.linalg.solve(gram, np.einsum("imp,ip->im", changes, residual)[..., None])[..., 0]
-    return np.asarray(residual - np.einsum("im,imp->ip", weights, moves + changes))
+        if active.sum() < _FEWER * active.size:  # to copy costs more than a few steps too many
+            found[now.which] = now.theta
+            now, step, gain = now.of(active), step[active], gain[active]
+        step *= now.scale[:, None]
+        trial = now.theta + np.einsum("iq,iqp->ip", step, now.whiten)
+        value, gradient = _climb(patterns, now.precision, now.counts, now.centres, trial)
+        better = value >= now.value + _ARMIJO * now.scale * gain
+        now.scale = np.where(better, 1.0, now.scale / 3)
+        residual = np.einsum("ipq,iq->ip", now.whiten, gradient)
+        now.learn(better, step, now.residual - residual)
+        now.theta = np.where(better[:, None], trial, now.theta)
+        now.residual = np.where(better[:, None], residual, now.residual)
+        now.value = np.where(better, value, now.value)
+    found[now.which] = now.theta
+    return found
 
 
 def _climb(
     patterns: Patterns, precision: FloatArray, counts: FloatArray, centres: FloatArray, theta: FloatArray
-) -> tuple[FloatArray, FloatArray, FloatArray]:
-    """Value and gradient of the penalised likelihood of each resample, and its table."""
+) -> tuple[FloatArray, FloatArray]:
+    """Value and gradient of the penalised likelihood of each resample."""
     x = _splines()
     tables = _tables(theta, patterns.axis)
     mass = patterns.mass(tables.joint)
@@ -380,7 +523,7 @@ def _climb(
         ],
         axis=1,
     )
-    return value, gradient - off * precision, tables.joint
+    return value, gradient - off * precision
 
 
 def calibrated_mode(patterns: Patterns) -> Mode:
@@ -388,7 +531,7 @@ def calibrated_mode(patterns: Patterns) -> Mode:
     best: Mode | None = None
     for decade in range(_LADDER[0][0], _LADDER[0][1] + 1):
         precision = _splines().precision(_STEP**decade, 1.0)
-        precision[_splines().density.shape[1] :] = 1e10  # holds the link at zero
+        precision[_splines().density.shape[1] :] = _HELD
         mode = find_mode(patterns, precision, best)
         if best is not None and mode.evidence < best.evidence - 3:
             break

@@ -22,7 +22,7 @@ from blindcal.estimate.checks import fraction
 from blindcal.estimate.findings import CostCurve, OperatingPoint, finite
 from blindcal.estimate.functionals import decided_positive, prevalence
 from blindcal.estimate.grid import EDGES_P, EDGES_S
-from blindcal.estimate.uncertainty import percentile_interval
+from blindcal.estimate.uncertainty import draw_quantile, percentile_interval
 from blindcal.records import Estimate, FloatArray, IntArray
 
 _RARE = 1e-3  # a threshold with a lower recall than this is not worth deploying
@@ -151,12 +151,44 @@ def decision_rates(tables: FloatArray) -> Rates:
 
 
 @dataclass(frozen=True, slots=True)
+class ShownDecisions:
+    """Whether the answers show, at each threshold, that there are decisions of each kind at all."""
+
+    true_positive: npt.NDArray[np.bool_]
+    false_positive: npt.NDArray[np.bool_]
+    false_negative: npt.NDArray[np.bool_]
+    true_negative: npt.NDArray[np.bool_]
+
+    def at(self, places: IntArray) -> ShownDecisions:
+        """The same at some of the thresholds."""
+        return ShownDecisions(
+            self.true_positive[places],
+            self.false_positive[places],
+            self.false_negative[places],
+            self.true_negative[places],
+        )
+
+    def possible(self, rates: Rates) -> list[Rates]:
+        """The rates if there were no decisions of the kinds that are not shown, one by one and together."""
+        positives, negatives = rates.positives, 1 - rates.positives
+        fewer_right = np.where(self.true_positive, rates.true_positive, 0.0)
+        more_right = np.where(self.false_negative, rates.true_positive, positives)
+        fewer_wrong = np.where(self.false_positive, rates.false_positive, 0.0)
+        more_wrong = np.where(self.true_negative, rates.false_positive, negatives)
+        return [
+            Rates(right, wrong, positives)
+            for right in (fewer_right, rates.true_positive, more_right)
+            for wrong in (fewer_wrong, rates.false_positive, more_wrong)
+        ]
+
+
+@dataclass(frozen=True, slots=True)
 class Decisions:
     """The population's rates, those of its refits, and the unseen share.
 
     ``unseen(tail)`` is the largest share of the population that the sample misses with probability ``tail``.
     ``tested`` is the number of answers beyond each threshold, on its side of 1/2. ``missed`` is a share for
-    each refit that the sample misses; zero if there are many items.
+    each refit that the sample misses. ``shown`` says which decisions the answers show, if that is known.
     """
 
     rates: Rates
@@ -164,12 +196,15 @@ class Decisions:
     unseen: Callable[[float], float]
     tested: FloatArray
     missed: FloatArray
+    shown: ShownDecisions | None = None
 
     def ends(self, quantity: RateFunction, tail: float) -> tuple[FloatArray, FloatArray]:
         """Bounds at each threshold; the quantity is outside each bound with probability ``tail`` at most."""
-        drawn = self.drawn.joined_each_way(self.missed[:, None]) if self.missed.any() else [self.drawn]
-        each = [np.quantile(quantity(rates), [tail, 1 - tail], axis=0) for rates in drawn]
-        return self._widened(quantity, tail, np.min(each, axis=0)[0], np.max(each, axis=0)[1])
+        drawn = self.drawn.joined_each_way(self.missed[:, None])
+        each = [quantity(rates) for rates in drawn]
+        low = np.min([draw_quantile(one, tail) for one in each], axis=0)
+        high = np.max([draw_quantile(one, 1 - tail) for one in each], axis=0)
+        return self._widened(quantity, tail, low, high)
 
     def estimates(self, quantity: RateFunction, level: float) -> tuple[Estimate, ...]:
         """The quantity at each threshold with its interval."""
@@ -201,14 +236,22 @@ class Decisions:
     def at(self, places: IntArray) -> Decisions:
         """The decisions at some of the thresholds."""
         rates, drawn = self.rates.at(places), self.drawn.at(places)
-        return replace(self, rates=rates, drawn=drawn, tested=self.tested[places])
+        shown = None if self.shown is None else self.shown.at(places)
+        return replace(self, rates=rates, drawn=drawn, tested=self.tested[places], shown=shown)
 
     def _widened(
         self, quantity: RateFunction, tail: float, low: FloatArray, high: FloatArray
     ) -> tuple[FloatArray, FloatArray]:
-        """Widen bounds to the quantity's extremes if the unseen share has one label and one decision."""
-        extremes = np.stack([quantity(rates) for rates in self.rates.joined_each_way(self.unseen(tail))])
-        return np.minimum(low, extremes.min(axis=0)), np.maximum(high, extremes.max(axis=0))
+        """Widen bounds to the quantity's extremes over what the answers do not show.
+
+        The unseen share may have one label and one decision, and kinds of decisions that no answer shows may
+        not exist.
+        """
+        possible = self.rates.joined_each_way(self.unseen(tail))
+        if self.shown is not None:
+            possible += self.shown.possible(self.rates)
+        extremes = np.stack([quantity(rates) for rates in possible])
+        return np.minimum(low, np.nanmin(extremes, axis=0)), np.maximum(high, np.nanmax(extremes, axis=0))
 
 
 def choose_threshold(
@@ -254,7 +297,8 @@ def choose_threshold(
     estimated, drawn = quantity(decisions.rates), quantity(decisions.drawn)
     shown = estimated
     if tail is not None:
-        shown = np.where(decisions.tested >= TESTED, decisions.ends(quantity, tail)[0], 0.0)
+        # half the tail: the chosen threshold is the first of many that seem to reach the goal
+        shown = np.where(decisions.tested >= TESTED, decisions.ends(quantity, tail / 2)[0], 0.0)
     best = int(place(decisions.rates, shown >= goal))
     if best < 0:
         worth = decisions.rates.recall > (_RARE if name == "precision" else -1)
@@ -264,8 +308,9 @@ def choose_threshold(
     estimates = partial(decisions.at(np.array([best])).estimates, level=level)
     at = slice(best, best + 1)
     low, high = percentile_interval(found, level)
+    value = float(thresholds[best])  # a promise chooses a safer one than the true rates would
     return ChosenThreshold(
-        threshold=Estimate(float(thresholds[best]), low, high, level),
+        threshold=Estimate(value, min(low, value), max(high, value), level),
         point=operating_points(thresholds[at], shifts[at], estimates)[0],
         confidence=None if tail is None else confidence,
         expected_cost=None if costs is None else cost_curve(*costs, estimates).expected[0],

@@ -23,6 +23,7 @@ from blindcal.estimate.grid import CELLS, EDGES_S, MID_S, cells_between, edge_of
 from blindcal.records import INVALID, POSITIVE, AnswerTable, FloatArray, IntArray, Noise
 
 _NARROW = 8  # cells of an interval that are summed one by one
+_MANY, _LARGE_SHARE = 30, 0.02  # answers at one edge, and their share of all, that only a goal brings about
 _LEAST = np.log(1e-6)  # of the probability of an answer to a query with Gumbel numbers: none is impossible
 
 
@@ -130,19 +131,20 @@ class Patterns:
 
     def mass(self, table: FloatArray) -> FloatArray:
         """Probability of each pattern under joint tables of shape (..., 2 * CELLS)."""
-        total = np.zeros((*table.shape[:-1], table.shape[-1] + 1))
-        np.cumsum(table, axis=-1, out=total[..., 1:])
-        out = np.empty((*table.shape[:-1], len(self)))
-        out[..., : self.start.size] = total[..., self.stop] - total[..., self.start]
-        narrow, cells = self._narrow
-        if narrow.size:
-            flat = table.reshape(-1, 2 * CELLS)
-            out[..., narrow] = (cells @ flat.T).T.reshape(*table.shape[:-1], narrow.size)
+        columns = table.reshape(-1, 2 * CELLS).T
+        out = np.empty((len(self), columns.shape[1]))  # in columns: sums run over whole rows of memory
+        if self.start.size:
+            total = np.zeros((2 * CELLS + 1, columns.shape[1]))
+            np.cumsum(columns, axis=0, out=total[1:])
+            np.subtract(total[self.stop], total[self.start], out=out[: self.start.size])
+            narrow, cells = self._narrow
+            if narrow.size:
+                out[narrow] = cells @ columns
         for y, where, rows in self._rows:
-            out[..., where] = table[..., y * CELLS : (y + 1) * CELLS] @ rows.T
+            out[where] = rows @ columns[y * CELLS : (y + 1) * CELLS]
         if self.clipped is not None:
-            out[..., self.start.size :] = self.clipped.mass(table)
-        return np.maximum(out, 1e-300)
+            out[self.start.size :] = self.clipped.mass(np.ascontiguousarray(columns.T)).T
+        return np.maximum(out, 1e-300).T.reshape(*table.shape[:-1], len(self))
 
     def sums(self, values: FloatArray) -> FloatArray:
         """Sum of per-cell vectors over each pattern: (2 * CELLS, k) to (patterns, k)."""
@@ -161,14 +163,39 @@ class Patterns:
     def tested_beyond(self) -> FloatArray:
         """Number of answers at or beyond each inner edge: above it for edges from 1/2 up, else below it.
 
-        Noisy answers tell a little everywhere, so they count at every edge.
+        If most items were asked once, many of them at the same edge, as for a goal, only the answers at each
+        edge count: the smoothness of the fit decides what happens between them. Noisy answers tell a little
+        everywhere, so they count at every edge.
         """
         counts = self.counts[: self.start.size]
         low, high = self.start % CELLS, (self.stop - 1) % CELLS + 1
         at = np.bincount(low, counts, CELLS + 1) + np.bincount(high, counts, CELLS + 1)
         inner = at[1:CELLS]
+        once = (low == self.axis.first) ^ (high == CELLS)
+        first = np.bincount(np.where(low == self.axis.first, high, low)[once], counts[once], CELLS + 1)
+        if 2 * first.sum() > counts.sum() and first.max() >= max(_MANY, _LARGE_SHARE * counts.sum()):
+            return np.asarray(inner + self.counts[self.start.size :].sum())
         above, below = np.cumsum(inner[::-1])[::-1], np.cumsum(inner)
         return np.asarray(np.where(EDGES_S[1:-1] >= 0, above, below) + self.counts[self.start.size :].sum())
+
+    def told_apart(self) -> tuple[int, int]:
+        """The first and the last cell that the answers can tell from the outermost ones, roughly.
+
+        A noisy answer tells cells apart if it would differ between them once in all items.
+        """
+        if self.clipped is not None:
+            return 0, CELLS - 1
+        edges = np.concatenate([self.start % CELLS, self.stop % CELLS])
+        edges = edges[edges > 0]
+        first, last = (int(edges.min()) - 1, int(edges.max())) if edges.size else (CELLS - 1, 0)
+        for outermost in (0, CELLS - 1) if self.curves.size else ():
+            differs = (np.abs(self.curves - self.curves[:, [outermost]]) > 1 / self.n).any(axis=0)
+            cells = np.flatnonzero(differs)
+            if cells.size and outermost == 0:
+                first = min(first, int(cells[0]) - 1)
+            elif cells.size:
+                last = max(last, int(cells[-1]) + 1)
+        return first, last
 
     def posterior(self, table: FloatArray, part: slice) -> FloatArray:
         """Distribution over the cells given each pattern in ``part``, shape (patterns in ``part``, CELLS)."""
@@ -185,16 +212,19 @@ class Patterns:
 
     def spread(self, weights: FloatArray) -> FloatArray:
         """Adjoint of :meth:`mass`: spread weights of shape (..., patterns) over the cells."""
-        flat = weights.reshape(-1, len(self))
+        columns = weights.reshape(-1, len(self)).T
+        out = np.zeros((2 * CELLS, columns.shape[1]))
         wide, ends = self._ends
-        out = np.cumsum((ends @ flat[:, wide].T)[:-1], axis=0).T
+        if wide.size:
+            np.cumsum((ends @ columns[wide])[:-1], axis=0, out=out)
         narrow, cells = self._narrow
-        out += (cells.T @ flat[:, narrow].T).T
+        if narrow.size:
+            out += cells.T @ columns[narrow]
         for y, where, rows in self._rows:
-            out[:, y * CELLS : (y + 1) * CELLS] += flat[:, where] @ rows
+            out[y * CELLS : (y + 1) * CELLS] += rows.T @ columns[where]
         if self.clipped is not None:
-            out += self.clipped.spread(flat[:, self.start.size :])
-        return np.asarray(np.maximum(out, 0.0).reshape(*weights.shape[:-1], 2 * CELLS))
+            out += self.clipped.spread(np.ascontiguousarray(columns[self.start.size :].T)).T
+        return np.asarray(np.maximum(out, 0.0).T.reshape(*weights.shape[:-1], 2 * CELLS))
 
 
 def count_patterns(

@@ -12,7 +12,7 @@ from scipy.sparse import csr_array
 
 from blindcal.errors import NotIdentifiedError
 from blindcal.estimate.grid import CELLS
-from blindcal.estimate.model import Ensemble, refit
+from blindcal.estimate.model import Ensemble, refit, roughened
 from blindcal.estimate.patterns import Patterns
 from blindcal.records import FloatArray, IntArray
 
@@ -84,8 +84,10 @@ def resampled_tables(
 
     Each draw resamples the items (or groups), draws the prior's centre from the prior, and draws the
     smoothness by its evidence. In the Gaussian limit the draws have exactly the posterior's spread: sampling
-    noise where the answers decide, and the prior's width where they do not.
+    noise where the answers decide, and the prior's width where they do not. The density of the refits is
+    rougher than that of the fit, because the answers do not show how smooth the population really is.
     """
+    ensemble = roughened(patterns, ensemble)
     tables = np.empty((size, 2 * CELLS))
     which = rng.choice(ensemble.weights.size, size=size, p=ensemble.weights)
     scale = 1 / np.sqrt([mode.precision for mode in ensemble.modes])

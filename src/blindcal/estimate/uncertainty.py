@@ -10,24 +10,23 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-from numpy.typing import ArrayLike
-from scipy.special import expit, gammaincc, logit, ndtr
+from scipy.special import gammaincc, ndtr
 
 from blindcal.records import FloatArray
+
+
+def draw_quantile(draws: FloatArray, share: float) -> FloatArray:
+    """The value that one more draw is below with probability ``share``, however few draws there are.
+
+    The draws are along the first axis.
+    """
+    return np.asarray(np.quantile(draws, share, axis=0, method="weibull"))
 
 
 def percentile_interval(draws: FloatArray, level: float) -> tuple[float, float]:
     """The range of the central share ``level`` of the draws."""
     tail = (1 - level) / 2
-    low, high = np.quantile(draws, [tail, 1 - tail])
-    return float(low), float(high)
-
-
-def stretched(low: ArrayLike, high: ArrayLike, factor: float) -> tuple[FloatArray, FloatArray]:
-    """Widen intervals of shares by ``factor`` around their middle, on the scale of log-odds."""
-    below, above = (logit(np.clip(end, 1e-12, 1 - 1e-12)) for end in (low, high))
-    more = (factor - 1) * (above - below) / 2
-    return np.asarray(expit(below - more)), np.asarray(expit(above + more))
+    return float(draw_quantile(draws, tail)), float(draw_quantile(draws, 1 - tail))
 
 
 def absolute_sum_interval(estimate: FloatArray, draws: FloatArray, level: float) -> tuple[float, float]:
@@ -75,7 +74,7 @@ def absolute_sum_interval(estimate: FloatArray, draws: FloatArray, level: float)
         return observed, observed
     vanish = float((size[positive] / scale[positive]).max())
     low = 0.0 if down(vanish) >= 0 else float(candidate(-brentq(down, 0.0, vanish, xtol=1e-4)).sum())
-    above = float(np.quantile(np.abs(draws).sum(axis=1), 1 - tail))
+    above = float(draw_quantile(np.abs(draws).sum(axis=1), 1 - tail))
     if up(0.0) <= 0:
         return low, max(observed, above)
     far = 4.0

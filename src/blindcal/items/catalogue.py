@@ -191,17 +191,21 @@ def check_there(source: str | Path) -> None:
 
 
 def open_items(
-    source: str | Path, reading: RecordFormat | None = None, *, scratch: Path | None = None
+    source: str | Path,
+    reading: RecordFormat | None = None,
+    *,
+    scratch: Path | None = None,
+    labelled: bool = True,
 ) -> Items:
     """Open the items of a file, of a set in `NAMES`, or of ``hf:NAME[:CONFIG][@SPLIT]``.
 
     Known sets have their own template, which that of ``reading`` replaces. ``scratch`` is the folder for a
-    temporary copy.
+    temporary copy. Unless items are to be ``labelled``, labels are not read.
     """
     reading = reading or RecordFormat()
     check_there(source)
     if not is_name(source):
-        return load(source, reading, scratch=scratch)
+        return load(source, reading, scratch=scratch, labelled=labelled)
     name, data_dir = str(source), reading.data_dir
     if name in SETS:
         reading = replace(reading, template=reading.template or SETS[name].template)
@@ -212,7 +216,7 @@ def open_items(
         )
     else:
         records = builtin() if name == BUILTIN else hub.records(HubDataSet.parse(name))
-    return collect(name, records, reading, scratch=scratch)
+    return collect(name, records, reading, scratch=scratch, labelled=labelled)
 
 
 def builtin(n: int = BUILTIN_SIZE) -> Iterator[Record]:

@@ -1,4 +1,4 @@
-"""Labelled questions from a file: JSON lines, CSV or Parquet, gzipped or not.
+"""Questions from a file, labelled for an audit or not: JSON lines, CSV or Parquet, gzipped or not.
 
 A million questions must not be kept in memory as objects. So a file is read once from start to end: every
 record is checked, and only a few bytes per item are kept (label, group, where its line starts). The line is
@@ -48,13 +48,15 @@ class Items:
 
     ``labels`` and ``groups`` (numbered in order of appearance, ``None`` if every item stands alone) are
     columns. ``digest`` identifies everything that would be asked, including labels and groups, so that a run
-    can tell whether it is continued with the same questions.
+    can tell whether it is continued with the same questions. Unless they are ``labelled``, labels are not
+    read, and ``labels_ignored`` says whether there are any.
     """
 
-    def __init__(self, path: Path, reading: RecordFormat, file: BinaryIO) -> None:
+    def __init__(self, path: Path, reading: RecordFormat, file: BinaryIO, *, labelled: bool = True) -> None:
         self.path = path
+        self.labels_ignored = False
         self.characters = 0
-        self._reading = reading
+        self._reading, self._labelled = reading, labelled
         self._file = file
         self._digest = hashlib.blake2b(digest_size=16)
         # About twenty bytes per item instead of a few hundred: arrays of C numbers, not of objects.
@@ -69,7 +71,7 @@ class Items:
         return len(self._labels)
 
     def __getitem__(self, number: int) -> Item:
-        return self._reading.item(self._record(number), number)
+        return self._reading.item(self._record(number), number, labelled=self._labelled)
 
     def _record(self, number: int) -> Record:
         line = _read_at(self._file, self._starts[number], self._sizes[number])
@@ -165,7 +167,8 @@ class Items:
     def _add(self, line: bytes, start: int) -> None:
         number = len(self)
         record = decode(line)
-        item = self._reading.item(record, number)
+        item = self._reading.item(record, number, labelled=self._labelled)
+        self.labels_ignored |= not self._labelled and self._reading.label_field in record
         words = self._reading.words(record)
         if number and words != self._words:
             raise _mixed_words(words, self._words, record)
@@ -214,10 +217,17 @@ class Items:
             self._group_names = array("q")
 
 
-def load(path: str | Path, reading: RecordFormat | None = None, *, scratch: Path | None = None) -> Items:
+def load(
+    path: str | Path,
+    reading: RecordFormat | None = None,
+    *,
+    scratch: Path | None = None,
+    labelled: bool = True,
+) -> Items:
     """Read and check a file of items; an error names the file, the line and the field.
 
-    ``scratch`` is the folder for a temporary copy if one is needed; by default the system's.
+    ``scratch`` is the folder for a temporary copy if one is needed; by default the system's. Unless items are
+    to be ``labelled``, they need no labels.
     """
     path = Path(path)
     if not path.is_file():
@@ -228,17 +238,23 @@ def load(path: str | Path, reading: RecordFormat | None = None, *, scratch: Path
         file = path.open("rb") if in_place else _scratch(scratch)
     except OSError as error:
         raise InputError(f"{path}: {unreadable(error)}") from None
-    return _gather(Items(path, reading or RecordFormat(), file), reader(path, zipped), copy=not in_place)
+    items = Items(path, reading or RecordFormat(), file, labelled=labelled)
+    return _gather(items, reader(path, zipped), copy=not in_place)
 
 
 def collect(
-    name: str, records: Iterable[Record], reading: RecordFormat | None = None, *, scratch: Path | None = None
+    name: str,
+    records: Iterable[Record],
+    reading: RecordFormat | None = None,
+    *,
+    scratch: Path | None = None,
+    labelled: bool = True,
 ) -> Items:
     """Check records that do not come from a single file, and keep them in a temporary one.
 
     ``name`` replaces the file name in messages and results; errors give the number of the record.
     """
-    items = Items(Path(name), reading or RecordFormat(), _scratch(scratch))
+    items = Items(Path(name), reading or RecordFormat(), _scratch(scratch), labelled=labelled)
     return _gather(items, numbered_lines("record", records), copy=True)
 
 

@@ -15,7 +15,7 @@ from blindcal.errors import InputError
 from blindcal.items.answers import LETTERS, parse_answers, read_label, read_label_of_two
 from blindcal.items.choices import CHOICES_FIELD, QUESTION_TEMPLATE, Choices
 from blindcal.items.record_files import Record
-from blindcal.records import Item, Message
+from blindcal.records import UNLABELLED, Item, Message
 from blindcal.text import encodable, printable
 
 WORDS_FIELD = "answer_words"
@@ -81,8 +81,11 @@ class RecordFormat:
         """The fields that the template names."""
         return frozenset(match[1] for match in _PLACEHOLDER.finditer(self.template or "") if match[1])
 
-    def item(self, record: Record, number: int) -> Item:
-        """Convert a record to an item; raises `InputError` that names the field."""
+    def item(self, record: Record, number: int, *, labelled: bool = True) -> Item:
+        """Convert a record to an item; raises `InputError` that names the field.
+
+        If items are not to be ``labelled``, no label is read, even if the record has one.
+        """
         for field, usual in ((self.id_field, "id"), (self.group_field, "group")):
             if field != usual and field not in record:  # only fields of the default names may be missing
                 raise _missing(record, field, f"{usual}_field")
@@ -90,7 +93,7 @@ class RecordFormat:
         answers = self.named_answers(record)
         return Item(
             _optional(record, self.id_field) or str(number),
-            self._label(record, choices, answers),
+            self._label(record, choices, answers) if labelled else UNLABELLED,
             self._messages(record, choices, answers),
             _optional(record, self.group_field),
             self._part(record),

@@ -12,6 +12,8 @@ from blindcal.text import listed, printable
 _CONFIDENCES = (0.1, 0.3, 0.5, 0.7, 0.9)
 _THRESHOLDS = (0.25, 0.5, 0.75)
 _MOST_PARTS = 8
+_ENOUGH = 0.05  # share of the items in a bin without which the curve says little there
+_WIDEST = 0.4  # a band that is wider says little too
 
 
 def calibration_curve(bins: Sequence[Bin], ece: Estimate) -> str:
@@ -25,10 +27,10 @@ def calibration_curve(bins: Sequence[Bin], ece: Estimate) -> str:
 
 
 def reliability(curve: Curve | None, bins: Sequence[Bin], words: Wording = TWO_ANSWERS) -> str:
-    """The curve at five confidences, or the bins if there is no curve."""
+    """The curve at five confidences, as far as items are there, or the bins if there is no curve."""
     if curve is not None:
-        points = list(zip(curve.f, curve.value, strict=True))
-        pairs = sorted({min(points, key=lambda point: abs(point[0] - at)) for at in _CONFIDENCES})
+        near = {min(range(len(curve.f)), key=lambda k: abs(curve.f[k] - at)) for at in _CONFIDENCES}
+        pairs = [(curve.f[k], curve.value[k]) for k in sorted(near) if _is_known(curve, k, bins)]
     else:
         pairs = [
             (one.predicted, one.observed)
@@ -40,6 +42,15 @@ def reliability(curve: Curve | None, bins: Sequence[Bin], words: Wording = TWO_A
         f"Reliability diagram: the {words.observed} at each confidence, against the diagonal",
         f"The share is {listed(shares)} confidence" if shares else "",
     )
+
+
+def _is_known(curve: Curve, place: int, bins: Sequence[Bin]) -> bool:
+    """Whether a point of the curve is one at which there are items, with a band that says something."""
+    f = curve.f[place]
+    there = [one for one in bins if one.low <= f <= one.high and one.share is not None]
+    if there and max(one.share or 0.0 for one in there) < _ENOUGH:
+        return False
+    return curve.low is None or curve.high is None or curve.high[place] - curve.low[place] <= _WIDEST
 
 
 def confidence(found: ConfidenceHistogram, words: Wording = TWO_ANSWERS) -> str:

@@ -3,37 +3,45 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from xml.etree import ElementTree
 
 from blindcal.records import Estimate, level_percent
 from blindcal.report.sentences import item_count
-from blindcal.results.check import CheckResult, LimitVerdict
+from blindcal.results.check import CheckResult
+from blindcal.results.part_check import PartsCheck, PartVerdict
+from blindcal.results.verdicts import Condition, LimitVerdict
 from blindcal.text import printable
 
 _MARKS = {"passed": "✅ passed", "failed": "❌ failed", "undecided": "⚠️ undecided"}
 _MARKUP = re.compile(r"[\\`*_{}\[\]()<>#+!|&~@:$'\"-]")  # special in Markdown or in GitHub mentions
 
 
-def junit(runs: Sequence[CheckResult]) -> bytes:
-    """A JUnit report: one suite per run, one case per limit; an undecided limit counts as a failure."""
+def junit(runs: Sequence[CheckResult], parts: Mapping[str, PartsCheck] | None = None) -> bytes:
+    """A JUnit report: one suite per run, one case per limit; an undecided limit counts as a failure.
+
+    ``parts`` are the checks of parts by the path of their run. Each part that fails is a case of its own.
+    """
     root = ElementTree.Element("testsuites", name="blindcal check")
     for run in runs:
-        failed = sum(one.outcome != "passed" for one in run.verdicts)
+        alarms = _alarms(run, parts)
+        failed = sum(one.outcome != "passed" for one in run.verdicts) + len(alarms)
         suite = ElementTree.SubElement(
             root,
             "testsuite",
-            name=_plain(f"{run.result.model} on {run.result.items}"),
-            tests=str(len(run.verdicts)),
+            name=_plain(_title(run)),
+            tests=str(len(run.verdicts) + len(alarms)),
             failures=str(failed),
             errors="0",
             skipped="0",
             time="0",
-            timestamp=run.result.created[:19],
+            timestamp=_timestamp(run),
         )
-        for one in run.verdicts:
+        named = [(one.limit.words, one) for one in run.verdicts]
+        named += [(f"{one.part}: {one.verdict.limit.words}", one.verdict) for one in alarms]
+        for name, one in named:
             case = ElementTree.SubElement(
-                suite, "testcase", classname=_plain(run.path), name=one.limit.words, time="0"
+                suite, "testcase", classname=_plain(run.path), name=_plain(name), time="0"
             )
             if one.outcome != "passed":
                 ElementTree.SubElement(
@@ -47,8 +55,8 @@ def junit(runs: Sequence[CheckResult]) -> bytes:
     return ElementTree.tostring(root, encoding="unicode").encode() + b"\n"
 
 
-def summary(runs: Sequence[CheckResult]) -> str:
-    """A Markdown table of all verdicts, for the summary of a GitHub workflow run."""
+def summary(runs: Sequence[CheckResult], parts: Mapping[str, PartsCheck] | None = None) -> str:
+    """A Markdown table of all verdicts and of the parts that fail, for the summary of a workflow run."""
     lines = [
         "### Calibration",
         "",
@@ -56,13 +64,20 @@ def summary(runs: Sequence[CheckResult]) -> str:
         "|---|---|---|---|---|---|",
     ]
     for run in runs:
-        for one in run.verdicts:
+        rows = [(checked_items(run), _quoted(one.limit.words), one) for one in run.verdicts]
+        for part in _alarms(run, parts):
+            limit = f"{_quoted(part.part)}: {_quoted(part.verdict.limit.words)}"
+            rows.append((f"{part.items:,}", limit, part.verdict))
+        for items, limit, one in rows:
             cells = (
-                _quoted(run.result.model),
-                item_count(run.result.counts),
-                one.limit.words,
-                str(Estimate(one.estimate)),
-                str(Estimate(one.bound)),
+                _quoted(run.model),
+                items,
+                limit,
+                *(
+                    ("", "")
+                    if _without_number(one)
+                    else (str(Estimate(one.estimate)), str(Estimate(one.bound)))
+                ),
                 f"{_MARKS[one.outcome]}: {_quoted(one.why)}",
             )
             lines.append(f"| {' | '.join(cells)} |")
@@ -72,10 +87,42 @@ def summary(runs: Sequence[CheckResult]) -> str:
     return "\n".join(lines) + "\n"
 
 
+def _alarms(run: CheckResult, parts: Mapping[str, PartsCheck] | None) -> tuple[PartVerdict, ...]:
+    """The parts of a run that fail."""
+    found = (parts or {}).get(run.path)
+    return () if found is None else found.of("failed")
+
+
 def verdict_text(one: LimitVerdict) -> str:
-    """A verdict's numbers and reason, in one line."""
+    """A verdict's numbers, if it is about any, and its reason, in one line."""
+    if _without_number(one):
+        return one.why
     bound = "" if one.bound is None else f", bound {one.bound:.4f}"
     return f"{Estimate(one.estimate)}{bound}: {one.why}"
+
+
+def checked_items(run: CheckResult) -> str:
+    """The number of items behind a run or a certificate."""
+    if run.result is not None:
+        return item_count(run.result.counts)
+    assert run.certificate is not None
+    return f"{run.certificate.items:,}"
+
+
+def _title(run: CheckResult) -> str:
+    return f"{run.model} on {run.result.items}" if run.result is not None else f"certificate of {run.model}"
+
+
+def _timestamp(run: CheckResult) -> str:
+    if run.result is not None:
+        return run.result.created[:19]
+    assert run.certificate is not None
+    return f"{run.certificate.made}T00:00:00"
+
+
+def _without_number(one: LimitVerdict) -> bool:
+    """Whether a verdict is about no number."""
+    return isinstance(one.limit, Condition) and one.estimate is None
 
 
 def _plain(text: str) -> str:

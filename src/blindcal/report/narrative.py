@@ -14,7 +14,7 @@ from string import ascii_uppercase
 from blindcal.estimate.findings import Curve
 from blindcal.evidence import FEW_ITEMS
 from blindcal.report.number_format import Number
-from blindcal.report.quoted_confidence import END, end_of, quote, sides
+from blindcal.report.quoted_confidence import END, quote, sides, tail_of
 from blindcal.report.sentences import (
     Quoted,
     Sentence,
@@ -143,7 +143,7 @@ def _where(result: AuditResult, *, over: bool) -> Sentence:
             found.append(
                 (f"“{word(result, side)}” ", *_extent(result.curve, run, flipped=side == "negative"))
             )
-        elif over and (end := end_of(result, side)) is not None and (end.right.high or 1.0) < END:
+        elif over and (end := tail_of(result, side, END)) is not None and (end.right.high or 1.0) < END:
             # the stretch is too short for the curve to show, but many answers are there
             found.append((f"“{word(result, side)}” with at least ", end.sure, " confidence"))
     if not found:

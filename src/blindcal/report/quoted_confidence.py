@@ -1,36 +1,39 @@
-"""The first sentence of a report: how often the model is right at a confidence that is typical of it.
+"""The first sentence of a report: how often the model is right where it is confident.
 
-"When it says Yes with 90% confidence, it is right 78% of the time." The confidence is a round number if
-enough items are near it. For a model that is nearly certain of many answers, the sentence is about those.
-With more than two answers, it is about the answer given: "When it is 90% confident in its answer, ...".
+"When it says “Yes” with at least 90% confidence, as it does for 34% of the questions, it is right 78% of the
+time (74% to 82%)." The sentence is about all answers from a confidence up, not about one point of the curve:
+a point at the edge of where a model answers may be far off, and hardly any answer is there. The confidence is
+the highest round one that is common, and whose interval is narrow; of two answers, the more frequent one is
+quoted. If there is none, the sentence is about all answers: how often they are right, and how confident the
+model is on average.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from blindcal.estimate.findings import Curve
+from blindcal.estimate.findings import OperatingPoint
 from blindcal.records import Estimate
 from blindcal.report.number_format import Number
 from blindcal.report.sentences import Sentence, one_label, sentence, word
 from blindcal.results.result import AuditResult
 
-QUOTED = (0.9, 0.8, 0.7)  # round confidences, the most informative first
-ENOUGH = 0.05  # share of the items that must be near a confidence for it to be quoted
 END = 0.95
-CROWDED = 1 / 3  # share of the items beyond `END` that makes them typical of a model
-NOTABLE = 0.1  # share of the items beyond `END` that is worth mentioning
+QUOTED = (END, 0.9, 0.8, 0.7, 0.6)  # round confidences, the most informative first
+COMMON = 1 / 3  # share of the items that must have at least a confidence for it to be quoted
+FULL = 0.2  # share of the items that must be in a bin for it to be quoted
+NOTABLE = 0.1  # share that is worth mentioning
+WIDEST = 0.2  # no sentence quotes a wider interval
 TWO_SIDES = ("positive", "negative")
-WIDEST = 0.4  # no sentence quotes a wider interval
 
 
 def quote(result: AuditResult) -> Sentence | None:
     """The sentence, unless too little is known for one."""
     if (side := one_label(result)) is not None:
         return _quote_label(result, side)
-    if result.curve is None:
-        return _quote_bin(result)
-    return _quote_end(result) or _quote_curve(result, result.curve)
+    if result.classwise:  # it is not about the answers given
+        return None
+    return _quote_tail(result) or _quote_bin(result) or _quote_all(result)
 
 
 def sides(result: AuditResult) -> tuple[str, ...]:
@@ -39,12 +42,10 @@ def sides(result: AuditResult) -> tuple[str, ...]:
 
 
 def _beginning(result: AuditResult, side: str, confident: Sentence) -> Sentence:
-    """The first half of a sentence about how often it is right."""
-    if result.classwise:
-        return ("When it gives an answer ", *confident, " probability, that answer is right ")
+    """The first part of a sentence about how often it is right."""
     if result.answers:
-        return ("When it is ", *confident, " confident in its answer, it is right ")
-    return (f"When it says “{word(result, side)}” with ", *confident, " confidence, it is right ")
+        return ("When it is ", *confident, " confident in its answer, ")
+    return (f"When it says “{word(result, side)}” with ", *confident, " confidence, ")
 
 
 def _quote_label(result: AuditResult, side: str) -> Sentence | None:
@@ -57,104 +58,90 @@ def _quote_label(result: AuditResult, side: str) -> Sentence | None:
 
 
 @dataclass(frozen=True, slots=True)
-class End:
-    """The near-certain answers of one side: their share of all items, and how often they are right."""
+class Tail:
+    """The answers of one side from a confidence up: their share of all items, and how often they are right.
+
+    ``row`` is that of the operating point which decides so, ``confidence`` the round number.
+    """
 
     side: str
+    confidence: float
     share: float
     right: Estimate
-    path: str
-    sure: Number
+    row: int
+
+    @property
+    def _flip(self) -> str:
+        return "" if self.side == "positive" else "1-"
+
+    @property
+    def sure(self) -> Number:
+        """The confidence."""
+        return Number(f"{self._flip}operating.{self.row}.threshold", "whole")
+
+    @property
+    def often(self) -> Number:
+        """The share of all items."""
+        return Number(f"{self._flip}operating.{self.row}.positive_rate.value", "whole")
 
     def quoted(self) -> Sentence:
         """How often they are right, with the interval."""
-        value, low, high = (Number(f"{self.path}.{end}", "whole") for end in ("value", "low", "high"))
+        path = f"operating.{self.row}.{'precision' if self.side == 'positive' else 'negative_precision'}"
+        value, low, high = (Number(f"{path}.{end}", "whole") for end in ("value", "low", "high"))
         return (value, " of the time (", low, " to ", high, ")")
 
 
-def end_of(result: AuditResult, side: str) -> End | None:
-    """The near-certain answers of one side, unless they are too few or their interval is too wide."""
-    if result.confidence is None:
-        return None
+def tail_of(result: AuditResult, side: str, confidence: float, least: float = NOTABLE) -> Tail | None:
+    """The answers of a side from a confidence up, unless they are too few or their interval is too wide."""
     yes = side == "positive"
-    edges = result.confidence.edges[:-1] if yes else [1 - edge for edge in result.confidence.edges[1:]]
-    share = sum(of for edge, of in zip(edges, _shares(result), strict=True) if edge >= END - 1e-9)
-    at, name, flip = (END, "precision", "") if yes else (1 - END, "negative_precision", "1-")
-    row = next((k for k, one in enumerate(result.operating) if abs(one.threshold - at) < 1e-6), None)
-    if row is None or share < NOTABLE:
+    at = confidence if yes else 1 - confidence
+
+    def near(point: OperatingPoint) -> bool:
+        return abs(point.threshold - at) < 1e-6
+
+    row = next((k for k, point in enumerate(result.operating) if near(point)), None)
+    if row is None or (rate := result.operating[row].positive_rate.value) is None:
         return None
-    right: Estimate = getattr(result.operating[row], name)
-    if right.low is None or right.high is None or right.high - right.low > WIDEST:
+    share = rate if yes else 1 - rate
+    right = result.operating[row].precision if yes else result.operating[row].negative_precision
+    if share < least or right.low is None or right.high is None or right.high - right.low > WIDEST:
         return None
-    sure = Number(f"{flip}operating.{row}.threshold", "whole")
-    return End(side, share, right, f"operating.{row}.{name}", sure)
+    return Tail(side, confidence, share, right, row)
 
 
-def _quote_end(result: AuditResult) -> Sentence | None:
-    """If the model is nearly certain of many answers: how often these are right."""
-    ends = sorted(filter(None, (end_of(result, side) for side in sides(result))), key=lambda one: -one.share)
-    if not ends or ends[0].share < CROWDED:
-        return None
-    first, *others = ends
-    found = _beginning(result, first.side, ("at least ", first.sure)) + first.quoted()
-    for other in others:
-        found += (f"; when it is as confident in “{word(result, other.side)}”, it is right ", *other.quoted())
-    return (*found, ".")
-
-
-def _quote_curve(result: AuditResult, curve: Curve) -> Sentence | None:
-    at = _quoted_confidence(result)
-    if at is None or curve.low is None or curve.high is None:
-        return None
-    place = min(range(len(curve.f)), key=lambda k: abs(curve.f[k] - at))
-    if curve.high[place] - curve.low[place] > WIDEST:
-        return None
-    yes = at > 0.5 or bool(result.answers)
-    flip, ends = ("", ("low", "high")) if yes else ("1-", ("high", "low"))
-    f, value, low, high = (Number(f"{flip}curve.{name}.{place}", "whole") for name in ("f", "value", *ends))
-    side = "positive" if yes or result.answers else "negative"
-    return (*_beginning(result, side, (f,)), value, " of the time (", low, " to ", high, ").")
-
-
-def _quoted_confidence(result: AuditResult) -> float | None:
-    """The P(positive) to quote: a round one if enough items are near it, else that of the fullest bin."""
-    if result.confidence is None:
-        return None
-    shares = _shares(result)
-    fullest = max(range(len(shares)), key=lambda k: shares[k])
+def quoted_tail(result: AuditResult) -> Tail | None:
+    """The answers that the sentence is about; ``None`` if it is about all answers."""
     for confidence in QUOTED:
-        there = round(confidence * len(shares))  # the edge between the two nearest bins
-        # a lower confidence is quoted only if it is typical of the model
-        enough = ENOUGH if confidence == QUOTED[0] else max(ENOUGH, shares[fullest])
-        if sum(shares[there - 1 : there + 1]) >= enough:
-            return confidence
-        if not result.answers and sum(shares[-there - 1 :][:2]) >= enough:
-            return 1 - confidence
-        if fullest in (0, len(shares) - 1):  # the items are at the very end, far from the middle of the bin
-            return 0.01 if fullest == 0 else 0.99
-    at = round((result.confidence.edges[fullest] + result.confidence.edges[fullest + 1]) / 2, 2)
-    return 0.51 if at == 0.5 and not result.answers else at
+        found = [tail for side in sides(result) if (tail := tail_of(result, side, confidence, COMMON))]
+        if found:
+            return max(found, key=lambda tail: tail.share)
+    return None
 
 
-def _shares(result: AuditResult) -> list[float]:
-    """Share of all items in each bin of the confidence."""
-    assert result.confidence is not None
-    positive = result.counts.positive_labels / max(result.counts.items, 1)
-    if result.answers:  # the histogram is about right and wrong answers
-        right = result.accuracy.value
-        positive = 1 / len(result.answers) if result.classwise or right is None else right
-    return [
-        (1 - positive) * n + positive * p
-        for n, p in zip(result.confidence.negatives, result.confidence.positives, strict=True)
-    ]
+def _quote_tail(result: AuditResult) -> Sentence | None:
+    """How often the model is right from a confidence up that is common."""
+    if (tail := quoted_tail(result)) is None:
+        return None
+    often = ("as it is for " if result.answers else "as it does for ", tail.often, " of the questions, ")
+    return (
+        *_beginning(result, tail.side, ("at least ", tail.sure)),
+        *often,
+        "it is right ",
+        *tail.quoted(),
+        ".",
+    )
 
 
 def _quote_bin(result: AuditResult) -> Sentence | None:
-    """For methods without a curve: a sentence about the fullest bin on one side of one half."""
+    """For methods without intervals: a sentence about the fullest bin on one side of one half."""
+    if result.ece.has_interval:
+        return None
     sided = [
         k
         for k, one in enumerate(result.bins)
-        if one.share and one.predicted is not None and (one.low >= 0.5 or one.high <= 0.5 or result.answers)
+        if one.predicted is not None
+        and (one.share or 0.0) >= FULL
+        and (one.low >= 0.5 or one.high <= 0.5 or result.answers)
     ]
     if not sided:
         return None
@@ -163,4 +150,15 @@ def _quote_bin(result: AuditResult) -> Sentence | None:
     flip = "" if yes else "1-"
     predicted, observed = (Number(f"{flip}bins.{k}.{name}", "whole") for name in ("predicted", "observed"))
     beginning = _beginning(result, "positive" if yes else "negative", ("about ", predicted))
-    return (*beginning, observed, " of the time.")
+    return (*beginning, "it is right ", observed, " of the time.")
+
+
+def _quote_all(result: AuditResult) -> Sentence | None:
+    """How often all answers are right, and how confident the model is on average."""
+    if result.accuracy.value is None or result.overconfidence.value is None:
+        return None
+    interval = " ({accuracy.low:whole} to {accuracy.high:whole})" if result.accuracy.has_interval else ""
+    return sentence(
+        f"It is right {{accuracy.value:whole}} of the time{interval}, and {{mean}} confident on average.",
+        mean=Number("accuracy.value+overconfidence.value", "whole"),
+    )

@@ -10,71 +10,39 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, TypeAlias
 
 from blindcal.errors import InputError, NotIdentifiedError, StoreError
 from blindcal.records import Estimate, level_percent
-from blindcal.results.compare import LOWER_IS_BETTER, NAMES
+from blindcal.results.certificate import Certificate
+from blindcal.results.certificate_check import certificate_verdicts, fitting_verdicts, is_certificate
 from blindcal.results.result import AuditResult
 from blindcal.results.run import open_result, open_run
+from blindcal.results.verdicts import CheckOutcome, Limit, LimitedQuantity, LimitVerdict
 
-LimitedQuantity: TypeAlias = Literal["ece", "brier", "accuracy", "auroc", "invalid"]
-CheckOutcome: TypeAlias = Literal["passed", "failed", "undecided"]
-
+_OPTIONS = ("max_ece", "max_brier", "min_accuracy", "min_auroc", "max_invalid")
 UNFINISHED = "the audit was stopped early: finish it, or let a partial one count"
-
-
-@dataclass(frozen=True, slots=True)
-class Limit:
-    """A limit on a quantity: at most ``value``, or at least ``value`` if higher is better."""
-
-    quantity: LimitedQuantity
-    value: float
-
-    @property
-    def at_most(self) -> bool:
-        """Whether it is an upper limit."""
-        return self.quantity in (*LOWER_IS_BETTER, "invalid")
-
-    @property
-    def words(self) -> str:
-        """The limit in words, such as "ECE at most 0.1"."""
-        name = NAMES.get(self.quantity, "share of invalid answers")
-        return f"{name} at {'most' if self.at_most else 'least'} {self.value:g}"
-
-    def holds(self, value: float) -> bool:
-        """Whether a value is within the limit."""
-        return value <= self.value if self.at_most else value >= self.value
-
-
-@dataclass(frozen=True, slots=True)
-class LimitVerdict:
-    """The outcome of one limit.
-
-    ``bound`` bounds the quantity with the requested confidence; it is ``None`` if it was not used or does not
-    exist. The outcome is ``undecided`` if the estimate is within the limit but the bound is not, or if the
-    audit cannot support a verdict.
-    """
-
-    limit: Limit
-    outcome: CheckOutcome
-    estimate: float | None
-    bound: float | None
-    why: str
 
 
 @dataclass(frozen=True, slots=True, repr=False)
 class CheckResult:
-    """A run and the verdict on each limit."""
+    """What was checked, the ``result`` of a run or a ``certificate``, and the verdict on each limit."""
 
     path: str
-    result: AuditResult
+    result: AuditResult | None
     confidence: float | None
     verdicts: tuple[LimitVerdict, ...]
+    certificate: Certificate | None = None
 
     def __repr__(self) -> str:
         limits = ", ".join(f"{one.limit.words}: {one.outcome}" for one in self.verdicts)
         return f"CheckResult({self.path!r}, {limits})"
+
+    @property
+    def model(self) -> str:
+        """The model that was audited or certified."""
+        found = self.result or self.certificate
+        assert found is not None
+        return found.model
 
     @property
     def outcome(self) -> CheckOutcome:
@@ -91,18 +59,28 @@ def check(
     min_accuracy: float | None = None,
     min_auroc: float | None = None,
     max_invalid: float | None = None,
+    min_precision: float | None = None,
+    model: str | None = None,
+    certificate: Certificate | str | Path | None = None,
     confidence: float | None = 0.95,
     resamples: int = 1000,
     partial: bool = False,
 ) -> CheckResult:
-    """Check a finished audit against limits.
+    """Check a finished audit against limits, or a certificate.
 
     Parameters
     ----------
     run : path
-        The run's folder, or its ``result.json`` alone.
+        The run's folder, its ``result.json`` alone, or a certificate. A certificate must not have expired,
+        and its confidence and its bounds must be as high as required.
     max_ece, max_brier, min_accuracy, min_auroc, max_invalid : float, optional
-        The limits; at least one. ``max_invalid`` is the largest share of invalid answers.
+        The limits of a run; at least one. ``max_invalid`` is the largest share of invalid answers.
+    min_precision, model : optional
+        What a certificate must promise of accepted items, by default what was asked for when it was made; and
+        the model that it must be about.
+    certificate : Certificate or path, optional
+        A certificate that the run must still fit: the same model, prompt and endpoint, and a precision at its
+        thresholds that does not contradict it.
     confidence : float or None
         Confidence with which a limit must hold; with ``None``, the estimate alone decides.
     resamples : int
@@ -118,11 +96,15 @@ def check(
         "invalid": max_invalid,
     }
     limits = [Limit(quantity, value) for quantity, value in given.items() if value is not None]
-    if not limits:
+    if is_certificate(run):
+        found = Certificate.load(run)
+        verdicts = certificate_verdicts(found, min_precision, model, confidence)
+        return CheckResult(str(run), None, confidence, verdicts, found)
+    if not limits and certificate is None:
         raise InputError(
             "there is no limit to check",
-            remedy="give {max_ece}, {max_brier}, {min_accuracy}, {min_auroc} or {max_invalid}",
-            options=dict.fromkeys(("max_ece", "max_brier", "min_accuracy", "min_auroc", "max_invalid"), ...),
+            remedy="give {max_ece}, {max_brier}, {min_accuracy}, {min_auroc}, {max_invalid} or {certificate}",
+            options=dict.fromkeys((*_OPTIONS, "certificate"), ...),
         )
     result = open_result(run)
     needed = [limit.quantity for limit in limits if limit.quantity != "invalid"]
@@ -132,6 +114,9 @@ def check(
     verdicts = tuple(
         _verdict(result, limit, bounds.get(limit.quantity), confidence, partial) for limit in limits
     )
+    if certificate is not None:
+        held = certificate if isinstance(certificate, Certificate) else Certificate.load(certificate)
+        verdicts += fitting_verdicts(Path(run), result, held, confidence, resamples)
     return CheckResult(str(run), result, confidence, verdicts)
 
 

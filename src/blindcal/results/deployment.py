@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from blindcal.endpoints.http import Address, HttpEndpoint
+from blindcal.endpoints.parameters import Accepted
 from blindcal.endpoints.query_format import TokenQuestion
 from blindcal.errors import NotIdentifiedError
 from blindcal.methods import METHODS
@@ -67,8 +68,10 @@ print("positive" if said.strip().casefold() in {words!r} else "negative")
 """
 
 
-def deployment(run: Run, shift: float) -> Deployment:
+def deployment(run: Run, shift: float, accepted: Accepted | None = None) -> Deployment:
     """The request to a run's endpoint, with a threshold's shift and the audit's template to fill in.
+
+    ``accepted`` are the fields that the endpoint takes, if that is known.
 
     Raises
     ------
@@ -78,6 +81,8 @@ def deployment(run: Run, shift: float) -> Deployment:
     need_bias(run)
     settings = run.settings
     question, endpoint = TokenQuestion(run.result.targets, settings["offset"]), endpoint_of(settings)
+    if accepted is not None:
+        endpoint.accepted = accepted
     body = body_of(endpoint, question.request(template(settings), round(shift, DIGITS), 0.0))
     return Deployment(
         url=endpoint.url,

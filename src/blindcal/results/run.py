@@ -15,7 +15,8 @@ from blindcal.errors import InputError, NotIdentifiedError, StoreError
 from blindcal.estimate.given_fit import fit_given
 from blindcal.estimate.latent import fit_table
 from blindcal.estimate.latent_fit import LatentFit
-from blindcal.estimate.top_label import GivenAnswers, given_answers
+from blindcal.estimate.top_label import GivenAnswers, excess_of, given_answers
+from blindcal.evidence import UNNAMED
 from blindcal.items.repeated_prompts import resampling_units
 from blindcal.records import AnswerTable, IntArray, Noise
 from blindcal.results.result import RESULT_FILE, AuditResult
@@ -65,14 +66,51 @@ class Run:
         """A number for each item that is the same for the same prompt."""
         return np.array([hash(digest) for digest in self.digests], np.int64)
 
-    def fit(self, *, bins: int | None = None, level: float | None = None, resamples: int = 1000) -> LatentFit:
+    @property
+    def part_names(self) -> tuple[str, ...]:
+        """The names of the parts that items were asked of, sorted.
+
+        Raises
+        ------
+        InputError
+            If the run has no parts.
+        """
+        if self.result.by is None:
+            raise InputError(
+                f"{self.folder}: is not broken down into parts",
+                remedy="run its audit again with {by_field}, which asks nothing",
+                options={"by_field": ...},
+            )
+        return tuple(
+            sorted({UNNAMED if (name := self.parts[k]) is None else name for k in self.fitted_items})
+        )
+
+    def members(self, part: str) -> IntArray:
+        """The items of a part."""
+        named = None if part == UNNAMED else part
+        return np.array([k for k, name in enumerate(self.parts) if name in (part, named)], np.int64)
+
+    def fit(
+        self,
+        *,
+        part: str | None = None,
+        bins: int | None = None,
+        level: float | None = None,
+        resamples: int = 1000,
+    ) -> LatentFit:
         """The fit behind the result's estimates; its intervals use ``resamples`` refits.
+
+        With ``part``, it is the fit of the items of that part alone.
 
         Raises
         ------
         NotIdentifiedError
             If the run's method has no fit.
+        InputError
+            If the run has no such part.
         """
+        if part is not None and part not in self.part_names:
+            raise InputError(f"{self.folder}: has no part {part!r}")
         if self.result.estimator != "latent":
             reread = self.result.estimator != "stated"
             raise NotIdentifiedError(
@@ -92,12 +130,20 @@ class Run:
             )
         bins = len(self.result.bins) if bins is None else bins
         level = self.result.level if level is None else level
+        chosen = None if part is None else self.members(part)
         if (given := self.given) is not None:
             noise = Noise(self.jitter, self.flip_rate)
-            return fit_given(given, self.groups, noise=noise, bins=bins, level=level, resamples=resamples)
+            excess = None
+            if chosen is not None:
+                # what all answers say about the excess holds for a part too
+                excess = excess_of(given, noise) if given.hard.any() else None
+                given = given.of(chosen)
+            return fit_given(
+                given, self.groups, noise=noise, excess=excess, bins=bins, level=level, resamples=resamples
+            )
         return fit_table(
             self.labels,
-            self.answered,
+            self.answered if chosen is None else self.answered.of(chosen),
             self.groups,
             jitter=self.jitter,
             flip_rate=self.flip_rate,

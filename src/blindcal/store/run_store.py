@@ -30,7 +30,7 @@ import numpy.typing as npt
 
 from blindcal.atomic_write import make_folder
 from blindcal.errors import ConfigError, StoreError
-from blindcal.records import INVALID, AnswerTable, FloatArray, IntArray, Item, Round, Usage
+from blindcal.records import INVALID, AnswerTable, FloatArray, IntArray, Item, Message, Round, Usage
 from blindcal.store.run_file import hold, lock_path, looked_at, opened, transaction, translated
 from blindcal.text import printable
 
@@ -244,6 +244,16 @@ class Store:
         several = np.array(choices, np.int64) if max(choices, default=2) > 2 else None
         return StoredItems(ids, np.array(labels, np.int64), groups, digests, parts, several)
 
+    def questions(self) -> list[Item] | None:
+        """All items with their prompts; ``None`` if the run keeps only hashes of these."""
+        rows = self._execute("SELECT id, label, messages, grp, part, choices FROM items ORDER BY item")
+        if any(messages is None for _, _, messages, *_ in rows):
+            return None
+        return [
+            Item(name, label, msgspec.json.decode(messages, type=tuple[Message, ...]), *rest)
+            for name, label, messages, *rest in rows
+        ]
+
     def set_parts(self, field: str | None, parts: Sequence[str | None] | None) -> None:
         """Store the field of the breakdown and the part of each item; both may change at any time."""
         digest = hashlib.blake2b(msgspec.json.encode(parts), digest_size=16).hexdigest()
@@ -442,10 +452,16 @@ class Store:
         rows = self._execute("SELECT mass FROM answers WHERE mass IS NOT NULL ORDER BY query")
         return np.array(rows, np.float64).reshape(-1)
 
-    def texts(self) -> Iterator[tuple[int, int, str, float]]:
-        """Query number, answer, text and seconds of every answer, in the order of the queries."""
+    def texts(self, first: int = 0, size: int | None = None) -> Iterator[tuple[int, int, str, float]]:
+        """Query number, answer, text and seconds of every answer, in the order of the queries.
+
+        With ``first`` and ``size``, only of so many queries from that number on.
+        """
+        chosen = "query >= ?" if size is None else "query >= ? AND query < ?"
+        bounds = (first,) if size is None else (first, first + size)
+        statement = f"SELECT query, answer, text, seconds FROM answers WHERE {chosen} ORDER BY query"
         with translated(self.path):
-            yield from self._db.execute("SELECT query, answer, text, seconds FROM answers ORDER BY query")
+            yield from self._db.execute(statement, bounds)
 
     # Models that the replies name
 

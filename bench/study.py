@@ -1,0 +1,358 @@
+"""How often the 95% intervals of the report hold: every number, every method that fits.
+
+    python bench/study.py                                  # everything: about an hour on two cores
+    python bench/study.py --choose --methods latent-1 --sizes 2000 --groups "score files"
+
+Each repeat draws n items from a population with known truth, asks them as one method does, fits, and compares
+every interval of the report with the population's value. Recorded populations are real models' score files,
+drawn with replacement; six of the twelve may be used to choose how the method works (``--choose``), the other
+six only to report. Seeds start from 50,000, with ``--choose`` from 40,000. Only a whole study is recorded.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import product
+from pathlib import Path
+
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+
+import numpy as np
+from tqdm import tqdm
+
+from audits import simulated_fit
+from blindcal.records import FloatArray
+from page_figures import NAMES, intervals, true_figures
+from populations import ALTERNATIVES, ATOMS, CHOSEN, Population, Recorded, drawn, narrow
+from record import Cell, Table, parser, record, table
+
+TO_CHOOSE = (
+    "Llama-3.1-70B__mmlu_test",
+    "Llama-3.1-8B-Instruct__mmlu_test_direct",
+    "Mistral-7B-Instruct-v0.2__truthfulqa_binary",
+    "Starling-LM-7B-alpha__halueval_dialogue",
+    "gpt2-xl__boolq_0shot",
+    "gpt3-curie__rte_train_0shot",
+)
+TO_REPORT = (
+    "Mistral-7B-Instruct-v0.3__mmlu_test_direct",
+    "OpenHermes-2-Mistral-7B__truthfulqa_binary",
+    "zephyr-7b-beta__halueval_dialogue",
+    "gpt-4o-mini__mmlu_test_direct",
+    "gpt3-davinci__boolq_0shot",
+    "Meta-Llama-3-8B-Instruct__boolq_0shot_1500",
+)
+FIRST_SEED, FIRST_TO_CHOOSE = 50_000, 40_000
+REFITS, USUAL_REFITS = 80, 1000
+SIZES = (400, 2000, 10_000)
+#: Methods with their queries per item.
+METHODS = {
+    "latent-1": ("latent", 1.0),
+    "latent-2": ("latent", 2.0),
+    "temperature-3": ("temperature", 3.0),
+    "repeated-2": ("repeated", 2.0),
+    "logprobs-1": ("logprobs", 1.0),
+}
+LATENT, *OTHERS = METHODS
+SAMPLED = ("temperature", "repeated")
+SCORES, DRAWN, NARROW, MIXED = "score files", "drawn at random", "narrow confidence", "all of these"
+SHAPES = (
+    *(one.name for one in ATOMS),
+    "crowded at 0 and 1",
+    "sine-shaped curve",
+    "exactly calibrated",
+    NARROW,
+)
+ALL_SHAPES = (*(one.name for one in (*ATOMS, *CHOSEN)), NARROW, DRAWN)
+CALIBRATED = ("exactly calibrated", "a third at 1/2, calibrated")
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """A group of populations that the repeats go through in turn, a method and a number of items."""
+
+    group: str
+    method: str
+    n: int
+
+    @property
+    def title(self) -> str:
+        """The method and the number of items."""
+        name, queries = METHODS[self.method]
+        return f"{name}, K={queries:g}, n={self.n:,}"
+
+
+@dataclass(frozen=True, slots=True)
+class Repeat:
+    """The input of one repeat; ``source`` is a score file or the name of a population."""
+
+    setting: Setting
+    source: Path | str
+    seed: int
+    refits: int
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """The true values, the intervals (shape (2, figures)), the ECE, and the p-value of "calibrated"."""
+
+    source: str
+    truth: FloatArray
+    ends: FloatArray
+    ece: float
+    pvalue: float
+
+    @property
+    def held(self) -> FloatArray:
+        """1 for each interval that contains the truth, 0 for each that does not, NaN if it does not count."""
+        inside = (self.ends[0] <= self.truth) & (self.truth <= self.ends[1])
+        return np.where(np.isnan(self.truth), np.nan, inside)
+
+    @property
+    def width(self) -> FloatArray:
+        """The width of each interval; NaN if it does not count."""
+        return np.where(np.isnan(self.truth), np.nan, self.ends[1] - self.ends[0])
+
+
+def settings() -> Iterator[Setting]:
+    """What is studied: not every method with every population and size, to limit the time."""
+    yield from (Setting(SCORES, method, n) for method in METHODS for n in SIZES)
+    yield from (Setting(shape, LATENT, 400) for shape in SHAPES[: len(ATOMS)])
+    yield from (Setting(shape, LATENT, 2000) for shape in (*SHAPES, DRAWN))
+    yield from (Setting(MIXED, LATENT, n) for n in (400, 10_000))
+    yield from (Setting(MIXED, method, 2000) for method in OTHERS)
+
+
+def population_of(source: Path | str, seed: int) -> Population | Recorded:
+    """The population of a repeat; the random ones are different for every seed."""
+    if isinstance(source, Path):
+        return Recorded(source)
+    makers = {DRAWN: drawn, NARROW: narrow}
+    if source in makers:
+        return makers[source](seed)
+    return next(one for one in (*CHOSEN, *ATOMS) if one.name == source)
+
+
+@lru_cache(maxsize=64)
+def truth_of(source: Path | str, seed: int) -> tuple[FloatArray, FloatArray | None]:
+    """The true values of a population, and where its curve is checked."""
+    return true_figures(population_of(source, seed))
+
+
+def observe(repeat: Repeat) -> Outcome:
+    """Draw, ask and fit once."""
+    setting, source, seed = repeat.setting, repeat.source, repeat.seed
+    truth, at = truth_of(source, seed if source in (DRAWN, NARROW) else 0)
+    labels, f = population_of(source, seed).sample(setting.n, np.random.default_rng([seed, setting.n]))
+    method, queries = METHODS[setting.method]
+    fit = simulated_fit(labels, f, method=method, queries=queries, seed=seed, resamples=repeat.refits)
+    return Outcome(
+        source.name.removesuffix(".csv.gz") if isinstance(source, Path) else source,
+        truth,
+        intervals(fit, at),
+        float(fit.ece.value or 0.0),
+        fit.calibrated_pvalue if setting.group in CALIBRATED else np.nan,
+    )
+
+
+def repeats_of(
+    wanted: Sequence[Setting], files: Sequence[Path], seeds: range, refits: int
+) -> Iterator[Repeat]:
+    """All repeats of each setting, which go through the populations of its group in turn."""
+    groups: Mapping[str, Sequence[Path | str]] = {SCORES: files, MIXED: ALL_SHAPES}
+    for setting in wanted:
+        sources = groups.get(setting.group, (setting.group,))
+        for k, seed in enumerate(seeds):
+            yield Repeat(setting, sources[k % len(sources)], seed, refits)
+
+
+def study(repeats: Sequence[Repeat], processes: int) -> dict[Setting, list[Outcome]]:
+    """The outcomes of each setting."""
+    # one after another what has the same true values, which a process keeps
+    ordered = sorted(repeats, key=lambda one: (one.seed, str(one.source)))
+    found: dict[Setting, list[Outcome]] = {one.setting: [] for one in repeats}
+    with ProcessPoolExecutor(processes) as pool:
+        outcomes = pool.map(observe, ordered, chunksize=16)
+        for repeat, outcome in zip(ordered, tqdm(outcomes, total=len(ordered), disable=None), strict=True):
+            found[repeat.setting].append(outcome)
+    return found
+
+
+def pvalue(repeat: Repeat) -> float:
+    """The p-value of "perfectly calibrated" in one repeat, which needs no refits."""
+    population = next(one for one in ALTERNATIVES if one.name == repeat.source)
+    n, (method, queries) = repeat.setting.n, METHODS[repeat.setting.method]
+    labels, f = population.sample(n, np.random.default_rng([repeat.seed, n]))
+    fit = simulated_fit(labels, f, method=method, queries=queries, seed=repeat.seed, resamples=0)
+    return fit.calibrated_pvalue
+
+
+def power_table(seeds: range, processes: int) -> Table:
+    """How often the test rejects, for populations with the same calibration error."""
+    cells = list(product(ALTERNATIVES, (400, 2000)))
+    repeats = [Repeat(Setting(one.name, LATENT, n), one.name, k, 0) for one, n in cells for k in seeds]
+    with ProcessPoolExecutor(processes) as pool:
+        each = list(tqdm(pool.map(pvalue, repeats, chunksize=16), total=len(repeats), disable=None))
+    rejected = (np.array(each) < 0.05).reshape(len(cells), -1).mean(axis=1)
+    rows: list[list[Cell]] = [
+        [one.name, one.ece(), n, float(share)] for (one, n), share in zip(cells, rejected, strict=True)
+    ]
+    return table({"departure": "{}", "ECE": "{:.4f}", "items": "{:,}", "p < 0.05": "{:.1%}"}, rows)
+
+
+def mean(values: Sequence[FloatArray]) -> list[float | None]:
+    """The mean of each column over the rows where it counts, ``None`` if nowhere."""
+    counted = np.array(values)
+    with np.errstate(invalid="ignore"):
+        found = np.nansum(counted, axis=0) / np.isfinite(counted).sum(axis=0)
+    return [float(one) if np.isfinite(one) else None for one in found]
+
+
+def held_table(columns: Mapping[str, Sequence[Outcome]]) -> Table:
+    """A row per number of the report: the share of intervals that hold, and their mean width."""
+    cells: list[list[Cell]] = []
+    for outcomes in columns.values():
+        both = zip(mean([one.held for one in outcomes]), mean([one.width for one in outcomes]), strict=True)
+        cells.append([None if held is None or width is None else (held, width) for held, width in both])
+    return _by_name(dict.fromkeys(columns, "{:.1%} ({:.3f})"), cells)
+
+
+def least_table(columns: Mapping[str, Sequence[Outcome]]) -> Table:
+    """A row per number of the report: the share that holds in the population where it is least."""
+    cells: list[list[Cell]] = []
+    for outcomes in columns.values():
+        sources = sorted({one.source for one in outcomes})
+        shares = [mean([one.held for one in outcomes if one.source == source]) for source in sources]
+        each = [[share for share in row if share is not None] for row in zip(*shares, strict=True)]
+        cells.append([min(row) if row else None for row in each])
+    return _by_name(dict.fromkeys(columns, "{:.1%}"), cells)
+
+
+def _by_name(formats: Mapping[str, str], columns: Sequence[Sequence[Cell]]) -> Table:
+    rows = [
+        [name, *row]
+        for name, *row in zip(NAMES, *columns, strict=True)
+        if any(cell is not None for cell in row)
+    ]
+    return table({"": "{}", **formats}, rows)
+
+
+def ece_table(found: Mapping[Setting, Sequence[Outcome]]) -> Table:
+    """The interval of the ECE, and how often the test of perfect calibration rejects where it was made."""
+    rows: list[list[Cell]] = []
+    for setting, outcomes in found.items():
+        ends = [(one.truth[0], *one.ends[:, 0], one.ece, one.pvalue) for one in outcomes]
+        truth, low, high, ece, pvalue = np.array(ends, float).T
+        shares = [
+            float(share.mean()) for share in ((low <= truth) & (truth <= high), low > truth, high < truth)
+        ]
+        rejected = None if np.isnan(pvalue).any() else float((pvalue < 0.05).mean())
+        sizes = [float((high - low).mean()), float((ece - truth).mean())]
+        name, queries = METHODS[setting.method]
+        row: list[Cell] = [setting.group, name, queries, setting.n, float(truth.mean())]
+        rows.append([*row, *shares, *sizes, rejected])
+    formats = {
+        **{"population": "{}", "method": "{}", "K": "{:g}", "items": "{:,}", "mean ECE": "{:.4f}"},
+        **{"held": "{:.1%}", "all above": "{:.1%}", "all below": "{:.1%}"},
+        **{"mean width": "{:.4f}", "mean error": "{:+.4f}", "p < 0.05": "{:.1%}"},
+    }
+    return table(formats, rows)
+
+
+def summary_table(found: Mapping[Setting, Sequence[Outcome]]) -> Table:
+    """A row per setting: the mean over all numbers of the report, and the least and the greatest share."""
+    rows: list[list[Cell]] = []
+    for setting, outcomes in found.items():
+        each = mean([one.held for one in outcomes])
+        known = [(share, name) for share, name in zip(each, NAMES, strict=True) if share is not None]
+        name, queries = METHODS[setting.method]
+        least, most = min(known), max(known)
+        within = float(np.mean([0.93 <= share <= 0.98 for share, _ in known]))
+        row: list[Cell] = [setting.group, name, queries, setting.n]
+        rows.append([*row, float(np.mean([share for share, _ in known])), within, *least, most[0]])
+    formats = {
+        **{"population": "{}", "method": "{}", "K": "{:g}", "items": "{:,}", "mean": "{:.1%}"},
+        **{"from 93% to 98%": "{:.0%}", "least": "{:.1%}", "which": "{}", "most": "{:.1%}"},
+    }
+    return table(formats, rows)
+
+
+def refits_table(few: Sequence[Outcome], many: Sequence[Outcome]) -> Table:
+    """A row per number of the report: what fewer refits change, for the same repeats."""
+    held = [mean([one.held for one in outcomes]) for outcomes in (few, many)]
+    same = mean(
+        [np.where(np.isnan(a.held), np.nan, a.held == b.held) for a, b in zip(few, many, strict=True)]
+    )
+    ratio = mean([a.width / np.maximum(b.width, 1e-12) for a, b in zip(few, many, strict=True)])
+    formats = {f"held, {REFITS} refits": "{:.1%}", f"held, {USUAL_REFITS:,} refits": "{:.1%}"}
+    return _by_name({**formats, "same verdict": "{:.1%}", "width": "{:.3f} times"}, [*held, same, ratio])
+
+
+def tables(found: Mapping[Setting, Sequence[Outcome]]) -> dict[str, Table]:
+    """Every table of the settings that were studied."""
+    wanted = {
+        "latent": [one for one in found if one.group == SCORES and one.method in (LATENT, "latent-2")],
+        "sampled": [one for one in found if one.group == SCORES and METHODS[one.method][0] in SAMPLED],
+        "logprobs": [one for one in found if one.group == SCORES and METHODS[one.method][0] == "logprobs"],
+        "mixed": [one for one in found if one.group == MIXED],
+    }
+    made = {"summary": summary_table(found), "ece": ece_table(found)}
+    for name, some in wanted.items():
+        if some:
+            made[name] = held_table({one.title: found[one] for one in some})
+    for n in SIZES:
+        shapes = {one.group: found[one] for one in found if one.group in (*SHAPES, DRAWN) and one.n == n}
+        if shapes:
+            made[f"shapes-{n}"] = held_table(shapes)
+    files = {one.title: found[one] for one in found if one.group == SCORES}
+    if files:
+        made["least"] = least_table(files)
+    return made
+
+
+def main() -> None:
+    """Run the study, and record its tables."""
+    options = parser(__doc__)
+    options.add_argument("--repeats", type=int, default=400)
+    options.add_argument("--refits", type=int, default=REFITS)
+    options.add_argument("--choose", action="store_true", help="the half of the files to choose on")
+    options.add_argument("--methods", nargs="*", choices=list(METHODS))
+    options.add_argument("--sizes", type=int, nargs="*", help="numbers of items")
+    options.add_argument("--groups", nargs="*", help="populations")
+    arguments = options.parse_args()
+    names = TO_CHOOSE if arguments.choose else TO_REPORT
+    files = [arguments.data / "scores" / f"{name}.csv.gz" for name in names]
+    if not all(path.is_file() for path in files):
+        raise SystemExit(f"{arguments.data} lacks score files: give their folder with --data")
+    chosen = {"method": arguments.methods, "n": arguments.sizes, "group": arguments.groups}
+    wanted = [one for one in settings() if all(not v or getattr(one, k) in v for k, v in chosen.items())]
+    if not wanted:
+        raise SystemExit("nothing is studied with these methods, sizes and groups together")
+    first = FIRST_TO_CHOOSE if arguments.choose else FIRST_SEED
+    seeds = range(first, first + arguments.repeats)
+    found = study(list(repeats_of(wanted, files, seeds, arguments.refits)), arguments.processes)
+    made = tables(found)
+    if arguments.choose or any(chosen.values()):
+        for title, one in made.items():
+            print(f"\n{title}\n\n{one.markdown()}", end="")
+        return
+    compared = Setting(SCORES, LATENT, 2000)
+    some = list(repeats_of([compared], files, seeds[: max(1, arguments.repeats // 4)], USUAL_REFITS))
+    many = study(some, arguments.processes)[compared]
+    made["power"] = power_table(seeds[: len(many)], arguments.processes)
+    made["refits"] = refits_table(found[compared][: len(many)], many)
+    record(
+        "study",
+        made,
+        folder=arguments.results,
+        repeats={"": arguments.repeats, "power and more refits": len(many)},
+        seeds=f"seeds from {first:,}",
+    )
+
+
+if __name__ == "__main__":
+    main()

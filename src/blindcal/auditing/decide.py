@@ -1,0 +1,352 @@
+"""Decide about unlabelled items by a certificate: check the endpoint, ask, and write the decisions.
+
+Every item is asked at the certificate's upper threshold. If there is a lower one, those that are not accepted
+are asked there too. The run is as safe as an audit: it is sent by the same code, each answer is on disk
+before it counts, the same call continues an interrupted run, and control queries notice if the bias stops
+acting.
+
+What was certified is this rule at this endpoint, until a date. So a run is refused if the certificate has
+expired, if the endpoint does not follow the bias, or if replies name another model or system than when it was
+certified. It can be forced; then nothing is promised, and the result says why.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import msgspec
+import numpy as np
+
+from blindcal.atomic_write import writing
+from blindcal.auditing.audit import default_folder, opened_endpoint, unless_stopped, wait_for
+from blindcal.auditing.budget import check_cost_known
+from blindcal.auditing.certified_endpoint import (
+    CERTIFY_AGAIN,
+    certified_job,
+    check_endpoint,
+    check_expiry,
+    doubts,
+    note_doubt,
+    note_other_names,
+)
+from blindcal.auditing.controls import Controls, bias_lost, control_every, stored_controls
+from blindcal.auditing.job import RunOutcome
+from blindcal.auditing.limits import Limits
+from blindcal.auditing.live_sender import ask_live
+from blindcal.auditing.prepare import Prepared, accepted_fields
+from blindcal.auditing.session import Session, ignore
+from blindcal.auditing.token_estimate import TOKENS_NOTE
+from blindcal.auditing.watch import watch_controls
+from blindcal.design import make_round
+from blindcal.endpoints.base import Endpoint
+from blindcal.endpoints.http import HttpEndpoint, check_key
+from blindcal.errors import ConfigError, FileError, InputError, NotIdentifiedError, UnfitError
+from blindcal.items.catalogue import open_items
+from blindcal.items.files import Items
+from blindcal.prices import Prices
+from blindcal.records import NEGATIVE, AnswerTable, Progress, Round, Usage
+from blindcal.results.certificate import Certificate
+from blindcal.results.decisions import DecisionResult, write_decisions
+from blindcal.results.result import Spend
+from blindcal.settings import Settings
+from blindcal.store.run_store import RUN_FILE, Store
+from blindcal.text import printable
+
+FOLDER = Path("decisions")
+_FINISHED_NOTE = "finished"
+
+
+def decide(
+    certificate: Certificate | str | Path,
+    items: str | Path,
+    *,
+    out: str | Path | None = None,
+    limits: Limits | None = None,
+    prices: Prices | None = None,
+    force: bool = False,
+    id_field: str | None = None,
+    api_key_env: str = "OPENAI_API_KEY",
+    timeout: float = 60.0,
+    endpoint: Endpoint | None = None,
+    progress: Callable[[Progress], None] | None = None,
+    stage: Callable[[str], None] | None = None,
+) -> DecisionResult:
+    """Decide about items by a certificate, and wait for the decisions.
+
+    The parameters are those of :func:`decide_async`. Ctrl-C stops asking, keeps the answers under way and
+    then raises `KeyboardInterrupt`; a second Ctrl-C does not wait.
+    """
+    return wait_for(
+        lambda stop: decide_async(
+            certificate,
+            items,
+            out=out,
+            limits=limits,
+            prices=prices,
+            force=force,
+            id_field=id_field,
+            api_key_env=api_key_env,
+            timeout=timeout,
+            endpoint=endpoint,
+            progress=progress,
+            stage=stage,
+            stop=stop,
+        ),
+        stage,
+    )
+
+
+async def decide_async(
+    certificate: Certificate | str | Path,
+    items: str | Path,
+    *,
+    out: str | Path | None = None,
+    limits: Limits | None = None,
+    prices: Prices | None = None,
+    force: bool = False,
+    id_field: str | None = None,
+    api_key_env: str = "OPENAI_API_KEY",
+    timeout: float = 60.0,
+    endpoint: Endpoint | None = None,
+    progress: Callable[[Progress], None] | None = None,
+    stage: Callable[[str], None] | None = None,
+    stop: asyncio.Event | None = None,
+) -> DecisionResult:
+    """Decide about the items of a file by a certificate.
+
+    Parameters
+    ----------
+    certificate : Certificate or path
+        The certified rule, which holds the endpoint, the prompt and the thresholds.
+    items : path
+        A file of questions, or the name of a set. Labels are not needed, and not read if there are any.
+    out : path, optional
+        The folder of the run; by default ``decisions/ITEMS-MODEL``. A run that was begun there is continued.
+    limits, prices : optional
+        How fast to ask and when to stop; dollars per million tokens.
+    force : bool
+        Go on even if the certificate has expired or the endpoint is not as it was certified. Then nothing is
+        promised.
+    id_field : str, optional
+        The field with the id of an item; by default the one of the certified audit.
+    api_key_env, timeout : optional
+        The environment variable with the API key, and the seconds to wait for one reply.
+    endpoint : optional
+        An endpoint to ask instead of the certified address. It is closed at the end.
+    progress, stage : callable, optional
+        Called with the progress of the run, and with a description of each step.
+    stop : asyncio.Event, optional
+        Set it to stop asking; the decisions so far are then written.
+
+    Raises
+    ------
+    CertificateError
+        If the certificate has expired, or replies name another model or system than it does.
+    UnfitError
+        If the endpoint does not follow the bias.
+    ConfigError
+        If the folder holds another run, or a limit is too low even for the check of the endpoint.
+    NotIdentifiedError
+        If the run is stopped before the first answer.
+    EndpointError
+        If asking on is useless; every answer so far is kept.
+    """
+    if not isinstance(certificate, Certificate):
+        certificate = Certificate.load(certificate)
+    settings = certified_settings(certificate, id_field=id_field, api_key_env=api_key_env, timeout=timeout)
+    prepared = _certified_preparation(certificate)
+    folder = Path(out) if out is not None else decision_folder(items, certificate)
+    tell, stop = stage or ignore, stop or asyncio.Event()
+    check_cost_known(limits, prices)
+    with writing(folder):
+        begun = (folder / RUN_FILE).exists()
+        scratch = next(one for one in (folder, *folder.parents) if one.is_dir())
+    if endpoint is None:
+        check_key(settings.endpoint, begun=begun)
+    limits = (limits or Limits()).within_open_files()
+    tell("reading items")
+    loaded = await asyncio.to_thread(_read_items, items, settings, scratch)
+    with loaded, Store.open(folder / RUN_FILE) as store:
+        session = Session(loaded, settings, store, limits, prices, progress, tell, stop)
+        await asyncio.to_thread(_begin, session, certificate)
+        if store.note(_FINISHED_NOTE):  # nothing is asked any more, and doubts were noted
+            force = True
+        else:
+            check_expiry(store, certificate, force=force)
+        async with opened_endpoint(endpoint, settings) as model:
+            if isinstance(model, HttpEndpoint):
+                model.accepted = accepted_fields(store)
+            await unless_stopped(stop, check_endpoint(session, certificate, prepared, model, force=force))
+            tell("asking")
+            outcome = await _ask(session, certificate, model, force)
+        if outcome.stopped is None:
+            store.set_note(_FINISHED_NOTE, True)
+        tell("writing the decisions")
+        try:
+            return await asyncio.to_thread(_conclude, session, certificate, outcome, folder)
+        except FileError as error:
+            kept = "every answer is kept, and the same again writes the files and asks nothing"
+            raise FileError(error.message, remedy=f"{error.remedy}; {kept}") from error
+
+
+def decision_folder(items: str | Path, certificate: Certificate) -> Path:
+    """The default folder: the same for the same items and model."""
+    return FOLDER / default_folder(items, certificate.model).name
+
+
+def certified_settings(
+    certificate: Certificate,
+    *,
+    id_field: str | None = None,
+    api_key_env: str = "OPENAI_API_KEY",
+    timeout: float = 60.0,
+) -> Settings:
+    """How the certificate asks: by the settings of its audit, without those that are about labelled items."""
+    try:
+        settings = Settings.noted(certificate.settings.config)
+        usual = {"batch": False, "group_field": "group", "sample": None}
+        named = {} if id_field is None else {"id_field": id_field}
+        return settings.replace(**usual, **named, api_key_env=api_key_env, timeout=timeout)
+    except (ConfigError, InputError, TypeError) as error:
+        raise _unusable(error) from None
+
+
+def _certified_preparation(certificate: Certificate) -> Prepared:
+    """What the preparation of the certified audit found, without its cost."""
+    try:
+        found = msgspec.convert(certificate.settings.ready, Prepared)
+    except msgspec.ValidationError as error:
+        raise _unusable(error) from None
+    return replace(found, spent=Usage(), size=0, probe=None)
+
+
+def _unusable(error: Exception) -> InputError:
+    return InputError(
+        f"the certificate does not say how to ask ({printable(str(error))})", remedy="certify again"
+    )
+
+
+def _read_items(items: str | Path, settings: Settings, scratch: Path) -> Items:
+    try:
+        loaded = open_items(items, settings.prompt, scratch=scratch, labelled=False)
+    except InputError as error:
+        if "template" not in error.options:
+            raise
+        words = "the certificate is about questions in the words of its audit: give records with its fields"
+        raise InputError(error.message, remedy=words) from None
+    if loaded.words is not None and loaded.words != settings.answer_words:
+        loaded.close()
+        raise InputError(
+            f"{loaded.path}: is answered with {printable(', '.join(loaded.words), 80)}, and the certificate "
+            f"is about {printable(', '.join(settings.answer_words), 80)}",
+            remedy="decide about items that are asked as in the audit",
+        )
+    return loaded
+
+
+def _begin(session: Session, certificate: Certificate) -> None:
+    """Store what is decided by and about in the run file, or check that the run was begun with the same."""
+    items, store, asked = session.items, session.store, certificate.settings.config
+    config = {
+        **{name: asked.get(name) for name in ("model", "base_url")},
+        "certificate": hashlib.blake2b(certificate.to_json(), digest_size=16).hexdigest(),
+        "items": len(items),
+        "items_digest": items.digest,
+    }
+    store.begin(config, items, keep_prompts=session.settings.prompt.keep_prompts)
+    if store.note("accepted") is None and certificate.settings.accepted is not None:
+        store.set_note("accepted", certificate.settings.accepted)
+
+
+@dataclass(frozen=True)
+class DecisionDesign:
+    """Asks each of ``n`` items at the shift ``accept``, and those not accepted at ``reject``, if given."""
+
+    n: int
+    accept: float
+    reject: float | None
+
+    def next_round(self, answered: AnswerTable) -> Round | None:
+        """Return the round of the upper threshold, then that of the lower one."""
+        if not len(answered):
+            return make_round(np.arange(self.n), np.full(self.n, self.accept))
+        if self.reject is None or len(answered) > self.n:
+            return None
+        left = np.sort(answered.items[answered.answers == NEGATIVE])
+        return make_round(left, np.full(left.size, self.reject)) if left.size else None
+
+
+async def _ask(session: Session, certificate: Certificate, endpoint: Endpoint, force: bool) -> RunOutcome:
+    """Get the answers that decide, with control queries among them if the bias was seen to act."""
+    prepared = msgspec.convert(session.store.note("ready"), Prepared)
+    job = certified_job(session, certificate, prepared, force=force)
+    every = control_every(session) if prepared.probe is None else None
+    reject = None if certificate.reject is None else certificate.reject.shift
+    n, again = len(session.items), 0.0 if reject is None else 1 - certificate.accept.share
+    design = DecisionDesign(n, certificate.accept.shift, reject)
+    try:
+        outcome = await ask_live(
+            design,
+            job,
+            endpoint,
+            planned=round(n * (1 + again)),
+            controls=Controls(job, every=every, force=force),
+        )
+    except UnfitError as error:
+        raise UnfitError(
+            error.message,
+            remedy=f"find out what changed at the provider, {CERTIFY_AGAIN}",
+            options={"out": ..., "force": True},
+        ) from None
+    if outcome.stopped is not None and not len(outcome.answered):
+        raise NotIdentifiedError(
+            f"{printable(outcome.stopped)} before the first answer",
+            remedy="nothing is lost: run the same again, with a higher limit if one was reached",
+        )
+    return outcome
+
+
+def _conclude(
+    session: Session, certificate: Certificate, outcome: RunOutcome, folder: Path
+) -> DecisionResult:
+    """Write the decisions and their summary."""
+    store, prices = session.store, session.prices
+    prepared = msgspec.convert(store.note("ready"), Prepared)
+    if bias_lost(stored_controls(store)) is not None:
+        note_doubt(store, "logit_bias stopped acting during the run")
+    note_other_names(store, certificate)
+    found = write_decisions(store, certificate, folder)
+    paid = prepared.spent + outcome.usage + outcome.beside
+    decisions = DecisionResult(
+        folder=str(folder),
+        model=certificate.model,
+        items=len(session.items),
+        accepted=found.verdicts["accept"],
+        rejected=found.verdicts["reject"],
+        abstained=found.verdicts["abstain"],
+        undecided=len(session.items) - found.verdicts.total(),
+        reasons=found.reasons,
+        stopped=None if outcome.stopped is None else printable(outcome.stopped),
+        forced=doubts(store),
+        level=certificate.level,
+        accept=certificate.accept,
+        reject=certificate.reject,
+        expires=certificate.expires,
+        controls=watch_controls(store)[0],
+        spend=Spend(
+            paid.served,
+            prepared.spent.queries,
+            paid.attempts,
+            *paid.tokens,
+            None if prices is None else prices.cost(paid),
+            tokens_estimated=bool(store.note(TOKENS_NOTE)),
+            control_queries=outcome.beside.queries,
+        ),
+        labels_ignored=session.items.labels_ignored,
+    )
+    decisions.save()
+    return decisions

@@ -1,0 +1,231 @@
+"""``blindcal certify``: a threshold whose precision is certified, without any model of the scores."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import click
+
+from blindcal.auditing.certify import EXPIRES, FOLDER, certify
+from blindcal.auditing.certify_plan import CertifyPlan, check_certifiable, goal_of, plan_certification
+from blindcal.auditing.limits import Limits
+from blindcal.cli import INTERRUPTED, options
+from blindcal.cli.console import error_text, print_error, print_field, print_stage, print_warning
+from blindcal.cli.param_types import FiniteRange
+from blindcal.errors import NotCertifiedError, UnfitError
+from blindcal.prices import Prices
+from blindcal.progress_bar import ProgressBar
+from blindcal.records import Usage, level_percent
+from blindcal.results.certificate import CERTIFICATE_FILE, Certificate, CertifiedSide
+from blindcal.results.run import Run, open_run
+from blindcal.settings import Settings
+from blindcal.text import printable
+
+STOPPED, UNFIT, NOT_CERTIFIED = 3, 4, 6
+_UNLIKELY = 0.2  # chance of passing below which the user is warned
+
+
+@click.command("certify")
+@options.run_argument()
+@click.option(
+    "--precision", type=options.INNER_SHARE, required=True, help="Precision of positive decisions to certify."
+)
+@click.option(
+    "--abstain",
+    is_flag=True,
+    help="Certify a second threshold, below which decisions are negative; between the two, abstain.",
+)
+@click.option(
+    "--negative-precision",
+    type=options.INNER_SHARE,
+    help="Precision of negative decisions to certify; requires --abstain.  [default: that of --precision]",
+)
+@click.option(
+    "--confidence",
+    type=FiniteRange(0.5, 1, max_open=True),
+    default=0.95,
+    help="Probability with which the certificate holds; with --abstain, both of its bounds.",
+)
+@click.option(
+    "--expires",
+    type=click.IntRange(1, 3650),
+    default=EXPIRES,
+    metavar="DAYS",
+    help="Number of days that the certificate is valid.",
+)
+@click.option(
+    "--out", type=options.FILE, help=f"File of the certificate.  [default: {CERTIFICATE_FILE} in RUN]"
+)
+@options.api_key_env_option
+@options.timeout_option
+@options.concurrency_option()
+@options.rate_options
+@click.option("--max-queries", type=click.IntRange(1), help="Maximum number of queries, controls included.")
+@click.option(
+    "--max-cost", type=options.POSITIVE_NUMBER, metavar="DOLLARS", help="Maximum cost; requires prices."
+)
+@options.live_price_options
+@click.option(
+    "--dry-run", is_flag=True, help="Print how many queries are needed at most, and their cost, and stop."
+)
+@options.json_option("Print the certificate as JSON.")
+@options.quiet_option
+def command(
+    run: Path,
+    precision: float,
+    abstain: bool,
+    negative_precision: float | None,
+    confidence: float,
+    expires: int,
+    out: Path | None,
+    api_key_env: str,
+    timeout: float,
+    price_in: float | None,
+    price_out: float | None,
+    dry_run: bool,
+    as_json: bool,
+    quiet: bool,
+    **chosen: Any,
+) -> None:
+    """Certify a decision threshold of a finished audit, and write the certificate.
+
+    RUN is the folder of the audit. A quarter of its items chooses which thresholds to test; the others are
+    asked at these thresholds, unless their answers in the audit decide them already. Of the items that say
+    yes, the share with a positive label is the precision, so its bound is exact: it assumes nothing about
+    how the confidence is distributed. It holds for new items of the same kind, decided by the same endpoint.
+
+    The queries are kept in a folder in RUN: if the command is interrupted, the same command continues it and
+    asks nothing twice. Certify one goal once: to try goal after goal until one passes promises less than
+    --confidence says.
+
+    \b
+    Examples:
+      blindcal certify runs/boolq-gpt-4o-mini --precision 0.9 --dry-run
+      blindcal certify runs/boolq-gpt-4o-mini --precision 0.9
+      blindcal certify runs/boolq-gpt-4o-mini --precision 0.9 --abstain --out rule.json
+
+    \b
+    Exit status:
+      0    certified; the certificate is written
+      1    an error: the run cannot be certified, a wrong key or address
+      2    a wrong command line
+      3    stopped by a limit before a threshold was tested; the same command goes on
+      4    the endpoint no longer does what the audit saw
+      6    no threshold passes; nothing is written
+      130  interrupted; nothing is lost
+    """
+    if negative_precision is not None and not abstain:
+        raise click.UsageError("--negative-precision goes with --abstain")
+    limits = options.taken(Limits, chosen)
+    found = open_run(run)
+    check_certifiable(found)
+    address = {name: found.settings[name] for name in ("model", "base_url", "api", "api_version")}
+    settings = Settings(**address, api_key_env=api_key_env)
+    prices = options.prices(price_in, price_out, 1.0, settings, quiet=quiet)
+    options.check_priced(limits.max_cost, prices, settings.endpoint)
+    context = click.get_current_context()
+    if dry_run:
+        goal = goal_of(precision, abstain, negative_precision, confidence)
+        _print_plan(found, plan_certification(found, goal), prices, as_json)
+        return
+    if not found.result.complete:
+        print_warning(f"the audit is not finished ({printable(str(found.result.stopped), 200)})")
+    options.check_key(settings.endpoint, begun=any(found.folder.glob(f"{FOLDER}*")))
+    try:
+        with ProgressBar(disable=quiet or None) as bar:
+            made = certify(
+                found,
+                precision,
+                abstain=abstain,
+                negative_precision=negative_precision,
+                confidence=confidence,
+                expires=expires,
+                out=out,
+                limits=limits,
+                prices=prices,
+                api_key_env=api_key_env,
+                timeout=timeout,
+                progress=bar,
+                stage=None if quiet else bar.wrap_print(print_stage),
+            )
+    except NotCertifiedError as error:
+        if as_json:
+            click.echo(json.dumps({"certified": False, "stopped": error.stopped, "why": error_text(error)}))
+        print_error(error)
+        context.exit(STOPPED if error.stopped else NOT_CERTIFIED)
+    except UnfitError as error:
+        print_error(error)
+        context.exit(UNFIT)
+    except KeyboardInterrupt:
+        click.echo("interrupted; everything answered is kept: the same command goes on with it", err=True)
+        context.exit(INTERRUPTED)
+    if as_json:
+        click.echo(made.to_json(), nl=False)
+    elif not quiet:
+        _print(made, out or found.folder / CERTIFICATE_FILE)
+
+
+def _print(made: Certificate, path: Path) -> None:
+    word = printable(made.request.positive[0].strip(), 40)
+    print_field(
+        "accept", f"from {made.accept.threshold:.4f}, by {word!r}: {_side_text(made.accept, 'positive')}"
+    )
+    if made.reject is not None:
+        print_field("reject", f"below {made.reject.threshold:.4f}: {_side_text(made.reject, 'negative')}")
+        rest = 1 - made.accept.share - made.reject.share
+        print_field("abstain", f"between: {rest:.1%} of the items")
+    both = "both hold together" if made.reject is not None else "it holds"
+    print_field("certified", f"{both} with {level_percent(made.level)} confidence for new items of this kind")
+    print_field(
+        "tested",
+        f"{made.candidates:,} thresholds on {made.items:,} items, {made.queries:,} new queries, "
+        f"{made.reused:,} answers reused",
+    )
+    print_field("expires", f"{made.expires}, {(made.expires - made.made).days} days after {made.made}")
+    print_field("file", printable(str(path), 400))
+
+
+def _side_text(side: CertifiedSide, decisions: str) -> str:
+    return (
+        f"precision at least {side.bound:.4f}; {side.right:,} of {side.decided:,} {decisions} decisions were "
+        f"right, {side.share:.1%} of the items"
+    )
+
+
+def _print_plan(run: Run, plan: CertifyPlan, prices: Prices | None, as_json: bool) -> None:
+    spend = run.result.spend
+    first, most = plan.with_controls(plan.first_queries), plan.with_controls(plan.most_queries)
+    tokens = spend.prompt_tokens / max(1, spend.queries)
+    cost = None if prices is None else prices.cost(Usage(most, most, round(tokens * most), most))
+    chance = min(side.chance for side in plan.sides)
+    if as_json:
+        click.echo(
+            json.dumps(
+                {"choosing": plan.choosing, "certifying": plan.items.size, "chance": chance}
+                | {"first_queries": first, "most_queries": most, "prompt_tokens": round(tokens * most)}
+                | {"most_cost": cost, "reuse": plan.reuse}
+            )
+        )
+        return
+    print_field("items", f"{plan.choosing:,} choose the thresholds, {plan.items.size:,} certify")
+    for side in plan.sides:
+        first_threshold = 1 / (1 + math.exp(side.shifts[0]))
+        print_field(
+            side.name,
+            f"first {first_threshold:.4f}, which passes with a chance of about {side.chance:.0%}; "
+            f"{len(side.shifts)} thresholds at most",
+        )
+    print_field("queries", f"{first:,} for the first threshold, at most {most:,}, controls included")
+    print_field("tokens", f"at most {tokens * most:,.0f} in, as the audit's queries had")
+    print_field(
+        "cost", "unknown: --price-in and --price-out tell it" if cost is None else f"at most ${cost:.4g}"
+    )
+    if plan.why:
+        print_field("reuse", plan.why)
+    if chance < _UNLIKELY:
+        print_warning(
+            "the audit suggests that no threshold is likely to pass: audit more items, or ask for less"
+        )

@@ -1,0 +1,165 @@
+"""``blindcal decide``: from a certificate and unlabelled questions to decisions."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import click
+
+from blindcal.auditing.decide import certified_settings, decide, decision_folder
+from blindcal.auditing.limits import Limits
+from blindcal.cli import INTERRUPTED, options
+from blindcal.cli.console import print_error, print_field, print_stage
+from blindcal.errors import CertificateError, UnfitError
+from blindcal.items import catalogue
+from blindcal.progress_bar import ProgressBar
+from blindcal.results.certificate import Certificate
+from blindcal.results.decisions import DECISIONS_LINES, DECISIONS_TABLE, SUMMARY_FILE, DecisionResult
+from blindcal.store.run_store import RUN_FILE
+from blindcal.text import printable
+
+DECIDED, STOPPED, NOT_CERTIFIED = 0, 3, 4
+
+
+@click.command("decide")
+@click.argument("certificate", type=options.FILE)
+@click.argument("items", type=options.PATH)
+@click.option(
+    "--out",
+    type=options.FOLDER,
+    help="Folder of the run; a run in it is continued.  [default: decisions/ITEMS-MODEL]",
+)
+@click.option("--id-field", help="Field that holds the id of an item.  [default: that of the audit]")
+@options.api_key_env_option
+@options.timeout_option
+@options.concurrency_option()
+@options.rate_options
+@click.option(
+    "--max-queries", type=click.IntRange(1), help="Maximum number of queries, those of the check included."
+)
+@click.option(
+    "--max-cost", type=options.POSITIVE_NUMBER, metavar="DOLLARS", help="Maximum cost; requires prices."
+)
+@options.live_price_options
+@click.option(
+    "--force",
+    is_flag=True,
+    help="Decide although the certificate has expired or the endpoint is not as it was certified; nothing is "
+    "promised then.",
+)
+@options.json_option("Print one JSON object per item, one per line, and the summary on standard error.")
+@options.quiet_option
+def command(
+    certificate: Path,
+    items: Path,
+    out: Path | None,
+    id_field: str | None,
+    api_key_env: str,
+    timeout: float,
+    price_in: float | None,
+    price_out: float | None,
+    force: bool,
+    as_json: bool,
+    quiet: bool,
+    **limited: Any,
+) -> None:
+    """Decide about the questions in ITEMS by CERTIFICATE, a file of 'blindcal certify'.
+
+    ITEMS is a file as for 'blindcal audit', with the fields that the audit's template names. It needs no
+    labels, and any that it has are not read. The certificate holds the endpoint, the prompt and the
+    thresholds. Each item is asked once, with the threshold in the logit_bias: accept if the answer is
+    positive, otherwise reject. With two thresholds, items that are not accepted are asked once more: reject
+    if the answer is negative there too, otherwise abstain. If there is no valid answer the decision is to
+    abstain, never a guess.
+
+    A few forced queries first check that the endpoint still follows logit_bias and names the same model and
+    system as when it was certified. Every answer is kept in the folder of the run: if it is interrupted, the
+    same command continues it and asks nothing twice. decisions.csv and decisions.jsonl are written there.
+
+    \b
+    Examples:
+      blindcal decide certificate.json questions.csv
+      blindcal decide certificate.json questions.csv --json | jq -r 'select(.decision == "accept").id'
+
+    \b
+    Exit status:
+      0    every item has its decision
+      1    an error: wrong key, address or file, another run in the folder
+      2    a wrong command line
+      3    stopped early (a limit was reached, or queries kept failing); the files hold what was decided
+      4    the certificate does not hold: it has expired, or the endpoint is not as it was certified
+      130  interrupted; nothing is lost
+    """
+    context = click.get_current_context()
+    limits = options.taken(Limits, limited)
+    certified = Certificate.load(certificate)
+    settings = certified_settings(certified, api_key_env=api_key_env)
+    prices = options.prices(price_in, price_out, 1.0, settings, quiet=quiet)
+    options.check_priced(limits.max_cost, prices, settings.endpoint)
+    folder = out or decision_folder(items, certified)
+    catalogue.check_there(items)
+    options.check_key(settings.endpoint, begun=(folder / RUN_FILE).exists())
+    try:
+        with ProgressBar(disable=quiet or None) as bar:
+            found = decide(
+                certified,
+                items,
+                out=folder,
+                limits=limits,
+                prices=prices,
+                force=force,
+                id_field=id_field,
+                api_key_env=api_key_env,
+                timeout=timeout,
+                progress=bar,
+                stage=None if quiet else bar.wrap_print(print_stage),
+            )
+    except (CertificateError, UnfitError) as error:
+        print_error(error)
+        context.exit(NOT_CERTIFIED)
+    except KeyboardInterrupt:
+        click.echo("interrupted; everything answered is kept: the same command goes on with it", err=True)
+        context.exit(INTERRUPTED)
+    if as_json:
+        with (folder / DECISIONS_LINES).open(encoding="utf-8") as lines:
+            for line in lines:
+                click.echo(line, nl=False)
+    if not quiet:
+        _print(found, err=as_json)
+    context.exit(DECIDED if found.complete else STOPPED)
+
+
+def _print(found: DecisionResult, *, err: bool) -> None:
+    field = partial(print_field, err=err)
+    if found.labels_ignored:
+        field("labels", "the items have labels, which were not read")
+    for doubt in found.forced:
+        field("WARNING", f"forced: {printable(doubt, 400)}; nothing is promised")
+    decided = f"{found.accepted:,} accept, {found.rejected:,} reject, {found.abstained:,} abstain"
+    field("decisions", f"{found.items - found.undecided:,} of {found.items:,} items: {decided}")
+    field("accept", found.promise("accept"))
+    field("reject", found.promise("reject"))
+    if found.reasons:
+        field("abstain", ", ".join(f"{printable(why, 200)} {n:,}" for why, n in found.reasons.items()))
+    field("expires", f"{found.expires}")
+    if found.controls.failed or found.controls.disagreed:
+        counts = found.controls
+        field(
+            "note",
+            f"the answers are noisy: {counts.failed:,} of {counts.forced:,} forced answers were wrong, and "
+            f"{counts.disagreed:,} of {counts.repeated:,} repeated queries were answered differently",
+        )
+    spend = found.spend
+    cost = "" if spend.cost is None else f", ${spend.cost:,.4f}"
+    field(
+        "queries",
+        f"{spend.queries:,} ({spend.probe_queries} to check, {spend.control_queries} to control), "
+        f"{spend.prompt_tokens:,} tokens in, {spend.completion_tokens:,} out{cost}",
+    )
+    if spend.tokens_estimated:
+        field("tokens", "in part estimated: the endpoint reports none, or impossible numbers")
+    if found.stopped is not None:
+        field("stopped", f"{printable(found.stopped, 400)}; the same command goes on")
+    field("files", f"{found.folder}: {DECISIONS_TABLE}, {DECISIONS_LINES}, {SUMMARY_FILE}, {RUN_FILE}")

@@ -1,0 +1,186 @@
+"""Decisions by a certificate: the one on each item, the files of them, and a summary with what is promised.
+
+An item is accepted if the answer at the certificate's upper threshold is positive. Otherwise it is rejected
+or, if there is a lower threshold, only if the answer there is negative too; between the two nothing is
+decided. Without a valid answer nothing is decided either: an answer is never guessed.
+"""
+
+from __future__ import annotations
+
+import csv
+import math
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import date
+from pathlib import Path
+from typing import Literal, TypeAlias
+
+import msgspec
+import numpy as np
+
+from blindcal.atomic_write import atomic_write
+from blindcal.estimate.noise import ControlCounts
+from blindcal.records import INVALID, NEGATIVE, POSITIVE, level_percent
+from blindcal.results.certificate import Certificate, CertifiedSide
+from blindcal.results.result import Spend
+from blindcal.store.run_store import Store
+from blindcal.text import csv_cell
+
+DECISIONS_TABLE, DECISIONS_LINES, SUMMARY_FILE = "decisions.csv", "decisions.jsonl", "summary.json"
+Verdict: TypeAlias = Literal["accept", "reject", "abstain"]
+
+BETWEEN, NO_WORD = "between the thresholds", "neither answer word"
+"""Reasons to abstain, besides those why a query has no usable reply."""
+MOST_REASONS = 5
+"""Reasons to abstain that a summary names."""
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """The decision on one item, and the answers behind it.
+
+    ``at_accept`` and ``at_reject`` are the texts of the answers at the two thresholds, ``None`` if there was
+    no usable reply or nothing was asked. ``reason`` says why the rule abstains.
+    """
+
+    id: str
+    decision: Verdict
+    at_accept: str | None
+    at_reject: str | None = None
+    reason: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class DecisionResult:
+    """What was decided by a certificate, and what is promised; iterating reads the decisions from ``folder``.
+
+    Of ``items`` items, ``undecided`` have no decision yet because the run was ``stopped``. ``reasons`` counts
+    why the rule abstains. ``forced`` says why nothing is promised, if the run was forced to go on.
+    ``labels_ignored`` says that the items have labels, which were not read.
+    """
+
+    folder: str
+    model: str
+    items: int
+    accepted: int
+    rejected: int
+    abstained: int
+    undecided: int
+    reasons: dict[str, int]
+    stopped: str | None
+    forced: tuple[str, ...]
+    level: float
+    accept: CertifiedSide
+    reject: CertifiedSide | None
+    expires: date
+    controls: ControlCounts
+    spend: Spend
+    labels_ignored: bool = False
+
+    def __repr__(self) -> str:
+        counts = f"{self.accepted:,} accepted, {self.rejected:,} rejected, {self.abstained:,} abstained"
+        return f"DecisionResult({self.folder!r}, {self.items:,} items: {counts})"
+
+    def __iter__(self) -> Iterator[Decision]:
+        decoder = msgspec.json.Decoder(Decision)
+        with (Path(self.folder) / DECISIONS_LINES).open("rb") as lines:
+            for line in lines:
+                yield decoder.decode(line)
+
+    @property
+    def complete(self) -> bool:
+        """Whether every item has its decision."""
+        return self.stopped is None
+
+    def promise(self, verdict: Literal["accept", "reject"]) -> str:
+        """What is promised of the items that are accepted or rejected, in words."""
+        side = self.accept if verdict == "accept" else self.reject
+        if self.forced:
+            return f"nothing is promised: {'; '.join(self.forced)}"
+        if side is None:
+            return "nothing is promised: the certificate is about accepted items only"
+        return (
+            f"precision at least {rounded_down(side.bound):g}, {level_percent(self.level)} sure; when it was "
+            f"certified, {side.right:,} of {side.decided:,} were right"
+        )
+
+    def save(self) -> None:
+        """Write the summary into the folder."""
+        with atomic_write(Path(self.folder) / SUMMARY_FILE) as draft:
+            draft.write_bytes(msgspec.json.format(msgspec.json.encode(self), indent=2) + b"\n")
+
+
+def rounded_down(bound: float) -> float:
+    """A bound with four digits, which still holds."""
+    return math.floor(1e4 * bound + 1e-9) / 1e4
+
+
+def stored_decisions(store: Store, certificate: Certificate) -> Iterator[Decision]:
+    """The decisions that follow from the answers so far, in the order of the items.
+
+    The first round of the run file asks every item in order, the second one some of them, in order too.
+    """
+    rounds = store.rounds()
+    if not rounds:
+        return
+    first = len(rounds[0])
+    again = rounds[1].items if len(rounds) > 1 else np.empty(0, np.int64)
+    unusable = set(store.unusable(0, first + again.size).tolist())
+    later = store.texts(first)
+    following = next(later, None)
+    for query, answer, text, _ in store.texts(0, first):
+        name = store.item(query)[0]
+        shown = None if query in unusable else text
+        if answer == POSITIVE:
+            yield Decision(name, "accept", shown)
+        elif answer == INVALID:
+            yield Decision(name, "abstain", shown, reason=_reason(shown, text))
+        elif certificate.reject is None:
+            yield Decision(name, "reject", shown)
+        elif following is not None and again[following[0] - first] == query:
+            second, lower, said, _ = following
+            following = next(later, None)
+            heard = None if second in unusable else said
+            if lower == NEGATIVE:
+                yield Decision(name, "reject", shown, heard)
+            else:
+                why = BETWEEN if lower == POSITIVE else _reason(heard, said)
+                yield Decision(name, "abstain", shown, heard, why)
+
+
+def _reason(shown: str | None, text: str) -> str:
+    """Why an answer is invalid; without a usable reply, its text is the reason in parentheses."""
+    return NO_WORD if shown is not None else text.removeprefix("(").removesuffix(")")
+
+
+@dataclass(frozen=True, slots=True)
+class DecisionCounts:
+    """How often each decision was taken, and why the rule abstained, the commonest reasons first."""
+
+    verdicts: Counter[str]
+    reasons: dict[str, int]
+
+
+def write_decisions(store: Store, certificate: Certificate, folder: Path) -> DecisionCounts:
+    """Write the decisions so far as CSV that is safe to open in a spreadsheet, and as JSON lines."""
+    verdicts, reasons = Counter[str](), Counter[str]()
+    encode = msgspec.json.Encoder().encode
+    with (
+        atomic_write(folder / DECISIONS_TABLE) as table_draft,
+        atomic_write(folder / DECISIONS_LINES) as lines_draft,
+        table_draft.open("w", newline="", encoding="utf-8") as table_file,
+        lines_draft.open("wb") as lines,
+    ):
+        table = csv.writer(table_file)
+        table.writerow(Decision.__slots__)
+        for one in stored_decisions(store, certificate):
+            verdicts[one.decision] += 1
+            if one.reason is not None:
+                reasons[one.reason] += 1
+            cells = (one.id, one.decision, one.at_accept, one.at_reject, one.reason)
+            table.writerow("" if cell is None else csv_cell(cell) for cell in cells)
+            lines.write(encode(one) + b"\n")
+    named = dict(reasons.most_common(MOST_REASONS))
+    others = reasons.total() - sum(named.values())
+    return DecisionCounts(verdicts, named | ({"other reasons": others} if others else {}))

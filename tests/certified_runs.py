@@ -1,0 +1,91 @@
+"""Certificates of finished runs, with thresholds that the test chooses instead of certifying them."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from blindcal.records import FloatArray
+from blindcal.results.certificate import AskedAs, Certificate, CertifiedSide, ServedModel, prompt_digest
+from blindcal.results.deployment import deployment
+from blindcal.results.run import open_run
+from blindcal.store.run_store import RUN_FILE, Store
+from certifying import ACCEPT, certificate
+
+DIGITS = 4
+
+
+def side(threshold: float, share: float) -> CertifiedSide:
+    """A threshold as certify writes it, with the shift that is sent."""
+    shift = round(float(np.log(1 / threshold - 1)), DIGITS)
+    return replace(ACCEPT, threshold=1 / (1 + float(np.exp(shift))), shift=shift, share=share)
+
+
+def certificate_of(
+    folder: Path, accept: float = 0.8, reject: float | None = None, **changes: Any
+) -> Certificate:
+    """A certificate of a run with these thresholds."""
+    run = open_run(folder)
+    with Store.read(folder / RUN_FILE) as store:
+        asked = AskedAs(store.note("config"), store.note("ready"), store.note("accepted"))
+        served = tuple(ServedModel(*name) for name in store.served_names())
+    upper, lower = side(accept, 0.4), None if reject is None else side(reject, 0.4)
+    today = datetime.now(UTC).date()
+    made = certificate(
+        accept=upper,
+        reject=lower,
+        model=run.result.model,
+        served=served,
+        prompt_digest=prompt_digest(run.settings, run.result.targets),
+        made=today,
+        expires=today + timedelta(90),
+        settings=asked,
+    )
+    body = deployment(run, upper.shift).body
+    lower_body = None if lower is None else deployment(run, lower.shift).body
+    request = replace(made.request, url=deployment(run, 0.0).url, accept=body, reject=lower_body)
+    return replace(made, **{"request": request, **changes})
+
+
+def at(rule: Certificate, base_url: str) -> Certificate:
+    """The same certificate for an endpoint at another address."""
+    config = {**rule.settings.config, "base_url": base_url}
+    return replace(rule, settings=replace(rule.settings, config=config))
+
+
+def without_labels(items: Path, path: Path) -> Path:
+    """A copy of a file of questions, without their labels."""
+    records = [json.loads(line) for line in items.read_text().splitlines()]
+    for record in records:
+        del record["label"]
+    path.write_text("".join(json.dumps(record) + "\n" for record in records))
+    return path
+
+
+def read_lines(folder: Path) -> list[dict[str, Any]]:
+    """The decisions in a folder."""
+    return [json.loads(line) for line in (folder / "decisions.jsonl").read_text().splitlines()]
+
+
+def ruled(p: FloatArray, certificate: Certificate) -> list[str]:
+    """The decision of the certified rule on each item, from its true probability."""
+    lower = certificate.reject
+
+    def one(f: float) -> str:
+        if f >= certificate.accept.threshold:
+            return "accept"
+        return "reject" if lower is None or f < lower.threshold else "abstain"
+
+    return [one(float(f)) for f in p]
+
+
+def near(p: FloatArray, certificate: Certificate, within: float = 1e-9) -> int:
+    """How many items are at a threshold, up to rounding: these may be decided either way."""
+    log_odds = np.log(p) - np.log1p(-p)
+    sides = [one for one in (certificate.accept, certificate.reject) if one is not None]
+    return sum(int((np.abs(log_odds + one.shift) <= within).sum()) for one in sides)

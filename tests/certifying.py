@@ -1,0 +1,36 @@
+"""Certificates that the tests of certify, decide and check share."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import date
+from typing import Any
+
+from blindcal.results.certificate import AskedAs, Certificate, CertifiedRequest, CertifiedSide, ServedModel
+
+ACCEPT = CertifiedSide(0.9, -2.1972, 0.953, 0.95, 396, 400, 1000, 0.4, 0.95)
+REJECT = CertifiedSide(0.2, 1.3863, 0.961, 0.95, 396, 400, 1000, 0.4, 0.975)
+
+
+def certificate(**changes: Any) -> Certificate:
+    """A small certificate of a rule that only accepts."""
+    made = Certificate(
+        blindcal="0.1.0",
+        accept=ACCEPT,
+        reject=None,
+        level=0.95,
+        candidates=4,
+        items=1000,
+        queries=700,
+        reused=300,
+        model="replay",
+        served=(ServedModel("replay", "fp_1"),),
+        prompt_digest="00",
+        made=date(2026, 11, 16),
+        expires=date(2027, 2, 14),
+        request=CertifiedRequest(
+            "http://127.0.0.1:1/v1/chat/completions", {"model": "replay"}, None, ("Yes",), ("No",)
+        ),
+        settings=AskedAs({"model": "replay"}, {"max_shift": 50.0}),
+    )
+    return replace(made, **changes)

@@ -1,0 +1,109 @@
+"""A certificate is read back as it was saved, or refused with a reason."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from blindcal.errors import InputError
+from blindcal.records import Targets, Token
+from blindcal.results.certificate import FORMAT, Certificate, prompt_digest
+from certifying import REJECT, certificate
+
+CONFIG = {
+    "api": "chat",
+    "template": "{q}?",
+    "system": None,
+    "positive": "Yes",
+    "negative": "No",
+    "offset": 50.0,
+}
+TARGETS = Targets((Token(1, "Yes"),), (Token(2, "No"),))
+
+
+@pytest.mark.parametrize("reject", [None, REJECT])
+def test_a_certificate_is_read_back_as_it_was_saved(reject: Any, tmp_path: Path) -> None:
+    """Every field survives, with one threshold and with two."""
+    made = certificate(reject=reject)
+    made.save(tmp_path / "c.json")
+    assert Certificate.load(tmp_path / "c.json") == made
+    assert "\n" not in repr(made)
+    assert len(repr(made)) <= 200
+
+
+def test_dates_are_dates_in_the_file(tmp_path: Path) -> None:
+    """They are written as ISO dates, which every reader knows."""
+    certificate().save(tmp_path / "c.json")
+    content = json.loads((tmp_path / "c.json").read_text())
+    assert (content["made"], content["expires"], content["format"]) == ("2026-11-16", "2027-02-14", FORMAT)
+
+
+def test_it_is_valid_on_its_last_day() -> None:
+    """The day after, it has expired."""
+    made = certificate(expires=date(2027, 2, 14))
+    assert not made.expired(date(2027, 2, 14))
+    assert made.expired(date(2027, 2, 15))
+
+
+def changed(content: dict[str, Any]) -> bytes:
+    content["accept"]["threshold"] = 0.5
+    return json.dumps(content).encode()
+
+
+@pytest.mark.parametrize(
+    ("damage", "why"),
+    [
+        (changed, "was changed after it was certified"),
+        (lambda content: json.dumps({**content, "format": FORMAT + 1}).encode(), "upgrade blindcal"),
+        (lambda content: json.dumps(content).encode()[:100], "not a certificate of blindcal"),
+        (lambda _: b'{"schema_version": 3}', "not a certificate of blindcal (it has no format"),
+        (lambda _: b"[]", "not a certificate of blindcal"),
+        (lambda _: b"[" * 100_000, "not a certificate of blindcal"),
+    ],
+)
+def test_what_is_no_certificate_is_refused(damage: Any, why: str, tmp_path: Path) -> None:
+    """One error with the cause and the cure, whatever the file holds."""
+    certificate().save(tmp_path / "c.json")
+    path = tmp_path / "damaged.json"
+    path.write_bytes(damage(json.loads((tmp_path / "c.json").read_text())))
+    with pytest.raises(InputError) as raised:
+        Certificate.load(path)
+    assert why in str(raised.value)
+    assert raised.value.remedy
+
+
+def test_a_file_with_a_good_digest_must_have_every_field(tmp_path: Path) -> None:
+    """A digest alone makes no certificate."""
+    broken = replace(certificate(), accept=None)  # type: ignore[arg-type]
+    broken.save(tmp_path / "c.json")
+    with pytest.raises(InputError, match=r"not a certificate of blindcal \(Expected `object`"):
+        Certificate.load(tmp_path / "c.json")
+
+
+def test_no_file_is_an_error(tmp_path: Path) -> None:
+    """It names the path."""
+    with pytest.raises(InputError, match="no such certificate"):
+        Certificate.load(tmp_path / "none.json")
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"template": "{q}!"},
+        {"system": "Be brief."},
+        {"positive": "True"},
+        {"offset": 40.0},
+        {"api": "completions"},
+    ],
+)
+def test_the_prompt_digest_follows_the_wording(other: dict[str, Any]) -> None:
+    """It changes with each part of the question, and with the tokens, but not with anything else."""
+    assert prompt_digest({**CONFIG, "seed": 3, "model": "m"}, TARGETS) == prompt_digest(CONFIG, TARGETS)
+    assert prompt_digest({**CONFIG, **other}, TARGETS) != prompt_digest(CONFIG, TARGETS)
+    tokens = replace(TARGETS, positive=(Token(3, "yes"),))
+    assert prompt_digest(CONFIG, tokens) != prompt_digest(CONFIG, TARGETS)

@@ -1,0 +1,477 @@
+"""`blindcal decide`: the certified rule on items without labels, as safe as an audit."""
+
+from __future__ import annotations
+
+import asyncio
+import csv
+import json
+from collections.abc import Iterator
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import blindcal as bc
+from blindcal.auditing.certified_endpoint import CHECKED
+from blindcal.auditing.controls import stored_controls
+from blindcal.auditing.decide import DecisionDesign, decide, decide_async
+from blindcal.endpoints.http import Address, HttpEndpoint
+from blindcal.errors import CertificateError, ConfigError, InputError, NotIdentifiedError, UnfitError
+from blindcal.items.files import load
+from blindcal.items.record_format import RecordFormat
+from blindcal.methods import control_spacing
+from blindcal.records import AnswerTable, Reply, Request
+from blindcal.results.certificate import ServedModel
+from blindcal.simulation.http_server import HttpResponse
+from blindcal.simulation.recording import Recording
+from blindcal.simulation.replay import Behaviour, Server, running
+from blindcal.store.run_store import RUN_FILE, Store
+from certified_runs import at, certificate_of, near, read_lines, ruled, without_labels
+from commanding import blindcal, printed_error
+from deciding import TEMPLATE, audited, model, serving, write_items
+
+N = 240
+LABELS, P = model(N, 5)
+NO_WORD = "neither answer word"
+
+
+@pytest.fixture(scope="module")
+def labelled(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Questions with labels, which were audited."""
+    return write_items(tmp_path_factory.mktemp("decide") / "questions.jsonl", LABELS)
+
+
+@pytest.fixture(scope="module")
+def items(labelled: Path) -> Path:
+    """The same questions without labels: as well as any others, and their true probabilities are known."""
+    return without_labels(labelled, labelled.parent / "new.jsonl")
+
+
+@pytest.fixture(scope="module")
+def server(labelled: Path) -> Iterator[Server]:
+    """A model that answers them."""
+    with serving(labelled, P) as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def run(labelled: Path, server: Server) -> Path:
+    """A finished audit."""
+    return audited(labelled, server, labelled.parent / "run")
+
+
+class KeepingServer(Server):
+    """A server that keeps what it was asked."""
+
+    def __init__(self, *given: Any) -> None:
+        super().__init__(*given)
+        self.bodies: list[bytes] = []
+
+    def _complete(self, body: bytes, *, chat: bool) -> HttpResponse:
+        self.bodies.append(body)
+        return super()._complete(body, chat=chat)
+
+
+def verdicts(found: bc.DecisionResult) -> list[str]:
+    return [one.decision for one in found]
+
+
+@pytest.mark.parametrize("reject", [None, 0.3])
+def test_every_decision_is_that_of_the_rule(
+    run: Path, items: Path, tmp_path: Path, reject: float | None
+) -> None:
+    """On all items, with one threshold and with two; none is at a threshold up to rounding."""
+    rule = certificate_of(run, 0.8, reject)
+    assert near(P, rule) == 0
+    found = decide(rule, items, out=tmp_path / "out")
+    wanted = ruled(P, rule)
+    assert verdicts(found) == wanted
+    assert [one.id for one in found] == [f"q{k}" for k in range(N)]
+    assert found.complete
+    assert (found.accepted, found.rejected, found.abstained, found.undecided) == (
+        *(wanted.count(one) for one in ("accept", "reject", "abstain")),
+        0,
+    )
+    asked = N + (0 if reject is None else N - found.accepted)
+    assert found.spend.asked == asked
+    assert found.spend.probe_queries == 2 * CHECKED
+    assert found.controls.failed == found.controls.disagreed == 0
+    assert found.controls.forced > 0
+
+
+def test_a_certificate_is_applied_as_it_was_certified(run: Path, items: Path, tmp_path: Path) -> None:
+    """From an audit over a certificate to decisions: the bound and the rule are those of the file."""
+    rule = bc.certify(run, 0.8, abstain=True, negative_precision=0.7, out=tmp_path / "c.json")
+    assert near(P, rule) == 0
+    found = decide(tmp_path / "c.json", items, out=tmp_path / "out")
+    assert verdicts(found) == ruled(P, rule)
+    assert not found.forced
+    assert min(found.accepted, found.rejected) > 0
+    assert found.accept == rule.accept
+    assert bc.check(tmp_path / "c.json").outcome == "passed"
+
+
+def test_the_certified_body_is_sent(run: Path, labelled: Path, items: Path, tmp_path: Path) -> None:
+    """Each question is asked by the certificate's own request, with the question filled in."""
+    rule = certificate_of(run, 0.8, 0.3)
+    with load(labelled, RecordFormat(template=TEMPLATE)) as loaded:
+        asked = list(loaded)
+    known = Recording.from_probabilities([item.id for item in asked], P)
+    with running(KeepingServer(known, asked)) as server:
+        decide(at(rule, server.base_url), items, out=tmp_path / "out")
+
+    def filled(body: dict[str, Any], k: int) -> dict[str, Any]:
+        text = TEMPLATE.replace("{n}", str(k))
+        return {**body, "messages": [{"role": "user", "content": text}]}
+
+    def rounded(body: dict[str, Any]) -> dict[str, Any]:
+        return {**body, "logit_bias": {token: round(bias, 9) for token, bias in body["logit_bias"].items()}}
+
+    sent = [rounded(json.loads(body)) for body in server.bodies]
+    assert rule.request.reject is not None
+    for k, verdict in enumerate(ruled(P, rule)):
+        assert sent.count(filled(rule.request.accept, k)) == 1
+        assert sent.count(filled(rule.request.reject, k)) == (verdict != "accept")
+
+
+def test_files_and_summary(run: Path, items: Path, tmp_path: Path) -> None:
+    """The table, the lines and the summary say the same as what is returned."""
+    rule = certificate_of(run, 0.8, 0.3)
+    found = bc.decide(rule, items, out=tmp_path / "out")
+    with (tmp_path / "out" / "decisions.csv").open(newline="") as file:
+        table = list(csv.DictReader(file))
+    lines = read_lines(tmp_path / "out")
+    assert [{name: value or "" for name, value in line.items()} for line in lines] == table
+    for line in lines:
+        said = line["at_accept"], line["at_reject"]
+        assert (
+            line["decision"]
+            == {
+                ("Yes", None): "accept",
+                ("No", "No"): "reject",
+                ("No", "Yes"): "abstain",
+            }[said]
+        )
+        assert (line["reason"] == "between the thresholds") == (line["decision"] == "abstain")
+    summary = json.loads((tmp_path / "out" / "summary.json").read_text())
+    assert summary["accepted"] == found.accepted
+    assert summary["reasons"] == {"between the thresholds": found.abstained}
+    assert summary["expires"] == str(rule.expires)
+    assert "precision at least 0.953, 95% sure" in found.promise("accept")
+    assert "\n" not in repr(found)
+
+
+def test_again_asks_nothing(run: Path, items: Path, server: Server, tmp_path: Path) -> None:
+    """A finished run is read from disk, even after the certificate has expired."""
+    rule = certificate_of(run)
+    first = decide(rule, items, out=tmp_path / "out")
+    before = server.requests
+    assert decide(rule, items, out=tmp_path / "out") == first
+    assert server.requests == before
+
+
+def test_labels_are_not_read(run: Path, labelled: Path, items: Path, tmp_path: Path) -> None:
+    """Labels, even unreadable ones, change nothing, and the summary says that they were not read."""
+    odd = tmp_path / "odd.jsonl"
+    odd.write_text(labelled.read_text().replace('"label": 1', '"label": "perhaps"'))
+    certificate_of(run).save(tmp_path / "c.json")
+    done = blindcal("decide", tmp_path / "c.json", odd, "--out", tmp_path / "out")
+    assert done.exit_code == 0, done.output
+    assert "the items have labels, which were not read" in done.stdout
+    assert ruled(P, certificate_of(run)) == [
+        json.loads(line)["decision"]
+        for line in (tmp_path / "out" / "decisions.jsonl").read_text().splitlines()
+    ]
+    plain = blindcal("decide", tmp_path / "c.json", items, "--out", tmp_path / "plain")
+    assert "which were not read" not in plain.stdout
+
+
+def test_an_audit_needs_labels(items: Path, server: Server, tmp_path: Path) -> None:
+    """Items without labels can be decided about, but not audited."""
+    with pytest.raises(InputError, match="field 'label' is missing"):
+        audited(items, server, tmp_path / "run")
+
+
+def test_items_as_csv_and_with_another_id(run: Path, tmp_path: Path) -> None:
+    """Any format that an audit reads will do, and the id may have another name here."""
+    path = tmp_path / "new.csv"
+    path.write_text("name,n\n" + "".join(f"item {k},{k}\n" for k in range(20)))
+    found = decide(certificate_of(run), path, out=tmp_path / "out", id_field="name")
+    assert [one.id for one in found] == [f"item {k}" for k in range(20)]
+    assert verdicts(found) == ruled(P[:20], certificate_of(run))
+
+
+def test_what_is_asked_otherwise_is_refused(run: Path, tmp_path: Path) -> None:
+    """Records without the template's fields, and those that name other answer words."""
+    for record, why in (
+        ({"id": "a", "text": "x"}, "field 'n', named in the template, is missing"),
+        ({"id": "a", "n": 1, "answer_words": "True/False"}, "is answered with True, False"),
+        ({"id": "a", "n": 1, "answers": ["a", "b", "c"]}, "is answered with a, b, c"),
+    ):
+        path = tmp_path / "new.jsonl"
+        path.write_text(json.dumps(record))
+        with pytest.raises(InputError, match=why):
+            decide(certificate_of(run), path, out=tmp_path / "out")
+        assert not (tmp_path / "out").exists()
+
+
+def test_json_pipes(run: Path, items: Path, tmp_path: Path) -> None:
+    """Standard output has one object per item and nothing else; the summary is on standard error."""
+    rule = certificate_of(run, 0.8, 0.3)
+    rule.save(tmp_path / "c.json")
+    done = blindcal("decide", tmp_path / "c.json", items, "--out", tmp_path / "out", "--json")
+    assert done.exit_code == 0, done.output
+    assert [json.loads(line)["decision"] for line in done.stdout.splitlines()] == ruled(P, rule)
+    assert f"decisions  {N} of {N} items" in done.stderr
+    assert "accept     precision at least 0.953, 95% sure" in done.stderr
+    assert f"expires    {rule.expires}" in done.stderr
+    quiet = blindcal("decide", tmp_path / "c.json", items, "--out", tmp_path / "out", "--json", "--quiet")
+    assert (quiet.stdout, quiet.stderr) == (done.stdout, "")
+
+
+def test_without_an_answer_there_is_no_decision(
+    run: Path, labelled: Path, items: Path, tmp_path: Path
+) -> None:
+    """An answer that is no answer word is never read as one: abstain, counted, with the text kept."""
+    with serving(labelled, P, outside=0.1) as server:
+        rule = at(certificate_of(run, 0.8, 0.3), server.base_url)
+        found = decide(rule, items, out=tmp_path / "out")
+    off = [one for one in found if one.reason == NO_WORD]
+    assert found.reasons[NO_WORD] == len(off) > 10
+    assert all(one.decision == "abstain" for one in off)
+    assert {one.at_reject or one.at_accept for one in off} == {"The"}
+    for one, wanted in zip(found, ruled(P, rule), strict=True):
+        assert one.reason == NO_WORD or one.decision == wanted
+
+
+def test_a_refused_item_is_abstained_from_with_the_reason(
+    run: Path, labelled: Path, items: Path, tmp_path: Path
+) -> None:
+    """A content filter refuses some items for good: they are abstained from, and the others decided."""
+
+    class Filtered(HttpEndpoint):
+        async def ask(self, request: Request) -> Reply:
+            if '"1' in request.messages[-1].content:
+                raise bc.ReplyError("blocked by the content filter", status=400)
+            return await super().ask(request)
+
+    with serving(labelled, P) as server:
+        rule = at(certificate_of(run), server.base_url)
+        endpoint = Filtered(Address(server.base_url, "replay"))
+        found = decide(rule, items, out=tmp_path / "out", endpoint=endpoint)
+    for k, (one, wanted) in enumerate(zip(found, ruled(P, rule), strict=True)):
+        if str(k).startswith("1"):
+            assert (one.decision, one.at_accept, one.reason) == (
+                "abstain",
+                None,
+                "blocked by the content filter",
+            )
+        else:
+            assert (one.decision, one.reason) == (wanted, None)
+
+
+def test_an_expired_certificate_is_refused(run: Path, items: Path, server: Server, tmp_path: Path) -> None:
+    """Nothing is asked; if it is forced, the output says that nothing is promised."""
+    old = certificate_of(run, expires=date(2026, 1, 31))
+    old.save(tmp_path / "c.json")
+    before = server.requests
+    done = blindcal("decide", tmp_path / "c.json", items, "--out", tmp_path / "out")
+    assert done.exit_code == 4
+    assert "the certificate expired on 2026-01-31: certify again; or --force goes on" in done.stderr
+    assert server.requests == before
+    assert not (tmp_path / "out").exists()
+    forced = blindcal("decide", tmp_path / "c.json", items, "--out", tmp_path / "out", "--force")
+    assert forced.exit_code == 0
+    assert "accept     nothing is promised: the certificate expired on 2026-01-31" in forced.stdout
+    again = decide(old, items, out=tmp_path / "out")
+    assert again.forced == ("the certificate expired on 2026-01-31",)
+    assert verdicts(again) == ruled(P, old)
+
+
+@pytest.mark.parametrize("now", ["fp_2", None])
+def test_another_system_is_refused(
+    run: Path, labelled: Path, items: Path, tmp_path: Path, now: str | None
+) -> None:
+    """A fingerprint that was not seen when it was certified ends the run after the check of the endpoint."""
+    with serving(labelled, P, fingerprint="fp_1") as server:
+        rule = at(certificate_of(run, served=(ServedModel("replay", "fp_1"),)), server.base_url)
+        assert decide(rule, items, out=tmp_path / "same").complete
+        server.behaviour = Behaviour(fingerprint=now)
+        before = server.requests
+        with pytest.raises(CertificateError, match=r"what was certified is replay \(fp_1"):
+            decide(rule, items, out=tmp_path / "out")
+        assert server.requests == before + 2 * CHECKED
+        forced = decide(rule, items, out=tmp_path / "out", force=True)
+    assert forced.complete
+    assert "nothing is promised: replies come from replay" in forced.promise("accept")
+
+
+def test_a_system_that_is_replaced_ends_the_run(
+    run: Path, labelled: Path, items: Path, tmp_path: Path
+) -> None:
+    """If the fingerprint changes in the middle, the run stops, and goes on only if it is forced."""
+    with serving(labelled, P, fingerprint="fp_1") as server:
+        rule = at(certificate_of(run, served=(ServedModel("replay", "fp_1"),)), server.base_url)
+        later = Behaviour(fingerprint="fp_2")
+        server.behaviour = Behaviour(fingerprint="fp_1", later=later, later_from=server.requests + 200)
+        for _ in range(2):
+            with pytest.raises(CertificateError, match=r"replies come from replay \(fp_2"):
+                decide(rule, items, out=tmp_path / "out")
+        asked = server.requests
+        forced = decide(rule, items, out=tmp_path / "out", force=True)
+        assert server.requests < asked + N
+        assert decide(rule, items, out=tmp_path / "out") == forced
+    assert forced.forced
+    assert verdicts(forced) == ruled(P, rule)
+
+
+def test_a_bias_that_does_not_act_is_refused(run: Path, labelled: Path, items: Path, tmp_path: Path) -> None:
+    """The check notices it before anything is decided, and asks again the next time."""
+    with serving(labelled, P, bias="ignored") as server:
+        rule = at(certificate_of(run), server.base_url)
+        for asked in (1, 2):
+            with pytest.raises(UnfitError, match="logit_bias acted when this was certified but does not now"):
+                decide(rule, items, out=tmp_path / "out")
+            assert server.requests == 2 * CHECKED * asked
+        rule.save(tmp_path / "c.json")
+        assert blindcal("decide", tmp_path / "c.json", items, "--out", tmp_path / "out").exit_code == 4
+        forced = decide(rule, items, out=tmp_path / "out", force=True)
+    assert forced.promise("accept").startswith("nothing is promised: logit_bias acted when")
+    assert forced.spend.control_queries == 0
+
+
+def test_a_bias_that_stops_acting_ends_the_run(
+    run: Path, labelled: Path, items: Path, tmp_path: Path
+) -> None:
+    """Control queries notice it, and a forced run says that nothing is promised."""
+    later = Behaviour(bias="ignored")
+    with serving(labelled, P, later=later, later_from=150) as server:
+        rule = at(certificate_of(run), server.base_url)
+        with pytest.raises(UnfitError, match="acted in the probe but no longer does") as raised:
+            decide(rule, items, out=tmp_path / "out")
+        assert "certify again" in raised.value.remedy
+        forced = decide(rule, items, out=tmp_path / "out", force=True)
+        assert forced.forced == ("logit_bias stopped acting during the run",)
+        assert decide(rule, items, out=tmp_path / "out") == forced
+
+
+def test_a_limit_stops_and_the_same_goes_on(run: Path, items: Path, server: Server, tmp_path: Path) -> None:
+    """What was decided by then is written; in the end nothing was asked twice."""
+    rule = certificate_of(run, 0.8, 0.3)
+    rule.save(tmp_path / "c.json")
+    call = ("decide", tmp_path / "c.json", items, "--out", tmp_path / "out")
+    before = server.requests
+    stopped = blindcal(*call, "--max-queries", 200)
+    assert stopped.exit_code == 3, stopped.output
+    assert server.requests - before == 200
+    assert "stopped    max_queries = 200 reached; the same command goes on" in stopped.stdout
+    lines = read_lines(tmp_path / "out")
+    wanted = dict(zip((f"q{k}" for k in range(N)), ruled(P, rule), strict=True))
+    assert 0 < len(lines) < N
+    assert {one["decision"] for one in lines} == {"accept"}  # no item was asked at the lower threshold yet
+    assert all(wanted[one["id"]] == one["decision"] for one in lines)
+    done = blindcal(*call)
+    assert done.exit_code == 0
+    assert server.requests - before == decide(rule, items, out=tmp_path / "out").spend.queries
+    assert verdicts(decide(rule, items, out=tmp_path / "out")) == ruled(P, rule)
+
+
+def test_limits_that_pay_for_nothing(run: Path, items: Path, tmp_path: Path) -> None:
+    """A limit below the check of the endpoint, and a cost that nobody can compute, are errors."""
+    rule = certificate_of(run)
+    with pytest.raises(ConfigError, match="does not pay for the check of the endpoint"):
+        decide(rule, items, out=tmp_path / "out", limits=bc.Limits(max_queries=5))
+    with pytest.raises(ConfigError, match="limits nothing"):
+        decide(rule, items, out=tmp_path / "out", limits=bc.Limits(max_cost=1.0))
+    with pytest.raises(NotIdentifiedError, match="before the first answer"):
+        decide(rule, items, out=tmp_path / "out", limits=bc.Limits(max_queries=2 * CHECKED))
+    found = decide(
+        rule, items, out=tmp_path / "out", limits=bc.Limits(max_cost=0.01), prices=bc.Prices(10.0, 10.0)
+    )
+    assert found.stopped == "max_cost = 0.01 reached"
+    assert found.spend.cost is not None
+    assert found.spend.cost <= 0.01
+
+
+def test_a_stopped_run_keeps_what_was_under_way(
+    run: Path, items: Path, server: Server, tmp_path: Path
+) -> None:
+    """Stopping, as Ctrl-C does, keeps every answer that was paid for, and the same call finishes."""
+    rule, before = certificate_of(run), server.requests
+
+    async def stopped() -> bc.DecisionResult:
+        stop = asyncio.Event()
+
+        def progress(so_far: Any) -> None:
+            if not so_far.probing and so_far.done >= 50:
+                stop.set()
+
+        return await decide_async(rule, items, out=tmp_path / "out", progress=progress, stop=stop)
+
+    found = asyncio.run(stopped())
+    assert found.stopped == "interrupted"
+    assert 50 <= N - found.undecided < N
+    whole = decide(rule, items, out=tmp_path / "out")
+    assert verdicts(whole) == ruled(P, rule)
+    assert server.requests - before == whole.spend.queries
+
+
+def test_a_folder_is_for_one_certificate_and_one_file(run: Path, items: Path, tmp_path: Path) -> None:
+    """Another certificate, other items and the folder of an audit are refused."""
+    decide(certificate_of(run, 0.8), items, out=tmp_path / "out")
+    few = tmp_path / "few.jsonl"
+    few.write_text("".join(items.read_text().splitlines(keepends=True)[:50]))
+    for rule, path, out in (
+        (certificate_of(run, 0.7), items, tmp_path / "out"),
+        (certificate_of(run, 0.8), few, tmp_path / "out"),
+        (certificate_of(run, 0.8), items, run),
+    ):
+        with pytest.raises(ConfigError, match="was begun with other settings"):
+            decide(rule, path, out=out)
+
+
+def test_the_default_folder_is_not_among_the_runs(
+    run: Path, items: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Decisions are kept apart from audits, whose folders other commands take all at once."""
+    monkeypatch.chdir(tmp_path)
+    rule = certificate_of(run)
+    rule.save(tmp_path / "c.json")
+    assert blindcal("decide", "c.json", items, "--quiet").exit_code == 0
+    assert (tmp_path / "decisions" / "new-replay" / "decisions.csv").is_file()
+    told = blindcal("status", tmp_path / "decisions" / "new-replay")
+    assert told.exit_code == 0
+    assert "finished" in told.stdout
+
+
+def test_a_file_that_is_no_certificate(items: Path, tmp_path: Path) -> None:
+    """It is named, with what to give instead."""
+    done = blindcal("decide", items, items, "--out", tmp_path / "out")
+    assert "not a certificate of blindcal" in printed_error(done)
+
+
+def test_control_queries_are_spread_over_the_run(run: Path, items: Path, tmp_path: Path) -> None:
+    """They are as frequent as in an audit of as many items."""
+    decide(certificate_of(run), items, out=tmp_path / "out")
+    with Store.read(tmp_path / "out" / RUN_FILE) as store:
+        controls = stored_controls(store)
+    assert len(controls) == N // control_spacing(N)
+    assert {one.control.kind for one in controls} == {"up", "down", "repeat"}
+
+
+def test_the_design_asks_the_lower_threshold_where_it_decides() -> None:
+    """Not if an item is accepted, nor if there was no valid answer."""
+    design = DecisionDesign(4, -1.0, 2.0)
+    first = design.next_round(AnswerTable.empty())
+    assert first is not None
+    assert (first.items.tolist(), first.shifts.tolist()) == ([0, 1, 2, 3], [-1.0] * 4)
+    answered = AnswerTable.empty().with_round(first, np.array([1, 0, -1, 0]))
+    second = design.next_round(answered)
+    assert second is not None
+    assert (second.items.tolist(), second.shifts.tolist()) == ([1, 3], [2.0, 2.0])
+    assert design.next_round(answered.with_round(second, np.array([0, 1]))) is None
+    assert DecisionDesign(4, -1.0, None).next_round(answered) is None
+    accepted = AnswerTable.empty().with_round(first, np.ones(4, np.int64))
+    assert design.next_round(accepted) is None
