@@ -12,7 +12,7 @@ import contextlib
 import re
 import threading
 import time
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from concurrent.futures import Future
 from pathlib import Path
 from typing import Any, TypeVar
@@ -30,7 +30,7 @@ from blindcal.auditing.session import Session, begin, ignore, settle
 from blindcal.auditing.strategy import choose_strategy
 from blindcal.endpoints.base import Endpoint
 from blindcal.endpoints.batches import Batches
-from blindcal.endpoints.http import HttpEndpoint, check_key
+from blindcal.endpoints.http import Address, HttpEndpoint, check_key
 from blindcal.errors import ConfigError, FileError, NotIdentifiedError
 from blindcal.items.catalogue import open_items
 from blindcal.items.score_files import stem
@@ -164,7 +164,7 @@ async def audit_async(
         ask = None if session.settings.auto else await asyncio.to_thread(choose_strategy, session)
         truth = await asyncio.to_thread(_read_oracle, session, oracle)
         started, known = time.monotonic(), store.usage().queries
-        async with opened_endpoint(endpoint, settings) as model:
+        async with opened_endpoint(endpoint, settings.endpoint) as model:
             batches = await _open_batches(model, session)
             prepared = await unless_stopped(stop, prepare(session, model, targets=targets, force=force))
             if ask is None:
@@ -184,11 +184,8 @@ async def audit_async(
         tell(f"estimating, also each of {parts} parts" if parts else "estimating")
         result = await asyncio.to_thread(conclude, session, prepared, asked, seconds, truth)
         tell("writing the report")
-        try:
+        with answers_kept():
             await asyncio.to_thread(write_files, session, result, folder)
-        except FileError as error:
-            kept = "every answer is kept, and the same again writes the files and asks nothing"
-            raise FileError(error.message, remedy=f"{error.remedy}; {kept}") from error
     return result
 
 
@@ -217,13 +214,23 @@ def default_folder(items: str | Path, model: str) -> Path:
 
 
 @contextlib.asynccontextmanager
-async def opened_endpoint(endpoint: Endpoint | None, settings: Settings) -> AsyncIterator[Endpoint]:
-    """The endpoint that is given, or the one at the address in the settings; it is closed at the end."""
-    asked = HttpEndpoint(settings.endpoint) if endpoint is None else endpoint
+async def opened_endpoint(endpoint: Endpoint | None, address: Address) -> AsyncIterator[Endpoint]:
+    """The endpoint that is given, or the one at the address; it is closed at the end."""
+    asked = HttpEndpoint(address) if endpoint is None else endpoint
     try:
         yield asked
     finally:
         await asked.close()
+
+
+@contextlib.contextmanager
+def answers_kept() -> Iterator[None]:
+    """Add to an error about files that no answer is lost with them."""
+    try:
+        yield
+    except FileError as error:
+        kept = "every answer is kept, and the same again writes the files and asks nothing"
+        raise FileError(error.message, remedy=f"{error.remedy}; {kept}") from error
 
 
 async def _open_batches(endpoint: Endpoint, session: Session) -> Batches | None:
@@ -247,20 +254,7 @@ def _sender(
     force: bool,
 ) -> Send:
     """How queries are sent: one by one, or through the provider's batches."""
-    job = Job(
-        session.items,
-        prepared.question(session.settings),
-        session.store,
-        session.limits,
-        session.prices,
-        prepared.spent,
-        prepared.size,
-        prepared.max_shift,
-        session.progress,
-        session.stop,
-        prepared.at_once,
-        len(session.items.answers) or 2,
-    )
+    job = Job.of(session, prepared)
     seen = prepared.probe is not None and not prepared.probe["forced"]  # the probe saw the bias act
     if batches is None:
         every = control_every(session) if seen else None

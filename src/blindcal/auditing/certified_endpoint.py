@@ -126,19 +126,9 @@ class CertifiedJob(Job):
 
 def certified_job(session: Session, certificate: Certificate, prepared: Prepared, *, force: bool) -> Job:
     """What is asked; unless it is forced, the job ends if the endpoint is replaced."""
-    asked = (
-        session.items,
-        prepared.question(session.settings),
-        session.store,
-        session.limits,
-        session.prices,
-        prepared.spent,
-        prepared.size,
-        prepared.max_shift,
-        session.progress,
-        session.stop,
-    )
-    return Job(*asked) if force else CertifiedJob(*asked, certificate=certificate)
+    if force:
+        return Job.of(session, prepared)
+    return CertifiedJob.of(session, prepared, certificate=certificate)
 
 
 @dataclass(frozen=True, slots=True)

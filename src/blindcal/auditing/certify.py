@@ -20,7 +20,7 @@ import msgspec
 import numpy as np
 from scipy.special import expit
 
-from blindcal.auditing.audit import wait_for
+from blindcal.auditing.audit import opened_endpoint, wait_for
 from blindcal.auditing.budget import check_cost_known
 from blindcal.auditing.certify_design import CertifyDesign, Reuse, SideState
 from blindcal.auditing.certify_plan import (
@@ -199,9 +199,6 @@ async def certify_async(
             tell(plan.why)
         watching = _Watch(store, found, plan.reuse, asked.served, tell)
         design = CertifyDesign(found.labels, plan.items, plan.sides, found.answered, watching.reuse)
-        model = HttpEndpoint(address) if endpoint is None else endpoint
-        if isinstance(model, HttpEndpoint):
-            model.accepted = asked.accepted
         job = Job(
             asked.items,
             TokenQuestion(found.result.targets, float(found.settings["offset"])),
@@ -213,11 +210,11 @@ async def certify_async(
             stop=stop or asyncio.Event(),
         )
         tell(f"testing {listed([f'{expit(-one.shifts[0]):.4f}' for one in plan.sides])}, and on from there")
-        try:
+        async with opened_endpoint(endpoint, address) as model:
+            if isinstance(model, HttpEndpoint):
+                model.accepted = asked.accepted
             controls = Controls(job, every=plan.control_every)
             outcome = await ask_live(design, job, model, planned=plan.first_queries, controls=controls)
-        finally:
-            await model.close()
         watching.check()
         if job.stop.is_set():
             raise _stopped("interrupted", plan)

@@ -22,7 +22,13 @@ import msgspec
 import numpy as np
 
 from blindcal.atomic_write import writing
-from blindcal.auditing.audit import default_folder, opened_endpoint, unless_stopped, wait_for
+from blindcal.auditing.audit import (
+    answers_kept,
+    default_folder,
+    opened_endpoint,
+    unless_stopped,
+    wait_for,
+)
 from blindcal.auditing.budget import check_cost_known
 from blindcal.auditing.certified_endpoint import (
     CERTIFY_AGAIN,
@@ -44,7 +50,7 @@ from blindcal.auditing.watch import watch_controls
 from blindcal.design import make_round
 from blindcal.endpoints.base import Endpoint
 from blindcal.endpoints.http import HttpEndpoint, check_key
-from blindcal.errors import ConfigError, FileError, InputError, NotIdentifiedError, UnfitError
+from blindcal.errors import ConfigError, InputError, NotIdentifiedError, UnfitError
 from blindcal.items.catalogue import open_items
 from blindcal.items.files import Items
 from blindcal.prices import Prices
@@ -177,7 +183,7 @@ async def decide_async(
             force = True
         else:
             check_expiry(store, certificate, force=force)
-        async with opened_endpoint(endpoint, settings) as model:
+        async with opened_endpoint(endpoint, settings.endpoint) as model:
             if isinstance(model, HttpEndpoint):
                 model.accepted = accepted_fields(store)
             await unless_stopped(stop, check_endpoint(session, certificate, prepared, model, force=force))
@@ -186,11 +192,8 @@ async def decide_async(
         if outcome.stopped is None:
             store.set_note(_FINISHED_NOTE, True)
         tell("writing the decisions")
-        try:
+        with answers_kept():
             return await asyncio.to_thread(_conclude, session, certificate, outcome, folder)
-        except FileError as error:
-            kept = "every answer is kept, and the same again writes the files and asks nothing"
-            raise FileError(error.message, remedy=f"{error.remedy}; {kept}") from error
 
 
 def decision_folder(items: str | Path, certificate: Certificate) -> Path:

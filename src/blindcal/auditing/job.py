@@ -8,11 +8,13 @@ from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from typing import TypeAlias
+from typing import Any, Self, TypeAlias
 
 import numpy as np
 
 from blindcal.auditing.limits import Limits
+from blindcal.auditing.prepare import Prepared
+from blindcal.auditing.session import Session
 from blindcal.auditing.token_estimate import TokenEstimator
 from blindcal.design import Design
 from blindcal.endpoints.query_format import ParsedAnswer, QuestionFormat
@@ -80,6 +82,25 @@ class Job:
     stop: asyncio.Event = field(default_factory=asyncio.Event)
     at_once: int = 1
     answers: int = 2
+
+    @classmethod
+    def of(cls, session: Session, prepared: Prepared, **more: Any) -> Self:
+        """The job of a session, as its preparation found that it is to be asked."""
+        return cls(
+            session.items,
+            prepared.question(session.settings),
+            session.store,
+            session.limits,
+            session.prices,
+            prepared.spent,
+            prepared.size,
+            prepared.max_shift,
+            session.progress,
+            session.stop,
+            prepared.at_once,
+            len(session.items.answers) or 2,
+            **more,
+        )
 
     def forced(self, item: int, answer: int) -> Request:
         """A query about an item whose answer is known if the bias acts: the largest shift decides it."""

@@ -7,7 +7,7 @@ tenth of a second for any number of items. docs/plan.md compares forecasts with 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import product
@@ -221,10 +221,17 @@ def _thresholds(table: FloatArray, n: float) -> Patterns:
     edges = np.arange(2, CELLS, _COARSE)
     middles = np.concatenate([[0.0], (EDGES_P[edges[1:]] + EDGES_P[edges[:-1]]) / 2, [1.0]])
     pilot = design.PILOT if n >= design.LEAST_PILOT else 1.0
-    starts, stops, counts = [], [], []
-    for y, informative in enumerate(design.threshold_densities(table)):
+    shares = []
+    for informative in design.threshold_densities(table):
         density = pilot * np.diff(EDGES_P) + (1 - pilot) * informative / informative.sum()
-        share = np.diff(np.interp(middles, EDGES_P, np.concatenate([[0.0], np.cumsum(density)])))
+        shares.append(np.diff(np.interp(middles, EDGES_P, np.concatenate([[0.0], np.cumsum(density)]))))
+    return threshold_counts(table, n, edges, shares)
+
+
+def threshold_counts(table: FloatArray, n: float, edges: IntArray, shares: Sequence[FloatArray]) -> Patterns:
+    """Expected counts of one threshold query per item; ``shares`` are those of the edges, for each label."""
+    starts, stops, counts = [], [], []
+    for y, share in enumerate(shares):
         cells = table[y * CELLS : (y + 1) * CELLS]
         below = np.cumsum(cells)[edges - 1]
         first, last = np.full(edges.size, y * CELLS), np.full(edges.size, (y + 1) * CELLS)

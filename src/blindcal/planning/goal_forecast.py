@@ -23,9 +23,9 @@ from blindcal.estimate.operating import QUANTITIES, decision_rates
 from blindcal.estimate.patterns import Patterns
 from blindcal.estimate.resampling import of_items, resampled_tables
 from blindcal.goals import SURE, Goal
-from blindcal.planning.forecast import forecast
+from blindcal.planning.forecast import forecast, threshold_counts
 from blindcal.planning.shapes import Shape
-from blindcal.records import FloatArray, IntArray
+from blindcal.records import FloatArray
 
 WANTED = 0.8
 """Chance of reaching a goal with which a plan is content."""
@@ -144,21 +144,8 @@ def _promises(shape: Shape, goal: Goal, n: int) -> tuple[float, float | None]:
 
 def _asked(table: FloatArray, n: float, by_label: list[FloatArray]) -> Patterns:
     """Expected counts of one threshold query per item, given the density of the thresholds by label."""
-    starts, stops, counts = [], [], []
-    inner: IntArray = np.arange(1, CELLS)
-    for y, density in enumerate(by_label):
-        share = density[1:] / density[1:].sum()
-        cells = table[y * CELLS : (y + 1) * CELLS]
-        below = np.cumsum(cells)[:-1]
-        starts += [np.full(inner.size, y * CELLS), y * CELLS + inner]
-        stops += [y * CELLS + inner, np.full(inner.size, (y + 1) * CELLS)]
-        counts += [n * share * below, n * share * (cells.sum() - below)]
-    some = np.concatenate(counts) > 1e-9 * n
-    return Patterns(
-        start=np.concatenate(starts)[some],
-        stop=np.concatenate(stops)[some],
-        counts=np.concatenate(counts)[some],
-    )
+    shares = [density[1:] / density[1:].sum() for density in by_label]
+    return threshold_counts(table, n, np.arange(1, CELLS), shares)
 
 
 def _joined(one: Patterns, other: Patterns) -> Patterns:
