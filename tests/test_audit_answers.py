@@ -16,7 +16,7 @@ from blindcal.auditing.canaries import Canaries
 from blindcal.auditing.controls import Control, ControlAnswer, Controls, bias_lost
 from blindcal.auditing.item_sample import grown
 from blindcal.auditing.job import Job, request_numbers
-from blindcal.auditing.watch import watch
+from blindcal.auditing.steadiness_check import check_steadiness
 from blindcal.choice_design import GivenAnswerDesign
 from blindcal.design import answer_design
 from blindcal.endpoints.query_format import TokenQuestion
@@ -298,7 +298,7 @@ def test_a_change_during_the_run_is_noticed(tmp_path: Path) -> None:
                 answers[order[n // 2 :]] = 0
             store._insert([SavedAnswer(k, int(a), "", 1, 1, 0, 1, 0.0) for k, a in enumerate(answers)])
             table = AnswerTable.empty().with_round(asked, answers)
-            steady, _ = watch(store, labels, table, 0.0, slack=1, ordered=True)
+            steady, _ = check_steadiness(store, labels, table, 0.0, slack=1, ordered=True)
         assert steady.drift is not None
         pvalues.append(steady.drift.pvalue)
     assert pvalues[0] > 0.01

@@ -37,7 +37,7 @@ from blindcal.auditing.limits import Limits
 from blindcal.auditing.live_sender import ask_live
 from blindcal.auditing.prepare import accepted_fields
 from blindcal.auditing.session import ignore
-from blindcal.auditing.watch import watch_controls
+from blindcal.auditing.steadiness_check import count_controls
 from blindcal.endpoints.base import Endpoint
 from blindcal.endpoints.http import Address, HttpEndpoint, check_key
 from blindcal.endpoints.parameters import Accepted
@@ -257,12 +257,12 @@ class _Watch:
         return bool(KnownRange.of(self._run.labels.size, both).contradictory.any())
 
     def _noisy(self) -> bool:
-        counts, _ = watch_controls(self._store)
+        counts, _ = count_controls(self._store)
         return bool(counts.disagreed or counts.failed)
 
     def check(self) -> None:
         """Raise `UnfitError` if another model took over while certifying."""
-        _, served = watch_controls(self._store)
+        _, served = count_controls(self._store)
         models = list(dict.fromkeys(one.model for one in served))
         if len(models) > 1:
             raise UnfitError(
@@ -340,7 +340,7 @@ def _conclude(
     accept, reject = sides["accept"], sides.get("reject")
     assert accept is not None
     made = _date(store, accept, reject)
-    _, served = watch_controls(store)
+    _, served = count_controls(store)
     request = deployment(run, accept.shift, asked.accepted)
     second = None if reject is None else deployment(run, reject.shift, asked.accepted)
     paid = outcome.usage + outcome.beside

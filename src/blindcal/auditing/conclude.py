@@ -14,9 +14,9 @@ from blindcal.auditing.item_sample import members_of
 from blindcal.auditing.job import reason_in
 from blindcal.auditing.prepare import Prepared
 from blindcal.auditing.session import Session
+from blindcal.auditing.steadiness_check import check_steadiness
 from blindcal.auditing.strategy import Asked
 from blindcal.auditing.token_estimate import TOKENS_NOTE
-from blindcal.auditing.watch import watch
 from blindcal.endpoints.query_format import ConfidenceQuestion, QuestionFormat, VerbalAnswers
 from blindcal.estimate.findings import Findings
 from blindcal.estimate.margins import AnswerMargins
@@ -62,7 +62,7 @@ def conclude(
         stated = _stated(session.store, question)
         answered, reasons = replace(answered, stated=stated.p), stated.reasons
     members = members_of(asked.stages, len(items))
-    steady, noise = watch(
+    steady, noise = check_steadiness(
         session.store,
         items.labels,
         outcome.answered,

@@ -45,8 +45,8 @@ from blindcal.auditing.limits import Limits
 from blindcal.auditing.live_sender import ask_live
 from blindcal.auditing.prepare import Prepared, accepted_fields
 from blindcal.auditing.session import Session, ignore
+from blindcal.auditing.steadiness_check import count_controls
 from blindcal.auditing.token_estimate import TOKENS_NOTE
-from blindcal.auditing.watch import watch_controls
 from blindcal.design import make_round
 from blindcal.endpoints.base import Endpoint
 from blindcal.endpoints.http import HttpEndpoint, check_key
@@ -339,7 +339,7 @@ def _conclude(
         accept=certificate.accept,
         reject=certificate.reject,
         expires=certificate.expires,
-        controls=watch_controls(store)[0],
+        controls=count_controls(store)[0],
         spend=Spend(
             paid.served,
             prepared.spent.queries,

@@ -13,7 +13,7 @@ from blindcal.results.steadiness import ServerName, Steadiness, with_sentences
 from blindcal.store.run_store import UNASKED, AnswerArray, Store
 
 
-def watch(
+def check_steadiness(
     store: Store,
     labels: IntArray,
     answered: AnswerTable,
@@ -50,7 +50,7 @@ def watch(
     return with_sentences(found, slack), noise
 
 
-def watch_controls(store: Store) -> tuple[ControlCounts, tuple[ServerName, ...]]:
+def count_controls(store: Store) -> tuple[ControlCounts, tuple[ServerName, ...]]:
     """What the control queries of a run say so far, and the models that its replies name."""
     rounds = store.rounds()
     answers = store.answers(0, sum(map(len, rounds)))
