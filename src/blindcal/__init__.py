@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from blindcal.auditing.decide import decide, decide_async
     from blindcal.auditing.limits import Limits
     from blindcal.auditing.probe_endpoint import EndpointProbe, probe
+    from blindcal.estimate.alarms import Alarm, MonitorState
     from blindcal.estimate.blind import BlindResult, blind
     from blindcal.estimate.counts import Counts
     from blindcal.estimate.latent import latent
@@ -54,6 +55,7 @@ if TYPE_CHECKING:
     from blindcal.results.compare import RunComparison, compare
     from blindcal.results.decisions import Decision, DecisionResult
     from blindcal.results.merge import merge
+    from blindcal.results.monitor import Monitor
     from blindcal.results.part_check import PartsCheck, check_parts
     from blindcal.results.part_thresholds import PartThreshold, part_thresholds
     from blindcal.results.result import AuditResult
@@ -62,6 +64,7 @@ if TYPE_CHECKING:
     from blindcal.simulation.simulate import Simulation, simulate
 
 __all__ = [
+    "Alarm",
     "AuditResult",
     "BinnedCalibration",
     "BlindResult",
@@ -82,6 +85,8 @@ __all__ = [
     "LatentFit",
     "Limits",
     "MissingExtraError",
+    "Monitor",
+    "MonitorState",
     "NoSenseError",
     "NotCertifiedError",
     "NotIdentifiedError",
@@ -134,6 +139,7 @@ _MODULES = {
     "auditing.decide": ("decide", "decide_async"),
     "auditing.limits": ("Limits",),
     "auditing.probe_endpoint": ("EndpointProbe", "probe"),
+    "estimate.alarms": ("Alarm", "MonitorState"),
     "estimate.blind": ("BlindResult", "blind"),
     "estimate.counts": ("Counts",),
     "estimate.latent": ("latent",),
@@ -149,6 +155,7 @@ _MODULES = {
     "results.compare": ("RunComparison", "compare"),
     "results.decisions": ("Decision", "DecisionResult"),
     "results.merge": ("merge",),
+    "results.monitor": ("Monitor",),
     "results.part_check": ("PartsCheck", "check_parts"),
     "results.part_thresholds": ("PartThreshold", "part_thresholds"),
     "results.result": ("AuditResult",),

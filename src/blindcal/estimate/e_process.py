@@ -1,0 +1,126 @@
+"""An e-process: the wealth of fixed bets against a claim, which grows if the claim is false.
+
+If the claim holds, the chance that the wealth ever reaches 1/level is at most ``level`` (Ville's inequality),
+however often one looks. The wealth is a mixture over bets and over starting points: half of it bets from the
+first observation on, the rest begins later, so that a change after a long quiet time is found soon too. What
+has not begun yet is cash.
+
+Each bet is a product over observations, so its wealth depends neither on their order nor on how many are
+added at a time. A late observation counts for the starting points before its place.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from scipy.special import logsumexp
+
+from blindcal.records import FloatArray, IntArray
+
+SPACING = 500
+"""Distance of the first starting points, in items."""
+_EVEN_STARTS = 20  # starting points at even distances; later ones are a tenth farther than the one before
+_GROWTH = 1.1
+_MOST_STARTS = 200  # more than any stream has
+_AT_ONCE = 1 << 21  # numbers processed together, to limit memory
+
+
+def starting_points(spacing: int = SPACING) -> IntArray:
+    """Places where a part of the wealth begins: 0, spacing, 2 spacing, ... and later ever farther apart."""
+    even = spacing * np.arange(_EVEN_STARTS + 1.0)
+    later = even[-1] * _GROWTH ** np.arange(1, _MOST_STARTS - _EVEN_STARTS)
+    return np.asarray(np.ceil(np.concatenate([even, later[later < 2**53]])), np.int64)
+
+
+def start_shares(count: int) -> FloatArray:
+    """Shares of the wealth that begin at the first ``count`` starting points: 1/2, 1/4, 1/12, 1/24, ..."""
+    later = np.arange(1, count)
+    return np.concatenate([[0.5], 0.5 / (later * (later + 1.0))])[:count]
+
+
+class EProcess:
+    """The wealth of bets with these ``shares`` of the stakes, and the alarm that it raises at 1/``level``.
+
+    ``log_evidence`` is the logarithm of the wealth now, ``strongest`` its highest value, and ``raised_at``
+    the number of observations after which it first reached the bar. ``path`` has its value after each one.
+    """
+
+    def __init__(self, shares: FloatArray, level: float, spacing: int = SPACING) -> None:
+        self._log_shares = np.log(shares)
+        self.bar = -np.log(level)
+        self._starts = starting_points(spacing)
+        self._wealth = np.zeros((0, shares.size))  # logarithm, by starting point and bet
+        self._path: list[FloatArray] = []
+        self.observations = 0
+        self.log_evidence = self.strongest = 0.0
+        self.raised_at: int | None = None
+
+    @property
+    def path(self) -> FloatArray:
+        """The logarithm of the wealth after each observation."""
+        return np.concatenate([np.empty(0), *self._path])
+
+    def add(self, log_factors: FloatArray, places: IntArray) -> FloatArray:
+        """Add observations, a row each, and return the logarithm of the wealth after each one.
+
+        ``places`` are their places in the stream, which need not be in order.
+        """
+        if not len(log_factors):
+            return np.empty(0)
+        starts = np.searchsorted(self._starts, places, side="right")
+        missing = int(starts.max()) - len(self._wealth)
+        if missing > 0:
+            self._wealth = np.concatenate([self._wealth, np.zeros((missing, self._log_shares.size))])
+        step = max(1, _AT_ONCE // self._wealth.size)
+        found = [
+            self._add(log_factors[first : first + step], starts[first : first + step])
+            for first in range(0, len(places), step)
+        ]
+        path = np.concatenate(found)
+        reached = np.flatnonzero(path >= self.bar)
+        if self.raised_at is None and reached.size:
+            self.raised_at = self.observations + int(reached[0]) + 1
+        self.observations += path.size
+        self.log_evidence = float(path[-1])
+        self.strongest = max(self.strongest, float(path.max()))
+        self._path.append(path)
+        return path
+
+    def _add(self, log_factors: FloatArray, starts: IntArray) -> FloatArray:
+        count = len(self._wealth)
+        counted = np.arange(count) < starts[:, None]
+        grown = self._wealth + np.cumsum(counted[:, :, None] * log_factors[:, None, :], axis=0)
+        self._wealth = grown[-1]
+        shares = start_shares(count)
+        weighted = grown + np.log(shares)[:, None] + self._log_shares
+        begun = logsumexp(weighted.reshape(len(grown), -1), axis=1)
+        cash = 1 - shares.sum()
+        return np.asarray(np.logaddexp(begun, np.log(cash)) if cash > 0 else begun)
+
+    @property
+    def best_bet(self) -> int:
+        """The bet that has won most, from its best starting point on."""
+        if not len(self._wealth):
+            return 0
+        weighted = self._wealth + np.log(start_shares(len(self._wealth)))[:, None] + self._log_shares
+        return int(np.argmax(weighted)) % self._log_shares.size
+
+
+def changed_since(log_factors: FloatArray, places: IntArray) -> int:
+    """The place from which on a bet has won most: the likeliest begin of a change."""
+    order = np.argsort(places, kind="stable")
+    before = np.concatenate([[0.0], np.cumsum(log_factors[order])[:-1]])
+    return int(places[order[np.argmin(before)]])
+
+
+def discoveries(log_evidence: FloatArray, level: float) -> IntArray:
+    """The e-values that stand out among all (e-BH): the share of false ones among these is at most ``level``.
+
+    References
+    ----------
+    Wang & Ramdas, False discovery rate control with e-values, JRSS B 84 (2022).
+    """
+    order = np.argsort(-log_evidence, kind="stable")
+    count = log_evidence.size
+    enough = log_evidence[order] >= np.log(count / (level * np.arange(1, count + 1)))
+    passed = np.flatnonzero(enough)
+    return order[: passed[-1] + 1] if passed.size else order[:0]
