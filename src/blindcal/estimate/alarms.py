@@ -14,7 +14,7 @@ from typing import Literal, TypeAlias
 import numpy as np
 from scipy.special import betaincinv
 
-from blindcal.estimate.betting import AnchorGame, CalibrationGame, Game, QuestionsGame, BetSide
+from blindcal.estimate.betting import AnchorGame, BetSide, CalibrationGame, Game, QuestionsGame
 from blindcal.estimate.confidence_sequence import RANGES, GapCounts
 from blindcal.estimate.e_process import EProcess, changed_since, discoveries
 from blindcal.records import Estimate, FloatArray, IntArray
