@@ -7,14 +7,15 @@ nothing changed in any slice, the chance that one is ever named is at most the l
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 import numpy as np
 from scipy.special import betaincinv
 
-from blindcal.estimate.betting import AnchorGame, BetSide, CalibrationGame, Game, QuestionsGame
+from blindcal.estimate.alternatives import Distortion
+from blindcal.estimate.betting import Game, anchor_cells, anchor_game, calibration_cells, question_cells
 from blindcal.estimate.confidence_sequence import RANGES, GapCounts
 from blindcal.estimate.e_process import EProcess, changed_since, discoveries
 from blindcal.records import Estimate, FloatArray, IntArray
@@ -123,26 +124,26 @@ class MonitorState:
 
 
 class _Watched:
-    """An alarm under way: a game, its e-process, and the gains from which to date a change."""
+    """An alarm under way: a game, its e-process, and the observations from which to date a change."""
 
     def __init__(self, name: AlarmName, game: Game, level: float, spent: float, **spaced: int) -> None:
         self.name, self.game, self.level = name, game, level
         self.process = EProcess(game.shares, level * (1 - spent), **spaced)
-        self._gains: list[FloatArray] = []
+        self._cells: list[IntArray] = []
         self._places: list[IntArray] = []
 
-    def add(self, gains: FloatArray, places: IntArray) -> None:
-        self._gains.append(gains)
+    def add(self, cells: IntArray, places: IntArray) -> None:
+        self._cells.append(cells)
         self._places.append(places)
-        self.process.add(self.game.log_factors(gains), places)
+        self.process.add(self.game.log_factors[cells], places)
 
-    def alarm(self, words: dict[tuple[int, bool], str]) -> Alarm:
+    def alarm(self, words: Mapping[Turn, str]) -> Alarm:
         found = self.process
         since = finding = None
         if found.raised_at is not None:
-            factors = self.game.log_factors(np.concatenate(self._gains))[:, found.best_bet]
+            factors = self.game.log_factors[np.concatenate(self._cells), found.best_bet]
             since = changed_since(factors, np.concatenate(self._places))
-            finding = _finding(self.game.side_of(found.best_bet), words)
+            finding = words[_turn(self.game.meaning(found.best_bet))]
         return Alarm(
             self.name,
             self.level,
@@ -167,7 +168,7 @@ class _Watched:
 class _Slices:
     """The slices of a stream, a fixed number at most: what comes after these is counted as one."""
 
-    def __init__(self, game: CalibrationGame, most: int, level: float) -> None:
+    def __init__(self, game: Game, most: int, level: float) -> None:
         self._game, self._most, self._level = game, most, level
         self._processes: dict[str, EProcess] = {}
         self._counts: dict[str, GapCounts] = {}
@@ -177,13 +178,13 @@ class _Slices:
     def add(
         self,
         names: Sequence[str | None],
-        gains: FloatArray,
+        cells: IntArray,
         places: IntArray,
         labels: IntArray,
         thresholds: FloatArray,
         answers: IntArray,
     ) -> None:
-        """Add labelled answers in their order, with their gains."""
+        """Add labelled answers in their order, with their cells in the game."""
         owners = np.array([self._slice(name) for name in names])
         evidence = np.full((len(owners), self._most), np.nan)
         before = np.zeros(self._most)
@@ -191,8 +192,7 @@ class _Slices:
             before[column] = process.log_evidence
             mine = np.flatnonzero(owners == name)
             if mine.size:
-                factors = self._game.log_factors(gains[mine])
-                evidence[mine, column] = process.add(factors, places[mine])
+                evidence[mine, column] = process.add(self._game.log_factors[cells[mine]], places[mine])
                 self._counts[name].add(labels[mine], thresholds[mine], answers[mine])
         for row, known in enumerate(_filled(evidence, before)):
             for column in discoveries(known, self._level):
@@ -232,8 +232,8 @@ class StreamMonitor:
 
     def __init__(
         self,
-        calibration: CalibrationGame,
-        questions: QuestionsGame | None,
+        calibration: Game,
+        questions: Game | None,
         *,
         level: float,
         against: Against,
@@ -258,9 +258,7 @@ class StreamMonitor:
             places = np.arange(self._answers, self._answers + len(answers))
         self._answers += len(answers)
         if self._questions is not None:
-            game = self._questions.game
-            assert isinstance(game, QuestionsGame)
-            self._questions.add(game.gains(thresholds, answers), places)
+            self._questions.add(question_cells(thresholds, answers), places)
 
     def add_labelled(
         self,
@@ -276,30 +274,26 @@ class StreamMonitor:
         if places is None:
             first = self._calibration.process.observations
             places = np.arange(first, first + len(labels))
-        game = self._calibration.game
-        assert isinstance(game, CalibrationGame)
-        gains = game.gains(labels, thresholds, answers)
-        self._calibration.add(gains, places)
+        cells = calibration_cells(labels, thresholds, answers)
+        self._calibration.add(cells, places)
         self._counts.add(labels, thresholds, answers)
         if parts is not None:
-            self._slices.add(parts, gains, places, labels, thresholds, answers)
+            self._slices.add(parts, cells, places, labels, thresholds, answers)
 
     def expect_anchors(self, up_wrong: int, up_asked: int, down_wrong: int, down_asked: int) -> None:
         """Say how often anchor queries above and below their flips were answered wrongly at the set-up."""
         missed = self._level * FOR_REFERENCE / 2
         most = _upper_bound(up_wrong, up_asked, missed), _upper_bound(down_wrong, down_asked, missed)
-        game = AnchorGame(most)
+        game = anchor_game(*most)
         self._endpoint = _Watched("endpoint", game, self._level, FOR_REFERENCE, spacing=_ANCHOR_SPACING)
         self._anchors = 0
 
     def add_anchors(self, up: IntArray, wrong: IntArray) -> None:
         """Add answers to anchor queries: whether each was asked above its flip, and whether it was wrong."""
         assert self._endpoint is not None, "the answers at the set-up come first"
-        game = self._endpoint.game
-        assert isinstance(game, AnchorGame)
         places = np.arange(self._anchors, self._anchors + len(up))
         self._anchors += len(up)
-        self._endpoint.add(game.gains(np.asarray(up, np.int64), np.asarray(wrong, np.int64)), places)
+        self._endpoint.add(anchor_cells(np.asarray(up, np.int64), np.asarray(wrong, np.int64)), places)
 
     def state(self) -> MonitorState:
         """Everything that is known now."""
@@ -327,35 +321,41 @@ class StreamMonitor:
         )
 
 
-_ENDPOINT_WORDS = {
-    (1, False): "answers that were positive are negative now: the model leans to the negative answer",
-    (-1, False): "answers that were negative are positive now: the model leans to the positive answer",
-    (0, False): "answers at known thresholds are different now, in both directions",
+Turn: TypeAlias = tuple[int, int]
+"""In which direction log-odds are shifted and stretched: -1, 0 or 1 each."""
+
+
+def _turn(change: Distortion) -> Turn:
+    return int(np.sign(change.shift)), int(np.sign(change.slope - 1))
+
+
+_ENDPOINT_WORDS: dict[Turn, str] = {
+    (-1, 0): "answers that were positive are negative now: the model leans to the negative answer",
+    (1, 0): "answers that were negative are positive now: the model leans to the positive answer",
+    (0, 0): "answers at known thresholds are different now, in both directions",
 }
-_QUESTION_WORDS = {
-    (1, False): "confidence in the positive answer is higher than in the reference audit",
-    (-1, False): "confidence in the positive answer is lower than in the reference audit",
-    (1, True): "confidences are farther from {centre:g} than in the reference audit",
-    (-1, True): "confidences are closer to {centre:g} than in the reference audit",
+_QUESTION_WORDS: dict[Turn, str] = {
+    (1, 0): "confidence in the positive answer is higher than in the reference audit",
+    (-1, 0): "confidence in the positive answer is lower than in the reference audit",
+    (0, 1): "confidences are farther from 0.5 than in the reference audit",
+    (0, -1): "confidences are closer to 0.5 than in the reference audit",
 }
 
 
-def _calibration_words(against: Against) -> dict[tuple[int, bool], str]:
+def _calibration_words(against: Against) -> dict[Turn, str]:
     than = {
         "reference": "in the reference audit, at the same confidence",
         "perfect": "the confidence says",
-        "max_ece": "the confidence says, by more than the limit",
+        "max_ece": "the confidence says, beyond the limit",
     }[against]
     return {
-        (1, False): f"the positive answer is right less often than {than}",
-        (-1, False): f"the positive answer is right more often than {than}",
-        (1, True): f"labels are less clear-cut than {than}: too confident on both sides of {{centre:g}}",
-        (-1, True): f"labels are more clear-cut than {than}: too cautious on both sides of {{centre:g}}",
+        (1, 0): f"the positive answer is right more often than {than}",
+        (-1, 0): f"the positive answer is right less often than {than}",
+        (0, -1): f"the answers are wrong more often than {than}: overconfident",
+        (0, 1): f"the answers are right more often than {than}: underconfident",
+        (1, -1): f"confident negative answers are wrong more often than {than}",
+        (-1, -1): f"confident positive answers are wrong more often than {than}",
     }
-
-
-def _finding(side: BetSide, words: dict[tuple[int, bool], str]) -> str:
-    return words[side.sign, side.centre is not None].format(centre=side.centre or 0.0)
 
 
 def _filled(evidence: FloatArray, before: FloatArray) -> FloatArray:

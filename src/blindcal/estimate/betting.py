@@ -1,213 +1,153 @@
-"""Bets against a claim about a stream of answers: gains that are not positive on average if the claim holds.
+"""Games: bets against a claim about a stream of answers, which do not win on average if the claim holds.
 
-An item is asked at a threshold t that is uniform on (0, 1), and answers ``d = 1[f >= t]``. So for every
-function g with g(0) = 0, ``d g'(t)`` has the mean g(f): one answer measures any smooth function of the hidden
-confidence without bias (METHOD 11). With a weight h and a curve c, the number
+An item is asked at a threshold t that is uniform on (0, 1), answers ``d = 1[f >= t]``, and may get a label Y.
+A game has a few *sides*. Each is a table of gains by the bin of t, by d and by Y, whose mean is not positive
+under the claim, whatever the distribution of f (METHOD 11). The claims:
 
-    S = (c(0) - Y) h(0) + d ((c h)'(t) - Y h'(t))
+- *calibration*: E[Y|f] is a given curve c, for perfect calibration c(f) = f. A function with slope c' in each
+  bin is measured without bias by ``c(0) + d c'(t)``, so ``c(0) + d c'(t) - Y`` has mean zero: calibration in
+  the large. The other sides are likelihood ratios of `alternatives`, which also see gaps of opposite sign.
+- *questions*: a given share of the answers at each threshold is positive. The sides are likelihood ratios.
+- *anchors*: a repeated query is answered wrongly at most so often.
 
-has the mean ``(c(f) - E[Y|f]) h(f)``, which is zero if c is the reliability curve, whatever the distribution
-of f. A game bets on S and on -S, with several weights; nothing has to be estimated, and gaps of opposite sign
-do not cancel. A gain also pays for what the claim leaves open: a band around the curve, a mean deviation, and
-the known noise of the answers.
-
-The bets are fixed in advance. So the wealth is a product over the items, whose order does not matter.
+A gain also pays for what the claim leaves open: a band around the curve, a mean deviation, and the known
+noise of the answers, in proportion to how much the gain depends on the label. The bets are fixed in advance,
+so their wealth is a product over the items, whose order does not matter.
 """
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TypeAlias
 
 import numpy as np
 from scipy.special import expit, logit, ndtr
 
-from blindcal.estimate.piecewise import (
-    IDENTITY,
-    ONE,
-    ZERO,
-    PiecewiseLinear,
-    product_slope,
-    soft_sign,
-)
+from blindcal.estimate.alternatives import BINS, EDGES, Distortion, likelihood_ratios
 from blindcal.records import FloatArray, IntArray, Noise
 
-Column: TypeAlias = FloatArray | IntArray
-
-FRACTIONS: FloatArray = np.array([0.02, 0.05, 0.1, 0.2, 0.4, 0.7])
-"""Shares of the highest stake, the one that a single observation could lose whole."""
-CENTRES = (0.25, 0.5, 0.75)
-"""Where the weights change sign that find gaps of opposite sign."""
-WEIGHTS: tuple[PiecewiseLinear, ...] = (ONE, *(soft_sign(centre, 1.0) for centre in CENTRES))
-"""Weights of the gaps: all alike, and soft signs."""
-_SHARES = (1 / 2, *(1 / 2 / len(CENTRES) for _ in CENTRES))
-_EDGE = 1e-12  # how near the left of a knot the slope on its left is taken
-_NOISE_GRID = 2000
-
-
-@dataclass(frozen=True, slots=True)
-class BetSide:
-    """One thing to bet on, with its share of the stakes.
-
-    ``sign`` is the direction of the bet. ``centre`` is where its weight changes sign, ``None`` if nowhere.
-    """
-
-    sign: int
-    share: float
-    centre: float | None = None
-
-
-_BOTH_DIRECTIONS = tuple(
-    BetSide(sign, share / 2, centre)
-    for share, centre in zip(_SHARES, (None, *CENTRES), strict=True)
-    for sign in (1, -1)
+IN_THE_LARGE = (0.02, 0.05, 0.1, 0.2, 0.4, 0.7)
+"""Stakes on a side that is linear in the gap, as shares of what could be lost at once."""
+RATIOS = (0.3, 0.97)
+"""Stakes on a likelihood ratio."""
+QUESTION_DISTORTIONS = tuple(
+    Distortion(*pair) for pair in ((0.5, 1), (-0.5, 1), (1.5, 1), (-1.5, 1), (0, 0.6), (0, 1.6))
 )
+"""How the log-odds of the confidences may have changed."""
+_LEAST_LOSS = 1e-3  # a side that can hardly lose would have no highest stake
+_POINTS = 20  # of the threshold in a bin, over which noisy answers are averaged
 
 
-class Game(ABC):
-    """Bets against one claim: a few sides, each with stakes at all `FRACTIONS`.
+@dataclass(frozen=True, eq=False)
+class BetSide:
+    """One thing to bet on: the gains of the cells, its share of the stakes, and what it means if it wins."""
 
-    A subclass defines the gains of the sides, whose mean is not positive if the claim holds, and the least
-    gain that each can have.
-    """
+    gains: FloatArray
+    means: Distortion
+    share: float
+    stakes: tuple[float, ...] = RATIOS
 
-    sides: tuple[BetSide, ...]
 
-    @property
-    @abstractmethod
-    def least(self) -> FloatArray:
-        """The least gain of each side, negative."""
+class Game:
+    """Fixed bets on several sides; an observation falls into one of the cells of their tables."""
+
+    def __init__(self, sides: Sequence[BetSide]) -> None:
+        self.sides = tuple(sides)
 
     @cached_property
     def shares(self) -> FloatArray:
-        """The share of each bet in the stakes; bets are numbered by side, then by fraction."""
-        return np.repeat([side.share for side in self.sides], FRACTIONS.size) / FRACTIONS.size
+        """The share of each bet in the wealth."""
+        return np.array([side.share / len(side.stakes) for side in self.sides for _ in side.stakes])
 
-    def side_of(self, bet: int) -> BetSide:
-        """The side of a bet."""
-        return self.sides[bet // FRACTIONS.size]
+    @cached_property
+    def log_factors(self) -> FloatArray:
+        """What an observation in each cell (rows) multiplies each bet (columns) by, as logarithms."""
+        columns = []
+        for side in self.sides:
+            most = max(-float(side.gains.min()), _LEAST_LOSS)
+            columns += [np.log1p(stake / most * side.gains) for stake in side.stakes]
+        return np.stack(columns, axis=1)
 
-    def log_factors(self, gains: FloatArray) -> FloatArray:
-        """What each observation multiplies each bet by, as logarithms; ``gains`` has a column per side."""
-        stakes = FRACTIONS / -self.least[:, None]
-        return np.log1p(gains[:, :, None] * stakes).reshape(len(gains), -1)
+    def meaning(self, bet: int) -> Distortion:
+        """What it means if a bet wins."""
+        return [side.means for side in self.sides for _ in side.stakes][bet]
+
+
+def calibration_cells(labels: IntArray, thresholds: FloatArray, answers: IntArray) -> IntArray:
+    """The cell of each labelled answer: by bin of the threshold, answer and label."""
+    return 2 * question_cells(thresholds, answers) + labels
+
+
+def question_cells(thresholds: FloatArray, answers: IntArray) -> IntArray:
+    """The cell of each answer: by bin of the threshold, and answer."""
+    return 2 * np.minimum((thresholds * BINS).astype(np.int64), BINS - 1) + answers
+
+
+def anchor_cells(above: IntArray, wrong: IntArray) -> IntArray:
+    """The cell of each answer to an anchor query: by the side of its flip, and whether it is wrong."""
+    return 2 * above + wrong
 
 
 @dataclass(frozen=True, eq=False)
-class CalibrationGame(Game):
-    """Bets against the claim that the reliability curve is ``curve``, up to ``width`` at each confidence.
+class CurveClaim:
+    """The claim that the reliability curve is ``curve`` at the `EDGES` of the bins, and linear between them.
 
-    The width is multiplied by a factor for each of the `WEIGHTS`. ``allowance`` is a mean deviation that the
-    claim allows on top, as a limit of the ECE does. Answers may be noisy, and thresholds whose log-odds are
-    beyond ``reach`` are asked there.
+    ``width`` is by how much it may be off there, times a factor for each side, of which the first is
+    calibration in the large; ``allowance`` is a mean deviation that is allowed on top, as by a limit of the
+    ECE. Answers may be noisy, and thresholds whose log-odds are beyond ``reach`` are asked there.
     """
 
-    curve: PiecewiseLinear = IDENTITY
-    width: PiecewiseLinear = ZERO
-    factors: tuple[float, ...] = (1.0,) * len(WEIGHTS)
+    curve: FloatArray = field(default_factory=EDGES.copy)
+    width: FloatArray = field(default_factory=lambda: np.zeros(EDGES.size))
+    factors: FloatArray | None = None
     allowance: float = 0.0
     noise: Noise = field(default_factory=Noise)
     reach: float = np.inf
-    sides = _BOTH_DIRECTIONS
-
-    def gains(self, labels: IntArray, thresholds: FloatArray, answers: IntArray) -> FloatArray:
-        """The gain of each labelled answer on each side."""
-        return self._gross(labels, thresholds, answers) - self._noise_allowance
 
     @cached_property
-    def least(self) -> FloatArray:
-        """The least gain of each side: gains are linear in t between knots, so it is at one of them."""
-        functions = (self.curve, self.width, *WEIGHTS, *(one.magnitude() for one in WEIGHTS))
-        knots = np.unique(np.concatenate([one.knots for one in functions]))
-        t = np.concatenate([knots[:-1], knots[1:] - _EDGE])
-        cases = [(y, d) for y in (0, 1) for d in (0, 1)]
-        found = [self.gains(np.full(t.size, y), t, np.full(t.size, d)).min(axis=0) for y, d in cases]
-        return np.asarray(np.min(found, axis=0))
+    def game(self) -> Game:
+        """The bets against the claim."""
+        found = likelihood_ratios(self.curve)
+        large = self.in_the_large
+        tables = np.concatenate([large, -large, found.tables - 1])
+        factors = np.ones(1 + len(found.tables)) if self.factors is None else self.factors
+        tables = tables - self._slack(tables, np.concatenate([factors[:1], factors]))
+        tables = tables - _noise_excess(tables, self.noise, self.reach)[:, None, None, None]
+        means = (Distortion(-1, 1), Distortion(1, 1), *found.means)
+        shares = [1 / 4, 1 / 4, *(1 / 2 / len(found.tables) for _ in found.tables)]
+        stakes = [IN_THE_LARGE] * 2 + [RATIOS] * len(found.tables)
+        return Game(
+            [
+                BetSide(table.reshape(-1), meaning, share, own)
+                for table, meaning, share, own in zip(tables, means, shares, stakes, strict=True)
+            ]
+        )
 
-    def _gross(
-        self, labels: FloatArray | IntArray, t: FloatArray, answers: FloatArray | IntArray
-    ) -> FloatArray:
-        """Gains before the noise is paid for; linear in labels and answers, which may be probabilities."""
-        columns = []
-        for weight, factor in zip(WEIGHTS, self.factors, strict=True):
-            size = weight.magnitude()
-            start = (self.curve.first - labels) * weight.first
-            moved = product_slope(self.curve, weight, t) - labels * weight.slope(t)
-            signed = start + answers * moved
-            wide = self.width.first * size.first + answers * product_slope(self.width, size, t)
-            slack = factor * wide + self.allowance
-            columns += [signed - slack, -signed - slack]
-        return np.stack(columns, axis=1)
+    @property
+    def in_the_large(self) -> FloatArray:
+        """The curve minus the label, measured by one answer: a table with one side."""
+        slopes = np.diff(self.curve) * BINS
+        answers, labels = np.array([[0.0], [1.0]]), np.array([[0.0, 1.0]])
+        return np.asarray(self.curve[0] + slopes[:, None, None] * answers - labels)[None]
 
-    @cached_property
-    def _noise_allowance(self) -> FloatArray:
-        """The highest mean that noise could give each side if the claim holds, whatever f is."""
-        noise = self.noise
-        if noise.jitter == 0 and noise.flip_rate == 0 and not np.isfinite(self.reach):
-            return np.zeros(2 * len(WEIGHTS))
-        t = (np.arange(_NOISE_GRID) + 0.5) / _NOISE_GRID
-        asked = np.clip(logit(t), -self.reach, self.reach)
-        highest = np.zeros(2 * len(WEIGHTS))
-        for f in expit(np.linspace(-12, 12, 241)):
-            positive = positive_rate(np.full(t.size, f), asked, noise)
-            step = (f >= t).astype(float)
-            for label in (0.0, 1.0):  # linear between them
-                labels = np.full(t.size, label)
-                excess = self._gross(labels, t, positive) - self._gross(labels, t, step)
-                highest = np.maximum(highest, excess.mean(axis=0))
-        return highest
+    def _slack(self, tables: FloatArray, factors: FloatArray) -> FloatArray:
+        """What each side pays for the band and the allowance."""
+        dependence = np.abs(label_dependence(tables))
+        paid = self.allowance * dependence.max(axis=1)[:, None, None, None]
+        band = factors[:, None] * self.width * dependence
+        slopes = np.diff(band, axis=1) * BINS
+        answers = np.array([[0.0], [1.0]])
+        return np.asarray(paid + band[:, :1, None, None] + slopes[:, :, None, None] * answers)
 
 
-@dataclass(frozen=True, eq=False)
-class QuestionsGame(Game):
-    """Bets against the claim that a share ``share(t)`` of the answers is positive, up to ``width(t)``.
-
-    The width is multiplied by a factor for each of the `WEIGHTS`.
-    """
-
-    share: PiecewiseLinear
-    width: PiecewiseLinear = ZERO
-    factors: tuple[float, ...] = (1.0,) * len(WEIGHTS)
-    sides = _BOTH_DIRECTIONS
-
-    def gains(self, thresholds: FloatArray, answers: IntArray) -> FloatArray:
-        """The gain of each answer on each side."""
-        columns = []
-        for weight, factor in zip(WEIGHTS, self.factors, strict=True):
-            h = weight(thresholds)
-            signed = (answers - self.share(thresholds)) * h
-            slack = factor * self.width(thresholds) * np.abs(h)
-            columns += [signed - slack, -signed - slack]
-        return np.stack(columns, axis=1)
-
-    @cached_property
-    def least(self) -> FloatArray:
-        """A bound of the least gain of each side."""
-        return np.repeat(-1 - float(self.width.values.max()) * np.array(self.factors), 2)
-
-
-@dataclass(frozen=True, eq=False)
-class AnchorGame(Game):
-    """Bets against the claim that a repeated query is answered wrongly at most so often, on either side.
-
-    ``most`` are the highest rates of wrong answers above and below a flip. The three sides bet on more wrong
-    answers above, below, and anywhere.
-    """
-
-    most: tuple[float, float]
-    sides = (BetSide(1, 1 / 3), BetSide(-1, 1 / 3), BetSide(0, 1 / 3))
-
-    def gains(self, above: IntArray, wrong: IntArray) -> FloatArray:
-        """The gain of each answer on each side; ``above`` says whether it was asked above its flip."""
-        excess = wrong - np.where(above, *self.most)
-        return np.stack([above * excess, (1 - above) * excess, excess], axis=1)
-
-    @cached_property
-    def least(self) -> FloatArray:
-        """The least gain of each side."""
-        return -np.array([*self.most, max(self.most)])
+def label_dependence(tables: FloatArray) -> FloatArray:
+    """How much the mean gain of each side grows with E[Y|f], at the `EDGES`; it is linear between them."""
+    effect = tables[..., 1] - tables[..., 0]
+    no, yes = effect[..., 0] / BINS, effect[..., 1] / BINS
+    below = np.concatenate([np.zeros((len(tables), 1)), np.cumsum(yes, axis=1)], axis=1)
+    above = np.cumsum(no[:, ::-1], axis=1)[:, ::-1]
+    return np.asarray(below + np.concatenate([above, np.zeros((len(tables), 1))], axis=1))
 
 
 def positive_rate(f: FloatArray, log_odds: FloatArray, noise: Noise) -> FloatArray:
@@ -215,3 +155,75 @@ def positive_rate(f: FloatArray, log_odds: FloatArray, noise: Noise) -> FloatArr
     distance = logit(f) - log_odds
     clean = (distance >= 0).astype(float) if noise.jitter == 0 else ndtr(distance / noise.jitter)
     return np.asarray(noise.flip_rate + (1 - 2 * noise.flip_rate) * clean)
+
+
+def positive_rates(f: FloatArray, noise: Noise, reach: float = np.inf) -> FloatArray:
+    """The mean of `positive_rate` over each bin of the threshold, with a row per confidence."""
+    if noise.jitter == 0 and not np.isfinite(reach):
+        clean = np.clip(f[:, None] * BINS - np.arange(BINS), 0, 1)
+        return np.asarray(noise.flip_rate + (1 - 2 * noise.flip_rate) * clean)
+    t = (np.arange(BINS * _POINTS) + 0.5) / (BINS * _POINTS)
+    rates = positive_rate(f[:, None], np.clip(logit(t), -reach, reach), noise)
+    return np.asarray(rates.reshape(f.size, BINS, _POINTS).mean(axis=2))
+
+
+def _noise_excess(tables: FloatArray, noise: Noise, reach: float) -> FloatArray:
+    """By how much noise could raise the mean gain of each side, whatever f and the label are."""
+    if noise.jitter == 0 and noise.flip_rate == 0 and not np.isfinite(reach):
+        return np.zeros(len(tables))
+    f = expit(np.linspace(-12, 12, 241))
+    change = (positive_rates(f, noise, reach) - positive_rates(f, Noise())) / BINS
+    by_label = np.einsum("fb,sby->fsy", change, tables[:, :, 1] - tables[:, :, 0])
+    return np.asarray(np.maximum(0, by_label.max(axis=(0, 2))))
+
+
+@dataclass(frozen=True, eq=False)
+class ShareClaim:
+    """The claim that a ``share`` of the answers in each bin of the threshold is positive.
+
+    ``width`` is by how much it may be off, times a factor for each of the `QUESTION_DISTORTIONS`.
+    ``others`` are the shares under these.
+    """
+
+    share: FloatArray
+    width: FloatArray
+    factors: FloatArray
+    others: FloatArray
+
+    @cached_property
+    def game(self) -> Game:
+        """The bets against the claim."""
+        ratios = share_ratios(self.share, self.others)
+        slack = self.factors[:, None] * self.width * np.abs(ratios[:, :, 1] - ratios[:, :, 0])
+        gains = ratios - 1 - slack[:, :, None]
+        count = len(self.others)
+        return Game(
+            [
+                BetSide(table.reshape(-1), meaning, 1 / count)
+                for table, meaning in zip(gains, QUESTION_DISTORTIONS, strict=True)
+            ]
+        )
+
+
+def share_ratios(share: FloatArray, others: FloatArray) -> FloatArray:
+    """Likelihood ratios of answers, with axes (other share, bin, answer); their means are at most 1."""
+    least = 1e-3  # an answer that is all but impossible would decide everything
+    near, others = np.clip(share, least, 1 - least), np.clip(others, least, 1 - least)
+    ratios = np.stack([(1 - others) / (1 - near), others / near], axis=2)
+    means = ratios[..., 0] * (1 - share) + ratios[..., 1] * share
+    return np.asarray(ratios / np.maximum(means, 1)[..., None])
+
+
+def anchor_game(most_above: float, most_below: float) -> Game:
+    """Bets on more wrong answers to anchor queries: above their flips, below them, and on both sides.
+
+    Wrong answers above a flip are negative ones, as if the log-odds had become lower.
+    """
+    below, above = np.array([-most_below, 1 - most_below]), np.array([-most_above, 1 - most_above])
+    none = np.zeros(2)
+    sides = (
+        (np.concatenate([none, above]), Distortion(-1, 1)),
+        (np.concatenate([below, none]), Distortion(1, 1)),
+        (np.concatenate([below, above]), Distortion(0, 1)),
+    )
+    return Game([BetSide(gains, means, 1 / 3, IN_THE_LARGE) for gains, means in sides])

@@ -21,7 +21,6 @@ SPACING = 500
 _EVEN_STARTS = 20  # starting points at even distances; later ones are a tenth farther than the one before
 _GROWTH = 1.1
 _MOST_STARTS = 200  # more than any stream has
-_AT_ONCE = 1 << 21  # numbers processed together, to limit memory
 
 
 def starting_points(spacing: int = SPACING) -> IntArray:
@@ -70,10 +69,11 @@ class EProcess:
         missing = int(starts.max()) - len(self._wealth)
         if missing > 0:
             self._wealth = np.concatenate([self._wealth, np.zeros((missing, self._log_shares.size))])
-        step = max(1, _AT_ONCE // self._wealth.size)
+        # observations with the same starting points before them are multiplied together
+        borders = np.flatnonzero(np.diff(starts)) + 1
         found = [
-            self._add(log_factors[first : first + step], starts[first : first + step])
-            for first in range(0, len(places), step)
+            self._add(log_factors[own], int(starts[own[0]]))
+            for own in np.split(np.arange(len(places)), borders)
         ]
         path = np.concatenate(found)
         reached = np.flatnonzero(path >= self.bar)
@@ -85,24 +85,27 @@ class EProcess:
         self._path.append(path)
         return path
 
-    def _add(self, log_factors: FloatArray, starts: IntArray) -> FloatArray:
-        count = len(self._wealth)
-        counted = np.arange(count) < starts[:, None]
-        grown = self._wealth + np.cumsum(counted[:, :, None] * log_factors[:, None, :], axis=0)
-        self._wealth = grown[-1]
-        shares = start_shares(count)
-        weighted = grown + np.log(shares)[:, None] + self._log_shares
-        begun = logsumexp(weighted.reshape(len(grown), -1), axis=1)
-        cash = 1 - shares.sum()
-        return np.asarray(np.logaddexp(begun, np.log(cash)) if cash > 0 else begun)
+    def _add(self, log_factors: FloatArray, begun: int) -> FloatArray:
+        """Add observations that count for the first ``begun`` starting points."""
+        grown = np.cumsum(log_factors, axis=0)
+        weighted = self._weighted
+        cash = 1 - start_shares(len(weighted)).sum()
+        counting = logsumexp(weighted[:begun], axis=0)
+        others = logsumexp(np.append(weighted[begun:], np.log(cash)))
+        self._wealth[:begun] += grown[-1]
+        return np.asarray(np.logaddexp(logsumexp(grown + counting, axis=1), others))
+
+    @property
+    def _weighted(self) -> FloatArray:
+        """The logarithm of the wealth by starting point and bet, with the shares of both."""
+        return self._wealth + np.log(start_shares(len(self._wealth)))[:, None] + self._log_shares
 
     @property
     def best_bet(self) -> int:
         """The bet that has won most, from its best starting point on."""
         if not len(self._wealth):
             return 0
-        weighted = self._wealth + np.log(start_shares(len(self._wealth)))[:, None] + self._log_shares
-        return int(np.argmax(weighted)) % self._log_shares.size
+        return int(np.argmax(self._weighted)) % self._log_shares.size
 
 
 def changed_since(log_factors: FloatArray, places: IntArray) -> int:

@@ -7,15 +7,22 @@ of them. Where the audit is less sure the band is wider, and so are the averages
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from blindcal.estimate import functionals as of
-from blindcal.estimate.betting import WEIGHTS, CalibrationGame, QuestionsGame, positive_rate
-from blindcal.estimate.grid import EDGES_P, EDGES_S, MID_P
+from blindcal.estimate.alternatives import BINS, EDGES, likelihood_ratios
+from blindcal.estimate.betting import (
+    QUESTION_DISTORTIONS,
+    CurveClaim,
+    ShareClaim,
+    label_dependence,
+    positive_rates,
+    share_ratios,
+)
+from blindcal.estimate.grid import MID_P
 from blindcal.estimate.latent_fit import LatentFit
-from blindcal.estimate.piecewise import PiecewiseLinear
 from blindcal.estimate.uncertainty import draw_quantile
 from blindcal.records import FloatArray, Noise
 
@@ -26,53 +33,36 @@ _STIFFNESS = 0.01  # keeps the curve smooth where there are few items, in units 
 
 
 @dataclass(frozen=True, eq=False)
-class Band:
-    """A function with its band, whose width is multiplied by a factor for each of the `WEIGHTS`."""
-
-    middle: PiecewiseLinear
-    width: PiecewiseLinear
-    factors: FloatArray
-
-
-@dataclass(frozen=True, eq=False)
 class Reference:
-    """The reliability curve, and the share of positive answers at each threshold."""
+    """What a fit claims about the answers that follow: the reliability curve, and the shares of positives."""
 
-    curve: Band
-    share: Band
-    noise: Noise
+    curve: CurveClaim
+    share: ShareClaim
 
     @classmethod
-    def of(cls, fit: LatentFit, missed: float, flip_rate: float = 0.0) -> Reference:
+    def of(cls, fit: LatentFit, missed: float, *, flip_rate: float = 0.0, reach: float = np.inf) -> Reference:
         """Read a fit, whose refits say how sure it is; a band is too narrow with chance ``missed``."""
         noise = Noise(fit.jitter, flip_rate)
         return cls(
-            _curve(fit.population, fit.draws, missed),
-            _share(np.add(*of.by_label(fit.population)), np.add(*of.by_label(fit.draws)), noise, missed),
-            noise,
+            _curve(fit.population, fit.draws, missed, noise, reach),
+            _share(
+                np.add(*of.by_label(fit.population)), np.add(*of.by_label(fit.draws)), missed, noise, reach
+            ),
         )
 
-    def calibration_game(self, reach: float = np.inf) -> CalibrationGame:
-        """Bets against the claim that the curve is still the same."""
-        band = self.curve
-        return CalibrationGame(band.middle, band.width, tuple(band.factors), noise=self.noise, reach=reach)
 
-    def questions_game(self) -> QuestionsGame:
-        """Bets against the claim that confidences are distributed as before."""
-        return QuestionsGame(self.share.middle, self.share.width, tuple(self.share.factors))
-
-
-def _curve(table: FloatArray, draws: FloatArray, missed: float) -> Band:
+def _curve(table: FloatArray, draws: FloatArray, missed: float, noise: Noise, reach: float) -> CurveClaim:
     """The curve with a few knots, so that single answers do not weigh too much."""
-    values, drawn = _at_nodes(table[None])[0], _at_nodes(draws)
-    spread = drawn.std(axis=0)
-    mass = np.add(*of.by_label(table))
+    values, spread = _at_nodes(table[None])[0], _at_nodes(draws).std(axis=0)
+    claim = CurveClaim(np.interp(EDGES, _NODES, values), np.interp(EDGES, _NODES, spread))
+    tables = np.concatenate([claim.in_the_large, likelihood_ratios(claim.curve).tables])
+    depends = np.stack([np.interp(MID_P, EDGES, one) for one in label_dependence(tables)])
     negatives, positives = of.by_label(draws)
     # what the bets would see if a refit were true, with its own distribution of confidences
-    off = positives - (negatives + positives) * (_HATS @ values)
-    weights = np.stack([weight(MID_P) for weight in WEIGHTS])
-    factors = _factors(off @ weights.T, np.abs(weights) @ (_HATS @ spread * mass), missed)
-    return Band(PiecewiseLinear(_NODES, values), PiecewiseLinear(_NODES, spread), factors)
+    off = positives - (negatives + positives) * np.interp(MID_P, EDGES, claim.curve)
+    width = np.interp(MID_P, EDGES, claim.width) * np.add(*of.by_label(table))
+    factors = _factors(off @ depends.T, np.abs(depends) @ width, missed)
+    return replace(claim, factors=factors, noise=noise, reach=reach)
 
 
 def _at_nodes(tables: FloatArray) -> FloatArray:
@@ -84,20 +74,16 @@ def _at_nodes(tables: FloatArray) -> FloatArray:
     return np.clip(np.linalg.solve(stiff, (positives @ _HATS)[..., None])[..., 0], 0, 1)
 
 
-def _share(mass: FloatArray, draws: FloatArray, noise: Noise, missed: float) -> Band:
-    """The share of positive answers at each threshold, as the noise of the answers lets it appear."""
-    rates = positive_rate(MID_P[:, None], EDGES_S[1:-1], noise)
-    shares, drawn = mass @ rates, draws @ rates
+def _share(mass: FloatArray, draws: FloatArray, missed: float, noise: Noise, reach: float) -> ShareClaim:
+    """The share of positive answers in each bin of the threshold, as the noise lets it appear."""
+    rates = positive_rates(MID_P, noise, reach)
+    share, drawn = mass @ rates, draws @ rates
     spread = drawn.std(axis=0)
-    t = EDGES_P[1:-1]
-    weights = np.stack([weight(t) for weight in WEIGHTS]) * np.gradient(t)
-    factors = _factors((drawn - shares) @ weights.T, np.abs(weights) @ spread, missed)
-    ends = noise.flip_rate, 1 - noise.flip_rate
-    return Band(
-        PiecewiseLinear(EDGES_P, np.concatenate([[ends[1]], shares, [ends[0]]])),
-        PiecewiseLinear(EDGES_P, np.concatenate([[0], spread, [0]])),
-        factors,
-    )
+    others = np.stack([mass @ positive_rates(one(MID_P), noise, reach) for one in QUESTION_DISTORTIONS])
+    ratios = share_ratios(share, others)
+    depends = (ratios[..., 1] - ratios[..., 0]) / BINS
+    factors = _factors((drawn - share) @ depends.T, np.abs(depends) @ spread, missed)
+    return ShareClaim(share, spread, factors, others)
 
 
 def _factors(off: FloatArray, width: FloatArray, missed: float) -> FloatArray:

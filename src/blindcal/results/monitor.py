@@ -11,7 +11,7 @@ from scipy.special import gammaincc
 
 from blindcal.errors import InputError
 from blindcal.estimate.alarms import FOR_REFERENCE, Against, MonitorState, StreamMonitor
-from blindcal.estimate.betting import CalibrationGame
+from blindcal.estimate.betting import CurveClaim
 from blindcal.estimate.checks import ArrayLike, answers_array, fraction, probabilities, whole
 from blindcal.estimate.latent_fit import LatentFit
 from blindcal.estimate.reference import Reference
@@ -68,17 +68,18 @@ class Monitor(StreamMonitor):
     ) -> None:
         level = fraction(level, "level")
         fit, flip_rate, reach = _fit_of(reference)
-        known = None if fit is None else Reference.of(fit, level * FOR_REFERENCE, flip_rate)
+        known = None
+        if fit is not None:
+            known = Reference.of(fit, level * FOR_REFERENCE, flip_rate=flip_rate, reach=reach)
         claim = _claim(known, against, max_ece)
-        if claim == "reference":
-            assert known is not None
-            calibration = known.calibration_game(reach)
+        if claim == "reference" and known is not None:
+            curve = known.curve
         else:
-            noise = Noise() if known is None else known.noise
-            calibration = CalibrationGame(allowance=max_ece or 0.0, noise=noise, reach=reach)
+            noise = Noise() if known is None else known.curve.noise
+            curve = CurveClaim(allowance=max_ece or 0.0, noise=noise, reach=reach)
         super().__init__(
-            calibration,
-            None if known is None else known.questions_game(),
+            curve.game,
+            None if known is None else known.share.game,
             level=level,
             against=claim,
             max_ece=max_ece,
