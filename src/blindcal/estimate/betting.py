@@ -2,7 +2,7 @@
 
 An item is asked at a threshold t that is uniform on (0, 1), answers ``d = 1[f >= t]``, and may get a label Y.
 A game has a few *sides*. Each is a table of gains by the bin of t, by d and by Y, whose mean is not positive
-under the claim, whatever the distribution of f (METHOD 11). The claims:
+under the claim, whatever the distribution of f (METHOD 11, docs/method.md section 9). The claims:
 
 - *calibration*: E[Y|f] is a given curve c, for perfect calibration c(f) = f. A function with slope c' in each
   bin is measured without bias by ``c(0) + d c'(t)``, so ``c(0) + d c'(t) - Y`` has mean zero: calibration in
