@@ -119,6 +119,35 @@ def write_questions(path: Path, n: int = N) -> None:
             table.writerow([f"q{k}", label, *record.values(), TOPICS[k % 3]])
 
 
+def write_traffic(folder: Path) -> None:
+    """Questions as they arrive: ``traffic.jsonl`` with its labels apart, ``changed.jsonl`` with labels.
+
+    From the middle of the latter on, positive labels are rarer than the model thinks. ``nightly.csv`` has
+    labelled questions too.
+    """
+    rng, p, rows = np.random.default_rng(4), hidden_probabilities(), _AnyText()
+
+    def records(first: int, n: int, changed: int) -> list[dict[str, Any]]:
+        found = []
+        for k in range(n):
+            fields = {"question": f"is number {first + k} on the list", "passage": f"List {k % 7}."}
+            f = p[rows.get(TEMPLATE.format(**fields))]
+            label = int(rng.random() < (0.1 + 0.8 * f if k < changed else 0.1 + 0.2 * f))
+            found.append({"id": f"t{first + k}", **fields, "topic": TOPICS[k % 3], "label": label})
+        return found
+
+    traffic, changed = records(2000, 400, 400), records(4000, 900, 450)
+    unlabelled = [{name: one[name] for name in one if name != "label"} for one in traffic]
+    for name, lines in (("traffic", unlabelled), ("changed", changed)):
+        (folder / f"{name}.jsonl").write_text("".join(json.dumps(one) + "\n" for one in lines))
+    tables = (("labels", traffic, ("id", "label")), ("nightly", records(6000, 400, 400), tuple(traffic[0])))
+    for name, rows_of, columns in tables:
+        with (folder / f"{name}.csv").open("w", newline="") as file:
+            table = csv.writer(file)
+            table.writerow(columns)
+            table.writerows([one[column] for column in columns] for one in rows_of)
+
+
 def write_quiz(path: Path, n: int = N) -> None:
     """Labelled questions with four options, of which an overconfident model knows something."""
     rng, z, rows = np.random.default_rng(3), hidden_logits(), _AnyText()
@@ -145,6 +174,7 @@ def docs_world(folder: Path) -> Iterator[World]:
     """Lay out the files that the documentation names, with audits by two models, and serve."""
     write_questions(folder / "questions.csv")
     write_new_questions(folder / "new.csv")
+    write_traffic(folder)
     write_quiz(folder / "quiz.jsonl")
     with running(AnyPromptServer(Behaviour(logprobs=True))) as server:
         for model in MODELS:

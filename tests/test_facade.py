@@ -19,6 +19,7 @@ OFFERED = (
     *("audit", "audit_async", "probe", "plan", "simulate", "compare", "check", "open_run", "latent", "blind"),
     *("certify", "certify_async", "Certificate", "NotCertifiedError"),
     *("decide", "decide_async", "Decision", "DecisionResult"),
+    *("watch", "watch_async", "WatchResult"),
     *("binned_ece", "Counts", "plot", "Settings", "Limits", "Prices", "AuditResult", "BlindcalError"),
 )
 FILES = {"answers.csv", "report.html", "result.json", "run.sqlite", "run.sqlite.lock"}

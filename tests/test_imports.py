@@ -39,6 +39,7 @@ ROOMS = (
     "settings",
     "planning",
     "results",
+    "telemetry",
     "report",
     "plot",
     "auditing",

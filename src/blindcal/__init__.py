@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from blindcal.auditing.decide import decide, decide_async
     from blindcal.auditing.limits import Limits
     from blindcal.auditing.probe_endpoint import EndpointProbe, probe
+    from blindcal.auditing.watch import watch, watch_async
     from blindcal.estimate.alarms import Alarm, MonitorState
     from blindcal.estimate.blind import BlindResult, blind
     from blindcal.estimate.counts import Counts
@@ -60,6 +61,7 @@ if TYPE_CHECKING:
     from blindcal.results.part_thresholds import PartThreshold, part_thresholds
     from blindcal.results.result import AuditResult
     from blindcal.results.run import Run, open_run
+    from blindcal.results.watch_result import WatchResult
     from blindcal.settings import Settings
     from blindcal.simulation.simulate import Simulation, simulate
 
@@ -106,6 +108,7 @@ __all__ = [
     "StoreError",
     "UnfitError",
     "UnsupportedError",
+    "WatchResult",
     "audit",
     "audit_async",
     "binned_ece",
@@ -127,6 +130,8 @@ __all__ = [
     "probe",
     "read_counts",
     "simulate",
+    "watch",
+    "watch_async",
     "write_counts",
 ]
 
@@ -139,6 +144,7 @@ _MODULES = {
     "auditing.decide": ("decide", "decide_async"),
     "auditing.limits": ("Limits",),
     "auditing.probe_endpoint": ("EndpointProbe", "probe"),
+    "auditing.watch": ("watch", "watch_async"),
     "estimate.alarms": ("Alarm", "MonitorState"),
     "estimate.blind": ("BlindResult", "blind"),
     "estimate.counts": ("Counts",),
@@ -160,6 +166,7 @@ _MODULES = {
     "results.part_thresholds": ("PartThreshold", "part_thresholds"),
     "results.result": ("AuditResult",),
     "results.run": ("Run", "open_run"),
+    "results.watch_result": ("WatchResult",),
     "settings": ("Settings",),
     "simulation.simulate": ("Simulation", "simulate"),
 }

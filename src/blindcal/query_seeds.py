@@ -8,6 +8,8 @@ interrupted or not.
 
 from __future__ import annotations
 
+import hashlib
+
 import numpy as np
 import numpy.typing as npt
 
@@ -27,6 +29,14 @@ def query_seeds(seed: int, first: int, count: int) -> IntArray:
 def uniform_draws(seeds: IntArray) -> FloatArray:
     """The uniform draw in [0, 1) that belongs to each seed."""
     return (_mixed(seeds.astype(np.uint64) + _GOLDEN) >> np.uint64(11)).astype(np.float64) * 2.0**-53
+
+
+def draw_of_name(seed: int, name: str, purpose: str) -> float:
+    """The uniform draw in (0, 1) that belongs to a name, such as an item's id; each purpose has its own."""
+    key = seed.to_bytes(16, "little")
+    words = name.encode(errors="surrogatepass")
+    found = hashlib.blake2b(words, digest_size=8, key=key, person=purpose.encode()).digest()
+    return ((int.from_bytes(found, "little") >> 12) + 0.5) * 2.0**-52
 
 
 def _mixed(state: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:

@@ -122,6 +122,32 @@ class Item:
 
 
 @dataclass(frozen=True, slots=True)
+class Arrival:
+    """What a record of a stream brings: an item, ``None`` if it is a label alone, and a label, if known.
+
+    ``digest`` tells whether the prompts of two records are the same. ``problem`` says why a label that is
+    there cannot be read.
+    """
+
+    id: str
+    item: Item | None
+    digest: bytes
+    label: int = UNLABELLED
+    problem: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Position:
+    """How far a file of a stream was read: bytes of JSON lines, else records.
+
+    ``mark`` tells whether it is still the same file.
+    """
+
+    place: int = 0
+    mark: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class Token:
     """One vocabulary entry that can serve as an answer."""
 

@@ -6,24 +6,31 @@ does not fit ends the run, or is noted as a reason why nothing is promised if th
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 import msgspec
 import numpy as np
 
+from blindcal.auditing.endpoint_identity import (
+    NAMELESS,
+    ForcedReply,
+    ask_forced,
+    bias_ignored,
+    name_in,
+    unknown_names,
+)
 from blindcal.auditing.job import Job
 from blindcal.auditing.prepare import Prepared, patient_of
 from blindcal.auditing.remembered_endpoint import RememberedEndpoint
 from blindcal.auditing.session import Session
 from blindcal.endpoints.base import Endpoint
 from blindcal.endpoints.bias_checks import IRRESISTIBLE
-from blindcal.errors import BlindcalError, CertificateError, ReplyError, UnfitError
-from blindcal.records import NEGATIVE, POSITIVE, Reply, Usage
+from blindcal.errors import BlindcalError, CertificateError, UnfitError
+from blindcal.records import Usage
 from blindcal.results.certificate import Certificate, ServedModel
 from blindcal.store.run_store import SavedAnswer, Store
-from blindcal.text import listed, printable
+from blindcal.text import listed
 
 CHECKED = 6
 """Items that are asked before the first decision, each forced to both answers."""
@@ -31,7 +38,6 @@ CERTIFY_AGAIN = (
     "certify again, and decide in another folder with {out}; or {force} goes on, and nothing is promised"
 )
 _DOUBTS_NOTE = "doubts"
-_NAMELESS = ServedModel("", "")
 
 
 def doubts(store: Store) -> tuple[str, ...]:
@@ -76,8 +82,9 @@ async def check_endpoint(
     session.tell("checking the endpoint")
     about = RememberedEndpoint(endpoint, session, 2 * CHECKED, for_what="the check of the endpoint")
     job = certified_job(session, certificate, prepared, force=force)
-    forced = await _ask_forced(job, patient_of(session, about))
-    names = [_name_in(one.reply) for one in forced]
+    chosen = np.random.default_rng(0).permutation(len(job.items))[:CHECKED].tolist()
+    forced = await ask_forced(job, patient_of(session, about), chosen)
+    names = [name_in(one.reply) for one in forced]
     unbiased = _bias_error(forced) if prepared.max_shift >= IRRESISTIBLE else None
     try:
         _raise_or_note(store, unbiased, force)
@@ -92,12 +99,12 @@ async def check_endpoint(
 
 def other_names(heard: Iterable[ServedModel], certificate: Certificate) -> CertificateError | None:
     """The error about replies that name a model or system that was not certified, if any does."""
-    certified = certificate.served or (_NAMELESS,)
-    others = {one.words for one in heard if one not in certified}
+    others = unknown_names(heard, certificate.served)
     if not others:
         return None
+    certified = certificate.served or (NAMELESS,)
     return CertificateError(
-        f"replies come from {listed(sorted(others))}, and what was certified is "
+        f"replies come from {listed(others)}, and what was certified is "
         f"{listed([one.words for one in certified])}",
         remedy=CERTIFY_AGAIN,
         options={"out": ..., "force": True},
@@ -119,7 +126,7 @@ class CertifiedJob(Job):
         Job.check(self, usage, saved)
         names = self.store.served_names()
         readable = {one.served for one in saved if not one.unusable}
-        heard = [ServedModel(*names[number - 1]) if number else _NAMELESS for number in readable]
+        heard = [ServedModel(*names[number - 1]) if number else NAMELESS for number in readable]
         if (error := other_names(heard, self.certificate)) is not None:
             raise error
 
@@ -131,40 +138,13 @@ def certified_job(session: Session, certificate: Certificate, prepared: Prepared
     return CertifiedJob.of(session, prepared, certificate=certificate)
 
 
-@dataclass(frozen=True, slots=True)
-class _Forced:
-    """A reply to a forced query, and whether it is the answer that was forced."""
-
-    item: int
-    right: bool
-    reply: Reply
-
-
-async def _ask_forced(job: Job, endpoint: Endpoint) -> list[_Forced]:
-    """Force both answers of a few items; those that are refused are left out."""
-    chosen = np.random.default_rng(0).permutation(len(job.items))[:CHECKED].tolist()
-    wanted = [(item, answer) for item in chosen for answer in (POSITIVE, NEGATIVE)]
-    asking = (endpoint.ask(job.forced(item, answer)) for item, answer in wanted)
-    found = []
-    for (item, answer), reply in zip(
-        wanted, await asyncio.gather(*asking, return_exceptions=True), strict=True
-    ):
-        if isinstance(reply, Reply):
-            found.append(_Forced(item, job.question.parse(reply).answer == answer, reply))
-        elif not isinstance(reply, ReplyError):
-            raise reply
-    return found
-
-
-def _bias_error(forced: Sequence[_Forced]) -> UnfitError | None:
-    """The error if most items do not follow the bias: then one of their two forced answers is wrong."""
-    wrong = {one.item for one in forced if not one.right}
-    asked = {one.item for one in forced}
-    if 2 * len(wrong) <= len(asked):
+def _bias_error(forced: Sequence[ForcedReply]) -> UnfitError | None:
+    """The error if most items do not follow the bias."""
+    seen = bias_ignored(forced)
+    if seen is None:
         return None
     return UnfitError(
-        f"logit_bias acted when this was certified but does not now: on {len(wrong)} of {len(asked)} items, "
-        "an answer forced by the largest shift came out otherwise",
+        f"logit_bias acted when this was certified but does not now: {seen}",
         remedy=f"find out what changed at the provider, {CERTIFY_AGAIN}",
         options={"out": ..., "force": True},
     )
@@ -176,8 +156,3 @@ def _raise_or_note(store: Store, error: BlindcalError | None, force: bool) -> No
     if not force:
         raise error
     note_doubt(store, error.message)
-
-
-def _name_in(reply: Reply) -> ServedModel:
-    """What a reply names, as the run file notes it."""
-    return ServedModel(printable(reply.model or "", 100), printable(reply.fingerprint or "", 100))

@@ -15,13 +15,14 @@ from __future__ import annotations
 import asyncio
 import hashlib
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
 import numpy as np
 
 from blindcal.atomic_write import writing
+from blindcal.auditing.asked_settings import preparation_as_asked, settings_as_asked
 from blindcal.auditing.audit import (
     answers_kept,
     default_folder,
@@ -50,11 +51,11 @@ from blindcal.auditing.token_estimate import TOKENS_NOTE
 from blindcal.design import make_round
 from blindcal.endpoints.base import Endpoint
 from blindcal.endpoints.http import HttpEndpoint, check_key
-from blindcal.errors import ConfigError, InputError, NotIdentifiedError, UnfitError
+from blindcal.errors import InputError, NotIdentifiedError, UnfitError
 from blindcal.items.catalogue import open_items
 from blindcal.items.files import Items
 from blindcal.prices import Prices
-from blindcal.records import NEGATIVE, AnswerTable, Progress, Round, Usage
+from blindcal.records import NEGATIVE, AnswerTable, Progress, Round
 from blindcal.results.certificate import Certificate
 from blindcal.results.decisions import DecisionResult, write_decisions
 from blindcal.results.result import Spend
@@ -64,6 +65,7 @@ from blindcal.text import printable
 
 FOLDER = Path("decisions")
 _FINISHED_NOTE = "finished"
+_SOURCE = "the certificate"
 
 
 def decide(
@@ -164,7 +166,7 @@ async def decide_async(
     if not isinstance(certificate, Certificate):
         certificate = Certificate.load(certificate)
     settings = certified_settings(certificate, id_field=id_field, api_key_env=api_key_env, timeout=timeout)
-    prepared = _certified_preparation(certificate)
+    prepared = preparation_as_asked(certificate.settings, _SOURCE)
     folder = Path(out) if out is not None else decision_folder(items, certificate)
     tell, stop = stage or ignore, stop or asyncio.Event()
     check_cost_known(limits, prices)
@@ -209,27 +211,8 @@ def certified_settings(
     timeout: float = 60.0,
 ) -> Settings:
     """How the certificate asks: by the settings of its audit, without those that are about labelled items."""
-    try:
-        settings = Settings.noted(certificate.settings.config)
-        usual = {"batch": False, "group_field": "group", "sample": None}
-        named = {} if id_field is None else {"id_field": id_field}
-        return settings.replace(**usual, **named, api_key_env=api_key_env, timeout=timeout)
-    except (ConfigError, InputError, TypeError) as error:
-        raise _unusable(error) from None
-
-
-def _certified_preparation(certificate: Certificate) -> Prepared:
-    """What the preparation of the certified audit found, without its cost."""
-    try:
-        found = msgspec.convert(certificate.settings.ready, Prepared)
-    except msgspec.ValidationError as error:
-        raise _unusable(error) from None
-    return replace(found, spent=Usage(), size=0, probe=None)
-
-
-def _unusable(error: Exception) -> InputError:
-    return InputError(
-        f"the certificate does not say how to ask ({printable(str(error))})", remedy="certify again"
+    return settings_as_asked(
+        certificate.settings, _SOURCE, id_field=id_field, api_key_env=api_key_env, timeout=timeout
     )
 
 

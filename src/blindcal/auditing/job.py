@@ -46,13 +46,15 @@ HOPELESS = 20  # queries (in a row if asked live) without a usable reply, after 
 class RunOutcome:
     """All answers, and why there are no more; ``stopped`` is ``None`` for a finished run.
 
-    ``beside`` is the usage of queries that are not part of the design.
+    ``beside`` is the usage of queries that are not part of the design, and ``failed`` the number of queries
+    that were given up after too many failures.
     """
 
     answered: AnswerTable
     usage: Usage
     stopped: str | None = None
     beside: Usage = field(default_factory=Usage)
+    failed: int = 0
 
 
 #: Gets a design answered; the number is how many queries it is expected to ask, for the progress.
@@ -189,6 +191,7 @@ class Sender(ABC):
         self._before = AnswerTable.empty()
         self.usage = job.store.usage()
         self.stopped: str | None = None
+        self.failed = 0
 
     @abstractmethod
     async def _ask_round(self) -> None:
@@ -208,10 +211,13 @@ class Sender(ABC):
         """What everything has cost so far, which the limits are about."""
         return self._spent + self.usage + self.beside
 
-    async def ask(self, design: Design) -> RunOutcome:
-        """Get the rounds of a design answered, one after the other, until it ends or the run stops."""
-        first, nonsense = 0, None
-        stored = self._store.rounds()
+    async def ask(self, design: Design, begin: int = 0) -> RunOutcome:
+        """Get the rounds of a design answered, one after the other, until it ends or the run stops.
+
+        Those before number ``begin`` are known to be answered, and left out of the outcome.
+        """
+        first, nonsense = self._store.first_query(begin), None
+        stored = self._store.rounds(begin)
         for number in itertools.count():
             asked = stored[number] if number < len(stored) else design.next_round(self._before)
             if asked is None:
@@ -232,7 +238,7 @@ class Sender(ABC):
             if nonsense or not have.all():
                 break
         self.report()
-        return RunOutcome(self._before, self.usage, nonsense or self.stopped, self.beside)
+        return RunOutcome(self._before, self.usage, nonsense or self.stopped, self.beside, self.failed)
 
     def _order(self) -> IntArray:
         """The queries of the round in the order of asking, which is random.

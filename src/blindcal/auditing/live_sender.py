@@ -39,17 +39,24 @@ _CHECK = -1  # in place of a query's number: the check whether an item is still 
 
 
 async def ask_live(
-    design: Design, job: Job, endpoint: Endpoint, *, planned: int = 0, controls: Controls | None = None
+    design: Design,
+    job: Job,
+    endpoint: Endpoint,
+    *,
+    planned: int = 0,
+    controls: Controls | None = None,
+    begin: int = 0,
 ) -> RunOutcome:
     """Ask all queries of the design that the store does not answer yet, and the ``controls`` among them.
 
-    ``planned`` is the expected number of queries, for the progress. A stopped run waits for the queries
-    under way. Raises `EndpointError` if asking on is useless; every answer is kept.
+    ``planned`` is the expected number of queries, for the progress. The rounds before number ``begin`` are
+    known to be answered. A stopped run waits for the queries under way. Raises `EndpointError` if asking on
+    is useless; every answer is kept.
     """
     gc.freeze()  # otherwise the collector scans all existing objects again and again
     try:
         controls = controls or Controls(job, every=None)
-        return await _LiveSender(job, endpoint, planned, controls).ask(design)
+        return await _LiveSender(job, endpoint, planned, controls).ask(design, begin)
     finally:
         gc.unfreeze()
 
@@ -124,6 +131,7 @@ class _LiveSender(Sender):
         if left and self._stop.is_set():
             self.stopped = self.stopped or "interrupted"
         elif left and not self.stopped:
+            self.failed = left
             self.stopped = f"{left} queries failed {self._limits.attempts} times each: {self._last}"
 
     # Queries under way

@@ -11,7 +11,7 @@ import numpy as np
 
 from blindcal.auditing.choice import METHOD_OF, MethodChoice
 from blindcal.auditing.remembered_endpoint import RememberedEndpoint
-from blindcal.auditing.session import Session
+from blindcal.auditing.session import Asking, Session
 from blindcal.endpoints import tokens
 from blindcal.endpoints.base import Endpoint, Patient
 from blindcal.endpoints.constraints import CONSTRAINTS, ConstraintName
@@ -230,7 +230,7 @@ def _chosen(session: Session, choosing: MethodChoice, found: Probe, no_ids: str,
     return best.method
 
 
-def patient_of(session: Session, endpoint: Endpoint) -> Patient:
+def patient_of(session: Asking, endpoint: Endpoint) -> Patient:
     """An endpoint that waits and asks again, for the few queries before a run."""
     kept = "every answer so far is kept, and the same again goes on from there"
     return Patient(endpoint, patience=session.limits.patience, kept=kept, tell=session.tell)

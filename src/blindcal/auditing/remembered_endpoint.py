@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from blindcal.auditing.session import Session
+from blindcal.auditing.session import Asking
 from blindcal.auditing.token_estimate import TokenEstimator
 from blindcal.endpoints.base import Endpoint
 from blindcal.endpoints.http import HttpEndpoint
@@ -18,15 +18,26 @@ from blindcal.errors import ConfigError, EndpointError, ReplyError
 from blindcal.records import Progress, Reply, Request, Usage
 
 
+class LimitTooLowError(ConfigError):
+    """A limit ends the queries before a run."""
+
+
 class RememberedEndpoint:
     """An endpoint that asks nothing twice: replies from before an interruption are read from the store.
 
     So are refusals of an item. It also obeys the run's limits: on concurrency, so that a crash loses no more
-    here than in the run, and on queries and cost. About ``expected`` queries will be asked ``for_what``.
+    here than in the run, and on queries and cost. About ``expected`` queries will be asked ``for_what``. If
+    ``before`` is given, it is the usage of all stored replies, so that none that is read back counts again.
     """
 
     def __init__(
-        self, endpoint: Endpoint, session: Session, expected: int, *, for_what: str = "the probe"
+        self,
+        endpoint: Endpoint,
+        session: Asking,
+        expected: int,
+        *,
+        for_what: str = "the probe",
+        before: Usage | None = None,
     ) -> None:
         self._endpoint = endpoint
         self._progress, self._store = session.progress, session.store
@@ -36,7 +47,7 @@ class RememberedEndpoint:
         self._accepted = endpoint.accepted if isinstance(endpoint, HttpEndpoint) else None
         self._times: Counter[bytes] = Counter()
         self._unused: defaultdict[bytes, list[int]] = defaultdict(list)
-        self.paid = Usage()
+        self.paid, self._recount = before or Usage(), before is None
         self._wasted = session.store.usage()
         self.tokens = TokenEstimator()
         self._under_way: dict[asyncio.Task[Reply], float] = {}  # with the highest cost of each
@@ -48,9 +59,10 @@ class RememberedEndpoint:
         if (kept := self._store.aside(key, nth)) is not None:
             found = msgspec.json.decode(kept)
             if "error" not in found:
-                return self._count(request, msgspec.convert(found, Reply))
+                return self._count(request, msgspec.convert(found, Reply), paid=self._recount)
             refused = msgspec.convert(found, _Refused)
-            self._count_refused(refused)
+            if self._recount:
+                self._count_refused(refused)
             raise refused.as_error()
         async with self._room:
             while (reached := self._limit_reached(request)) is not None:
@@ -89,9 +101,10 @@ class RememberedEndpoint:
         self._store.add_aside(key, nth, msgspec.json.encode(reply).decode())
         return reply
 
-    def _count(self, request: Request, reply: Reply) -> Reply:
+    def _count(self, request: Request, reply: Reply, *, paid: bool = True) -> Reply:
         reply = self.tokens.count(reply, request, self._store)
-        self.paid += reply.usage
+        if paid:
+            self.paid += reply.usage
         self._report()
         return reply
 
@@ -108,7 +121,7 @@ class RememberedEndpoint:
     def _dearest(self, request: Request) -> float:
         return 0.0 if self._prices is None else self.tokens.dearest(request, self._prices)
 
-    def _limit_reached(self, request: Request) -> ConfigError | None:
+    def _limit_reached(self, request: Request) -> LimitTooLowError | None:
         paid, limits = self.paid + self._wasted, self._limits
         asked = paid.served
         if limits.max_queries is not None and asked + len(self._under_way) >= limits.max_queries:
@@ -121,9 +134,9 @@ class RememberedEndpoint:
                 return self._too_low("max_cost", limits.max_cost, f", ${about * self._expected:.2g}")
         return None
 
-    def _too_low(self, limit: str, value: float, cost: str = "") -> ConfigError:
+    def _too_low(self, limit: str, value: float, cost: str = "") -> LimitTooLowError:
         takes = f"which takes about {self._expected} queries{cost}"
-        return ConfigError(
+        return LimitTooLowError(
             f"{{{limit}}} does not pay for {self._for_what}, {takes}",
             remedy="raise it and run the same again; what was asked is kept",
             options={limit: value},

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from typing import Protocol
 
 from blindcal.auditing.limits import Limits
 from blindcal.items.files import Items
@@ -22,6 +23,35 @@ QUERIES_NOTE, ITEMS_NOTE = "budget", "budget_items"
 
 def ignore(_: str) -> None:
     """Discard a message."""
+
+
+class Asking(Protocol):
+    """What it takes to ask a few queries: a run file, limits, and whom to tell."""
+
+    @property
+    def store(self) -> Store:
+        """The run file."""
+        ...
+
+    @property
+    def limits(self) -> Limits:
+        """How fast to ask, and when to stop."""
+        ...
+
+    @property
+    def prices(self) -> Prices | None:
+        """What tokens cost."""
+        ...
+
+    @property
+    def progress(self) -> Callable[[Progress], None] | None:
+        """Called with the progress."""
+        ...
+
+    @property
+    def tell(self) -> Callable[[str], None]:
+        """Called with a description of each step."""
+        ...
 
 
 @dataclass(frozen=True)

@@ -37,6 +37,7 @@ COMMANDS = {
     "threshold": "Choose a decision threshold and print the request that applies it.",
     "certify": "Certify a decision threshold with an exact bound.",
     "decide": "Decide about unlabelled items by a certificate.",
+    "watch": "Watch a model in production, with alarms that may be looked at any time.",
     "report": "Write the report of a run, its figures and its tables.",
     "check": "Check finished audits and certificates against limits, for CI.",
     "compare": "Compare two runs, paired where they share items.",

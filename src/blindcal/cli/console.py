@@ -18,7 +18,12 @@ WIDTH = 11
 _LEAST = 40  # columns; text is not wrapped more narrowly
 
 # Options whose flag is not their Python name with dashes.
-_FLAGS = {"by_field": "--by", "keep_prompts": "--no-prompts", "prices": "--price-in and --price-out"}
+_FLAGS = {
+    "by_field": "--by",
+    "from_runs": "--from-run",
+    "keep_prompts": "--no-prompts",
+    "prices": "--price-in and --price-out",
+}
 
 
 def print_field(name: str, text: str, *, width: int = WIDTH, err: bool = False) -> None:

@@ -403,8 +403,10 @@ def prices(
     return replace(listed, batch=batch_price)
 
 
-def check_priced(max_cost: float | None, prices: Prices | None, address: Address) -> None:
-    """Raise an error if the cost is limited and the prices are unknown."""
+def check_priced(
+    max_cost: float | None, prices: Prices | None, address: Address, flag: str = "--max-cost"
+) -> None:
+    """Raise an error if the cost is limited, by the option ``flag``, and the prices are unknown."""
     if max_cost is None or prices is not None:
         return
     model = printable(address.model, 60)
@@ -413,7 +415,7 @@ def check_priced(max_cost: float | None, prices: Prices | None, address: Address
         why = f"those known for {model!r} are OpenAI's own, not those at {where}"
     else:
         why = f"none are known for {model!r}"
-    raise click.UsageError(f"--max-cost requires --price-in and --price-out: {why}")
+    raise click.UsageError(f"{flag} requires --price-in and --price-out: {why}")
 
 
 # The API key

@@ -12,9 +12,11 @@ import msgspec
 from blindcal.auditing.controls import controls_usage, stored_controls
 from blindcal.cli import options
 from blindcal.cli.console import WIDTH
+from blindcal.cli.look_line import look_line
 from blindcal.methods import METHODS
 from blindcal.records import Estimate
 from blindcal.results.result import RESULT_FILE, AuditResult
+from blindcal.results.watch_result import WATCH_FILE, WatchResult
 from blindcal.store.run_file import in_use
 from blindcal.store.run_store import RUN_FILE, Batch, Store
 from blindcal.text import printable
@@ -24,7 +26,7 @@ from blindcal.text import printable
 @options.run_argument()
 @options.json_option()
 def command(run: Path, as_json: bool) -> None:
-    """Show the state of RUN, the folder of an audit or of decisions, while it runs or afterwards.
+    """Show the state of RUN, the folder of an audit, of decisions or of a watch, while it runs or afterwards.
 
     It shows the settings, how many queries are answered, what they cost, and what the provider says about
     each batch.
@@ -60,6 +62,8 @@ def _status(path: Path) -> dict[str, Any]:
         controls = controls_usage(stored_controls(store))
         batches = store.batches()
         decided = bool(store.note("finished"))
+    looked = path.with_name(WATCH_FILE)
+    watched = WatchResult.load(looked) if looked.is_file() else None
     asked = sum(len(one) for one in rounds)
     under_way = sum(not batch.ended for batch in batches)
     written = path.with_name(RESULT_FILE)
@@ -70,7 +74,9 @@ def _status(path: Path) -> dict[str, Any]:
         "state": _state(path, finished, under_way),
         "certificate": settings.get("certificate"),
         **{name: settings.get(name) for name in ("model", "base_url", "method", "queries", "seed")},
-        "items": settings.get("items", 0),
+        "watch": settings.get("watch"),
+        "look": watched and {"line": look_line(watched), "raised": watched.raised, "number": watched.look},
+        "items": settings.get("items", 0) if watched is None else watched.records,
         "verdict": (ready.get("probe") or {}).get("verdict"),
         "rounds": len(rounds),
         "asked": asked,
@@ -113,6 +119,12 @@ def _fields(found: dict[str, Any]) -> dict[str, Any]:
         fields["check"] = fields.pop("probe")
         fields["usage"] = fields["usage"].replace("without the probe", "without the check")
         del fields["verdict"]
+    if found["watch"] is not None:
+        fields["method"] = f"watches {'finished audits' if found['watch'] == 'runs' else 'a stream'}"
+        fields["check"] = fields.pop("probe")
+        fields["usage"] = fields["usage"].replace("without the probe", "without the check")
+        fields["look"] = found["look"]["line"] if found["look"] else "none yet"
+        del fields["verdict"], fields["rounds"]
     if controls["queries"]:
         fields["controls"] = f"{controls['queries']:,} queries, {_tokens(controls)}"
     if result is not None:

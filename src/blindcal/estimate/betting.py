@@ -31,6 +31,8 @@ IN_THE_LARGE = (0.02, 0.05, 0.1, 0.2, 0.4, 0.7)
 """Stakes on a side that is linear in the gap, as shares of what could be lost at once."""
 RATIOS = (0.3, 0.97)
 """Stakes on a likelihood ratio."""
+ANCHOR_STAKES = (0.3, 0.7)
+"""Stakes on wrong answers to anchor queries, which a change makes frequent."""
 QUESTION_DISTORTIONS = tuple(
     Distortion(*pair) for pair in ((0.5, 1), (-0.5, 1), (1.5, 1), (-1.5, 1), (0, 0.6), (0, 1.6))
 )
@@ -226,4 +228,4 @@ def anchor_game(most_above: float, most_below: float) -> Game:
         (np.concatenate([below, none]), Distortion(1, 1)),
         (np.concatenate([below, above]), Distortion(0, 1)),
     )
-    return Game([BetSide(gains, means, 1 / 3, IN_THE_LARGE) for gains, means in sides])
+    return Game([BetSide(gains, means, 1 / 3, ANCHOR_STAKES) for gains, means in sides])

@@ -9,6 +9,7 @@ continuous weights.
 from __future__ import annotations
 
 import numpy as np
+import numpy.typing as npt
 from scipy.special import logsumexp
 
 from blindcal.estimate.piecewise import ONE, PiecewiseLinear, soft_step
@@ -21,10 +22,11 @@ RANGES: dict[str, PiecewiseLinear] = {
     **{f"confidence above {edge:g}": soft_step(edge, _SOFT) for edge in (0.5, 0.7, 0.9)},
 }
 """Ranges of confidence, as weights of the items."""
-_BINS = 480  # of the threshold, in which answers are counted
+_BINS = 240  # of the threshold, in which answers are counted
 _MIDDLES = (np.arange(_BINS) + 0.5) / _BINS
-_STEP = 0.01
-_VALUES = np.arange(-100, 101) * _STEP
+_GRID = np.arange(-20, 21) / 20  # values of a gap that are tested first
+_HALVINGS = 9
+_BIAS = 1e-4  # the most by which counting in bins moves a gap
 _LEAST_LOSS = 0.01  # a bet that could hardly lose would have no highest stake
 _FRACTIONS = np.array([0.005, 0.02, 0.05, 0.1, 0.2, 0.4, 0.7])
 
@@ -55,24 +57,27 @@ class GapCounts:
     def gap(self, weight: PiecewiseLinear, level: float) -> Estimate:
         """The gap of the items that a weight counts, with a confidence sequence at this level (0.95)."""
         counts, signed, sizes = self._cells(weight)
-        size = counts @ sizes
-        # gains of a candidate value: linear in it, so the least one is at the least or the highest value
-        gains = signed - _VALUES[:, None] * sizes
-        possible = self._possible(weight)
-        logs = []
-        for sign in (1, -1):
-            stakes = _FRACTIONS[:, None] / np.maximum(-(sign * possible).min(axis=1), _LEAST_LOSS)
-            factors = 1 + sign * stakes[:, :, None] * gains
-            logs.append(np.log(np.maximum(factors, 1e-300)) @ counts)
-        wealth = logsumexp(np.concatenate(logs), axis=0) - np.log(2 * _FRACTIONS.size)
-        kept = _VALUES[wealth < -np.log(1 - level)]
-        if not kept.size:  # cannot happen where the values are dense enough; then nothing is claimed
-            kept = _VALUES
-        low, high = max(-1.0, kept.min() - _STEP), min(1.0, kept.max() + _STEP)
+        bar = -np.log(1 - level)
+
+        def refuted(values: FloatArray) -> npt.NDArray[np.bool_]:
+            return np.asarray(_log_wealth(weight, values, counts, signed, sizes) >= bar)
+
+        kept = _GRID[~refuted(_GRID)]
         value = None
-        if size >= 1:
-            value = float(np.clip(counts @ signed / size, low, high))
-        return Estimate(value, float(low), float(high), level)
+        if (size := float(counts @ sizes)) >= 1:
+            # gains add up to zero at this value, so no bet has won there: it is always in the interval
+            value = float(np.clip(counts @ signed / size, -1, 1))
+            kept = np.append(kept, value)
+        if not kept.size:
+            return Estimate(None, -1.0, 1.0, level)
+        inner = np.array([kept.min(), kept.max()])
+        outer = np.array([_GRID[inner[0] > _GRID].max(initial=-1), _GRID[inner[1] < _GRID].min(initial=1)])
+        for _ in range(_HALVINGS):
+            middle = (inner + outer) / 2
+            out = refuted(middle)
+            inner, outer = np.where(out, inner, middle), np.where(out, middle, outer)
+        low, high = np.clip(outer + np.array([-_BIAS, _BIAS]), -1, 1).tolist()
+        return Estimate(value, low, high, level)
 
     def _cells(self, weight: PiecewiseLinear) -> tuple[FloatArray, FloatArray, FloatArray]:
         """Counts of the cells that occur, their signed gaps, and their weights."""
@@ -82,9 +87,22 @@ class GapCounts:
         sizes = weight.first + answers * weight.slope(t)
         return self._counts[bins, answers, labels].astype(float), signed, sizes
 
-    def _possible(self, weight: PiecewiseLinear) -> FloatArray:
-        """Gains that each candidate value can have, at all thresholds, answers and labels."""
-        t = np.concatenate([_MIDDLES] * 4)
-        answers, labels = np.repeat([0, 0, 1, 1], _BINS), np.repeat([0, 1, 0, 1], _BINS)
-        signed = answers * (weight(t) + (t - labels) * weight.slope(t)) - labels * weight.first
-        return np.asarray(signed - _VALUES[:, None] * (weight.first + answers * weight.slope(t)))
+
+def _log_wealth(
+    weight: PiecewiseLinear, values: FloatArray, counts: FloatArray, signed: FloatArray, sizes: FloatArray
+) -> FloatArray:
+    """The logarithm of what bets have won against each value of a gap.
+
+    Cells that occur are given by their counts, signed gaps and weights. Stakes are shares of what could be
+    lost at once, in any cell.
+    """
+    t = np.concatenate([_MIDDLES] * 4)
+    answers, labels = np.repeat([0, 0, 1, 1], _BINS), np.repeat([0, 1, 0, 1], _BINS)
+    anywhere = answers * (weight(t) + (t - labels) * weight.slope(t)) - labels * weight.first
+    possible = anywhere - values[:, None] * (weight.first + answers * weight.slope(t))
+    gains = signed - values[:, None] * sizes
+    logs = []
+    for sign in (1, -1):
+        stakes = _FRACTIONS[:, None] / np.maximum(-(sign * possible).min(axis=1), _LEAST_LOSS)
+        logs.append(np.log(np.maximum(1 + sign * stakes[:, :, None] * gains, 1e-300)) @ counts)
+    return np.asarray(logsumexp(np.concatenate(logs), axis=0) - np.log(2 * _FRACTIONS.size))

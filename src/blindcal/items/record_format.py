@@ -148,6 +148,10 @@ class RecordFormat:
         with _field_explained():
             return parse_answers(given, f"field {ANSWERS_FIELD!r}")
 
+    def label(self, record: Record, number: int = 0) -> int:
+        """The label of a record; raises `InputError` that names the field."""
+        return self._label(record, self.choices(record, number), self.named_answers(record))
+
     def _label(self, record: Record, choices: Choices | None, answers: tuple[str, ...]) -> int:
         if self.label_field not in record:
             raise _missing(record, self.label_field, "label_field")

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from blindcal.estimate.alarms import EvidencePath
 from blindcal.estimate.findings import Bin, ConfidenceHistogram, CostCurve, Curve, OperatingPoint, Part
 from blindcal.records import Estimate
 from blindcal.report.wording import TWO_ANSWERS, Wording
+from blindcal.results.watch_verdicts import evidence_text, gap_text
 from blindcal.text import listed, printable
 
 _CONFIDENCES = (0.1, 0.3, 0.5, 0.7, 0.9)
@@ -29,8 +31,7 @@ def calibration_curve(bins: Sequence[Bin], ece: Estimate) -> str:
 def reliability(curve: Curve | None, bins: Sequence[Bin], words: Wording = TWO_ANSWERS) -> str:
     """The curve at five confidences, as far as items are there, or the bins if there is no curve."""
     if curve is not None:
-        near = {min(range(len(curve.f)), key=lambda k: abs(curve.f[k] - at)) for at in _CONFIDENCES}
-        pairs = [(curve.f[k], curve.value[k]) for k in sorted(near) if _is_known(curve, k, bins)]
+        pairs = _points(curve, bins)
     else:
         pairs = [
             (one.predicted, one.observed)
@@ -42,6 +43,12 @@ def reliability(curve: Curve | None, bins: Sequence[Bin], words: Wording = TWO_A
         f"Reliability diagram: the {words.observed} at each confidence, against the diagonal",
         f"The share is {listed(shares)} confidence" if shares else "",
     )
+
+
+def _points(curve: Curve, bins: Sequence[Bin]) -> list[tuple[float, float]]:
+    """The curve at five confidences, as far as items are there."""
+    near = {min(range(len(curve.f)), key=lambda k: abs(curve.f[k] - at)) for at in _CONFIDENCES}
+    return [(curve.f[k], curve.value[k]) for k in sorted(near) if _is_known(curve, k, bins)]
 
 
 def _is_known(curve: Curve, place: int, bins: Sequence[Bin]) -> bool:
@@ -111,6 +118,38 @@ def parts(found: Sequence[Part]) -> str:
     return _sentences(
         f"ECE of each of {len(found)} parts with its interval", f"{which}: {listed(shown)}" if shown else ""
     )
+
+
+def evidence(name: str, path: EvidencePath, threshold: float, raised_at: int | None) -> str:
+    """Where the evidence of an alarm ends, its highest value, and whether the alarm was raised."""
+    last, highest = path.log_evidence[-1], max(path.log_evidence)
+    raised = "It was never raised" if raised_at is None else f"It was raised after {raised_at:,}"
+    return _sentences(
+        f"Evidence of the {name} alarm after each of {path.observations[-1]:,} observations, on a log scale",
+        f"It is {evidence_text(last)} now and was {evidence_text(highest)} at its highest",
+        f"{threshold:,.4g} raises the alarm",
+        raised,
+    )
+
+
+def gaps(found: Sequence[tuple[str, Estimate]]) -> str:
+    """Each gap with its interval."""
+    each = [f"{printable(name, 60)} {gap_text(gap)}" for name, gap in found]
+    return _sentences(
+        "Confidence sequences of confidence minus the share of positive labels, around zero", *each
+    )
+
+
+def window(items: int, curve: Curve, reference: Curve | None) -> str:
+    """Both curves at five confidences."""
+    shown = {f"The last {items:,} labelled items": curve, "The reference": reference}
+    told = []
+    for name, one in shown.items():
+        if one is None:
+            continue
+        shares = [f"{share:.0%} at {confidence:.0%}" for confidence, share in _points(one, ())]
+        told.append(f"{name}: {listed(shares)} confidence" if shares else "")
+    return _sentences("Reliability curves: the share of positive labels at each confidence", *told)
 
 
 def _sentences(*found: str) -> str:

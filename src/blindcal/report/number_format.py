@@ -1,4 +1,4 @@
-"""Numbers on a page, each tied to the place in result.json that it comes from.
+"""Numbers on a page, each tied to the place in result.json or watch.json that it comes from.
 
 A number is named by a *path* such as ``bins.3.gap.low``; ``1-path`` and ``path+path`` also work. It is
 written as a ``<data>`` element with the path and the full value, so that readers can check it against the
@@ -16,6 +16,7 @@ from markupsafe import Markup
 
 from blindcal.records import level_percent
 from blindcal.results.result import AuditResult
+from blindcal.results.watch_result import WatchResult
 
 UNKNOWN = "\N{EN DASH}"
 MINUS = "\N{MINUS SIGN}"
@@ -82,7 +83,7 @@ FORMS: dict[str, Callable[[Any], str]] = {
 class Numbers:
     """The numbers of one result, by path."""
 
-    def __init__(self, result: AuditResult) -> None:
+    def __init__(self, result: AuditResult | WatchResult) -> None:
         self._tree = msgspec.to_builtins(result)
 
     def value(self, path: str) -> Any:

@@ -92,7 +92,7 @@ def plot_calibration_curves(
                     _gap_bar(axes, one, left, left + slot, series(which))
         _zero_line(axes)
         for which, name in enumerate(runs):
-            axes.bar(np.nan, np.nan, color=series(which), label=_name(name))
+            axes.bar(np.nan, np.nan, color=series(which), label=short_name(name))
         _legend(axes)
     return axes
 
@@ -145,7 +145,7 @@ def plot_reliabilities(
     with drawing(ax, _SQUARE[0], _SQUARE[1] + _legend_height(runs)) as axes:
         _reliability_axes(axes, words)
         for which, (name, curve) in enumerate(runs.items()):
-            _reliability_line(axes, curve, which, _name(name), _BAND if len(runs) <= 3 else _BAND / 2)
+            _reliability_line(axes, curve, which, short_name(name), _BAND if len(runs) <= 3 else _BAND / 2)
         _legend(axes)
     return axes
 
@@ -248,7 +248,7 @@ def plot_parts(parts: Sequence[Part], ax: Axes | None = None, *, overall: Estima
                 axes.plot(
                     part.ece.value, row, "o", markersize=5.5, markerfacecolor=face, markeredgecolor=color
                 )
-        axes.set_yticks(range(len(shown)), [f"{_name(part.name)}  ({part.items:,})" for part in shown])
+        axes.set_yticks(range(len(shown)), [f"{short_name(part.name)}  ({part.items:,})" for part in shown])
         for tick in axes.get_yticklabels():
             tick.set_parse_math(False)
         axes.set(ylim=(len(shown) - 0.4, -0.6), xlabel="ECE")
@@ -407,7 +407,7 @@ def _columns(names: Sequence[str]) -> int:
 
 def _legend_height(runs: Mapping[str, object]) -> float:
     """Height, in inches, of the lines of a legend after the first."""
-    return 0.21 * (math.ceil(len(runs) / _columns([_name(name) for name in runs])) - 1)
+    return 0.21 * (math.ceil(len(runs) / _columns([short_name(name) for name in runs])) - 1)
 
 
 def _amount(cost: float) -> str:
@@ -421,7 +421,7 @@ def _columns_of(estimates: Sequence[Estimate]) -> tuple[FloatArray, FloatArray, 
     return value, low, high
 
 
-def _name(name: str) -> str:
+def short_name(name: str) -> str:
     """A name, cut to fit into a figure."""
     shown = printable(name, 60)
     while text_width(shown, _SMALL) > _NAME:

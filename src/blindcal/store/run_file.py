@@ -54,6 +54,20 @@ _MIGRATIONS = (
     "ALTER TABLE answers ADD COLUMN mass REAL",
     "ALTER TABLE rounds ADD COLUMN about BLOB; ALTER TABLE rounds ADD COLUMN biases BLOB",
     "ALTER TABLE items ADD COLUMN choices INTEGER NOT NULL DEFAULT 2",
+    """
+    CREATE TABLE seen (id TEXT PRIMARY KEY, digest BLOB NOT NULL, item INTEGER) WITHOUT ROWID;
+    CREATE TABLE labels (id TEXT PRIMARY KEY, label INTEGER NOT NULL, look INTEGER NOT NULL) WITHOUT ROWID;
+    CREATE INDEX labels_by_look ON labels (look);
+    CREATE TABLE positions (
+        stream TEXT NOT NULL, file TEXT NOT NULL, place INTEGER NOT NULL, mark TEXT NOT NULL,
+        PRIMARY KEY (stream, file)) WITHOUT ROWID;
+    CREATE TABLE looks (
+        look INTEGER PRIMARY KEY, at TEXT NOT NULL, items INTEGER NOT NULL,
+        answered INTEGER, anchors INTEGER);
+    CREATE TABLE anchors (
+        number INTEGER PRIMARY KEY, anchor INTEGER NOT NULL, up INTEGER NOT NULL, answer INTEGER NOT NULL);
+    CREATE TABLE days (day TEXT PRIMARY KEY, before TEXT NOT NULL, latest TEXT NOT NULL) WITHOUT ROWID;
+    """,
 )
 
 

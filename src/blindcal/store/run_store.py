@@ -22,7 +22,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
-from typing import IO, Any, TypeAlias
+from typing import IO, Any, Self, TypeAlias
 
 import msgspec
 import numpy as np
@@ -137,7 +137,7 @@ class Store:
         self._served: list[list[str]] | None = None
 
     @classmethod
-    def open(cls, path: Path) -> Store:
+    def open(cls, path: Path) -> Self:
         """Open and hold a run file, created or migrated if needed.
 
         If a ``with`` block fails before anything was asked, the file and folders created here are removed.
@@ -155,11 +155,11 @@ class Store:
         return cls(path, db, lock, made)
 
     @classmethod
-    def read(cls, path: Path) -> Store:
+    def read(cls, path: Path) -> Self:
         """Open a run file read-only; another process may be writing it."""
         return cls(path, looked_at(path), None)
 
-    def __enter__(self) -> Store:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
@@ -216,13 +216,13 @@ class Store:
                     options={"out": ...},
                 )
             with translated(self.path), transaction(self._db):
-                for table in ("notes", "items", "rounds", "asides", "answers", "wasted"):
+                for table in _REPLACED:
                     self._change(f"DELETE FROM {table}")
             self._served = None
         with translated(self.path), transaction(self._db):
             self._db.executemany(
                 "INSERT INTO items VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
-                (_item_row(number, item, keep_prompts) for number, item in enumerate(items)),
+                (item_row(number, item, keep_prompts) for number, item in enumerate(items)),
             )
             self.set_note("config", wanted)
         return True
@@ -314,9 +314,10 @@ class Store:
 
     # Rounds
 
-    def rounds(self) -> list[Round]:
-        """The rounds of the design so far, in order."""
-        rows = self._execute("SELECT items, shifts, temperatures, about, biases FROM rounds ORDER BY round")
+    def rounds(self, begin: int = 0) -> list[Round]:
+        """The rounds of the design so far, in order, from number ``begin`` on."""
+        columns = "items, shifts, temperatures, about, biases"
+        rows = self._execute(f"SELECT {columns} FROM rounds WHERE round >= ? ORDER BY round", begin)
         return [
             Round(
                 np.frombuffer(items, np.int64),
@@ -327,6 +328,10 @@ class Store:
             )
             for items, shifts, temperatures, about, biases in rows
         ]
+
+    def first_query(self, begin: int) -> int:
+        """The number of the first query of a round: how many the rounds before it have."""
+        return int(self._execute("SELECT COALESCE(SUM(size), 0) FROM rounds WHERE round < ?", begin)[0][0])
 
     def add_round(self, asked: Round) -> None:
         """Write the next round to disk; it may only be asked after that."""
@@ -522,6 +527,12 @@ class Store:
         return Usage(*map(int, answered)) + Usage(*map(int, wasted))
 
 
+_REPLACED = (
+    *("notes", "items", "rounds", "asides", "answers", "wasted"),
+    *("seen", "labels", "positions", "looks", "anchors", "days"),
+)
+"""Tables that are emptied if a run without answers is begun again with other settings."""
+
 _TOKENS = ("prompt_tokens", "completion_tokens", "cached_tokens")
 
 _INSERT = "INSERT INTO answers ({}) SELECT {} FROM json_each(?)".format(
@@ -561,7 +572,8 @@ def _batch(row: Sequence[Any]) -> Batch:
     )
 
 
-def _item_row(number: int, item: Item, keep_prompts: bool) -> tuple[object, ...]:
+def item_row(number: int, item: Item, keep_prompts: bool) -> tuple[object, ...]:
+    """The columns of an item in the run file."""
     messages = msgspec.json.encode(item.messages)
     digest = hashlib.blake2b(messages, digest_size=16).digest()
     kept = messages.decode() if keep_prompts else None

@@ -1,0 +1,432 @@
+"""How good the alarms of a watch are: how often they are false, and how soon they find what is wrong.
+
+    python bench/monitored.py validity [--streams 1000]
+    python bench/monitored.py power [--streams 100]
+    python bench/monitored.py changed [--streams 100]
+    python bench/monitored.py swapped [--streams 300]
+
+Each part writes a file of its own. Items are drawn with replacement from real models' probabilities (twelve
+score sets and four recorded cells), and each gets one query at a uniform threshold. Every alarm has the level
+0.05 and is looked at after every observation.
+
+validity    nothing is wrong: the share of streams of 20,000 items that ever raise the alarm
+power       labels are the real ones: items until the calibration alarm, beside two other tests
+changed     after 5,000 quiet items, calibration is lost, or the questions change: items until the alarm
+swapped     another model, or shifted log-odds: anchor queries until the endpoint alarm
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
+from functools import lru_cache, partial
+from itertools import product
+from pathlib import Path
+
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+
+import numpy as np
+from scipy.stats import norm
+from tqdm import tqdm
+
+import blindcal as bc
+from audits import simulated_fit
+from blindcal.estimate.alarms import FOR_REFERENCE
+from blindcal.estimate.betting import CurveClaim, Game, calibration_cells, question_cells
+from blindcal.estimate.reference import Reference
+from blindcal.records import FloatArray
+from blindcal.results.monitor import Monitor
+from blindcal.simulation.simulate import log_odds
+from record import Cell, Table, parser, record, table
+from streams import FARTHEST, OFF, Stream, ask_anchors, files, recorded, set_up_anchors
+from wealth import ever_named, first_reached, wealth_path
+
+LEVEL, ITEMS = 0.05, 20_000
+BAR = 1 / LEVEL
+REFERENCE_BAR = BAR / (1 - FOR_REFERENCE)
+MAX_ECE = 0.05
+REFERENCE_ITEMS, REFERENCES = 1000, 20
+SLICES, BAD_SLICES = 10, 5
+ANCHORS, CONFIRMATIONS, ANCHOR_QUERIES = 8, 200, 2000
+ENDPOINT_JITTERS = (0.0, 0.2, 0.28)  # of the log-odds; the last is 0.2 on each logit
+SET_UPS = (60, 200)  # confirmations
+LOOK = 50  # items between two looks of the test that is redone
+AUDITS = 7  # audits behind each p-value
+QUIET = 5000
+FOLLOWED = 25  # streams that follow the same reference
+SHIFT = 0.5
+AFTER_SWAP, SOON = 400, 50  # anchor queries
+
+Study = Callable[["StreamJob"], list[float]]
+Runner = Callable[[Study, Sequence["StreamJob"]], FloatArray]
+
+
+@dataclass(frozen=True)
+class StreamJob:
+    """A stream of one study: its number, the file it draws from, its length and its kind."""
+
+    number: int
+    path: Path
+    items: int = ITEMS
+    kind: str = ""
+
+    def rng(self, study: int) -> np.random.Generator:
+        """The randomness of this stream."""
+        return np.random.default_rng([self.number, study, 15])
+
+
+def in_turn(
+    streams: int, paths: Sequence[Path], items: int = ITEMS, kinds: Sequence[str] = ("",)
+) -> list[StreamJob]:
+    """Streams that go through the files in turn, and through every kind with every file."""
+    return [
+        StreamJob(k, paths[k % len(paths)], items, kinds[k // len(paths) % len(kinds)])
+        for k in range(streams)
+    ]
+
+
+def calibration_alarm(stream: Stream, game: Game, bar: float = BAR) -> float:
+    """Items until the calibration alarm."""
+    cells = calibration_cells(stream.labels, stream.thresholds, stream.answers)
+    return first_reached(wealth_path(game, cells), bar)
+
+
+def questions_alarm(stream: Stream, game: Game) -> float:
+    """Items until the questions alarm."""
+    cells = question_cells(stream.thresholds, stream.answers)
+    return first_reached(wealth_path(game, cells), REFERENCE_BAR)
+
+
+@lru_cache(maxsize=2)
+def reference(path: Path, seed: int) -> Reference:
+    """An audit of items like those of the stream."""
+    traffic = recorded(path)
+    picked = np.random.default_rng([seed, 2, 15]).integers(traffic.f.size, size=REFERENCE_ITEMS)
+    fit = simulated_fit(traffic.labels[picked], traffic.f[picked], seed=seed, resamples=1000)
+    return Reference.of(fit, LEVEL * FOR_REFERENCE)
+
+
+# Nothing is wrong
+
+
+def calibrated(job: StreamJob) -> list[float]:
+    """Items until the calibration alarm, though labels are drawn from f."""
+    traffic = recorded(job.path)
+    return [calibration_alarm(traffic.stream(job.items, job.rng(0), traffic.f), CurveClaim().game)]
+
+
+def at_the_limit(job: StreamJob) -> list[float]:
+    """Items until the calibration alarm, though the ECE is just the limit."""
+    traffic = recorded(job.path)
+    stream = traffic.stream(job.items, job.rng(1), OFF[job.kind](traffic.f, MAX_ECE))
+    return [calibration_alarm(stream, CurveClaim(allowance=MAX_ECE).game)]
+
+
+def like_the_reference(job: StreamJob) -> list[float]:
+    """Items until the calibration and the questions alarm, though all is as in the reference."""
+    stream = recorded(job.path).stream(job.items, job.rng(3))
+    known = reference(job.path, int(job.kind))
+    return [
+        calibration_alarm(stream, known.curve.game, REFERENCE_BAR),
+        questions_alarm(stream, known.share.game),
+    ]
+
+
+def in_slices(job: StreamJob, bad: int = 0) -> list[float]:
+    """Items until the first slice is named; the share of false ones among the named; bad ones that are named.
+
+    The first slices are ``bad``: they have the real labels, while those of the others are drawn from f.
+    """
+    traffic, rng, game = recorded(job.path), job.rng(4), CurveClaim().game
+    which = rng.integers(SLICES, size=job.items)
+    fresh, real = traffic.stream(job.items, rng, traffic.f), traffic.stream(job.items, rng)
+    # one more than there are, as a monitor counts those that it does not tell apart
+    evidence = np.ones((job.items, SLICES + 1))
+    for k in range(SLICES):
+        places = np.flatnonzero(which == k)
+        mine = (real if k < bad else fresh).at(places)
+        path = wealth_path(game, calibration_cells(mine.labels, mine.thresholds, mine.answers), places)
+        seen = np.cumsum(which == k)
+        evidence[:, k] = np.concatenate([[1.0], path])[seen]
+    named = ever_named(evidence, LEVEL)
+    found = np.isfinite(named)
+    false = found[bad:].sum() / max(found.sum(), 1)
+    return [float(named.min()), float(false), float(found[:bad].mean()) if bad else np.nan]
+
+
+def watched_endpoint(
+    s: FloatArray,
+    now: FloatArray,
+    jitter: float,
+    queries: int,
+    rng: np.random.Generator,
+    confirmations: int = CONFIRMATIONS,
+) -> float:
+    """Anchor queries until the endpoint alarm, with log-odds ``now`` that were ``s`` at the set-up."""
+    ready = set_up_anchors(s, jitter, confirmations, rng)
+    monitor = Monitor(level=LEVEL)
+    monitor.expect_anchors(ready.up_wrong, ready.up_asked, ready.down_wrong, ready.down_asked)
+    monitor.add_anchors(*ask_anchors(now, ready, jitter, queries, rng))
+    alarm = monitor.state().alarm("endpoint")
+    assert alarm is not None
+    return np.inf if alarm.raised_at is None else float(alarm.raised_at)
+
+
+def anchors(path: Path, rng: np.random.Generator) -> np.ndarray:
+    """Random reference items of a file."""
+    return rng.choice(recorded(path).f.size, ANCHORS, replace=False)
+
+
+def hidden(path: Path, items: np.ndarray) -> FloatArray:
+    """The log-odds of some items."""
+    return np.clip(log_odds(recorded(path).f[items]), -FARTHEST, FARTHEST)
+
+
+def same_endpoint(job: StreamJob) -> list[float]:
+    """Anchor queries until the endpoint alarm, though nothing changed."""
+    rng = job.rng(5)
+    s = hidden(job.path, anchors(job.path, rng))
+    return [watched_endpoint(s, s, float(job.kind), job.items, rng)]
+
+
+def validity(paths: Sequence[Path], streams: int, run: Runner) -> dict[str, Table]:
+    """The share of streams that ever raise each alarm, though nothing is wrong."""
+    cells = [path for path in paths if path.parent.name == "logits"]
+    # the streams of a reference one after the other, as a process keeps it
+    audits = sorted(k % REFERENCES for k in range(streams))
+    followed = [StreamJob(k, paths[n % len(paths)], kind=str(n)) for k, n in enumerate(audits)]
+    calibration, questions = run(like_the_reference, followed).T
+    some = run(partial(in_slices, bad=BAD_SLICES), in_turn(max(1, streams // 4), paths))
+    limit = f"calibration, `max_ece` {MAX_ECE:g}, which is the true ECE"
+    found = {
+        "calibration, against perfect calibration": run(calibrated, in_turn(streams, paths))[:, 0],
+        limit: run(at_the_limit, in_turn(streams, paths, kinds=tuple(OFF)))[:, 0],
+        f"calibration, against {REFERENCES} reference audits": calibration,
+        f"questions, against {REFERENCES} reference audits": questions,
+        f"{SLICES} slices together": run(in_slices, in_turn(streams, paths))[:, 0],
+        **{
+            f"endpoint, jitter {jitter:g}": run(
+                same_endpoint, in_turn(streams, cells, ANCHOR_QUERIES, (str(jitter),))
+            )[:, 0]
+            for jitter in ENDPOINT_JITTERS
+        },
+    }
+    rows: list[list[Cell]] = []
+    for name, raised in found.items():
+        often = int(np.isfinite(raised).sum())
+        length = ANCHOR_QUERIES if name.startswith("endpoint") else ITEMS
+        rows.append([name, raised.size, length, often, often / raised.size])
+    columns = {"alarm": "{}", "streams": "{:,}", "observations": "{:,}", "raised": "{}", "share": "{:.1%}"}
+    named = table(
+        {
+            "slices": "{}",
+            "streams": "{:,}",
+            "items": "{:,}",
+            "mean share of false ones among the named": "{:.1%}",
+            "mean share of the miscalibrated that are named": "{:.1%}",
+        },
+        [
+            [
+                f"{SLICES}, of which {BAD_SLICES} have the real labels",
+                len(some),
+                ITEMS,
+                float(some[:, 1].mean()),
+                float(some[:, 2].mean()),
+            ]
+        ],
+    )
+    return {"validity": table(columns, rows), "slices": named}
+
+
+# Something is wrong
+
+
+def redone_z_test(stream: Stream) -> float:
+    """Items until a two-sided z-test of the mean gap rejects at a look, with Bonferroni over all looks."""
+    gap = (stream.answers - stream.labels).astype(np.float64)
+    n = np.arange(LOOK, gap.size + 1, LOOK)
+    mean, square = np.cumsum(gap)[n - 1] / n, np.cumsum(gap**2)[n - 1] / n
+    error = np.sqrt(np.maximum(square - mean**2, 0) / (n - 1))
+    rejected = np.abs(mean) > norm.isf(LEVEL / (2 * n.size)) * error
+    return float(n[rejected.argmax()]) if rejected.any() else np.inf
+
+
+def miscalibrated(job: StreamJob) -> list[float]:
+    """Items until our alarm, and until that of the test that is redone."""
+    stream = recorded(job.path).stream(job.items, job.rng(6))
+    return [calibration_alarm(stream, CurveClaim().game), redone_z_test(stream)]
+
+
+def audited(job: StreamJob) -> list[float]:
+    """The p-value of "perfectly calibrated" of an audit of so many items."""
+    traffic = recorded(job.path)
+    picked = job.rng(7).integers(traffic.f.size, size=job.items)
+    fit = simulated_fit(traffic.labels[picked], traffic.f[picked], seed=job.number, resamples=0)
+    return [fit.calibrated_pvalue]
+
+
+def by_file(
+    study: Study, paths: Sequence[Path], streams: int, run: Runner, kind: str = ""
+) -> dict[Path, FloatArray]:
+    """The outcomes of so many streams of each file."""
+    jobs = [StreamJob(k, path, kind=kind) for path in paths for k in range(streams)]
+    found = run(study, jobs).reshape(len(paths), streams, -1)
+    return dict(zip(paths, found, strict=True))
+
+
+def spread(delays: FloatArray) -> Cell:
+    """Median and quartiles, the median alone if the last quarter has no alarm, nothing if half have none."""
+    median, *quartiles = (float(np.quantile(delays, q, method="higher")) for q in (0.5, 0.25, 0.75))
+    if np.isinf(median):
+        return None
+    return median if np.isinf(quartiles[1]) else (median, *quartiles)
+
+
+SPREAD = "{:,.0f} ({:,.0f} to {:,.0f})"
+
+
+def power(paths: Sequence[Path], streams: int, run: Runner) -> dict[str, Table]:
+    """Items until the calibration alarm, beside other tests."""
+    found = by_file(miscalibrated, paths, streams, run)
+    medians = {path: float(np.median(each[:, 0])) for path, each in found.items()}
+    asked = [
+        StreamJob(k, path, int(n)) for path, n in medians.items() if np.isfinite(n) for k in range(AUDITS)
+    ]
+    pvalues: dict[Path, list[float]] = {}
+    for job, (pvalue,) in zip(asked, run(audited, asked), strict=True):
+        pvalues.setdefault(job.path, []).append(float(pvalue))
+    rows: list[list[Cell]] = []
+    for path, each in found.items():
+        traffic = recorded(path)
+        pvalue = float(np.median(pvalues[path])) if path in pvalues else None
+        ours = each[:, 0]
+        rows.append(
+            [
+                traffic.name,
+                float(bc.binned_ece(traffic.labels, traffic.f, 15).ece),
+                traffic.gap,
+                spread(ours),
+                float(np.isfinite(ours).mean()),
+                spread(each[:, 1]),
+                pvalue,
+            ]
+        )
+    columns = {
+        "model and set": "{}",
+        "ECE": "{:.3f}",
+        "mean gap": "{:+.3f}",
+        "items to the alarm": SPREAD,
+        f"alarms within {ITEMS:,}": "{:.0%}",
+        "redone z-test": SPREAD,
+        "p-value of an audit then": "{:.1e}",
+    }
+    return {"power": table(columns, rows)}
+
+
+def lost_calibration(job: StreamJob) -> list[float]:
+    """Items from the change until the alarm; before it, labels are drawn from f."""
+    traffic, rng = recorded(job.path), job.rng(8)
+    stream = traffic.stream(QUIET, rng, traffic.f).then(traffic.stream(job.items, rng))
+    return [calibration_alarm(stream, CurveClaim().game) - QUIET]
+
+
+def changed_questions(job: StreamJob) -> list[float]:
+    """Items from the change until the questions alarm, if log-odds are those of the reference before."""
+    traffic, rng = recorded(job.path), job.rng(9)
+    stream = traffic.stream(QUIET, rng).then(traffic.shifted(SHIFT).stream(job.items, rng))
+    return [questions_alarm(stream, reference(job.path, job.number // FOLLOWED).share.game) - QUIET]
+
+
+def changed(paths: Sequence[Path], streams: int, run: Runner) -> dict[str, Table]:
+    """Items until an alarm after a long quiet time."""
+    studies: Mapping[str, Study] = {
+        "calibration: the real labels": lost_calibration,
+        f"questions: log-odds + {SHIFT:g}": changed_questions,
+    }
+    found = {name: by_file(study, paths, streams, run) for name, study in studies.items()}
+    rows: list[list[Cell]] = []
+    for path in paths:
+        row: list[Cell] = [recorded(path).name]
+        for each in found.values():
+            delays = each[path][:, 0]
+            row += [spread(delays[delays > 0]), int((delays <= 0).sum())]
+        rows.append(row)
+    columns = {"model and set": "{}"}
+    for name in studies:
+        columns |= {name: SPREAD, f"alarms before ({name.partition(':')[0]})": "{}"}
+    return {"changed": table(columns, rows)}
+
+
+def swapped_endpoint(job: StreamJob) -> list[float]:
+    """Anchor queries until the endpoint alarm; the kind has the change, the jitter and the confirmations."""
+    change, jitter, confirmations = job.kind.split()
+    rng = job.rng(10)
+    items = anchors(job.path, rng)
+    s = hidden(job.path, items)
+    if change == "swap":
+        now = hidden(job.path.with_name(job.path.name.replace("qwen", "smollm2")), items)
+    else:
+        now = s + SHIFT * rng.choice([-1, 1])
+    return [watched_endpoint(s, now, float(jitter), job.items, rng, int(confirmations))]
+
+
+def swapped(paths: Sequence[Path], streams: int, run: Runner) -> dict[str, Table]:
+    """Anchor queries until the endpoint alarm."""
+    cells = [path for path in paths if path.name.startswith("qwen__")]
+    changes = {"swap": "qwen becomes smollm2", "shift": f"all log-odds shifted by {SHIFT:g}"}
+    rows: list[list[Cell]] = []
+    for (change, words), jitter, asked in product(changes.items(), ENDPOINT_JITTERS, SET_UPS):
+        kind = f"{change} {jitter} {asked}"
+        delays = run(swapped_endpoint, in_turn(streams, cells, AFTER_SWAP, (kind,)))[:, 0]
+        far = [float(np.quantile(delays, q, method="higher")) for q in (0.5, 0.95, 1.0)]
+        rows.append(
+            [
+                words,
+                jitter,
+                asked,
+                *(each if np.isfinite(each) else None for each in far),
+                float((delays <= SOON).mean()),
+            ]
+        )
+    columns = {
+        "change": "{}",
+        "jitter": "{:g}",
+        "confirmations": "{}",
+        "median queries to the alarm": "{:.0f}",
+        "95% within": "{:.0f}",
+        "all within": "{:.0f}",
+        f"share within {SOON}": "{:.1%}",
+    }
+    return {"swapped": table(columns, rows)}
+
+
+PARTS = {
+    "validity": (validity, 1000),
+    "power": (power, 100),
+    "changed": (changed, 100),
+    "swapped": (swapped, 300),
+}
+
+
+def main() -> None:
+    """Run one part, and record its tables."""
+    options = parser(__doc__)
+    options.add_argument("part", choices=list(PARTS))
+    options.add_argument("--streams", type=int, help="streams of each row")
+    arguments = options.parse_args()
+    study, streams = PARTS[arguments.part]
+    streams = arguments.streams or streams
+    with ProcessPoolExecutor(arguments.processes) as pool:
+
+        def run(what: Study, jobs: Sequence[StreamJob]) -> FloatArray:
+            size = max(1, min(25, len(jobs) // 40))
+            return np.array(list(tqdm(pool.map(what, jobs, chunksize=size), total=len(jobs), disable=None)))
+
+        tables = study(files(arguments.data), streams, run)
+    record(f"monitored-{arguments.part}", tables, folder=arguments.results, repeats={"streams": streams})
+
+
+if __name__ == "__main__":
+    main()

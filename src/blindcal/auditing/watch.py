@@ -1,0 +1,299 @@
+"""Watch a model in production: one query per item of a stream, and an alarm if something has changed.
+
+Items arrive over time, and labels when they are known. A watch goes from look to look: it takes what has
+arrived, asks a few anchors whose answers are known and then one query per new item, and looks at the alarms.
+The threshold of an item's query follows from its id alone, so neither duplicates nor the order of the records
+matter. Everything is in the run folder: the same call goes on with a watch, and after a crash the numbers are
+the same to the last digit.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import msgspec
+
+from blindcal.atomic_write import writing
+from blindcal.auditing.audit import default_folder, opened_endpoint, wait_for
+from blindcal.auditing.budget import check_cost_known
+from blindcal.auditing.limits import Limits
+from blindcal.auditing.prepare import accepted_fields
+from blindcal.auditing.session import ignore
+from blindcal.auditing.watch_budget import Clock, DayBudget, check_budget, utc_now
+from blindcal.auditing.watch_feed import WatchFeed
+from blindcal.auditing.watch_intake import Intake
+from blindcal.auditing.watch_looks import Watch, thresholds
+from blindcal.auditing.watch_reference import WatchReference, open_reference
+from blindcal.auditing.watch_runs import look_at_runs, open_serving, thresholds_of
+from blindcal.endpoints.base import Endpoint
+from blindcal.endpoints.http import HttpEndpoint, check_key
+from blindcal.errors import ConfigError, InputError
+from blindcal.items.arrivals import ArrivalReader
+from blindcal.items.stream import STANDARD_INPUT, LineStream, open_stream
+from blindcal.prices import Prices
+from blindcal.records import Progress
+from blindcal.results.monitor import Monitor
+from blindcal.results.run import Run
+from blindcal.results.watch_result import WatchResult
+from blindcal.settings import Settings
+from blindcal.store.run_store import RUN_FILE
+from blindcal.store.watch_store import WatchStore
+
+FOLDER = Path("watches")
+EVERY = 100
+"""Records per look."""
+INTERVAL = 300.0
+"""Seconds after which records that have come are looked at, even if they are few."""
+
+
+def watch(
+    stream: str | Path | None,
+    reference: Run | str | Path,
+    *,
+    from_runs: Sequence[str | Path] = (),
+    labels: str | Path | None = None,
+    out: str | Path | None = None,
+    rate: float = 1.0,
+    level: float = 0.05,
+    against: Literal["reference", "perfect"] | None = None,
+    max_ece: float | None = None,
+    by_field: str | None = None,
+    limits: Limits | None = None,
+    prices: Prices | None = None,
+    max_cost_per_day: float | None = None,
+    follow: bool = False,
+    every: int = EVERY,
+    interval: float = INTERVAL,
+    force: bool = False,
+    api_key_env: str = "OPENAI_API_KEY",
+    timeout: float = 60.0,
+    endpoint: Endpoint | None = None,
+    progress: Callable[[Progress], None] | None = None,
+    stage: Callable[[str], None] | None = None,
+    on_look: Callable[[WatchResult], None] | None = None,
+    clock: Clock = utc_now,
+) -> WatchResult:
+    """Watch a stream, and wait for what the last look shows.
+
+    The parameters are those of :func:`watch_async`. Ctrl-C stops asking, keeps the answers under way, looks
+    once more and then raises `KeyboardInterrupt`; a second Ctrl-C does not wait.
+    """
+    return wait_for(
+        lambda stop: watch_async(
+            stream,
+            reference,
+            from_runs=from_runs,
+            labels=labels,
+            out=out,
+            rate=rate,
+            level=level,
+            against=against,
+            max_ece=max_ece,
+            by_field=by_field,
+            limits=limits,
+            prices=prices,
+            max_cost_per_day=max_cost_per_day,
+            follow=follow,
+            every=every,
+            interval=interval,
+            force=force,
+            api_key_env=api_key_env,
+            timeout=timeout,
+            endpoint=endpoint,
+            progress=progress,
+            stage=stage,
+            on_look=on_look,
+            clock=clock,
+            stop=stop,
+        ),
+        stage,
+    )
+
+
+async def watch_async(
+    stream: str | Path | None,
+    reference: Run | str | Path,
+    *,
+    from_runs: Sequence[str | Path] = (),
+    labels: str | Path | None = None,
+    out: str | Path | None = None,
+    rate: float = 1.0,
+    level: float = 0.05,
+    against: Literal["reference", "perfect"] | None = None,
+    max_ece: float | None = None,
+    by_field: str | None = None,
+    limits: Limits | None = None,
+    prices: Prices | None = None,
+    max_cost_per_day: float | None = None,
+    follow: bool = False,
+    every: int = EVERY,
+    interval: float = INTERVAL,
+    force: bool = False,
+    api_key_env: str = "OPENAI_API_KEY",
+    timeout: float = 60.0,
+    endpoint: Endpoint | None = None,
+    progress: Callable[[Progress], None] | None = None,
+    stage: Callable[[str], None] | None = None,
+    on_look: Callable[[WatchResult], None] | None = None,
+    clock: Clock = utc_now,
+    stop: asyncio.Event | None = None,
+) -> WatchResult:
+    """Watch a stream of questions, each asked once, with alarms that may be looked at any time.
+
+    Parameters
+    ----------
+    stream : path
+        A file of JSON lines that grows, a folder of files, a CSV or Parquet file, or ``-`` for standard
+        input. Records are those of the reference audit, with or without a label. ``None`` if finished audits
+        are watched instead.
+    reference : Run or path
+        The finished audit that the stream is held against. It also says how the endpoint is asked.
+    from_runs : sequence of paths
+        Finished audits whose answers count instead of new queries: those of the first round of ``latent``,
+        whose thresholds are spread evenly.
+    labels : path, optional
+        A file or folder of further records with the id and the label of items. A label may come before its
+        item.
+    out : path, optional
+        The folder of the watch; by default ``watches/STREAM-MODEL``. A watch that was begun there goes on.
+    rate : float
+        The share of the items that are asked, chosen by their ids.
+    level : float
+        The highest chance of each alarm ever to be raised for nothing.
+    against, max_ece : optional
+        What the calibration is held against: the ``reference`` (by default), ``perfect`` calibration, or a
+        limit on the expected calibration error.
+    by_field : str, optional
+        The field whose values are the slices, each with an alarm of its own.
+    limits, prices : optional
+        How fast to ask and when to stop; dollars per million tokens.
+    max_cost_per_day : float, optional
+        The most to spend in a day (UTC), in dollars. Once it is spent, items wait for the next day.
+    follow : bool
+        Go on when everything was read, and wait for more until stopped.
+    every : int
+        Records per look; if not all are asked, so many more that about as many are.
+    interval : float
+        If it follows the stream, seconds after which fewer records are looked at too.
+    force : bool
+        Go on even if the reference is doubtful, or the endpoint no longer follows the bias.
+    api_key_env, timeout : optional
+        The environment variable with the API key, and the seconds to wait for one reply.
+    endpoint : optional
+        An endpoint to ask instead of that of the reference. It is closed at the end.
+    progress, stage, on_look : callable, optional
+        Called with the progress of the queries, with a description of each step, and with what each look
+        shows.
+    clock : callable, optional
+        The time now, in UTC.
+    stop : asyncio.Event, optional
+        Set it to stop asking; what is known by then is looked at once more.
+
+    Raises
+    ------
+    ConfigError
+        If the reference cannot be watched against, the folder holds another watch, or a budget has no prices.
+    InputError
+        If the stream cannot be read, or none of its records.
+    UnfitError
+        If the reference is doubtful, and ``force`` is not set.
+    EndpointError
+        If asking on is useless; every answer so far is kept.
+    """
+    _check_numbers(rate, every, interval)
+    if (stream is None) == (not from_runs):
+        raise ConfigError("give either a stream or {from_runs}, not both", options={"from_runs": ...})
+    check_cost_known(limits, prices)
+    check_budget(max_cost_per_day, prices)
+    tell, stop, told = stage or ignore, stop or asyncio.Event(), on_look or _unseen
+    tell("reading the reference")
+    found = await asyncio.to_thread(
+        open_reference, reference, api_key_env=api_key_env, timeout=timeout, force=force
+    )
+    address, seed = found.settings.endpoint, found.settings.design.seed
+    runs = [open_serving(one, found, by_field, force=force) for one in from_runs]
+    source = None if stream is None else open_stream(stream)
+    labelling = None if labels is None else open_stream(labels)
+    folder = Path(out) if out is not None else watch_folder(stream or from_runs[0], address.model)
+    with writing(folder):
+        begun = (folder / RUN_FILE).exists()
+    if source is not None and endpoint is None:
+        check_key(address, begun=begun)
+    monitor = await asyncio.to_thread(Monitor, found.run, level=level, against=against, max_ece=max_ece)
+    with WatchStore.open(folder / RUN_FILE) as store:
+        claims = {"level": level, "against": against, "max_ece": max_ece, "by_field": by_field}
+        store.begin(_config(found, rate, bool(runs), claims), ())
+        placed = thresholds_of(store) if runs else lambda _, ids: thresholds(seed, ids)
+        watching = Watch(
+            store=store,
+            reference=found,
+            feed=WatchFeed(monitor, store, placed, sliced=by_field is not None),
+            budget=DayBudget(store, prices, max_cost_per_day, clock),
+            limits=(limits or Limits()).within_open_files(),
+            rate=rate,
+            seed=seed,
+            folder=str(folder),
+            stream=", ".join(map(str, from_runs)) if source is None else source.name,
+            follow=follow,
+            force=force,
+            interval=interval,
+            progress=progress,
+            tell=tell,
+            stop=stop,
+        )
+        if source is None:
+            return await look_at_runs(watching, runs, told)
+        intake = Intake(
+            store,
+            ArrivalReader(found.settings.prompt, found.settings.answer_words, by_field),
+            source,
+            labelling,
+            every=max(1, round(every / rate)),
+            waits=follow or isinstance(source, LineStream),
+            interval=interval,
+            tell=tell,
+            stop=stop,
+        )
+        async with opened_endpoint(endpoint, address) as model:
+            if store.note("accepted") is None:
+                store.set_note("accepted", msgspec.to_builtins(found.accepted))
+            if isinstance(model, HttpEndpoint):
+                model.accepted = accepted_fields(store)
+            watching.endpoint = model
+            return await watching.run(intake, told)
+
+
+def watch_settings(
+    reference: str | Path, *, api_key_env: str = "OPENAI_API_KEY", timeout: float = 60.0
+) -> Settings:
+    """How a watch asks: by the settings of its reference."""
+    return open_reference(reference, api_key_env=api_key_env, timeout=timeout, force=True).settings
+
+
+def watch_folder(stream: str | Path, model: str) -> Path:
+    """The default folder: the same for the same stream and model."""
+    name = "stdin" if str(stream) == STANDARD_INPUT else stream
+    return FOLDER / default_folder(name, model).name
+
+
+def _config(found: WatchReference, rate: float, runs: bool, claims: dict[str, Any]) -> dict[str, Any]:
+    """What a watch cannot change once it has answers."""
+    asked = {name: found.run.settings.get(name) for name in ("model", "base_url")}
+    watched = "runs" if runs else "stream"
+    return {**asked, "watch": watched, "reference": found.digest, "rate": rate, **claims}
+
+
+def _check_numbers(rate: float, every: int, interval: float) -> None:
+    if not 0 < rate <= 1:
+        raise InputError(f"rate: must be above 0 and at most 1, got {rate!r}")
+    if every < 1:
+        raise InputError(f"every: must be a number of records from 1 up, got {every!r}")
+    if not interval > 0:
+        raise InputError(f"interval: must be a number of seconds above 0, got {interval!r}")
+
+
+def _unseen(_: WatchResult) -> None:
+    """Nobody asked to be told about looks."""

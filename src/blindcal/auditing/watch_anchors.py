@@ -1,0 +1,187 @@
+"""Anchors: a few items whose flips are known, asked again and again beside them.
+
+An anchor is asked a little above its flip, where its answer is positive, or a little below, where it is
+negative. Any change of the model moves flips, and so shows in these answers at once. How often they are wrong
+while nothing has changed is found out when the anchors are set up, by asking them in the same random way.
+
+Which anchor query number k asks depends on k alone, so an interruption changes nothing. No two queries are
+the same, because each has a slightly different common bias: no cache can answer one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import msgspec
+import numpy as np
+
+from blindcal.auditing.endpoint_identity import ask_forced, bias_ignored
+from blindcal.auditing.job import Job
+from blindcal.endpoints.base import Endpoint
+from blindcal.endpoints.bias_checks import IRRESISTIBLE
+from blindcal.endpoints.flip_search import Reading, bisect, fit
+from blindcal.endpoints.query_format import TokenQuestion
+from blindcal.errors import ReplyError
+from blindcal.records import INVALID, NEGATIVE, POSITIVE, Item, Request
+from blindcal.store.watch_store import AnchorAnswer, WatchStore
+
+ANCHORS = 8
+CONFIRMATIONS = 200
+"""Anchor queries when the anchors are set up, which show how often they are answered wrongly."""
+PER_LOOK, PER_ITEM = 4, 0.04
+"""Anchor queries of a look: so many at least, and so many per item."""
+SET_UP = ANCHORS * 10 + CONFIRMATIONS
+"""About how many queries it takes to set up the anchors."""
+_MARGIN, _JITTERS = 0.1, 1.5  # distance of a query from the flip: the margin, and so often the jitter
+_CANDIDATES = 3 * ANCHORS  # items that are tried, because some have no flip in reach
+_REFINING = 12  # further queries around a flip if answers are noisy
+_REACH = 1.0  # distance of a flip from the largest shift: there must be room on both sides
+_COOLER, _COOLEST = 0.02, 0.18  # by which share the common bias of a query is smaller
+_GOLDEN = 0.6180339887498949
+_NOTE = "anchors"
+
+
+@dataclass(frozen=True, slots=True)
+class Anchor:
+    """An item and the shift at which its answer flips."""
+
+    item: Item
+    flip: float
+
+
+@dataclass(frozen=True, slots=True)
+class AnchorSet:
+    """Anchors, how far from their flips they are asked, and how often the answers were wrong at the set-up.
+
+    The counts are of queries above the flip (``up``) and below it.
+    """
+
+    anchors: tuple[Anchor, ...]
+    margin: float
+    up_wrong: int
+    up_asked: int
+    down_wrong: int
+    down_asked: int
+
+
+def noted_anchors(store: WatchStore) -> AnchorSet | None:
+    """The anchors that were set up before."""
+    found = store.note(_NOTE)
+    return None if found is None else msgspec.convert(found, AnchorSet)
+
+
+def is_wrong(one: AnchorAnswer) -> bool:
+    """Whether an anchor query was not answered as its side of the flip says; an invalid answer is wrong."""
+    return one.answer != (POSITIVE if one.up else NEGATIVE)
+
+
+def queries_due(waiting: int) -> int:
+    """The number of anchor queries of a look at which so many items are to be asked."""
+    return max(PER_LOOK, -int(-PER_ITEM * waiting // 1)) if waiting else 0
+
+
+@dataclass(frozen=True, slots=True)
+class _Search:
+    """Where bisection found the flip of an item, and all answers around it."""
+
+    item: Item
+    flip: float
+    readings: list[Reading]
+
+
+class Anchors:
+    """Asks anchors with the question of a job, whose store notes them; ``jitter`` is that of the log-odds."""
+
+    def __init__(self, job: Job, store: WatchStore, jitter: float, seed: int) -> None:
+        assert isinstance(job.question, TokenQuestion)
+        self._job, self._question, self._store, self._seed = job, job.question, store, seed
+        self._jitter, self._noisy = jitter, jitter > 0
+
+    async def set_up(self, candidates: Sequence[Item], endpoint: Endpoint) -> AnchorSet:
+        """Find the flips of some of these items, and ask around them; what is found is noted.
+
+        There are no anchors if no item has a flip in reach.
+        """
+        found: dict[str, _Search] = {}
+        tried = candidates[:_CANDIDATES]
+        while tried and len(found) < ANCHORS:
+            some, tried = tried[: ANCHORS - len(found)], tried[ANCHORS - len(found) :]
+            searches = await asyncio.gather(*(self._search(item, endpoint) for item in some))
+            found |= {one.item.id: one for one in searches if one is not None}
+        jitter, flips = 0.0, {name: one.flip for name, one in found.items()}
+        if self._noisy and found:
+            fitted = fit([reading for one in found.values() for reading in one.readings])
+            jitter, flips = fitted.jitter, dict(fitted.shifts)
+        margin = _MARGIN + _JITTERS * jitter
+        anchors = tuple(Anchor(one.item, flips[name]) for name, one in found.items())
+        begun = AnchorSet(anchors, margin, 0, 0, 0, 0)
+        confirming = range(-CONFIRMATIONS, 0) if anchors else range(0)
+        answers = await self._ask_all(begun, confirming, endpoint)
+        up, down = ([one for one in answers if one.up is side] for side in (True, False))
+        counts = (sum(map(is_wrong, up)), len(up), sum(map(is_wrong, down)), len(down))
+        done = AnchorSet(anchors, margin, *counts)
+        self._store.set_note(_NOTE, msgspec.to_builtins(done))
+        return done
+
+    async def _search(self, item: Item, endpoint: Endpoint) -> _Search | None:
+        """Search the shift at which an item's answer flips; ``None`` if it has none in reach."""
+        readings: list[Reading] = []
+
+        async def answer(shift: float) -> int:
+            said = await self._ask(self._question.request(item.messages, shift, 0.0), endpoint)
+            readings.append(Reading(item.id, shift, said))
+            return said
+
+        most = self._job.max_shift
+        flip = await bisect(answer, -most, most)
+        if flip is None or abs(flip) >= most - _REACH:
+            return None
+        if self._noisy:
+            for k in range(_REFINING):
+                side = self._jitter * 2 * (k + 1) / _REFINING * (-1) ** k
+                if await answer(flip + side) == INVALID:
+                    return None
+        return _Search(item, flip, readings)
+
+    async def ask(self, found: AnchorSet, numbers: range, endpoint: Endpoint) -> None:
+        """Ask anchor queries by their numbers, and store the answers."""
+        self._store.add_anchor_answers(await self._ask_all(found, numbers, endpoint))
+
+    async def _ask_all(self, found: AnchorSet, numbers: range, endpoint: Endpoint) -> list[AnchorAnswer]:
+        async def one(number: int) -> AnchorAnswer:
+            rng = np.random.default_rng([self._seed, 6, number + CONFIRMATIONS])
+            k, up = int(rng.integers(len(found.anchors))), bool(rng.integers(2))
+            anchor = found.anchors[k]
+            shift = anchor.flip + (found.margin if up else -found.margin)
+            question = self._cooler(2 * (number + CONFIRMATIONS))
+            answer = await self._ask(question.request(anchor.item.messages, shift, 0.0), endpoint)
+            return AnchorAnswer(number, k, up, answer)
+
+        return list(await asyncio.gather(*map(one, numbers)))
+
+    async def bias_lost(self, found: AnchorSet, look: int, endpoint: Endpoint) -> str | None:
+        """What was seen if the bias no longer acts: an anchor is forced, and then all if that goes wrong."""
+        if self._job.max_shift < IRRESISTIBLE:
+            return None
+        items = [one.item for one in found.anchors]
+        job = replace(self._job, items=items, question=self._cooler(2 * look + 1))
+        if bias_ignored(await ask_forced(job, endpoint, [look % len(items)])) is None:
+            return None
+        job = replace(job, question=self._cooler(2 * look + 1, 0.5))
+        return bias_ignored(await ask_forced(job, endpoint, range(len(items))))
+
+    def _cooler(self, number: int, more: float = 0.0) -> TokenQuestion:
+        """The question with a common bias that no other number has."""
+        share = _COOLER + (_COOLEST - _COOLER) * ((number + more) * _GOLDEN % 1)
+        return replace(self._question, offset=self._question.offset * (1 - share))
+
+    async def _ask(self, request: Request, endpoint: Endpoint) -> int:
+        """The answer to a request; invalid if there is no reply that can be used."""
+        try:
+            reply = await endpoint.ask(request)
+        except ReplyError:
+            return INVALID
+        self._store.served_number(reply.model, reply.fingerprint)
+        return self._question.parse(reply).answer

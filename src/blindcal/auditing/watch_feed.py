@@ -1,0 +1,117 @@
+"""What each look of a watch tells the monitor, from the run file alone.
+
+A look's new answers come in the order in which their items were first seen, and so do the answers whose label
+and answer are both there for the first time. So it does not matter in which order the labels of a look came,
+and after a restart the same numbers come out again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeAlias
+
+import numpy as np
+from scipy.special import logit
+
+from blindcal.auditing.watch_anchors import AnchorSet, is_wrong
+from blindcal.errors import NotIdentifiedError
+from blindcal.estimate.latent import fit_table
+from blindcal.records import INVALID, AnswerTable, FloatArray
+from blindcal.results.monitor import Monitor
+from blindcal.results.run import Run
+from blindcal.results.watch_result import WindowCurve
+from blindcal.store.watch_store import Look, WatchStore
+
+#: The thresholds of items, given the number of the first one and the ids.
+Thresholds: TypeAlias = Callable[[int, list[str]], FloatArray]
+
+WINDOW, LEAST_WINDOW = 500, 100
+_RESAMPLES = 200
+
+
+class WatchFeed:
+    """Tells a monitor about looks, one after the other; ``sliced`` says that items have parts."""
+
+    def __init__(self, monitor: Monitor, store: WatchStore, thresholds: Thresholds, *, sliced: bool) -> None:
+        self.monitor = monitor
+        self._store, self._thresholds, self._sliced = store, thresholds, sliced
+        self._t, self._answers = np.empty(0), np.empty(0, np.int64)
+        self._parts: list[str | None] = []
+        self._labelled: list[tuple[int, int]] = []  # item and label, in the order in which they were told
+        self._anchors = 0
+
+    @property
+    def answered(self) -> int:
+        """The number of items with an outcome that the monitor knows."""
+        return self._answers.size
+
+    @property
+    def anchors(self) -> int:
+        """The number of answered anchor queries that the monitor knows."""
+        return self._anchors
+
+    @property
+    def invalid(self) -> int:
+        """The number of outcomes that are no valid answer."""
+        return int((self._answers == INVALID).sum())
+
+    def expect(self, found: AnchorSet) -> None:
+        """Tell how often anchor queries were answered wrongly at the set-up."""
+        self.monitor.expect_anchors(found.up_wrong, found.up_asked, found.down_wrong, found.down_asked)
+
+    def add(self, look: Look) -> None:
+        """Tell what came with a look that is over."""
+        assert look.answered is not None
+        assert look.anchors is not None
+        first, end = self.answered, look.answered
+        names = self._store.names_between(first, end)
+        t = self._thresholds(first, [name for name, _ in names])
+        answers = self._store.answers(first, end - first).astype(np.int64)
+        self._t, self._answers = np.concatenate([self._t, t]), np.concatenate([self._answers, answers])
+        self._parts += [part for _, part in names]
+        valid = first + np.flatnonzero(answers != INVALID)
+        if valid.size:
+            self.monitor.add_answers(self._t[valid], self._answers[valid], valid)
+        labels = self._store.new_labels(look, first) | self._store.labels_between(look, first, end)
+        self._add_labelled(labels)
+        heard = self._store.anchor_answers(self._anchors, look.anchors)
+        if heard:
+            up, wrong = np.array([[one.up, is_wrong(one)] for one in heard]).T
+            self.monitor.add_anchors(up, wrong)
+        self._anchors = look.anchors
+
+    def _add_labelled(self, labels: dict[int, int]) -> None:
+        items = np.array(sorted(labels), np.int64)
+        items = items[self._answers[items] != INVALID]
+        if not items.size:
+            return
+        known = np.array([labels[int(item)] for item in items], np.int64)
+        parts = [self._parts[int(item)] for item in items] if self._sliced else None
+        self.monitor.add_labelled(known, self._t[items], self._answers[items], items, parts)
+        self._labelled += zip(items.tolist(), known.tolist(), strict=True)
+
+    def window(self, reference: Run) -> WindowCurve | None:
+        """The reliability curve of the last labelled items, beside that of the reference."""
+        last = np.array(self._labelled[-WINDOW:], np.int64).reshape(-1, 2)
+        if len(last) < LEAST_WINDOW:
+            return None
+        items, labels = last.T
+        most = reference.max_shift
+        table = AnswerTable(
+            np.arange(items.size),
+            np.clip(-logit(self._t[items]), -most, most),
+            np.zeros(items.size),
+            self._answers[items],
+        )
+        try:
+            fit = fit_table(
+                labels,
+                table,
+                jitter=reference.jitter,
+                flip_rate=reference.flip_rate,
+                resamples=_RESAMPLES,
+            )
+        except NotIdentifiedError:  # such as labels of one kind alone
+            return None
+        found = reference.result
+        return WindowCurve(items.size, fit.curve, fit.ece, found.curve, found.ece)

@@ -1,0 +1,93 @@
+"""The audit that a watch is held against, and that says how the endpoint is asked."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+import numpy as np
+
+from blindcal.auditing.asked_settings import preparation_as_asked, settings_as_asked
+from blindcal.auditing.prepare import Prepared, accepted_fields
+from blindcal.endpoints.parameters import Accepted
+from blindcal.endpoints.query_format import TokenQuestion
+from blindcal.errors import ConfigError, UnfitError
+from blindcal.methods import METHODS
+from blindcal.records import Item
+from blindcal.results.certificate import AskedAs, ServedModel
+from blindcal.results.run import Run, opened
+from blindcal.settings import Settings
+from blindcal.store.run_store import RUN_FILE, Store
+from blindcal.text import printable
+
+_SOURCE = "the reference"
+
+
+@dataclass(frozen=True)
+class WatchReference:
+    """A finished run, how it asked, its items if it keeps their prompts, and the names in its replies."""
+
+    run: Run
+    settings: Settings
+    prepared: Prepared
+    accepted: Accepted
+    items: list[Item] | None
+    served: tuple[ServedModel, ...]
+
+    @property
+    def question(self) -> TokenQuestion:
+        """How queries are formatted and their answers read."""
+        found = self.prepared.question(self.settings)
+        assert isinstance(found, TokenQuestion)
+        return found
+
+    @property
+    def digest(self) -> str:
+        """What tells this run from others, wherever it is."""
+        answered = self.run.answered
+        found = hashlib.blake2b(msgspec.json.encode(self.run.settings), digest_size=16)
+        for column in (answered.items, answered.shifts, answered.answers):
+            found.update(np.ascontiguousarray(column).tobytes())
+        return found.hexdigest()
+
+
+def open_reference(
+    run: Run | str | Path,
+    *,
+    api_key_env: str = "OPENAI_API_KEY",
+    timeout: float = 60.0,
+    force: bool = False,
+) -> WatchReference:
+    """Read a finished run that a watch can be held against; an error says why it cannot."""
+    found = opened(run)
+    _check(found, force)
+    with Store.read(found.folder / RUN_FILE) as store:
+        asked = AskedAs(found.settings, store.note("ready") or {}, store.note("accepted"))
+        items, accepted = store.questions(), accepted_fields(store)
+        served = tuple(ServedModel(*name) for name in store.served_names())
+    settings = settings_as_asked(asked, _SOURCE, api_key_env=api_key_env, timeout=timeout)
+    return WatchReference(found, settings, preparation_as_asked(asked, _SOURCE), accepted, items, served)
+
+
+def _check(run: Run, force: bool) -> None:
+    if run.result.answers or run.choices is not None:
+        raise ConfigError(
+            f"{run.folder}: its items have more than two answers, and only questions with two can be watched"
+        )
+    method = METHODS[run.result.method]
+    if not method.biased or method.sampled or run.result.semantics not in ("pair", "max"):
+        raise ConfigError(
+            f"{run.folder}: a watch asks at exact thresholds, by logit_bias, and this audit (method "
+            f"{run.result.method}, {run.result.semantics}) did not",
+            remedy="audit with {method} where the endpoint takes logit_bias",
+            options={"method": "latent"},
+        )
+    doubt = run.result.objection or next(iter(run.result.warnings), None)
+    if doubt is not None and not force:
+        raise UnfitError(
+            f"{run.folder}: the audit is no sound reference: {printable(doubt, 400)}",
+            remedy="audit again in another folder; or {force} goes on",
+            options={"force": True},
+        )

@@ -1,0 +1,144 @@
+"""Figures of a watch: the evidence of each alarm, the gaps, and the last window beside the reference."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator
+
+from blindcal.estimate.alarms import Alarm, AlarmName, EvidencePath, Gap
+from blindcal.records import level_percent
+from blindcal.report import alt_text
+from blindcal.report.number_format import MINUS
+from blindcal.report.plots import Drawing, plot_reliabilities, short_name
+from blindcal.report.style import DASHES, FAINT, FIRM, WIDTH, drawing, ink, root_figure, series
+from blindcal.results.watch_result import WatchResult, WindowCurve
+
+_SMALL = 9.5  # points
+_PANEL = (3.6, 2.4)  # inches: three of them side by side on a desktop, one on a phone
+_MOST = 500.0  # highest natural logarithm that is drawn: its exponential, with room above, is a float
+_LEAST_SPAN = math.log(100)  # the axis spans at least two powers of ten
+_COUNTED: dict[AlarmName, str] = {
+    "endpoint": "repeated queries",
+    "questions": "answers",
+    "calibration": "labelled answers",
+}
+_SUPERSCRIPT = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
+
+
+def plot_evidence(path: EvidencePath, alarm: Alarm, ax: Axes | None = None) -> Axes:
+    """The e-value of an alarm after each observation, on a log scale; it is raised at the dashed line."""
+    with drawing(ax, *_PANEL) as axes:
+        at = np.array([0, *path.observations], float)
+        logs = np.clip([0.0, *path.log_evidence], -_MOST, _MOST)
+        line = math.log(alarm.threshold)
+        colour = series(1 if alarm.raised else 0)
+        axes.plot(at, np.exp(logs), color=colour, zorder=3)
+        axes.axhline(alarm.threshold, color=ink(FIRM), linewidth=1.0, linestyle=DASHES[1], zorder=2)
+        axes.axhline(1, color=ink(FAINT), linewidth=0.8, zorder=1)
+        if alarm.raised_at is not None:
+            height = float(np.exp(np.interp(alarm.raised_at, at, logs)))
+            axes.axvline(alarm.raised_at, color=colour, linewidth=0.8, alpha=0.5, zorder=1)
+            axes.plot(
+                alarm.raised_at, max(height, alarm.threshold), "o", color=colour, markersize=6, zorder=4
+            )
+        low, high = min(float(logs.min()), 0.0), max(float(logs.max()), line)
+        low = min(low, high - _LEAST_SPAN)
+        room = 0.12 * (high - low)
+        axes.set_yscale("log")
+        axes.set_ylim(math.exp(low - room / 2), math.exp(high + 1.6 * room))
+        axes.yaxis.set_major_locator(LogLocator(numticks=6))
+        axes.yaxis.set_minor_locator(NullLocator())
+        axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: _power(value)))
+        axes.set_xlim(0, max(float(at[-1]), 1))
+        axes.xaxis.set_major_locator(MaxNLocator(4, integer=True))
+        axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
+        axes.set(xlabel=_COUNTED[alarm.name], ylabel="evidence")
+        axes.text(
+            0.01,
+            alarm.threshold,
+            f"raised at {alarm.threshold:,.4g}",
+            transform=axes.get_yaxis_transform(),
+            va="bottom",
+            color=ink(FIRM),
+            fontsize=_SMALL,
+            parse_math=False,
+        )
+    return axes
+
+
+def plot_gaps(gaps: Sequence[Gap], ax: Axes | None = None) -> Axes:
+    """The confidence sequence of each gap around zero; coloured if it excludes zero."""
+    with drawing(ax, WIDTH, max(1.6, 0.95 + 0.27 * len(gaps))) as axes:
+        axes.axvline(0, color=ink(FIRM), linewidth=0.8, zorder=2)
+        reach = 0.02
+        for row, one in enumerate(gaps):
+            gap = one.gap
+            if gap.value is None or gap.low is None or gap.high is None:
+                axes.text(
+                    0, row, " not known yet", va="center", color=ink(FIRM), fontsize=_SMALL, parse_math=False
+                )
+                continue
+            colour = ink(FIRM) if 0 in gap else series(1 if gap.value > 0 else 0)
+            axes.hlines(row, gap.low, gap.high, color=colour, linewidth=2.2, zorder=3)
+            axes.plot(gap.value, row, "o", color=colour, markersize=5.5, zorder=4)
+            reach = max(reach, abs(gap.low), abs(gap.high))
+        axes.set_yticks(range(len(gaps)), [f"{short_name(one.name)}  {_share(one)}" for one in gaps])
+        for tick in axes.get_yticklabels():
+            tick.set_parse_math(False)
+        axes.set(ylim=(len(gaps) - 0.4, -0.6), xlim=(-1.08 * reach, 1.08 * reach))
+        axes.set_xlabel(f"confidence {MINUS} share positive, points")
+        axes.xaxis.set_major_locator(MaxNLocator(4, symmetric=True))
+        axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: _points(value)))
+        axes.grid(visible=False, axis="y")
+        axes.tick_params(axis="y", length=0)
+        levels = {one.gap.level for one in gaps if one.gap.level is not None}
+        if len(levels) == 1:
+            words = f"{level_percent(levels.pop())} confidence sequences"
+            axes.set_title(words, loc="right", color=ink(FIRM), fontsize=_SMALL)
+    return axes
+
+
+def plot_window(window: WindowCurve, ax: Axes | None = None) -> Axes:
+    """The reliability curve of the last window, beside that of the reference."""
+    curves = {f"last {window.items:,} labelled items": window.curve}
+    if window.reference is not None:
+        curves["reference audit"] = window.reference
+    return plot_reliabilities(curves, ax)
+
+
+def draw_watch(result: WatchResult) -> tuple[Drawing, ...]:
+    """Every figure that a watch has numbers for, in the order of the page."""
+    drawn = []
+    for alarm in result.state.alarms:
+        path = result.state.paths.get(alarm.name)
+        if path is not None and path.observations:
+            title = alt_text.evidence(alarm.name, path, alarm.threshold, alarm.raised_at)
+            drawn.append((f"evidence-{alarm.name}", title, plot_evidence(path, alarm)))
+    if result.state.gaps:
+        named = [(one.name, one.gap) for one in result.state.gaps]
+        drawn.append(("gaps", alt_text.gaps(named), plot_gaps(result.state.gaps)))
+    if result.window is not None:
+        window = result.window
+        title = alt_text.window(window.items, window.curve, window.reference)
+        drawn.append(("window", title, plot_window(window)))
+    return tuple(Drawing(name, title, root_figure(axes)) for name, title, axes in drawn)
+
+
+def _power(value: float) -> str:
+    """A tick of the evidence: plain from 0.01 to 10,000, otherwise a power of ten."""
+    if 0.005 < value < 20_000:
+        return f"{value:,.4g}" if value < 1000 else f"{value:,.0f}"
+    return f"10{str(round(math.log10(value))).translate(_SUPERSCRIPT)}"
+
+
+def _points(value: float) -> str:
+    shown = f"{100 * value:+.3g}".replace("-", MINUS)
+    return "0" if abs(value) < 1e-9 else shown
+
+
+def _share(one: Gap) -> str:
+    return "" if one.share is None else f"({one.share:.0%})"

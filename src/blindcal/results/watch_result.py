@@ -1,0 +1,125 @@
+"""What a watch knows after a look: counts, alarms and changed facts; ``watch.json`` in its folder."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+
+from blindcal.atomic_write import atomic_write
+from blindcal.errors import InputError
+from blindcal.estimate.alarms import AlarmName, MonitorState
+from blindcal.estimate.findings import Curve
+from blindcal.records import Estimate
+from blindcal.results.result import Spend
+from blindcal.text import printable
+from blindcal.untrusted_json import JsonError, read_json
+
+WATCH_FILE = "watch.json"
+FORMAT = 1
+"""The number of the file's format; a file with a higher one needs a newer version."""
+
+
+@dataclass(frozen=True, slots=True)
+class WindowCurve:
+    """The reliability curve of the last ``items`` labelled items, and that of the reference."""
+
+    items: int
+    curve: Curve
+    ece: Estimate
+    reference: Curve | None
+    reference_ece: Estimate
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class WatchResult:
+    """What a watch knows after its look number ``look``.
+
+    ``started`` and ``looked`` are times in UTC (ISO 8601). Of ``records`` different items, ``chosen`` are to
+    be asked. Of these, ``answered`` have an answer, ``invalid`` have none that is valid, and ``waiting`` have
+    not been asked yet. ``labelled`` are answered and have a label. ``duplicates``, ``conflicts``,
+    ``unreadable`` and ``labels_without_item`` count what the stream holds besides. ``facts`` say what has
+    changed at the endpoint since the reference audit, and ``first_seen`` when the item came since which the
+    evidence of each raised alarm speaks. ``stopped`` says why the watch stopped early, if it did.
+    """
+
+    format: int = FORMAT
+    folder: str
+    model: str
+    reference: str
+    stream: str
+    started: str
+    looked: str
+    look: int
+    records: int
+    chosen: int
+    answered: int
+    invalid: int
+    waiting: int
+    labelled: int
+    duplicates: int
+    conflicts: int
+    unreadable: int
+    labels_without_item: int
+    state: MonitorState
+    facts: tuple[str, ...]
+    first_seen: dict[AlarmName, str]
+    window: WindowCurve | None
+    spend: Spend
+    cost_today: float | None
+    max_cost_per_day: float | None
+    stopped: str | None
+
+    def __repr__(self) -> str:
+        verdict = "raised" if self.raised else "quiet"
+        return f"WatchResult({self.folder!r}, look {self.look:,}, {self.answered:,} answers, {verdict})"
+
+    @property
+    def raised(self) -> bool:
+        """Whether an alarm or a slice is raised, or a fact about the endpoint has changed."""
+        return self.state.raised or bool(self.facts)
+
+    @property
+    def complete(self) -> bool:
+        """Whether the watch was not stopped early."""
+        return self.stopped is None
+
+    def to_json(self) -> bytes:
+        """The JSON form, on one line."""
+        return msgspec.json.encode(self)
+
+    def save(self) -> None:
+        """Write the JSON form into the folder, atomically."""
+        with atomic_write(Path(self.folder) / WATCH_FILE) as draft:
+            draft.write_bytes(msgspec.json.format(self.to_json(), indent=2) + b"\n")
+
+    @classmethod
+    def load(cls, path: str | Path) -> WatchResult:
+        """Read a result back from its file, or from the folder of its watch.
+
+        Raises
+        ------
+        InputError
+            If there is no such file, it is no watch's, or it needs a newer version.
+        """
+        path = Path(path)
+        try:
+            file = path / WATCH_FILE if path.is_dir() else path
+            content = file.read_bytes()
+            found = read_json(content, msgspec.json.Decoder(_Format)).format
+            if found > FORMAT:
+                raise InputError(
+                    f"{file}: is a watch in format {found}, this version reads {FORMAT}",
+                    remedy="upgrade blindcal",
+                )
+            return read_json(content, msgspec.json.Decoder(cls))
+        except FileNotFoundError:
+            raise InputError(f"{file}: no such watch", remedy="name the folder of a watch") from None
+        except (OSError, JsonError) as error:
+            raise InputError(f"{file}: not a watch of blindcal ({printable(str(error))})") from None
+
+
+@dataclass(frozen=True, slots=True)
+class _Format:
+    format: int

@@ -1,0 +1,1 @@
+"""A watch told to others: a webhook, Prometheus and OpenTelemetry."""

@@ -1,0 +1,338 @@
+"""The command ``blindcal watch``: what it prints, how it ends, and what it refuses."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from blindcal.cli import watch as watch_command
+from blindcal.cli.look_line import look_line
+from blindcal.results.watch_result import WatchResult
+from commanding import blindcal, refusal
+from deciding import audited, model, serving, write_items
+from receiving import receiving
+from watched_streams import quiet_result, watch_result
+
+Look = Callable[[WatchResult], None]
+ASKED, STREAMED = 200, 120
+
+
+@pytest.fixture(scope="module")
+def reference(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A finished audit of some questions, at an endpoint that answers those of ``stream.jsonl`` too."""
+    folder = tmp_path_factory.mktemp("reference")
+    labels, p = model(ASKED + STREAMED, 0)
+    items = write_items(folder / "items.jsonl", labels)
+    lines = items.read_text().splitlines(keepends=True)
+    first = folder / "first.jsonl"
+    first.write_text("".join(lines[:ASKED]))
+    (folder / "stream.jsonl").write_text("".join(lines[ASKED:]))
+    with serving(items, p) as server:
+        yield audited(first, server, folder / "run", method="latent")
+
+
+@pytest.fixture(scope="module")
+def alarming(tmp_path_factory: pytest.TempPathFactory) -> WatchResult:
+    """A watch whose calibration and slices are raised."""
+    return watch_result(tmp_path_factory.mktemp("alarming"), overconfident=True)
+
+
+@pytest.fixture(scope="module")
+def folder(reference: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a watch in two looks."""
+    folder = tmp_path_factory.mktemp("watch") / "out"
+    stream = reference.parent / "stream.jsonl"
+    done = blindcal("watch", stream, "--reference", reference, "--out", folder, "--every", STREAMED // 2)
+    assert done.exit_code == 0, done.output
+    assert re.findall(r"^[-\d]+ [:\d]+ (look \d):", done.stdout, re.M) == ["look 1", "look 2"]
+    return folder
+
+
+@pytest.fixture
+def looks(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., dict[str, Any]]:
+    """Replace the watch by one that only looks at these results; returns what it was called with."""
+
+    def install(*results: WatchResult, interrupted: bool = False) -> dict[str, Any]:
+        called: dict[str, Any] = {}
+
+        def fake(stream: Path, reference: Path, *, on_look: Look, out: Path, **more: Any) -> WatchResult:
+            called.update(stream=stream, reference=reference, out=out, **more)
+            out.mkdir(parents=True, exist_ok=True)
+            for one in results:
+                on_look(replace(one, folder=str(out)))
+            if interrupted:
+                raise KeyboardInterrupt
+            return replace(results[-1], folder=str(out))
+
+        monkeypatch.setattr(watch_command, "watch", fake)
+        monkeypatch.chdir(tmp_path)
+        return called
+
+    return install
+
+
+class TestLooks:
+    def test_one_line_per_look(self, looks: Any, reference: Path, tmp_path: Path) -> None:
+        """Standard output has one line per look, with counts and each alarm; messages go elsewhere."""
+        quiet = quiet_result(tmp_path)
+        looks(quiet, replace(quiet, look=8))
+        done = blindcal("watch", "in.jsonl", "--reference", reference)
+        assert done.exit_code == 0, done.output
+        first, second = done.stdout.splitlines()
+        assert first.startswith(
+            "2026-11-16 12:30 look 7: 1,500 answers, 1,500 labelled, 28 waiting; endpoint"
+        )
+        assert "look 8:" in second
+        assert "calibration quiet (1 of 20)" in first
+        assert re.search(r"^page +watches/.*/watch.html$", done.stderr, re.M)
+
+    def test_an_alarm_says_what_to_do(self, looks: Any, reference: Path, alarming: WatchResult) -> None:
+        """The line has a few words of advice; the whole of it is said once, on standard error; status 4."""
+        looks(alarming, replace(alarming, look=8))
+        done = blindcal("watch", "in.jsonl", "--reference", reference)
+        assert done.exit_code == 4
+        alarm = alarming.state.alarm("calibration")
+        assert alarm is not None
+        assert alarm.since is not None
+        for line in done.stdout.splitlines():
+            since = f"since about item {alarm.since + 1:,} (2026-11-14)"
+            assert f"calibration RAISED {since}: audit again, choose the threshold again" in line
+            assert re.search(r"slices RAISED \w+( and \w+)?: audit these again", line)
+        assert done.stderr.count("ALARM calibration: Raised after") == 1
+        assert "Certificates from before the change no longer hold." in done.stderr
+
+    def test_json_is_one_result_per_line(self, looks: Any, reference: Path, alarming: WatchResult) -> None:
+        """Each line of --json is a whole result."""
+        looks(quiet_result(Path("x")), alarming)
+        done = blindcal("watch", "in.jsonl", "--reference", reference, "--json", "--quiet", "--out", "here")
+        found = [msgspec.json.decode(line, type=WatchResult) for line in done.stdout.splitlines()]
+        assert found[1] == replace(alarming, folder="here")
+        assert [one.raised for one in found] == [False, True]
+        assert done.stderr == ""
+
+    def test_quiet_prints_nothing(self, looks: Any, reference: Path, alarming: WatchResult) -> None:
+        """With --quiet the exit status says it all."""
+        looks(alarming)
+        done = blindcal("watch", "in.jsonl", "--reference", reference, "--quiet")
+        assert (done.exit_code, done.output) == (4, "")
+
+    def test_names_from_outside_stay_on_the_line(self, alarming: WatchResult) -> None:
+        """Control characters in facts and slices cannot break or recolour the line."""
+        hostile = "a\nb\x1b[31m\u202e"
+        slices = tuple(replace(one, name=hostile) for one in alarming.state.slices)
+        line = look_line(replace(alarming, facts=(hostile,), state=replace(alarming.state, slices=slices)))
+        assert line.isprintable()
+
+
+class TestExit:
+    def test_stopped_early(self, looks: Any, reference: Path, tmp_path: Path, alarming: WatchResult) -> None:
+        """A watch that was stopped ends with 3, unless an alarm is raised."""
+        stopped = replace(quiet_result(tmp_path), stopped="max_queries is reached")
+        looks(stopped)
+        done = blindcal("watch", "in.jsonl", "--reference", reference)
+        assert done.exit_code == 3
+        assert "max_queries is reached; the same command goes on" in done.stderr
+        looks(replace(alarming, stopped="max_queries is reached"))
+        assert blindcal("watch", "in.jsonl", "--reference", reference).exit_code == 4
+
+    def test_changed_facts_are_an_alarm(self, looks: Any, reference: Path, tmp_path: Path) -> None:
+        """A changed fact ends with 4 and is named in the line."""
+        looks(replace(quiet_result(tmp_path), facts=("replies name another model.",)))
+        done = blindcal("watch", "in.jsonl", "--reference", reference)
+        assert done.exit_code == 4
+        assert "endpoint RAISED replies name another model: probe and audit again" in done.stdout
+
+    def test_interrupted(self, looks: Any, reference: Path, tmp_path: Path) -> None:
+        """Ctrl-C ends with 130 after the last look, and says that nothing is lost."""
+        looks(quiet_result(tmp_path), interrupted=True)
+        done = blindcal("watch", "in.jsonl", "--reference", reference, "--follow")
+        assert done.exit_code == 130
+        assert len(done.stdout.splitlines()) == 1
+        assert "everything answered is kept" in done.stderr
+
+
+class TestOutputs:
+    def test_everything_is_written_and_sent(
+        self, looks: Any, reference: Path, alarming: WatchResult, tmp_path: Path
+    ) -> None:
+        """The page, the Prometheus file and one post per alarm, over two runs; the URL is kept nowhere."""
+        looks(alarming, alarming)
+        with receiving() as server:
+            command = ["watch", "in.jsonl", "--reference", reference, "--prometheus", "watch.prom"]
+            for _ in range(2):
+                done = blindcal(*command, "--notify", f"{server.url}/T0/secret-hook")
+                assert done.exit_code == 4
+        assert sorted(json.loads(post.body)["alarm"] for post in server.posts) == ["calibration", "slices"]
+        assert (tmp_path / "watch.prom").read_text().count("blindcal_watch_alarm_raised{") == 3
+        files = [path for path in tmp_path.rglob("*") if path.is_file()]
+        assert {"watch.html", "notified.json"} <= {path.name for path in files}
+        assert not [path for path in files if b"secret-hook" in path.read_bytes()]
+        assert "secret-hook" not in done.output
+
+    def test_a_failure_is_a_warning(
+        self, looks: Any, reference: Path, alarming: WatchResult, tmp_path: Path
+    ) -> None:
+        """A webhook that fails and a file that cannot be written are warnings at each look."""
+        looks(alarming, alarming)
+        (tmp_path / "file").touch()
+        with receiving(500) as server:
+            done = blindcal(
+                *("watch", "in.jsonl", "--reference", reference, "--notify", server.url),
+                *("--prometheus", tmp_path / "file" / "x.prom"),
+            )
+        assert done.exit_code == 4
+        assert done.stderr.count("calibration alarm was not delivered to 127.0.0.1: it answered 500") == 2
+        assert len(re.findall(r"^warning: .*in the place of this folder", done.stderr, re.M)) == 2
+        assert len(server.posts) == 4
+
+    def test_gauges_reach_a_collector(
+        self, looks: Any, reference: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """With --otel each look is sent; a collector that refuses is a warning."""
+        looks(quiet_result(tmp_path), quiet_result(tmp_path))
+        with receiving() as server:
+            monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", server.url)
+            done = blindcal("watch", "in.jsonl", "--reference", reference, "--otel")
+            assert (done.exit_code, "warning" in done.stderr) == (0, False)
+            assert [post.path for post in server.posts] == ["/v1/metrics"] * 2
+            server.status = 400
+            done = blindcal("watch", "in.jsonl", "--reference", reference, "--otel")
+        assert done.exit_code == 0
+        assert done.stderr.count("warning: the OpenTelemetry collector did not take the gauges") == 2
+
+    def test_a_missing_extra_is_said_before_anything_is_asked(
+        self, looks: Any, reference: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Without its library an option is refused at once."""
+        called = looks(quiet_result(tmp_path))
+        for option, module, extra in (
+            (("--prometheus", "x.prom"), "prometheus_client", "prometheus"),
+            (("--otel",), "opentelemetry.sdk.metrics", "otel"),
+        ):
+            monkeypatch.setitem(sys.modules, module, None)
+            done = blindcal("watch", "in.jsonl", "--reference", reference, *option)
+            assert f"blindcal[{extra}]" in refusal(done)
+        assert called == {}
+
+    def test_the_url_may_come_from_the_environment(
+        self, looks: Any, reference: Path, alarming: WatchResult, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """A URL that is a secret need not be on the command line."""
+        looks(alarming)
+        with receiving() as server:
+            monkeypatch.setenv("BLINDCAL_NOTIFY", server.url)
+            blindcal("watch", "in.jsonl", "--reference", reference)
+        assert len(server.posts) == 2
+
+
+class TestRealWatch:
+    """The command on a real stream, with a server that answers."""
+
+    def test_the_same_command_goes_on(self, reference: Path, folder: Path) -> None:
+        """With nothing new there is nothing to ask, and the same numbers come out."""
+        before = WatchResult.load(folder)
+        again = ["watch", reference.parent / "stream.jsonl", "--reference", reference, "--out", folder]
+        done = blindcal(*again, "--json", "--quiet")
+        assert done.exit_code == 0, done.output
+        assert msgspec.json.decode(done.stdout, type=WatchResult) == before
+        assert (before.answered, before.labelled) == (STREAMED, STREAMED)
+        assert before.window is not None
+
+    def test_status_says_how_it_stands(self, folder: Path) -> None:
+        """The status of a watch has its last line, and nothing that belongs to audits."""
+        done = blindcal("status", folder)
+        assert done.exit_code == 0, done.output
+        assert f"look       {look_line(WatchResult.load(folder))}" in done.stdout
+        assert "method     watches a stream" in done.stdout
+        assert "None" not in done.stdout
+        found = json.loads(blindcal("status", folder, "--json").stdout)
+        assert found["look"]["raised"] is False
+        assert found["items"] == STREAMED
+
+    def test_the_report_is_written_again(self, folder: Path, tmp_path: Path) -> None:
+        """``report`` writes the page of a watch and its figures, and says that it has no tables."""
+        page, figures = tmp_path / "page.html", tmp_path / "figures"
+        done = blindcal("report", folder, "--out", page, "--figures", figures)
+        assert done.exit_code == 0, done.output
+        assert page.read_bytes() == (folder / "watch.html").read_bytes()
+        names = {path.name for path in figures.iterdir()}
+        assert {"evidence-endpoint.svg", "evidence-calibration.png", "gaps.svg", "window.png"} <= names
+        assert "its numbers are in watch.json" in refusal(blindcal("report", folder, "--csv", tmp_path))
+
+    def test_other_settings_in_the_folder_are_refused(self, reference: Path, folder: Path) -> None:
+        """A folder belongs to one watch."""
+        stream = reference.parent / "stream.jsonl"
+        done = blindcal("watch", stream, "--reference", reference, "--out", folder, "--alpha", 0.01)
+        assert done.exit_code == 1
+        assert "level" in refusal(done)
+
+
+class TestUsage:
+    @pytest.mark.parametrize(
+        ("arguments", "said"),
+        [
+            ([], "give either STREAM or --from-run"),
+            (["in.jsonl", "--from-run", "RUN"], "give either STREAM or --from-run"),
+            (["--from-run", "RUN", "--follow"], "do not grow"),
+            (["--from-run", "RUN", "--labels", "l.csv"], "which have labels"),
+            (["in.jsonl", "--against", "perfect", "--max-ece", "0.1"], "exclude each other"),
+            (["in.jsonl", "--max-cost-per-day", "1"], "--max-cost-per-day requires --price-in"),
+            (["in.jsonl", "--max-cost", "1"], "--max-cost requires --price-in"),
+            (["in.jsonl", "--rate", "0"], "--rate"),
+            (["in.jsonl", "--alpha", "1"], "--alpha"),
+        ],
+    )
+    def test_what_does_not_fit_together(
+        self, looks: Any, reference: Path, tmp_path: Path, arguments: list[str], said: str
+    ) -> None:
+        """Options that contradict each other are a wrong command line, said in one sentence."""
+        called = looks(quiet_result(tmp_path))
+        given = [str(reference) if one == "RUN" else one for one in arguments]
+        done = blindcal("watch", *given, "--reference", reference)
+        assert done.exit_code == 2
+        assert said in refusal(done)
+        assert called == {}
+
+    def test_an_incomplete_webhook_is_not_shown(self, looks: Any, reference: Path, tmp_path: Path) -> None:
+        """A URL without a scheme is refused without printing it."""
+        looks(quiet_result(tmp_path))
+        done = blindcal("watch", "in.jsonl", "--reference", reference, "--notify", "hooks/T0/secret")
+        assert "--notify takes a complete URL" in refusal(done)
+        assert "secret" not in done.output
+
+    def test_a_reference_that_is_not_there(self, tmp_path: Path) -> None:
+        """The error names the cure."""
+        done = blindcal("watch", "in.jsonl", "--reference", tmp_path / "nothing")
+        assert "no such run" in refusal(done)
+
+    def test_options_reach_the_watch(self, looks: Any, reference: Path, tmp_path: Path) -> None:
+        """Every option of the command is one of the watch."""
+        called = looks(quiet_result(tmp_path))
+        options = "--rate 0.05 --alpha 0.01 --max-ece 0.1 --by topic --every 50 --max-queries 9 --force"
+        priced = "--max-cost-per-day 2 --price-in 1 --price-out 4 --labels l.csv --concurrency 3"
+        done = blindcal("watch", "in.jsonl", "--reference", reference, *options.split(), *priced.split())
+        assert done.exit_code == 0, done.output
+        wanted = {
+            "rate": 0.05,
+            "level": 0.01,
+            "max_ece": 0.1,
+            "against": None,
+            "by_field": "topic",
+            "every": 50,
+            "force": True,
+            "follow": False,
+            "max_cost_per_day": 2.0,
+            "labels": Path("l.csv"),
+            "from_runs": (),
+        }
+        assert {name: called[name] for name in wanted} == wanted
+        assert (called["limits"].max_queries, called["limits"].concurrency) == (9, 3)
+        assert (called["prices"].input, called["prices"].output) == (1.0, 4.0)

@@ -1,0 +1,141 @@
+"""A model in production that the tests of watches share: a reference audit, its server, and streams for it.
+
+Reading a reference takes seconds, and every watch reads it anew. So the monitor of a reference is made once,
+and each watch gets a copy of it as it was before the first answer.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import pickle
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from blindcal.auditing import watch as watch_module
+from blindcal.auditing.limits import Limits
+from blindcal.auditing.watch import watch
+from blindcal.records import FloatArray, IntArray
+from blindcal.results.monitor import Monitor
+from blindcal.results.run import Run
+from blindcal.results.watch_result import WatchResult
+from blindcal.simulation.recording import Recording
+from blindcal.simulation.replay import Server
+from blindcal.store.run_store import RUN_FILE
+from blindcal.store.watch_store import WatchStore
+from deciding import audited, model, serving, write_items
+
+N = 400  # questions that the model knows; the first ones are those of the reference
+REFERENCE = 160
+NOON = datetime(2026, 11, 16, 12, tzinfo=UTC)
+
+
+def monitors(folder: Path) -> Any:
+    """What makes the monitors of watches, from copies that are kept in a folder."""
+
+    def make(run: Run, **claims: Any) -> Monitor:
+        kept = folder / f"monitor{'-'.join(map(str, claims.values()))}.pickle"
+        if not kept.exists():
+            kept.write_bytes(pickle.dumps(Monitor(run, **claims)))
+        found: Monitor = pickle.loads(kept.read_bytes())
+        return found
+
+    return make
+
+
+@contextlib.contextmanager
+def copied_monitors(folder: Path) -> Iterator[None]:
+    """Let watches have copied monitors during the block."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(watch_module, "Monitor", monitors(folder))
+        yield
+
+
+@dataclass
+class Clock:
+    """A clock that shows what the test says."""
+
+    time: datetime = NOON
+
+    def __call__(self) -> datetime:
+        """The time now."""
+        return self.time
+
+
+@dataclass
+class Production:
+    """A model, its answers' true probabilities and labels, and an audit of it."""
+
+    server: Server
+    run: Path
+    labels: IntArray
+    p: FloatArray
+    looks: list[WatchResult] = field(default_factory=list)
+
+    def record(self, k: int, *, labelled: bool = True, **more: Any) -> dict[str, Any]:
+        """The record of question k."""
+        label = {"label": int(self.labels[k])} if labelled else {}
+        return {"id": f"q{k}", "n": k, **label, **more}
+
+    def records(self, numbers: Iterable[int] = range(REFERENCE, N), **more: Any) -> list[dict[str, Any]]:
+        """The records of questions."""
+        return [self.record(k, **more) for k in numbers]
+
+    def watch(self, stream: Path, out: Path, **more: Any) -> WatchResult:
+        """Watch a stream; ``looks`` are what its looks show."""
+        self.looks = []
+        more = {"limits": Limits(concurrency=4), "clock": Clock(), "on_look": self.looks.append, **more}
+        return watch(stream, self.run, out=out, **more)
+
+    def asked(self, out: Path) -> dict[str, tuple[float, int]]:
+        """The shift and the answer of every item that was asked."""
+        with WatchStore.read(out / RUN_FILE) as store:
+            table, names = store.answered(), [name for name, _ in store.names_between(0, 10**9)]
+        rows = zip(table.items, table.shifts, table.answers, strict=True)
+        return {names[item]: (float(shift), int(answer)) for item, shift, answer in rows}
+
+
+@contextlib.contextmanager
+def production(
+    folder: Path,
+    *,
+    settings: dict[str, Any] | None = None,
+    p: FloatArray | None = None,
+    **behaviour: Any,
+) -> Iterator[Production]:
+    """A model behind a server, and a finished audit of its first questions; ``p`` are its probabilities."""
+    labels, usual = model(N, 5)
+    p = usual if p is None else p
+    everything = write_items(folder / "everything.jsonl", labels)
+    first = write_items(folder / "questions.jsonl", labels[:REFERENCE])
+    with serving(everything, p, **behaviour) as server:
+        run = audited(first, server, folder / "run", **{"method": "latent", **(settings or {})})
+        with copied_monitors(folder):
+            yield Production(server, run, labels, p)
+
+
+def write(path: Path, records: Iterable[dict[str, Any]], mode: str = "w") -> Path:
+    """Write records as JSON lines."""
+    with path.open(mode) as file:
+        file.writelines(json.dumps(one) + "\n" for one in records)
+    return path
+
+
+def swap(server: Server, p: FloatArray) -> None:
+    """Replace the model behind a server by one with these probabilities, under the same name."""
+    known = server.recording
+    server.recording = Recording.from_probabilities(known.ids, p, name=known.name)
+
+
+def without_times(result: WatchResult) -> dict[str, Any]:
+    """What a result says, apart from where and when."""
+    found: dict[str, Any] = msgspec.to_builtins(result)
+    for name in ("folder", "started", "looked", "stream", "first_seen"):
+        del found[name]
+    return found
