@@ -4,8 +4,7 @@ The claim fixes E[Y|f] = c(f) and leaves the distribution of f open. The best be
 and labels have some other law Q, is the likelihood ratio of Q and the closest law that the claim allows (the
 reverse information projection). Whatever the distribution of f, its mean is at most 1 under the claim. Here Q
 is one of a few fixed alternatives: some distributions of f, and a curve whose log-odds are shifted or
-stretched. On real models' scores they need two to four times fewer items than bets that are linear in the gap
-(docs/watching.md).
+stretched. docs/watching.md shows how many items they need on real models' scores.
 
 The closest law is found by iteration; a ratio is then divided by its highest mean, so that the bound holds
 exactly, however well the iteration has converged.

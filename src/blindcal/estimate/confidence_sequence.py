@@ -82,10 +82,16 @@ class GapCounts:
     def _cells(self, weight: PiecewiseLinear) -> tuple[FloatArray, FloatArray, FloatArray]:
         """Counts of the cells that occur, their signed gaps, and their weights."""
         bins, answers, labels = np.nonzero(self._counts)
-        t = _MIDDLES[bins]
-        signed = answers * (weight(t) + (t - labels) * weight.slope(t)) - labels * weight.first
-        sizes = weight.first + answers * weight.slope(t)
-        return self._counts[bins, answers, labels].astype(float), signed, sizes
+        return self._counts[bins, answers, labels].astype(float), *_measured(weight, bins, answers, labels)
+
+
+def _measured(
+    weight: PiecewiseLinear, bins: IntArray, answers: IntArray, labels: IntArray
+) -> tuple[FloatArray, FloatArray]:
+    """The signed gap and the weight of an item that one answer measures, each without bias."""
+    t = _MIDDLES[bins]
+    signed = answers * (weight(t) + (t - labels) * weight.slope(t)) - labels * weight.first
+    return signed, weight.first + answers * weight.slope(t)
 
 
 def _log_wealth(
@@ -96,10 +102,8 @@ def _log_wealth(
     Cells that occur are given by their counts, signed gaps and weights. Stakes are shares of what could be
     lost at once, in any cell.
     """
-    t = np.concatenate([_MIDDLES] * 4)
-    answers, labels = np.repeat([0, 0, 1, 1], _BINS), np.repeat([0, 1, 0, 1], _BINS)
-    anywhere = answers * (weight(t) + (t - labels) * weight.slope(t)) - labels * weight.first
-    possible = anywhere - values[:, None] * (weight.first + answers * weight.slope(t))
+    anywhere, weights = _measured(weight, *np.indices((_BINS, 2, 2)).reshape(3, -1))
+    possible = anywhere - values[:, None] * weights
     gains = signed - values[:, None] * sizes
     logs = []
     for sign in (1, -1):
