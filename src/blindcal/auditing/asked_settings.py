@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import msgspec
 
@@ -14,18 +14,23 @@ from blindcal.settings import Settings
 from blindcal.text import printable
 
 
+@dataclass(frozen=True, slots=True)
+class AskedSource:
+    """What says how to ask, as errors name it, and how to make another one."""
+
+    name: str
+    remedy: str
+
+
 def settings_as_asked(
     asked: AskedAs,
-    source: str,
+    source: AskedSource,
     *,
     id_field: str | None = None,
     api_key_env: str = "OPENAI_API_KEY",
     timeout: float = 60.0,
 ) -> Settings:
-    """The settings that a run was asked by, without those that are about its own items.
-
-    ``source`` names in errors what holds them.
-    """
+    """The settings that a run was asked by, without those that are about its own items."""
     try:
         usual = {"batch": False, "group_field": "group", "sample": None}
         named = {} if id_field is None else {"id_field": id_field}
@@ -36,7 +41,7 @@ def settings_as_asked(
         raise _unusable(source, error) from None
 
 
-def preparation_as_asked(asked: AskedAs, source: str) -> Prepared:
+def preparation_as_asked(asked: AskedAs, source: AskedSource) -> Prepared:
     """What the preparation of a run found, without its cost."""
     try:
         found = msgspec.convert(asked.ready, Prepared)
@@ -45,5 +50,7 @@ def preparation_as_asked(asked: AskedAs, source: str) -> Prepared:
     return replace(found, spent=Usage(), size=0, probe=None)
 
 
-def _unusable(source: str, error: Exception) -> InputError:
-    return InputError(f"{source} does not say how to ask ({printable(str(error))})", remedy="make it again")
+def _unusable(source: AskedSource, error: Exception) -> InputError:
+    return InputError(
+        f"{source.name} does not say how to ask ({printable(str(error))})", remedy=source.remedy
+    )

@@ -22,7 +22,7 @@ import msgspec
 import numpy as np
 
 from blindcal.atomic_write import writing
-from blindcal.auditing.asked_settings import preparation_as_asked, settings_as_asked
+from blindcal.auditing.asked_settings import AskedSource, preparation_as_asked, settings_as_asked
 from blindcal.auditing.audit import (
     answers_kept,
     default_folder,
@@ -65,7 +65,7 @@ from blindcal.text import printable
 
 FOLDER = Path("decisions")
 _FINISHED_NOTE = "finished"
-_SOURCE = "the certificate"
+_SOURCE = AskedSource("the certificate", "certify again")
 
 
 def decide(

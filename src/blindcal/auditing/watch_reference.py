@@ -9,7 +9,7 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
-from blindcal.auditing.asked_settings import preparation_as_asked, settings_as_asked
+from blindcal.auditing.asked_settings import AskedSource, preparation_as_asked, settings_as_asked
 from blindcal.auditing.prepare import Prepared, accepted_fields
 from blindcal.endpoints.parameters import Accepted
 from blindcal.endpoints.query_format import TokenQuestion
@@ -22,7 +22,7 @@ from blindcal.settings import Settings
 from blindcal.store.run_store import RUN_FILE, Store
 from blindcal.text import printable
 
-_SOURCE = "the reference"
+_SOURCE = AskedSource("the reference", "audit again")
 
 
 @dataclass(frozen=True)
