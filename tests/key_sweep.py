@@ -132,7 +132,9 @@ def echoing(handler: Handler) -> Handler:
     def respond(request: HttpRequest) -> HttpResponse:
         response = handler(request)
         sent = request.headers.get("authorization") or request.headers.get("api-key") or ""
-        if KEY not in sent or "aiohttp" not in request.headers.get("user-agent", ""):  # not from our client
+        if KEY not in sent or not request.headers.get("user-agent", "").startswith(
+            "blindcal/"
+        ):  # not from our client
             return response
         body = _MESSAGE.sub(rb'\1 (%b)"' % sent.encode(), response.body)
         body = body.replace(b'"choices":', b'"system_fingerprint":"%b","choices":' % sent.encode())

@@ -1,7 +1,8 @@
-"""Any OpenAI-compatible endpoint, over aiohttp.
+"""Any OpenAI-compatible endpoint, over HTTP.
 
 The hot path is lean on purpose: the constant part of a body is encoded once and joined to what
-differs between queries, replies are decoded straight into a strict schema, and nothing is retried
+differs between queries, requests go over connections of our own unless there is a proxy, replies are
+decoded straight into a strict schema, and nothing is retried
 here (that is up to a run, or :class:`~blindcal.endpoints.base.Patient`). Every failure becomes one of
 the three endpoint errors, with a message that says what to do.
 
@@ -22,6 +23,7 @@ import re
 import warnings
 from collections.abc import AsyncIterator, Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from importlib.metadata import version
 from typing import TYPE_CHECKING, Any, Literal, Self, TypeAlias
 
 import msgspec
@@ -29,6 +31,7 @@ from yarl import URL
 
 from blindcal.endpoints import http_errors as failures
 from blindcal.endpoints import replies, secrets
+from blindcal.endpoints.direct_http import MAX_REPLY_BYTES, DirectClient
 from blindcal.endpoints.parameters import OPENAI_SAMPLERS, Accepted, changes_nothing, refused
 from blindcal.endpoints.services import service_at
 from blindcal.endpoints.shown_logprobs import BY_ID, named_by_id
@@ -45,7 +48,6 @@ Api: TypeAlias = Literal["chat", "completions"]
 OPENAI = "https://api.openai.com/v1"
 
 NOT_OFFERED = frozenset({400, 401, 403, 404, 405, 422, 501})
-MAX_REPLY_BYTES = 4 * 2**20
 MAX_LINE_BYTES = 8 * 2**20
 _BEYOND_BASE = re.compile(r"(?<=[^/:])(/+((chat/)?completions)?)+(?=$|\?)")
 RAW_BODY_BYTES = 2**20  # aiohttp warns about raw bodies above this size
@@ -100,7 +102,7 @@ class RedactedResponse:
             chunks.append(chunk)
             size += len(chunk)
             if size > MAX_REPLY_BYTES:
-                raise RetryableError(f"the endpoint sent a reply of more than {MAX_REPLY_BYTES:,} bytes")
+                raise failures.too_large(MAX_REPLY_BYTES)
         return self._redact(b"".join(chunks))
 
     async def lines(self) -> AsyncIterator[bytes]:
@@ -138,6 +140,8 @@ class HttpEndpoint:
         self._answered: set[tuple[object, ...]] = set()  # the settings of requests that got a reply
         self._reached = False
         self._session: aiohttp.ClientSession | None = None
+        self._direct: DirectClient | None = None
+        self._proxied: bool | None = None  # unknown until the first request
 
     def __repr__(self) -> str:
         return f"HttpEndpoint({self.address.model!r} at {self._root})"
@@ -163,7 +167,7 @@ class HttpEndpoint:
         unexplained: EndpointError | None = None
         trial: tuple[str, ...] = ()
         while True:
-            accepted = self.accepted.without(trial)
+            accepted = self.accepted.without(trial) if trial else self.accepted
             body = self._body(request, accepted)
             status, headers, raw = await self._post(self._url, body)
             found = replies.read(
@@ -227,6 +231,9 @@ class HttpEndpoint:
         if self._session is not None:
             await self._session.close()
             self._session = None
+        if self._direct is not None:
+            await self._direct.close()
+            self._direct = None
 
     async def models(self, below: str = "") -> tuple[str, ...] | int:
         """The names that the endpoint lists at ``/models``, or the HTTP status if it gives no list."""
@@ -316,23 +323,43 @@ class HttpEndpoint:
         )
 
     async def _post(self, url: URL, body: bytes) -> tuple[int, Mapping[str, str], bytes]:
-        data = body if len(body) < RAW_BODY_BYTES else io.BytesIO(body)
-        async with self.opened("POST", url, data=data) as response:
-            return response.status, response.headers, await response.read()
+        if self._proxied is None:
+            self._proxied = not self._local and _has_proxy(self._root)
+        if self._proxied:
+            data = body if len(body) < RAW_BODY_BYTES else io.BytesIO(body)
+            async with self.opened("POST", url, data=data) as response:
+                return response.status, response.headers, await response.read()
+        if self._direct is None:
+            self._direct = DirectClient(self._root, self._headers, self.address.timeout)
+        try:
+            found = await self._direct.post(url, body)
+        except OSError as error:
+            raise failures.from_exception(error, self._root, reached=self._reached) from None
+        self._reached = True
+        return found.status, found.headers, self._redact(found.body)
+
+    @property
+    def _headers(self) -> dict[str, str]:
+        """The headers of every request."""
+        headers = {
+            "Content-Type": "application/json",
+            "Accept-Encoding": "identity",
+            "User-Agent": f"blindcal/{version('blindcal')}",
+        }
+        if self._key:
+            azure = self.address.api_version is not None
+            headers |= {"api-key": self._key} if azure else {"Authorization": f"Bearer {self._key}"}
+        return headers
 
     def _open(self) -> aiohttp.ClientSession:
         import aiohttp
 
         if not self._local:
-            _check_proxy(self._root)
-        headers = {"Content-Type": "application/json", "Accept-Encoding": "identity"}
-        if self._key:
-            azure = self.address.api_version is not None
-            headers |= {"api-key": self._key} if azure else {"Authorization": f"Bearer {self._key}"}
+            _has_proxy(self._root)
         self._session = aiohttp.ClientSession(
             connector=aiohttp.TCPConnector(limit=0),  # the caller limits the concurrency
             cookie_jar=aiohttp.DummyCookieJar(),
-            headers=headers,
+            headers=self._headers,
             timeout=aiohttp.ClientTimeout(total=self.address.timeout),
             trust_env=not self._local,  # use a proxy named in the environment, as other clients do
         )
@@ -439,13 +466,17 @@ def _parse_url(text: str) -> URL:
     return url
 
 
-def _check_proxy(url: URL) -> None:
-    """Raise `FatalError` if the proxy that the environment names is none; aiohttp would show its password."""
+def _has_proxy(url: URL) -> bool:
+    """Whether the environment names a proxy for a URL.
+
+    Raises `FatalError` if it names something that is none; aiohttp would show its password.
+    """
     from urllib.request import getproxies, proxy_bypass  # slow to import
 
     if proxy_bypass(url.host or ""):
-        return
-    for scheme, proxy in getproxies().items():
+        return False
+    proxies = getproxies()
+    for scheme, proxy in proxies.items():
         try:
             found = URL(proxy)
             usable = scheme != url.scheme or (found.scheme in ("http", "https") and bool(found.host))
@@ -456,6 +487,7 @@ def _check_proxy(url: URL) -> None:
                 f"{scheme}_proxy in the environment is not the URL of a proxy, http://HOST:PORT; correct "
                 "it, or unset it if no proxy is needed"
             )
+    return url.scheme in proxies
 
 
 def _completion_url(url: URL, address: Address) -> URL:

@@ -48,6 +48,9 @@ FATES: dict[str, Fate] = {
     "WSServerHandshakeError": "fatal",
     "ClientConnectionResetError": "retry",
     "UploadAbortedError": "retry",
+    "ConnectError": "address",
+    "TlsError": "fatal",
+    "InvalidReplyError": "retry",
 }
 
 # Errors whose own text quotes a proxy's URL, or what the server sent, cut anywhere: both may hold a secret.
@@ -56,6 +59,7 @@ _REASONS = {
     "ClientHttpProxyError": "the proxy refuses the connection",
     "ClientResponseError": "the reply is not valid HTTP",
     "ClientPayloadError": "the reply breaks off, or cannot be unpacked",
+    "InvalidReplyError": "the reply is not valid HTTP, breaks off, or cannot be unpacked",
 }
 
 # Errors of one item, not of the endpoint: a prompt that is too long, or that a filter refuses.
@@ -91,7 +95,7 @@ _CURES = {
 
 
 def from_exception(error: Exception, url: URL, *, reached: bool) -> EndpointError:
-    """The endpoint error for an aiohttp error; ``reached`` says whether the endpoint has ever answered."""
+    """The endpoint error for a client's error; ``reached`` says whether the endpoint has ever answered."""
     if getattr(error, "errno", None) in (errno.EMFILE, errno.ENFILE):
         return FatalError(
             f"too many open files to connect to {url.authority}",
@@ -110,6 +114,11 @@ def from_exception(error: Exception, url: URL, *, reached: bool) -> EndpointErro
     if fate == "address":
         return FatalError(f"cannot reach {what}: check the base URL, and that the server runs")
     return FatalError(f"cannot talk to {what}: check the base URL, its certificate and any proxy")
+
+
+def too_large(most: int) -> RetryableError:
+    """The endpoint error for a reply of more than ``most`` bytes."""
+    return RetryableError(f"the endpoint sent a reply of more than {most:,} bytes")
 
 
 def from_status(
@@ -213,14 +222,15 @@ def said(raw: bytes) -> str:
 
 def retry_after(headers: Mapping[str, str]) -> float | None:
     """The wait that a server asks for, in seconds, from ``Retry-After`` or OpenAI's ``retry-after-ms``."""
-    for name, scale in (("retry-after-ms", 1e-3), ("Retry-After", 1.0)):
-        value = headers.get(name, "").strip()
+    given = {name.lower(): value.strip() for name, value in headers.items()}
+    for name, scale in (("retry-after-ms", 1e-3), ("retry-after", 1.0)):
+        value = given.get(name, "")
         try:
             seconds = float(value) * scale
         except ValueError:
             continue
         return seconds if 0 <= seconds < float("inf") else None
     try:
-        return max(0.0, parsedate_to_datetime(headers.get("Retry-After", "")).timestamp() - time.time())
+        return max(0.0, parsedate_to_datetime(given.get("retry-after", "")).timestamp() - time.time())
     except (TypeError, ValueError, OverflowError):
         return None
