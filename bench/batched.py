@@ -21,7 +21,7 @@ from pathlib import Path
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 import blindcal as bc
-import client
+import run
 from blindcal.auditing.batch_sender import ask_in_batches
 from blindcal.auditing.job import Job
 from blindcal.endpoints.batches import Batches
@@ -38,7 +38,7 @@ def serve(pipe: Connection) -> None:
     """Serve batches and answer Yes to everything, until the parent ends this process."""
 
     async def main() -> None:
-        yes = HttpResponse(client.BODY)
+        yes = HttpResponse(run.BODY)
         desk = Desk(lambda _, __: yes, looks=1)
 
         def handle(request: HttpRequest) -> HttpResponse:
@@ -55,10 +55,10 @@ async def measure(url: str, folder: Path, n: int) -> list[Cell]:
     path = folder / "items.jsonl"
     with path.open("w") as file:
         for k in range(n):
-            file.write(json.dumps({"prompt": f"{client.PROMPT} {k}?", "label": k % 2}) + "\n")
+            file.write(json.dumps({"prompt": f"{run.PROMPT} {k}?", "label": k % 2}) + "\n")
     with load(path) as items, Store.open(folder / "run.sqlite") as store:
         store.begin({}, items)
-        job = Job(items, client.QUESTION, store)
+        job = Job(items, run.QUESTION, store)
         design = make_design("latent", items.labels, adaptive=False)
         async with HttpEndpoint(Address(url, "bench"), environ={}) as endpoint:
             begin = time.perf_counter()

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import click
 
 from blindcal.cli import options
+from blindcal.cli.console import print_stage
 from blindcal.cli.result_summary import print_result
 from blindcal.errors import ConfigError
 from blindcal.report.page import PAGE_FILE, write_page
@@ -39,6 +41,8 @@ def command(runs: tuple[Path, ...], out: Path, resamples: int, counts: Path | No
     opened = [open_run(run) for run in runs]
     if (out / RUN_FILE).exists():
         raise ConfigError(f"--out {out}: holds a run of its own", remedy="choose a new folder")
+    if sys.stderr.isatty():
+        print_stage(f"estimating from {len(opened)} runs")
     result = merge(opened, resamples=resamples)
     result.save(out / RESULT_FILE)
     write_page(result, out / PAGE_FILE)

@@ -1,10 +1,11 @@
 """How fast queries are sent: a whole run, the client alone, a bare aiohttp loop and openai's SDK.
 
-    python bench/client.py [--seconds 4] [--repeats 3] [--memory 10000 100000]
+    python bench/run.py [--seconds 4] [--repeats 7] [--memory 10000 100000 1000000]
 
 A server in another process gives every question (about 800 characters, twelve biased tokens, one token out)
-the same answer, at once or after 200 ms. All have the same number of requests in flight; they take turns, and
-the median of the repeats counts. The peak memory of a process that asks ``--memory`` items is measured too.
+the same answer, at once or after 200 ms. All have the same number of requests in flight. They take turns, so
+that a busy moment of the machine meets all of them; the median of the rounds counts. A share is that of two
+neighbours in the same round. The peak memory of a process that asks ``--memory`` items is measured too.
 """
 
 from __future__ import annotations
@@ -154,10 +155,11 @@ async def sdk(base_url: str) -> AsyncIterator[Ask]:
         yield ask
 
 
+BARE = "bare aiohttp + orjson"
 CLIENTS: dict[str, Client] = {
-    "bare aiohttp + orjson": bare,
-    "blindcal, the client alone": ours,
     "openai `AsyncOpenAI`": sdk,
+    "blindcal, the client alone": ours,
+    BARE: bare,
 }
 WHOLE = "blindcal, a whole run"
 
@@ -223,18 +225,24 @@ async def whole_run(base_url: str, path: Path, count: int, workers: int) -> floa
     return count / elapsed
 
 
-def measure(latency: float, workers: int, seconds: float, repeats: int) -> dict[str, float]:
-    """Each client's median rate."""
-    found: dict[str, list[float]] = {name: [] for name in (WHOLE, *CLIENTS)}
+def measure(latency: float, workers: int, seconds: float, repeats: int) -> dict[str, list[float]]:
+    """Each client's rate in every round."""
+    found: dict[str, list[float]] = {name: [] for name in (*CLIENTS, WHOLE)}
     with tempfile.TemporaryDirectory() as folder, server(latency) as base_url:
         path = Path(folder) / "items.jsonl"
         for _ in range(repeats):
             for name, client in CLIENTS.items():
                 found[name].append(asyncio.run(rate(client, base_url, workers, seconds)))
-            count = max(workers, round(seconds * found["blindcal, the client alone"][-1]))
+            count = max(workers, round(seconds * found[BARE][-1]))
             write_items(path, count)
             found[WHOLE].append(asyncio.run(whole_run(base_url, path, count, workers)))
-    return {name: statistics.median(values) for name, values in found.items()}
+    return found
+
+
+def shares(found: dict[str, list[float]]) -> list[float]:
+    """The rate of a whole run in parts of a bare loop's: the median of the rounds, the least and the most."""
+    each = [whole / bare for whole, bare in zip(found[WHOLE], found[BARE], strict=True)]
+    return [statistics.median(each), min(each), max(each)]
 
 
 class Instant:
@@ -279,8 +287,10 @@ def main() -> None:
     """Measure all clients, and record the tables."""
     options = parser(__doc__)
     options.add_argument("--seconds", type=float, default=4.0)
-    options.add_argument("--repeats", type=int, default=3)
-    options.add_argument("--memory", type=int, nargs="*", default=[10_000, 100_000], help="numbers of items")
+    options.add_argument("--repeats", type=int, default=7)
+    options.add_argument(
+        "--memory", type=int, nargs="*", default=[10_000, 100_000, 1_000_000], help="numbers of items"
+    )
     arguments = options.parse_args()
     os.environ.pop("OPENAI_BASE_URL", None)
     found = {
@@ -289,12 +299,18 @@ def main() -> None:
         )
         for latency, workers in ((0.0, 32), (0.0, 256), (0.2, 256))
     }
-    rows: list[list[Cell]] = [[name, *(one[name] for one in found.values())] for name in (*CLIENTS, WHOLE)]
-    tables = {"rates": table({"queries per second": "{}", **dict.fromkeys(found, "{:,.0f}")}, rows)}
+    rows: list[list[Cell]] = [
+        [name, *(statistics.median(one[name]) for one in found.values())] for name in (*CLIENTS, WHOLE)
+    ]
+    relative: list[list[Cell]] = [["a whole run / bare aiohttp", *(shares(one) for one in found.values())]]
+    tables = {
+        "rates": table({"queries per second": "{}", **dict.fromkeys(found, "{:,.0f}")}, rows),
+        "shares": table({"": "{}", **dict.fromkeys(found, "{:.2f} ({:.2f} to {:.2f})")}, relative),
+    }
     if arguments.memory:
         columns = {"items": "{:,}", "before": "{:.0f} MiB", "peak": "{:.0f} MiB", "asked in": "{:.0f} s"}
         tables["memory"] = table(columns, [memory_row(count) for count in arguments.memory])
-    record("client", tables, folder=arguments.results, repeats=arguments.repeats, seeds="")
+    record("run", tables, folder=arguments.results, repeats=arguments.repeats, seeds="")
 
 
 if __name__ == "__main__":
