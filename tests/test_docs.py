@@ -183,6 +183,12 @@ def run_python(block: Block, names: dict[str, object], base_url: str) -> str:
     return printed.getvalue()
 
 
+def test_an_example_names_the_packages_that_it_lacks() -> None:
+    """Those that are not installed leave it out, and are named in the reason."""
+    block = Block(PAGES[0], 1, "python", "import json", "<!-- needs: json, no_such_package -->\n")
+    assert block.missing == ["no_such_package"]
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_examples_use_the_facade_alone(page: Path) -> None:
     """No page imports from deeper than ``blindcal``."""
