@@ -25,7 +25,8 @@ from blindcal.auditing.batch_sender import Polling
 from blindcal.auditing.limits import Limits
 from blindcal.endpoints import base
 from blindcal.errors import EndpointError
-from blindcal.results.result import ANSWERS_FILE, RESULT_FILE, AuditResult
+from blindcal.results.answer_rows import ANSWERS_FILE
+from blindcal.results.result import RESULT_FILE, AuditResult
 from blindcal.settings import Settings
 from blindcal.simulation.http_server import HttpRequest, HttpResponse
 from blindcal.simulation.replay import running

@@ -21,7 +21,8 @@ from blindcal.auditing.audit import audit
 from blindcal.auditing.limits import Limits
 from blindcal.endpoints import base
 from blindcal.records import Item
-from blindcal.results.result import ANSWERS_FILE, RESULT_FILE, AuditResult
+from blindcal.results.answer_rows import ANSWERS_FILE
+from blindcal.results.result import RESULT_FILE, AuditResult
 from blindcal.settings import Settings
 from blindcal.simulation.http_server import HttpResponse
 from blindcal.simulation.recording import Recording

@@ -42,7 +42,6 @@ from blindcal.prices import Prices
 from blindcal.progress_bar import ProgressBar
 from blindcal.records import Estimate, Progress, Reply, Request, Targets, Token, Usage
 from blindcal.report.page import render
-from blindcal.results import result as result_module
 from blindcal.results.result import AuditResult
 from blindcal.results.run import open_result
 from blindcal.settings import Settings
@@ -447,12 +446,6 @@ def test_a_run_without_a_valid_answer_has_a_page(tmp_path: Path) -> None:
     page = Markup(render(found)).striptags()
     assert "Nothing can be said about its calibration: not one of" in page
     assert (tmp_path / "run" / "answers.csv").read_text().count("Maybe") == found.counts.invalid
-
-
-def test_the_schema_in_the_package_is_the_one_in_force() -> None:
-    """The JSON Schema that is shipped describes what is written."""
-    path = Path(result_module.__file__).with_name("result.schema.json")
-    assert json.loads(path.read_text()) == result_module.schema()
 
 
 def test_broken_results_are_refused(tmp_path: Path) -> None:

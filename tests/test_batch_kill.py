@@ -24,7 +24,8 @@ from blindcal.auditing.audit import audit
 from blindcal.auditing.batch_sender import Polling
 from blindcal.items.files import load
 from blindcal.records import Item
-from blindcal.results.result import ANSWERS_FILE, AuditResult
+from blindcal.results.answer_rows import ANSWERS_FILE
+from blindcal.results.result import AuditResult
 from blindcal.settings import Settings
 from blindcal.simulation.recording import Recording
 from blindcal.simulation.replay import running

@@ -3,15 +3,21 @@
 A page's fenced blocks are run in the order in which they stand: ``sh`` line by line, ``python`` as a whole,
 in a folder with ``questions.csv``, two finished runs, and a service that answers (``docs_world``).
 ``<!-- not run: why -->`` before a block leaves it out; ``<!-- exit N -->`` says how its last command ends.
+``<!-- needs: NAME -->`` names optional packages without which it is left out, and the page's test says so.
+``<!-- printed -->`` before a ``text`` block says that the ``python`` block before it prints exactly this.
 """
 
 from __future__ import annotations
 
+import contextlib
+import importlib.util
+import io
 import re
 import shlex
 import shutil
 import subprocess
 import sys
+import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -42,6 +48,7 @@ NOT_OURS = {
     "python": "benchmarks; tests/test_bench_docs.py knows them",
     "cd": "goes into a clone",
     "git": "makes a clone",
+    "inspect": "shows a page until it is stopped",
 }
 
 
@@ -62,6 +69,18 @@ class Block:
     @property
     def skipped(self) -> bool:
         return re.search(r"<!-- not run: \S", self.remarks) is not None
+
+    @property
+    def missing(self) -> list[str]:
+        """The packages that the block needs and that are not installed."""
+        needed = [
+            name for named in re.findall(r"<!-- needs: (.*?) -->", self.remarks) for name in named.split(", ")
+        ]
+        return [name for name in needed if importlib.util.find_spec(name) is None]
+
+    @property
+    def printed(self) -> bool:
+        return "<!-- printed -->" in self.remarks
 
     @property
     def status(self) -> int:
@@ -102,11 +121,29 @@ def test_everything_on_a_page_runs(
     monkeypatch.chdir(here)
     monkeypatch.setenv("OPENAI_BASE_URL", world.base_url)
     names: dict[str, object] = {}
+    missing: set[str] = set()
+    printed: str | None = None
     for block in blocks(page):
-        if block.kind == "python" and not block.skipped:
-            run_python(block, names, world.base_url)
-        elif block.kind == "sh" and not block.skipped:
+        if block.kind == "text" and block.printed and printed is not None:
+            assert plain(printed) == plain(block.text), (
+                f"{page.name}, block {block.number}: prints\n{printed}"
+            )
+        if block.kind in ("sh", "python"):
+            missing.update(block.missing)
+            printed = None
+        if block.skipped or block.missing:
+            continue
+        if block.kind == "python":
+            printed = run_python(block, names, world.base_url)
+        elif block.kind == "sh":
             run_shell(block)
+    if missing:
+        pytest.skip(f"examples that need {', '.join(sorted(missing))} were left out: not installed")
+
+
+def plain(printed: str) -> list[str]:
+    """Lines without the spaces at their ends."""
+    return [line.rstrip() for line in printed.strip("\n").splitlines()]
 
 
 def run_shell(block: Block) -> None:
@@ -132,10 +169,24 @@ def parsed(words: list[str]) -> None:
     command.make_context(words[0], list(words[1:]), parent=context)
 
 
-def run_python(block: Block, names: dict[str, object], base_url: str) -> None:
-    """Run an example; settings without a base URL ask the test's own service."""
+def run_python(block: Block, names: dict[str, object], base_url: str) -> str:
+    """Run an example and return what it prints; settings without a base URL ask the test's own service."""
     text = block.text.replace("bc.Settings(", f"bc.Settings(base_url={base_url!r}, resamples={REFITS}, ")
-    exec(compile(text, f"{block.page.name}, block {block.number}", "exec"), names)
+    # what optional packages warn about is for them to mend
+    others = (
+        warnings.catch_warnings(action="ignore")
+        if "<!-- needs:" in block.remarks
+        else contextlib.nullcontext()
+    )
+    with others, contextlib.redirect_stdout(io.StringIO()) as printed:
+        exec(compile(text, f"{block.page.name}, block {block.number}", "exec"), names)
+    return printed.getvalue()
+
+
+def test_an_example_names_the_packages_that_it_lacks() -> None:
+    """Those that are not installed leave it out, and are named in the reason."""
+    block = Block(PAGES[0], 1, "python", "import json", "<!-- needs: json, no_such_package -->\n")
+    assert block.missing == ["no_such_package"]
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)

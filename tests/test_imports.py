@@ -22,6 +22,7 @@ ROOMS = (
     "goals",
     "text",
     "untrusted_json",
+    "json_form",
     "atomic_write",
     "query_seeds",
     "confidence_prompt",
@@ -256,7 +257,10 @@ def test_importing_is_quick_and_light() -> None:
     heavy = (
         "aiohttp",
         "datasets",
+        "pandas",
+        "polars",
         "pyarrow",
+        "sklearn",
         "torch",
         "transformers",
         "matplotlib",

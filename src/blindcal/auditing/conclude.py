@@ -27,16 +27,15 @@ from blindcal.planning.next_dollar import NextDollar, next_dollar
 from blindcal.prices import total_cost
 from blindcal.records import INVALID, NEGATIVE, PLAIN, POSITIVE, AnswerTable, Message
 from blindcal.report.page import PAGE_FILE, write_page
+from blindcal.results.answer_rows import ANSWERS_FILE, write_answers
 from blindcal.results.oracle import ChoiceTruth, Truth
 from blindcal.results.result import (
-    ANSWERS_FILE,
     RESULT_FILE,
     AnswerCounts,
     AuditResult,
     Example,
     ShownProbabilities,
     Spend,
-    write_answers,
 )
 from blindcal.store.run_store import Store
 from blindcal.text import encodable, printable

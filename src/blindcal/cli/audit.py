@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import click
-import msgspec
 
 from blindcal.auditing.audit import audit, default_folder
 from blindcal.auditing.batch_sender import Polling
@@ -18,6 +17,7 @@ from blindcal.cli.result_summary import print_result
 from blindcal.cli.status import batch_record
 from blindcal.errors import PendingError, UnfitError
 from blindcal.items import catalogue
+from blindcal.json_form import json_line
 from blindcal.methods import AUTO, METHODS
 from blindcal.planning.next_dollar import MOST_QUERIES
 from blindcal.planning.plan import CHOICE_PROBE_QUERIES, PROBE_QUERIES, Plan, plan_audit
@@ -256,7 +256,7 @@ def _print_pending(pending: PendingError, folder: Path, as_json: bool, quiet: bo
     if as_json:
         with Store.read(folder / RUN_FILE) as store:
             batches = [batch_record(one) for one in store.batches()]
-        click.echo(msgspec.json.encode({"pending": error_text(pending), "batches": batches}))
+        click.echo(json_line({"pending": error_text(pending), "batches": batches}))
     elif not quiet:
         print_field("batches", error_text(pending))
         print_field(
@@ -267,7 +267,7 @@ def _print_pending(pending: PendingError, folder: Path, as_json: bool, quiet: bo
 
 def _print_plan(plan: Plan, settings: Settings, max_cost: float | None, as_json: bool) -> None:
     if as_json:
-        click.echo(msgspec.json.encode(plan))
+        click.echo(json_line(plan))
         return
     through = ", through batches" if settings.design.batch else ""
     controls = f", {plan.control_queries:,} controls" if plan.control_queries else ""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,7 @@ from blindcal.cli import INTERRUPTED, options
 from blindcal.cli.console import error_text, print_error, print_field, print_stage, print_warning
 from blindcal.cli.param_types import FiniteRange
 from blindcal.errors import NotCertifiedError, UnfitError
+from blindcal.json_form import json_line
 from blindcal.prices import Prices
 from blindcal.progress_bar import ProgressBar
 from blindcal.records import Usage, level_percent
@@ -153,7 +153,7 @@ def command(
             )
     except NotCertifiedError as error:
         if as_json:
-            click.echo(json.dumps({"certified": False, "stopped": error.stopped, "why": error_text(error)}))
+            click.echo(json_line({"certified": False, "stopped": error.stopped, "why": error_text(error)}))
         print_error(error)
         context.exit(STOPPED if error.stopped else NOT_CERTIFIED)
     except UnfitError as error:
@@ -203,7 +203,7 @@ def _print_plan(run: Run, plan: CertifyPlan, prices: Prices | None, as_json: boo
     chance = min(side.chance for side in plan.sides)
     if as_json:
         click.echo(
-            json.dumps(
+            json_line(
                 {"choosing": plan.choosing, "certifying": plan.items.size, "chance": chance}
                 | {"first_queries": first, "most_queries": most, "prompt_tokens": round(tokens * most)}
                 | {"most_cost": cost, "reuse": plan.reuse}

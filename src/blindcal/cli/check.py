@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from pathlib import Path
 from typing import Any
@@ -13,6 +12,7 @@ from blindcal.atomic_write import atomic_write, writing
 from blindcal.cli import options
 from blindcal.cli.console import command_line_option, print_stage
 from blindcal.cli.param_types import FiniteRange
+from blindcal.json_form import json_line
 from blindcal.progress_bar import count_bar
 from blindcal.records import level_percent
 from blindcal.report import check_summary
@@ -158,7 +158,7 @@ def command(
         if (by_part or every_part) and run not in certificates:
             mine = parts[found.path] = _check_parts(run, limits, confidence, resamples)
         if as_json:
-            click.echo(json.dumps(_record(found) | ({} if mine is None else _parts_record(mine))))
+            click.echo(json_line(_record(found) | ({} if mine is None else _parts_record(mine))))
         else:
             _print(found, partial)
             if mine is not None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from dataclasses import asdict
 from pathlib import Path
@@ -12,6 +11,7 @@ import click
 from blindcal.atomic_write import atomic_write
 from blindcal.cli import options
 from blindcal.cli.console import print_field, print_stage, print_warning
+from blindcal.json_form import json_line
 from blindcal.results.compare import (
     NAMES,
     OTHER_SEMANTICS,
@@ -78,7 +78,7 @@ def command(
     found = compare(*runs, bins=bins, level=level, resamples=resamples)
     written = _write(found, runs, html, figures)
     if as_json:
-        click.echo(json.dumps({**asdict(found), "paired": found.paired}))
+        click.echo(json_line({**asdict(found), "paired": found.paired}))
         return
     _print(found)
     for path in written:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,6 +17,7 @@ from blindcal.cli.console import print_stage
 from blindcal.errors import ConfigError
 from blindcal.items import catalogue, files
 from blindcal.items.record_format import RecordFormat
+from blindcal.json_form import json_line
 from blindcal.text import listed, printable
 
 
@@ -95,7 +95,7 @@ def _output(out: Path | None) -> Iterator[BinaryIO]:
 
 def _list(as_json: bool) -> None:
     if as_json:
-        click.echo(json.dumps([_record(one) for one in catalogue.SETS.values()]))
+        click.echo(json_line([_record(one) for one in catalogue.SETS.values()]))
         return
     width = max(map(len, catalogue.NAMES))
     for one in catalogue.SETS.values():

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from typing import Any
@@ -11,6 +10,7 @@ import click
 
 from blindcal.cli.console import print_field
 from blindcal.errors import NotIdentifiedError
+from blindcal.json_form import json_line
 from blindcal.records import level_percent
 from blindcal.results.part_thresholds import PartThreshold
 from blindcal.results.run import Run
@@ -30,7 +30,7 @@ def print_part_thresholds(
     if all(one.chosen is None for one in found):
         raise NotIdentifiedError(f"no part has such a threshold: {found[0].why}")
     if as_json:
-        click.echo(json.dumps([_record(one) for one in found]))
+        click.echo(json_line([_record(one) for one in found]))
         return
     wanted = ", ".join(
         f"{name.replace('_', ' ')} {value:g}" for name, value in goal.items() if value is not None

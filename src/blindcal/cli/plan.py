@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
-import msgspec
 from tqdm import tqdm
 
 from blindcal.cli import options
@@ -15,6 +14,7 @@ from blindcal.cli.console import print_field
 from blindcal.cli.param_types import FiniteRange
 from blindcal.goals import Goal
 from blindcal.items.catalogue import open_items
+from blindcal.json_form import json_line
 from blindcal.methods import FITTED, METHODS, SIMULABLE, count_queries
 from blindcal.planning import shapes
 from blindcal.planning.goal_forecast import MOST, WANTED, goal_forecast, least_items
@@ -294,7 +294,7 @@ def _guess(assumed: _Assumed) -> str:
 
 def _print_plan(plan: Plan, inputs: PlanInputs, guess: str, as_json: bool, *, latency_known: bool) -> None:
     if as_json:
-        click.echo(msgspec.json.encode({"shape": inputs.shape.name, **asdict(plan)}))
+        click.echo(json_line({"shape": inputs.shape.name, **asdict(plan)}))
         return
     expected = plan.forecast
     assert expected is not None
@@ -332,7 +332,7 @@ def _print_goal(
     assert expected is not None
     if as_json:
         found = {"shape": inputs.shape.name, **asdict(plan), "goal": expected, "least": least}
-        click.echo(msgspec.json.encode(found))
+        click.echo(json_line(found))
         return
     recall = "" if expected.recall is None else f", with a recall of about {expected.recall:.2f}"
     enough = f"{least.items:,} items" if least is not None else f"more than {MOST:,} items"
@@ -353,7 +353,7 @@ def _print_several(
 ) -> None:
     """Print the plan of an audit with more than two answers, whose precision is not forecast."""
     if as_json:
-        click.echo(msgspec.json.encode({"answers": audit.prompt.answers, **asdict(plan)}))
+        click.echo(json_line({"answers": audit.prompt.answers, **asdict(plan)}))
         return
     words = printable(", ".join(audit.prompt.answers), 80)
     fields = {
@@ -386,7 +386,7 @@ def _effort(plan: Plan, inputs: PlanInputs, *, latency_known: bool) -> dict[str,
 def _print_choices(found: tuple[Plan, ...], inputs: PlanInputs, as_json: bool) -> None:
     if as_json:
         plans = [asdict(one) for one in found]
-        click.echo(msgspec.json.encode({"shape": inputs.shape.name, "choices": plans}))
+        click.echo(json_line({"shape": inputs.shape.name, "choices": plans}))
         return
     ece = inputs.shape.ece(inputs.bins or DEFAULT_BINS)
     print_field("if it is", f"{inputs.shape.name}: ECE {ece:.4f}", width=WIDTH)

@@ -13,6 +13,7 @@ from blindcal.cli import options
 from blindcal.cli.console import command_line_option, error_text, print_stage
 from blindcal.errors import UnfitError
 from blindcal.items import catalogue
+from blindcal.json_form import json_line
 from blindcal.planning.plan import CHOICE_PROBE_QUERIES, PROBE_QUERIES
 from blindcal.progress_bar import ProgressBar
 from blindcal.records import Targets
@@ -70,7 +71,7 @@ def command(items: Path, as_json: bool, **chosen: Any) -> None:
         found = probe(items, settings, progress=bar, stage=bar.wrap_print(print_stage))
     if as_json:
         findings: dict[str, Any] = msgspec.to_builtins(found.probe)
-        click.echo(msgspec.json.encode({**findings, "votes": found.choice.votes}))
+        click.echo(json_line({**findings, "votes": found.choice.votes}))
     else:
         _print(found)
     click.get_current_context().exit(EXIT[found.verdict])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from dataclasses import asdict
 from functools import partial
@@ -15,6 +14,7 @@ from tqdm import tqdm
 
 from blindcal.cli import options
 from blindcal.items.score_files import is_choice_file, read_choices, read_scores
+from blindcal.json_form import json_line
 from blindcal.methods import SIMULABLE
 from blindcal.simulation.simulate import Simulation, generate, simulate, simulate_choices
 from blindcal.text import printable
@@ -100,7 +100,7 @@ def command(
                 rows.append((name, found))
                 if as_json:
                     bar.clear()
-                    click.echo(json.dumps({"file": name, **asdict(found), "mae": found.mae}))
+                    click.echo(json_line({"file": name, **asdict(found), "mae": found.mae}))
     if not as_json:
         click.echo(_table(rows))
 

@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import click
-import msgspec
 
 from blindcal.auditing.controls import controls_usage, stored_controls
 from blindcal.cli import options
 from blindcal.cli.console import WIDTH
 from blindcal.cli.look_line import look_line
+from blindcal.json_form import json_line
 from blindcal.methods import METHODS
 from blindcal.records import Estimate
 from blindcal.results.result import RESULT_FILE, AuditResult
@@ -43,7 +43,7 @@ def command(run: Path, as_json: bool) -> None:
     """
     found = _status(run / RUN_FILE if run.is_dir() else run)
     if as_json:
-        click.echo(msgspec.json.encode(found))
+        click.echo(json_line(found))
         return
     for name, value in _fields(found).items():
         click.echo(f"{name:<{WIDTH}}{printable(str(value), 400)}")

@@ -23,6 +23,7 @@ from blindcal.estimate.given_fit import GivenFit
 from blindcal.estimate.latent_fit import LatentFit
 from blindcal.estimate.operating import TESTED, ChosenThreshold
 from blindcal.goals import Goal
+from blindcal.json_form import json_line
 from blindcal.progress_bar import count_bar
 from blindcal.records import Estimate
 from blindcal.results.choice_deployment import ChoiceDeployment, choice_deployment
@@ -185,7 +186,7 @@ def command(
     except NotIdentifiedError as error:
         request = error
     if as_json:
-        click.echo(json.dumps(_record(chosen, request, decisions, following)))
+        click.echo(json_line(_record(chosen, request, decisions, following)))
     elif snippet is None:
         _print(chosen, run, goal, decisions, following, request)
     elif isinstance(request, NotIdentifiedError):
@@ -246,7 +247,7 @@ def _print_all(
             | {name: asdict(getattr(one, name)) for name in _COLUMNS}
             for one in points
         ]
-        click.echo(json.dumps(rows))
+        click.echo(json_line(rows))
         return
     columns = _ANSWER_COLUMNS if run.result.answers else {name: name.replace("_", " ") for name in _COLUMNS}
     narrow = sys.stdout.isatty() and shutil.get_terminal_size().columns < WIDE

@@ -193,6 +193,13 @@ class Findings:
     confusion: tuple[tuple[int, ...], ...] = ()
     goal: GoalOutcome | None = None
 
+    @property
+    def metrics(self) -> dict[str, Estimate]:
+        """Every estimate by its name, and the p-value of "perfectly calibrated", which has no interval."""
+        values = {field.name: getattr(self, field.name) for field in fields(Findings)}
+        found = {name: value for name, value in values.items() if isinstance(value, Estimate)}
+        return found | {"calibrated_pvalue": Estimate(self.calibrated_pvalue)}
+
 
 def widened(found: Findings, others: Sequence[Findings]) -> Findings:
     """The findings with intervals that include those of ``others``, which read the answers otherwise."""

@@ -28,6 +28,7 @@ from blindcal.report.style import (
     FULL,
     HEIGHT,
     SOFT,
+    SQUARE,
     WIDTH,
     drawing,
     file_bytes,
@@ -42,7 +43,6 @@ from blindcal.results.result import AuditResult
 from blindcal.text import printable
 
 _BAND = 0.18
-_SQUARE = (4.5, 4.6)  # inches that leave square axes between the labels
 _SMALL = 9.5  # points
 _TICKS = (0, 0.2, 0.4, 0.6, 0.8, 1)
 _MOST_PARTS = 60
@@ -108,7 +108,7 @@ def plot_reliability(
 
     The dots are the bins, sized by their share of the items; a calibrated model lies on the diagonal.
     """
-    with drawing(ax, *_SQUARE) as axes:
+    with drawing(ax, *SQUARE) as axes:
         _reliability_axes(axes, words)
         if curve is not None:
             band = "" if curve.level is None else f", {level_percent(curve.level)} band"
@@ -142,7 +142,7 @@ def plot_reliabilities(
     runs: Mapping[str, Curve], ax: Axes | None = None, *, words: Wording = TWO_ANSWERS
 ) -> Axes:
     """The reliability curves of several runs in one diagram, each with its band."""
-    with drawing(ax, _SQUARE[0], _SQUARE[1] + _legend_height(runs)) as axes:
+    with drawing(ax, SQUARE[0], SQUARE[1] + _legend_height(runs)) as axes:
         _reliability_axes(axes, words)
         for which, (name, curve) in enumerate(runs.items()):
             _reliability_line(axes, curve, which, short_name(name), _BAND if len(runs) <= 3 else _BAND / 2)

@@ -31,6 +31,7 @@ SERIES_DARK = ("#56b4e9", "#f0853d", "#2fc79d", "#e3a0c6", "#f2b631", "#9fd3f4")
 #: A second way to tell series apart, for print without colour.
 DASHES: tuple[Any, ...] = ("-", (0, (5, 1.6)), (0, (1.2, 1.4)), (0, (6, 1.4, 1.2, 1.4)), (0, (3, 3)), "-")
 WIDTH, HEIGHT = 4.8, 3.3  # inches: fits a phone with text at about its usual size
+SQUARE = (4.5, 4.6)  # inches that leave square axes between the labels
 DOTS = 300  # per inch, in a PNG file
 FULL, FIRM, SOFT, FAINT = 1.0, 0.72, 0.35, 0.14  # opacities of the ink
 

@@ -6,7 +6,6 @@ A column is a model on a data set, a row a method at a budget. The table can be 
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -295,8 +294,10 @@ def cells_csv(comparison: MethodTable) -> str:
 
 def cells_json(comparison: MethodTable) -> str:
     """One JSON object per cell of the table, each on its own line."""
+    from blindcal.json_form import json_line  # cells are computed where msgspec is not installed
+
     lines = (dict(zip(_CELL, line, strict=True)) for line in _cell_lines(comparison))
-    return "".join(json.dumps(line) + "\n" for line in lines)
+    return "".join(json_line(line).decode() + "\n" for line in lines)
 
 
 def _cell_lines(comparison: MethodTable) -> Iterator[tuple[object, ...]]:

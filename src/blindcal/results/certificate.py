@@ -17,6 +17,7 @@ import msgspec
 
 from blindcal.atomic_write import atomic_write
 from blindcal.errors import InputError
+from blindcal.json_form import json_page
 from blindcal.records import Targets
 from blindcal.text import printable
 from blindcal.untrusted_json import JsonError, read_json
@@ -130,10 +131,7 @@ class Certificate:
     def to_json(self) -> bytes:
         """The JSON form, with its digest."""
         content = msgspec.to_builtins(self)
-        return (
-            msgspec.json.format(msgspec.json.encode({**content, "digest": _digest(content)}), indent=2)
-            + b"\n"
-        )
+        return json_page({**content, "digest": _digest(content)})
 
     def save(self, path: str | Path) -> None:
         """Write the JSON form atomically."""

@@ -21,6 +21,7 @@ import numpy as np
 
 from blindcal.atomic_write import atomic_write
 from blindcal.estimate.noise import ControlCounts
+from blindcal.json_form import json_line, json_page
 from blindcal.records import INVALID, NEGATIVE, POSITIVE, level_percent
 from blindcal.results.certificate import Certificate, CertifiedSide
 from blindcal.results.result import Spend
@@ -108,7 +109,7 @@ class DecisionResult:
     def save(self) -> None:
         """Write the summary into the folder."""
         with atomic_write(Path(self.folder) / SUMMARY_FILE) as draft:
-            draft.write_bytes(msgspec.json.format(msgspec.json.encode(self), indent=2) + b"\n")
+            draft.write_bytes(json_page(self))
 
 
 def rounded_down(bound: float) -> float:
@@ -165,7 +166,6 @@ class DecisionCounts:
 def write_decisions(store: Store, certificate: Certificate, folder: Path) -> DecisionCounts:
     """Write the decisions so far as CSV that is safe to open in a spreadsheet, and as JSON lines."""
     verdicts, reasons = Counter[str](), Counter[str]()
-    encode = msgspec.json.Encoder().encode
     with (
         atomic_write(folder / DECISIONS_TABLE) as table_draft,
         atomic_write(folder / DECISIONS_LINES) as lines_draft,
@@ -180,7 +180,7 @@ def write_decisions(store: Store, certificate: Certificate, folder: Path) -> Dec
                 reasons[one.reason] += 1
             cells = (one.id, one.decision, one.at_accept, one.at_reject, one.reason)
             table.writerow("" if cell is None else csv_cell(cell) for cell in cells)
-            lines.write(encode(one) + b"\n")
+            lines.write(json_line(one) + b"\n")
     named = dict(reasons.most_common(MOST_REASONS))
     others = reasons.total() - sum(named.values())
     return DecisionCounts(verdicts, named | ({"other reasons": others} if others else {}))

@@ -1,4 +1,4 @@
-"""The result of an audit: a frozen record, its JSON form and the table of answers.
+"""The result of an audit: a frozen record and its JSON form.
 
 ``result.schema.json`` next to this file describes the JSON; docs/result-schema.md explains it. Unknown
 numbers are ``null``, never zero.
@@ -6,8 +6,6 @@ numbers are ``null``, never zero.
 
 from __future__ import annotations
 
-import csv
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -22,15 +20,17 @@ from blindcal.errors import InputError
 from blindcal.estimate.findings import Findings
 from blindcal.estimate.margins import AnswerMargins
 from blindcal.items.repeated_prompts import RepeatedPrompts
+from blindcal.json_form import json_page
 from blindcal.planning.next_dollar import NextDollar
-from blindcal.records import INVALID, PLAIN, EstimatorName, FloatArray, Message, Round, Targets
+from blindcal.records import EstimatorName, FloatArray, Message, Targets
+from blindcal.results.frames import FrameLibrary, frame
 from blindcal.results.steadiness import Steadiness
-from blindcal.store.run_store import Store
-from blindcal.text import csv_cell, printable
+from blindcal.results.tables import TableName, tables_of
+from blindcal.text import listed, printable
 from blindcal.untrusted_json import JsonError, read_json
 
 SCHEMA_VERSION, OLDEST_SCHEMA = 3, 2
-RESULT_FILE, ANSWERS_FILE = "result.json", "answers.csv"
+RESULT_FILE = "result.json"
 Direction: TypeAlias = Literal["overconfident", "underconfident", "undecided"]
 
 
@@ -241,7 +241,26 @@ class AuditResult(Findings):
 
     def to_json(self) -> bytes:
         """The versioned JSON form."""
-        return msgspec.json.format(msgspec.json.encode(self), indent=2) + b"\n"
+        return json_page(self)
+
+    def to_frame(self, table: TableName = "metrics", library: FrameLibrary | None = None) -> Any:
+        """A table of the result as a ``DataFrame`` of pandas or polars.
+
+        By default it has one row per metric. ``table`` may be any part of the result with several rows:
+        ``bins``, ``curve``, ``operating`` and so on. ``library`` chooses if both are installed; pandas comes
+        first.
+
+        Raises
+        ------
+        InputError
+            If the result has no such table.
+        MissingExtraError
+            If neither pandas nor polars is installed.
+        """
+        tables = tables_of(self, self.answers)
+        if table not in tables:
+            raise InputError(f"table: this result has {listed(list(tables))}, got {table!r}")
+        return frame(tables[table], library)
 
     def save(self, path: Path) -> None:
         """Write the JSON form atomically."""
@@ -296,61 +315,10 @@ def schema() -> dict[str, Any]:
     """The JSON Schema of a result; a test checks that ``result.schema.json`` is the same."""
     # a round trip through JSON turns tuples, such as empty defaults, into lists
     described = msgspec.json.decode(msgspec.json.encode(msgspec.json.schema(AuditResult)))
+    described["$defs"]["AuditResult"]["properties"]["schema_version"] = {"const": SCHEMA_VERSION}
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "$id": f"urn:blindcal:result:{SCHEMA_VERSION}",
         "title": "blindcal result",
         **described,
     }
-
-
-ANSWER_COLUMNS = (
-    *("id", "label", "group", "round", "threshold", "shift", "temperature"),
-    *("answer", "text", "seconds"),
-)
-BOUND_COLUMNS = ("low", "high")
-"""Further columns if answers show bounds of the log-odds."""
-BIAS_COLUMN = "bias_"
-"""Begins the names of the columns with what was added to each answer, if there are more than two."""
-_TWO_LABELS, _TWO_ANSWERS = ("0", "1"), ("negative", "positive")
-
-
-def write_answers(store: Store, path: Path, answers: tuple[str, ...] = ()) -> None:
-    """Write every answer of a run as CSV that is safe to open in a spreadsheet.
-
-    ``answers`` are the words if there are more than two. Labels and answers are then these words, and the
-    column ``about``, the answer with the shift, replaces ``threshold``.
-    """
-    rounds, safe = store.rounds(), tuple(map(csv_cell, answers))
-    firsts = np.cumsum([0, *(len(asked) for asked in rounds)])
-    bounds = store.answered().bounds
-    labels, words = safe or _TWO_LABELS, {INVALID: "invalid", **dict(enumerate(safe or _TWO_ANSWERS))}
-    columns = ["about" if answers and name == "threshold" else name for name in ANSWER_COLUMNS]
-    columns += [
-        *(() if bounds is None else BOUND_COLUMNS),
-        *(csv_cell(BIAS_COLUMN + word) for word in answers),
-    ]
-    with atomic_write(path) as draft, draft.open("w", newline="", encoding="utf-8") as file:
-        table = csv.writer(file)
-        table.writerow(columns)
-        for row, (query, answer, text, seconds) in enumerate(store.texts()):
-            which = int(np.searchsorted(firsts, query, side="right")) - 1
-            asked, place = rounds[which], query - int(firsts[which])
-            name, label, group = store.item(int(asked.items[place]))
-            item = (csv_cell(name), labels[label], csv_cell(group or ""), which + 1)
-            about = _about(asked, place, safe) if answers else f"{_threshold(asked.shifts[place]):.9g}"
-            query_as = (about, f"{asked.shifts[place]:.9g}", f"{asked.temperatures[place]:g}")
-            shown = () if bounds is None else ("" if np.isnan(s) else f"{s:.9g}" for s in bounds[row])
-            added = () if asked.biases is None else asked.biases[place]
-            biases = ("" if np.isinf(bias) else f"{bias:.9g}" for bias in added)
-            table.writerow((*item, *query_as, words[answer], csv_cell(text), seconds, *shown, *biases))
-
-
-def _threshold(shift: float) -> float:
-    """The threshold that a shift asks about."""
-    return 1 / (1 + math.exp(min(float(shift), 700)))
-
-
-def _about(asked: Round, place: int, answers: tuple[str, ...]) -> str:
-    """The answer that a query shifts; empty for a plain question."""
-    about = PLAIN if asked.about is None else int(asked.about[place])
-    return "" if about == PLAIN else answers[about]

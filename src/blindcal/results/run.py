@@ -19,8 +19,12 @@ from blindcal.estimate.top_label import GivenAnswers, excess_of, given_answers
 from blindcal.evidence import UNNAMED
 from blindcal.items.repeated_prompts import resampling_units
 from blindcal.records import AnswerTable, IntArray, Noise
+from blindcal.results.answer_rows import AnswerRows
+from blindcal.results.frames import FrameLibrary, frame
 from blindcal.results.result import RESULT_FILE, AuditResult
 from blindcal.store.run_store import RUN_FILE, Store
+
+_TEXTS = ("id", "group", "about", "answer", "text", "part")  # columns that hold text, if anything
 
 
 @dataclass(frozen=True, slots=True, repr=False, eq=False)
@@ -151,6 +155,35 @@ class Run:
             level=level,
             resamples=resamples,
         )
+
+    def answers(self, library: FrameLibrary | None = None) -> Any:
+        """Every answer as a row of a ``DataFrame`` of pandas or polars, with the columns of answers.csv.
+
+        If the run is broken down into parts, the column ``part`` holds the part of each item. ``library``
+        chooses if both are installed; pandas comes first.
+
+        Raises
+        ------
+        MissingExtraError
+            If neither pandas nor polars is installed.
+        """
+        with Store.read(self.folder / RUN_FILE) as store:
+            columns = AnswerRows.of(store, self.result.answers).columns()
+        if self.result.by is not None:
+            columns["part"] = [self.parts[item] for item in self.answered.items]
+        return frame(columns, library, texts=_TEXTS)
+
+    def curve(self, library: FrameLibrary | None = None) -> Any:
+        """The reliability curve with its band as a ``DataFrame`` of pandas or polars.
+
+        Raises
+        ------
+        InputError
+            If the run's method has no curve.
+        MissingExtraError
+            If neither pandas nor polars is installed.
+        """
+        return self.result.to_frame("curve", library)
 
     @property
     def given(self) -> GivenAnswers | None:

@@ -11,6 +11,7 @@ from blindcal.atomic_write import atomic_write
 from blindcal.errors import InputError
 from blindcal.estimate.alarms import AlarmName, MonitorState
 from blindcal.estimate.findings import Curve
+from blindcal.json_form import json_line, json_page
 from blindcal.records import Estimate
 from blindcal.results.result import Spend
 from blindcal.text import printable
@@ -87,12 +88,12 @@ class WatchResult:
 
     def to_json(self) -> bytes:
         """The JSON form, on one line."""
-        return msgspec.json.encode(self)
+        return json_line(self)
 
     def save(self) -> None:
         """Write the JSON form into the folder, atomically."""
         with atomic_write(Path(self.folder) / WATCH_FILE) as draft:
-            draft.write_bytes(msgspec.json.format(self.to_json(), indent=2) + b"\n")
+            draft.write_bytes(json_page(self))
 
     @classmethod
     def load(cls, path: str | Path) -> WatchResult:

@@ -23,6 +23,7 @@ from yarl import URL
 from blindcal.atomic_write import atomic_write
 from blindcal.endpoints.http import is_loopback
 from blindcal.errors import FileError, InputError
+from blindcal.json_form import json_line, json_page
 from blindcal.results.watch_result import WatchResult
 from blindcal.results.watch_verdicts import WatchVerdict, raised_slices, verdicts
 from blindcal.telemetry.gauges import watch_name
@@ -92,7 +93,7 @@ def notify(result: WatchResult, url: str) -> tuple[str, ...]:
     problems = []
     for body in notifications(result, told):
         with ThreadPoolExecutor(1) as thread:  # the caller may be in an event loop
-            problem = thread.submit(asyncio.run, _post(url, msgspec.json.encode(body))).result()
+            problem = thread.submit(asyncio.run, _post(url, json_line(body))).result()
         if problem is not None:
             problems.append(f"the {body.alarm} alarm was not delivered to {_host(url)}: {problem}")
             continue
@@ -101,7 +102,7 @@ def notify(result: WatchResult, url: str) -> tuple[str, ...]:
             slices=(*told.slices, *body.slices),
         )
         with atomic_write(folder / NOTIFIED_FILE) as draft:
-            draft.write_bytes(msgspec.json.format(msgspec.json.encode(told), indent=2) + b"\n")
+            draft.write_bytes(json_page(told))
     return tuple(problems)
 
 
