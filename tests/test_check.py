@@ -15,7 +15,7 @@ import results
 from blindcal.cli import app
 from blindcal.errors import InputError
 from blindcal.records import Estimate
-from blindcal.report.check_summary import annotations, junit, summary
+from blindcal.report.check_summary import junit, summary, workflow_commands
 from blindcal.results.check import CheckResult, check
 from blindcal.results.result import AuditResult
 from blindcal.results.run import open_run
@@ -245,7 +245,7 @@ def test_github_annotates_the_pull_request(tmp_path: Path) -> None:
 def test_no_name_escapes_its_annotation(tmp_path: Path) -> None:
     """A hostile name neither begins a command of its own nor ends the property that it is in."""
     path = stored(tmp_path, model=f"a,file=b::\n::add-mask::c%0A{HOSTILE}")
-    (line,) = annotations([check(path, max_ece=0.2)])
+    (line,) = workflow_commands([check(path, max_ece=0.2)])
     assert "\n" not in line
     command, properties, text = line.split("::", 2)
     assert (command, properties.count("="), properties.count(",")) == ("", 2, 0)

@@ -178,7 +178,7 @@ def command(
         with writing(summary_file), summary_file.open("a", encoding="utf-8") as file:
             file.write(check_summary.summary(checked, parts))
     if annotate:
-        for line in check_summary.annotations(checked, parts):
+        for line in check_summary.workflow_commands(checked, parts):
             click.echo(line)
     outcomes = {run.outcome for run in checked}
     outcomes |= {one.outcome for one in parts.values() if every_part or one.outcome == "failed"}

@@ -88,7 +88,9 @@ def summary(runs: Sequence[CheckResult], parts: Mapping[str, PartsCheck] | None 
     return "\n".join(lines) + "\n"
 
 
-def annotations(runs: Sequence[CheckResult], parts: Mapping[str, PartsCheck] | None = None) -> list[str]:
+def workflow_commands(
+    runs: Sequence[CheckResult], parts: Mapping[str, PartsCheck] | None = None
+) -> list[str]:
     """Workflow commands of GitHub Actions, which annotate a pull request; the worst first.
 
     Each limit and part that fails is an error, each undecided limit a warning, each run that passes a notice.
