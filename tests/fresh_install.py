@@ -26,8 +26,8 @@ PORT = "8080"
 #: Commands of the session after the installation. ``serve`` runs beside those that follow it.
 SESSION = (
     "blindcal --version",
-    "blindcal demo --n 20 --port 0",
-    "blindcal items builtin --n 60 --out questions.jsonl",
+    "blindcal demo --n 60 --port 0",
+    "blindcal items builtin --n 80 --out questions.jsonl",
     f"blindcal serve --port {PORT}",
     f"blindcal audit questions.jsonl --model {MODEL} --base-url http://127.0.0.1:{PORT}/v1 --out run",
     "blindcal check run --max-ece 0.5",
