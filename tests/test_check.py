@@ -15,7 +15,7 @@ import results
 from blindcal.cli import app
 from blindcal.errors import InputError
 from blindcal.records import Estimate
-from blindcal.report.check_summary import junit, summary
+from blindcal.report.check_summary import junit, summary, workflow_commands
 from blindcal.results.check import CheckResult, check
 from blindcal.results.result import AuditResult
 from blindcal.results.run import open_run
@@ -221,3 +221,33 @@ def test_the_summary_names_every_run(tmp_path: Path) -> None:
     text = summary(several(tmp_path))
     assert text.count("\n| ") == 1 + 6
     assert "95% confidence" in text
+
+
+def test_github_annotates_the_pull_request(tmp_path: Path) -> None:
+    """What fails is an error, what is undecided a warning, the worst first, each on a line of its own."""
+    found = blindcal(
+        "check", stored(tmp_path), "--max-ece", 0.2, "--min-accuracy", 0.74, "--min-auroc", 0.9, "--annotate"
+    )
+    assert found.exit_code == 3
+    first, second = [line for line in found.output.splitlines() if line.startswith("::")]
+    assert first.startswith("::error title=Calibration%3A gpt-4o-mini on questions.csv::AUROC at least 0.9: ")
+    assert second.startswith(
+        "::warning title=Calibration%3A gpt-4o-mini on questions.csv::accuracy at least 0.74"
+    )
+    passed = blindcal("check", stored(tmp_path), "--max-ece", 0.2, "--max-invalid", 0.5, "--annotate")
+    (notice,) = [line for line in passed.output.splitlines() if line.startswith("::")]
+    assert notice.startswith("::notice title=")
+    assert "ECE at most 0.2" in notice
+    assert "95%25 sure" in notice
+    assert blindcal("check", stored(tmp_path), "--max-ece", 0.2, "--annotate", "--json").exit_code == 2
+
+
+def test_no_name_escapes_its_annotation(tmp_path: Path) -> None:
+    """A hostile name neither begins a command of its own nor ends the property that it is in."""
+    path = stored(tmp_path, model=f"a,file=b::\n::add-mask::c%0A{HOSTILE}")
+    (line,) = workflow_commands([check(path, max_ece=0.2)])
+    assert "\n" not in line
+    command, properties, text = line.split("::", 2)
+    assert (command, properties.count("="), properties.count(",")) == ("", 2, 0)
+    assert properties.startswith("notice title=Calibration%3A a%2Cfile=b%3A%3A\\n%3A%3Aadd-mask%3A%3Ac%250A")
+    assert text.startswith("ECE at most 0.2")

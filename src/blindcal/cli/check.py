@@ -76,6 +76,11 @@ EXIT = {"failed": 3, "undecided": 4, "passed": 0}  # the worst first
     envvar="GITHUB_STEP_SUMMARY",
     help="File to append a Markdown table to.  [default: the job summary of GitHub Actions]",
 )
+@click.option(
+    "--annotate",
+    is_flag=True,
+    help="Print annotations for GitHub Actions too, which its pull requests show.",
+)
 @options.json_option("Print one JSON object per run, one per line.")
 def command(
     runs: tuple[Path, ...],
@@ -90,6 +95,7 @@ def command(
     resamples: int,
     junit_file: Path | None,
     summary_file: Path | None,
+    annotate: bool,
     as_json: bool,
     **limits: float | None,
 ) -> None:
@@ -138,6 +144,8 @@ def command(
             raise click.UsageError(f"{flag} is about certificates, and none is given")
     if (by_part or every_part) and estimate:
         raise click.UsageError("--by needs intervals, and --estimate ignores them")
+    if annotate and as_json:
+        raise click.UsageError("--annotate and --json both print to standard output; give one of them")
     required = None if estimate else confidence
     checked, parts = [], {}
     for run in runs:
@@ -169,6 +177,9 @@ def command(
     if summary_file is not None:
         with writing(summary_file), summary_file.open("a", encoding="utf-8") as file:
             file.write(check_summary.summary(checked, parts))
+    if annotate:
+        for line in check_summary.workflow_commands(checked, parts):
+            click.echo(line)
     outcomes = {run.outcome for run in checked}
     outcomes |= {one.outcome for one in parts.values() if every_part or one.outcome == "failed"}
     click.get_current_context().exit(next(status for one, status in EXIT.items() if one in outcomes))

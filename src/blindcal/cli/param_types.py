@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import click
 import msgspec
@@ -17,6 +17,14 @@ from blindcal.untrusted_json import JsonError, read_json
 T = TypeVar("T")
 MOST_BUDGET = 8
 _OBJECT = msgspec.json.Decoder(dict[str, Any])
+
+
+if TYPE_CHECKING:
+    from click import ParamType as _ParamType
+else:  # before 8.4, click's own takes no type
+
+    class _ParamType(click.ParamType, Generic[T]):
+        pass
 
 
 class FiniteRange(click.FloatRange):
@@ -32,7 +40,7 @@ class FiniteRange(click.FloatRange):
         return found
 
 
-class Parsed(click.ParamType[T]):
+class Parsed(_ParamType[T]):
     """A type whose values ``parse`` reads from text; the help shows ``name`` for it."""
 
     def __init__(self, name: str, parse: Callable[[str], T]) -> None:

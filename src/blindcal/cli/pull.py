@@ -26,5 +26,5 @@ def command() -> None:
 
 def pull_with_progress() -> Path:
     """Download the default model, or find it in the cache, with a progress bar."""
-    with count_bar(total=models.SIZE, unit="B", unit_scale=True, desc=models.NAME) as progress:
+    with count_bar(total=models.SIZE, unit="B", unit_scale=True, desc=models.NAME, delay=1) as progress:
         return models.pull(progress)

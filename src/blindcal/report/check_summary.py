@@ -1,4 +1,4 @@
-"""Results of `blindcal check` for CI: JUnit XML, and a Markdown summary for GitHub."""
+"""Results of `blindcal check` for CI: JUnit XML, and a Markdown summary and annotations for GitHub."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from blindcal.results.verdicts import Condition, LimitVerdict
 from blindcal.text import printable
 
 _MARKS = {"passed": "✅ passed", "failed": "❌ failed", "undecided": "⚠️ undecided"}
+_ANNOTATIONS = {"failed": "error", "undecided": "warning", "passed": "notice"}
 _MARKUP = re.compile(r"[\\`*_{}\[\]()<>#+!|&~@:$'\"-]")  # special in Markdown or in GitHub mentions
 
 
@@ -85,6 +86,42 @@ def summary(runs: Sequence[CheckResult], parts: Mapping[str, PartsCheck] | None 
     if sure:
         lines += ["", f"Bounds hold with {', '.join(map(level_percent, sorted(sure)))} confidence."]
     return "\n".join(lines) + "\n"
+
+
+def workflow_commands(
+    runs: Sequence[CheckResult], parts: Mapping[str, PartsCheck] | None = None
+) -> list[str]:
+    """Workflow commands of GitHub Actions, which annotate a pull request; the worst first.
+
+    Each limit and part that fails is an error, each undecided limit a warning, each run that passes a notice.
+    GitHub shows ten of each kind per step.
+    """
+    found: list[tuple[str, str, str]] = []
+    for run in runs:
+        said = [(one.outcome, f"{one.limit.words}: {verdict_text(one)}") for one in run.verdicts]
+        said += [
+            ("failed", f"{one.part}: {one.verdict.limit.words}: {verdict_text(one.verdict)}")
+            for one in _alarms(run, parts)
+        ]
+        wrong = [one for one in said if one[0] != "passed"]
+        shown = wrong or [("passed", "; ".join(text for _, text in said))]
+        found += [(outcome, _title(run), text) for outcome, text in shown]
+    return [
+        f"::{kind} title={_property(f'Calibration: {title}')}::{_message(text)}"
+        for outcome, kind in _ANNOTATIONS.items()
+        for mine, title, text in found
+        if mine == outcome
+    ]
+
+
+def _message(text: str) -> str:
+    """Text in a workflow command, where a percent sign begins an escape."""
+    return _plain(text).replace("%", "%25")
+
+
+def _property(text: str) -> str:
+    """Text in a property of a workflow command, which a comma or a colon would end."""
+    return _message(text).replace(":", "%3A").replace(",", "%2C")
 
 
 def _alarms(run: CheckResult, parts: Mapping[str, PartsCheck] | None) -> tuple[PartVerdict, ...]:

@@ -1,0 +1,21 @@
+# syntax=docker/dockerfile:1
+# blindcal as a command: docker run --rm -v "$PWD:/work" blindcal audit questions.csv --model ...
+FROM python:3.13-slim AS build
+WORKDIR /source
+COPY pyproject.toml README.md LICENSE ./
+COPY src src
+RUN pip wheel --no-cache-dir --no-deps --wheel-dir /wheels .
+
+FROM python:3.13-slim
+# EXTRAS adds optional dependencies: docker build --build-arg EXTRAS="[parquet,data]" .
+ARG EXTRAS=""
+RUN --mount=type=bind,from=build,source=/wheels,target=/wheels \
+    pip install --no-cache-dir "$(echo /wheels/*.whl)${EXTRAS}" \
+    && useradd --uid 1000 --create-home blindcal \
+    && install --directory --owner=blindcal /work
+# any user may run the image (docker run --user), also one without a home
+ENV MPLCONFIGDIR=/tmp/matplotlib XDG_CACHE_HOME=/tmp/cache PYTHONUNBUFFERED=1
+USER 1000
+WORKDIR /work
+ENTRYPOINT ["blindcal"]
+CMD ["--help"]

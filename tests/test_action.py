@@ -1,0 +1,244 @@
+"""The GitHub Action: its shell steps run as GitHub's runner runs them, against a service that answers.
+
+The runner's part is small: it puts inputs and outputs into the environment of a step, runs the step with
+bash, and reads the files that the step writes.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import sysconfig
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import pytest
+import yaml
+
+from blindcal.simulation.replay import running
+from docs_world import MODELS, TEMPLATE, AnyPromptServer, write_questions
+
+pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="needs bash")
+
+ROOT = Path(__file__).parents[1]
+ACTION: dict[str, Any] = yaml.safe_load((ROOT / "action.yml").read_text())
+STEPS: list[dict[str, Any]] = ACTION["runs"]["steps"]
+EXPRESSION = re.compile(r"\$\{\{ *(\S+) *\}\}")
+FEW = "--resamples 40 --quiet"
+
+
+@dataclass
+class Job:
+    """A job on a runner: a folder to work in, one for temporary files, libraries, and the steps' outputs."""
+
+    folder: Path
+    temp: Path
+    libraries: Path
+    outputs: dict[str, str]
+
+    def value(self, expression: str, inputs: dict[str, str]) -> str:
+        """What an expression stands for; an unknown one is an error of the action."""
+        first, *rest = expression.split(".")
+        if first == "inputs":
+            return inputs.get(rest[0], str(ACTION["inputs"][rest[0]].get("default", "")))
+        if first == "steps":
+            return self.outputs.get(f"{rest[0]}.{rest[2]}", "")
+        assert expression == "github.action_path"
+        return str(ROOT)
+
+    def run(self, name: str, **inputs: str) -> subprocess.CompletedProcess[str]:
+        """Run the step with this id."""
+        given = {key.replace("_", "-"): text for key, text in inputs.items()}
+        (step,) = [one for one in STEPS if one.get("id") == name]
+        env = {
+            variable: EXPRESSION.sub(lambda found: self.value(found[1], given), text)
+            for variable, text in step["env"].items()
+        }
+        output, script = self.temp / f"{name}.output", self.temp / f"{name}.sh"
+        output.write_text("")
+        script.write_text(step["run"])
+        done = subprocess.run(
+            ["bash", "--noprofile", "--norc", "-eo", "pipefail", str(script)],
+            cwd=self.folder,
+            env={
+                **clean_environment(self.libraries),
+                "RUNNER_TEMP": str(self.temp),
+                "GITHUB_OUTPUT": str(output),
+                "GITHUB_STEP_SUMMARY": str(self.temp / "summary.md"),
+                **env,
+            },
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        written = (line.partition("=") for line in output.read_text().splitlines())
+        self.outputs |= {f"{name}.{key}": value for key, _, value in written}
+        return done
+
+
+def clean_environment(libraries: Path) -> dict[str, str]:
+    """The environment of a step. What blindcal depends on is there already, to save its download."""
+    others = ("OPENAI_", "GITHUB_", "PYTHON")
+    kept = {name: text for name, text in os.environ.items() if not name.startswith(others)}
+    return {**kept, "PYTHONPATH": str(libraries)}
+
+
+def link_libraries(folder: Path) -> Path:
+    """A folder with every installed library but blindcal."""
+    folder.mkdir()
+    for entry in Path(sysconfig.get_path("purelib")).iterdir():
+        if "blindcal" not in entry.name:
+            (folder / entry.name).symlink_to(entry)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def base_url() -> Iterator[str]:
+    with running(AnyPromptServer()) as server:
+        yield server.base_url
+
+
+@pytest.fixture(scope="module")
+def job(tmp_path_factory: pytest.TempPathFactory) -> Job:
+    """A job in which the action has installed blindcal from its own source."""
+    folder, temp = tmp_path_factory.mktemp("workspace"), tmp_path_factory.mktemp("temp")
+    write_questions(folder / "questions.csv", 300)
+    job = Job(folder, temp, link_libraries(temp / "libraries"), {})
+    done = job.run("install", python=sys.executable)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("blindcal, version ")
+    return job
+
+
+@pytest.fixture(scope="module")
+def audited(job: Job, base_url: str) -> Job:
+    """The job after the step that audits."""
+    done = job.run(
+        "audit",
+        items="questions.csv",
+        model=MODELS[0],
+        base_url=base_url,
+        api_key="sk-of-the-test",
+        template=TEMPLATE,
+        audit_options=FEW,
+    )
+    assert done.returncode == 0, done.stderr
+    return job
+
+
+def annotations(done: subprocess.CompletedProcess[str]) -> list[str]:
+    return [line for line in done.stdout.splitlines() if line.startswith("::")]
+
+
+def test_nothing_is_pasted_into_the_shell() -> None:
+    """No script holds an expression: inputs are data in variables, whatever they contain."""
+    scripts = [step["run"] for step in STEPS if "run" in step]
+    assert len(scripts) == 3
+    assert not [script for script in scripts if "${{" in script]
+
+
+def test_every_input_is_used_and_every_name_exists() -> None:
+    """The inputs that the steps name are the declared ones."""
+    text = str(STEPS)
+    assert set(re.findall(r"inputs\.([\w-]+)", text)) == set(ACTION["inputs"])
+
+
+def test_the_installed_version_is_the_actions_own(audited: Job) -> None:
+    """What runs is what was installed for the action, not what the machine has."""
+    code = "import blindcal; print(blindcal.__file__)"
+    done = subprocess.run(
+        [f"{audited.outputs['install.bin']}/python", "-c", code],
+        capture_output=True,
+        text=True,
+        check=True,
+        env=clean_environment(audited.libraries),
+    )
+    assert Path(done.stdout).is_relative_to(audited.temp)
+
+
+def test_a_model_within_its_limits_passes(audited: Job) -> None:
+    """The check passes with a notice, a table in the summary, a JUnit file, and the files to upload."""
+    done = audited.run("check", max_ece="0.3", min_accuracy="0.5", check_options="--resamples 40")
+    assert done.returncode == 0, done.stderr
+    assert audited.outputs["check.outcome"] == "passed"
+    (notice,) = annotations(done)
+    assert notice.startswith(f"::notice title=Calibration%3A {MODELS[0]} on questions.csv::ECE at most 0.3: ")
+    assert "### Calibration" in (audited.temp / "summary.md").read_text()
+    uploaded = next(step for step in STEPS if "uses" in step)["with"]["path"].splitlines()
+    paths = [EXPRESSION.sub(lambda found: audited.value(found[1], {}), path) for path in uploaded]
+    assert paths[0] == audited.outputs["audit.report"] == "blindcal-run/report.html"
+    assert all((audited.folder / path).stat().st_size for path in paths)
+    assert (
+        ElementTree.parse(audited.folder / "blindcal-run" / "calibration.xml").getroot().get("failures")
+        == "0"
+    )
+
+
+def test_a_model_beyond_a_limit_fails(audited: Job) -> None:
+    """The step fails with the status of the check, and the pull request is annotated with the reason."""
+    done = audited.run("check", max_ece="0.001", check_options="--resamples 40")
+    assert (done.returncode, audited.outputs["check.outcome"]) == (3, "failed")
+    (error,) = annotations(done)
+    assert error.startswith("::error title=")
+
+
+def test_an_undecided_limit_fails_unless_that_is_allowed(audited: Job) -> None:
+    """Without enough items to decide, the step fails; an input lets it pass, and the outcome says so."""
+    options = "--resamples 40 --confidence 0.999999"
+    for allowed, status in (("false", 4), ("true", 0)):
+        done = audited.run("check", min_accuracy="0.7", check_options=options, allow_undecided=allowed)
+        assert (done.returncode, audited.outputs["check.outcome"]) == (status, "undecided"), done.stdout
+        assert annotations(done)[0].startswith("::warning title=")
+
+
+def test_no_limit_is_an_error(audited: Job) -> None:
+    """A gate without a limit would pass everything."""
+    done = audited.run("check")
+    assert (done.returncode, audited.outputs["check.outcome"]) == (2, "")
+    assert "give at least one limit" in done.stderr
+
+
+HOSTILE = "$(touch broken) `touch broken` \"; touch broken; ' && touch broken"
+
+
+def test_hostile_inputs_are_data(job: Job, base_url: str) -> None:
+    """Code in an input, from the title of a pull request for example, is not run."""
+    before = sorted(job.folder.iterdir())
+    done = job.run("audit", items=HOSTILE, model=HOSTILE, base_url=base_url, template=HOSTILE, out="hostile")
+    assert done.returncode == 1
+    assert annotations(done) == [
+        "::error title=blindcal audit::The audit ended with exit status 1; the log says why."
+    ]
+    dash = job.run("audit", items="--help", model="m", base_url=base_url, out="hostile")
+    assert dash.returncode == 1
+    expanded = job.run(
+        "audit", items="questions.csv", model="m", audit_options="$(touch broken) `x` *", out="h"
+    )
+    assert expanded.returncode == 2
+    assert "(broken) `x` * questions.csv)" in expanded.stderr
+    torn = job.run("audit", items="questions.csv", model="m", audit_options="--system 'open", out="hostile")
+    assert torn.returncode == 1
+    assert "No closing quotation" in torn.stderr
+    assert sorted(job.folder.iterdir()) == before
+
+
+def test_options_are_words_as_in_a_shell(job: Job, base_url: str) -> None:
+    """Quoted words stay whole, over several lines too."""
+    options = f"--system 'Be brief,  please.'\n--sample 30\n{FEW}"
+    done = job.run(
+        "audit",
+        items="questions.csv",
+        model=MODELS[0],
+        base_url=base_url,
+        api_key="sk-of-the-test",
+        template=TEMPLATE,
+        audit_options=options,
+        out="quoted",
+    )
+    assert done.returncode == 0, done.stderr
+    assert '"Be brief,  please."' in (job.folder / "quoted" / "result.json").read_text()
