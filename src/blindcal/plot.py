@@ -1,8 +1,8 @@
 """Figures of results and fits: ``bc.plot.reliability(result)``.
 
 Each function takes an `AuditResult`, a `Run` (drawn as its result), a `LatentFit` or a `BlindResult`, draws
-on ``ax`` or on a new figure, and returns the axes. A fit is drawn in its own bins and at its own level;
-``fit.at(bins=10, level=0.9)`` changes them.
+on ``ax`` or on a new figure, and returns the axes; `calibration_display` returns scikit-learn's display of
+them. A fit is drawn in its own bins and at its own level; ``fit.at(bins=10, level=0.9)`` changes them.
 """
 
 from __future__ import annotations
@@ -95,7 +95,9 @@ def parts(found: Drawable, ax: Axes | None = None) -> Axes:
     return plots.plot_parts(source.parts, ax, overall=source.ece)
 
 
-def calibration_display(found: Drawable, ax: Axes | None = None, *, name: str | None = None) -> Any:
+def calibration_display(
+    found: AuditResult | Run | LatentFit, ax: Axes | None = None, *, name: str | None = None
+) -> Any:
     """The bins as a ``CalibrationDisplay`` of scikit-learn, drawn; ``display.plot(ax=...)`` draws it again.
 
     ``prob_pred`` and ``prob_true`` are the mean confidence and the share of positive labels of each bin that
