@@ -79,9 +79,9 @@ dist: $(VENV)/.dev
 # the tests of what dependencies may break, with the lowest versions that pyproject.toml allows. Old releases
 # warn of what newer ones of their own dependencies changed, which is no fault of ours.
 LOWEST := $(VENV)-lowest
-CORE := audit blind catalogue check choice_files compare counts demo design endpoints_http errors facade finished \
-  functionals goals grid items latent merge methods outputs plan plots prices probe report run score settings \
-  simulate store streams text threshold watch_outputs watch_page
+CORE := text settings errors facade truth functionals replies parameters check items choice_files bad_inputs \
+  endpoints_http endpoints_tokens catalogue plots outputs demo migration store finished streams watch_page \
+  watch_outputs score report run blind latent first_steps
 lowest: $(VENV)/.dev
 	$(BIN)/uv venv --quiet --clear --python $(PYTHON) $(LOWEST)
 	$(BIN)/uv pip install --quiet --python $(LOWEST) --resolution lowest-direct \

@@ -131,7 +131,7 @@ def audited(job: Job, base_url: str) -> Job:
     return job
 
 
-def annotations(done: subprocess.CompletedProcess[str]) -> list[str]:
+def printed_annotations(done: subprocess.CompletedProcess[str]) -> list[str]:
     return [line for line in done.stdout.splitlines() if line.startswith("::")]
 
 
@@ -166,7 +166,7 @@ def test_a_model_within_its_limits_passes(audited: Job) -> None:
     done = audited.run("check", max_ece="0.3", min_accuracy="0.5", check_options="--resamples 40")
     assert done.returncode == 0, done.stderr
     assert audited.outputs["check.outcome"] == "passed"
-    (notice,) = annotations(done)
+    (notice,) = printed_annotations(done)
     assert notice.startswith(f"::notice title=Calibration%3A {MODELS[0]} on questions.csv::ECE at most 0.3: ")
     assert "### Calibration" in (audited.temp / "summary.md").read_text()
     uploaded = next(step for step in STEPS if "uses" in step)["with"]["path"].splitlines()
@@ -183,7 +183,7 @@ def test_a_model_beyond_a_limit_fails(audited: Job) -> None:
     """The step fails with the status of the check, and the pull request is annotated with the reason."""
     done = audited.run("check", max_ece="0.001", check_options="--resamples 40")
     assert (done.returncode, audited.outputs["check.outcome"]) == (3, "failed")
-    (error,) = annotations(done)
+    (error,) = printed_annotations(done)
     assert error.startswith("::error title=")
 
 
@@ -193,7 +193,7 @@ def test_an_undecided_limit_fails_unless_that_is_allowed(audited: Job) -> None:
     for allowed, status in (("false", 4), ("true", 0)):
         done = audited.run("check", min_accuracy="0.7", check_options=options, allow_undecided=allowed)
         assert (done.returncode, audited.outputs["check.outcome"]) == (status, "undecided"), done.stdout
-        assert annotations(done)[0].startswith("::warning title=")
+        assert printed_annotations(done)[0].startswith("::warning title=")
 
 
 def test_no_limit_is_an_error(audited: Job) -> None:
@@ -211,7 +211,7 @@ def test_hostile_inputs_are_data(job: Job, base_url: str) -> None:
     before = sorted(job.folder.iterdir())
     done = job.run("audit", items=HOSTILE, model=HOSTILE, base_url=base_url, template=HOSTILE, out="hostile")
     assert done.returncode == 1
-    assert annotations(done) == [
+    assert printed_annotations(done) == [
         "::error title=blindcal audit::The audit ended with exit status 1; the log says why."
     ]
     dash = job.run("audit", items="--help", model="m", base_url=base_url, out="hostile")

@@ -12,9 +12,8 @@ from email.parser import Parser
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner
 
-from blindcal.cli import app
+from commanding import blindcal
 from fresh_install import ROOT, build, outside, transcript, wording
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="the session is one of a POSIX shell")
@@ -69,7 +68,7 @@ def test_the_registry_would_take_them(built: tuple[Path, Path]) -> None:
 
 def test_there_is_one_version() -> None:
     """The command line, the changelog's first section and pyproject.toml agree."""
-    assert CliRunner().invoke(app, ["--version"]).output == f"blindcal, version {VERSION}\n"
+    assert blindcal("--version").output == f"blindcal, version {VERSION}\n"
     first = re.search(
         r"^## (\S+) \((unreleased|\d{4}-\d\d-\d\d)\)$", (ROOT / "CHANGELOG.md").read_text(), re.M
     )
