@@ -25,7 +25,8 @@ INSPECT_TASKS = """
 
 
     def task(name, samples, solver, scorer, **more):
-        return Task(MemoryDataset(samples), solver, scorer, name=name, config=greedy, **more)
+        data = MemoryDataset(samples)
+        return Task(dataset=data, solver=solver, scorer=scorer, name=name, config=greedy, **more)
 
 
     odd = [
@@ -33,8 +34,9 @@ INSPECT_TASKS = """
         for k in range(6)
     ]
     letters = [
-        Sample(f"Which is {k % 3}?\\nA. 0\\nB. 1\\nC. 2\\nSay only the letter of {k}.", target="ABC"[k % 3])
-        for k in range(12)
+        Sample(f"Which of these numbers is {k + 3}?\\nA. {k}\\nB. {k + 3}\\nC. {k + 9}\\n"
+               "Reply only with the letter of the right answer.", target="AB"[k % 2] if k else "C")
+        for k in range(8)
     ]
     quiz = [
         Sample(f"What is {k} + 1?", choices=[str(k + 1), str(k)], target="A", id=f"q{k}") for k in range(3)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import csv
 import importlib.util
 import json
@@ -10,11 +11,13 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import blindcal as bc
 from blindcal.auditing.logged_answers import LoggedAnswers
-from blindcal.endpoints.http import Address
+from blindcal.endpoints import tokens
+from blindcal.endpoints.http import Address, HttpEndpoint
 from blindcal.endpoints.local_server import Served, ServerSettings, serve
 from blindcal.endpoints.query_format import FreeTextQuestion, QuestionFormat, TokenQuestion
 from blindcal.errors import InputError
@@ -106,37 +109,52 @@ def test_inspect_logs_convert_and_read_back(inspect: dict[str, Path], tmp_path: 
         assert items.digest == log.digest
 
 
-def test_an_audit_of_an_inspect_log_asks_nothing_twice(
-    inspect: dict[str, Path], served: Served, tmp_path: Path
-) -> None:
-    """The plain answers that Inspect got at temperature 0 serve, and are those that the model gives."""
-    log = inspect["letters"]
-    with open_items(log) as items:
-        said = {item.id: (found := items.logged(k)) and found.text[:1] for k, item in enumerate(items)}
-    result = audited(log, served, tmp_path / "run", "--method", "latent")
-    spend = result["spend"]
-    taken = sum(text in ("A", "B", "C") for text in said.values())
-    assert spend["logged_answers"] == taken > 0
-    assert spend["queries"] == spend["probe_queries"] + spend["control_queries"] + 24 - taken
-    assert sum(result["counts"]["each"]) == 24
-    with (tmp_path / "run" / "answers.csv").open() as file:
-        rows = [
-            row for row in csv.DictReader(file) if row["text"] == said[row["id"]] and row["seconds"] == "0.0"
-        ]
-    assert len(rows) >= taken
+def test_an_inspect_log_is_audited(inspect: dict[str, Path], served: Served, tmp_path: Path) -> None:
+    """An audit takes the log as it takes a file."""
+    result = audited(inspect["odd"], served, tmp_path / "run", "--method", "logprobs", "--by", "even")
+    assert result["complete"]
+    assert (result["counts"]["items"], len(result["parts"])) == (6, 2)
+
+
+def test_inspect_has_the_plain_answers(inspect: dict[str, Path], served: Served) -> None:
+    """What a model told Inspect at temperature 0 is what it answers if it can say nothing but a letter."""
+    address = Address(served.base_url, served.model)
+
+    async def compare() -> list[tuple[str, str]]:
+        async with HttpEndpoint(address, environ={}) as endpoint:
+            encode = tokens.served(endpoint, served.model)
+            ids = [await encode(letter) for letter in "ABC"]
+            each = tuple((Token(one[0], letter),) for one, letter in zip(ids, "ABC", strict=True))
+            targets = Targets((), (), "pair", each)
+            question = TokenQuestion(targets)
+            answers = LoggedAnswers.of(items, question, address)
+            assert answers is not None
+            both = []
+            for k, item in enumerate(items):
+                reply = answers.reply(k)
+                if reply is not None:
+                    asked = await endpoint.ask(question.request(item.messages, 0.0, 0.0, k, np.zeros(3)))
+                    both.append((reply.text, asked.text))
+            return both
+
+    with open_items(inspect["letters"]) as items:
+        assert items.answers == ("A", "B", "C")
+        both = asyncio.run(compare())
+    assert len(both) >= 4
+    assert all(logged == asked for logged, asked in both)
 
 
 # lm-evaluation-harness
 
 
 def test_harness_texts_are_audited(harness: dict[str, Path], served: Served, tmp_path: Path) -> None:
-    """What the harness sent as a chat is asked again, with thresholds."""
+    """What the harness sent as a chat is asked again."""
     with open_items(harness["odd_said"]) as items:
         assert items.words == ("Yes", "No")
         assert items[3].messages == (Message("user", "Is 3 odd? Yes or No?"),)
         assert items.labels.tolist() == [k % 2 for k in range(12)]
         assert items.any_logged
-    result = audited(harness["odd_said"], served, tmp_path / "run")
+    result = audited(harness["odd_said"], served, tmp_path / "run", "--method", "logprobs")
     assert result["complete"]
     assert result["counts"]["items"] == 12
 
@@ -232,7 +250,7 @@ def test_other_json_is_no_log(tmp_path: Path) -> None:
 
 def test_logged_answers_change_nothing_but_the_cost(tmp_path: Path) -> None:
     """An audit that takes its plain answers from a log has the same result, with one query per item less."""
-    n, plain = 60, tmp_path / "quiz.jsonl"
+    n, plain = 40, tmp_path / "quiz.jsonl"
     write_quiz(plain, n)
     with running(AnyPromptServer(Behaviour())) as server:
         settings = bc.Settings(model="m", base_url=server.base_url, method="latent", resamples=20)
@@ -246,16 +264,13 @@ def test_logged_answers_change_nothing_but_the_cost(tmp_path: Path) -> None:
                     f"{given[item.id]}.", "x/m", "chat", True, True, prompt_digest(item.messages)
                 )
                 file.write(json.dumps({**json.loads(line), "logged": asdict(answer)}) + "\n")
-        after = bc.audit(logged, settings, out=tmp_path / "after")
-        limited = bc.audit(
-            logged, settings, out=tmp_path / "few", limits=bc.Limits(max_queries=after.spend.queries)
-        )
+        fewer = bc.Limits(max_queries=before.spend.queries - n)
+        after = bc.audit(logged, settings, out=tmp_path / "after", limits=fewer)
     assert before.spend.logged_answers == 0
     assert after.spend.logged_answers == n
+    assert after.complete
     assert before.spend.asked - after.spend.asked == n
     assert (after.ece, after.accuracy, after.counts.each) == (before.ece, before.accuracy, before.counts.each)
-    assert limited.complete
-    assert bc.audit(logged, settings, out=tmp_path / "after").spend == after.spend
 
 
 TARGETS = Targets((), (), "pair", tuple((Token(k, letter),) for k, letter in enumerate("ABC")))
