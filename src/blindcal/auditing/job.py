@@ -13,6 +13,7 @@ from typing import Any, Self, TypeAlias
 import numpy as np
 
 from blindcal.auditing.limits import Limits
+from blindcal.auditing.logged_answers import LoggedAnswers
 from blindcal.auditing.prepare import Prepared
 from blindcal.auditing.session import Session
 from blindcal.auditing.token_estimate import TokenEstimator
@@ -69,7 +70,7 @@ class Job:
     size of its prompts in bytes. Shifts are limited to ``max_shift``, the largest that the endpoint does not
     clamp. Equal queries of a round are asked in one request, ``at_once`` at most. Setting ``stop`` ends the
     run early and keeps what was paid for. ``answers`` is the number of answers, of which an item may have
-    fewer if there are more than two.
+    fewer if there are more than two. ``logged`` has answers that an evaluation logged, if it did.
     """
 
     items: Items | Sequence[Item]
@@ -84,13 +85,15 @@ class Job:
     stop: asyncio.Event = field(default_factory=asyncio.Event)
     at_once: int = 1
     answers: int = 2
+    logged: LoggedAnswers | None = None
 
     @classmethod
     def of(cls, session: Session, prepared: Prepared, **more: Any) -> Self:
         """The job of a session, as its preparation found that it is to be asked."""
+        question = prepared.question(session.settings)
         return cls(
             session.items,
-            prepared.question(session.settings),
+            question,
             session.store,
             session.limits,
             session.prices,
@@ -101,6 +104,7 @@ class Job:
             session.stop,
             prepared.at_once,
             len(session.items.answers) or 2,
+            LoggedAnswers.of(session.items, question, session.settings.endpoint),
             **more,
         )
 
@@ -228,6 +232,7 @@ class Sender(ABC):
             self._asked, self._first = asked, first
             self._answers = self._store.answers(first, len(asked))
             self._total = max(self._total, first + len(asked))
+            await self._answer_from_log()
             try:
                 await self._ask_round()
             except NoSenseError as error:  # stop asking; the result says what came back
@@ -239,6 +244,23 @@ class Sender(ABC):
                 break
         self.report()
         return RunOutcome(self._before, self.usage, nonsense or self.stopped, self.beside, self.failed)
+
+    async def _answer_from_log(self) -> None:
+        """Keep the answers that an evaluation logged to queries of the round, so that they are not asked."""
+        if self._job.logged is None:
+            return
+        saved = []
+        for place in self._job.logged.places(self._asked):
+            query = self._first + int(place)
+            reply = self._job.logged.reply(int(self._asked.items[place]))
+            if reply is None or self._answers[place] != UNASKED:
+                continue
+            found = self._job.read(query, reply, 0, choices=self._choices(query))
+            if found.answer != INVALID:
+                saved.append(replace(found, served=0, logged=True))
+        if saved:
+            await self._store.save(*saved)
+            Sender._count(self, saved)
 
     def _order(self) -> IntArray:
         """The queries of the round in the order of asking, which is random.

@@ -154,7 +154,8 @@ def command(
     """Audit how well calibrated a model is on the labelled questions in ITEMS.
 
     ITEMS is a named set such as boolq, or a file (JSON lines, CSV or Parquet, optionally gzipped) with a
-    label and a prompt, messages, or the fields that --template names.
+    label and a prompt, messages, or the fields that --template names. The log of an evaluation works too: of
+    Inspect (.eval or .json), or the samples of lm-evaluation-harness (--log_samples).
 
     A probe first checks how the endpoint can be audited, and chooses the method unless one is named: logprobs
     if they are shown, else thresholds set by logit_bias, else temperature, else repeated answers. It takes

@@ -1,4 +1,4 @@
-"""``blindcal items``: a named set of labelled questions as a file."""
+"""``blindcal items``: a named set of labelled questions, or those of a log, as a file."""
 
 from __future__ import annotations
 
@@ -41,6 +41,8 @@ def command(name: str | None, out: Path | None, n: int | None, as_json: bool, **
       mmlu-choices              MMLU as it is meant, with four options a question
       builtin                   {size} yes/no questions that ship with blindcal
       hf:NAME[:CONFIG][@SPLIT]  any set on the Hub, or a folder in its layout, with --template
+      LOG                       questions of an evaluation: a log of Inspect (.eval, .json), or the samples
+                                of lm-evaluation-harness (--log_samples)
 
     Each line has the fields id, label and prompt. Depending on the set it also has group (items that belong
     together), answer_words, answers or choices, and fields to break a result down by (--by subject for mmlu).

@@ -18,6 +18,7 @@ from blindcal.errors import InputError, MissingExtraError
 from blindcal.items import hub
 from blindcal.items.answers import LETTERS
 from blindcal.items.choices import CHOICES_FIELD, QUESTION_TEMPLATE
+from blindcal.items.eval_logs import log_reader
 from blindcal.items.files import Items, collect, load
 from blindcal.items.hub import HubDataSet
 from blindcal.items.record_files import READERS, Record, csv_rows, read_records
@@ -197,7 +198,7 @@ def open_items(
     scratch: Path | None = None,
     labelled: bool = True,
 ) -> Items:
-    """Open the items of a file, of a set in `NAMES`, or of ``hf:NAME[:CONFIG][@SPLIT]``.
+    """Open the items of a file or a log, of a set in `NAMES`, or of ``hf:NAME[:CONFIG][@SPLIT]``.
 
     Known sets have their own template, which that of ``reading`` replaces. ``scratch`` is the folder for a
     temporary copy. Unless items are to be ``labelled``, labels are not read.
@@ -205,6 +206,9 @@ def open_items(
     reading = reading or RecordFormat()
     check_there(source)
     if not is_name(source):
+        if (read_log := log_reader(Path(source))) is not None:
+            records = read_log(Path(source), reading)
+            return collect(str(source), records, reading, scratch=scratch, labelled=labelled)
         return load(source, reading, scratch=scratch, labelled=labelled)
     name, data_dir = str(source), reading.data_dir
     if name in SETS:

@@ -127,8 +127,9 @@ class Spend:
 
     ``queries`` includes those of the probe (``probe_queries``), of the controls during the run
     (``control_queries``), and replies that had to be asked for again. ``batches`` is the number of batches
-    that were sent, 0 for a live audit. ``tokens_estimated`` says that the endpoint has not reported the
-    tokens of every answer, so that tokens and cost are estimates.
+    that were sent, 0 for a live audit. ``logged_answers`` were taken from the log of an evaluation and are
+    not among the queries. ``tokens_estimated`` says that the endpoint has not reported the tokens of every
+    answer, so that tokens and cost are estimates.
     """
 
     queries: int
@@ -141,6 +142,7 @@ class Spend:
     batches: int = 0
     tokens_estimated: bool = False
     control_queries: int = 0
+    logged_answers: int = 0
 
     @property
     def asked(self) -> int:

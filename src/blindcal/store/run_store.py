@@ -53,7 +53,8 @@ class SavedAnswer:
     ``unusable`` marks a query without a reply that could be read; its ``text`` is the reason. ``served`` is
     the number of the model that the reply names, as `Store.served_number` gives it. If the reply shows
     probabilities, the log-odds are between ``low`` and ``high``, and both answers together have ``mass``.
-    ``reason`` says why a text is no answer, if that is known.
+    ``reason`` says why a text is no answer, if that is known. ``logged`` marks an answer from the log of an
+    evaluation, which was not asked for.
     """
 
     query: int
@@ -70,12 +71,14 @@ class SavedAnswer:
     high: float | None = None
     reason: str = ""
     mass: float | None = None
+    logged: bool = False
 
     @property
     def usage(self) -> Usage:
         """What the answer cost."""
         tokens = (self.prompt_tokens, self.completion_tokens, self.cached_tokens)
-        return Usage(1, self.attempts, *tokens, int(self.answer == INVALID), int(self.unusable))
+        invalid, unusable = int(self.answer == INVALID), int(self.unusable)
+        return Usage(1, self.attempts, *tokens, invalid, unusable, logged=int(self.logged))
 
 
 @dataclass(frozen=True, slots=True)
@@ -521,7 +524,7 @@ class Store:
         """What all answers and wasted replies cost in total."""
         cost = ", ".join(f"TOTAL({name})" for name in ("attempts", *_TOKENS))
         (answered,) = self._execute(
-            f"SELECT COUNT(*), {cost}, TOTAL(answer = -1), TOTAL(unusable) FROM answers"
+            f"SELECT COUNT(*), {cost}, TOTAL(answer = -1), TOTAL(unusable), 0, TOTAL(logged) FROM answers"
         )
         (wasted,) = self._execute(f"SELECT 0, {cost}, 0, 0, COUNT(*) FROM wasted")
         return Usage(*map(int, answered)) + Usage(*map(int, wasted))

@@ -1,0 +1,149 @@
+"""Questions in the logs of other tools, as records of items: what was asked, the right answer, the one given.
+
+A log says what was sent to a model, but seldom which answers were possible. They are the options of a
+question, the words that the log scores, or the few words that all targets are among. Questions that are
+answered in free text have no such answers, and cannot be audited.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import msgspec
+
+from blindcal.errors import InputError
+from blindcal.items.answers import LETTERS
+from blindcal.items.choices import CHOICES_FIELD, QUESTION_TEMPLATE
+from blindcal.items.record_files import Record
+from blindcal.items.record_format import ANSWERS_FIELD, WORDS_FIELD
+from blindcal.records import Message
+from blindcal.text import printable
+
+LOGGED_FIELD = "logged"
+"""The field of a record that holds a `LoggedAnswer`."""
+
+_PAIRS = (("yes", "no"), ("true", "false"))  # the positive answer first
+_RESERVED = {
+    *("id", "label", "prompt", "messages", "question", "group"),
+    *(CHOICES_FIELD, ANSWERS_FIELD, WORDS_FIELD, LOGGED_FIELD),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class LoggedAnswer:
+    """The answer of a model in a log, and what must be the same for it to be the answer to a query of ours.
+
+    ``api`` is the kind of endpoint that was asked. ``greedy`` says that the answer was asked for at
+    temperature 0, and that nothing else shaped it. ``finished`` says that it was not cut short. ``asked`` is
+    the `prompt_digest` of what was sent. If the answer is the likeliest of some texts that were scored, and
+    not what the model said by itself, ``among`` has these texts.
+    """
+
+    text: str
+    model: str
+    api: str
+    greedy: bool
+    finished: bool
+    asked: str
+    among: tuple[str, ...] = ()
+
+    @classmethod
+    def read(cls, given: object) -> LoggedAnswer | None:
+        """The answer in the field of a record; ``None`` if the field holds something else."""
+        try:
+            return msgspec.convert(given, cls)
+        except msgspec.ValidationError:
+            return None
+
+
+@dataclass(frozen=True, slots=True)
+class LoggedQuestion:
+    """A question in a log, with the messages as they were sent; a plain prompt is one message.
+
+    ``question`` is the text of the question itself. If it has ``choices``, they are shown in a prompt of ours
+    and answered with letters, and ``target`` is the letter of the right one. If not, the messages are asked
+    as they were, and answered with one of the ``answers``, if the log names them.
+    """
+
+    id: str | int
+    messages: tuple[Message, ...]
+    target: str
+    question: str
+    choices: tuple[str, ...] = ()
+    answers: tuple[str, ...] = ()
+    answer: LoggedAnswer | None = None
+    fields: Mapping[str, Any] = field(default_factory=dict)
+
+
+def prompt_digest(messages: Iterable[Message]) -> str:
+    """What tells messages from others; a plain prompt and a single message of a chat are the same."""
+    said = [(one.role, one.content) for one in messages]
+    told = said[0][1] if len(said) == 1 else said
+    return hashlib.blake2b(msgspec.json.encode(told), digest_size=16).hexdigest()
+
+
+def item_records(questions: Sequence[LoggedQuestion], named: tuple[str, ...] = ()) -> Iterator[Record]:
+    """The questions as records; ``named`` are the answers that the user names, if any."""
+    words: tuple[str, ...] = ()
+    if not named and any(not one.choices and not one.answers for one in questions):
+        words = _target_words(questions)
+    for one in questions:
+        own = {name: value for name, value in one.fields.items() if name not in _RESERVED}
+        record = {"id": one.id, "label": one.target, "question": one.question, **own, **_asked(one)}
+        if not one.choices and not named:
+            record[ANSWERS_FIELD] = list(one.answers or words)
+        if one.answer is not None:
+            record[LOGGED_FIELD] = asdict(one.answer)
+        yield record
+
+
+def two_words(options: Sequence[str]) -> tuple[str, str]:
+    """Two answer words with the positive one first: yes or true, or else the second of them."""
+    first, second = options
+    positive = {pair[0] for pair in _PAIRS}
+    return (first, second) if first.casefold() in positive else (second, first)
+
+
+def _asked(one: LoggedQuestion) -> Record:
+    """The fields from which the prompt is made."""
+    *before, last = one.messages
+    if not one.choices:
+        alone = not before and last.role in ("user", "prompt")
+        return {"prompt": last.content} if alone else {"messages": [asdict(each) for each in one.messages]}
+    record: Record = {CHOICES_FIELD: list(one.choices)}
+    if before:  # instructions and examples stay, and the question is asked as without them
+        shown = "\n".join(f"{letter}. {text}" for letter, text in zip(LETTERS, one.choices, strict=False))
+        asked = QUESTION_TEMPLATE.replace("{choices}", shown).replace("{question}", one.question)
+        record["messages"] = [asdict(each) for each in (*before, Message("user", asked))]
+    return record
+
+
+def _target_words(questions: Sequence[LoggedQuestion]) -> tuple[str, ...]:
+    """The words that all targets are among, the positive one first if there are two."""
+    targets = list(dict.fromkeys(one.target for one in questions if not one.choices))
+    folded = {target.casefold() for target in targets}
+    for pair in _PAIRS:
+        if folded <= set(pair):
+            return _spelled_alike(pair, targets[0])
+    if len(targets) > 1 and all(target in LETTERS for target in targets):
+        return LETTERS[: 1 + LETTERS.index(max(targets))]
+    usual = {*LETTERS, *_PAIRS[0], *_PAIRS[1]}
+    other = next((target for target in targets if usual.isdisjoint((target, target.casefold()))), None)
+    raise InputError(
+        f"the target {printable(other or targets[0], 40)!r} is free text"
+        if other is not None
+        else f"the targets {printable(', '.join(targets), 60)} do not show which answers are possible",
+        remedy="an audit needs questions with a fixed set of answers; if every target is one of a few words, "
+        "name these with {answers}",
+        options={"answers": ...},
+    )
+
+
+def _spelled_alike(pair: tuple[str, str], example: str) -> tuple[str, str]:
+    """The words of a pair, with capital letters where the example has them."""
+    if example.isupper():
+        return pair[0].upper(), pair[1].upper()
+    return (pair[0].title(), pair[1].title()) if example[:1].isupper() else pair

@@ -1,0 +1,324 @@
+"""Questions from the logs of other tools, which run here for real against the embedded model."""
+
+from __future__ import annotations
+
+import asyncio
+import csv
+import importlib.util
+import json
+from collections.abc import Iterator
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import blindcal as bc
+from blindcal.auditing.logged_answers import LoggedAnswers
+from blindcal.endpoints import tokens
+from blindcal.endpoints.http import Address, HttpEndpoint
+from blindcal.endpoints.local_server import Served, ServerSettings, serve
+from blindcal.endpoints.query_format import FreeTextQuestion, QuestionFormat, TokenQuestion
+from blindcal.errors import InputError
+from blindcal.items.catalogue import open_items
+from blindcal.items.files import load
+from blindcal.items.logged_questions import LoggedAnswer, LoggedQuestion, item_records, prompt_digest
+from blindcal.items.record_format import RecordFormat
+from blindcal.records import Message, Targets, Token
+from commanding import blindcal, refusal
+from docs_world import AnyPromptServer, Behaviour, running, write_quiz
+from evaluating import run_inspect, run_lm_eval
+from test_local import model_or_skip
+
+
+@pytest.fixture(scope="module")
+def served() -> Iterator[Served]:
+    with serve(model_or_skip(), ServerSettings(context=512, threads=1)) as served:
+        yield served
+
+
+@pytest.fixture(scope="module")
+def inspect(served: Served, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """Logs that Inspect wrote, by the names of its tasks."""
+    if importlib.util.find_spec("inspect_ai") is None:
+        pytest.skip("Inspect needs: pip install 'blindcal[inspect]'")
+    return run_inspect(served.base_url, served.model, tmp_path_factory.mktemp("inspect"))
+
+
+@pytest.fixture(scope="module")
+def harness(served: Served, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """Logs that lm-evaluation-harness wrote, by the names of its tasks."""
+    if importlib.util.find_spec("lm_eval") is None:
+        pytest.skip("the harness needs: pip install 'lm-eval[api]'")
+    return run_lm_eval(served.base_url, served.model, tmp_path_factory.mktemp("harness"))
+
+
+def audited(log: Path, served: Served, out: Path, *options: object) -> Any:
+    """The result of an audit of the model that is served, on the questions of a log."""
+    where = "--model", served.model, "--base-url", served.base_url, "--resamples", 20, "--concurrency", 2
+    done = blindcal("audit", log, *where, "--out", out, "--quiet", *options)
+    assert done.exit_code == 0, done.output
+    return json.loads((out / "result.json").read_text())
+
+
+# Inspect
+
+
+@pytest.mark.parametrize("kind", ["", ".json"])
+def test_inspect_asks_what_was_sent(inspect: dict[str, Path], kind: str) -> None:
+    """Messages, targets and ids of a log in either form are its samples', system messages included."""
+    with open_items(inspect[f"odd{kind}"]) as items:
+        found = {item.id: item for item in items}
+        assert items.words == ("Yes", "No")
+    assert sorted(found) == ["0", "1", "2", "3", "4", "5"]
+    assert found["3"].messages == (Message("system", "Be brief."), Message("user", "Is 3 odd? Yes or No?"))
+    assert [found[str(k)].label for k in range(6)] == [0, 1, 0, 1, 0, 1]
+
+
+def test_inspect_options_are_shown_in_a_prompt_of_ours(inspect: dict[str, Path]) -> None:
+    """Multiple choice is answered with a letter, and of several epochs each sample is asked once."""
+    with open_items(inspect["quiz"]) as items:
+        found = {item.id: item for item in items}
+        assert items.words == ("B", "A")  # of two options, the second is the positive answer
+    assert sorted(found) == ["q0", "q1", "q2"]
+    (asked,) = found["q2"].messages
+    assert asked.content == "What is 2 + 1?\nA. 3\nB. 2\nReply only with the letter of the right answer."
+    assert {item.label for item in found.values()} == {0}
+
+
+def test_inspect_free_text_is_refused_with_a_cure(inspect: dict[str, Path], tmp_path: Path) -> None:
+    """Targets that are no words of a fixed set end the command in one line; the user can name the set."""
+    log, out = inspect["capitals"], tmp_path / "items.jsonl"
+    line = refusal(blindcal("items", log))
+    assert line.startswith(f"{log}: the target 'Paris' is free text: ")
+    assert "--answers" in line
+    assert blindcal("items", log, "--answers", "Paris,Rome,Oslo", "--out", out).exit_code == 0
+    with load(out) as items:
+        assert (items.answers, items[0].label) == (("Paris", "Rome", "Oslo"), 0)
+
+
+def test_inspect_logs_convert_and_read_back(inspect: dict[str, Path], tmp_path: Path) -> None:
+    """The items of a log are the same as those of the file that they are written to, metadata included."""
+    out = tmp_path / "items.jsonl"
+    assert blindcal("items", inspect["odd"], "--out", out).exit_code == 0
+    with open_items(inspect["odd"], RecordFormat(by_field="even")) as log:
+        with load(out, RecordFormat(by_field="even")) as items:
+            assert list(items) == list(log)
+        assert set(log.parts or ()) == {"0", "1"}
+        assert items.digest == log.digest
+
+
+def test_an_inspect_log_is_audited(inspect: dict[str, Path], served: Served, tmp_path: Path) -> None:
+    """An audit takes the log as it takes a file."""
+    result = audited(inspect["odd"], served, tmp_path / "run", "--method", "logprobs", "--by", "even")
+    assert result["complete"]
+    assert (result["counts"]["items"], len(result["parts"])) == (6, 2)
+
+
+def test_inspect_has_the_plain_answers(inspect: dict[str, Path], served: Served) -> None:
+    """What a model told Inspect at temperature 0 is what it answers if it can say nothing but a letter."""
+    address = Address(served.base_url, served.model)
+
+    async def compare() -> list[tuple[str, str]]:
+        async with HttpEndpoint(address, environ={}) as endpoint:
+            encode = tokens.served(endpoint, served.model)
+            ids = [await encode(letter) for letter in "ABC"]
+            each = tuple((Token(one[0], letter),) for one, letter in zip(ids, "ABC", strict=True))
+            targets = Targets((), (), "pair", each)
+            question = TokenQuestion(targets)
+            answers = LoggedAnswers.of(items, question, address)
+            assert answers is not None
+            both = []
+            for k, item in enumerate(items):
+                reply = answers.reply(k)
+                if reply is not None:
+                    asked = await endpoint.ask(question.request(item.messages, 0.0, 0.0, k, np.zeros(3)))
+                    both.append((reply.text, asked.text))
+            return both
+
+    with open_items(inspect["letters"]) as items:
+        assert items.answers == ("A", "B", "C")
+        both = asyncio.run(compare())
+    assert len(both) >= 4
+    assert all(logged == asked for logged, asked in both)
+
+
+# lm-evaluation-harness
+
+
+def test_harness_texts_are_audited(harness: dict[str, Path], served: Served, tmp_path: Path) -> None:
+    """What the harness sent as a chat is asked again."""
+    with open_items(harness["odd_said"]) as items:
+        assert items.words == ("Yes", "No")
+        assert items[3].messages == (Message("user", "Is 3 odd? Yes or No?"),)
+        assert items.labels.tolist() == [k % 2 for k in range(12)]
+        assert items.any_logged
+    result = audited(harness["odd_said"], served, tmp_path / "run", "--method", "logprobs")
+    assert result["complete"]
+    assert result["counts"]["items"] == 12
+
+
+def test_harness_words_that_were_scored_are_the_answers(harness: dict[str, Path]) -> None:
+    """If all questions have the same options of one word, these answer the prompt as it was."""
+    with open_items(harness["odd_scored"], RecordFormat(role="prompt")) as items:
+        assert items.words == ("yes", "no")
+        assert items[3].messages == (Message("prompt", "Is 3 odd?\nAnswer:"),)
+        assert items.labels.tolist() == [k % 2 for k in range(12)]
+
+
+def test_harness_texts_that_were_scored_become_options(harness: dict[str, Path]) -> None:
+    """Longer options are shown with letters, in place of the cue that ends the prompt."""
+    with open_items(harness["sums_scored"]) as items:
+        assert items.words == ("B", "A")
+        assert items[2].messages[0].content == (
+            "What is 2 + 1?\nA. it is 2\nB. it is 3\nReply only with the letter of the right answer."
+        )
+        assert items.labels.tolist() == [1, 1, 1]
+
+
+@pytest.mark.parametrize(
+    ("change", "error"),
+    [
+        ({"target": "[0, 1]"}, r"sample 1: the target '\[0, 1\]' is not exactly one of its 2 options"),
+        (
+            {"arguments": {"gen_args_0": {"arg_0": "a", "arg_1": "b"}}},
+            "sample 1: is the likelihood of a text",
+        ),
+        ({"arguments": {}}, "sample 1: is not one of lm-evaluation-harness"),
+    ],
+)
+def test_harness_samples_that_are_no_questions(
+    harness: dict[str, Path], tmp_path: Path, change: dict[str, Any], error: str
+) -> None:
+    """What cannot be audited is named with its place."""
+    lines = harness["odd_scored"].read_text().splitlines()
+    path = tmp_path / "samples_odd_2026.jsonl"
+    path.write_text("\n".join([json.dumps({**json.loads(lines[0]), **change}), *lines[1:]]))
+    with pytest.raises(InputError, match=error):
+        open_items(path)
+
+
+# What is asked and what is not
+
+
+def asked_of(*targets: str) -> list[LoggedQuestion]:
+    return [
+        LoggedQuestion(k, (Message("user", f"{k}?"),), target, f"{k}?") for k, target in enumerate(targets)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("targets", "answers"),
+    [
+        (("no", "no"), ["yes", "no"]),
+        (("TRUE", "FALSE"), ["TRUE", "FALSE"]),
+        (("A", "C", "B"), ["A", "B", "C"]),
+    ],
+)
+def test_targets_show_the_answers(targets: tuple[str, ...], answers: list[str]) -> None:
+    """Yes or no, true or false, and letters are recognised, in the spelling of the log."""
+    assert [record["answers"] for record in item_records(asked_of(*targets))] == [answers] * len(targets)
+
+
+def test_targets_that_show_too_little() -> None:
+    """One letter, or words of two pairs, could mean anything."""
+    for targets in (("A", "A"), ("yes", "false")):
+        with pytest.raises(InputError, match="do not show which answers are possible"):
+            list(item_records(asked_of(*targets)))
+
+
+def test_a_damaged_log_is_named(tmp_path: Path) -> None:
+    """A file that only looks like a log of Inspect is one line, with the path."""
+    pytest.importorskip("inspect_ai")
+    path = tmp_path / "broken.eval"
+    path.write_bytes(b"PK\x03\x04 not a log")
+    with pytest.raises(InputError, match=r"broken\.eval: is not a log that Inspect can read"):
+        open_items(path)
+
+
+def test_other_json_is_no_log(tmp_path: Path) -> None:
+    """A file in JSON that is no log is refused as any other file."""
+    path = tmp_path / "some.json"
+    path.write_text('{"questions": []}')
+    with pytest.raises(InputError, match="a file of items ends in"):
+        open_items(path)
+
+
+# Answers that need not be asked for again
+
+
+def test_logged_answers_change_nothing_but_the_cost(tmp_path: Path) -> None:
+    """An audit that takes its plain answers from a log has the same result, with one query per item less."""
+    n, plain = 40, tmp_path / "quiz.jsonl"
+    write_quiz(plain, n)
+    with running(AnyPromptServer(Behaviour())) as server:
+        settings = bc.Settings(model="m", base_url=server.base_url, method="latent", resamples=20)
+        before = bc.audit(plain, settings, out=tmp_path / "before")
+        with (tmp_path / "before" / "answers.csv").open() as file:
+            given = {row["id"]: row["text"] for row in reversed(list(csv.DictReader(file)))}
+        logged = tmp_path / "logged.jsonl"
+        with load(plain) as items, logged.open("w") as file:
+            for line, item in zip(plain.read_text().splitlines(), items, strict=True):
+                answer = LoggedAnswer(
+                    f"{given[item.id]}.", "x/m", "chat", True, True, prompt_digest(item.messages)
+                )
+                file.write(json.dumps({**json.loads(line), "logged": asdict(answer)}) + "\n")
+        fewer = bc.Limits(max_queries=before.spend.queries - n)
+        after = bc.audit(logged, settings, out=tmp_path / "after", limits=fewer)
+    assert before.spend.logged_answers == 0
+    assert after.spend.logged_answers == n
+    assert after.complete
+    assert before.spend.asked - after.spend.asked == n
+    assert (after.ece, after.accuracy, after.counts.each) == (before.ece, before.accuracy, before.counts.each)
+
+
+TARGETS = Targets((), (), "pair", tuple((Token(k, letter),) for k, letter in enumerate("ABC")))
+LETTER = TokenQuestion(TARGETS)
+TEXT = FreeTextQuestion(("A", "B", "C"))
+CHAT = Address("http://127.0.0.1:1/v1", "m")
+PROMPT = "Which? A, B or C?"
+SAID = LoggedAnswer("B", "openai/m", "chat", True, True, prompt_digest([Message("user", PROMPT)]))
+
+
+@pytest.mark.parametrize(
+    ("said", "question", "address", "reply"),
+    [
+        (SAID, LETTER, CHAT, "B"),
+        (replace(SAID, text="B. 42", finished=False), LETTER, CHAT, "B"),
+        (replace(SAID, text="B", among=("A", "B", "C")), LETTER, CHAT, "B"),
+        (replace(SAID, text="It is B."), TEXT, CHAT, "It is B."),
+        (replace(SAID, text="ANSWER: B"), LETTER, CHAT, None),
+        (replace(SAID, text=" B"), LETTER, CHAT, None),
+        (replace(SAID, text="Bananas"), LETTER, CHAT, None),
+        (replace(SAID, among=(" A", " B", " C")), LETTER, CHAT, None),
+        (replace(SAID, greedy=False), LETTER, CHAT, None),
+        (replace(SAID, model="openai/m-2"), LETTER, CHAT, None),
+        (replace(SAID, asked="0" * 32), LETTER, CHAT, None),
+        (SAID, LETTER, replace(CHAT, api="completions"), None),
+        (replace(SAID, text="It is B.", finished=False), TEXT, CHAT, None),
+        (SAID, replace(TEXT, form="json"), CHAT, None),
+    ],
+)
+def test_which_logged_answers_serve(
+    tmp_path: Path, said: LoggedAnswer, question: QuestionFormat, address: Address, reply: str | None
+) -> None:
+    """Only the answer to the same prompt, by the same model, at temperature 0, in the form that is read."""
+    path = tmp_path / "items.jsonl"
+    record = {"prompt": PROMPT, "answers": ["A", "B", "C"], "label": "A", "logged": asdict(said)}
+    path.write_text(json.dumps(record) + "\n")
+    with load(path) as items:
+        answers = LoggedAnswers.of(items, question, address)
+        assert answers is not None
+        found = answers.reply(0)
+    assert (found and found.text) == reply
+
+
+def test_no_logged_answer_serves_an_endpoint_that_is_asked_otherwise(tmp_path: Path) -> None:
+    """Further fields of the request, or a temperature of the endpoint's own, make another query of it."""
+    path = tmp_path / "items.jsonl"
+    record = {"prompt": PROMPT, "answers": ["A", "B", "C"], "label": "A", "logged": asdict(SAID)}
+    path.write_text(json.dumps(record) + "\n")
+    with load(path) as items:
+        assert LoggedAnswers.of(items, LETTER, replace(CHAT, extra_body={"top_k": 3})) is None
+        assert LoggedAnswers.of(items, replace(LETTER, tempered=False), CHAT) is None
