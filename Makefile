@@ -9,7 +9,7 @@ export PIP_RESUME_RETRIES ?= 10
 export PIP_DEFAULT_TIMEOUT ?= 60
 export PIP_DISABLE_PIP_VERSION_CHECK ?= 1
 
-.PHONY: demo test lint unit browser study bench servers clean
+.PHONY: demo test lint unit browser docs study bench servers clean
 
 # what a user installs to audit the model in the box
 $(VENV)/.local: pyproject.toml
@@ -48,6 +48,10 @@ browser:
 unit: $(VENV)/.dev browser
 	$(BIN)/pytest --numprocesses 2 --dist loadfile
 
+# the documentation site, in site/: a broken link fails
+docs: $(VENV)/.dev
+	$(BIN)/python bench/docs_site.py
+
 # how often the report's intervals hold (docs/coverage.md): about an hour on two cores
 study: $(VENV)/.dev
 	$(BIN)/python bench/study.py
@@ -71,4 +75,4 @@ servers: $(VENV)/.dev
 	$(BIN)/python bench/docs.py
 
 clean:
-	rm -rf $(VENV) .servers
+	rm -rf $(VENV) .servers .cache site
