@@ -1,4 +1,4 @@
-"""The documentation site: it has every page, all links lead somewhere, and nothing is loaded from elsewhere."""
+"""The documentation site: it has all pages, all links lead somewhere, and it loads nothing from elsewhere."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ from blindcal.results.run import Run
 __all__ = ["calibration_curve", "confidence", "cost", "operating", "parts", "reliability", "style", "svg"]
 
 style = figure_style
-
+"""The look of all figures, for drawings of your own: ``with bc.plot.style(dark=True): ...``."""
 
 Drawable: TypeAlias = Findings | Run | LatentFit | BlindResult
 #: The attribute that each figure is drawn from, and its name in words.
