@@ -9,7 +9,7 @@ export PIP_RESUME_RETRIES ?= 10
 export PIP_DEFAULT_TIMEOUT ?= 60
 export PIP_DISABLE_PIP_VERSION_CHECK ?= 1
 
-.PHONY: demo test lint unit browser study bench servers dist lowest clean
+.PHONY: demo test lint unit browser docs study bench servers dist lowest clean
 
 # what a user installs to audit the model in the box
 $(VENV)/.local: pyproject.toml
@@ -47,6 +47,10 @@ browser:
 # one process waits for a server most of the time: two files at a time
 unit: $(VENV)/.dev browser
 	$(BIN)/pytest --numprocesses 2 --dist loadfile
+
+# the documentation site, in site/: a broken link fails
+docs: $(VENV)/.dev
+	$(BIN)/python bench/docs_site.py
 
 # how often the report's intervals hold (docs/coverage.md): about an hour on two cores
 study: $(VENV)/.dev
@@ -91,4 +95,4 @@ lowest: $(VENV)/.dev
 	$(LOWEST)/bin/python -m pytest -W ignore::DeprecationWarning $(CORE:%=tests/test_%.py)
 
 clean:
-	rm -rf $(VENV) $(LOWEST) .servers dist
+	rm -rf $(VENV) $(LOWEST) .servers .cache dist site

@@ -52,11 +52,11 @@ def draw(result: bc.AuditResult, labels: IntArray, p: FloatArray, *, dark: bool)
     return figure
 
 
-def photograph(page: Path, out: Path) -> None:
+def photograph(page: Path, out: Path, *, height: int = 1150) -> None:
     """Take a screenshot of the top of a page."""
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=shutil.which("chromium"))
-        sheet = browser.new_page(viewport={"width": 1200, "height": 1150})
+        sheet = browser.new_page(viewport={"width": 1200, "height": height})
         sheet.goto(page.as_uri())
         sheet.screenshot(path=out)
         browser.close()

@@ -1,23 +1,25 @@
 """Every error blindcal raises on purpose.
 
-BlindcalError
-├── InputError            an argument, a file or a field breaks a stated rule (also a ValueError)
-├── NotIdentifiedError    the data cannot answer the question
-├── NotCertifiedError     no threshold passed its test, or none could be tested to the end
-├── ConfigError           the settings of a command or a run do not fit together
-├── EndpointError         the endpoint cannot be used as it is
-│   ├── RetryableError    may succeed if asked again later: 429, 5xx, a reset, a time-out
-│   ├── FatalError        will fail for every item: wrong key, model or address
-│   │   ├── NoTokenIdsError  the token ids of the answer words are not known
-│   │   └── UnsupportedError  a field of the request that matters is refused
-│   ├── ReplyError        one reply does not follow the protocol
-│   ├── NoSenseError      many replies, and none of them is an answer word
-│   └── UnfitError        the probe or the answers show that the method cannot measure anything here
-├── CertificateError      a certificate that does not hold here and now
-├── PendingError          nothing is wrong: the provider's batches are not finished yet
-├── StoreError            a run file that is missing, foreign, of another version, or in use
-├── FileError             the system refuses a file or a folder: a full disk, no permission, an odd path
-└── MissingExtraError     a feature whose optional dependency is not installed
+Catch the base class, or one of its kinds:
+
+    BlindcalError
+    ├── InputError            an argument, a file or a field breaks a stated rule (also a ValueError)
+    ├── NotIdentifiedError    the data cannot answer the question
+    ├── NotCertifiedError     no threshold passed its test, or none could be tested to the end
+    ├── ConfigError           the settings of a command or a run do not fit together
+    ├── EndpointError         the endpoint cannot be used as it is
+    │   ├── RetryableError    may succeed if asked again later: 429, 5xx, a reset, a time-out
+    │   ├── FatalError        will fail for every item: wrong key, model or address
+    │   │   ├── NoTokenIdsError  the token ids of the answer words are not known
+    │   │   └── UnsupportedError  a field of the request that matters is refused
+    │   ├── ReplyError        one reply does not follow the protocol
+    │   ├── NoSenseError      many replies, and none of them is an answer word
+    │   └── UnfitError        the probe or the answers show that the method cannot measure anything here
+    ├── CertificateError      a certificate that does not hold here and now
+    ├── PendingError          nothing is wrong: the provider's batches are not finished yet
+    ├── StoreError            a run file that is missing, foreign, of another version, or in use
+    ├── FileError             the system refuses a file or a folder: a full disk, no permission, an odd path
+    └── MissingExtraError     a feature whose optional dependency is not installed
 """
 
 from __future__ import annotations

@@ -35,7 +35,7 @@ __all__ = [
 ]
 
 style = figure_style
-
+"""The look of all figures, for drawings of your own: ``with bc.plot.style(dark=True): ...``."""
 
 Drawable: TypeAlias = Findings | Run | LatentFit | BlindResult
 #: The attribute that each figure is drawn from, and its name in words.

@@ -1,7 +1,7 @@
 """An audit from a file of questions to a result: prepare, ask, conclude.
 
 Everything that was paid for is kept in the run folder: the same call continues an interrupted run, and costs
-nothing once the run has finished. :func:`audit` is for scripts and notebooks, :func:`audit_async` for
+nothing once the run has finished. ``audit`` is for scripts and notebooks, ``audit_async`` for
 programs with their own event loop.
 """
 
@@ -63,7 +63,7 @@ def audit(
 ) -> AuditResult:
     """Audit a model and wait for the result; also works in notebooks, which already run an event loop.
 
-    The parameters are those of :func:`audit_async`. Ctrl-C stops asking, keeps the answers under way
+    The parameters are those of ``audit_async``. Ctrl-C stops asking, keeps the answers under way
     and then raises `KeyboardInterrupt`; a second Ctrl-C does not wait.
     """
     return wait_for(

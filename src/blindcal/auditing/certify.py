@@ -94,7 +94,7 @@ def certify(
 ) -> Certificate:
     """Certify a threshold of a finished run and wait for the certificate.
 
-    The parameters are those of :func:`certify_async`. Ctrl-C stops asking, keeps the answers under way and
+    The parameters are those of ``certify_async``. Ctrl-C stops asking, keeps the answers under way and
     then raises `KeyboardInterrupt`.
     """
     return wait_for(

@@ -85,7 +85,7 @@ def decide(
 ) -> DecisionResult:
     """Decide about items by a certificate, and wait for the decisions.
 
-    The parameters are those of :func:`decide_async`. Ctrl-C stops asking, keeps the answers under way and
+    The parameters are those of ``decide_async``. Ctrl-C stops asking, keeps the answers under way and
     then raises `KeyboardInterrupt`; a second Ctrl-C does not wait.
     """
     return wait_for(

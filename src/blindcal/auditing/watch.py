@@ -78,7 +78,7 @@ def watch(
 ) -> WatchResult:
     """Watch a stream, and wait for what the last look shows.
 
-    The parameters are those of :func:`watch_async`. Ctrl-C stops asking, keeps the answers under way, looks
+    The parameters are those of ``watch_async``. Ctrl-C stops asking, keeps the answers under way, looks
     once more and then raises `KeyboardInterrupt`; a second Ctrl-C does not wait.
     """
     return wait_for(

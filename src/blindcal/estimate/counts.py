@@ -76,7 +76,7 @@ class Counts:
         *,
         bounds: ArrayLike | None = None,
     ) -> Counts:
-        """Count answers, given one row per query as for :func:`blindcal.latent`.
+        """Count answers, given one row per query as for ``blindcal.latent``.
 
         ``counts`` is the number of items that each row's item stands for, if rows were counted before.
         """
@@ -144,7 +144,7 @@ class Counts:
         resamples: int = 1000,
         seed: int = 0,
     ) -> LatentFit:
-        """The fit of :func:`blindcal.latent`, identical to the last digit to a fit of the single answers.
+        """The fit of ``blindcal.latent``, identical to the last digit to a fit of the single answers.
 
         Counts do not keep groups: intervals treat the items as independent.
         """

@@ -57,7 +57,7 @@ def latent(
     groups : array_like, optional
         The group of each query's item; intervals then resample groups, and the p-value allows for them.
     counts : array_like, optional
-        How many items each query's item stands for; see :class:`blindcal.Counts`. Not with ``groups``.
+        How many items each query's item stands for; see ``blindcal.Counts``. Not with ``groups``.
     bounds : array_like, shape (queries, 2), optional
         Two log-odds between which the endpoint's own probabilities show an item's to be; NaN for answers
         that show none. An answer with bounds is read by these alone.
@@ -68,7 +68,7 @@ def latent(
     flip_rate : float
         Share of the threshold answers that are the opposite of what the log-odds say, at random; below 1/2.
     bins : int
-        Number of bins of the ECE; :meth:`LatentFit.at` gives the same fit with other bins.
+        Number of bins of the ECE; ``LatentFit.at`` gives the same fit with other bins.
     level : float
         Confidence level of the intervals.
     resamples : int

@@ -464,7 +464,7 @@ class LatentFit:
 
         If no threshold was asked in a wide range of probabilities, items may lie anywhere in it: the interval
         is widened by as much as that could change the sum. If every item was asked the same noisy question
-        once, the interval includes the bounds of :mod:`blindcal.estimate.bounds`.
+        once, the interval includes the bounds of ``blindcal.estimate.bounds``.
         """
         if not self.resampling.size:
             return Estimate(value)

@@ -1,7 +1,7 @@
 """The style of every figure: colour-blind safe, narrow enough for a phone, in light and dark.
 
-A figure uses one ink, at several opacities, and the series colours of Okabe and Ito. :func:`svg` writes these
-as CSS variables, so that one drawing fits light and dark pages; :func:`theme_css` sets the variables.
+A figure uses one ink, at several opacities, and the series colours of Okabe and Ito. ``svg`` writes these
+as CSS variables, so that one drawing fits light and dark pages; ``theme_css`` sets the variables.
 """
 
 from __future__ import annotations
@@ -144,7 +144,7 @@ def text_width(text: str, size: float) -> float:
 def svg(figure: Figure, title: str = "") -> str:
     """A figure as an SVG element to embed in a page.
 
-    Text stays text, in the page's font; colours are the variables of :func:`theme_css` (without them, ink is
+    Text stays text, in the page's font; colours are the variables of ``theme_css`` (without them, ink is
     the page's text colour); the background is transparent; and different figures on a page share no id. The
     same figure gives the same SVG. ``title`` is read out by screen readers.
     """
@@ -174,7 +174,7 @@ def root_figure(axes: Axes) -> Figure:
 
 
 def theme_css() -> str:
-    """CSS that sets the colours of :func:`svg` for light and dark screens; print is light."""
+    """CSS that sets the colours of ``svg`` for light and dark screens; print is light."""
     light, dark = _values(INK, PAPER, SERIES), _values(INK_DARK, PAPER_DARK, SERIES_DARK)
     return f":root{{{light}}}\n@media screen and (prefers-color-scheme:dark){{:root{{{dark}}}}}\n"
 

@@ -75,7 +75,7 @@ def read_counts(path: str | Path) -> Counts:
 
 
 def write_counts(counts: Counts, path: str | Path) -> None:
-    """Write counts as a Parquet table that :func:`read_counts` reads back."""
+    """Write counts as a Parquet table that ``read_counts`` reads back."""
     arrow, parquet = _pyarrow(path)
     columns = {
         "item": counts.pattern,

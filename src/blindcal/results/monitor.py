@@ -26,7 +26,7 @@ class Monitor(StreamMonitor):
     """Alarms for a stream of answers that may be looked at any time.
 
     Every item is asked once, with the threshold t in the logit_bias (a shift of ``-logit(t)``), and t has to
-    be uniform on (0, 1), whatever the item: :meth:`thresholds` draws some. An alarm is raised for nothing
+    be uniform on (0, 1), whatever the item: ``thresholds`` draws some. An alarm is raised for nothing
     with chance ``level`` at most, however long the stream and however often one looks.
 
     Parameters

@@ -1,0 +1,109 @@
+"""Run the commands of docs/tutorial.md, and write what they print below them.
+
+    python bench/tutorial.py [--out runs/tutorial] [--port 8080]
+
+A block of commands that is followed by a block of text is shown with its output. The commands are run as they
+stand, in a new folder, against the embedded model, as `blindcal serve` serves it. The report's picture becomes
+docs/images/tutorial.png. The model's probabilities are kept in tests/data/tutorial_scores.csv.gz, from which
+tests/test_tutorial.py runs the same commands without the model. Takes about fifteen minutes on two cores.
+"""
+
+from __future__ import annotations
+
+import gzip
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+
+from blindcal.endpoints.local_server import ServerSettings, serve
+from picture import photograph
+from record import ROOT, parser
+
+PAGE = ROOT / "docs" / "tutorial.md"
+PICTURE = ROOT / "docs" / "images" / "tutorial.png"
+SCORES = ROOT / "tests" / "data" / "tutorial_scores.csv.gz"
+NAMES = {"questions": "reviews.csv", "scores": "scores.csv", "report": "runs/reviews/report.html"}
+#: Commands that whoever runs the page does: to install, to serve, and to say where.
+NOT_RUN = ("pip", "export", "blindcal pull", "blindcal serve")
+
+_STEP = re.compile(
+    r"(?P<before>(?:<!-- exit (?P<status>\d+) -->\n)?```(?P<kind>sh|python)\n(?P<text>.*?)```\n)"
+    r"(?P<shown>\n```text\n(?P<output>.*?)```\n)?",
+    re.DOTALL,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """A block of commands, and the output that the page shows for it; ``None`` if it shows none."""
+
+    kind: str
+    text: str
+    status: int
+    output: str | None
+
+    @property
+    def commands(self) -> list[str]:
+        """The lines of a shell block, continued lines joined."""
+        lines = re.sub(r"\\\n\s*", " ", self.text).splitlines()
+        return [line for line in lines if line.strip() and not line.startswith(NOT_RUN)]
+
+
+def steps(page: str) -> Iterator[Step]:
+    """The steps of a page."""
+    for found in _STEP.finditer(page):
+        yield Step(found["kind"], found["text"], int(found["status"] or 0), found["output"])
+
+
+def run(step: Step, folder: Path, base_url: str) -> str:
+    """Run a step as a user would, and return its standard output."""
+    path = os.pathsep.join((str(Path(sys.executable).parent), os.environ["PATH"]))
+    env = {**os.environ, "PATH": path, "OPENAI_BASE_URL": base_url}
+    commands = [shlex.join([sys.executable, "-c", step.text])] if step.kind == "python" else step.commands
+    said = ""
+    for place, command in enumerate(commands):
+        words = shlex.split(command)
+        if words[0] == "blindcal":
+            words[:1] = [sys.executable, "-m", "blindcal"]
+        done = subprocess.run(words, cwd=folder, env=env, stdout=subprocess.PIPE, text=True, check=False)
+        wanted = step.status if place == len(commands) - 1 else 0
+        if done.returncode != wanted:
+            raise SystemExit(f"{command}: ended with status {done.returncode}, not {wanted}")
+        said += done.stdout
+    return said
+
+
+def main() -> None:
+    """Run the page from top to bottom, and write it again."""
+    options = parser(__doc__)
+    options.add_argument("--out", type=Path, default=Path("runs/tutorial"))
+    options.add_argument("--port", type=int, default=8080)
+    arguments = options.parse_args()
+    arguments.out.mkdir(parents=True)  # a new one: what is there would be continued
+    page, outputs = PAGE.read_text(), []
+    with serve(settings=ServerSettings(port=arguments.port)) as served:
+        for step in steps(page):
+            outputs.append(run(step, arguments.out, served.base_url))
+            print(f"{step.text}\n{outputs[-1]}", flush=True)
+    left = iter(outputs)
+
+    def shown(found: re.Match[str]) -> str:
+        output = next(left)
+        return found["before"] + (f"\n```text\n{output}```\n" if found["shown"] else "")
+
+    PAGE.write_text(_STEP.sub(shown, page))
+    photograph(arguments.out / NAMES["report"], PICTURE)
+    with (arguments.out / NAMES["scores"]).open("rb") as file, gzip.GzipFile(SCORES, "wb", mtime=0) as kept:
+        shutil.copyfileobj(file, kept)
+
+
+if __name__ == "__main__":
+    main()

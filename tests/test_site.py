@@ -1,0 +1,178 @@
+"""The documentation site: it has all pages, all links lead somewhere, and it loads nothing from elsewhere."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import sys
+import tomllib
+from collections import Counter
+from collections.abc import Iterator
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import pytest
+from markdown_it import MarkdownIt
+
+import blindcal as bc
+from browsing import chromium
+
+pytest.importorskip("zensical", reason="the site needs: pip install --group docs")
+ROOT = Path(__file__).parents[1]
+PAGES = sorted(path.relative_to(ROOT / "docs") for path in (ROOT / "docs").rglob("*.md"))
+sys.path.append(str(ROOT / "bench"))
+
+import docs_site  # noqa: E402 - bench/ is a folder of scripts, not a package
+
+
+def copied(to: Path) -> Path:
+    """What the site is made of."""
+    for folder in ("docs", "src"):
+        shutil.copytree(ROOT / folder, to / folder, ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copy(ROOT / "zensical.toml", to)
+    return to
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The built site."""
+    root = copied(tmp_path_factory.mktemp("clone"))
+    docs_site.build(root)
+    return root / "site"
+
+
+def in_navigation(entries: list[Any]) -> Iterator[Path]:
+    """The pages that a part of the navigation names."""
+    for entry in entries:
+        for content in entry.values():
+            if isinstance(content, str):
+                yield Path(content)
+            else:
+                yield from in_navigation(content)
+
+
+def test_every_page_has_its_place_in_the_navigation() -> None:
+    """Each page under docs/ is named in zensical.toml once, and nothing else is."""
+    named = list(in_navigation(tomllib.loads((ROOT / "zensical.toml").read_text())["project"]["nav"]))
+    lacking = sorted(map(str, set(PAGES) - set(named)))
+    assert not lacking, f"add to nav in zensical.toml: {', '.join(lacking)}"
+    unknown = sorted(map(str, set(named) - set(PAGES)))
+    assert not unknown, f"nav in zensical.toml names pages that are not in docs/: {', '.join(unknown)}"
+    assert len(named) == len(set(named)), "nav in zensical.toml names a page twice"
+
+
+def test_every_link_leads_somewhere(site: Path) -> None:
+    """Links between pages, to headings, pictures and files, in the text and around it, all arrive."""
+    assert list(docs_site.broken_links(site)) == []
+    assert {path.with_suffix(".html") for path in PAGES} <= {
+        path.relative_to(site) for path in site.rglob("*.html")
+    }
+
+
+def test_a_broken_link_is_found(tmp_path: Path) -> None:
+    """A page, a heading and a picture that are not there are named, and so is a link out of the site."""
+    (tmp_path / "a.html").write_text('<h1 id="top">A</h1><a href="b.html#there">b</a><a href="#top">up</a>')
+    (tmp_path / "b.html").write_text(
+        '<h1 id="there">B</h1><a href="a.html#gone">a</a><a href="c.html">c</a><img src="d.png">'
+        '<a href="../e.txt">e</a><a href="https://example.org/">not fetched</a>'
+    )
+    assert list(docs_site.broken_links(tmp_path)) == [
+        "b.html: a.html#gone has no such heading",
+        "b.html: c.html is not there",
+        "b.html: d.png is not there",
+        "b.html: ../e.txt leads out of the site",
+    ]
+
+
+def test_a_page_with_a_broken_link_is_not_built(tmp_path: Path) -> None:
+    """Strict: a warning of the generator is an error, which says where."""
+    (tmp_path / "docs").mkdir()
+    (tmp_path / "docs" / "index.md").write_text("# Here\n\n[There](nowhere.md)\n")
+    (tmp_path / "zensical.toml").write_text('[project]\nsite_name = "small"\n')
+    with pytest.raises(docs_site.BuildError, match=r"page does not exist(?s:.*)index\.md:3"):
+        docs_site.build(tmp_path)
+
+
+class Structure(HTMLParser):
+    """The words of a page, and how many of each element that carries meaning it has."""
+
+    COUNTED = ("h1", "h2", "h3", "ul", "ol", "li", "table", "tr", "td", "pre", "code", "strong", "em", "img")
+
+    def __init__(self, html: str, *, within: str | None = None) -> None:
+        super().__init__()
+        self.counts: Counter[str] = Counter()
+        self.text = ""
+        self._within, self._inside, self._left_out = within, within is None, ""
+        self.feed(html)
+        self.text = " ".join(self.text.split())
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self._inside = self._inside or tag == self._within
+        if self._left_out or not self._inside:
+            return
+        if tag == "math" or ("class", "headerlink") in attrs:
+            self._left_out = tag
+        elif tag in self.COUNTED:
+            self.counts[tag] += 1
+
+    def handle_endtag(self, tag: str) -> None:
+        if tag == self._left_out:
+            self._left_out = ""
+        if tag == self._within:
+            self._inside = False
+
+    def handle_data(self, data: str) -> None:
+        if self._inside and not self._left_out:
+            self.text += data
+
+
+def as_github_shows_it(page: Path) -> Structure:
+    """A page by the rules of CommonMark with tables; formulas are left out."""
+    text = re.sub(r"^```math\n.*?^```$", "", page.read_text(), flags=re.MULTILINE | re.DOTALL)
+    return Structure(MarkdownIt("commonmark", {"html": True}).enable("table").render(text))
+
+
+@pytest.mark.parametrize("page", [path for path in PAGES if path.name != "api.md"], ids=str)
+def test_a_page_reads_the_same_here_and_on_github(page: Path, site: Path) -> None:
+    """The same words, in the same headings, lists, tables and blocks of code."""
+    ours = Structure((site / page.with_suffix(".html")).read_text(), within="article")
+    theirs = as_github_shows_it(ROOT / "docs" / page)
+    assert ours.counts == theirs.counts
+    assert ours.text == theirs.text
+
+
+def test_formulas_are_drawn(site: Path) -> None:
+    """Each formula of the method is MathML on the site, and no TeX is left on it."""
+    built = (site / "method.html").read_text()
+    assert built.count("<math") == (ROOT / "docs" / "method.md").read_text().count("```math")
+    assert "\\frac" not in built
+
+
+def test_the_api_reference_is_whole(site: Path) -> None:
+    """Every public name has an entry with a description, and none has markup of another language."""
+    built = docs_site.SitePage(site / "api.html")
+    public = {f"blindcal.{name}" for name in bc.__all__ if not name.endswith("Error")}
+    errors = {f"blindcal.errors.{name}" for name in bc.__all__ if name.endswith("Error")}
+    assert (public | errors) - built.anchors == set()
+    words = Structure(built.path.read_text(), within="article").text
+    assert re.findall(r":\w+:`?\w+", words) == []
+
+
+def test_the_site_works_from_a_disk(site: Path) -> None:
+    """Opened as files, pages load nothing from elsewhere, fit a phone, and the search finds a page."""
+    with chromium() as browser:
+        page = browser.new_page(viewport={"width": 390, "height": 800})
+        trouble: list[str] = []
+        page.on("pageerror", lambda error: trouble.append(str(error)))
+        page.on("console", lambda message: trouble.append(message.text))
+        page.on("request", lambda sent: trouble.extend([sent.url] * (not sent.url.startswith("file:"))))
+        for name in PAGES:
+            page.goto((site / name.with_suffix(".html")).as_uri())
+            assert page.evaluate("document.documentElement.scrollWidth <= window.innerWidth"), name
+        page.set_viewport_size({"width": 1280, "height": 900})
+        page.goto((site / "index.html").as_uri())
+        page.locator("[data-md-component=search], .md-search__button").first.click()
+        page.keyboard.type("jitter")
+        page.get_by_text(re.compile(r"^[1-9]\d* results$")).wait_for()
+        assert trouble == []
