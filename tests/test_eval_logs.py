@@ -26,8 +26,9 @@ from blindcal.items.files import load
 from blindcal.items.logged_questions import LoggedAnswer, LoggedQuestion, item_records, prompt_digest
 from blindcal.items.record_format import RecordFormat
 from blindcal.records import Message, Targets, Token
+from blindcal.simulation.replay import Behaviour, running
 from commanding import blindcal, refusal
-from docs_world import AnyPromptServer, Behaviour, running, write_quiz
+from docs_world import AnyPromptServer, write_quiz
 from evaluating import run_inspect, run_lm_eval
 from test_local import model_or_skip
 

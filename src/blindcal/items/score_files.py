@@ -33,7 +33,7 @@ ASKED = "asked"
 LOGIT = "logit_"
 """What the names of a choice file's columns of logits begin with; the answer follows."""
 ENDINGS = (".csv.gz", ".csv", ".parquet.gz", ".parquet")
-_ENDING = re.compile(r"(\.(csv|tsv|jsonl?|ndjson|parquet))?(\.gz)?$")
+_ENDING = re.compile(r"(\.(csv|tsv|jsonl?|ndjson|parquet|eval))?(\.gz)?$")
 _SEMANTICS: dict[str, Semantics] = {"p": "pair", "p_max": "max", "p_sum": "sum"}
 _RULES: dict[str, Callable[[FloatArray], Any]] = {
     "0 or 1": lambda numbers: np.isin(numbers, (0.0, 1.0)),
