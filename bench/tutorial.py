@@ -1,22 +1,25 @@
 """Run the commands of docs/tutorial.md, and write what they print below them.
 
-    python bench/tutorial.py [--out runs/tutorial] [--port 8080]
+    python bench/tutorial.py [--port 8080]
 
 A block of commands that is followed by a block of text is shown with its output. The commands are run as they
-stand, in a new folder, against the embedded model, as `blindcal serve` serves it. The report's picture becomes
-docs/images/tutorial.png. The model's probabilities are kept in tests/data/tutorial_scores.csv.gz, from which
+stand, in a new folder, against the embedded model that `blindcal serve` serves. The report's picture goes to
+docs/images/tutorial.png, and the model's logprobs to tests/data/tutorial_logits.csv.gz: from these,
 tests/test_tutorial.py runs the same commands without the model. Takes about fifteen minutes on two cores.
 """
 
 from __future__ import annotations
 
+import argparse
+import csv
 import gzip
+import io
 import os
 import re
 import shlex
-import shutil
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,12 +28,12 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 from blindcal.endpoints.local_server import ServerSettings, serve
 from picture import photograph
-from record import ROOT, parser
+from record import ROOT
 
 PAGE = ROOT / "docs" / "tutorial.md"
 PICTURE = ROOT / "docs" / "images" / "tutorial.png"
-SCORES = ROOT / "tests" / "data" / "tutorial_scores.csv.gz"
-NAMES = {"questions": "reviews.csv", "scores": "scores.csv", "report": "runs/reviews/report.html"}
+LOGITS = ROOT / "tests" / "data" / "tutorial_logits.csv.gz"
+QUESTIONS, SCORES, REPORT = "reviews.csv", "scores.csv", "runs/reviews/report.html"
 #: Commands that whoever runs the page does: to install, to serve, and to say where.
 NOT_RUN = ("pip", "export", "blindcal pull", "blindcal serve")
 
@@ -65,8 +68,7 @@ def steps(page: str) -> Iterator[Step]:
 
 def run(step: Step, folder: Path, base_url: str) -> str:
     """Run a step as a user would, and return its standard output."""
-    path = os.pathsep.join((str(Path(sys.executable).parent), os.environ["PATH"]))
-    env = {**os.environ, "PATH": path, "OPENAI_BASE_URL": base_url}
+    env = {**os.environ, "OPENAI_BASE_URL": base_url}
     commands = [shlex.join([sys.executable, "-c", step.text])] if step.kind == "python" else step.commands
     said = ""
     for place, command in enumerate(commands):
@@ -83,16 +85,18 @@ def run(step: Step, folder: Path, base_url: str) -> str:
 
 def main() -> None:
     """Run the page from top to bottom, and write it again."""
-    options = parser(__doc__)
-    options.add_argument("--out", type=Path, default=Path("runs/tutorial"))
+    options = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     options.add_argument("--port", type=int, default=8080)
-    arguments = options.parse_args()
-    arguments.out.mkdir(parents=True)  # a new one: what is there would be continued
+    settings = ServerSettings(port=options.parse_args().port)
     page, outputs = PAGE.read_text(), []
-    with serve(settings=ServerSettings(port=arguments.port)) as served:
+    with tempfile.TemporaryDirectory() as folder, serve(settings=settings) as served:
         for step in steps(page):
-            outputs.append(run(step, arguments.out, served.base_url))
+            outputs.append(run(step, Path(folder), served.base_url))
             print(f"{step.text}\n{outputs[-1]}", flush=True)
+        photograph(Path(folder, REPORT), PICTURE)
+        keep_logits(Path(folder, SCORES), LOGITS)
     left = iter(outputs)
 
     def shown(found: re.Match[str]) -> str:
@@ -100,9 +104,22 @@ def main() -> None:
         return found["before"] + (f"\n```text\n{output}```\n" if found["shown"] else "")
 
     PAGE.write_text(_STEP.sub(shown, page))
-    photograph(arguments.out / NAMES["report"], PICTURE)
-    with (arguments.out / NAMES["scores"]).open("rb") as file, gzip.GzipFile(SCORES, "wb", mtime=0) as kept:
-        shutil.copyfileobj(file, kept)
+
+
+def keep_logits(scores: Path, out: Path) -> None:
+    """Write the logprobs of a score file as a recording: without probabilities, with lse and argmax."""
+    with scores.open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    tokens = [name for name in rows[0] if "|" in name]
+    table = io.StringIO()
+    writer = csv.writer(table)
+    writer.writerow(["id", "label", *tokens, "lse", "argmax"])
+    for row in rows:
+        first = max(tokens, key=lambda token: float(row[token]))
+        writer.writerow(
+            [row["id"], row["label"], *(row[token] for token in tokens), 0, first.rpartition("|")[2]]
+        )
+    out.write_bytes(gzip.compress(table.getvalue().encode(), mtime=0))
 
 
 if __name__ == "__main__":
