@@ -46,10 +46,8 @@ class Job:
         first, *rest = expression.split(".")
         if first == "inputs":
             return inputs.get(rest[0], str(ACTION["inputs"][rest[0]].get("default", "")))
-        if first == "steps":
-            return self.outputs.get(f"{rest[0]}.{rest[2]}", "")
-        assert expression == "github.action_path"
-        return str(ROOT)
+        assert first == "steps", expression
+        return self.outputs.get(f"{rest[0]}.{rest[2]}", "")
 
     def run(self, name: str, **inputs: str) -> subprocess.CompletedProcess[str]:
         """Run the step with this id."""
@@ -68,6 +66,7 @@ class Job:
             env={
                 **clean_environment(self.libraries),
                 "RUNNER_TEMP": str(self.temp),
+                "GITHUB_ACTION_PATH": str(ROOT),
                 "GITHUB_OUTPUT": str(output),
                 "GITHUB_STEP_SUMMARY": str(self.temp / "summary.md"),
                 **env,

@@ -408,7 +408,9 @@ def test_a_stopped_run_keeps_what_was_under_way(
             if not so_far.probing and so_far.done >= 50:
                 stop.set()
 
-        return await decide_async(rule, items, out=tmp_path / "out", progress=progress, stop=stop)
+        slow = bc.Limits(rpm=12_000)  # the progress is reported ten times a second
+        out = tmp_path / "out"
+        return await decide_async(rule, items, out=out, limits=slow, progress=progress, stop=stop)
 
     found = asyncio.run(stopped())
     assert found.stopped == "interrupted"

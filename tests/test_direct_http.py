@@ -8,6 +8,7 @@ import itertools
 import shutil
 import ssl
 import subprocess
+import zlib
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 
@@ -126,6 +127,21 @@ def test_pieces_do_not_matter(form: str, cuts: list[int]) -> None:
     assert found.body == b"hello"
 
 
+def test_raw_deflate_is_unpacked() -> None:
+    """What some servers call deflate is read too."""
+    packing = zlib.compressobj(wbits=-zlib.MAX_WBITS)
+    raw = packing.compress(b"hello") + packing.flush()
+    head = OK + b"Content-Encoding: deflate\r\nContent-Length: %d\r\n\r\n" % len(raw)
+    (found,) = talk(Scripted([head + raw]))
+    assert found.body == b"hello"
+
+
+def test_a_host_that_cannot_be() -> None:
+    """A name that no host can have is an address where nothing is."""
+    with pytest.raises(ConnectError, match="name of the host"):
+        asyncio.run(DirectClient(URL("http://x..y/v1"), {}, 5.0).post(URL("/"), b""))
+
+
 def test_a_body_may_end_with_the_connection() -> None:
     """Without a length the body ends where the server closes, and the next request connects anew."""
     server = Scripted([OK + b"\r\nhel", b"lo"], closes=True)
@@ -202,7 +218,7 @@ def test_nobody_there() -> None:
         await listening.wait_closed()
         await DirectClient(URL(f"http://127.0.0.1:{port}"), {}, 5.0).post(URL("/"), b"")
 
-    with pytest.raises(ConnectError, match=r"refused|failed"):
+    with pytest.raises(ConnectError, match="Connection refused"):
         asyncio.run(run())
 
 

@@ -6,10 +6,10 @@ import asyncio
 import csv
 import importlib.util
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
@@ -31,6 +31,9 @@ from commanding import blindcal, refusal
 from docs_world import AnyPromptServer, write_quiz
 from evaluating import run_inspect, run_lm_eval
 from test_local import model_or_skip
+
+if TYPE_CHECKING:
+    from inspect_ai.log import EvalLog
 
 
 @pytest.fixture(scope="module")
@@ -145,6 +148,71 @@ def test_inspect_has_the_plain_answers(inspect: dict[str, Path], served: Served)
     assert all(logged == asked for logged, asked in both)
 
 
+def changed(log: Path, to: Path, change: Callable[[EvalLog], None]) -> Path:
+    """A copy of a log that tells something else."""
+    from inspect_ai.log import read_eval_log, write_eval_log
+
+    told = read_eval_log(str(log))
+    change(told)
+    write_eval_log(told, str(to))
+    return to
+
+
+def sampled(log: EvalLog) -> None:
+    log.plan.steps[-1].params["temperature"] = 0.9
+
+
+def asked_by_another_step(log: EvalLog) -> None:
+    log.plan.steps[-1].solver = "mine/generate_twice"
+
+
+def stopped_at_a_text(log: EvalLog) -> None:
+    log.plan.config.stop_seqs = ["."]
+
+
+def run_by_inspect_itself(log: EvalLog) -> None:
+    log.eval.model = log.eval.model.replace("openai-api/served", "hf/local")
+
+
+def reasoned_before(log: EvalLog) -> None:
+    from inspect_ai.model import ContentReasoning, ContentText
+
+    for sample in log.samples or ():
+        last = sample.messages[-1]
+        last.content = [ContentReasoning(reasoning="Well."), ContentText(text=last.text)]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [sampled, asked_by_another_step, stopped_at_a_text, run_by_inspect_itself, reasoned_before],
+    ids=lambda change: str(change.__name__),
+)
+def test_answers_that_were_shaped_otherwise_do_not_serve(
+    inspect: dict[str, Path], tmp_path: Path, change: Callable[[EvalLog], None]
+) -> None:
+    """A sampled answer, or one after reasoning, is not what a plain query gets, whatever the task says."""
+
+    def serving(log: Path) -> int:
+        with open_items(log) as items:
+            found = [items.logged(number) for number in range(len(items))]
+        return sum(one is not None and one.greedy and one.api == "chat" for one in found)
+
+    assert serving(inspect["letters"]) == 8
+    assert serving(changed(inspect["letters"], tmp_path / "other.eval", change)) == 0
+
+
+def test_a_second_turn_is_refused(inspect: dict[str, Path], tmp_path: Path) -> None:
+    """The model's first answer is no part of a question."""
+    from inspect_ai.model import ChatMessageAssistant, ChatMessageUser
+
+    def ask_again(log: EvalLog) -> None:
+        for sample in log.samples or ():
+            sample.messages += [ChatMessageUser(content="Are you sure?"), ChatMessageAssistant(content="Yes")]
+
+    with pytest.raises(InputError, match="several turns"):
+        open_items(changed(inspect["odd"], tmp_path / "other.eval", ask_again))
+
+
 # lm-evaluation-harness
 
 
@@ -166,6 +234,17 @@ def test_harness_words_that_were_scored_are_the_answers(harness: dict[str, Path]
         assert items.words == ("yes", "no")
         assert items[3].messages == (Message("prompt", "Is 3 odd?\nAnswer:"),)
         assert items.labels.tolist() == [k % 2 for k in range(12)]
+
+
+def test_a_target_that_could_be_an_index_or_a_text_is_refused(
+    harness: dict[str, Path], tmp_path: Path
+) -> None:
+    """The harness writes indices as texts, so that of options "1" and "2" the target "1" may be either."""
+    path = tmp_path / "samples_odd_2026.jsonl"
+    lines = harness["odd_scored"].read_text().replace('" no"', '"1"').replace('" yes"', '"2"')
+    path.write_text(lines)
+    with pytest.raises(InputError, match="may be the text of an option or its index"):
+        open_items(path)
 
 
 def test_harness_texts_that_were_scored_become_options(harness: dict[str, Path]) -> None:
@@ -295,6 +374,8 @@ SAID = LoggedAnswer("B", "openai/m", "chat", True, True, prompt_digest([Message(
         (replace(SAID, among=(" A", " B", " C")), LETTER, CHAT, None),
         (replace(SAID, greedy=False), LETTER, CHAT, None),
         (replace(SAID, model="openai/m-2"), LETTER, CHAT, None),
+        (replace(SAID, url="http://127.0.0.1:1/v1/chat/completions"), LETTER, CHAT, "B"),
+        (replace(SAID, url="http://127.0.0.1:2/v1"), LETTER, CHAT, None),
         (replace(SAID, asked="0" * 32), LETTER, CHAT, None),
         (SAID, LETTER, replace(CHAT, api="completions"), None),
         (replace(SAID, text="It is B.", finished=False), TEXT, CHAT, None),

@@ -25,6 +25,7 @@ from blindcal.auditing.controls import Controls, control_every
 from blindcal.auditing.job import Job, Send
 from blindcal.auditing.limits import Limits
 from blindcal.auditing.live_sender import ask_live
+from blindcal.auditing.logged_answers import LoggedAnswers
 from blindcal.auditing.prepare import Prepared, prepare
 from blindcal.auditing.session import Session, begin, ignore, settle
 from blindcal.auditing.strategy import choose_strategy
@@ -254,7 +255,9 @@ def _sender(
     force: bool,
 ) -> Send:
     """How queries are sent: one by one, or through the provider's batches."""
-    job = Job.of(session, prepared)
+    settings = session.settings
+    logged = LoggedAnswers.of(session.items, prepared.question(settings), settings.endpoint)
+    job = Job.of(session, prepared, logged=logged)
     seen = prepared.probe is not None and not prepared.probe["forced"]  # the probe saw the bias act
     if batches is None:
         every = control_every(session) if seen else None
@@ -265,7 +268,7 @@ def _sender(
             planned=planned,
             controls=Controls(job, every=every, force=force),
         )
-    check_bias = seen and METHODS[session.settings.design.method].biased
+    check_bias = seen and METHODS[settings.design.method].biased
     return lambda design, planned: ask_in_batches(
         design, job, batches, planned=planned, check_bias=check_bias, polling=polling, stage=session.tell
     )

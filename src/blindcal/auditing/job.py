@@ -90,10 +90,9 @@ class Job:
     @classmethod
     def of(cls, session: Session, prepared: Prepared, **more: Any) -> Self:
         """The job of a session, as its preparation found that it is to be asked."""
-        question = prepared.question(session.settings)
         return cls(
             session.items,
-            question,
+            prepared.question(session.settings),
             session.store,
             session.limits,
             session.prices,
@@ -104,7 +103,6 @@ class Job:
             session.stop,
             prepared.at_once,
             len(session.items.answers) or 2,
-            LoggedAnswers.of(session.items, question, session.settings.endpoint),
             **more,
         )
 
@@ -170,9 +168,10 @@ class Job:
 
     def check(self, usage: Usage, saved: Sequence[SavedAnswer]) -> None:
         """Raise if many replies could be read and none is a valid answer; ``saved`` are the last answers."""
-        replies = usage.queries - usage.unusable
+        asked = usage.queries - usage.logged
+        replies = asked - usage.unusable
         last = next((one for one in reversed(saved) if not one.unusable), None)
-        if last is not None and replies >= ALL_INVALID and usage.invalid == usage.queries:
+        if last is not None and replies >= ALL_INVALID and usage.invalid == asked:
             raise self.question.complaint(replies, last.text, last.reason)
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from blindcal.endpoints.http import Address
+from blindcal.endpoints.http import Address, without_path
 from blindcal.endpoints.query_format import FreeTextQuestion, QuestionFormat, TokenQuestion
 from blindcal.items.files import Items
 from blindcal.items.logged_questions import LoggedAnswer, prompt_digest
@@ -56,7 +56,8 @@ class LoggedAnswers:
         """Whether the same prompt was sent to the same model, at temperature 0."""
         model = self.address.model
         named = logged.model == model or logged.model.endswith(f"/{model}")
-        if not (logged.greedy and named and logged.api == self.address.api):
+        here = not logged.url or without_path(logged.url) == without_path(self.address.base_url)
+        if not (logged.greedy and named and here and logged.api == self.address.api):
             return False
         return logged.asked == prompt_digest(self.items[item].messages)
 
@@ -74,6 +75,6 @@ class LoggedAnswers:
 
 
 def _first_word(text: str) -> str:
-    """The first word of a text with the space before it; tokenizers join no word with what follows it."""
+    """The first word of a text with the space before it; the usual tokenizers end a token where it ends."""
     found = _FIRST_WORD.match(text)
     return text if found is None else found[0]

@@ -9,6 +9,8 @@ which knows all forms that a reply may have. Nothing is retried, and redirects a
 from __future__ import annotations
 
 import asyncio
+import os
+import re
 import ssl
 import time
 import zlib
@@ -27,6 +29,7 @@ if TYPE_CHECKING:
 MAX_REPLY_BYTES = 4 * 2**20
 _MAX_HEAD_BYTES = 64 * 2**10
 _STALE = 15.0  # seconds without use, after which a server or a router may have forgotten a connection
+_ERRNO = re.compile(r"\[Errno (\d+)\]")
 _HAPPY_EYEBALLS = 0.25  # seconds before the next address of a host is tried as well
 
 
@@ -60,6 +63,7 @@ class DirectClient:
         self._headers = "".join(f"{name}: {value}\r\n" for name, value in fields.items())
         self._heads: dict[URL, bytes] = {}
         self._idle: list[_Connection] = []  # the one used last is at the end
+        self._closed = False
         self._tls = _trusting() if root.scheme == "https" else None
 
     async def post(self, url: URL, body: bytes) -> ServerResponse:
@@ -75,14 +79,15 @@ class DirectClient:
             except BaseException:
                 connection.abort()
                 raise
-        if connection.reusable:
+        if connection.reusable and not self._closed:
             self._idle.append(connection)
         else:
             connection.abort()
         return response
 
     async def close(self) -> None:
-        """Close all connections that are not in use."""
+        """Close all connections; those in use are closed after it."""
+        self._closed = True
         for connection in self._idle:
             connection.abort()
         self._idle.clear()
@@ -110,7 +115,9 @@ class DirectClient:
         except ssl.SSLError as error:
             raise TlsError(error.errno, error.strerror or str(error)) from None
         except OSError as error:
-            raise ConnectError(error.errno, error.strerror or str(error)) from None
+            raise ConnectError(*_reason(error)) from None
+        except UnicodeError:
+            raise ConnectError(None, "the name of the host is not valid") from None
         return connection
 
 
@@ -223,22 +230,32 @@ class _Connection(asyncio.Protocol):
         self.abort()
 
 
+def _reason(error: OSError) -> tuple[int | None, str]:
+    """The number and the text of an error; asyncio joins those of all addresses of a host."""
+    codes = {int(code) for code in _ERRNO.findall(str(error))} or {error.errno}
+    code = codes.pop() if len(codes) == 1 else None
+    if code is not None and code > 0:
+        return code, os.strerror(code)
+    return code, error.strerror or str(error)
+
+
 def _decoded(body: bytes, encoding: bytes) -> bytes:
     """A body without its content encoding; none is asked for, and a few servers use one all the same."""
     if not encoding or encoding.lower() == b"identity":
         return body
     if encoding.lower() not in (b"gzip", b"x-gzip", b"deflate"):
         raise InvalidReplyError
-    unpacking = zlib.decompressobj(zlib.MAX_WBITS | 32)
-    try:
-        found = unpacking.decompress(body, MAX_REPLY_BYTES + 1)
-    except zlib.error:
-        raise InvalidReplyError from None
-    if len(found) > MAX_REPLY_BYTES:
-        raise failures.too_large(MAX_REPLY_BYTES)
-    if not unpacking.eof:
-        raise InvalidReplyError
-    return found
+    for bits in (zlib.MAX_WBITS | 32, -zlib.MAX_WBITS):  # some servers take "deflate" for its raw form
+        unpacking = zlib.decompressobj(bits)
+        try:
+            found = unpacking.decompress(body, MAX_REPLY_BYTES + 1)
+        except zlib.error:
+            continue
+        if len(found) > MAX_REPLY_BYTES:
+            raise failures.too_large(MAX_REPLY_BYTES)
+        if unpacking.eof:
+            return found
+    raise InvalidReplyError
 
 
 def _trusting() -> ssl.SSLContext:

@@ -53,6 +53,11 @@ _BEYOND_BASE = re.compile(r"(?<=[^/:])(/+((chat/)?completions)?)+(?=$|\?)")
 RAW_BODY_BYTES = 2**20  # aiohttp warns about raw bodies above this size
 
 
+def without_path(url: str) -> str:
+    """A base URL without a slash at its end, or the path of completions."""
+    return _BEYOND_BASE.sub("", url)
+
+
 @dataclass(frozen=True, slots=True)
 class Address:
     """Where a model is and how to ask it; holds no API key, only the name of its environment variable.
@@ -78,7 +83,7 @@ class Address:
         secrets.check_variable(self.api_key_env)
         secrets.check_url(self.base_url)
         secrets.check_body(self.extra_body)
-        object.__setattr__(self, "base_url", _BEYOND_BASE.sub("", self.base_url))
+        object.__setattr__(self, "base_url", without_path(self.base_url))
 
 
 class PlainHttpKeyWarning(UserWarning):

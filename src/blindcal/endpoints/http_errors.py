@@ -105,7 +105,7 @@ def from_exception(error: Exception, url: URL, *, reached: bool) -> EndpointErro
     fate = next(FATES[kind.__name__] for kind in type(error).__mro__ if kind.__name__ in FATES)
     if isinstance(error, TimeoutError):
         return RetryableError(f"no reply from {url.authority} in time")
-    cause = getattr(getattr(error, "os_error", None), "strerror", None)  # the reason that aiohttp wraps
+    cause = getattr(getattr(error, "os_error", error), "strerror", None)  # aiohttp wraps the system's error
     own = next((_REASONS[kind.__name__] for kind in type(error).__mro__ if kind.__name__ in _REASONS), None)
     reason = own or re.sub(r" \('[^)]*\)$", "", cause or str(error))  # without asyncio's tuple of the address
     what = f"{url.authority}: {printable(reason) or type(error).__name__}"

@@ -32,6 +32,7 @@ class _Evaluation:
     model: str = ""
     api: str = ""
     templated: bool = False
+    url: str = ""
 
     @classmethod
     def beside(cls, path: Path) -> _Evaluation:
@@ -40,9 +41,18 @@ class _Evaluation:
         try:
             told = json.loads(found.read_bytes())
             kind = told["config"]["model"]
-            return cls(str(told["model_name"]), _APIS.get(kind, ""), bool(told.get("chat_template")))
+            api, url = _APIS.get(kind, ""), _base_url(told["config"].get("model_args"))
+            return cls(str(told["model_name"]), api, bool(told.get("chat_template")), url)
         except (OSError, ValueError, KeyError, TypeError):
             return cls()
+
+
+def _base_url(arguments: Any) -> str:
+    """The address among the arguments of a model, which are text or an object."""
+    if isinstance(arguments, str):
+        pairs = (pair.partition("=")[::2] for pair in arguments.split(","))
+        arguments = {name.strip(): value for name, value in pairs}
+    return str(arguments.get("base_url") or "") if isinstance(arguments, dict) else ""
 
 
 def is_sample(line: bytes) -> bool:
@@ -112,7 +122,7 @@ def _question(sample: Record, evaluation: _Evaluation) -> tuple[LoggedQuestion, 
     likelihoods = [float(sample["resps"][k][0][0]) for k in own]
     likeliest = options[likelihoods.index(max(likelihoods))]  # the answer at T = 0, if none but these can be
     told = evaluation.model, evaluation.api, True, True
-    answer = LoggedAnswer(likeliest, *told, prompt_digest(messages), options)
+    answer = LoggedAnswer(likeliest, *told, prompt_digest(messages), options, evaluation.url)
     return replace(blank, target=str(right), answer=answer), options
 
 
@@ -127,8 +137,14 @@ def _messages(given: Any) -> tuple[Message, ...]:
 def _right(target: Any, options: tuple[str, ...]) -> int:
     """The number of the right option: targets are indices, or else the text of one."""
     text = str(target).strip()
-    if text.isdigit() and int(text) < len(options):
-        return int(text)
+    index = int(text) if text.isdigit() and int(text) < len(options) else None
+    if index is not None and text in options and options[index] != text:  # the harness writes all as text
+        raise InputError(
+            f"the target {text!r} may be the text of an option or its index, and these differ",
+            remedy="log the task with options that are not small numbers",
+        )
+    if index is not None:
+        return index
     if options.count(text) == 1:
         return options.index(text)
     raise InputError(
@@ -145,7 +161,7 @@ def _generated(
     greedy = greedy and set(options) <= {"until", "do_sample", "temperature", "max_gen_toks", "max_tokens"}
     text = encodable(sample["resps"][0][0])
     told = evaluation.model, evaluation.api, greedy and not options.get("temperature"), False
-    return LoggedAnswer(text, *told, prompt_digest(messages))
+    return LoggedAnswer(text, *told, prompt_digest(messages), url=evaluation.url)
 
 
 def _with_answers(

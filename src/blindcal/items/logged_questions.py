@@ -39,7 +39,7 @@ class LoggedAnswer:
     ``api`` is the kind of endpoint that was asked. ``greedy`` says that the answer was asked for at
     temperature 0, and that nothing else shaped it. ``finished`` says that it was not cut short. ``asked`` is
     the `prompt_digest` of what was sent. If the answer is the likeliest of some texts that were scored, and
-    not what the model said by itself, ``among`` has these texts.
+    not what the model said by itself, ``among`` has these texts. ``url`` is the address, if the log says it.
     """
 
     text: str
@@ -49,6 +49,7 @@ class LoggedAnswer:
     finished: bool
     asked: str
     among: tuple[str, ...] = ()
+    url: str = ""
 
     @classmethod
     def read(cls, given: object) -> LoggedAnswer | None:
