@@ -1,6 +1,6 @@
 """How fast queries are sent: a whole run, the client alone, a bare aiohttp loop and openai's SDK.
 
-    python bench/run.py [--seconds 4] [--repeats 7] [--memory 10000 100000 1000000]
+    python bench/run.py [--seconds 3] [--repeats 5] [--memory 10000 100000]
 
 A server in another process gives every question (about 800 characters, twelve biased tokens, one token out)
 the same answer, at once or after 200 ms. All have the same number of requests in flight. They take turns, so
@@ -286,8 +286,8 @@ def memory_row(count: int) -> list[Cell]:
 def main() -> None:
     """Measure all clients, and record the tables."""
     options = parser(__doc__)
-    options.add_argument("--seconds", type=float, default=4.0)
-    options.add_argument("--repeats", type=int, default=7)
+    options.add_argument("--seconds", type=float, default=3.0)
+    options.add_argument("--repeats", type=int, default=5)
     options.add_argument(
         "--memory", type=int, nargs="*", default=[10_000, 100_000, 1_000_000], help="numbers of items"
     )
