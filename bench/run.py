@@ -1,6 +1,6 @@
 """How fast queries are sent: a whole run, the client alone, a bare aiohttp loop and openai's SDK.
 
-    python bench/run.py [--seconds 3] [--repeats 5] [--memory 10000 100000]
+    python bench/run.py [--seconds 3] [--repeats 5] [--memory 10000 100000 1000000]
 
 A server in another process gives every question (about 800 characters, twelve biased tokens, one token out)
 the same answer, at once or after 200 ms. All have the same number of requests in flight. They take turns, so

@@ -18,6 +18,7 @@ import numpy as np
 from blindcal.auditing.job import Job
 from blindcal.errors import EndpointError
 from blindcal.records import Reply, Request, Usage
+from blindcal.store.run_store import usage_of
 
 ITEMS = 6
 
@@ -68,7 +69,7 @@ class Canaries:
         ]
         act = 2 * sum(decided) >= len(decided) if decided else None
         if heard:
-            usage = sum((one.usage for one in heard.values()), Usage())
+            usage = usage_of(list(heard.values()))
             self._heard[str(batch)] = {"act": act, "usage": asdict(usage)}
             self._job.store.set_note("canaries", self._heard)
         if act is False:

@@ -29,7 +29,7 @@ from blindcal.endpoints.query_format import TokenQuestion
 from blindcal.errors import UnfitError
 from blindcal.methods import METHODS, control_spacing
 from blindcal.records import INVALID, NEGATIVE, POSITIVE, Reply, Request, Round, Usage
-from blindcal.store.run_store import SavedAnswer, Store
+from blindcal.store.run_store import SavedAnswer, Store, usage_of
 
 ControlKind: TypeAlias = Literal["up", "down", "repeat"]
 
@@ -111,7 +111,7 @@ def stored_controls(store: Store) -> list[ControlAnswer]:
 
 def controls_usage(answers: Iterable[ControlAnswer]) -> Usage:
     """What control queries cost."""
-    return sum((one.saved.usage for one in answers), Usage())
+    return usage_of([one.saved for one in answers])
 
 
 class Controls:
@@ -181,7 +181,7 @@ class Controls:
         self._job.store.add_aside(key, control.nth, msgspec.json.encode(heard).decode())
         self._answers.append(heard)
         self._by_carrier.setdefault(control.carrier, []).append(heard)
-        self.usage += heard.saved.usage
+        self.usage += usage_of([saved])
         self.check()
 
     def check(self) -> None:

@@ -35,7 +35,7 @@ from blindcal.records import (
     Round,
     Usage,
 )
-from blindcal.store.run_store import UNASKED, AnswerArray, SavedAnswer, Store
+from blindcal.store.run_store import UNASKED, AnswerArray, SavedAnswer, Store, usage_of
 from blindcal.text import printable
 
 ALL_INVALID = 50
@@ -296,7 +296,7 @@ class Sender(ABC):
         """Count answers that are on disk."""
         for one in saved:
             self._answers[one.query - self._first] = one.answer
-            self.usage += one.usage
+        self.usage += usage_of(saved)
 
     async def _wait(self, seconds: float) -> None:
         """Wait for this many seconds, or until the run is stopped."""

@@ -179,6 +179,8 @@ class _LiveSender(Sender):
         if self._again:
             return self._again[0]
         begin = end = self._taken
+        if self._job.at_once == 1:
+            return (int(self._queries[begin]),) if begin < self._queries.size else ()
         while end < self._queries.size and self._numbers[end] == self._numbers[begin]:
             end += 1
         return tuple(map(int, self._queries[begin:end]))

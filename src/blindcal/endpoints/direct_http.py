@@ -72,13 +72,17 @@ class DirectClient:
         if head is None:
             text = f"POST {url.raw_path_qs} HTTP/1.1\r\n{self._headers}Content-Length: "
             head = self._heads[url] = text.encode("latin-1")
-        async with asyncio.timeout(self._timeout):
-            connection = self._unused() or await self._connect()
-            try:
-                response = await connection.exchange(b"%b%d\r\n\r\n%b" % (head, len(body), body))
-            except BaseException:
-                connection.abort()
-                raise
+        connection, left = self._unused(), self._timeout
+        if connection is None:
+            begun = time.monotonic()
+            async with asyncio.timeout(left):
+                connection = await self._connect()
+            left -= time.monotonic() - begun
+        try:
+            response = await connection.exchange(b"%b%d\r\n\r\n%b" % (head, len(body), body), left)
+        except BaseException:
+            connection.abort()
+            raise
         if connection.reusable and not self._closed:
             self._idle.append(connection)
         else:
@@ -128,6 +132,7 @@ class _Connection(asyncio.Protocol):
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport
         self._response: asyncio.Future[ServerResponse] | None = None
+        self._alarm: asyncio.TimerHandle | None = None
         self._begin()
         self.reusable = True
         self.used = 0.0
@@ -140,15 +145,17 @@ class _Connection(asyncio.Protocol):
         self._received = 0
         self._in_body = False
 
-    def exchange(self, request: bytes) -> asyncio.Future[ServerResponse]:
-        """Send a request; the returned future is done once its response has come."""
+    def exchange(self, request: bytes, timeout: float) -> asyncio.Future[ServerResponse]:
+        """Send a request; the returned future is done once its response has come, or the time is over."""
         self._begin()
         self._response = self._loop.create_future()
+        self._alarm = self._loop.call_later(timeout, self._fail, TimeoutError())
         self._transport.write(request)
         return self._response
 
     def abort(self) -> None:
         """Close the connection at once."""
+        self._silence()
         self.reusable = False
         self._transport.abort()
 
@@ -209,6 +216,7 @@ class _Connection(asyncio.Protocol):
             self._fields.clear()
             self._in_body = False
             return
+        self._silence()
         expected, self._response = self._response, None
         self._in_body = False
         self.reusable = self.reusable and self._parser.should_keep_alive()
@@ -223,6 +231,12 @@ class _Connection(asyncio.Protocol):
         headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in self._fields.items()}
         expected.set_result(ServerResponse(status, headers, body))
 
+    def _silence(self) -> None:
+        """End the watch over the time: the response has come, or nobody waits for it."""
+        if self._alarm is not None:
+            self._alarm.cancel()
+            self._alarm = None
+
     def _fail(self, error: Exception) -> None:
         expected, self._response = self._response, None
         if expected is not None and not expected.done():
@@ -232,8 +246,8 @@ class _Connection(asyncio.Protocol):
 
 def _reason(error: OSError) -> tuple[int | None, str]:
     """The number and the text of an error; asyncio joins those of all addresses of a host."""
-    codes = {int(code) for code in _ERRNO.findall(str(error))} or {error.errno}
-    code = codes.pop() if len(codes) == 1 else None
+    codes = {int(code) for code in _ERRNO.findall(str(error))}
+    code = codes.pop() if len(codes) == 1 else error.errno
     if code is not None and code > 0:
         return code, os.strerror(code)
     return code, error.strerror or str(error)

@@ -73,12 +73,19 @@ class SavedAnswer:
     mass: float | None = None
     logged: bool = False
 
-    @property
-    def usage(self) -> Usage:
-        """What the answer cost."""
-        tokens = (self.prompt_tokens, self.completion_tokens, self.cached_tokens)
-        invalid, unusable = int(self.answer == INVALID), int(self.unusable)
-        return Usage(1, self.attempts, *tokens, invalid, unusable, logged=int(self.logged))
+
+def usage_of(answers: Sequence[SavedAnswer]) -> Usage:
+    """What answers cost together; faster than the sum of their own."""
+    return Usage(
+        len(answers),
+        sum(one.attempts for one in answers),
+        sum(one.prompt_tokens for one in answers),
+        sum(one.completion_tokens for one in answers),
+        sum(one.cached_tokens for one in answers),
+        sum(one.answer == INVALID for one in answers),
+        sum(one.unusable for one in answers),
+        logged=sum(one.logged for one in answers),
+    )
 
 
 @dataclass(frozen=True, slots=True)
