@@ -18,6 +18,8 @@ _SURROGATE = re.compile("[\ud800-\udfff]")
 
 def printable(text: str, limit: int = 200) -> str:
     """``text``, cut at ``limit``, with control, invisible and reordering characters escaped."""
+    if len(text) <= limit and text.isascii() and text.isprintable():  # nearly every answer
+        return text
     shown = _UNSAFE.sub(_escape, text[:limit])
     return shown + "…" if len(text) > limit else shown
 

@@ -209,8 +209,9 @@ class _LiveSender(Sender):
 
     def _note(self, queries: tuple[int, ...], saved: Sequence[SavedAnswer]) -> bool:
         """Note what has become of queries, skipped if nothing; returns whether the endpoint is in doubt."""
-        outcomes = {one.query: not one.unusable for one in saved} or dict.fromkeys(queries)
-        doubts = [self._usability.note(query, usable) for query, usable in outcomes.items()]
+        doubts = [self._usability.note(one.query, not one.unusable) for one in saved]
+        if not saved:
+            doubts = [self._usability.note(query, None) for query in queries]
         return any(doubts)
 
     def _hand_over(self, kept: asyncio.Future[None], answers: list[SavedAnswer]) -> None:

@@ -74,4 +74,7 @@ class TokenEstimator:
 
 def bytes_of(request: Request) -> int:
     """Size of a request's prompt in bytes."""
-    return sum(len(message.content.encode(errors="surrogatepass")) for message in request.messages)
+    return sum(
+        len(text) if text.isascii() else len(text.encode(errors="surrogatepass"))
+        for text in (message.content for message in request.messages)
+    )

@@ -35,11 +35,16 @@ _HAPPY_EYEBALLS = 0.25  # seconds before the next address of a host is tried as 
 
 @dataclass(frozen=True, slots=True)
 class ServerResponse:
-    """A whole response; the names of its headers are in lower case."""
+    """A whole response; the names of its ``fields`` are in lower case."""
 
     status: int
-    headers: Mapping[str, str]
+    fields: Mapping[bytes, bytes]
     body: bytes
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """The headers as text, which only refusals are read for."""
+        return {name.decode("latin-1"): value.decode("latin-1") for name, value in self.fields.items()}
 
 
 class ConnectError(OSError):
@@ -228,8 +233,7 @@ class _Connection(asyncio.Protocol):
         except (InvalidReplyError, RetryableError) as error:
             expected.set_exception(error)
             return
-        headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in self._fields.items()}
-        expected.set_result(ServerResponse(status, headers, body))
+        expected.set_result(ServerResponse(status, self._fields, body))
 
     def _silence(self) -> None:
         """End the watch over the time: the response has come, or nobody waits for it."""

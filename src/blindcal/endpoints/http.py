@@ -31,7 +31,7 @@ from yarl import URL
 
 from blindcal.endpoints import http_errors as failures
 from blindcal.endpoints import replies, secrets
-from blindcal.endpoints.direct_http import MAX_REPLY_BYTES, DirectClient
+from blindcal.endpoints.direct_http import MAX_REPLY_BYTES, DirectClient, ServerResponse
 from blindcal.endpoints.parameters import OPENAI_SAMPLERS, Accepted, changes_nothing, refused
 from blindcal.endpoints.services import service_at
 from blindcal.endpoints.shown_logprobs import BY_ID, named_by_id
@@ -174,9 +174,10 @@ class HttpEndpoint:
         while True:
             accepted = self.accepted.without(trial) if trial else self.accepted
             body = self._body(request, accepted)
-            status, headers, raw = await self._post(self._url, body)
+            response = await self._post(self._url, body)
+            raw = response.body
             found = replies.read(
-                status, raw, chat=self.address.api == "chat", free_text=request.max_tokens > 1
+                response.status, raw, chat=self.address.api == "chat", free_text=request.max_tokens > 1
             )
             if isinstance(found, Reply):
                 self._answered.add(_settings(request, accepted))
@@ -186,7 +187,7 @@ class HttpEndpoint:
                     self.accepted = replace(self.accepted, texts=True)
                     continue
                 return found
-            error = self.refusal(found, headers, raw)
+            error = self.refusal(found, response.headers, raw)
             if not failures.is_about_fields(found, raw, error):
                 raise await self._located(error, raw)
             sent = read_json(body)
@@ -219,13 +220,14 @@ class HttpEndpoint:
         root = self._root.with_path(self._root.path.removesuffix("/v1").rstrip("/") + path)
         body = msgspec.json.encode(payload)
         try:
-            status, headers, raw = await self._post(root, body)
+            response = await self._post(root, body)
         except RetryableError:  # a server that failed at the last request may have closed its connection
-            status, headers, raw = await self._post(root, body)
+            response = await self._post(root, body)
+        status, raw = response.status, response.body
         if status != 200:
             if status in NOT_OFFERED and not failures.blames_model(failures.said(raw)):
                 return None
-            raise await self._located(self.refusal(status, headers, raw), raw)
+            raise await self._located(self.refusal(status, response.headers, raw), raw)
         try:
             return read_json(raw)
         except JsonError:
@@ -327,13 +329,14 @@ class HttpEndpoint:
             options={"base_url": f"{address.base_url}/v1"},
         )
 
-    async def _post(self, url: URL, body: bytes) -> tuple[int, Mapping[str, str], bytes]:
+    async def _post(self, url: URL, body: bytes) -> ServerResponse:
         if self._proxied is None:
             self._proxied = not self._local and _has_proxy(self._root)
         if self._proxied:
             data = body if len(body) < RAW_BODY_BYTES else io.BytesIO(body)
             async with self.opened("POST", url, data=data) as response:
-                return response.status, response.headers, await response.read()
+                fields = {name.lower().encode(): value.encode() for name, value in response.headers.items()}
+                return ServerResponse(response.status, fields, await response.read())
         if self._direct is None:
             self._direct = DirectClient(self._root, self._headers, self.address.timeout)
         try:
@@ -341,7 +344,7 @@ class HttpEndpoint:
         except OSError as error:
             raise failures.from_exception(error, self._root, reached=self._reached) from None
         self._reached = True
-        return found.status, found.headers, self._redact(found.body)
+        return ServerResponse(found.status, found.fields, self._redact(found.body))
 
     @property
     def _headers(self) -> dict[str, str]:
