@@ -21,10 +21,10 @@ from blindcal.endpoints.direct_http import (
     ConnectError,
     DirectClient,
     InvalidReplyError,
-    ServerResponse,
     TlsError,
 )
 from blindcal.endpoints.http import Address, HttpEndpoint
+from blindcal.endpoints.replies import ServerResponse
 from blindcal.errors import RetryableError
 from blindcal.records import Message, Request
 

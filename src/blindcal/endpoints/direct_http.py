@@ -15,36 +15,21 @@ import ssl
 import time
 import zlib
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from httptools import HttpParserError, HttpParserUpgrade, HttpResponseParser
 
 from blindcal.endpoints import http_errors as failures
+from blindcal.endpoints.replies import MAX_REPLY_BYTES, ServerResponse
 from blindcal.errors import RetryableError
 
 if TYPE_CHECKING:
     from yarl import URL
 
-MAX_REPLY_BYTES = 4 * 2**20
 _MAX_HEAD_BYTES = 64 * 2**10
 _STALE = 15.0  # seconds without use, after which a server or a router may have forgotten a connection
 _ERRNO = re.compile(r"\[Errno (\d+)\]")
 _HAPPY_EYEBALLS = 0.25  # seconds before the next address of a host is tried as well
-
-
-@dataclass(frozen=True, slots=True)
-class ServerResponse:
-    """A whole response; the names of its ``fields`` are in lower case."""
-
-    status: int
-    fields: Mapping[bytes, bytes]
-    body: bytes
-
-    @property
-    def headers(self) -> dict[str, str]:
-        """The headers as text, which only refusals are read for."""
-        return {name.decode("latin-1"): value.decode("latin-1") for name, value in self.fields.items()}
 
 
 class ConnectError(OSError):

@@ -23,7 +23,6 @@ import re
 import warnings
 from collections.abc import AsyncIterator, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from importlib.metadata import version
 from typing import TYPE_CHECKING, Any, Literal, Self, TypeAlias
 
 import msgspec
@@ -31,8 +30,8 @@ from yarl import URL
 
 from blindcal.endpoints import http_errors as failures
 from blindcal.endpoints import replies, secrets
-from blindcal.endpoints.direct_http import MAX_REPLY_BYTES, DirectClient, ServerResponse
 from blindcal.endpoints.parameters import OPENAI_SAMPLERS, Accepted, changes_nothing, refused
+from blindcal.endpoints.replies import MAX_REPLY_BYTES, ServerResponse
 from blindcal.endpoints.services import service_at
 from blindcal.endpoints.shown_logprobs import BY_ID, named_by_id
 from blindcal.errors import ConfigError, EndpointError, FatalError, InputError, RetryableError
@@ -41,7 +40,9 @@ from blindcal.text import encodable, printable
 from blindcal.untrusted_json import JsonError, read_json
 
 if TYPE_CHECKING:
-    import aiohttp  # slow to import, and a plan does not need it
+    import aiohttp  # both are slow to import, and a plan does not need them
+
+    from blindcal.endpoints.direct_http import DirectClient
 
 Api: TypeAlias = Literal["chat", "completions"]
 
@@ -338,6 +339,8 @@ class HttpEndpoint:
                 fields = {name.lower().encode(): value.encode() for name, value in response.headers.items()}
                 return ServerResponse(response.status, fields, await response.read())
         if self._direct is None:
+            from blindcal.endpoints.direct_http import DirectClient
+
             self._direct = DirectClient(self._root, self._headers, self.address.timeout)
         try:
             found = await self._direct.post(url, body)
@@ -349,6 +352,8 @@ class HttpEndpoint:
     @property
     def _headers(self) -> dict[str, str]:
         """The headers of every request."""
+        from importlib.metadata import version  # slow to import
+
         headers = {
             "Content-Type": "application/json",
             "Accept-Encoding": "identity",
