@@ -114,9 +114,8 @@ def job(tmp_path_factory: pytest.TempPathFactory) -> Job:
     return job
 
 
-@pytest.fixture(scope="module")
-def audited(job: Job, base_url: str) -> Job:
-    """The job after the step that audits."""
+def run_audit(job: Job, base_url: str, options: str, **more: str) -> None:
+    """Run the step that audits, which must succeed."""
     done = job.run(
         "audit",
         items="questions.csv",
@@ -124,9 +123,16 @@ def audited(job: Job, base_url: str) -> Job:
         base_url=base_url,
         api_key="sk-of-the-test",
         template=TEMPLATE,
-        audit_options=FEW,
+        audit_options=options,
+        **more,
     )
     assert done.returncode == 0, done.stderr
+
+
+@pytest.fixture(scope="module")
+def audited(job: Job, base_url: str) -> Job:
+    """The job after the step that audits."""
+    run_audit(job, base_url, FEW)
     return job
 
 
@@ -229,15 +235,5 @@ def test_hostile_inputs_are_data(job: Job, base_url: str) -> None:
 def test_options_are_words_as_in_a_shell(job: Job, base_url: str) -> None:
     """Quoted words stay whole, over several lines too."""
     options = f"--system 'Be brief,  please.'\n--sample 30\n{FEW}"
-    done = job.run(
-        "audit",
-        items="questions.csv",
-        model=MODELS[0],
-        base_url=base_url,
-        api_key="sk-of-the-test",
-        template=TEMPLATE,
-        audit_options=options,
-        out="quoted",
-    )
-    assert done.returncode == 0, done.stderr
+    run_audit(job, base_url, options, out="quoted")
     assert '"Be brief,  please."' in (job.folder / "quoted" / "result.json").read_text()

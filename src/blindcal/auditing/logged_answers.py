@@ -56,7 +56,7 @@ class LoggedAnswers:
         """Whether the same prompt was sent to the same model, at temperature 0."""
         model = self.address.model
         named = logged.model == model or logged.model.endswith(f"/{model}")
-        here = not logged.url or without_path(logged.url) == without_path(self.address.base_url)
+        here = not logged.url or without_path(logged.url) == self.address.base_url
         if not (logged.greedy and named and here and logged.api == self.address.api):
             return False
         return logged.asked == prompt_digest(self.items[item].messages)

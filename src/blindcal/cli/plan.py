@@ -430,7 +430,7 @@ def _draw(inputs: PlanInputs, most: int | None, chosen: Plan, path: Path, as_jso
 
     top = most or 4 * chosen.items
     sizes = sorted({max(20, round(top / 4**k)) for k in range(4)})
-    # Forecasts of draws take longest and are never on the front: two sizes show where they lie.
+    # Forecasts of draws take longest and are seldom on the front: two sizes show where they lie.
     few = {method: sizes[1::2] for method in FITTED if method != "latent"}
     wanted = [(m, n, k) for m, budgets in FIGURE_BUDGETS.items() for k in budgets for n in few.get(m, sizes)]
     with tqdm(wanted, unit="plan", leave=False, delay=1, disable=None) as bar:
