@@ -44,7 +44,6 @@ ROWS = (
     ("sampling", "own", 3.0),
     ("sampling", "own", 9.0),
     ("sampling", "latent", 3.0),
-    ("blind", "own", 2.0),
 )
 
 

@@ -113,7 +113,7 @@ def test_a_figure_shows_the_ends_of_the_budgets() -> None:
     """Three budgets are drawn by their ends, others all; what is said in words cannot be planned."""
     assert FIGURE_BUDGETS["latent"] == (1.0, 1.5, 2.0, 3.0)
     assert FIGURE_BUDGETS["sampling"] == (2.0, 8.0)
-    assert {"logprobs", "classwise", *FIGURE_BUDGETS} == set(SIMULABLE)
+    assert {"logprobs", *FIGURE_BUDGETS} == set(SIMULABLE)
 
 
 def test_the_slowest_limit_decides_the_time() -> None:

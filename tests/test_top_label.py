@@ -1,4 +1,4 @@
-"""Estimates with more than two answers: the given answer, and every answer against the rest (METHOD 8)."""
+"""Estimates with more than two answers, about the answer given (METHOD 8)."""
 
 from __future__ import annotations
 
@@ -12,8 +12,6 @@ from scipy.special import expit, logsumexp, softmax
 from scipy.stats import binom
 
 from blindcal.choice_design import (
-    BlindChoiceDesign,
-    ClasswiseDesign,
     DrawnAnswersDesign,
     GivenAnswerDesign,
     choice_round,
@@ -27,7 +25,7 @@ from blindcal.estimate.given_fit import fit_given
 from blindcal.estimate.grid import CELLS, EDGES_S, HALF, MID_P, MID_S
 from blindcal.estimate.patterns import Patterns
 from blindcal.estimate.top_label import excess_of, given_answers, read_given
-from blindcal.estimate.truth import binned_ece, classwise_ece, drawn_answer_ece, top_label_ece
+from blindcal.estimate.truth import drawn_answer_ece, top_label_ece
 from blindcal.evidence import Evidence, estimate
 from blindcal.items.score_files import read_choices
 from blindcal.methods import METHODS, make_design
@@ -69,7 +67,7 @@ def test_gumbel_numbers_read_the_log_odds_against_all_other_answers(shift: float
 
 
 def test_the_truth_is_that_of_a_loop() -> None:
-    """Top-label and classwise ECE equal their definitions, item by item."""
+    """Top-label ECE equals its definition, item by item."""
     labels, logits = model(500, 5)
     f = softmax(logits, axis=1)
     gaps = np.zeros(10)
@@ -77,8 +75,6 @@ def test_the_truth_is_that_of_a_loop() -> None:
         best = int(row.argmax())
         gaps[min(int(row[best] * 10), 9)] += row[best] - (best == label)
     assert float(top_label_ece(labels, logits, 10).ece) == pytest.approx(np.abs(gaps / 500).sum())
-    each = [float(binned_ece((labels == j).astype(int), f[:, j], 10).ece) for j in range(5)]
-    assert float(classwise_ece(labels, logits, 10).ece) == pytest.approx(np.mean(each))
 
 
 def test_answers_are_reduced_to_the_given_one() -> None:
@@ -357,12 +353,11 @@ def test_the_plain_answer_alone_is_refused(method: str) -> None:
         make_design(method, np.array([0, 1, 2]), queries=1.0, choices=np.array([3, 3, 3]))
 
 
-def test_methods_for_two_answers_or_for_more_say_so() -> None:
-    """`extraction` bisects two answers; `classwise` needs more."""
-    with pytest.raises(InputError, match="extraction audits two answers only; with more, use one of"):
-        make_design("extraction", np.array([0, 1, 2]), queries=4, choices=np.array([3, 3, 3]))
-    with pytest.raises(InputError, match="classwise is for more than two answers"):
-        make_design("classwise", np.array([0, 1, 1]))
+def test_methods_for_two_answers_say_so() -> None:
+    """`blind` and `extraction` are for two answers."""
+    for method in ("blind", "extraction"):
+        with pytest.raises(InputError, match=f"{method} audits two answers only; with more, use one of"):
+            make_design(method, np.array([0, 1, 2]), choices=np.array([3, 3, 3]))
 
 
 # Methods
@@ -383,10 +378,6 @@ def test_every_method_estimates(method: str) -> None:
     assert found.ece.value is not None
     assert found.leaning.value is None
     assert len(found.by_answer) == 4
-    if method == "classwise":
-        assert found.confusion == ()
-        assert found.ece.value == pytest.approx(np.mean([float(one.ece) for one in found.by_answer]))
-        return
     assert np.array(found.confusion).sum() == 600
     first = found.by_answer[0]
     assert first.right == found.confusion[0][0]
@@ -399,14 +390,6 @@ def test_logprobs_give_the_truth() -> None:
     labels, logits = model(2000)
     found = simulate_choices("logprobs", labels, logits, queries=1.0, bins=10, repeats=1)
     assert found.mae < 2e-3
-
-
-def test_classwise_finds_the_truth() -> None:
-    """The mean over the answers is near that of the known probabilities, from one query per item."""
-    labels, logits = model(6000)
-    found = simulate_choices("classwise", labels, logits, queries=1.0, bins=5, repeats=3)
-    assert found.oracle == pytest.approx(float(classwise_ece(labels, logits, 5).ece))
-    assert found.mae < 0.012
 
 
 @pytest.mark.parametrize("method", ["latent", "blind", "sampling", "temperature", "logprobs"])
@@ -430,25 +413,6 @@ def test_parts_are_read_with_the_excess_of_all() -> None:
     assert [one.name for one in found.parts] == ["high", "low"]
     assert sum(one.positive_labels for one in found.parts) == np.trace(found.confusion)
     assert found.parts_pvalue is not None
-
-
-def test_blind_asks_one_threshold_but_for_one_subset() -> None:
-    """The plain answers, then 1 - 1/bins queries per item that shift the given answer alone."""
-    logits = model(500)[1]
-    design = BlindChoiceDesign(np.full(500, 4), 5, 0)
-    answered = ask_choices(design, logits)
-    assert len(answered) == 500 + 400
-    assert answered.biases is not None
-    assert ((answered.biases != 0).sum(axis=1) <= 1).all()
-
-
-def test_classwise_asks_about_different_answers() -> None:
-    """With as many queries as answers every item is asked about each once."""
-    labels, logits = model(60, 3)
-    answered = ask_choices(ClasswiseDesign(labels, np.full(60, 3), 3.0, 0), logits)
-    assert answered.about is not None
-    pairs = set(zip(answered.items.tolist(), answered.about.tolist(), strict=True))
-    assert len(pairs) == 180
 
 
 @pytest.mark.skipif(not CHOICES.is_dir(), reason="the recorded choices are not beside the project")

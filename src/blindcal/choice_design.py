@@ -16,7 +16,6 @@ from scipy.special import expit, logit
 from blindcal.design import (
     LEAST_PILOT,
     PILOT,
-    BlindDesign,
     best_splits,
     proportional_order,
     quantiles,
@@ -29,7 +28,7 @@ from blindcal.estimate.grid import CELLS, EDGES_P, EDGES_S, HALF, MID_P, MID_S, 
 from blindcal.estimate.model import working_table
 from blindcal.estimate.patterns import Patterns
 from blindcal.estimate.top_label import GivenAnswers, excess_of, given_answers, read_given
-from blindcal.records import INVALID, PLAIN, AnswerTable, FloatArray, IntArray, Noise, Round
+from blindcal.records import PLAIN, AnswerTable, FloatArray, IntArray, Noise, Round
 
 # Log-odds plus shift at which a Gumbel query tells most: the same answer then comes again one time in five.
 _TELLING = -float(np.log(-np.log(0.2)))
@@ -272,69 +271,3 @@ class DrawnAnswersDesign:
         if self.greedy:
             temperatures[:n] = 0.0
         return replace(choice_round(items, self.choices), temperatures=temperatures)
-
-
-@dataclass(frozen=True)
-class BlindChoiceDesign:
-    """The paper's design for the given answer: the plain answers, then a threshold in all subsets but one.
-
-    A threshold is tested by a shift alone, as if the margin were the log-odds.
-    """
-
-    choices: IntArray
-    bins: int
-    seed: int
-    members: IntArray | None = None
-
-    @property
-    def binary(self) -> BlindDesign:
-        """The design with two answers: the given one and the rest."""
-        return BlindDesign(self.choices.size, self.bins, self.seed, self.members)
-
-    def next_round(self, answered: AnswerTable) -> Round | None:
-        """The plain answers, then the thresholds."""
-        members = np.arange(self.choices.size) if self.members is None else self.members
-        if not len(answered):
-            return choice_round(members, self.choices)
-        assert answered.about is not None
-        if (answered.about != PLAIN).any():
-            return None
-        given = given_answers(np.zeros(self.choices.size, np.int64), answered, self.choices).given
-        thresholds = self.binary.thresholds()
-        asked = np.flatnonzero((thresholds > 0) & (given != INVALID))
-        if not asked.size:
-            return None
-        return choice_round(asked, self.choices, -logit(thresholds[asked]), given[asked])
-
-
-@dataclass(frozen=True)
-class ClasswiseDesign:
-    """Queries with Gumbel numbers about answers chosen at random, evenly spread over each of them.
-
-    Each item is asked about different answers, as far as it has enough of them.
-    """
-
-    labels: IntArray
-    choices: IntArray
-    queries: float
-    seed: int
-
-    def next_round(self, answered: AnswerTable) -> Round | None:
-        """All queries at once."""
-        if len(answered):
-            return None
-        rng = np.random.default_rng([self.seed, 14])
-        n, k = self.choices.size, int(self.choices.max())
-        order = proportional_order(self.labels, self.seed)
-        rows = max(1, round(self.queries * n))
-        items = np.resize(order, rows)
-        first = (spread_evenly(n, rng) * self.choices).astype(np.int64)
-        turn = np.arange(rows) // n
-        about = (first[items] + turn) % self.choices[items]
-        shifts = np.empty(rows)
-        for answer in range(k):
-            for right in (False, True):
-                mine = np.flatnonzero((about == answer) & ((self.labels[items] == answer) == right))
-                t = np.clip(spread_evenly(mine.size, rng), 1e-9, 1 - 1e-9)
-                shifts[mine] = _gumbel_shift(logit(t))
-        return choice_round(items, self.choices, shifts, about, gumbel_numbers((rows, k), rng))

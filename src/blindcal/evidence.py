@@ -11,12 +11,10 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from blindcal.choice_design import BlindChoiceDesign
 from blindcal.design import BlindDesign, Design
 from blindcal.errors import NotIdentifiedError
 from blindcal.estimate.baselines import extracted, sampled_shares, stated
 from blindcal.estimate.blind import blind
-from blindcal.estimate.classwise import classwise_findings, fit_each_answer
 from blindcal.estimate.excess import ExcessPosterior
 from blindcal.estimate.face_value import findings_at_face_value, half_gaps_at_face_value
 from blindcal.estimate.findings import NOTHING, AnswerPart, Findings, Part, finite, no_findings, widened
@@ -88,7 +86,7 @@ class Evidence:
         subset counts as was answered of the others.
         """
         answered = np.unique(self.answers.items)
-        if self.estimator_name != "blind" or self.choices is not None:
+        if self.estimator_name != "blind":
             return answered
         assert isinstance(self.design, BlindDesign)
         thresholds = self.design.thresholds()
@@ -108,7 +106,7 @@ def estimate(evidence: Evidence, *, brief: bool = False) -> Findings:
     ``brief`` leaves out curves, operating points, tests and parts. If no answer is valid, every quantity is
     ``None``.
     """
-    if evidence.choices is not None and not METHODS[evidence.method].classwise:
+    if evidence.choices is not None:
         evidence = replace(evidence, given=given_answers(evidence.labels, evidence.answers, evidence.choices))
     whole = _read(evidence, brief)
     found = whole.findings
@@ -159,8 +157,7 @@ def _read(evidence: Evidence, brief: bool, chosen: IntArray | None = None) -> _R
     reader = _READERS[evidence.estimator_name]
     if evidence.choices is None:
         return reader.read(evidence, brief)
-    if evidence.given is None:
-        return _read_classwise(evidence)
+    assert evidence.given is not None
     if not evidence.given.items.size:
         return _Reading(no_findings(evidence.bins))
     assert reader.read_given is not None, "such a method has no design for several answers"
@@ -187,7 +184,7 @@ def _by_part(evidence: Evidence, names: Sequence[str | None]) -> tuple[tuple[Par
     for name in sorted(set(of_item)):
         one = _read(fewer, True, np.flatnonzero(of_item == name))
         mine = items[of_item[items] == name]
-        some, positive = one.findings, int(labels[mine].sum()) if evidence.method != "classwise" else 0
+        some, positive = one.findings, int(labels[mine].sum())
         groups = evidence.group_count(mine)
         few = mine.size < FEW_ITEMS or min(positive, mine.size - positive) < FEW_OF_A_LABEL
         few = few or (groups is not None and groups < FEW_GROUPS)
@@ -241,26 +238,6 @@ def _by_answer(
     return tuple(rows), tuple(tuple(row) for row in confusion.tolist())
 
 
-def _read_classwise(evidence: Evidence) -> _Reading:
-    assert evidence.choices is not None
-    fits = fit_each_answer(
-        evidence.labels,
-        evidence.answers,
-        evidence.choices,
-        evidence.groups,
-        noise=Noise(evidence.jitter, evidence.flip_rate),
-        bins=evidence.bins,
-        level=evidence.level,
-        resamples=evidence.resamples,
-    )
-    labels = evidence.labels[np.unique(evidence.answers.items)]
-    found = classwise_findings(fits, labels)
-    if evidence.far_level is not None:
-        far = {answer: fit.at(level=evidence.far_level) for answer, fit in fits.items()}
-        found = findings_beyond(found, classwise_findings(far, labels))
-    return _Reading(found)
-
-
 def _read_given_latent(evidence: Evidence, given: GivenAnswers, brief: bool) -> _Reading:
     def fit(noise: Noise, resamples: int) -> GivenFit:
         return fit_given(
@@ -274,14 +251,6 @@ def _read_given_latent(evidence: Evidence, given: GivenAnswers, brief: bool) -> 
         )
 
     return _read_fits(evidence, brief, fit)
-
-
-def _read_given_blind(evidence: Evidence, given: GivenAnswers, brief: bool) -> _Reading:  # noqa: ARG001
-    """The paper's estimate, as if the given answer were the positive of two, and a margin its log-odds."""
-    design, rows = evidence.design, given.readings
-    assert isinstance(design, BlindChoiceDesign)
-    found = _blind_findings(design.binary, given.right, rows, given.items)
-    return _Reading(_of_given(found, given))
 
 
 def _of_given(found: Findings, given: GivenAnswers) -> Findings:
@@ -353,20 +322,17 @@ def _read_fits(evidence: Evidence, brief: bool, fit: Callable[[Noise, int], Late
 
 
 def _read_blind(evidence: Evidence, brief: bool) -> _Reading:  # noqa: ARG001 - it has nothing to leave out
-    assert isinstance(evidence.design, BlindDesign)
-    members = np.arange(evidence.labels.size) if evidence.members is None else evidence.members
-    return _Reading(_blind_findings(evidence.design, evidence.labels, evidence.answers, members))
-
-
-def _blind_findings(design: BlindDesign, labels: IntArray, asked: AnswerTable, members: IntArray) -> Findings:
     """Estimate from the items asked so far and the subset that needs no query (its indicator is 1)."""
-    thresholds = design.thresholds()
+    assert isinstance(evidence.design, BlindDesign)
+    labels, asked, thresholds = evidence.labels, evidence.answers, evidence.design.thresholds()
+    members = np.arange(labels.size) if evidence.members is None else evidence.members
     answers = np.full(labels.size, INVALID)
     answers[asked.items] = asked.answers
     reached = thresholds == 0
     reached[asked.items] = True
     reached &= np.isin(np.arange(labels.size), members)
-    return blind(labels[reached], thresholds[reached], answers[reached], design.bins).findings()
+    found = blind(labels[reached], thresholds[reached], answers[reached], evidence.design.bins)
+    return _Reading(found.findings())
 
 
 def _at_face_value(
@@ -403,7 +369,6 @@ _READERS: Mapping[EstimatorName, _Reader] = {
         _read_blind,
         "read as published: the gap of each bin, whose midpoint stands for the confidence in it; no "
         "intervals, no accuracy",
-        _read_given_blind,
     ),
     "shares": _Reader(
         _at_face_value(sampled_shares),
@@ -438,7 +403,6 @@ _SEVERAL_QUANTITIES = {
     "configured": "how often this endpoint, as it is configured, repeats the answer that it gave first",
     "stated": "the confidence that the model states in words, which need not be its probability",
 }
-_CLASSWISE_QUANTITY = "one spelling of each answer in turn against one of each other answer"
 
 
 def measures(
@@ -448,12 +412,12 @@ def measures(
 
     ``several`` says that there are more than two answers.
     """
-    made = METHODS[method]
-    answers, quantity, words = made.answers, _QUANTITIES[semantics], _READERS[estimator].words
+    answers, quantity = METHODS[method].answers, _QUANTITIES[semantics]
+    words = _READERS[estimator].words
     if several:
         answers = several_answers(method).answers or answers
-        quantity = _CLASSWISE_QUANTITY if made.classwise else _SEVERAL_QUANTITIES[semantics]
-        words = words.replace("share of positive ones", "share that repeat it").replace(", no accuracy", "")
+        quantity = _SEVERAL_QUANTITIES[semantics]
+        words = words.replace("share of positive ones", "share that repeat it")
     # The descriptions say K; for a run the number is known.
     answers = re.sub(r"^K ((?:\w+ )?)answers", r"one \1answer", answers) if queries == 1 else answers
     answers = re.sub(r"^K ", f"{queries:.3g} ", answers)

@@ -13,8 +13,6 @@ from dataclasses import dataclass
 import numpy as np
 
 from blindcal.choice_design import (
-    BlindChoiceDesign,
-    ClasswiseDesign,
     DrawnAnswersDesign,
     GivenAnswerDesign,
     more_than_plain,
@@ -113,8 +111,6 @@ class Method:
         Queries per item that a plan compares; empty if the method cannot be planned.
     several : SeveralAnswers, optional
         How it audits items with more than two answers, if it can.
-    classwise : bool
-        Whether it is about each answer against the rest, and so only for more than two answers.
     goals : bool
         Whether it can pursue a goal: by asking where that is decided, or by reading every probability.
     """
@@ -130,7 +126,6 @@ class Method:
     budgets: tuple[int, ...] = tuple(range(1, 9))
     plan_budgets: tuple[float, ...] = ()
     several: SeveralAnswers | None = None
-    classwise: bool = False
     goals: bool = False
 
     def usual_queries(self, *, several: bool) -> float:
@@ -215,19 +210,6 @@ METHODS: Mapping[str, Method] = {
         ),
         goals=True,
     ),
-    "classwise": Method(
-        "latent",
-        1.0,
-        "K answers per item (logit_bias, T = 0) to queries about one answer each, with Gumbel numbers on the "
-        "others",
-        lambda _: _only_several(),
-        budgets=(),
-        several=SeveralAnswers(
-            lambda spec, choices: ClasswiseDesign(spec.labels, choices, spec.queries, spec.seed),
-            1.0,
-        ),
-        classwise=True,
-    ),
     "blind": Method(
         "blind",
         1.0,
@@ -235,14 +217,6 @@ METHODS: Mapping[str, Method] = {
         lambda spec: BlindDesign(spec.labels.size, whole(spec.bins, "bins"), spec.seed, spec.members),
         budgets=(1,),
         plan_budgets=(1.0,),
-        several=SeveralAnswers(
-            lambda spec, choices: BlindChoiceDesign(
-                choices, whole(spec.bins, "bins"), spec.seed, spec.members
-            ),
-            2.0,
-            "the plain answer and one threshold answer about it per item (logit_bias, T = 0), none for one "
-            "subset: 2 - 1/bins queries",
-        ),
     ),
     "sampling": Method(
         "shares",
@@ -453,13 +427,10 @@ def check_goal(method: str, goal: Goal, *, several: bool = False) -> None:
         )
 
 
-def count_queries(method: str, n: int, queries: float, bins: int, *, several: bool = False) -> int:
-    """How many queries the design of a method asks for ``n`` items, if no limit stops it.
-
-    ``several`` says that they have more than two answers.
-    """
-    if method == "blind":  # one subset needs no query, beside the plain answer to each of several
-        return (2 * n if several else n) - len(range(0, n, bins))
+def count_queries(method: str, n: int, queries: float, bins: int) -> int:
+    """How many queries the design of a method asks for ``n`` items, if no limit stops it."""
+    if method == "blind":  # one subset needs no query
+        return n - len(range(0, n, bins))
     return max(1, round(queries * n))
 
 
@@ -488,10 +459,6 @@ def at_most_once(queries: float) -> float:
     if queries > 1:
         raise InputError(f"queries: logprobs reads each item once at most, got {queries!r}")
     return queries
-
-
-def _only_several() -> Design:
-    raise InputError("method: classwise is for more than two answers; latent audits two")
 
 
 def _once(queries: float) -> float:

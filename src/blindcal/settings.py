@@ -345,9 +345,9 @@ class Settings:
 
         If ``budgeted``, a budget decides the number of queries later; so does the choice of the method.
         """
-        design, blind = self.design, self.design.method == "blind"
-        bins = bins_blind(min(n, design.sample or n)) if blind else DEFAULT_BINS
-        several = len(words or self.prompt.answers) > 2 and not blind  # whose number is fixed
+        design = self.design
+        bins = bins_blind(min(n, design.sample or n)) if design.method == "blind" else DEFAULT_BINS
+        several = len(words or self.prompt.answers) > 2
         usual = None if budgeted or self.auto else METHODS[design.method].usual_queries(several=several)
         return self.replace(
             queries=usual if design.queries is None else design.queries,

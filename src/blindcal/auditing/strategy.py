@@ -117,8 +117,8 @@ def _design(
 
 def _planned(session: Session, settings: Settings, stages: list[IntArray] | None) -> int:
     sizes = [len(session.items)] if stages is None else [stage.size for stage in stages]
-    method, several = settings.design.method, bool(session.items.answers)
-    return sum(count_queries(method, n, settings.queries, settings.bins, several=several) for n in sizes)
+    method = settings.design.method
+    return sum(count_queries(method, n, settings.queries, settings.bins) for n in sizes)
 
 
 def _money_well_spent(asked: Asked) -> Asked:

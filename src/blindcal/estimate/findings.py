@@ -120,16 +120,14 @@ class AnswerPart:
     """The estimates for one of several answers; ``answer`` is its number.
 
     ``labelled`` items have it as their label; it was ``given`` to so many, rightly to ``right`` of them.
-    If the audit is about the answers given, ``ece``, ``accuracy``, ``confidence`` (the mean) and
-    ``overconfidence`` are about the items to which it was given. If it is about each answer against the
-    rest, ``given`` and ``right`` are ``None``, and the estimates are about all items and the probability of
-    this answer. ``few`` if the items are too few to trust.
+    ``ece``, ``accuracy``, ``confidence`` (the mean) and ``overconfidence`` are about the items to which it
+    was given. ``few`` if these are too few to trust.
     """
 
     answer: int
     labelled: int
-    given: int | None
-    right: int | None
+    given: int
+    right: int
     ece: Estimate
     accuracy: Estimate
     confidence: Estimate
@@ -165,8 +163,7 @@ class Findings:
     is the confidence with which the intervals of all parts hold together; ``None`` if each holds by itself.
 
     With more than two answers (METHOD 8), everything is about the answer that the model gave and whether it
-    is right ("top-label"), and ``leaning`` is not known; if each answer was audited against the rest
-    ("classwise"), ``ece`` is the mean over the answers. ``by_answer`` has a row per answer. ``confusion``
+    is right ("top-label"), and ``leaning`` is not known. ``by_answer`` has a row per answer. ``confusion``
     counts the answers given: a row per label, a column per answer. ``goal`` says whether the goal was
     reached, if the audit has one.
     """

@@ -55,7 +55,7 @@ class TableMethod:
             return method.budgets
         if method.several is None or not method.tempered or not method.budgets:
             return ()
-        return (2,) if method.budgets == (1,) else tuple(k for k in method.budgets if k > 1)
+        return tuple(k for k in method.budgets if k > 1)
 
     @property
     def fitted(self) -> bool:

@@ -90,6 +90,6 @@ def _chosen(
             part, items, fit.choose_threshold(**goal, confidence=confidence, max_shift=read.max_shift)
         )
     except NotIdentifiedError as error:
-        if read.result.estimator != "latent" or read.result.classwise:  # no part has a fit
+        if read.result.estimator != "latent":  # no part has a fit
             raise
         return PartThreshold(part, items, None, str(error))

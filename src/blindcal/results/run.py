@@ -125,13 +125,6 @@ class Run:
                 else "audit with {method}",
                 options={"estimator": "latent"} if reread else {"method": "latent"},
             )
-        if self.result.classwise:
-            raise NotIdentifiedError(
-                f"{self.folder}: a run of method {self.result.method!r} audits each answer against the rest: "
-                "it has no fit of the answers given",
-                remedy="audit with {method}",
-                options={"method": "latent"},
-            )
         bins = len(self.result.bins) if bins is None else bins
         level = self.result.level if level is None else level
         chosen = None if part is None else self.members(part)
