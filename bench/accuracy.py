@@ -22,7 +22,8 @@ import numpy as np
 from tqdm import tqdm
 
 import blindcal as bc
-from blindcal.estimate.latent import fit_table
+from blindcal.estimate.latent import fit_problem
+from blindcal.estimate.problem import Problem
 from blindcal.methods import make_design
 from blindcal.records import FloatArray, IntArray
 from blindcal.reproduce import sources
@@ -103,7 +104,7 @@ def measure(job: Job) -> float:
 def one_round(labels: IntArray, p: FloatArray, queries: float, seed: int) -> float:
     """Absolute error if all queries are asked in one round, as in a batch."""
     design = make_design("latent", labels, queries=queries, seed=seed, adaptive=False)
-    found = fit_table(labels, ask(design, p, seed=seed), resamples=0)
+    found = fit_problem(Problem.of_answers(labels, ask(design, p, seed=seed)), resamples=0)
     return abs(float(found.ece) - float(bc.binned_ece(labels, p).ece))
 
 

@@ -29,9 +29,10 @@ import blindcal as bc
 from audits import RESAMPLES
 from blindcal.design import Design
 from blindcal.estimate.grid import MID_P
-from blindcal.estimate.latent import fit_table
+from blindcal.estimate.latent import fit_problem
 from blindcal.estimate.model import working_table
 from blindcal.estimate.patterns import count_patterns
+from blindcal.estimate.problem import Problem
 from blindcal.methods import make_design
 from blindcal.records import AnswerTable, FloatArray, IntArray, Round
 from blindcal.reproduce import sources
@@ -114,7 +115,9 @@ def observe(place: Place) -> tuple[float, bool, float]:
         drawn = np.random.default_rng([place.seed, 7]).integers(labels.size, size=place.items)
         labels, p = labels[drawn], p[drawn]
     answers = ask(design_of(place, labels), p, seed=place.seed)
-    found = fit_table(labels, answers, resamples=0 if place.items is None else RESAMPLES).ece
+    found = fit_problem(
+        Problem.of_answers(labels, answers), resamples=0 if place.items is None else RESAMPLES
+    ).ece
     return abs(float(found) - truth), truth in found, 2 * found.half_width if found.has_interval else 0.0
 
 

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from blindcal.errors import InputError
-from blindcal.estimate.latent import fit_table
+from blindcal.estimate.latent import fit_problem
+from blindcal.estimate.problem import Problem
 from blindcal.methods import make_design
 from blindcal.planning import shapes
 from blindcal.planning.forecast import Forecast, forecast, worth
@@ -37,7 +38,7 @@ def test_forecast_widths_are_seen(name: str, method: str, n: int, queries: float
     for seed in range(AUDITS):
         labels, p = shape.sample(n, np.random.default_rng([seed, 9]))
         answers = asked(labels, p, queries, method, seed)
-        widths.append(fit_table(labels, answers, resamples=200).ece.half_width)
+        widths.append(fit_problem(Problem.of_answers(labels, answers), resamples=200).ece.half_width)
     expected = forecast(shape, method, n, queries)
     assert expected.half_width is not None
     chance = 2 * float(np.std(widths)) / np.sqrt(AUDITS) / np.mean(widths)
@@ -54,7 +55,7 @@ def test_the_forecast_power_is_seen() -> None:
     for seed in range(60):
         labels, p = shape.sample(500, np.random.default_rng([seed, 10]))
         answers = ask(make_design("latent", labels, seed=seed), p)
-        rejected += fit_table(labels, answers).calibrated_pvalue < 0.05
+        rejected += fit_problem(Problem.of_answers(labels, answers)).calibrated_pvalue < 0.05
     assert rejected / 60 == pytest.approx(expected, abs=3 * np.sqrt(expected * (1 - expected) / 60))
 
 

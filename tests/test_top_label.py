@@ -21,10 +21,12 @@ from blindcal.design import answer_design
 from blindcal.errors import InputError, NotIdentifiedError
 from blindcal.estimate import functionals as of
 from blindcal.estimate.axis import LOG_ODDS, Excess, margin_axis
-from blindcal.estimate.given_fit import fit_given
+from blindcal.estimate.excess import excess_of
 from blindcal.estimate.grid import CELLS, EDGES_S, HALF, MID_P, MID_S
+from blindcal.estimate.latent import fit_problem
 from blindcal.estimate.patterns import Patterns
-from blindcal.estimate.top_label import excess_of, given_answers, read_given
+from blindcal.estimate.problem import Problem
+from blindcal.estimate.readings import read
 from blindcal.estimate.truth import drawn_answer_ece, top_label_ece
 from blindcal.evidence import Evidence, estimate
 from blindcal.items.score_files import read_choices
@@ -92,9 +94,9 @@ def test_answers_are_reduced_to_the_given_one() -> None:
         bounds=np.full((8, 2), nan),
     )
     choices = np.array([4, 4, 4, 3])
-    found = given_answers(np.array([2, 0, 0, 1]), table, choices)
+    found = Problem.of_answers(np.array([2, 0, 0, 1]), table, choices=choices)
     assert found.given.tolist() == [2, 1, INVALID, INVALID]  # item 3 does not have the answer 3
-    assert found.right.tolist()[:2] == [1, 0]
+    assert found.labels.tolist()[:2] == [1, 0]
     assert found.readings.items.tolist() == [0, 1]
     assert found.readings.answers.tolist() == [1, 0]
     assert found.readings.gumbel is not None
@@ -106,7 +108,7 @@ def test_the_first_of_several_drawn_answers_is_the_one_given() -> None:
     table = AnswerTable(
         np.array([0, 0, 0]), np.zeros(3), np.ones(3), np.array([1, 2, 1]), about=np.full(3, PLAIN)
     )
-    found = given_answers(np.array([1]), table, np.array([3]))
+    found = Problem.of_answers(np.array([1]), table, choices=np.array([3]))
     assert not found.greedy
     assert found.given.tolist() == [1]
     assert found.readings.answers.tolist() == [0, 1]
@@ -156,8 +158,8 @@ def test_cut_curves_are_the_product_of_both_kinds_of_answers() -> None:
     """Masses, sums and their adjoint agree with curves that are written out, for few tables and for many."""
     labels, logits = model(300, 6)
     choices = np.full(300, 6)
-    found = given_answers(labels, answers_of(labels, logits, 3.0), choices)
-    patterns = read_given(found, Noise(), margin_axis(choices, Excess(0.5, 0.3)))
+    found = Problem.of_answers(labels, answers_of(labels, logits, 3.0), choices=choices)
+    patterns = read(found, Noise(), margin_axis(choices, Excess(0.5, 0.3)))
     clipped = patterns.clipped
     assert clipped is not None
     dense = Patterns(
@@ -187,8 +189,8 @@ def test_running_sums_agree_with_products(monkeypatch: pytest.MonkeyPatch) -> No
 
     labels, logits = model(400, 4)
     choices = np.full(400, 4)
-    found = given_answers(labels, answers_of(labels, logits, 2.0), choices)
-    patterns = read_given(found, Noise(), margin_axis(choices, Excess(0.0, 0.0)))
+    found = Problem.of_answers(labels, answers_of(labels, logits, 2.0), choices=choices)
+    patterns = read(found, Noise(), margin_axis(choices, Excess(0.0, 0.0)))
     tables = np.random.default_rng(0).dirichlet(np.ones(2 * CELLS), 3)
     weights = np.random.default_rng(1).random((3, len(patterns)))
     product = patterns.mass(tables), patterns.spread(weights)
@@ -214,8 +216,8 @@ def test_several_noisy_answers_of_an_item_share_its_log_odds() -> None:
 def test_the_truth_is_inside_the_intervals(k: int) -> None:
     """One audit of an overconfident model: ECE, accuracy, overconfidence, Brier score and AUROC."""
     labels, logits = model(4000, k, seed=k)
-    found = given_answers(labels, answers_of(labels, logits), np.full(4000, k))
-    fit = fit_given(found, bins=10, resamples=200, level=0.999)
+    found = Problem.of_answers(labels, answers_of(labels, logits), choices=np.full(4000, k))
+    fit = fit_problem(found, bins=10, resamples=200, level=0.999)
     f = softmax(logits, axis=1).max(axis=1)
     right = (logits.argmax(axis=1) == labels).astype(float)
     assert float(top_label_ece(labels, logits, 10).ece) in fit.ece
@@ -232,8 +234,8 @@ def test_a_calibrated_model_is_not_accused() -> None:
     rejected = 0
     for seed in range(8):
         labels, logits = model(800, 4, seed, heat=1.0)
-        found = given_answers(labels, answers_of(labels, logits, seed=seed), np.full(800, 4))
-        fit = fit_given(found, resamples=60)
+        found = Problem.of_answers(labels, answers_of(labels, logits, seed=seed), choices=np.full(800, 4))
+        fit = fit_problem(found, resamples=60)
         rejected += fit.calibrated_pvalue < 0.05
     assert rejected <= 2
 
@@ -241,7 +243,7 @@ def test_a_calibrated_model_is_not_accused() -> None:
 def test_the_excess_is_found() -> None:
     """The mean excess at the margins that occur is that of the logits."""
     labels, logits = model(6000, 5, heat=1.0)
-    found = given_answers(labels, answers_of(labels, logits, 3.0), np.full(6000, 5))
+    found = Problem.of_answers(labels, answers_of(labels, logits, 3.0), choices=np.full(6000, 5))
     posterior = excess_of(found, Noise())
     assert posterior is not None
     ordered = np.sort(logits, axis=1)
@@ -263,7 +265,9 @@ def test_different_numbers_of_answers_are_audited_together() -> None:
     labels = np.array([rng.choice(5, p=row) for row in f])  # calibrated
     answered = answers_of(labels, logits)
     assert (answered.answers < choices[answered.items]).all()
-    fit = fit_given(given_answers(labels, answered, choices), bins=5, resamples=100, level=0.999)
+    fit = fit_problem(
+        Problem.of_answers(labels, answered, choices=choices), bins=5, resamples=100, level=0.999
+    )
     assert float(top_label_ece(labels, logits, 5).ece) in fit.ece
     assert fit.mean_confidence.value == pytest.approx(f.max(axis=1).mean(), abs=0.03)
 
@@ -276,7 +280,7 @@ def test_nothing_is_made_of_plain_answers_alone() -> None:
         DrawnAnswersDesign(choices, 1.0, 0), lambda asked, _: logits[asked.items].argmax(axis=1)
     )
     with pytest.raises(NotIdentifiedError, match="no query about an answer that was given"):
-        fit_given(given_answers(labels, plain, choices))
+        fit_problem(Problem.of_answers(labels, plain, choices=choices))
 
 
 # Designs

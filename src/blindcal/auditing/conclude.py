@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
 
+import msgspec
 import numpy as np
 
 from blindcal.auditing.item_sample import members_of
@@ -37,7 +38,7 @@ from blindcal.results.result import (
     ShownProbabilities,
     Spend,
 )
-from blindcal.store.run_store import Store
+from blindcal.store.run_store import NOISE_NOTE, Store
 from blindcal.text import encodable, printable
 
 EXAMPLE_CHARACTERS = 20_000
@@ -70,6 +71,7 @@ def conclude(
         ordered=not settings.design.batch,
         at_once=prepared.at_once,
     )
+    session.store.set_note(NOISE_NOTE, msgspec.to_builtins(noise.posterior))
     evidence = Evidence(
         settings.design.method,
         asked.design,
@@ -81,10 +83,8 @@ def conclude(
         settings.estimation.estimator,
         settings.bins,
         settings.estimation.level,
-        noise.noise.jitter,
+        noise.posterior,
         settings.estimation.resamples,
-        noise.noise.flip_rate,
-        noise.plausible,
         items.choices,
         goal=settings.goal,
         max_shift=prepared.max_shift,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from blindcal.estimate.latent import fit_table
+from blindcal.estimate.latent import fit_problem
 from blindcal.evidence import Evidence
 from blindcal.planning.forecast import forecast
 from blindcal.planning.shapes import Shape
@@ -32,10 +32,8 @@ def next_dollar(ece: Estimate, evidence: Evidence, n: int, usage: Usage, prices:
     answers, each = evidence.answers, prices.cost(usage) / max(1, usage.queries)
     if not ece.has_interval or each <= 0:
         return None
-    fit = fit_table(
-        evidence.labels, answers, jitter=evidence.jitter, flip_rate=evidence.flip_rate, resamples=0
-    )
-    shape, asked = Shape("as found", fit.population), fit.items
+    bare = fit_problem(evidence.problem, resamples=0)
+    shape, asked = Shape("as found", bare.population), bare.items
     items = min(n, asked + int(1 / each))
     total = min(len(answers) + int(1 / each), round(MOST_QUERIES * items))
     if total <= len(answers):

@@ -28,6 +28,7 @@ from pathlib import Path
 from blindcal.atomic_write import make_folder, writing
 from blindcal.design import Design, answer_design
 from blindcal.errors import InputError
+from blindcal.estimate.problem import NoisePosterior
 from blindcal.evidence import Evidence, estimate
 from blindcal.methods import METHODS, estimator_of, make_design
 from blindcal.query_seeds import query_seeds, uniform_draws
@@ -191,13 +192,10 @@ def read(
     labels: IntArray,
     answers: AnswerTable,
     *,
-    jitter: float = 0.0,
+    noise: NoisePosterior | None = None,
     choices: IntArray | None = None,
 ) -> Measured:
-    """The estimate of a cell from the first answers of a run, ``cell.queries`` per item.
-
-    ``jitter`` is the endpoint's noise on the log-odds, as the probe found it.
-    """
+    """The estimate of a cell from the first answers of a run, ``cell.queries`` per item."""
     method, used = TABLE_METHODS[cell.method], answers.rows(slice(cell.queries * labels.size))
     evidence = Evidence(
         method.base,
@@ -206,7 +204,7 @@ def read(
         used,
         estimator=method.estimator,
         bins=cell.bins,
-        jitter=jitter,
+        noise=NoisePosterior() if noise is None else noise,
         resamples=0,
         choices=choices,
     )

@@ -140,9 +140,7 @@ def _read(done: Run, run: EndpointRun) -> Found:
     if METHODS[run.method].simulable:
         bins = run.cells[0].bins
         design = make_design(run.method, done.labels, queries=run.queries, bins=bins, seed=run.seed)
-        found = {
-            cell: read(cell, design, done.labels, done.answered, jitter=done.jitter) for cell in run.cells
-        }
+        found = {cell: read(cell, design, done.labels, done.answered, noise=done.noise) for cell in run.cells}
     else:
         found = {cell: _stated(done) for cell in run.cells}
     return {cell: one for cell, one in found.items() if one.invalid < one.queries}
