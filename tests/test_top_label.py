@@ -24,7 +24,6 @@ from blindcal.estimate.axis import LOG_ODDS, Excess, margin_axis
 from blindcal.estimate.excess import excess_of
 from blindcal.estimate.grid import CELLS, EDGES_S, HALF, MID_P, MID_S
 from blindcal.estimate.latent import fit_problem
-from blindcal.estimate.patterns import Patterns
 from blindcal.estimate.problem import Problem
 from blindcal.estimate.readings import read
 from blindcal.estimate.truth import drawn_answer_ece, top_label_ece
@@ -154,49 +153,21 @@ def test_a_calibrated_table_of_margins_is_calibrated_in_log_odds() -> None:
     assert np.abs(of.gaps(table, 10)).max() < 2e-4
 
 
-def test_cut_curves_are_the_product_of_both_kinds_of_answers() -> None:
-    """Masses, sums and their adjoint agree with curves that are written out, for few tables and for many."""
+def test_answers_are_read_on_any_axis() -> None:
+    """The same patterns as if they had been counted there: curves, cut to what the sharp answers leave."""
     labels, logits = model(300, 6)
     choices = np.full(300, 6)
-    found = Problem.of_answers(labels, answers_of(labels, logits, 3.0), choices=choices)
-    patterns = read(found, Noise(), margin_axis(choices, Excess(0.5, 0.3)))
-    clipped = patterns.clipped
-    assert clipped is not None
-    dense = Patterns(
-        start=patterns.start,
-        stop=patterns.stop,
-        curve_labels=patterns.curve_labels,
-        curves=clipped.rows(np.arange(len(clipped))),
-        counts=patterns.counts,
-        axis=patterns.axis,
-    )
-    rng = np.random.default_rng(0)
-    for size in (2, 40):
-        tables = rng.dirichlet(np.ones(2 * CELLS), size)
-        assert patterns.mass(tables) == pytest.approx(dense.mass(tables), rel=1e-9)
-        weights = rng.random((size, len(patterns)))
-        assert patterns.spread(weights) == pytest.approx(dense.spread(weights), rel=1e-9, abs=1e-12)
-    values = rng.random((2 * CELLS, 3))
-    assert patterns.sums(values) == pytest.approx(dense.sums(values), rel=1e-9)
-    assert patterns.posterior(tables[0], slice(None)) == pytest.approx(
-        dense.posterior(tables[0], slice(None))
-    )
-
-
-def test_running_sums_agree_with_products(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Both ways to sum cut curves give the same."""
-    from blindcal.estimate import clipped as module
-
-    labels, logits = model(400, 4)
-    choices = np.full(400, 4)
-    found = Problem.of_answers(labels, answers_of(labels, logits, 2.0), choices=choices)
-    patterns = read(found, Noise(), margin_axis(choices, Excess(0.0, 0.0)))
-    tables = np.random.default_rng(0).dirichlet(np.ones(2 * CELLS), 3)
-    weights = np.random.default_rng(1).random((3, len(patterns)))
-    product = patterns.mass(tables), patterns.spread(weights)
-    monkeypatch.setattr(module, "_FEW", 0)
-    assert patterns.mass(tables) == pytest.approx(product[0], rel=1e-9)
-    assert patterns.spread(weights) == pytest.approx(product[1], rel=1e-9, abs=1e-12)
+    problem = Problem.of_answers(labels, answers_of(labels, logits, 3.0), choices=choices)
+    one, other = (margin_axis(choices, excess) for excess in (Excess(0.5, 0.3), Excess(-0.5, 0.0)))
+    found, wanted = read(problem, Noise(), one).on(other), read(problem, Noise(), other)
+    assert np.array_equal(found.curves, wanted.curves)
+    assert found.curves.shape[0] > 100
+    assert not found.curves[:, :HALF].any()
+    cut_off = (found.curves[:, HALF:] == 0).any(axis=1)
+    assert 0 < cut_off.sum() < cut_off.size
+    both = found.relabelled().relabelled()
+    assert np.array_equal(both.curves, found.curves)
+    assert not np.array_equal(found.relabelled().curves, found.curves)  # a wrong answer had lower log-odds
 
 
 def test_several_noisy_answers_of_an_item_share_its_log_odds() -> None:
