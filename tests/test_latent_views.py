@@ -16,10 +16,11 @@ from blindcal.estimate import functionals
 from blindcal.estimate.findings import NOTHING, Curve, Findings
 from blindcal.estimate.grid import CELLS, MID_P
 from blindcal.estimate.paired import differences
+from blindcal.estimate.problem import NoisePosterior
 from blindcal.estimate.uncertainty import heterogeneity_pvalue
 from blindcal.evidence import Evidence, estimate
 from blindcal.methods import make_design
-from blindcal.records import AnswerTable, Estimate, FloatArray
+from blindcal.records import AnswerTable, Estimate, FloatArray, Noise
 from blindcal.simulation.simulate import ask, generate
 from fitting import SCALARS, asked, ends, estimates_in, fitted
 
@@ -275,7 +276,7 @@ EVIDENCE: dict[str, dict[str, Any]] = {
     "several thresholds": {"method": "latent", "queries": 2.5},
     "temperatures": {"method": "temperature", "queries": 3},
     "groups": {"method": "latent", "queries": 1, "groups": np.arange(500) % 60},
-    "jitter": {"method": "latent", "queries": 1.5, "jitter": 0.3},
+    "jitter": {"method": "latent", "queries": 1.5, "noise": NoisePosterior(Noise(0.3))},
     "answers of blind": {"method": "blind", "queries": 1, "estimator": "latent"},
     "answers of extraction": {"method": "extraction", "queries": 2, "estimator": "latent"},
 }

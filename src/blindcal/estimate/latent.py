@@ -111,6 +111,7 @@ def latent(
         owner, b, t, a, bounds=None if bounds is None else checks.bounds_array(bounds, rows)
     )
     problem = Problem(labels=y, readings=answered, units=clusters, counts=weights)
+    _check_answered(problem)
     queries, invalid = problem.queries, problem.invalid
     if invalid > queries / 2 and not (a == NEGATIVE).any():
         warnings.warn(
@@ -195,7 +196,6 @@ def _check_answered(problem: Problem) -> None:
 
 def _with_jitter(problem: Problem, jitters: Sequence[float], flip_rate: float) -> Noise:
     """The smallest jitter that explains the answers about as well as any."""
-    _check_answered(problem)
     found = []
     for noise in (Noise(jitter, flip_rate) for jitter in jitters):
         patterns = read(problem, noise)
