@@ -19,7 +19,6 @@ STANDARD = set(sys.stdlib_module_names)
 ROOMS = (
     "errors",
     "records",
-    "goals",
     "text",
     "untrusted_json",
     "json_form",

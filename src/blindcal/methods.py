@@ -28,9 +28,8 @@ from blindcal.design import (
     SampledDesign,
     StagedDesign,
 )
-from blindcal.errors import ConfigError, InputError
+from blindcal.errors import InputError
 from blindcal.estimate.checks import ArrayLike, labels_array, whole
-from blindcal.goals import Goal
 from blindcal.records import (
     EstimatorName,
     IntArray,
@@ -69,7 +68,6 @@ class DesignSpec:
     members: IntArray | None = None
     choices: IntArray | None = None
     summed: bool = False
-    goal: Goal | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,8 +113,6 @@ class Method:
         How it audits items with more than two answers, if it can.
     classwise : bool
         Whether it is about each answer against the rest, and so only for more than two answers.
-    goals : bool
-        Whether it can pursue a goal: by asking where that is decided, or by reading every probability.
     """
 
     estimator: EstimatorName
@@ -131,7 +127,6 @@ class Method:
     plan_budgets: tuple[float, ...] = ()
     several: SeveralAnswers | None = None
     classwise: bool = False
-    goals: bool = False
 
     def usual_queries(self, *, several: bool) -> float:
         """The usual mean number of queries per item, with two answers or with ``several``."""
@@ -189,7 +184,6 @@ METHODS: Mapping[str, Method] = {
             lambda spec, choices: DrawnAnswersDesign(choices, at_most_once(spec.queries), spec.seed),
             1.0,
         ),
-        goals=True,
     ),
     "latent": Method(
         "latent",
@@ -202,7 +196,6 @@ METHODS: Mapping[str, Method] = {
             spec.adaptive,
             spec.pilot,
             1.0 if spec.summed else 0.0,
-            spec.goal,
         ),
         plan_budgets=(1.0, 1.5, 2.0, 3.0),
         several=SeveralAnswers(
@@ -213,7 +206,6 @@ METHODS: Mapping[str, Method] = {
             "K answers per item (logit_bias, T = 0): the plain one, then those to queries about it, half of "
             "them with Gumbel numbers on the other answers",
         ),
-        goals=True,
     ),
     "classwise": Method(
         "latent",
@@ -357,7 +349,6 @@ def make_design(
     pilot: int | None = None,
     choices: IntArray | None = None,
     summed: bool = False,
-    goal: Goal | None = None,
 ) -> Design:
     """Make the design of a method.
 
@@ -383,16 +374,12 @@ def make_design(
         Number of answers of each item, if there are more than two.
     summed : bool
         Whether threshold answers follow the sum of several spellings (METHOD 8).
-    goal : Goal, optional
-        What ``latent`` asks for after its pilot.
     """
-    if goal is not None:
-        check_goal(method, goal, several=choices is not None)
     y = labels_array(labels) if choices is None else np.asarray(labels, np.int64)
     if not (np.isfinite(queries) and queries > 0):
         raise InputError(f"queries: must be a positive number, got {queries!r}")
     if stages is None:
-        spec = DesignSpec(y, queries, bins, seed, adaptive, pilot, choices=choices, summed=summed, goal=goal)
+        spec = DesignSpec(y, queries, bins, seed, adaptive, pilot, choices=choices, summed=summed)
         return _design(method, spec)
     if method == "blind":
         if len(stages) > 1:
@@ -412,7 +399,6 @@ def make_design(
                 pilot,
                 choices=None if choices is None else choices[members],
                 summed=summed,
-                goal=goal,
             ),
         )
         for k, members in enumerate(stages)
@@ -434,23 +420,6 @@ def several_answers(method: str) -> SeveralAnswers:
         fit = ", ".join(name for name, one in METHODS.items() if one.several is not None)
         raise InputError(f"method: {method} audits two answers only; with more, use one of {fit}")
     return found
-
-
-def check_goal(method: str, goal: Goal, *, several: bool = False) -> None:
-    """Raise `ConfigError` if a method cannot pursue a goal, or the items have ``several`` answers."""
-    if several:
-        raise ConfigError(
-            f"goal: {goal} is for two answers, and these items have more",
-            remedy="leave {goal} out, and choose a threshold from the finished run",
-            options={"goal": str(goal)},
-        )
-    if not method_of(method).goals:
-        able = " or ".join(name for name, one in METHODS.items() if one.goals)
-        raise ConfigError(
-            f"goal: {method} cannot ask where {goal} is decided; {able} can",
-            remedy="use {method}, or leave {goal} out and choose a threshold from the finished run",
-            options={"method": ASSUMED, "goal": str(goal)},
-        )
 
 
 def count_queries(method: str, n: int, queries: float, bins: int, *, several: bool = False) -> int:

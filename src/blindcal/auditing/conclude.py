@@ -86,8 +86,6 @@ def conclude(
         noise.noise.flip_rate,
         noise.plausible,
         items.choices,
-        goal=settings.goal,
-        max_shift=prepared.max_shift,
         simultaneous=settings.estimation.simultaneous,
     )
     found = estimate(evidence)

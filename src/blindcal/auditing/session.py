@@ -9,7 +9,7 @@ from typing import Protocol
 
 from blindcal.auditing.limits import Limits
 from blindcal.items.files import Items
-from blindcal.methods import METHODS, check_goal
+from blindcal.methods import METHODS
 from blindcal.prices import Prices
 from blindcal.records import Progress, Way
 from blindcal.settings import Settings
@@ -79,8 +79,6 @@ def begin(session: Session) -> Session:
     if session.settings.auto and known.get("method") in METHODS:  # chosen, or named, when the run began
         session = replace(session, settings=_with_method(session.settings, known["method"]))
     settings = session.settings.resolved(len(items), items.words, budgeted=_decides_queries(session))
-    if settings.goal is not None and items.answers:
-        check_goal(settings.assumed_method, settings.goal, several=True)
     if known.get("batch"):  # a run begun with batches continues with them
         settings = settings.replace(batch=True)
     store.begin(settings.fixed(items), items, keep_prompts=settings.prompt.keep_prompts)
@@ -93,8 +91,6 @@ def settle(session: Session, method: str) -> Session:
     """The session with the method that was chosen for it; the run file notes it as if it had been named."""
     if not session.settings.auto:
         return session
-    if session.settings.goal is not None:
-        check_goal(method, session.settings.goal)
     items, settings = session.items, _with_method(session.settings, method)
     budgeted = settings.design.method == "latent" and session.limits.max_cost is not None
     settings = settings.resolved(len(items), items.words, budgeted=budgeted)

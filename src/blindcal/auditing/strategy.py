@@ -111,7 +111,6 @@ def _design(
         pilot=None if batch else pilot,
         choices=session.items.choices,
         summed=settings.summed,
-        goal=settings.goal,
     )
 
 

@@ -66,7 +66,6 @@ LONGEST_POLL = 60.0  # maximum number of seconds between polls of a batch, unles
     "[default: all items]",
 )
 @options.queries_option(note="the method's own; see above")
-@options.goal_option("What the audit is to decide; the queries after the pilot go where they decide it")
 @options.bins_option(note="5; for blind round(N^(1/5))")
 @options.level_option
 @options.resamples_option

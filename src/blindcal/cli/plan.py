@@ -12,12 +12,10 @@ from tqdm import tqdm
 from blindcal.cli import options
 from blindcal.cli.console import print_field
 from blindcal.cli.param_types import FiniteRange
-from blindcal.goals import Goal
 from blindcal.items.catalogue import open_items
 from blindcal.json_form import json_line
 from blindcal.methods import FITTED, METHODS, SIMULABLE, count_queries
 from blindcal.planning import shapes
-from blindcal.planning.goal_forecast import MOST, WANTED, goal_forecast, least_items
 from blindcal.planning.plan import (
     FIGURE_BUDGETS,
     LATENCY,
@@ -76,7 +74,6 @@ WIDTH = 12
     metavar="P",
     help="Power to reach against the shape: finds the numbers of items and queries.",
 )
-@options.goal_option("Goal to reach; forecasts how often an audit does, and finds the number of items")
 @options.bins_option(note="5; for blind round(N^(1/5))")
 @options.level_option
 @click.option("--model", help="Model whose tokens are counted and whose list prices are used.")
@@ -117,7 +114,6 @@ def command(
     queries: float | None,
     half_width: float | None,
     power: float | None,
-    goal: str | None,
     bins: int | None,
     level: float,
     model: str | None,
@@ -138,8 +134,7 @@ def command(
     and brings its own tokens and seconds per query.
 
     With --half-width, or with --power and --ece, the command finds the numbers of items and of queries per
-    item that reach the goal, cheapest first. With --goal, it says how often an audit with this goal reaches
-    it, and how many items it takes to reach it four times in five.
+    item that reach the goal, cheapest first.
 
     \b
     Examples:
@@ -147,7 +142,6 @@ def command(
       blindcal plan boolq.jsonl --model gpt-4o-mini --template "{passage}\\n{question}?"
       blindcal plan --half-width 0.02 --tokens 250 --price-in 0.15 --price-out 0.6
       blindcal plan --ece 0.05 --power 0.9 --shape runs/boolq-gpt-4o-mini
-      blindcal plan --goal precision=0.85 --sample 3000
       blindcal plan --sample 3000 --figure plan.svg
     """
     if power is not None and ece is None and shape_name == "calibrated":
@@ -156,21 +150,17 @@ def command(
         )
     if items is not None and tokens is not None:
         raise click.UsageError("--tokens is for plans without a file: those of a file are counted")
-    if goal is not None and (half_width, power, figure) != (None,) * 3:
-        raise click.UsageError("--goal goes without --half-width, --power and --figure")
     assumed = _assumed(shape_name)
     seconds = latency or assumed.latency
     throughput = replace(options.taken(Throughput, chosen), latency=seconds or LATENCY)
     settings = Settings(model=model or "unknown", **chosen)
     wanted = method or assumed.method
     size, counted, audit = (None, None, None) if items is None else _measure(items, settings, wanted, queries)
-    if audit is not None and (half_width, power, goal, ece, figure) != (None,) * 5:
+    if audit is not None and (half_width, power, ece, figure) != (None,) * 4:
         raise click.UsageError(
-            "--half-width, --power, --goal, --ece and --figure are for two answers: how precise an audit of "
+            "--half-width, --power, --ece and --figure are for two answers: how precise an audit of "
             "more is cannot be forecast"
         )
-    if goal is not None and (wanted != "latent" or queries not in (None, 1.0)):
-        raise click.UsageError("--goal is forecast for one query per item by latent")
     if size is not None and sample is not None and sample > size:
         raise click.UsageError(f"--sample {sample:,}: the file holds {size:,}")
     inputs = PlanInputs(
@@ -188,9 +178,6 @@ def command(
         asked = count_queries(wanted, n, audit.queries, bins or audit.bins, several=True)
         best = inputs.priced(wanted, n, asked)
         _print_several(best, inputs, audit, as_json, latency_known=bool(seconds))
-        return
-    if goal is not None:
-        _print_goal(inputs, Goal.parse(goal), given, as_json, latency_known=bool(seconds))
         return
     if half_width is not None or power is not None:
         most = {} if given is None else {"most": n}
@@ -310,40 +297,6 @@ def _print_plan(plan: Plan, inputs: PlanInputs, guess: str, as_json: bool, *, la
     }
     if expected.power is not None:
         fields["power"] = f"{expected.power:.0%} to find that it is not calibrated (p < 0.05)"
-    for name, text in fields.items():
-        print_field(name, text, width=WIDTH)
-
-
-def _print_goal(
-    inputs: PlanInputs, goal: Goal, given: int | None, as_json: bool, *, latency_known: bool
-) -> None:
-    """Print how often audits reach a goal: those of the given number of items, and the smallest ones."""
-    bins, level = inputs.bins or DEFAULT_BINS, inputs.level
-    with tqdm(unit="forecast", leave=False, delay=1, disable=None) as bar:
-        at = None if given is None else goal_forecast(inputs.shape, goal, given, bins=bins, level=level)
-        least = least_items(inputs.shape, goal, tried=bar.update, bins=bins, level=level)
-    n = given or (None if least is None else least.items)
-    if n is None:
-        raise click.ClickException(
-            f"{MOST:,} items do not suffice for {goal.words} if it is {inputs.shape.name}: lower the goal"
-        )
-    plan = inputs.priced("latent", n, count_queries("latent", n, 1.0, DEFAULT_BINS))
-    expected = at or least
-    assert expected is not None
-    if as_json:
-        found = {"shape": inputs.shape.name, **asdict(plan), "goal": expected, "least": least}
-        click.echo(json_line(found))
-        return
-    recall = "" if expected.recall is None else f", with a recall of about {expected.recall:.2f}"
-    enough = f"{least.items:,} items" if least is not None else f"more than {MOST:,} items"
-    fields = {
-        "items": f"{n:,}",
-        "queries": _queries_text(plan, "latent"),
-        **_effort(plan, inputs, latency_known=latency_known),
-        "if it is": inputs.shape.name,
-        "goal": f"{goal.words}: reached by {expected.chance:.0%} of such audits{recall}",
-        "it takes": f"about {enough} to reach it in {WANTED:.0%} of audits",
-    }
     for name, text in fields.items():
         print_field(name, text, width=WIDTH)
 
