@@ -26,7 +26,6 @@ ROOMS = (
     "query_seeds",
     "confidence_prompt",
     "prices",
-    "pareto",
     "estimate",
     "design",
     "choice_design",

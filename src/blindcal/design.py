@@ -137,15 +137,13 @@ class LatentDesign:
     Without ``adaptive``, as batches need it, all first queries are spread evenly in one round. Further
     queries go to the items whose probability is least certain, at thresholds that split the remaining range
     (METHOD 5), in two rounds per query per item. The design ends early if no answer could tell anything more.
-    ``pilot`` sets the size of the first round if it was decided before ``queries``. With a ``temperature``,
-    answers at a threshold are noisy.
+    With a ``temperature``, answers at a threshold are noisy.
     """
 
     labels: IntArray
     queries: float
     seed: int
     adaptive: bool = True
-    pilot: int | None = None
     temperature: float = 0.0
 
     @cached_property
@@ -155,7 +153,6 @@ class LatentDesign:
         total = max(1, round(self.queries * n))
         first = min(n, total)
         pilot = round(PILOT * first) if self.adaptive and first >= LEAST_PILOT else first
-        pilot = pilot if self.pilot is None else min(self.pilot, first)
         sizes = [pilot, first - pilot]
         left = total - first
         half = max(1, round(n / 2))

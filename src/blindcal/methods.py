@@ -64,7 +64,6 @@ class DesignSpec:
     bins: int
     seed: int
     adaptive: bool = True
-    pilot: int | None = None
     members: IntArray | None = None
     choices: IntArray | None = None
     summed: bool = False
@@ -108,7 +107,7 @@ class Method:
         Queries per item that have a row in the table of ``blindcal reproduce``; empty if the method is not in
         it.
     plan_budgets : tuple of float
-        Queries per item that a plan compares; empty if the method cannot be planned.
+        Queries per item that a plan for a half-width compares; empty if the method has no interval to plan.
     several : SeveralAnswers, optional
         How it audits items with more than two answers, if it can.
     classwise : bool
@@ -194,13 +193,12 @@ METHODS: Mapping[str, Method] = {
             spec.queries,
             spec.seed,
             spec.adaptive,
-            spec.pilot,
             1.0 if spec.summed else 0.0,
         ),
         plan_budgets=(1.0, 1.5, 2.0, 3.0),
         several=SeveralAnswers(
             lambda spec, choices: GivenAnswerDesign(
-                spec.labels, choices, spec.queries, spec.seed, spec.adaptive, spec.pilot
+                spec.labels, choices, spec.queries, spec.seed, spec.adaptive
             ),
             2.0,
             "K answers per item (logit_bias, T = 0): the plain one, then those to queries about it, half of "
@@ -226,7 +224,6 @@ METHODS: Mapping[str, Method] = {
         "one threshold answer per item (logit_bias, T = 0), none for one subset: 1 - 1/bins queries",
         lambda spec: BlindDesign(spec.labels.size, whole(spec.bins, "bins"), spec.seed, spec.members),
         budgets=(1,),
-        plan_budgets=(1.0,),
         several=SeveralAnswers(
             lambda spec, choices: BlindChoiceDesign(
                 choices, whole(spec.bins, "bins"), spec.seed, spec.members
@@ -242,7 +239,6 @@ METHODS: Mapping[str, Method] = {
         "K answers per item drawn at T = 1 (logit_bias)",
         lambda spec: SampledDesign(spec.labels.size, spec.queries, (1.0,), spec.seed),
         sampled=True,
-        plan_budgets=(2.0, 4.0, 8.0),
         several=SeveralAnswers(
             lambda spec, choices: DrawnAnswersDesign(choices, more_than_plain(spec.queries), spec.seed),
             4.0,
@@ -254,7 +250,6 @@ METHODS: Mapping[str, Method] = {
         6.0,
         "K threshold answers per item (logit_bias, T = 0) that bisect its log-odds on [-15, 15]",
         lambda spec: ExtractionDesign(spec.labels.size, whole_queries(spec.queries)),
-        plan_budgets=(4.0, 6.0, 8.0),
     ),
     "temperature": Method(
         "latent",
@@ -346,7 +341,6 @@ def make_design(
     seed: int = 0,
     adaptive: bool = True,
     stages: Sequence[IntArray] | None = None,
-    pilot: int | None = None,
     choices: IntArray | None = None,
     summed: bool = False,
 ) -> Design:
@@ -368,8 +362,6 @@ def make_design(
     stages : sequence of arrays, optional
         Sorted item numbers of each stage. Only these items are asked, stage by stage, each stage with its own
         design.
-    pilot : int, optional
-        Number of items in the first round of ``latent``.
     choices : array, optional
         Number of answers of each item, if there are more than two.
     summed : bool
@@ -379,7 +371,7 @@ def make_design(
     if not (np.isfinite(queries) and queries > 0):
         raise InputError(f"queries: must be a positive number, got {queries!r}")
     if stages is None:
-        spec = DesignSpec(y, queries, bins, seed, adaptive, pilot, choices=choices, summed=summed)
+        spec = DesignSpec(y, queries, bins, seed, adaptive, choices=choices, summed=summed)
         return _design(method, spec)
     if method == "blind":
         if len(stages) > 1:
@@ -396,7 +388,6 @@ def make_design(
                 bins,
                 seed + k * 2**32,
                 adaptive,
-                pilot,
                 choices=None if choices is None else choices[members],
                 summed=summed,
             ),

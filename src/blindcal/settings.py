@@ -322,15 +322,15 @@ class Settings:
             return self.prompt.answers
         return self.prompt.positive or DEFAULT_WORDS[0], self.prompt.negative or DEFAULT_WORDS[1]
 
-    def resolved(self, n: int, words: tuple[str, ...] | None = None, *, budgeted: bool = False) -> Settings:
+    def resolved(self, n: int, words: tuple[str, ...] | None = None) -> Settings:
         """Fill in the defaults that depend on the method, the number of items and their answer words.
 
-        If ``budgeted``, a budget decides the number of queries later; so does the choice of the method.
+        Until a method is chosen, the number of queries is open.
         """
         design, blind = self.design, self.design.method == "blind"
         bins = bins_blind(min(n, design.sample or n)) if blind else DEFAULT_BINS
         several = len(words or self.prompt.answers) > 2 and not blind  # whose number is fixed
-        usual = None if budgeted or self.auto else METHODS[design.method].usual_queries(several=several)
+        usual = None if self.auto else METHODS[design.method].usual_queries(several=several)
         return self.replace(
             queries=usual if design.queries is None else design.queries,
             bins=self.estimation.bins or bins,

@@ -211,12 +211,6 @@ def _print_answers(result: AuditResult) -> None:
         )
     if spend.tokens_estimated:
         print_field("tokens", "in part estimated: the endpoint reports none, or impossible numbers")
-    if result.next_dollar is not None and result.ece.has_interval:
-        print_field(
-            "next $1",
-            f"would pay for {result.next_dollar.queries:,} more queries, and narrow the ECE's interval from "
-            f"+- {result.ece.half_width:.4f} to about +- {result.next_dollar.half_width:.4f}",
-        )
 
 
 def _print_comparison(result: AuditResult) -> None:
