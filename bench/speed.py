@@ -47,7 +47,7 @@ def seconds(call: Callable[[], object], times: int = 1) -> float:
 def time_fit(n: int) -> FitTimes:
     """How long a fit of one query per item takes."""
     labels, p = generate(n, 0)
-    answers = ask(make_design("latent", labels, adaptive=False), p)
+    answers = ask(make_design("latent", labels, pilot=n), p)
     rows = labels[answers.items]
     fits: list[bc.LatentFit] = []
     fitting = seconds(

@@ -126,12 +126,11 @@ def asked_edges(answered: AnswerTable) -> FloatArray:
     st.integers(30, 300),
     st.sampled_from([0.5, 1.0, 1.7]),
     st.sampled_from(["precision=0.8", "recall=0.8", "cost=3:1", "ece=0.1"]),
-    st.booleans(),
 )
-def test_a_goal_costs_no_query(n: int, queries: float, goal: str, adaptive: bool) -> None:
+def test_a_goal_costs_no_query(n: int, queries: float, goal: str) -> None:
     """With a goal, as many queries are asked; a first one for every item before any second one."""
     labels, p = crowded(n, n)
-    usual = LatentDesign(labels, queries, 3, adaptive)
+    usual = LatentDesign(labels, queries, 3)
     aimed = replace(usual, goal=Goal.parse(goal))
     rng = np.random.default_rng(0)
     answered = answer_design(aimed, lambda asked, _: respond(log_odds(p), asked, rng))
@@ -195,13 +194,6 @@ def test_every_round_of_a_goal_can_be_made_again() -> None:
         answered = answered.with_round(asked, respond(log_odds(p), asked, rng))
         rounds += 1
     assert rounds == 4
-
-
-def test_batches_have_one_pilot_and_one_round_for_the_goal() -> None:
-    """A batch may take a day: a goal takes two of them."""
-    labels, _ = crowded(1000, 6)
-    assert LatentDesign(labels, 1.0, 0, adaptive=False, goal=GOAL).sizes == (250, 750)
-    assert LatentDesign(labels, 1.0, 0, adaptive=False).sizes == (1000,)
 
 
 def test_one_label_alone_is_asked_as_usual() -> None:

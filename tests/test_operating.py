@@ -308,7 +308,7 @@ def test_no_threshold_beyond_what_the_endpoint_takes() -> None:
 def test_nothing_is_promised_where_hardly_an_answer_lies() -> None:
     """However good the refits look, a sure threshold has 30 answers beyond it, counted by hand."""
     labels, p = generate(600, 3)
-    answered = ask(make_design("latent", labels, adaptive=False), p)
+    answered = ask(make_design("latent", labels, pilot=600), p)
     fit = bc.latent(
         labels[answered.items], answered.shifts, answered.answers, 0.0, answered.items, resamples=40
     )

@@ -136,21 +136,19 @@ class LatentDesign:
 
     The first queries take two rounds. A quarter of the items is asked at thresholds spread evenly over
     (0, 1), the rest with a density proportional to the standard deviation of the answer (Neyman allocation).
-    Without ``adaptive``, as batches need it, all first queries are spread evenly in one round. Further
-    queries go to the items whose probability is least certain, at thresholds that split the remaining range
-    (METHOD 5), in two rounds per query per item. The design ends early if no answer could tell anything more.
-    ``pilot`` sets the size of the first round if it was decided before ``queries``. With a ``temperature``,
-    answers at a threshold are noisy.
+    Further queries go to the items whose probability is least certain, at thresholds that split the remaining
+    range (METHOD 5), in two rounds per query per item. The design ends early if no answer could tell anything
+    more. ``pilot`` sets the size of the first round if it was decided before ``queries``. With a
+    ``temperature``, answers at a threshold are noisy.
 
     With a ``goal`` about thresholds, the queries after the pilot are asked at a few candidate thresholds at
-    which it may be decided, also in batches. A recall is about the positives alone: the negatives are asked
-    as without a goal. Further queries go to the items of which it is least certain how they are decided.
+    which it may be decided. A recall is about the positives alone: the negatives are asked as without a goal.
+    Further queries go to the items of which it is least certain how they are decided.
     """
 
     labels: IntArray
     queries: float
     seed: int
-    adaptive: bool = True
     pilot: int | None = None
     temperature: float = 0.0
     goal: Goal | None = None
@@ -166,17 +164,15 @@ class LatentDesign:
         n = self.labels.size
         total = max(1, round(self.queries * n))
         first = min(n, total)
-        pilot = round(PILOT * first) if (self.adaptive or self._aims) and first >= LEAST_PILOT else first
+        pilot = round(PILOT * first) if first >= LEAST_PILOT else first
         pilot = pilot if self.pilot is None else min(self.pilot, first)
         rest = first - pilot
         # a goal is pursued in two steps, the second at thresholds that the first made more certain
-        sizes = [pilot, rest // 2, rest - rest // 2] if self._aims and self.adaptive else [pilot, rest]
+        sizes = [pilot, rest // 2, rest - rest // 2] if self._aims else [pilot, rest]
         left = total - first
         half = max(1, round(n / 2))
         while left > 0:
-            # a batch may take a day: no extra round for a single leftover query
-            last = not self.adaptive and left <= half + 1
-            sizes.append(left if last else min(left, half))
+            sizes.append(min(left, half))
             left -= sizes[-1]
         return tuple(size for size in sizes if size)
 

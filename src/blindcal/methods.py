@@ -64,7 +64,6 @@ class DesignSpec:
     queries: float
     bins: int
     seed: int
-    adaptive: bool = True
     pilot: int | None = None
     members: IntArray | None = None
     choices: IntArray | None = None
@@ -199,7 +198,6 @@ METHODS: Mapping[str, Method] = {
             spec.labels,
             spec.queries,
             spec.seed,
-            spec.adaptive,
             spec.pilot,
             1.0 if spec.summed else 0.0,
             spec.goal,
@@ -207,7 +205,7 @@ METHODS: Mapping[str, Method] = {
         plan_budgets=(1.0, 1.5, 2.0, 3.0),
         several=SeveralAnswers(
             lambda spec, choices: GivenAnswerDesign(
-                spec.labels, choices, spec.queries, spec.seed, spec.adaptive, spec.pilot
+                spec.labels, choices, spec.queries, spec.seed, spec.pilot
             ),
             2.0,
             "K answers per item (logit_bias, T = 0): the plain one, then those to queries about it, half of "
@@ -352,7 +350,6 @@ def make_design(
     queries: float = 1.0,
     bins: int = 5,
     seed: int = 0,
-    adaptive: bool = True,
     stages: Sequence[IntArray] | None = None,
     pilot: int | None = None,
     choices: IntArray | None = None,
@@ -372,8 +369,6 @@ def make_design(
     bins : int
         Number of subsets of ``blind``; the other designs do not depend on it.
     seed : int
-    adaptive : bool
-        Whether ``latent`` starts with a pilot; if not, the first queries of all items are one round.
     stages : sequence of arrays, optional
         Sorted item numbers of each stage. Only these items are asked, stage by stage, each stage with its own
         design.
@@ -392,7 +387,7 @@ def make_design(
     if not (np.isfinite(queries) and queries > 0):
         raise InputError(f"queries: must be a positive number, got {queries!r}")
     if stages is None:
-        spec = DesignSpec(y, queries, bins, seed, adaptive, pilot, choices=choices, summed=summed, goal=goal)
+        spec = DesignSpec(y, queries, bins, seed, pilot, choices=choices, summed=summed, goal=goal)
         return _design(method, spec)
     if method == "blind":
         if len(stages) > 1:
@@ -408,7 +403,6 @@ def make_design(
                 queries,
                 bins,
                 seed + k * 2**32,
-                adaptive,
                 pilot,
                 choices=None if choices is None else choices[members],
                 summed=summed,
@@ -464,7 +458,7 @@ def count_queries(method: str, n: int, queries: float, bins: int, *, several: bo
 
 
 def control_spacing(n: int) -> int:
-    """Of how many queries one carries a control query, in a live audit of ``n`` items that uses the bias.
+    """Of how many queries one carries a control query, in an audit of ``n`` items that uses the bias.
 
     That is 3% of one query per item, but at least 50 and at most 200, and never more than every fourth query.
     """
@@ -472,7 +466,7 @@ def control_spacing(n: int) -> int:
 
 
 def count_controls(method: str, n: int, queries: int) -> int:
-    """How many control queries a live audit of ``n`` items asks beside so many queries."""
+    """How many control queries an audit of ``n`` items asks beside so many queries."""
     return -(-queries // control_spacing(n)) if METHODS[method].biased else 0
 
 

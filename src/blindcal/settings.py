@@ -78,9 +78,8 @@ class DesignSettings:
     ``queries`` is the mean number per item (by default the method's own). ``sample`` asks a stratified random
     sample of that many items; a run may be continued with more. ``offset`` is the common bias C of METHOD 2
     and ``limit`` the largest bias the service accepts. ``send_seed`` sends a seed with each sampled query,
-    for endpoints that honour it. ``batch`` uses the provider's Batch API; all first queries are one round.
-    ``goal`` is what the audit is to decide, such as ``precision=0.95``: the queries after the pilot go where
-    they decide it (see `Goal`).
+    for endpoints that honour it. ``goal`` is what the audit is to decide, such as ``precision=0.95``: the
+    queries after the pilot go where they decide it (see `Goal`).
     """
 
     method: str = AUTO
@@ -90,7 +89,6 @@ class DesignSettings:
     send_seed: bool = False
     offset: float = 50.0
     limit: float = 100.0
-    batch: bool = False
     goal: str | None = None
 
     def __post_init__(self) -> None:
@@ -388,7 +386,6 @@ class Settings:
             *_FREE,
             *(() if self.design.method == "blind" else ("bins",)),
             # runs begun before these options existed can continue
-            *(() if self.design.batch else ("batch",)),
             *(
                 name
                 for name in ("answer_format", "max_tokens", "permute")

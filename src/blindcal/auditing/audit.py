@@ -18,21 +18,19 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from blindcal.atomic_write import writing
-from blindcal.auditing.batch_sender import Polling, ask_in_batches
 from blindcal.auditing.budget import check_affords_probe, check_cost_known
 from blindcal.auditing.conclude import conclude, write_files
 from blindcal.auditing.controls import Controls, control_every
-from blindcal.auditing.job import Job, Send
+from blindcal.auditing.job import Job
 from blindcal.auditing.limits import Limits
 from blindcal.auditing.live_sender import ask_live
 from blindcal.auditing.logged_answers import LoggedAnswers
 from blindcal.auditing.prepare import Prepared, prepare
 from blindcal.auditing.session import Session, begin, ignore, settle
-from blindcal.auditing.strategy import choose_strategy
+from blindcal.auditing.strategy import Send, choose_strategy
 from blindcal.endpoints.base import Endpoint
-from blindcal.endpoints.batches import Batches
 from blindcal.endpoints.http import Address, HttpEndpoint, check_key
-from blindcal.errors import ConfigError, FileError, NotIdentifiedError
+from blindcal.errors import FileError, NotIdentifiedError
 from blindcal.items.catalogue import open_items
 from blindcal.items.score_files import stem
 from blindcal.methods import METHODS
@@ -58,7 +56,6 @@ def audit(
     force: bool = False,
     endpoint: Endpoint | None = None,
     targets: Targets | None = None,
-    polling: Polling | None = None,
     progress: Callable[[Progress], None] | None = None,
     stage: Callable[[str], None] | None = None,
 ) -> AuditResult:
@@ -78,7 +75,6 @@ def audit(
             force=force,
             endpoint=endpoint,
             targets=targets,
-            polling=polling,
             progress=progress,
             stage=stage,
             stop=stop,
@@ -98,7 +94,6 @@ async def audit_async(
     force: bool = False,
     endpoint: Endpoint | None = None,
     targets: Targets | None = None,
-    polling: Polling | None = None,
     progress: Callable[[Progress], None] | None = None,
     stage: Callable[[str], None] | None = None,
     stop: asyncio.Event | None = None,
@@ -123,8 +118,6 @@ async def audit_async(
     endpoint, targets : optional
         An endpoint to ask instead of the address in the settings, and the tokens to bias. It is closed
         at the end.
-    polling : Polling, optional
-        How to wait for batches, if the settings ask for them or the run was begun with them.
     progress, stage : callable, optional
         Called with the progress of the run, and with a description of each step.
     stop : asyncio.Event, optional
@@ -141,11 +134,9 @@ async def audit_async(
         If the run is stopped before the first answer.
     EndpointError
         If asking on is useless; every answer so far is kept.
-    PendingError
-        If batches are under way and ``polling`` does not wait for them.
     """
     folder = Path(out) if out is not None else default_folder(items, settings.endpoint.model)
-    tell, polling = stage or ignore, polling or Polling()
+    tell = stage or ignore
     check_cost_known(limits, prices)
     with writing(folder):
         begun = (folder / RUN_FILE).exists()
@@ -159,21 +150,18 @@ async def audit_async(
         stop = stop or asyncio.Event()
         session = Session(loaded, settings, store, limits, prices, progress, tell, stop)
         session = await asyncio.to_thread(begin, session)
-        if polling.cancel and all(batch.ended for batch in store.batches()):
-            raise ConfigError("no batch of this run is with the provider: there is nothing to cancel")
         check_affords_probe(session)
         ask = None if session.settings.auto else await asyncio.to_thread(choose_strategy, session)
         truth = await asyncio.to_thread(_read_oracle, session, oracle)
         started, known = time.monotonic(), store.usage().queries
         async with opened_endpoint(endpoint, settings.endpoint) as model:
-            batches = await _open_batches(model, session)
             prepared = await unless_stopped(stop, prepare(session, model, targets=targets, force=force))
             if ask is None:
                 session = settle(session, prepared.method)
                 ask = await asyncio.to_thread(choose_strategy, session)
                 truth = await asyncio.to_thread(_read_oracle, session, oracle)
             tell("asking")
-            asked = await ask(prepared, _sender(session, prepared, model, batches, polling, force))
+            asked = await ask(prepared, _sender(session, prepared, model, force))
         outcome = asked.outcome
         if outcome.stopped is not None and not len(outcome.answered):
             raise _stopped_early(session, prepared, outcome.stopped)
@@ -234,43 +222,15 @@ def answers_kept() -> Iterator[None]:
         raise FileError(error.message, remedy=f"{error.remedy}; {kept}") from error
 
 
-async def _open_batches(endpoint: Endpoint, session: Session) -> Batches | None:
-    """Client for the endpoint's batches if the run uses them; an endpoint without batches is refused."""
-    if not session.settings.design.batch:
-        return None
-    if not isinstance(endpoint, HttpEndpoint):
-        raise ConfigError("batches need an endpoint over HTTP: this one can only be asked live")
-    batches = Batches(endpoint)
-    if not session.store.batches():
-        await batches.check()
-    return batches
-
-
-def _sender(
-    session: Session,
-    prepared: Prepared,
-    endpoint: Endpoint,
-    batches: Batches | None,
-    polling: Polling,
-    force: bool,
-) -> Send:
-    """How queries are sent: one by one, or through the provider's batches."""
+def _sender(session: Session, prepared: Prepared, endpoint: Endpoint, force: bool) -> Send:
+    """How the queries of a design are sent, with controls among them."""
     settings = session.settings
     logged = LoggedAnswers.of(session.items, prepared.question(settings), settings.endpoint)
     job = Job.of(session, prepared, logged=logged)
     seen = prepared.probe is not None and not prepared.probe["forced"]  # the probe saw the bias act
-    if batches is None:
-        every = control_every(session) if seen else None
-        return lambda design, planned: ask_live(
-            design,
-            job,
-            endpoint,
-            planned=planned,
-            controls=Controls(job, every=every, force=force),
-        )
-    check_bias = seen and METHODS[settings.design.method].biased
-    return lambda design, planned: ask_in_batches(
-        design, job, batches, planned=planned, check_bias=check_bias, polling=polling, stage=session.tell
+    every = control_every(session) if seen else None
+    return lambda design, planned: ask_live(
+        design, job, endpoint, planned=planned, controls=Controls(job, every=every, force=force)
     )
 
 

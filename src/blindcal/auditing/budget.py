@@ -18,7 +18,7 @@ from blindcal.design import LEAST_PILOT, PILOT
 from blindcal.errors import ConfigError
 from blindcal.planning.next_dollar import MOST_QUERIES
 from blindcal.planning.plan import probe_queries
-from blindcal.prices import CHARACTERS_A_TOKEN, Prices, total_cost
+from blindcal.prices import CHARACTERS_A_TOKEN, Prices
 from blindcal.records import Usage
 
 LEAST = 40  # queries or items, below which an audit is not worthwhile
@@ -79,7 +79,6 @@ class Budget:
 
     def __init__(self, session: Session, prepared: Prepared, n: int) -> None:
         self._store, self._prices, self._max_cost = session.store, session.prices, session.limits.max_cost
-        self._batch = session.settings.design.batch
         self._characters = session.items.characters / len(session.items)
         self._control_every = control_every(session)
         self._prepared, self._n = prepared, n
@@ -138,7 +137,7 @@ class Budget:
     def top_up(self) -> bool:
         """Decide on more queries if all decided ones were asked and cost less than expected."""
         before, asked = self.decided(), self._store.usage().queries
-        if self._batch or self._max_cost is None or before.total is None or asked < before.total:
+        if self._max_cost is None or before.total is None or asked < before.total:
             return False
         total = min(asked + self._affordable(self._max_cost), round(MOST_QUERIES * self._n))
         if total < before.total + max(1, _WORTHWHILE * self._n):
@@ -173,9 +172,9 @@ class Budget:
             tokens = TokenEstimator(0, self._prepared.size, probed.prompt_tokens)
             out = max(1, round(probed.completion_tokens / max(1, probed.queries)))
             known = Usage(1, 1, round(tokens.expected(self._characters)), out)
-        each = (self._prices.batched if self._batch else self._prices).cost(known) / known.queries
+        each = self._prices.cost(known) / known.queries
         controls = controls_usage(stored_controls(self._store))
-        left = money - total_cost(self._prices, probed, asked + controls, self._batch)
+        left = money - self._prices.cost(probed + asked + controls)
         if self._control_every is not None:
             each *= 1 + 1 / self._control_every
         return max(0, int(_CAREFUL * left / each)) if each > 0 else round(MOST_QUERIES * self._n)

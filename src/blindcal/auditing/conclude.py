@@ -24,7 +24,6 @@ from blindcal.evidence import Evidence, estimate, measures
 from blindcal.items.files import Items
 from blindcal.methods import METHODS
 from blindcal.planning.next_dollar import NextDollar, next_dollar
-from blindcal.prices import total_cost
 from blindcal.records import INVALID, NEGATIVE, PLAIN, POSITIVE, AnswerTable, Message
 from blindcal.report.page import PAGE_FILE, write_page
 from blindcal.results.answer_rows import ANSWERS_FILE, write_answers
@@ -67,7 +66,6 @@ def conclude(
         outcome.answered,
         prepared.jitter,
         slack=session.limits.concurrency,
-        ordered=not settings.design.batch,
         at_once=prepared.at_once,
     )
     evidence = Evidence(
@@ -176,8 +174,7 @@ def _spend(session: Session, prepared: Prepared, asked: Asked) -> Spend:
         paid.prompt_tokens,
         paid.completion_tokens,
         paid.cached_tokens,
-        None if prices is None else total_cost(prices, prepared.spent, answered, asked.settings.design.batch),
-        len(session.store.batches()),
+        None if prices is None else prices.cost(paid),
         bool(session.store.note(TOKENS_NOTE)),
         asked.outcome.beside.queries,
         answered.logged,
@@ -192,8 +189,7 @@ def _next_dollar(
         return None
     if evidence.choices is not None:  # the precision of audits of several answers cannot be forecast
         return None
-    live = prices.batched if asked.settings.design.batch else prices
-    return next_dollar(found.ece, evidence, n, asked.outcome.usage, live)
+    return next_dollar(found.ece, evidence, n, asked.outcome.usage, prices)
 
 
 def _example(items: Items, question: QuestionFormat, answered: AnswerTable, keep_prompts: bool) -> Example:

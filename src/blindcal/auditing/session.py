@@ -81,8 +81,6 @@ def begin(session: Session) -> Session:
     settings = session.settings.resolved(len(items), items.words, budgeted=_decides_queries(session))
     if settings.goal is not None and items.answers:
         check_goal(settings.assumed_method, settings.goal, several=True)
-    if known.get("batch"):  # a run begun with batches continues with them
-        settings = settings.replace(batch=True)
     store.begin(settings.fixed(items), items, keep_prompts=settings.prompt.keep_prompts)
     store.set_parts(settings.prompt.by_field, items.parts)
     begun = replace(session, settings=settings)

@@ -9,7 +9,7 @@ from typing import TypeAlias
 
 from blindcal.auditing.budget import Budget
 from blindcal.auditing.item_sample import members_of, sample_stages
-from blindcal.auditing.job import RunOutcome, Send
+from blindcal.auditing.job import RunOutcome
 from blindcal.auditing.prepare import Prepared
 from blindcal.auditing.session import Session, decides_items
 from blindcal.design import Design
@@ -28,6 +28,8 @@ class Asked:
     outcome: RunOutcome
 
 
+#: Gets a design answered; the number is how many queries it is expected to ask, for the progress.
+Send: TypeAlias = Callable[[Design, int], Awaitable[RunOutcome]]
 #: Gets the queries of an audit answered, as far as limits and budget allow.
 Strategy: TypeAlias = Callable[[Prepared, Send], Awaitable[Asked]]
 
@@ -63,14 +65,11 @@ async def _spend_on_items(session: Session, prepared: Prepared, send: Send) -> A
 async def _spend_on_queries(
     session: Session, stages: list[IntArray] | None, prepared: Prepared, send: Send
 ) -> Asked:
-    """Ask as many queries as a budget pays for: a pilot, what it shows to be affordable, then the rest.
-
-    Batches take hours, so with batches the probe replaces the pilot.
-    """
+    """Ask as many queries as a budget pays for: a pilot, what it shows to be affordable, then the rest."""
     n = members_of(stages, len(session.items)).size
     money = Budget(session, prepared, n)
     decided, outcome = money.decided(), None
-    if decided.total is None and not session.settings.design.batch:
+    if decided.total is None:
         some = METHODS[session.settings.design.method].usual_queries(several=bool(session.items.answers))
         whole = _design(session, session.settings.replace(queries=some), stages, decided.pilot)
         outcome = await send(_FirstRound(whole), decided.pilot)
@@ -99,16 +98,14 @@ class _FirstRound:
 def _design(
     session: Session, settings: Settings, stages: list[IntArray] | None, pilot: int | None = None
 ) -> Design:
-    batch = settings.design.batch
     return make_design(
         settings.design.method,
         session.items.labels,
         queries=settings.queries,
         bins=settings.bins,
         seed=settings.design.seed,
-        adaptive=not batch,
         stages=stages,
-        pilot=None if batch else pilot,
+        pilot=pilot,
         choices=session.items.choices,
         summed=settings.summed,
         goal=settings.goal,
