@@ -35,6 +35,7 @@ _MIGRATIONS = (
         ) WITHOUT ROWID;
     """,
     "ALTER TABLE items ADD COLUMN part TEXT",
+    "",  # made a table that nothing uses any more
     """
     ALTER TABLE answers ADD COLUMN unusable INTEGER NOT NULL DEFAULT 0;
     CREATE TABLE wasted (
