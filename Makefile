@@ -59,7 +59,7 @@ study: $(VENV)/.dev
 
 # every other table of README.md and docs/: some hours on two cores. Each script writes its file in bench/results.
 BENCHES := accuracy benchmarks fractional once repeated plan gate compared few promises speed \
-  replayed deployed run batched picture watch_picture tutorial embedded constrained verbalized worked kills endpoints \
+  replayed deployed run picture watch_picture tutorial embedded constrained verbalized worked kills endpoints \
   choices gumbel embedded_choices certified decided headlines parts
 bench: $(VENV)/.dev
 	$(BIN)/pip install --quiet --group bench

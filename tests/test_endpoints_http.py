@@ -483,7 +483,7 @@ async def asked(patient: Patient, times: int) -> None:
 
 def test_a_server_that_dies_is_waited_for() -> None:
     """Once it has answered, an outage is waited out for five minutes, and the error says how to go on."""
-    dead = RetryableError("the connection failed: h: refused", unsent=True)
+    dead = RetryableError("the connection failed: h: refused")
     endpoint, told = Dying(3, dead), list[str]()
     patient = endpoint.patient(kept="the answers are kept", tell=told.append)
     with pytest.raises(

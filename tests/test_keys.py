@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from blindcal.endpoints.batches import Batches
 from blindcal.endpoints.http import Address, HttpEndpoint
 from blindcal.endpoints.secrets import Redactor
 from blindcal.errors import EndpointError, FatalError, InputError
@@ -287,29 +286,6 @@ def test_proxy_passwords_are_not_shown(proxy: str, monkeypatch: pytest.MonkeyPat
     with pytest.raises(FatalError, match="https_proxy in the environment") as caught:
         asyncio.run(talk())
     assert SECRET not in str(caught.value)
-
-
-def test_batch_lines_are_redacted() -> None:
-    """The key is in no line of a batch's output: not in its errors, its replies or its refusals."""
-    reply = {"choices": [{"message": {"content": f"It is {KEY}"}}]}
-    lines = [
-        {"custom_id": "a", "error": {"message": f"{'y' * 190} Bearer {KEY}"}},
-        {"custom_id": "b", "response": {"status_code": 400, "body": {"error": f"bad {KEY}"}}},
-        {"custom_id": "c", "response": {"status_code": 200, "body": reply}},
-    ]
-    output = b"\n".join(json.dumps(line).encode() for line in lines)
-
-    async def talk() -> list[Any]:
-        async with (
-            answering(lambda _: HttpResponse(output)) as url,
-            HttpEndpoint(Address(url, "m")) as endpoint,
-        ):
-            return [line async for line in Batches(endpoint).lines("file-1")]
-
-    found = asyncio.run(talk())
-    assert [line.custom_id for line in found] == ["a", "b", "c"]
-    assert not any(leaked(repr(line) + str(line.error)) for line in found)
-    assert found[2].reply.text == "It is [key]"
 
 
 @pytest.mark.parametrize("key", ["", "x", "No", "none", "EMPTY", "sk-test"])

@@ -14,7 +14,6 @@ from scipy.special import expit, logit
 
 import blindcal as bc
 from blindcal.auditing.audit import audit
-from blindcal.auditing.batch_sender import Polling
 from blindcal.errors import ConfigError, UnfitError
 from blindcal.estimate.truth import binned_ece
 from blindcal.items.files import load
@@ -322,18 +321,6 @@ def test_an_endpoint_that_shows_no_probabilities_is_refused(
         with pytest.raises(UnfitError, match=message):
             audit(items, settings(server, method="logprobs"), out=tmp_path / "run")
         assert server.requests < 30
-
-
-def test_batches_find_what_a_live_audit_finds(
-    known: tuple[IntArray, FloatArray], items: Path, run: Run, tmp_path: Path
-) -> None:
-    """Through batches the probe is asked live, to see that logprobs are shown, and the rest as ever."""
-    with serving(items, known[1], logprobs=True) as server:
-        chosen = settings(server, method="logprobs", batch=True)
-        polling = Polling(every=0.002, longest=0.01, settle=0.05)
-        found = audit(items, chosen, out=tmp_path / "run", polling=polling)
-        assert server.requests == found.spend.probe_queries
-    assert (found.ece, found.shown) == (run.result.ece, run.result.shown)
 
 
 def test_a_stopped_run_goes_on_with_what_was_shown(

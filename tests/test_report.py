@@ -422,7 +422,7 @@ def test_a_large_run_is_a_small_page(tmp_path: Path) -> None:
 def test_what_was_not_asked_or_sent_is_not_claimed(
     full: AuditResult, browser: Browser, tmp_path: Path
 ) -> None:
-    """A page of stated confidence has no tokens, no bias, no whiskers; money and batches are right."""
+    """A page of stated confidence has no tokens, no bias, no whiskers; money is right."""
     assert full.example is not None
     stated = replace(
         full,
@@ -433,7 +433,6 @@ def test_what_was_not_asked_or_sent_is_not_claimed(
         example=replace(full.example, logit_bias={}),
         counts=replace(full.counts, invalid=7),
         invalid_reasons={"no confidence": 7},
-        spend=replace(full.spend, batches=1),
         settings={**full.settings, "queries": 1.44526, "seed": 1234567},
     )
     write_page(stated, tmp_path / "report.html")
@@ -448,7 +447,6 @@ def test_what_was_not_asked_or_sent_is_not_claimed(
         "answers could not be read",
         "the confidence that the model states",
         "Common bias C none was sent",
-        "and the others in 1 batch",
         "1.45 queries per item on average, seed 1234567",
         "Could not be read 7",
     ):

@@ -13,7 +13,6 @@ import numpy as np
 import pytest
 
 from blindcal.auditing.audit import audit
-from blindcal.auditing.batch_sender import Polling
 from blindcal.auditing.limits import Limits
 from blindcal.confidence_prompt import INSTRUCTION, ask_confidence
 from blindcal.endpoints.query_format import STATED_TOKENS, ConfidenceQuestion
@@ -170,20 +169,6 @@ def test_a_verbalized_audit_stops_and_goes_on(items: Path, tmp_path: Path) -> No
     with serving(items) as server:
         at_once = audit(items, settings(server), out=tmp_path / "other")
     assert whole.ece == at_once.ece
-
-
-def test_a_verbalized_audit_goes_through_batches(items: Path, tmp_path: Path) -> None:
-    """Free text comes back from a batch as it does live."""
-    with serving(items) as server:
-        live = audit(items, settings(server), out=tmp_path / "live")
-        polling = Polling(every=0.002, longest=0.01)
-        batched = audit(items, settings(server, batch=True), out=tmp_path / "batched", polling=polling)
-    assert (batched.ece, batched.counts, batched.invalid_reasons) == (
-        live.ece,
-        live.counts,
-        live.invalid_reasons,
-    )
-    assert batched.spend.batches == 1
 
 
 def test_a_model_that_never_states_a_confidence_ends_the_run(items: Path, tmp_path: Path) -> None:

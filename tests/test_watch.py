@@ -20,7 +20,7 @@ from blindcal.auditing.watch import watch, watch_async
 from blindcal.errors import ConfigError, InputError
 from blindcal.results.watch_result import WatchResult
 from blindcal.simulation.http_server import HttpResponse
-from blindcal.simulation.replay_batches import error_response
+from blindcal.simulation.refusals import error
 from blindcal.store.run_store import RUN_FILE
 from blindcal.store.watch_store import WatchStore
 from deciding import audited
@@ -434,7 +434,7 @@ def test_an_item_that_always_fails_does_not_hold_up_the_others(
     usual = live.server._complete
 
     def failing(body: bytes, *, chat: bool) -> HttpResponse:
-        return error_response(500, "not this one") if b'\\"205\\"' in body else usual(body, chat=chat)
+        return error(500, "not this one", None) if b'\\"205\\"' in body else usual(body, chat=chat)
 
     monkeypatch.setattr(live.server, "_complete", failing)
     stream = write(tmp_path / "stream.jsonl", live.records(range(200, 230)))

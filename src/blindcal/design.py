@@ -134,16 +134,14 @@ class LatentDesign:
 
     The first queries take two rounds. A quarter of the items is asked at thresholds spread evenly over
     (0, 1), the rest with a density proportional to the standard deviation of the answer (Neyman allocation).
-    Without ``adaptive``, as batches need it, all first queries are spread evenly in one round. Further
-    queries go to the items whose probability is least certain, at thresholds that split the remaining range
-    (METHOD 5), in two rounds per query per item. The design ends early if no answer could tell anything more.
-    With a ``temperature``, answers at a threshold are noisy.
+    Further queries go to the items whose probability is least certain, at thresholds that split the remaining
+    range (METHOD 5), in two rounds per query per item. The design ends early if no answer could tell anything
+    more. With a ``temperature``, answers at a threshold are noisy.
     """
 
     labels: IntArray
     queries: float
     seed: int
-    adaptive: bool = True
     temperature: float = 0.0
 
     @cached_property
@@ -152,14 +150,12 @@ class LatentDesign:
         n = self.labels.size
         total = max(1, round(self.queries * n))
         first = min(n, total)
-        pilot = round(PILOT * first) if self.adaptive and first >= LEAST_PILOT else first
+        pilot = round(PILOT * first) if first >= LEAST_PILOT else first
         sizes = [pilot, first - pilot]
         left = total - first
         half = max(1, round(n / 2))
         while left > 0:
-            # a batch may take a day: no extra round for a single leftover query
-            last = not self.adaptive and left <= half + 1
-            sizes.append(left if last else min(left, half))
+            sizes.append(min(left, half))
             left -= sizes[-1]
         return tuple(size for size in sizes if size)
 

@@ -63,7 +63,6 @@ class DesignSpec:
     queries: float
     bins: int
     seed: int
-    adaptive: bool = True
     members: IntArray | None = None
     choices: IntArray | None = None
     summed: bool = False
@@ -192,14 +191,11 @@ METHODS: Mapping[str, Method] = {
             spec.labels,
             spec.queries,
             spec.seed,
-            spec.adaptive,
             1.0 if spec.summed else 0.0,
         ),
         plan_budgets=(1.0, 1.5, 2.0, 3.0),
         several=SeveralAnswers(
-            lambda spec, choices: GivenAnswerDesign(
-                spec.labels, choices, spec.queries, spec.seed, spec.adaptive
-            ),
+            lambda spec, choices: GivenAnswerDesign(spec.labels, choices, spec.queries, spec.seed),
             2.0,
             "K answers per item (logit_bias, T = 0): the plain one, then those to queries about it, half of "
             "them with Gumbel numbers on the other answers",
@@ -339,7 +335,6 @@ def make_design(
     queries: float = 1.0,
     bins: int = 5,
     seed: int = 0,
-    adaptive: bool = True,
     stages: Sequence[IntArray] | None = None,
     choices: IntArray | None = None,
     summed: bool = False,
@@ -357,8 +352,6 @@ def make_design(
     bins : int
         Number of subsets of ``blind``; the other designs do not depend on it.
     seed : int
-    adaptive : bool
-        Whether ``latent`` starts with a pilot; if not, the first queries of all items are one round.
     stages : sequence of arrays, optional
         Sorted item numbers of each stage. Only these items are asked, stage by stage, each stage with its own
         design.
@@ -371,7 +364,7 @@ def make_design(
     if not (np.isfinite(queries) and queries > 0):
         raise InputError(f"queries: must be a positive number, got {queries!r}")
     if stages is None:
-        spec = DesignSpec(y, queries, bins, seed, adaptive, choices=choices, summed=summed)
+        spec = DesignSpec(y, queries, bins, seed, choices=choices, summed=summed)
         return _design(method, spec)
     if method == "blind":
         if len(stages) > 1:
@@ -387,7 +380,6 @@ def make_design(
                 queries,
                 bins,
                 seed + k * 2**32,
-                adaptive,
                 choices=None if choices is None else choices[members],
                 summed=summed,
             ),
@@ -424,7 +416,7 @@ def count_queries(method: str, n: int, queries: float, bins: int, *, several: bo
 
 
 def control_spacing(n: int) -> int:
-    """Of how many queries one carries a control query, in a live audit of ``n`` items that uses the bias.
+    """Of how many queries one carries a control query, in an audit of ``n`` items that uses the bias.
 
     That is 3% of one query per item, but at least 50 and at most 200, and never more than every fourth query.
     """
@@ -432,7 +424,7 @@ def control_spacing(n: int) -> int:
 
 
 def count_controls(method: str, n: int, queries: int) -> int:
-    """How many control queries a live audit of ``n`` items asks beside so many queries."""
+    """How many control queries an audit of ``n`` items asks beside so many queries."""
     return -(-queries // control_spacing(n)) if METHODS[method].biased else 0
 
 

@@ -402,7 +402,7 @@ class Usage:
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """The progress of a run; answers of unfinished batches count in ``done``, but not in ``usage``.
+    """The progress of a run.
 
     While ``probing``, the queries are those of the probe, and ``total`` is approximate.
     """

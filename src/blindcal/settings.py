@@ -76,7 +76,7 @@ class DesignSettings:
     ``queries`` is the mean number per item (by default the method's own). ``sample`` asks a stratified random
     sample of that many items; a run may be continued with more. ``offset`` is the common bias C of METHOD 2
     and ``limit`` the largest bias the service accepts. ``send_seed`` sends a seed with each sampled query,
-    for endpoints that honour it. ``batch`` uses the provider's Batch API; all first queries are one round.
+    for endpoints that honour it.
     """
 
     method: str = AUTO
@@ -86,7 +86,6 @@ class DesignSettings:
     send_seed: bool = False
     offset: float = 50.0
     limit: float = 100.0
-    batch: bool = False
 
     def __post_init__(self) -> None:
         if self.method not in (AUTO, *METHODS):
@@ -370,7 +369,6 @@ class Settings:
             *_FREE,
             *(() if self.design.method == "blind" else ("bins",)),
             # runs begun before these options existed can continue
-            *(() if self.design.batch else ("batch",)),
             *(
                 name
                 for name in ("answer_format", "max_tokens", "permute")

@@ -31,7 +31,6 @@ def audit_design(session: Session) -> AuditDesign:
         queries=settings.queries,
         bins=settings.bins,
         seed=settings.design.seed,
-        adaptive=not settings.design.batch,
         stages=stages,
         choices=items.choices,
         summed=settings.summed,

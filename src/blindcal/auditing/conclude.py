@@ -23,7 +23,6 @@ from blindcal.estimate.margins import AnswerMargins
 from blindcal.evidence import Evidence, estimate, measures
 from blindcal.items.files import Items
 from blindcal.methods import METHODS
-from blindcal.prices import total_cost
 from blindcal.records import INVALID, NEGATIVE, PLAIN, POSITIVE, AnswerTable, Message
 from blindcal.report.page import PAGE_FILE, write_page
 from blindcal.results.answer_rows import ANSWERS_FILE, write_answers
@@ -67,7 +66,6 @@ def conclude(
         outcome.answered,
         prepared.jitter,
         slack=session.limits.concurrency,
-        ordered=not settings.design.batch,
         at_once=prepared.at_once,
     )
     evidence = Evidence(
@@ -165,7 +163,7 @@ def _counts(evidence: Evidence, members: int, *, stopped: bool) -> AnswerCounts:
 
 def _spend(session: Session, prepared: Prepared, outcome: RunOutcome) -> Spend:
     answered = outcome.usage + outcome.beside
-    paid, prices, batch = prepared.spent + answered, session.prices, session.settings.design.batch
+    paid, prices = prepared.spent + answered, session.prices
     return Spend(
         paid.served,
         prepared.spent.queries,
@@ -173,8 +171,7 @@ def _spend(session: Session, prepared: Prepared, outcome: RunOutcome) -> Spend:
         paid.prompt_tokens,
         paid.completion_tokens,
         paid.cached_tokens,
-        None if prices is None else total_cost(prices, prepared.spent, answered, batch),
-        len(session.store.batches()),
+        None if prices is None else prices.cost(paid),
         bool(session.store.note(TOKENS_NOTE)),
         outcome.beside.queries,
         answered.logged,

@@ -80,8 +80,6 @@ def begin(session: Session) -> Session:
     if session.settings.auto and known.get("method") in METHODS:  # chosen, or named, when the run began
         session = replace(session, settings=_with_method(session.settings, known["method"]))
     settings = session.settings.resolved(len(items), items.words)
-    if known.get("batch"):  # a run begun with batches continues with them
-        settings = settings.replace(batch=True)
     store.begin(settings.fixed(items), items, keep_prompts=settings.prompt.keep_prompts)
     store.set_parts(settings.prompt.by_field, items.parts)
     return replace(session, settings=settings)

@@ -1,8 +1,8 @@
 """Watch finished audits instead of a stream: their answers count, and nothing is asked.
 
 The alarms rely on thresholds that are spread evenly over (0, 1), whatever was answered before. In an audit by
-``latent`` these are the queries of the first round: a quarter of the items, or all of them in batches. The
-other answers do not serve.
+``latent`` these are the queries of the first round: a quarter of the items. The other answers do not
+serve.
 """
 
 from __future__ import annotations

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from dataclasses import replace
 from inspect import signature
 from pathlib import Path
 from typing import Any, TypeAlias, TypeVar, get_args
@@ -343,7 +342,7 @@ quiet_option = click.option("--quiet", is_flag=True, help="Print errors only, an
 
 # Prices
 
-live_price_options = combined(
+price_options = combined(
     click.option(
         "--price-in",
         type=FiniteRange(0),
@@ -357,31 +356,16 @@ live_price_options = combined(
         help="Price per million output tokens; requires --price-in.",
     ),
 )
-price_options = combined(
-    live_price_options,
-    click.option(
-        "--batch-price",
-        type=SHARE,
-        default=0.5,
-        metavar="FACTOR",
-        help="Price of a batch as a fraction of the live price.",
-    ),
-)
 
 
 def prices(
-    price_in: float | None,
-    price_out: float | None,
-    batch_price: float,
-    settings: Settings,
-    *,
-    quiet: bool = False,
+    price_in: float | None, price_out: float | None, settings: Settings, *, quiet: bool = False
 ) -> Prices | None:
     """The prices given, or OpenAI's list prices for its own models at its own URL, with their date."""
     if (price_in is None) != (price_out is None):
         raise click.UsageError("--price-in and --price-out go together")
     if price_in is not None and price_out is not None:
-        return Prices(price_in, price_out, batch_price)
+        return Prices(price_in, price_out)
     listed = settings.list_prices
     if listed is None:
         return None
@@ -390,7 +374,7 @@ def prices(
             f"costs are at the list prices of {listed.listed}, ${listed.input:g} and ${listed.output:g} per "
             "million tokens; --price-in and --price-out set others"
         )
-    return replace(listed, batch=batch_price)
+    return listed
 
 
 def check_priced(

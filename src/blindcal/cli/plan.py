@@ -79,7 +79,6 @@ WIDTH = 12
     help="Mean number of tokens per prompt, for plans without a file.",
 )
 @options.price_options
-@click.option("--batch", is_flag=True, help="Apply the price of the provider's Batch API.")
 @click.option(
     "--latency",
     type=options.POSITIVE_NUMBER,
@@ -103,8 +102,6 @@ def command(
     tokens: float | None,
     price_in: float | None,
     price_out: float | None,
-    batch_price: float,
-    batch: bool,
     latency: float | None,
     as_json: bool,
     **chosen: Any,
@@ -144,9 +141,8 @@ def command(
         bins,
         level,
         counted or (assumed.tokens if tokens is None else TokenCount(tokens)),
-        options.prices(price_in, price_out, batch_price, settings),
+        options.prices(price_in, price_out, settings),
         throughput,
-        batch,
     )
     given = sample or size
     n = given or assumed.items or USUAL_ITEMS

@@ -199,10 +199,9 @@ def _print_answers(result: AuditResult) -> None:
         print_field("unread", reasons)
     cost = "" if spend.cost is None else f", ${spend.cost:,.4f}"
     controls = f", {spend.control_queries} to control" if spend.control_queries else ""
-    through = f", the rest in {spend.batches} batch{'es' * (spend.batches > 1)}" if spend.batches else ""
     print_field(
         "queries",
-        f"{spend.queries:,} ({spend.probe_queries} to probe{controls}{through}), "
+        f"{spend.queries:,} ({spend.probe_queries} to probe{controls}), "
         f"{spend.prompt_tokens:,} tokens in, {spend.completion_tokens:,} out{cost}",
     )
     if spend.logged_answers:

@@ -102,7 +102,7 @@ QUIET, STOPPED, RAISED = 0, 3, 4
     metavar="DOLLARS",
     help="Maximum cost of the whole watch; requires prices.",
 )
-@options.live_price_options
+@options.price_options
 @options.concurrency_option()
 @options.rate_options
 @options.api_key_env_option
@@ -205,7 +205,7 @@ def command(
     limits = options.taken(Limits, given)
     asked = open_reference(reference, api_key_env=api_key_env, timeout=timeout, force=given["force"])
     settings = asked.settings
-    prices = options.prices(price_in, price_out, 1.0, settings, quiet=quiet)
+    prices = options.prices(price_in, price_out, settings, quiet=quiet)
     options.check_priced(limits.max_cost, prices, settings.endpoint)
     options.check_priced(max_cost_per_day, prices, settings.endpoint, "--max-cost-per-day")
     folder = out or watch_folder(stream or from_runs[0], settings.endpoint.model)

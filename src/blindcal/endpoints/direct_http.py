@@ -2,7 +2,7 @@
 
 A run sends tens of thousands of requests to one address, and aiohttp takes several times as long over each
 as the system takes to send and receive it. So these requests are written and read here; everything else
-(lists of models, the files of batches, proxies) is left to aiohttp. The parser is that of Node.js, in C,
+(lists of models, proxies) is left to aiohttp. The parser is that of Node.js, in C,
 which knows all forms that a reply may have. Nothing is retried, and redirects are not followed.
 """
 

@@ -49,7 +49,6 @@ Api: TypeAlias = Literal["chat", "completions"]
 OPENAI = "https://api.openai.com/v1"
 
 NOT_OFFERED = frozenset({400, 401, 403, 404, 405, 422, 501})
-MAX_LINE_BYTES = 8 * 2**20
 _BEYOND_BASE = re.compile(r"(?<=[^/:])(/+((chat/)?completions)?)+(?=$|\?)")
 RAW_BODY_BYTES = 2**20  # aiohttp warns about raw bodies above this size
 
@@ -110,17 +109,6 @@ class RedactedResponse:
             if size > MAX_REPLY_BYTES:
                 raise failures.too_large(MAX_REPLY_BYTES)
         return self._redact(b"".join(chunks))
-
-    async def lines(self) -> AsyncIterator[bytes]:
-        """The lines of a body of any length; only the beginning of one longer than `MAX_LINE_BYTES`."""
-        line = b""
-        async for chunk in self._response.content.iter_any():
-            first, *more = chunk.split(b"\n")
-            line += first[: max(0, MAX_LINE_BYTES - len(line))]
-            for following in more:
-                yield self._redact(line)
-                line = following
-        yield self._redact(line)
 
 
 class HttpEndpoint:
@@ -188,7 +176,7 @@ class HttpEndpoint:
                     self.accepted = replace(self.accepted, texts=True)
                     continue
                 return found
-            error = self.refusal(found, response.headers, raw)
+            error = self._refusal(found, response.headers, raw)
             if not failures.is_about_fields(found, raw, error):
                 raise await self._located(error, raw)
             sent = read_json(body)
@@ -228,7 +216,7 @@ class HttpEndpoint:
         if status != 200:
             if status in NOT_OFFERED and not failures.blames_model(failures.said(raw)):
                 return None
-            raise await self._located(self.refusal(status, response.headers, raw), raw)
+            raise await self._located(self._refusal(status, response.headers, raw), raw)
         try:
             return read_json(raw)
         except JsonError:
@@ -245,7 +233,8 @@ class HttpEndpoint:
 
     async def models(self, below: str = "") -> tuple[str, ...] | int:
         """The names that the endpoint lists at ``/models``, or the HTTP status if it gives no list."""
-        async with self.opened("GET", self.below(f"{below}/models")) as response:
+        url = self._root.with_path(f"{self._root.path.rstrip('/')}{below}/models", keep_query=True)
+        async with self._opened("GET", url) as response:
             raw = await response.read()
         try:
             names = tuple(str(one["id"]) for one in read_json(raw)["data"])
@@ -267,25 +256,22 @@ class HttpEndpoint:
             return None
         return f"the endpoint lists no model {printable(model, 80)!r}, but {failures.nearest(model, listed)}"
 
-    def below(self, path: str, query: Mapping[str, str] | None = None) -> URL:
-        """The URL of a ``path`` below the base URL."""
-        url = self._root.with_path(self._root.path.rstrip("/") + path, keep_query=True)
-        return url.update_query(query or {})
-
     @contextlib.asynccontextmanager
-    async def opened(self, method: str, url: URL, **options: Any) -> AsyncIterator[RedactedResponse]:
+    async def _opened(
+        self, method: str, url: URL, data: bytes | io.BytesIO | None = None
+    ) -> AsyncIterator[RedactedResponse]:
         """Send a request and yield its unread response; failures become endpoint errors."""
         import aiohttp
 
         session = self._session or self._open()
         try:
-            async with session.request(method, url, allow_redirects=False, **options) as response:
+            async with session.request(method, url, allow_redirects=False, data=data) as response:
                 yield RedactedResponse(response, self._redact)
                 self._reached = True
         except (aiohttp.ClientError, OSError) as error:
             raise failures.from_exception(error, self._root, reached=self._reached) from None
 
-    def refusal(self, status: int, headers: Mapping[str, str], raw: bytes) -> EndpointError:
+    def _refusal(self, status: int, headers: Mapping[str, str], raw: bytes) -> EndpointError:
         """The endpoint error for a response with an unexpected status."""
         address, said = self.address, failures.said(raw)
         if status == 401 or failures.blames_key(said):
@@ -335,7 +321,7 @@ class HttpEndpoint:
             self._proxied = not self._local and _has_proxy(self._root)
         if self._proxied:
             data = body if len(body) < RAW_BODY_BYTES else io.BytesIO(body)
-            async with self.opened("POST", url, data=data) as response:
+            async with self._opened("POST", url, data=data) as response:
                 fields = {name.lower().encode(): value.encode() for name, value in response.headers.items()}
                 return ServerResponse(response.status, fields, await response.read())
         if self._direct is None:

@@ -110,7 +110,7 @@ def from_exception(error: Exception, url: URL, *, reached: bool) -> EndpointErro
     reason = own or re.sub(r" \('[^)]*\)$", "", cause or str(error))  # without asyncio's tuple of the address
     what = f"{url.authority}: {printable(reason) or type(error).__name__}"
     if fate == "retry" or (fate == "address" and reached):
-        return RetryableError(f"the connection failed: {what}", unsent=fate == "address")
+        return RetryableError(f"the connection failed: {what}")
     if fate == "address":
         return FatalError(f"cannot reach {what}: check the base URL, and that the server runs")
     return FatalError(f"cannot talk to {what}: check the base URL, its certificate and any proxy")

@@ -19,7 +19,7 @@ from blindcal.items.files import Items
 from blindcal.methods import METHODS, SIMULABLE, count_controls, count_queries, method_of
 from blindcal.planning.forecast import Forecast, forecast, worth
 from blindcal.planning.shapes import DEFAULT, Shape, preset
-from blindcal.prices import CHARACTERS_A_TOKEN, Prices, total_cost
+from blindcal.prices import CHARACTERS_A_TOKEN, Prices
 from blindcal.records import Usage
 from blindcal.settings import DEFAULT_BINS, Settings
 
@@ -84,10 +84,7 @@ class Plan:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class PlanInputs:
-    """The inputs of a plan: the assumed shape, bins and level, and the tokens, prices and time of queries.
-
-    ``batch`` uses the price of batches for all queries except the probe's.
-    """
+    """The inputs of a plan: the assumed shape, bins and level, and the tokens, prices and time of queries."""
 
     shape: Shape
     bins: int | None = None
@@ -95,7 +92,6 @@ class PlanInputs:
     tokens: TokenCount | None = None
     prices: Prices | None = None
     throughput: Throughput = Throughput()
-    batch: bool = False
 
     def __repr__(self) -> str:
         tokens = "" if self.tokens is None else f", {self.tokens.prompt:g} tokens per prompt"
@@ -112,7 +108,7 @@ class PlanInputs:
         self, method: str, n: int, queries: int, expected: Forecast | None = None, probes: int = PROBE_QUERIES
     ) -> Plan:
         """Plan this many queries, the probe before them and the controls among them, with their cost."""
-        controls = 0 if self.batch else count_controls(method, n, queries)
+        controls = count_controls(method, n, queries)
         if self.tokens is None:
             seconds = self.throughput.seconds(queries + controls, 0)
             return Plan(n, queries, probes, None, None, False, None, seconds, expected, controls)
@@ -128,7 +124,7 @@ class PlanInputs:
             both.prompt_tokens,
             both.completion_tokens,
             self.tokens.counted,
-            None if self.prices is None else total_cost(self.prices, probed, asked, self.batch),
+            None if self.prices is None else self.prices.cost(both),
             self.throughput.seconds(asked.queries, asked.prompt_tokens + asked.completion_tokens),
             expected,
             controls,
@@ -176,7 +172,6 @@ def plan_audit(
         each,
         prices,
         throughput or Throughput(),
-        settings.design.batch,
     )
     method, queries = settings.design.method, settings.queries
     if shape is not None:

@@ -125,10 +125,9 @@ class Spend:
     """What an audit cost. Tokens are as the endpoint reported them; ``cost`` is in dollars, if known.
 
     ``queries`` includes those of the probe (``probe_queries``), of the controls during the run
-    (``control_queries``), and replies that had to be asked for again. ``batches`` is the number of batches
-    that were sent, 0 for a live audit. ``logged_answers`` were taken from the log of an evaluation and are
-    not among the queries. ``tokens_estimated`` says that the endpoint has not reported the tokens of every
-    answer, so that tokens and cost are estimates.
+    (``control_queries``), and replies that had to be asked for again. ``logged_answers`` were
+    taken from the log of an evaluation and are not among the queries. ``tokens_estimated`` says that the
+    endpoint has not reported the tokens of every answer, so that tokens and cost are estimates.
     """
 
     queries: int
@@ -138,7 +137,6 @@ class Spend:
     completion_tokens: int
     cached_tokens: int
     cost: float | None
-    batches: int = 0
     tokens_estimated: bool = False
     control_queries: int = 0
     logged_answers: int = 0

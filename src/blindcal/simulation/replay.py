@@ -40,7 +40,6 @@ from blindcal.simulation.completion_request import CHAT, PROMPT, ChatRequest, Pr
 from blindcal.simulation.http_server import HttpRequest, HttpResponse, Listener, Manner, json_response
 from blindcal.simulation.recording import UNRECORDED_GAP, RecordedTexts, Recording, drawn
 from blindcal.simulation.refusals import error, refusal, unknown_model
-from blindcal.simulation.replay_batches import Desk
 from blindcal.simulation.wording import sentence
 from blindcal.untrusted_json import JsonError, read_json
 
@@ -77,8 +76,8 @@ class Candidates:
 class Server:
     """A recording served with a behaviour; an async context manager that opens and closes the port.
 
-    ``requests`` counts the live requests for an answer. ``answered`` counts the answers, and ``paid`` the
-    answers by item id: what a provider would have billed. ``desk`` serves files and batches.
+    ``requests`` counts the requests for an answer. ``answered`` counts the answers, and ``paid`` the
+    answers by item id: what a provider would have billed.
     """
 
     def __init__(
@@ -104,7 +103,6 @@ class Server:
         self._cache: dict[str, Answer] = {}
         self._replies: dict[bytes, list[Answer]] = {}
         self._listener = Listener(self._handle)
-        self.desk = Desk(lambda body, chat: self._answer(body, chat=chat, fault=None))
 
     @property
     def base_url(self) -> str:
@@ -129,8 +127,6 @@ class Server:
         path = request.path.split("?")[0].rstrip("/")
         if not self._authorised(request.headers):
             return self._fail("401")
-        if (about_batches := self.desk.handle(request)) is not None:
-            return about_batches
         if request.method == "POST" and path.endswith("/chat/completions"):
             return self._complete(request.body, chat=True)
         if request.method == "POST" and path.endswith("/completions"):

@@ -35,13 +35,7 @@ _MIGRATIONS = (
         ) WITHOUT ROWID;
     """,
     "ALTER TABLE items ADD COLUMN part TEXT",
-    """
-    CREATE TABLE batches (
-        number INTEGER PRIMARY KEY, token TEXT NOT NULL UNIQUE, queries BLOB NOT NULL,
-        uploading REAL, file_id TEXT, creating REAL, batch_id TEXT, status TEXT NOT NULL,
-        completed INTEGER NOT NULL, failed INTEGER NOT NULL, ended INTEGER NOT NULL,
-        answered INTEGER NOT NULL, said TEXT NOT NULL);
-    """,
+    "",  # made a table that nothing uses any more
     """
     ALTER TABLE answers ADD COLUMN unusable INTEGER NOT NULL DEFAULT 0;
     CREATE TABLE wasted (
