@@ -56,7 +56,8 @@ async def measure(url: str, folder: Path, n: int) -> list[Cell]:
     with path.open("w") as file:
         for k in range(n):
             file.write(json.dumps({"prompt": f"{run.PROMPT} {k}?", "label": k % 2}) + "\n")
-    with load(path) as items, Store.open(folder / "run.sqlite") as store:
+    items = load(path)
+    with Store.open(folder / "run.sqlite") as store:
         store.begin({}, items)
         job = Job(items, run.QUESTION, store)
         design = make_design("latent", items.labels, adaptive=False)

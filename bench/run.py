@@ -211,10 +211,10 @@ def write_items(path: Path, count: int) -> None:
 
 async def whole_run(base_url: str, path: Path, count: int, workers: int) -> float:
     """Queries per second of a whole run: design, client and store."""
+    items = load(path)
     with (
         tempfile.TemporaryDirectory() as folder,
         Store.open(Path(folder) / "run.sqlite") as store,
-        load(path) as items,
     ):
         job = Job(items, QUESTION, store, bc.Limits(concurrency=workers))
         async with HttpEndpoint(Address(base_url, "bench"), environ={}) as endpoint:
@@ -264,7 +264,8 @@ def peak_memory(count: int, answer: Connection) -> None:
         write_items(folder / "items.jsonl", count)
         before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
         start = time.perf_counter()
-        with load(folder / "items.jsonl") as items, Store.open(folder / "run.sqlite") as store:
+        items = load(folder / "items.jsonl")
+        with Store.open(folder / "run.sqlite") as store:
             store.begin({}, items)
             job = Job(items, QUESTION, store, bc.Limits(concurrency=256))
             outcome = asyncio.run(ask_live(Dithered(count), job, Instant()))

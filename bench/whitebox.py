@@ -100,8 +100,8 @@ def main() -> None:
     options.add_argument("--repeats", type=int, default=3)
     arguments = options.parse_args()
     name = arguments.model or str(model_file.default_model())
-    with catalogue.open_items(arguments.items, RecordFormat(template=arguments.template)) as loaded:
-        items = list(itertools.islice(loaded, arguments.n))
+    loaded = catalogue.open_items(arguments.items, RecordFormat(template=arguments.template))
+    items = list(itertools.islice(loaded, arguments.n))
     rows = [
         compare(
             f"{Path(name).stem} {dtype}", HfModel(name, HfSettings(dtype=dtype)), items, arguments.repeats

@@ -60,8 +60,8 @@ def file(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def items(file: Path) -> list[Item]:
-    with load(file) as loaded:
-        return list(loaded)
+    loaded = load(file)
+    return list(loaded)
 
 
 @contextlib.contextmanager

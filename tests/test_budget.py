@@ -103,7 +103,8 @@ def test_a_part_of_the_budget_asks_a_fair_part_of_the_items(
 ) -> None:
     """Below one query an item, those asked have the file's share of labels."""
     spend(items, server, tmp_path / "run", unit[0] + 0.5 * unit[1])
-    with Store.read(tmp_path / "run" / RUN_FILE) as store, load(items) as loaded:
+    loaded = load(items)
+    with Store.read(tmp_path / "run" / RUN_FILE) as store:
         asked = np.unique(np.concatenate([one.items for one in store.rounds()]))
         assert loaded.labels[asked].mean() == pytest.approx(loaded.labels.mean(), abs=0.03)
         assert 0.4 * N < asked.size < 0.6 * N

@@ -337,9 +337,9 @@ def test_an_audit_keeps_no_key_that_a_model_says(tmp_path: Path) -> None:
     path = tmp_path / "items.jsonl"
     records = ({"id": f"i{k}", "prompt": f"Is number {k} even?", "label": k % 2} for k in range(60))
     path.write_text("".join(json.dumps(record) + "\n" for record in records))
-    with load(path) as loaded:
-        known = Recording.from_probabilities([one.id for one in loaded], np.linspace(0.05, 0.95, 60))
-        server = Altered(known, list(loaded))
+    loaded = load(path)
+    known = Recording.from_probabilities([one.id for one in loaded], np.linspace(0.05, 0.95, 60))
+    server = Altered(known, list(loaded))
     said = b'"content":"%b"' % KEY.encode()
     server.alter = lambda asked, body: (
         re.sub(b'"content":"[^"]*"', said, body) if b"number 34 " in asked else body

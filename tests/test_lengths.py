@@ -166,8 +166,8 @@ def test_a_batch_is_paid_by_the_length_of_its_questions(tmp_path: Path) -> None:
         for k, label in enumerate(labels):
             words = ("word " * int(np.ceil(10 * rng.pareto(1.2) + 2)))[:9000]
             file.write(json.dumps({"id": f"q{k}", "prompt": f"{words}{k}?", "label": int(label)}) + "\n")
-    with load(path) as loaded:
-        asked = list(loaded)
+    loaded = load(path)
+    asked = list(loaded)
     prices = Prices(1000.0, 0.0)
 
     def spent(money: float | None, out: Path) -> tuple[AuditResult, float]:
