@@ -58,7 +58,7 @@ study: $(VENV)/.dev
 	$(BIN)/python bench/docs.py
 
 # every other table of README.md and docs/: some hours on two cores. Each script writes its file in bench/results.
-BENCHES := accuracy benchmarks fractional once repeated plan gate compared few promises speed \
+BENCHES := accuracy benchmarks repeated plan gate compared few promises speed \
   replayed deployed run picture watch_picture tutorial embedded constrained verbalized worked kills endpoints \
   choices gumbel embedded_choices certified decided headlines parts
 bench: $(VENV)/.dev

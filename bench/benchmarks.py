@@ -26,7 +26,6 @@ from blindcal.reproduce.cells import TABLE_METHODS, Cache, CellSelection, Found,
 from blindcal.reproduce.sources import Source
 from blindcal.reproduce.table import Entry, MethodTable, Row, column_of, oracle_of
 from record import ROOT, Cell, Table, parser, record, table
-from theorem import blind_bounds
 
 PLAIN_SEEDS = tuple(range(20))
 SIZES = (250, 500, 1000, 2000, 4000, 8000, 16000, 32000)
@@ -281,7 +280,7 @@ def tables_of_blind(found: dict[str, Study]) -> Table:
     return table(columns, rows)
 
 
-# Spellings, and the theorem
+# Spellings
 
 
 EVERY: tuple[Semantics, ...] = ("sum", "max", "pair")
@@ -320,39 +319,6 @@ def spelling_errors(study: Study) -> Table:
     return table({"all spellings biased": "{}", **dict.fromkeys(heads, FOUR)}, rows)
 
 
-def bounds(comparison: MethodTable) -> Table:
-    """The theorem's bounds next to the measured values."""
-    rows: list[list[Cell]] = []
-    for column in comparison.columns:
-        bound, one = blind_bounds(column.n, comparison.bins), column.entries[Row("blind", 1)]
-        assert one.oracle is not None
-        off = np.array(one.estimates) - one.oracle
-        measured = np.sqrt(np.mean(off**2))
-        numbers = [
-            bound.statistical,
-            bound.trapezoid,
-            bound.binning,
-            bound.bias,
-            np.sqrt(bound.mse),
-            abs(off.mean()),
-            off.std(ddof=1),
-            measured,
-            measured / np.sqrt(bound.mse),
-        ]
-        rows.append([column.name, column.n, *map(float, numbers)])
-    heads = (
-        "bias: statistical",
-        "trapezoid",
-        "binning (L = 1)",
-        "sum",
-        "root of the MSE bound",
-        "measured |bias|",
-        "measured sd",
-        "measured root MSE",
-    )
-    return table({"": "{}", "N": "{:,}", **dict.fromkeys(heads, FOUR), "of its bound": "{:.0%}"}, rows)
-
-
 def main() -> None:
     """Compute what is missing, draw the figures, and record the tables."""
     options = parser(__doc__)
@@ -378,7 +344,6 @@ def main() -> None:
             "bins": by_part(found["bins"], "M", lambda _, wanted: wanted.bins),
             "spellings": spellings(found["spelled"]),
             "spelling_errors": spelling_errors(found["spelled"]),
-            "bounds": bounds(whole),
         },
         folder=arguments.results,
         repeats={"published methods": len(PLAIN_SEEDS), "methods that fit": arguments.seeds},

@@ -39,10 +39,8 @@ def served(source: Source, shared: Path) -> Iterator[bc.Settings]:
         words = (source.targets.positive[0].text, source.targets.negative[0].text)
         texts = shared / "logits" / f"{source.model}__{source.data}__verbalized.csv.gz"
         spoken = RecordedTexts.load(texts, words)
-    with (
-        catalogue.open_items(source.data, RecordFormat(data_dir=data)) as questions,
-        replay.running(replay.Server(source.recording, questions, spoken=spoken)) as server,
-    ):
+    questions = catalogue.open_items(source.data, RecordFormat(data_dir=data))
+    with replay.running(replay.Server(source.recording, questions, spoken=spoken)) as server:
         yield bc.Settings(
             model=source.recording.name,
             base_url=server.base_url,

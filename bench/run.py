@@ -1,11 +1,11 @@
 """How fast queries are sent: a whole run, the client alone, a bare aiohttp loop and openai's SDK.
 
-    python bench/run.py [--seconds 3] [--repeats 5] [--memory 10000 100000 1000000]
+    python bench/run.py [--seconds 3] [--repeats 5]
 
 A server in another process gives every question (about 800 characters, twelve biased tokens, one token out)
 the same answer, at once or after 200 ms. All have the same number of requests in flight. They take turns, so
 that a busy moment of the machine meets all of them; the median of the rounds counts. A share is that of two
-neighbours in the same round. The peak memory of a process that asks ``--memory`` items is measured too.
+neighbours in the same round.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ import itertools
 import json
 import multiprocessing
 import os
-import resource
 import statistics
 import tempfile
 import time
@@ -39,7 +38,7 @@ from blindcal.auditing.live_sender import ask_live
 from blindcal.endpoints.http import Address, HttpEndpoint
 from blindcal.endpoints.query_format import TokenQuestion
 from blindcal.items.files import load
-from blindcal.records import AnswerTable, Message, Reply, Request, Round, Targets, Token
+from blindcal.records import AnswerTable, Message, Request, Round, Targets, Token
 from blindcal.simulation.http_server import HttpRequest, HttpResponse, Listener
 from blindcal.store.run_store import Store
 from record import Cell, parser, record, table
@@ -211,10 +210,10 @@ def write_items(path: Path, count: int) -> None:
 
 async def whole_run(base_url: str, path: Path, count: int, workers: int) -> float:
     """Queries per second of a whole run: design, client and store."""
+    items = load(path)
     with (
         tempfile.TemporaryDirectory() as folder,
         Store.open(Path(folder) / "run.sqlite") as store,
-        load(path) as items,
     ):
         job = Job(items, QUESTION, store, bc.Limits(concurrency=workers))
         async with HttpEndpoint(Address(base_url, "bench"), environ={}) as endpoint:
@@ -245,52 +244,11 @@ def shares(found: dict[str, list[float]]) -> list[float]:
     return [statistics.median(each), min(each), max(each)]
 
 
-class Instant:
-    """An endpoint inside the process, for very large runs."""
-
-    async def ask(self, request: Request) -> Reply:
-        """Answer at once."""
-        await asyncio.sleep(0)
-        return Reply("Yes" if request.logit_bias[1000] > 50 else "No", "length", 200, 1)
-
-    async def close(self) -> None:
-        """Do nothing: nothing is open."""
-
-
-def peak_memory(count: int, answer: Connection) -> None:
-    """Ask ``count`` items from a file; send the MiB before and at the peak, and the seconds it took."""
-    with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        write_items(folder / "items.jsonl", count)
-        before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-        start = time.perf_counter()
-        with load(folder / "items.jsonl") as items, Store.open(folder / "run.sqlite") as store:
-            store.begin({}, items)
-            job = Job(items, QUESTION, store, bc.Limits(concurrency=256))
-            outcome = asyncio.run(ask_live(Dithered(count), job, Instant()))
-        assert len(outcome.answered) == count
-        took = time.perf_counter() - start
-    answer.send([before, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024, took])
-
-
-def memory_row(count: int) -> list[Cell]:
-    """The memory and time of a process that asks ``count`` items."""
-    ours, theirs = multiprocessing.Pipe()
-    process = multiprocessing.get_context("spawn").Process(target=peak_memory, args=(count, theirs))
-    process.start()
-    found: list[float] = ours.recv()
-    process.join()
-    return [count, *found]
-
-
 def main() -> None:
     """Measure all clients, and record the tables."""
     options = parser(__doc__)
     options.add_argument("--seconds", type=float, default=3.0)
     options.add_argument("--repeats", type=int, default=5)
-    options.add_argument(
-        "--memory", type=int, nargs="*", default=[10_000, 100_000, 1_000_000], help="numbers of items"
-    )
     arguments = options.parse_args()
     os.environ.pop("OPENAI_BASE_URL", None)
     found = {
@@ -307,9 +265,6 @@ def main() -> None:
         "rates": table({"queries per second": "{}", **dict.fromkeys(found, "{:,.0f}")}, rows),
         "shares": table({"": "{}", **dict.fromkeys(found, "{:.2f} ({:.2f} to {:.2f})")}, relative),
     }
-    if arguments.memory:
-        columns = {"items": "{:,}", "before": "{:.0f} MiB", "peak": "{:.0f} MiB", "asked in": "{:.0f} s"}
-        tables["memory"] = table(columns, [memory_row(count) for count in arguments.memory])
     record("run", tables, folder=arguments.results, repeats=arguments.repeats, seeds="")
 
 

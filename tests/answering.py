@@ -43,8 +43,8 @@ def serving(
     items: Path, logits: FloatArray, behaviour: Behaviour | None = None
 ) -> AbstractContextManager[Server]:
     """A server that answers the questions of a file by these logits."""
-    with load(items) as loaded:
-        asked = list(loaded)
+    loaded = load(items)
+    asked = list(loaded)
     known = Recording.of_choices([item.id for item in asked], logits, LETTERS[: logits.shape[1]])
     return running(Server(known, asked, behaviour or Behaviour()))
 

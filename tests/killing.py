@@ -60,8 +60,8 @@ def write_items(path: Path, n: int) -> None:
 
 def recorded(path: Path) -> tuple[Recording, list[Item]]:
     """A model that has an answer to each of the questions in a file, and these."""
-    with load(path) as loaded:
-        items = list(loaded)
+    loaded = load(path)
+    items = list(loaded)
     p = np.random.default_rng(12).beta(0.5, 0.5, len(items))
     return Recording.from_probabilities([item.id for item in items], p), items
 

@@ -57,8 +57,8 @@ def replaying(
     **behaviour: Any,
 ) -> contextlib.AbstractContextManager[Server]:
     """A server of a model with these probabilities of the questions in a file, in a thread of its own."""
-    with load(items, reading) as loaded:
-        asked = list(loaded)
+    loaded = load(items, reading)
+    asked = list(loaded)
     known = Recording.from_probabilities([item.id for item in asked], p)
     return running(Server(known, asked, Behaviour(**behaviour), spoken=spoken))
 

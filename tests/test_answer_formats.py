@@ -235,10 +235,10 @@ def test_reasoning_effort_goes_into_every_request() -> None:
 def test_runs_begun_before_go_on(tmp_path: Path) -> None:
     """The options shape queries, so they are fixed; left out, they are as if they did not exist."""
     path = written(tmp_path)
-    with load(path) as items:
-        usual = Settings(model="m", method="temperature").resolved(N).fixed(items)
-        asked = Settings(model="m", method="temperature", answer_format="json", max_tokens=9).resolved(N)
-        shaped = asked.fixed(items)
+    items = load(path)
+    usual = Settings(model="m", method="temperature").resolved(N).fixed(items)
+    asked = Settings(model="m", method="temperature", answer_format="json", max_tokens=9).resolved(N)
+    shaped = asked.fixed(items)
     assert not {"answer_format", "max_tokens", "reasoning_effort"} & set(usual)
     assert (shaped["answer_format"], shaped["max_tokens"]) == ("json", 9)
 
@@ -312,8 +312,8 @@ class Talkative(Server):
 
 
 def talking(items: Path) -> Any:
-    with load(items) as loaded:
-        asked = list(loaded)
+    loaded = load(items)
+    asked = list(loaded)
     p = np.random.default_rng(3).beta(0.7, 0.7, N)
     return running(Talkative(Recording.from_probabilities([item.id for item in asked], p), asked))
 

@@ -77,7 +77,8 @@ def items(tmp_path: Path) -> Path:
 def scores(items: Path, tmp_path: Path) -> Path:
     """The truth as a score file."""
     path = tmp_path / "scores.csv"
-    with path.open("w", newline="") as file, load(items) as loaded:
+    loaded = load(items)
+    with path.open("w", newline="") as file:
         table = csv.writer(file)
         table.writerow(["id", "label", "p"])
         table.writerows([item.id, item.label, p] for item, p in zip(loaded, truth(), strict=True))
@@ -112,9 +113,9 @@ def test_an_audit_finds_and_writes_everything(
         (found.spend.prompt_tokens + 2 * found.spend.completion_tokens) / 1e6
     )
     assert found.oracle is not None
-    with load(items) as loaded:
-        true = binned_ece(loaded.labels, truth(), len(found.bins)).ece
-        assert found.oracle.ece == pytest.approx(true.value)
+    loaded = load(items)
+    true = binned_ece(loaded.labels, truth(), len(found.bins)).ece
+    assert found.oracle.ece == pytest.approx(true.value)
     assert found.probe is not None
     assert found.probe["verdict"] == "thresholds"
     assert AuditResult.load(tmp_path / "run" / "result.json") == found
@@ -403,7 +404,8 @@ def test_an_oracle_of_other_prompts_or_models(
     rows = list(csv.reader(scores.read_text().splitlines()))
 
     def scored(model: str, **reading: Any) -> None:
-        with load(items, RecordFormat(**reading)) as loaded, scores.open("w", newline="") as file:
+        loaded = load(items, RecordFormat(**reading))
+        with scores.open("w", newline="") as file:
             asked = ["asked", *(asked_of(item, model) for item in loaded)]
             csv.writer(file).writerows([*row, mark] for row, mark in zip(rows, asked, strict=True))
 

@@ -213,24 +213,20 @@ def test_a_choice_file_is_the_truth(run: tuple[Path, AuditResult]) -> None:
 
     folder, result = run
     scores = read_choices(folder / "oracle.csv")
-    with load(folder / "items.jsonl") as loaded:
-        labels = loaded.labels
-        truth = read_choice_truth(folder / "oracle.csv", loaded, "replay")
-        found = truth.compare(labels, result.ece, 10)
-        assert found.ece == pytest.approx(top_label_ece(labels, scores.logits, 10).ece.value)
-        assert found.inside_interval
-        each = read_choice_truth(folder / "oracle.csv", loaded, "replay", classwise=True)
-        assert each.compare(labels, result.ece, 10).column == "classwise"
-        text = (folder / "oracle.csv").read_text()
-        (folder / "other.csv").write_text(text.replace("logit_B", "logit_E"))
-        with pytest.raises(
-            InputError, match=r"has the logits of A, E, C, D, and the answers of the items are"
-        ):
-            read_choice_truth(folder / "other.csv", loaded, "replay")
-    with (
-        load(folder / "items.jsonl", RecordFormat(permute=0)) as loaded,
-        pytest.raises(InputError, match="or of their options in another order"),
-    ):
+    loaded = load(folder / "items.jsonl")
+    labels = loaded.labels
+    truth = read_choice_truth(folder / "oracle.csv", loaded, "replay")
+    found = truth.compare(labels, result.ece, 10)
+    assert found.ece == pytest.approx(top_label_ece(labels, scores.logits, 10).ece.value)
+    assert found.inside_interval
+    each = read_choice_truth(folder / "oracle.csv", loaded, "replay", classwise=True)
+    assert each.compare(labels, result.ece, 10).column == "classwise"
+    text = (folder / "oracle.csv").read_text()
+    (folder / "other.csv").write_text(text.replace("logit_B", "logit_E"))
+    with pytest.raises(InputError, match=r"has the logits of A, E, C, D, and the answers of the items are"):
+        read_choice_truth(folder / "other.csv", loaded, "replay")
+    loaded = load(folder / "items.jsonl", RecordFormat(permute=0))
+    with pytest.raises(InputError, match="or of their options in another order"):
         read_choice_truth(folder / "oracle.csv", loaded, "replay")
 
 

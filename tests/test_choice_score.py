@@ -51,8 +51,8 @@ def items(tmp_path: Path) -> Path:
 @pytest.fixture
 def server(items: Path) -> Iterator[Server]:
     """A model that shows logprobs and writes a space before its letters, mostly."""
-    with load(items) as loaded:
-        asked = list(loaded)
+    loaded = load(items)
+    asked = list(loaded)
     known = Recording.of_choices([item.id for item in asked], LOGITS, (" A", " B", " C", " D"))
     tokens = (*known.tokens, *(Token(11 + k, letter) for k, letter in enumerate("ABCD")))
     logits = np.column_stack([known.logits, known.logits - 3])

@@ -116,8 +116,8 @@ def test_a_certificate_is_applied_as_it_was_certified(run: Path, items: Path, tm
 def test_the_certified_body_is_sent(run: Path, labelled: Path, items: Path, tmp_path: Path) -> None:
     """Each question is asked by the certificate's own request, with the question filled in."""
     rule = certificate_of(run, 0.8, 0.3)
-    with load(labelled, RecordFormat(template=TEMPLATE)) as loaded:
-        asked = list(loaded)
+    loaded = load(labelled, RecordFormat(template=TEMPLATE))
+    asked = list(loaded)
     known = Recording.from_probabilities([item.id for item in asked], P)
     with running(KeepingServer(known, asked)) as server:
         decide(at(rule, server.base_url), items, out=tmp_path / "out")

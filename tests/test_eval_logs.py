@@ -72,9 +72,9 @@ def audited(log: Path, served: Served, out: Path, *options: object) -> Any:
 @pytest.mark.parametrize("kind", ["", ".json"])
 def test_inspect_asks_what_was_sent(inspect: dict[str, Path], kind: str) -> None:
     """Messages, targets and ids of a log in either form are its samples', system messages included."""
-    with open_items(inspect[f"odd{kind}"]) as items:
-        found = {item.id: item for item in items}
-        assert items.words == ("Yes", "No")
+    items = open_items(inspect[f"odd{kind}"])
+    found = {item.id: item for item in items}
+    assert items.words == ("Yes", "No")
     assert sorted(found) == ["0", "1", "2", "3", "4", "5"]
     assert found["3"].messages == (Message("system", "Be brief."), Message("user", "Is 3 odd? Yes or No?"))
     assert [found[str(k)].label for k in range(6)] == [0, 1, 0, 1, 0, 1]
@@ -82,9 +82,9 @@ def test_inspect_asks_what_was_sent(inspect: dict[str, Path], kind: str) -> None
 
 def test_inspect_options_are_shown_in_a_prompt_of_ours(inspect: dict[str, Path]) -> None:
     """Multiple choice is answered with a letter, and of several epochs each sample is asked once."""
-    with open_items(inspect["quiz"]) as items:
-        found = {item.id: item for item in items}
-        assert items.words == ("B", "A")  # of two options, the second is the positive answer
+    items = open_items(inspect["quiz"])
+    found = {item.id: item for item in items}
+    assert items.words == ("B", "A")  # of two options, the second is the positive answer
     assert sorted(found) == ["q0", "q1", "q2"]
     (asked,) = found["q2"].messages
     assert asked.content == "What is 2 + 1?\nA. 3\nB. 2\nReply only with the letter of the right answer."
@@ -98,19 +98,19 @@ def test_inspect_free_text_is_refused_with_a_cure(inspect: dict[str, Path], tmp_
     assert line.startswith(f"{log}: the target 'Paris' is free text: ")
     assert "--answers" in line
     assert blindcal("items", log, "--answers", "Paris,Rome,Oslo", "--out", out).exit_code == 0
-    with load(out) as items:
-        assert (items.answers, items[0].label) == (("Paris", "Rome", "Oslo"), 0)
+    items = load(out)
+    assert (items.answers, items[0].label) == (("Paris", "Rome", "Oslo"), 0)
 
 
 def test_inspect_logs_convert_and_read_back(inspect: dict[str, Path], tmp_path: Path) -> None:
     """The items of a log are the same as those of the file that they are written to, metadata included."""
     out = tmp_path / "items.jsonl"
     assert blindcal("items", inspect["odd"], "--out", out).exit_code == 0
-    with open_items(inspect["odd"], RecordFormat(by_field="even")) as log:
-        with load(out, RecordFormat(by_field="even")) as items:
-            assert list(items) == list(log)
-        assert set(log.parts or ()) == {"0", "1"}
-        assert items.digest == log.digest
+    log = open_items(inspect["odd"], RecordFormat(by_field="even"))
+    items = load(out, RecordFormat(by_field="even"))
+    assert list(items) == list(log)
+    assert set(log.parts or ()) == {"0", "1"}
+    assert items.digest == log.digest
 
 
 def test_an_inspect_log_is_audited(inspect: dict[str, Path], served: Served, tmp_path: Path) -> None:
@@ -141,9 +141,9 @@ def test_inspect_has_the_plain_answers(inspect: dict[str, Path], served: Served)
                     both.append((reply.text, asked.text))
             return both
 
-    with open_items(inspect["letters"]) as items:
-        assert items.answers == ("A", "B", "C")
-        both = asyncio.run(compare())
+    items = open_items(inspect["letters"])
+    assert items.answers == ("A", "B", "C")
+    both = asyncio.run(compare())
     assert len(both) >= 4
     assert all(logged == asked for logged, asked in both)
 
@@ -193,8 +193,8 @@ def test_answers_that_were_shaped_otherwise_do_not_serve(
     """A sampled answer, or one after reasoning, is not what a plain query gets, whatever the task says."""
 
     def serving(log: Path) -> int:
-        with open_items(log) as items:
-            found = [items.logged(number) for number in range(len(items))]
+        items = open_items(log)
+        found = [items.logged.get(number) for number in range(len(items))]
         return sum(one is not None and one.greedy and one.api == "chat" for one in found)
 
     assert serving(inspect["letters"]) == 8
@@ -218,11 +218,11 @@ def test_a_second_turn_is_refused(inspect: dict[str, Path], tmp_path: Path) -> N
 
 def test_harness_texts_are_audited(harness: dict[str, Path], served: Served, tmp_path: Path) -> None:
     """What the harness sent as a chat is asked again."""
-    with open_items(harness["odd_said"]) as items:
-        assert items.words == ("Yes", "No")
-        assert items[3].messages == (Message("user", "Is 3 odd? Yes or No?"),)
-        assert items.labels.tolist() == [k % 2 for k in range(12)]
-        assert items.any_logged
+    items = open_items(harness["odd_said"])
+    assert items.words == ("Yes", "No")
+    assert items[3].messages == (Message("user", "Is 3 odd? Yes or No?"),)
+    assert items.labels.tolist() == [k % 2 for k in range(12)]
+    assert items.logged
     result = audited(harness["odd_said"], served, tmp_path / "run", "--method", "logprobs")
     assert result["complete"]
     assert result["counts"]["items"] == 12
@@ -230,10 +230,10 @@ def test_harness_texts_are_audited(harness: dict[str, Path], served: Served, tmp
 
 def test_harness_words_that_were_scored_are_the_answers(harness: dict[str, Path]) -> None:
     """If all questions have the same options of one word, these answer the prompt as it was."""
-    with open_items(harness["odd_scored"], RecordFormat(role="prompt")) as items:
-        assert items.words == ("yes", "no")
-        assert items[3].messages == (Message("prompt", "Is 3 odd?\nAnswer:"),)
-        assert items.labels.tolist() == [k % 2 for k in range(12)]
+    items = open_items(harness["odd_scored"], RecordFormat(role="prompt"))
+    assert items.words == ("yes", "no")
+    assert items[3].messages == (Message("prompt", "Is 3 odd?\nAnswer:"),)
+    assert items.labels.tolist() == [k % 2 for k in range(12)]
 
 
 def test_a_target_that_could_be_an_index_or_a_text_is_refused(
@@ -249,12 +249,12 @@ def test_a_target_that_could_be_an_index_or_a_text_is_refused(
 
 def test_harness_texts_that_were_scored_become_options(harness: dict[str, Path]) -> None:
     """Longer options are shown with letters, in place of the cue that ends the prompt."""
-    with open_items(harness["sums_scored"]) as items:
-        assert items.words == ("B", "A")
-        assert items[2].messages[0].content == (
-            "What is 2 + 1?\nA. it is 2\nB. it is 3\nReply only with the letter of the right answer."
-        )
-        assert items.labels.tolist() == [1, 1, 1]
+    items = open_items(harness["sums_scored"])
+    assert items.words == ("B", "A")
+    assert items[2].messages[0].content == (
+        "What is 2 + 1?\nA. it is 2\nB. it is 3\nReply only with the letter of the right answer."
+    )
+    assert items.labels.tolist() == [1, 1, 1]
 
 
 @pytest.mark.parametrize(
@@ -338,7 +338,8 @@ def test_logged_answers_change_nothing_but_the_cost(tmp_path: Path) -> None:
         with (tmp_path / "before" / "answers.csv").open() as file:
             given = {row["id"]: row["text"] for row in reversed(list(csv.DictReader(file)))}
         logged = tmp_path / "logged.jsonl"
-        with load(plain) as items, logged.open("w") as file:
+        items = load(plain)
+        with logged.open("w") as file:
             for line, item in zip(plain.read_text().splitlines(), items, strict=True):
                 answer = LoggedAnswer(
                     f"{given[item.id]}.", "x/m", "chat", True, True, prompt_digest(item.messages)
@@ -389,10 +390,10 @@ def test_which_logged_answers_serve(
     path = tmp_path / "items.jsonl"
     record = {"prompt": PROMPT, "answers": ["A", "B", "C"], "label": "A", "logged": asdict(said)}
     path.write_text(json.dumps(record) + "\n")
-    with load(path) as items:
-        answers = LoggedAnswers.of(items, question, address)
-        assert answers is not None
-        found = answers.reply(0)
+    items = load(path)
+    answers = LoggedAnswers.of(items, question, address)
+    assert answers is not None
+    found = answers.reply(0)
     assert (found and found.text) == reply
 
 
@@ -401,6 +402,6 @@ def test_no_logged_answer_serves_an_endpoint_that_is_asked_otherwise(tmp_path: P
     path = tmp_path / "items.jsonl"
     record = {"prompt": PROMPT, "answers": ["A", "B", "C"], "label": "A", "logged": asdict(SAID)}
     path.write_text(json.dumps(record) + "\n")
-    with load(path) as items:
-        assert LoggedAnswers.of(items, LETTER, replace(CHAT, extra_body={"top_k": 3})) is None
-        assert LoggedAnswers.of(items, replace(LETTER, tempered=False), CHAT) is None
+    items = load(path)
+    assert LoggedAnswers.of(items, LETTER, replace(CHAT, extra_body={"top_k": 3})) is None
+    assert LoggedAnswers.of(items, replace(LETTER, tempered=False), CHAT) is None

@@ -55,8 +55,8 @@ def items(tmp_path: Path) -> Path:
 @pytest.fixture
 def server(items: Path) -> Iterator[Server]:
     """A model that answers these questions."""
-    with load(items) as loaded:
-        asked = list(loaded)
+    loaded = load(items)
+    asked = list(loaded)
     p = np.random.default_rng(1).beta(0.5, 0.5, N)
     with running(Server(Recording.from_probabilities([item.id for item in asked], p), asked)) as one:
         yield one
@@ -159,8 +159,8 @@ def test_a_logit_file_is_an_oracle_and_can_be_simulated(items: Path, tmp_path: P
         for k, row in enumerate(logits):
             whole = [*row.tolist(), float(logsumexp(row)) + 1e-6, int(row.argmax()) + 1]
             table.writerow([f"q{k}", k % 2, *whole])
-    with load(items) as loaded:
-        asked = list(loaded)
+    loaded = load(items)
+    asked = list(loaded)
     out = tmp_path / "run"
     with running(Server(Recording.load(path), asked)) as server:
         done = blindcal(

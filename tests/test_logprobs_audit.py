@@ -271,7 +271,8 @@ def test_spellings_are_summed_unless_told_otherwise(semantics: str | None, tmp_p
     items = tmp_path / "items.jsonl"
     rows = zip(recording.ids, labels.tolist(), strict=True)
     items.write_text("".join(json.dumps({"id": k, "prompt": f"Is {k}?", "label": y}) + "\n" for k, y in rows))
-    with load(items) as loaded, running(Server(recording, loaded, Behaviour(logprobs=True))) as server:
+    loaded = load(items)
+    with running(Server(recording, loaded, Behaviour(logprobs=True))) as server:
         chosen = settings(server, model=recording.name, template=None, method="logprobs", semantics=semantics)
         found = audit(items, chosen, out=tmp_path / "run", oracle=OWN_LOGITS)
     assert found.semantics == (semantics or "sum")
@@ -314,8 +315,8 @@ def test_an_endpoint_that_shows_no_probabilities_is_refused(
             reply["choices"][0]["logprobs"] = shown
             return json.dumps(reply).encode()
 
-    with load(items, bc.Settings(model="replay", template=TEMPLATE).prompt) as loaded:
-        questions = list(loaded)
+    loaded = load(items, bc.Settings(model="replay", template=TEMPLATE).prompt)
+    questions = list(loaded)
     recording = Recording.from_probabilities([item.id for item in questions], known[1])
     with running(Odd(recording, questions, Behaviour(logprobs=True))) as server:
         with pytest.raises(UnfitError, match=message):

@@ -41,8 +41,8 @@ def runs(tmp_path: Path) -> Path:
 @pytest.fixture
 def server(runs: Path) -> Iterator[Server]:
     """The model that answered them, at the address that they were begun with."""
-    with load(runs / "questions.jsonl", settings().prompt) as loaded:
-        asked = list(loaded)
+    loaded = load(runs / "questions.jsonl", settings().prompt)
+    asked = list(loaded)
     known = Recording.from_probabilities([item.id for item in asked], read_scores(runs / "scores.csv").p)
     with running(Server(known, asked, port=PORT)) as found:
         yield found

@@ -61,9 +61,9 @@ def items(tmp_path: Path) -> Path:
 
 def audited(items: Path, alter: Callable[[bytes, bytes], bytes], **how: Any) -> AuditResult:
     """An audit over HTTP of a model whose replies are altered, with the folder ``run`` beside the items."""
-    with load(items) as loaded:
-        known = Recording.from_probabilities([one.id for one in loaded], np.linspace(0.05, 0.95, N))
-        server = Altered(known, list(loaded))
+    loaded = load(items)
+    known = Recording.from_probabilities([one.id for one in loaded], np.linspace(0.05, 0.95, N))
+    server = Altered(known, list(loaded))
     server.alter = alter
     with running(server):
         settings = Settings(

@@ -366,8 +366,8 @@ def test_a_hostile_file_gives_a_tame_page(browser: Browser, tmp_path: Path) -> N
         for k, label in enumerate(labels):
             record = {"id": f"{HOSTILE}{k}", "prompt": f"{prompt}{k}?", "label": int(label), "at": HOSTILE}
             file.write(json.dumps(record) + "\n")
-    with load(path) as loaded:
-        questions = list(loaded)
+    loaded = load(path)
+    questions = list(loaded)
     recording = Recording.from_probabilities([item.id for item in questions], p)
     with running(Server(recording, questions)) as server:
         command = ["audit", str(path), "--model", "replay", "--base-url", server.base_url, "--by", "at"]

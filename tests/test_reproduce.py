@@ -94,10 +94,8 @@ def test_over_http_and_from_files_it_is_the_same_table(tmp_path: Path) -> None:
     recording = Recording.load(path)
     spoken = RecordedTexts.load(write_texts(tmp_path, known.labels.tolist()), ("Yes", "No"))
     ok(path, *common, "--out", tmp_path / "files")
-    with (
-        files.load(items) as questions,
-        replay.running(Server(recording, questions, spoken=spoken)) as server,
-    ):
+    questions = files.load(items)
+    with replay.running(Server(recording, questions, spoken=spoken)) as server:
         endpoint = ("--model", recording.name, "--base-url", server.base_url, "--data", items, "--send-seed")
         ok(*endpoint, *common, "--out", tmp_path / "http")
         asked = server.requests
@@ -138,7 +136,8 @@ def test_a_recorded_model_over_http_and_from_its_file(tmp_path: Path) -> None:
     ok(few, *common, "--out", tmp_path / "files")
     loaded = Recording.load(few)
     recording = Recording("smollm2", *(getattr(loaded, name) for name in loaded.__slots__[1:]))
-    with files.load(items) as questions, replay.running(Server(recording, questions)) as server:
+    questions = files.load(items)
+    with replay.running(Server(recording, questions)) as server:
         endpoint = ("--model", "smollm2", "--base-url", server.base_url, "--data", items, "--send-seed", *ids)
         ok(few, *endpoint, *common, "--out", tmp_path / "http")
     for name in ("estimates.csv", "cells.csv", "table.md", "table.tex"):
@@ -182,10 +181,8 @@ def test_an_endpoint_that_ignores_the_bias_fills_the_rows_it_can(tmp_path: Path)
     known = sources.read(write_recording(tmp_path))
     items = tmp_path / "set.jsonl"
     write_items(items, list(known.recording.ids), known.labels.tolist())
-    with (
-        files.load(items) as questions,
-        replay.running(Server(known.recording, questions, Behaviour(bias="ignored"))) as server,
-    ):
+    questions = files.load(items)
+    with replay.running(Server(known.recording, questions, Behaviour(bias="ignored"))) as server:
         run = _asked(server, items, tmp_path / "out")
     methods = {json.loads(line)["method"] for line in run.stdout.splitlines()}
     assert methods == {"temperature"}
@@ -206,8 +203,8 @@ def test_models_behind_several_servers_are_one_table(tmp_path: Path) -> None:
     write_items(items, list(known.recording.ids), known.labels.tolist())
     other = replace(known.recording, name="other", logits=known.recording.logits[::-1].copy())
     few = ("--data", items, "--method", "extraction", "--budgets", 1, "--out", tmp_path / "out")
+    questions = files.load(items)
     with (
-        files.load(items) as questions,
         replay.running(Server(known.recording, questions)) as here,
         replay.running(Server(other, questions)) as there,
     ):

@@ -149,8 +149,8 @@ def test_several_answers_are_scored(folder: Path, tmp_path: Path) -> None:
     assert (found.answers, found.labels.tolist()) == (("A", "B", "C"), [k % 3 for k in range(9)])
     model = HfModel(str(folder), HfSettings(device="cpu"))
     letters = [(Token(asyncio.run(model.encode(letter))[0], letter),) for letter in "ABC"]
-    with open_items(items) as loaded:
-        scores = [s for batch in model.scores(loaded, Targets((), (), answers=tuple(letters))) for s in batch]
+    loaded = open_items(items)
+    scores = [s for batch in model.scores(loaded, Targets((), (), answers=tuple(letters))) for s in batch]
     expected = {score.id: score.logprobs for score in scores}
     for name, row in zip(found.ids, found.logits, strict=True):
         assert row.tolist() == pytest.approx(expected[name], abs=1e-4)
@@ -198,8 +198,8 @@ def smollm() -> HfModel:
 
 def built_in(n: int) -> list[Item]:
     """The first built-in questions."""
-    with open_items("builtin") as items:
-        return list(islice(items, n))
+    items = open_items("builtin")
+    return list(islice(items, n))
 
 
 def test_padded_batch_of_a_real_model(smollm: HfModel) -> None:

@@ -126,8 +126,8 @@ def test_a_verbalized_audit_reads_what_was_said(items: Path, tmp_path: Path) -> 
         assert server.requests == N  # no probe, and no bias that this endpoint would reject
         again = audit(items, settings(server), out=tmp_path / "run")
         assert server.requests == N
-    with load(items) as loaded:
-        labels = loaded.labels
+    loaded = load(items)
+    labels = loaded.labels
     p = ConfidenceQuestion(("Yes", "No")).stated([texts()[f"q{k}"] for k in range(N)]).p
     known = np.isfinite(p)
     assert found.ece.value == pytest.approx(binned_ece(labels[known], p[known], 5).ece.value, abs=1e-12)
@@ -213,8 +213,8 @@ def test_recorded_texts_of_a_real_model_go_through_http(tmp_path: Path) -> None:
             file.write(json.dumps(record) + "\n")
     with gzip.open(recorded, "rt", newline="") as rows:
         said = {row["id"]: row["text"] for row in csv.DictReader(rows)}
-    with load(path, Settings(model="m", template=SETS["boolq"].template).prompt) as loaded:
-        asked, labels = list(loaded), loaded.labels
+    loaded = load(path, Settings(model="m", template=SETS["boolq"].template).prompt)
+    asked, labels = list(loaded), loaded.labels
     recording = Recording.from_probabilities([item.id for item in asked], np.full(300, 0.5))
     with running(Server(recording, asked, spoken=RecordedTexts.load(recorded, words))) as server:
         found = audit(path, settings(server, template=SETS["boolq"].template), out=tmp_path / "run")

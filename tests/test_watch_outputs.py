@@ -19,7 +19,7 @@ from blindcal.telemetry.gauges import gauges
 from blindcal.telemetry.open_telemetry import send_gauges
 from blindcal.telemetry.prometheus import prometheus_text, write_prometheus
 from blindcal.telemetry.webhook import NOTIFIED_FILE, check_webhook, notifications, notify
-from key_sweep import KEY, leaked
+from keys import KEY, leaked
 from receiving import receiving
 from watched_streams import quiet_result, watch_result
 

@@ -139,13 +139,12 @@ async def audit_async(
     check_cost_known(limits, prices)
     with writing(folder):
         begun = (folder / RUN_FILE).exists()
-        scratch = next(one for one in (folder, *folder.parents) if one.is_dir())
     if endpoint is None:
         check_key(settings.endpoint, begun=begun)
     limits = (limits or Limits()).within_open_files()
     tell("reading items")
-    loaded = await asyncio.to_thread(open_items, items, settings.prompt, scratch=scratch)
-    with loaded, Store.open(folder / RUN_FILE) as store:
+    loaded = await asyncio.to_thread(open_items, items, settings.prompt)
+    with Store.open(folder / RUN_FILE) as store:
         stop = stop or asyncio.Event()
         session = Session(loaded, settings, store, limits, prices, progress, tell, stop)
         session = await asyncio.to_thread(begin, session)

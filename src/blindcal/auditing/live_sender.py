@@ -13,7 +13,6 @@ unanswered is asked again.
 from __future__ import annotations
 
 import asyncio
-import gc
 import itertools
 import random
 import time
@@ -63,12 +62,8 @@ async def ask_live(
     known to be answered. A stopped run waits for the queries under way. Raises `EndpointError` if asking on
     is useless; every answer is kept.
     """
-    gc.freeze()  # otherwise the collector scans all existing objects again and again
-    try:
-        controls = controls or Controls(job, every=None)
-        return await _Sender(job, endpoint, planned, controls).ask(design, begin)
-    finally:
-        gc.unfreeze()
+    controls = controls or Controls(job, every=None)
+    return await _Sender(job, endpoint, planned, controls).ask(design, begin)
 
 
 @dataclass(frozen=True, slots=True)

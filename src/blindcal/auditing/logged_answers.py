@@ -33,7 +33,7 @@ class LoggedAnswers:
     def of(cls, items: Items, question: QuestionFormat, address: Address) -> LoggedAnswers | None:
         """The logged answers of these items; ``None`` if there are none, or none could serve."""
         tempered = isinstance(question, TokenQuestion | FreeTextQuestion) and question.tempered
-        if not items.any_logged or not tempered or address.extra_body:
+        if not items.logged or not tempered or address.extra_body:
             return None
         return cls(items, question, address)
 
@@ -46,7 +46,7 @@ class LoggedAnswers:
 
     def reply(self, item: int) -> Reply | None:
         """The reply that a plain query about an item would get, if the log shows it."""
-        logged = self.items.logged(item)
+        logged = self.items.logged.get(item)
         if logged is None or not self._same_query(logged, item):
             return None
         text = self._shown(logged)

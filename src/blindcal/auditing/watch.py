@@ -37,7 +37,6 @@ from blindcal.records import Progress
 from blindcal.results.monitor import Monitor
 from blindcal.results.run import Run
 from blindcal.results.watch_result import WatchResult
-from blindcal.settings import Settings
 from blindcal.store.run_store import RUN_FILE
 from blindcal.store.watch_store import WatchStore
 
@@ -263,13 +262,6 @@ async def watch_async(
                 model.accepted = accepted_fields(store)
             watching.endpoint = model
             return await watching.run(intake, told)
-
-
-def watch_settings(
-    reference: str | Path, *, api_key_env: str = "OPENAI_API_KEY", timeout: float = 60.0
-) -> Settings:
-    """How a watch asks: by the settings of its reference."""
-    return open_reference(reference, api_key_env=api_key_env, timeout=timeout, force=True).settings
 
 
 def watch_folder(stream: str | Path, model: str) -> Path:

@@ -222,9 +222,9 @@ def _measure(
     path: Path, settings: Settings, method: str, queries: float | None
 ) -> tuple[int, TokenCount, Settings | None]:
     """The number of items in a file, the tokens of its prompts, and the audit if it has several answers."""
-    with open_items(path, settings.prompt) as loaded:
-        audit = settings.replace(method=method, queries=queries).resolved(len(loaded), loaded.words)
-        return len(loaded), count_tokens(loaded, settings), audit if loaded.answers else None
+    loaded = open_items(path, settings.prompt)
+    audit = settings.replace(method=method, queries=queries).resolved(len(loaded), loaded.words)
+    return len(loaded), count_tokens(loaded, settings), audit if loaded.answers else None
 
 
 def _out_of_reach(best: Plan) -> str:

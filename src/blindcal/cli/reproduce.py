@@ -265,13 +265,13 @@ def _file_columns(
 
 def _print_queries(settings: Mapping[Key, Settings], wanted: CellSelection) -> None:
     for (model, one), each in settings.items():
-        with catalogue.open_items(one, each.prompt) as items:
-            count = from_endpoint.planned(wanted, len(items))
-            audits = sum(1 for _ in from_endpoint.runs(wanted))
-            click.echo(
-                f"{printable(model)} {printable(one)}: {len(items):,} items, {count:,} queries in {audits} "
-                f"audits, and about {PROBE_QUERIES} queries to probe before each"
-            )
+        items = catalogue.open_items(one, each.prompt)
+        count = from_endpoint.planned(wanted, len(items))
+        audits = sum(1 for _ in from_endpoint.runs(wanted))
+        click.echo(
+            f"{printable(model)} {printable(one)}: {len(items):,} items, {count:,} queries in {audits} "
+            f"audits, and about {PROBE_QUERIES} queries to probe before each"
+        )
 
 
 def _set_name(one: str) -> str:

@@ -110,14 +110,14 @@ def command(
         options.taken(replay.Behaviour, chosen), bias="ignored" if ignore_bias else "honoured"
     )
     settings = Settings(model="replay", **chosen)
-    with catalogue.open_items(items, settings.prompt) as questions:
-        words = settings.resolved(len(questions), questions.words).answer_words
-        recording = Recording.load(scores, positive=words[0], negative=words[1])
-        spoken = None if texts is None else RecordedTexts.load(texts, words)
-        with replay.running(
-            replay.Server(recording, questions, behaviour, port=server_settings.port, spoken=spoken)
-        ) as server:
-            _wait(server.base_url, recording.name, lambda: True)
+    questions = catalogue.open_items(items, settings.prompt)
+    words = settings.resolved(len(questions), questions.words).answer_words
+    recording = Recording.load(scores, positive=words[0], negative=words[1])
+    spoken = None if texts is None else RecordedTexts.load(texts, words)
+    with replay.running(
+        replay.Server(recording, questions, behaviour, port=server_settings.port, spoken=spoken)
+    ) as server:
+        _wait(server.base_url, recording.name, lambda: True)
 
 
 def _refuse_replay_options() -> None:

@@ -19,9 +19,6 @@ from blindcal.estimate.patterns import count_patterns
 from blindcal.estimate.resampling import Resampling
 from blindcal.records import INVALID, NEGATIVE, AnswerTable, IntArray
 
-_JITTERS = (0.0, 0.05, 0.1, 0.2, 0.4, 0.8)
-_CLEARLY = 3.0  # log-evidence that more jitter must gain over less
-
 
 def latent(
     labels: ArrayLike,
@@ -33,7 +30,7 @@ def latent(
     *,
     counts: ArrayLike | None = None,
     bounds: ArrayLike | None = None,
-    jitter: float | str = 0.0,
+    jitter: float = 0.0,
     flip_rate: float = 0.0,
     bins: int = 5,
     level: float = 0.95,
@@ -61,10 +58,8 @@ def latent(
     bounds : array_like, shape (queries, 2), optional
         Two log-odds between which the endpoint's own probabilities show an item's to be; NaN for answers
         that show none. An answer with bounds is read by these alone.
-    jitter : float or "estimate"
-        Standard deviation of the endpoint's noise on the log-odds of threshold queries. "estimate" takes the
-        smallest jitter that explains the answers about as well as any; this works only if items are asked
-        near the same threshold more than once.
+    jitter : float
+        Standard deviation of the endpoint's noise on the log-odds of threshold queries.
     flip_rate : float
         Share of the threshold answers that are the opposite of what the log-odds say, at random; below 1/2.
     bins : int
@@ -115,21 +110,14 @@ def latent(
             "and -1",
             stacklevel=2,
         )
+    if isinstance(jitter, str) or not (np.isfinite(jitter) and jitter >= 0):
+        raise InputError(f"jitter: must be a number of at least 0, got {jitter!r}")
     if not 0 <= flip_rate < 0.5:
         raise InputError(f"flip_rate: must be a number from 0 to below 0.5, got {flip_rate!r}")
     shown = None if bounds is None else checks.bounds_array(bounds, rows)
     answered = AnswerTable(owner, b, t, a, bounds=shown)
-    fits = []
-    for noise in _candidates(jitter):
-        patterns = count_patterns(y, answered, weights, jitter=noise, flip_rate=flip_rate)
-        fits.append((noise, patterns, fit_ensemble(patterns)))
-    # without noise, contradictory answers have probability 0: the evidence of their approximation is void
-    noisy = flip_rate > 0
-    possible = [found for found in fits if noisy or found[0] > 0 or not found[1].contradictions] or fits
-    evidence = [max(mode.evidence for mode in found[2].modes) for found in possible]
-    noise, patterns, ensemble = next(
-        found for found, at in zip(possible, evidence, strict=True) if at > max(evidence) - _CLEARLY
-    )
+    patterns = count_patterns(y, answered, weights, jitter=jitter, flip_rate=flip_rate)
+    ensemble = fit_ensemble(patterns)
     refits = checks.whole(resamples, "resamples", 0)
     if refits == 1:
         raise InputError("resamples: must be 0 or at least 2, got 1")
@@ -140,7 +128,7 @@ def latent(
         items=y.size if weights is None else int(weights.sum()),
         queries=queries,
         invalid=invalid,
-        jitter=noise,
+        jitter=float(jitter),
         bin_count=checks.whole(bins, "bins"),
         level=checks.fraction(level, "level"),
     )
@@ -172,11 +160,3 @@ def fit_table(
         level=level,
         resamples=resamples,
     )
-
-
-def _candidates(jitter: float | str) -> tuple[float, ...]:
-    if jitter == "estimate":
-        return _JITTERS
-    if isinstance(jitter, str) or not (np.isfinite(jitter) and jitter >= 0):
-        raise InputError(f'jitter: must be a number of at least 0 or "estimate", got {jitter!r}')
-    return (float(jitter),)

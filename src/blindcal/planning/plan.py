@@ -160,11 +160,11 @@ def plan_audit(
     if settings.design.method not in SIMULABLE:  # what a model will state in words cannot be forecast
         shape = None
     prices = settings.list_prices if prices is None else prices
-    with open_items(items, settings.prompt) as loaded:
-        n = min(len(loaded), settings.design.sample or len(loaded))
-        settings = settings.resolved(n, loaded.words)
-        each = count_tokens(loaded, settings)
-        shape = None if loaded.answers else shape
+    loaded = open_items(items, settings.prompt)
+    n = min(len(loaded), settings.design.sample or len(loaded))
+    settings = settings.resolved(n, loaded.words)
+    each = count_tokens(loaded, settings)
+    shape = None if loaded.answers else shape
     inputs = PlanInputs(
         shape or preset(DEFAULT),
         settings.bins,

@@ -82,27 +82,27 @@ def measure(
     found: Found = {}
     failures: list[EndpointError] = []
     model, asked = settings.endpoint.model, settings.target_semantics
-    with catalogue.open_items(items, settings.prompt) as opened:
-        labels = opened.labels
-        if oracle is not None:
-            _check_same(oracle, opened)
-        for one in runs(wanted):
-            chosen = settings.replace(
-                method=one.method,
-                queries=float(one.queries),
-                seed=one.seed,
-                bins=wanted.bins,
-                resamples=_RESAMPLES,
-            )
-            try:
-                done = _finished(items, chosen, opened, folder / one.name, limits, progress, stage)
-            except EndpointError as error:
-                # A wrong key or address fails all methods; free text may be refused where one word is not.
-                if not isinstance(error, UnfitError) and METHODS[one.method].simulable:
-                    raise
-                failures.append(error.prefixed(f"{model} {data}, {one.method}: "))
-                continue
-            found |= _read(done, one)
+    opened = catalogue.open_items(items, settings.prompt)
+    labels = opened.labels
+    if oracle is not None:
+        _check_same(oracle, opened)
+    for one in runs(wanted):
+        chosen = settings.replace(
+            method=one.method,
+            queries=float(one.queries),
+            seed=one.seed,
+            bins=wanted.bins,
+            resamples=_RESAMPLES,
+        )
+        try:
+            done = _finished(items, chosen, opened, folder / one.name, limits, progress, stage)
+        except EndpointError as error:
+            # A wrong key or address fails all methods; free text may be refused where one word is not.
+            if not isinstance(error, UnfitError) and METHODS[one.method].simulable:
+                raise
+            failures.append(error.prefixed(f"{model} {data}, {one.method}: "))
+            continue
+        found |= _read(done, one)
     if not found:
         raise failures[0] if failures else UnfitError(f"{model} {data}: no method to measure it by")
     oracles = {} if oracle is None else oracles_of(oracle, asked, found, wanted.bins)

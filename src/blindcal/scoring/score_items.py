@@ -64,28 +64,28 @@ async def score_items(
     if transformers is None:
         check_key(settings.endpoint)
     settings = settings.replace(semantics="max")
-    with open_items(items, settings.prompt) as loaded:
-        settings = settings.resolved(len(loaded), loaded.words)
-        digests = prompt_digests(islice(loaded, first), _about(settings, transformers))
-        pilots = list(islice(loaded, min(PILOTS, len(digests))))
-        progress = progress or (lambda _done, _total: None)
-        async with (
-            _endpoint_scorer(settings, pilots, concurrency, stage)
-            if transformers is None
-            else _model_scorer(settings, transformers)
-        ) as (targets, score):
-            words = settings.answer_words
-            writer = ScoreWriter.resume(out, targets, digests, words)
-            if writer is None:
-                seen = [one.logprobs async for batch in score(pilots, targets) for one in batch]
-                writer = ScoreWriter.create(out, prefer(targets, seen), digests, words)
-            done = writer.done
+    loaded = open_items(items, settings.prompt)
+    settings = settings.resolved(len(loaded), loaded.words)
+    digests = prompt_digests(islice(loaded, first), _about(settings, transformers))
+    pilots = list(islice(loaded, min(PILOTS, len(digests))))
+    progress = progress or (lambda _done, _total: None)
+    async with (
+        _endpoint_scorer(settings, pilots, concurrency, stage)
+        if transformers is None
+        else _model_scorer(settings, transformers)
+    ) as (targets, score):
+        words = settings.answer_words
+        writer = ScoreWriter.resume(out, targets, digests, words)
+        if writer is None:
+            seen = [one.logprobs async for batch in score(pilots, targets) for one in batch]
+            writer = ScoreWriter.create(out, prefer(targets, seen), digests, words)
+        done = writer.done
+        progress(len(done), len(digests))
+        todo = (item for item in islice(loaded, first) if item.id not in done)
+        async for scores in score(todo, writer.targets):
+            writer.add(scores)
             progress(len(done), len(digests))
-            todo = (item for item in islice(loaded, first) if item.id not in done)
-            async for scores in score(todo, writer.targets):
-                writer.add(scores)
-                progress(len(done), len(digests))
-        writer.finish()
+    writer.finish()
     return writer
 
 
@@ -102,8 +102,8 @@ def complete_scores(
 
     Scores of another model or prompt are replaced.
     """
-    with open_items(items, settings.prompt) as loaded:
-        digests = prompt_digests(loaded, _about(settings, transformers))
+    loaded = open_items(items, settings.prompt)
+    digests = prompt_digests(loaded, _about(settings, transformers))
     if coverage(out, digests) == "all":
         return
     if stage is not None:
