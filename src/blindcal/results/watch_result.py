@@ -82,6 +82,15 @@ class WatchResult:
         return self.state.raised or bool(self.facts)
 
     @property
+    def raised_names(self) -> tuple[str, ...]:
+        """The names of the alarms and of the slices that are raised."""
+        alarms = {one.name for one in self.state.alarms if one.raised} | (
+            {"endpoint"} if self.facts else set()
+        )
+        slices = (f"slice {one.name}" for one in self.state.slices if one.raised_at is not None)
+        return (*sorted(alarms), *slices)
+
+    @property
     def complete(self) -> bool:
         """Whether the watch was not stopped early."""
         return self.stopped is None
