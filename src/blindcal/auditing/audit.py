@@ -25,7 +25,6 @@ from blindcal.auditing.controls import Controls, control_every
 from blindcal.auditing.job import Job, Send
 from blindcal.auditing.limits import Limits
 from blindcal.auditing.live_sender import ask_live
-from blindcal.auditing.logged_answers import LoggedAnswers
 from blindcal.auditing.prepare import Prepared, prepare
 from blindcal.auditing.session import Session, begin, ignore, settle
 from blindcal.auditing.strategy import choose_strategy
@@ -256,8 +255,7 @@ def _sender(
 ) -> Send:
     """How queries are sent: one by one, or through the provider's batches."""
     settings = session.settings
-    logged = LoggedAnswers.of(session.items, prepared.question(settings), settings.endpoint)
-    job = Job.of(session, prepared, logged=logged)
+    job = Job.of(session, prepared)
     seen = prepared.probe is not None and not prepared.probe["forced"]  # the probe saw the bias act
     if batches is None:
         every = control_every(session) if seen else None

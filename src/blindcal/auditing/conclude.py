@@ -180,7 +180,6 @@ def _spend(session: Session, prepared: Prepared, asked: Asked) -> Spend:
         len(session.store.batches()),
         bool(session.store.note(TOKENS_NOTE)),
         asked.outcome.beside.queries,
-        answered.logged,
     )
 
 

@@ -13,7 +13,6 @@ from typing import Any, Self, TypeAlias
 import numpy as np
 
 from blindcal.auditing.limits import Limits
-from blindcal.auditing.logged_answers import LoggedAnswers
 from blindcal.auditing.prepare import Prepared
 from blindcal.auditing.session import Session
 from blindcal.auditing.token_estimate import TokenEstimator
@@ -70,7 +69,7 @@ class Job:
     size of its prompts in bytes. Shifts are limited to ``max_shift``, the largest that the endpoint does not
     clamp. Equal queries of a round are asked in one request, ``at_once`` at most. Setting ``stop`` ends the
     run early and keeps what was paid for. ``answers`` is the number of answers, of which an item may have
-    fewer if there are more than two. ``logged`` has answers that an evaluation logged, if it did.
+    fewer if there are more than two.
     """
 
     items: Items | Sequence[Item]
@@ -85,7 +84,6 @@ class Job:
     stop: asyncio.Event = field(default_factory=asyncio.Event)
     at_once: int = 1
     answers: int = 2
-    logged: LoggedAnswers | None = None
 
     @classmethod
     def of(cls, session: Session, prepared: Prepared, **more: Any) -> Self:
@@ -168,10 +166,9 @@ class Job:
 
     def check(self, usage: Usage, saved: Sequence[SavedAnswer]) -> None:
         """Raise if many replies could be read and none is a valid answer; ``saved`` are the last answers."""
-        asked = usage.queries - usage.logged
-        replies = asked - usage.unusable
+        replies = usage.queries - usage.unusable
         last = next((one for one in reversed(saved) if not one.unusable), None)
-        if last is not None and replies >= ALL_INVALID and usage.invalid == asked:
+        if last is not None and replies >= ALL_INVALID and usage.invalid == usage.queries:
             raise self.question.complaint(replies, last.text, last.reason)
 
 
@@ -231,7 +228,6 @@ class Sender(ABC):
             self._asked, self._first = asked, first
             self._answers = self._store.answers(first, len(asked))
             self._total = max(self._total, first + len(asked))
-            await self._answer_from_log()
             try:
                 await self._ask_round()
             except NoSenseError as error:  # stop asking; the result says what came back
@@ -243,23 +239,6 @@ class Sender(ABC):
                 break
         self.report()
         return RunOutcome(self._before, self.usage, nonsense or self.stopped, self.beside, self.failed)
-
-    async def _answer_from_log(self) -> None:
-        """Keep the answers that an evaluation logged to queries of the round, so that they are not asked."""
-        if self._job.logged is None:
-            return
-        saved = []
-        for place in self._job.logged.places(self._asked):
-            query = self._first + int(place)
-            reply = self._job.logged.reply(int(self._asked.items[place]))
-            if reply is None or self._answers[place] != UNASKED:
-                continue
-            found = self._job.read(query, reply, 0, choices=self._choices(query))
-            if found.answer != INVALID:
-                saved.append(replace(found, served=0, logged=True))
-        if saved:
-            await self._store.save(*saved)
-            Sender._count(self, saved)
 
     def _order(self) -> IntArray:
         """The queries of the round in the order of asking, which is random.

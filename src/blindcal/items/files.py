@@ -24,7 +24,6 @@ from blindcal.atomic_write import writing
 from blindcal.errors import FileError, InputError
 from blindcal.items.answers import LETTERS, written_label
 from blindcal.items.choices import CHOICES_FIELD
-from blindcal.items.logged_questions import LOGGED_FIELD, LoggedAnswer
 from blindcal.items.record_files import (
     UNREADABLE,
     Record,
@@ -50,14 +49,12 @@ class Items:
     ``labels`` and ``groups`` (numbered in order of appearance, ``None`` if every item stands alone) are
     columns. ``digest`` identifies everything that would be asked, including labels and groups, so that a run
     can tell whether it is continued with the same questions. Unless they are ``labelled``, labels are not
-    read, and ``labels_ignored`` says whether there are any. ``any_logged`` says whether records hold answers
-    that a model gave in an evaluation.
+    read, and ``labels_ignored`` says whether there are any.
     """
 
     def __init__(self, path: Path, reading: RecordFormat, file: BinaryIO, *, labelled: bool = True) -> None:
         self.path = path
         self.labels_ignored = False
-        self.any_logged = False
         self.characters = 0
         self._reading, self._labelled = reading, labelled
         self._file = file
@@ -81,10 +78,6 @@ class Items:
         if zlib.crc32(line) != self._sums[number]:
             raise InputError(f"{self.path}: changed while it was being used; run again")
         return decode(line)
-
-    def logged(self, number: int) -> LoggedAnswer | None:
-        """The answer that a model gave to an item in an evaluation, if its record holds one."""
-        return LoggedAnswer.read(self._record(number).get(LOGGED_FIELD))
 
     def lines(self) -> Iterator[bytes]:
         """Every item as a line of a file that needs no template; fields not used in the prompt are kept."""
@@ -176,7 +169,6 @@ class Items:
         record = decode(line)
         item = self._reading.item(record, number, labelled=self._labelled)
         self.labels_ignored |= not self._labelled and self._reading.label_field in record
-        self.any_logged |= LOGGED_FIELD in record
         words = self._reading.words(record)
         if number and words != self._words:
             raise _mixed_words(words, self._words, record)
