@@ -84,7 +84,7 @@ dist: $(VENV)/.dev
 # warn of what newer ones of their own dependencies changed, which is no fault of ours.
 LOWEST := $(VENV)-lowest
 CORE := text settings errors facade truth functionals replies parameters check items choice_files bad_inputs \
-  endpoints_http endpoints_tokens catalogue plots outputs demo migration store finished streams watch_page \
+  endpoints_http endpoints_tokens catalogue plots outputs demo store finished streams watch_page \
   alarm_command score report run blind latent first_steps
 lowest: $(VENV)/.dev
 	$(BIN)/uv venv --quiet --clear --python $(PYTHON) $(LOWEST)

@@ -19,7 +19,7 @@ from blindcal.untrusted_json import JsonError, read_json
 
 WATCH_FILE = "watch.json"
 FORMAT = 1
-"""The number of the file's format; a file with a higher one needs a newer version."""
+"""The number of the file's format; a file with another one is refused."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,17 +111,17 @@ class WatchResult:
         Raises
         ------
         InputError
-            If there is no such file, it is no watch's, or it needs a newer version.
+            If there is no such file, it is no watch's, or its format is unknown.
         """
         path = Path(path)
         try:
             file = path / WATCH_FILE if path.is_dir() else path
             content = file.read_bytes()
             found = read_json(content, msgspec.json.Decoder(_Format)).format
-            if found > FORMAT:
+            if found != FORMAT:
                 raise InputError(
-                    f"{file}: is a watch in format {found}, this version reads {FORMAT}",
-                    remedy="upgrade blindcal",
+                    f"{file}: is a watch in format {found}, and this version of blindcal reads {FORMAT}",
+                    remedy="open it with the version that made it",
                 )
             return read_json(content, msgspec.json.Decoder(cls))
         except FileNotFoundError:
