@@ -583,7 +583,7 @@ def test_json_and_quiet(items: Path, server: Server, tmp_path: Path) -> None:
         tmp_path / "run",
     )
     shown = blindcal(*arguments, "--method", "blind", "--json", "--quiet")
-    assert json.loads(shown.output)["schema_version"] == 3
+    assert json.loads(shown.output)["schema_version"] == 1
     assert blindcal(*arguments, "--method", "blind", "--quiet").output == ""
 
 
