@@ -454,11 +454,10 @@ def test_broken_results_are_refused(tmp_path: Path) -> None:
     """A file that is no result is refused by name."""
     path = tmp_path / "result.json"
     for content, message in [
-        ('{"schema_version": 3}', r"result\.json: not a result"),
-        ('{"schema_version": 2}', r"result\.json: not a result"),
+        ('{"schema_version": 1}', r"result\.json: not a result"),
         ('{"ece": 1}', r"result\.json: not a result"),
-        ('{"schema_version": 1}', "schema version 1, this is 3: run its audit again"),
-        ('{"schema_version": 4}', "schema version 4, this is 3: upgrade"),
+        ('{"schema_version": 0}', "in format 0, and this version of blindcal reads 1"),
+        ('{"schema_version": 2}', "in format 2, and this version of blindcal reads 1"),
     ]:
         path.write_text(content)
         with pytest.raises(InputError, match=message):
@@ -586,7 +585,7 @@ def test_json_and_quiet(items: Path, server: Server, tmp_path: Path) -> None:
         tmp_path / "run",
     )
     shown = blindcal(*arguments, "--method", "blind", "--json", "--quiet")
-    assert json.loads(shown.output)["schema_version"] == 3
+    assert json.loads(shown.output)["schema_version"] == 1
     assert blindcal(*arguments, "--method", "blind", "--quiet").output == ""
 
 

@@ -40,7 +40,6 @@ ROOMS = (
     "settings",
     "planning",
     "results",
-    "telemetry",
     "report",
     "plot",
     "auditing",

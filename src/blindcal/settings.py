@@ -365,17 +365,7 @@ class Settings:
 
     def fixed(self, items: Items) -> dict[str, Any]:
         """Every option that shapes a query, and the items' digest: a run cannot continue with others."""
-        free = {
-            *_FREE,
-            *(() if self.design.method == "blind" else ("bins",)),
-            # runs begun before these options existed can continue
-            *(
-                name
-                for name in ("answer_format", "max_tokens", "permute")
-                if getattr(self.prompt, name) is None
-            ),
-            *(() if self.prompt.answers else ("answers",)),
-        }
+        free = _FREE if self.design.method == "blind" else {*_FREE, "bins"}
         shaping = {name: value for name, value in self._flat.items() if name not in free}
         return plain({**shaping, "items": len(items), "items_digest": items.digest})
 

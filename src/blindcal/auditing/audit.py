@@ -24,7 +24,6 @@ from blindcal.auditing.controls import Controls, control_every
 from blindcal.auditing.job import Job, RunOutcome
 from blindcal.auditing.limits import Limits, check_cost_known
 from blindcal.auditing.live_sender import ask_live
-from blindcal.auditing.logged_answers import LoggedAnswers
 from blindcal.auditing.prepare import Prepared, prepare
 from blindcal.auditing.session import Session, begin, check_affords_probe, ignore, settle
 from blindcal.endpoints.base import Endpoint
@@ -223,9 +222,7 @@ async def _ask(
     session: Session, prepared: Prepared, wanted: AuditDesign, endpoint: Endpoint, force: bool
 ) -> RunOutcome:
     """Get the queries of a design answered, with controls among them."""
-    settings = session.settings
-    logged = LoggedAnswers.of(session.items, prepared.question(settings), settings.endpoint)
-    job = Job.of(session, prepared, logged=logged)
+    job = Job.of(session, prepared)
     seen = prepared.probe is not None and not prepared.probe["forced"]  # the probe saw the bias act
     controls = Controls(job, every=control_every(session) if seen else None, force=force)
     return await ask_live(wanted.design, job, endpoint, planned=wanted.planned, controls=controls)

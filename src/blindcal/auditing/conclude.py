@@ -174,7 +174,6 @@ def _spend(session: Session, prepared: Prepared, outcome: RunOutcome) -> Spend:
         None if prices is None else prices.cost(paid),
         bool(session.store.note(TOKENS_NOTE)),
         outcome.beside.queries,
-        answered.logged,
     )
 
 

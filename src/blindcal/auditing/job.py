@@ -12,7 +12,6 @@ import numpy as np
 import numpy.typing as npt
 
 from blindcal.auditing.limits import Limits
-from blindcal.auditing.logged_answers import LoggedAnswers
 from blindcal.auditing.prepare import Prepared
 from blindcal.auditing.session import Session
 from blindcal.endpoints.query_format import ParsedAnswer, QuestionFormat
@@ -62,8 +61,7 @@ class Job:
     ``spent`` is what was paid before (for the probe) and counts against the limits. Shifts are limited to
     ``max_shift``, the largest that the endpoint does not clamp. Equal queries of a round are asked in one
     request, ``at_once`` at most. Setting ``stop`` ends the run early and keeps what was paid for. ``answers``
-    is the number of answers, of which an item may have fewer if there are more than two. ``logged`` has
-    answers that an evaluation logged, if it did.
+    is the number of answers, of which an item may have fewer if there are more than two.
     """
 
     items: Items | Sequence[Item]
@@ -77,7 +75,6 @@ class Job:
     stop: asyncio.Event = field(default_factory=asyncio.Event)
     at_once: int = 1
     answers: int = 2
-    logged: LoggedAnswers | None = None
 
     @classmethod
     def of(cls, session: Session, prepared: Prepared, **more: Any) -> Self:
@@ -159,10 +156,9 @@ class Job:
 
     def check(self, usage: Usage, saved: Sequence[SavedAnswer]) -> None:
         """Raise if many replies could be read and none is a valid answer; ``saved`` are the last answers."""
-        asked = usage.queries - usage.logged
-        replies = asked - usage.unusable
+        replies = usage.queries - usage.unusable
         last = next((one for one in reversed(saved) if not one.unusable), None)
-        if last is not None and replies >= ALL_INVALID and usage.invalid == asked:
+        if last is not None and replies >= ALL_INVALID and usage.invalid == usage.queries:
             raise self.question.complaint(replies, last.text, last.reason)
 
 

@@ -125,7 +125,6 @@ class _Sender:
                 self._store.add_round(asked)
             self._round = OpenRound(self._job, asked, first, self._store.answers(first, len(asked)))
             self._total = max(self._total, first + len(asked))
-            await self._answer_from_log()
             try:
                 await self._ask_round()
             except NoSenseError as error:  # stop asking; the result says what came back
@@ -141,23 +140,6 @@ class _Sender:
         self._report()
         stopped = nonsense or self._stopped
         return RunOutcome(self._before, self._usage, stopped, self._controls.usage, self._failed)
-
-    async def _answer_from_log(self) -> None:
-        """Keep the answers that an evaluation logged to queries of the round, so that they are not asked."""
-        if self._job.logged is None:
-            return
-        saved, current = [], self._round
-        for place in self._job.logged.places(current.asked):
-            query = current.first + int(place)
-            reply = self._job.logged.reply(current.item(query))
-            if reply is None or current.answers[place] != UNASKED:
-                continue
-            answer = self._job.read(query, reply, 0, choices=current.choices(query))
-            if answer.answer != INVALID:
-                saved.append(replace(answer, served=0, logged=True))
-        if saved:
-            await self._store.save(*saved)
-            self._add(saved)
 
     async def _ask_round(self) -> None:
         self._controls.check()

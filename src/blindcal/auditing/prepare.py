@@ -16,7 +16,7 @@ from blindcal.endpoints import tokens
 from blindcal.endpoints.base import Endpoint, Patient
 from blindcal.endpoints.constraints import CONSTRAINTS, ConstraintName
 from blindcal.endpoints.http import HttpEndpoint
-from blindcal.endpoints.parameters import SAMPLERS, Accepted
+from blindcal.endpoints.parameters import Accepted
 from blindcal.endpoints.probe import ITEMS_WITHOUT_BIAS, ProbeQuestions, probe
 from blindcal.endpoints.probe_findings import Probe
 from blindcal.endpoints.query_format import (
@@ -331,11 +331,8 @@ def check_semantics(settings: Settings) -> None:
 
 def accepted_fields(store: Store) -> Accepted:
     """What was learnt about the endpoint's fields when the run was begun."""
-    if (noted := store.note("accepted")) is not None:
-        return msgspec.convert(noted, Accepted)
-    kept = store.note("samplers")  # runs of earlier versions noted the name of the limit and these
-    left_out = () if kept is None else tuple(name for name in SAMPLERS if name not in kept)
-    return Accepted(store.note("limit_name") or "max_tokens", left_out=left_out)
+    noted = store.note("accepted")
+    return Accepted() if noted is None else msgspec.convert(noted, Accepted)
 
 
 def _words(settings: Settings) -> Targets:

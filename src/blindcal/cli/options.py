@@ -117,8 +117,9 @@ endpoint_options = combined(
     extra_body_option,
     timeout_option,
 )
+rpm_option = click.option("--rpm", type=POSITIVE_NUMBER, help="Maximum number of requests per minute.")
 rate_options = combined(
-    click.option("--rpm", type=POSITIVE_NUMBER, help="Maximum number of requests per minute."),
+    rpm_option,
     click.option("--tpm", type=POSITIVE_NUMBER, help="Maximum number of tokens per minute."),
 )
 send_seed_option = click.option(

@@ -204,10 +204,6 @@ def _print_answers(result: AuditResult) -> None:
         f"{spend.queries:,} ({spend.probe_queries} to probe{controls}), "
         f"{spend.prompt_tokens:,} tokens in, {spend.completion_tokens:,} out{cost}",
     )
-    if spend.logged_answers:
-        print_field(
-            "logged", f"{spend.logged_answers:,} plain answers come from the log, and were not asked for"
-        )
     if spend.tokens_estimated:
         print_field("tokens", "in part estimated: the endpoint reports none, or impossible numbers")
 

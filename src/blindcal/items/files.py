@@ -16,7 +16,6 @@ import numpy as np
 from blindcal.errors import InputError
 from blindcal.items.answers import LETTERS, written_label
 from blindcal.items.choices import CHOICES_FIELD
-from blindcal.items.logged_questions import LOGGED_FIELD, LoggedAnswer
 from blindcal.items.record_files import (
     UNREADABLE,
     Record,
@@ -41,8 +40,7 @@ class Items:
     ``labels`` and ``groups`` (numbered in order of appearance, ``None`` if every item stands alone) are
     columns. ``digest`` identifies everything that would be asked, including labels and groups, so that a run
     can tell whether it is continued with the same questions. Unless they are ``labelled``, labels are not
-    read, and ``labels_ignored`` says whether there are any. ``logged`` holds the answers that a model gave in
-    an evaluation, by the numbers of their items. The records themselves are kept only for `lines`.
+    read, and ``labels_ignored`` says whether there are any. The records themselves are kept only for `lines`.
     """
 
     def __init__(
@@ -56,7 +54,6 @@ class Items:
     ) -> None:
         self.path = path
         self.labels_ignored = False
-        self.logged: dict[int, LoggedAnswer] = {}
         self._reading, self._labelled = reading, labelled
         self._items: list[Item] = []
         self._records: list[Record] | None = [] if keep_records else None
@@ -166,8 +163,6 @@ class Items:
         number = len(self)
         item = self._reading.item(record, number, labelled=self._labelled)
         self.labels_ignored |= not self._labelled and self._reading.label_field in record
-        if (logged := LoggedAnswer.read(record.get(LOGGED_FIELD))) is not None:
-            self.logged[number] = logged
         words = self._reading.words(record)
         if number and words != self._words:
             raise _mixed_words(words, self._words, record)

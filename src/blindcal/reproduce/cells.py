@@ -35,7 +35,7 @@ from blindcal.records import INVALID, AnswerTable, IntArray, Round, Semantics
 from blindcal.reproduce.sources import Source, from_probabilities
 from blindcal.simulation.simulate import generate
 
-_FORMAT = 2  # format version of a cached cell
+_FORMAT = 1  # format version of a cached cell
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ numbers are ``null``, never zero.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
@@ -28,7 +28,7 @@ from blindcal.results.tables import TableName, tables_of
 from blindcal.text import listed, printable
 from blindcal.untrusted_json import JsonError, read_json
 
-SCHEMA_VERSION, OLDEST_SCHEMA = 3, 2
+SCHEMA_VERSION = 1
 RESULT_FILE = "result.json"
 Direction: TypeAlias = Literal["overconfident", "underconfident", "undecided"]
 
@@ -125,8 +125,7 @@ class Spend:
     """What an audit cost. Tokens are as the endpoint reported them; ``cost`` is in dollars, if known.
 
     ``queries`` includes those of the probe (``probe_queries``), of the controls during the run
-    (``control_queries``), and replies that had to be asked for again. ``logged_answers`` were
-    taken from the log of an evaluation and are not among the queries. ``tokens_estimated`` says that the
+    (``control_queries``), and replies that had to be asked for again. ``tokens_estimated`` says that the
     endpoint has not reported the tokens of every answer, so that tokens and cost are estimates.
     """
 
@@ -139,7 +138,6 @@ class Spend:
     cost: float | None
     tokens_estimated: bool = False
     control_queries: int = 0
-    logged_answers: int = 0
 
     @property
     def asked(self) -> int:
@@ -271,42 +269,22 @@ class AuditResult(Findings):
         try:
             content = Path(path).read_bytes()
             found = read_json(content, msgspec.json.Decoder(_Version)).schema_version
-            if not OLDEST_SCHEMA <= found <= SCHEMA_VERSION:
-                newer = found > SCHEMA_VERSION
-                cure = "upgrade to read it" if newer else "run its audit again (it asks nothing)"
-                raise InputError(f"{path}: has schema version {found}, this is {SCHEMA_VERSION}: {cure}")
-            if found < SCHEMA_VERSION:
-                return msgspec.convert(_upgraded(read_json(content)), type=cls)
+            if found != SCHEMA_VERSION:
+                raise InputError(
+                    f"{path}: is a result in format {found}, and this version of blindcal reads "
+                    f"{SCHEMA_VERSION}",
+                    remedy="open it with the version that made it",
+                )
             return read_json(content, msgspec.json.Decoder(cls))
         except FileNotFoundError:
             raise InputError(f"{path}: no such result") from None
-        except (OSError, JsonError, msgspec.ValidationError) as error:
+        except (OSError, JsonError) as error:
             raise InputError(f"{path}: not a result of blindcal ({printable(str(error))})") from None
 
 
 @dataclass(frozen=True, slots=True)
 class _Version:
     schema_version: int
-
-
-def _upgraded(old: dict[str, Any]) -> dict[str, Any]:
-    """Convert schema version 2, which has one level for all intervals, to 3, which has one per interval."""
-    level = old.get("level")
-
-    def with_levels(value: Any) -> Any:
-        if isinstance(value, list):
-            return [with_levels(one) for one in value]
-        if not isinstance(value, dict):
-            return value
-        found = {name: with_levels(one) for name, one in value.items()}
-        if {"value", "low", "high"} <= found.keys() and found["low"] is not None:
-            found["level"] = level
-        return found
-
-    estimated = {field.name for field in fields(Findings)}
-    return {name: with_levels(value) if name in estimated else value for name, value in old.items()} | {
-        "schema_version": SCHEMA_VERSION
-    }
 
 
 def schema() -> dict[str, Any]:

@@ -52,8 +52,7 @@ class SavedAnswer:
     ``unusable`` marks a query without a reply that could be read; its ``text`` is the reason. ``served`` is
     the number of the model that the reply names, as `Store.served_number` gives it. If the reply shows
     probabilities, the log-odds are between ``low`` and ``high``, and both answers together have ``mass``.
-    ``reason`` says why a text is no answer, if that is known. ``logged`` marks an answer from the log of an
-    evaluation, which was not asked for.
+    ``reason`` says why a text is no answer, if that is known.
     """
 
     query: int
@@ -70,7 +69,6 @@ class SavedAnswer:
     high: float | None = None
     reason: str = ""
     mass: float | None = None
-    logged: bool = False
 
 
 def usage_of(answers: Sequence[SavedAnswer]) -> Usage:
@@ -83,7 +81,6 @@ def usage_of(answers: Sequence[SavedAnswer]) -> Usage:
         sum(one.cached_tokens for one in answers),
         sum(one.answer == INVALID for one in answers),
         sum(one.unusable for one in answers),
-        logged=sum(one.logged for one in answers),
     )
 
 
@@ -485,7 +482,7 @@ class Store:
         """What all answers and wasted replies cost in total."""
         cost = ", ".join(f"TOTAL({name})" for name in ("attempts", *_TOKENS))
         (answered,) = self._execute(
-            f"SELECT COUNT(*), {cost}, TOTAL(answer = -1), TOTAL(unusable), 0, TOTAL(logged) FROM answers"
+            f"SELECT COUNT(*), {cost}, TOTAL(answer = -1), TOTAL(unusable), 0 FROM answers"
         )
         (wasted,) = self._execute(f"SELECT 0, {cost}, 0, 0, COUNT(*) FROM wasted")
         return Usage(*map(int, answered)) + Usage(*map(int, wasted))
