@@ -62,7 +62,7 @@ def server(items: Path) -> Iterator[Server]:
         yield one
 
 
-@pytest.mark.parametrize("command", ["audit", "probe", "score", "reproduce"])
+@pytest.mark.parametrize("command", ["audit", "probe", "score"])
 def test_a_missing_key_is_noticed_before_anything_is_read(
     command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -73,7 +73,6 @@ def test_a_missing_key_is_noticed_before_anything_is_read(
     (tmp_path / "broken.csv").write_text("no label\n")
     given = {
         "score": ("broken.csv", "--out", "scores.csv"),
-        "reproduce": ("--data", "broken.csv"),
     }.get(command, ("broken.csv",))
     refused = blindcal(command, *given, "--model", "gpt-4o-mini")
     assert isinstance(refused.exception, ConfigError)

@@ -20,8 +20,7 @@ from blindcal.report.page import environment, style
 from blindcal.report.plots import Drawing, plot_calibration_curves, plot_reliability, save_drawings
 from blindcal.report.style import DASHES, FULL, drawing, figure_style, ink, root_figure, series
 from blindcal.reproduce import table
-from blindcal.reproduce.cells import TABLE_METHODS
-from blindcal.reproduce.table import Column, MethodTable, Row
+from blindcal.reproduce.table import TABLE_METHODS, Column, MethodTable, Row
 from blindcal.text import file_name, printable
 
 PAGE, FIGURES = "index.html", "figures"
@@ -32,26 +31,23 @@ _MARKERS = "osD^vPX"
 _ABOVE_LEGEND = 24  # points
 
 
-def write(comparison: MethodTable, out: Path, notes: Sequence[str] = ()) -> Path:
+def write(comparison: MethodTable, out: Path) -> Path:
     """Write a comparison into a folder and return its page; the same numbers give the same bytes."""
     texts = {
         "table.md": table.markdown(comparison),
-        "table.tex": table.latex(comparison),
         "cells.csv": table.cells_csv(comparison),
         "estimates.csv": table.estimates_csv(comparison),
     }
     drawings = draw(comparison)
     save_drawings(drawings, out / FIGURES)
-    texts[PAGE] = _page(comparison, drawings, notes, list(texts))
+    texts[PAGE] = _page(comparison, drawings, list(texts))
     for name, text in texts.items():
         with atomic_write(out / name) as draft:
             draft.write_text(text, encoding="utf-8")
     return out / PAGE
 
 
-def _page(
-    comparison: MethodTable, drawings: Sequence[Drawing], notes: Sequence[str], files: Sequence[str]
-) -> str:
+def _page(comparison: MethodTable, drawings: Sequence[Drawing], files: Sequence[str]) -> str:
     """One self-contained page with the tables and the figures."""
     templates = environment()
     templates.filters["shown"] = lambda text: printable(str(text), 400)
@@ -61,7 +57,6 @@ def _page(
         drawings=drawings,
         tables=table.tables(comparison),
         fitted={name for name, method in TABLE_METHODS.items() if method.fitted},
-        notes=notes,
         files=files,
     )
 
@@ -92,14 +87,13 @@ class CostPoint:
 
 
 def points(comparison: MethodTable) -> list[CostPoint]:
-    """Every row whose error is known in all columns: mean queries per item, mean absolute error."""
-    found = []
+    """Every row that all columns have: mean queries per item, mean absolute error."""
+    costs = []
     for row in comparison.rows:
-        error = comparison.mean_error(row)
-        if error is not None:
-            asked = float(np.mean([column.entries[row].asked for column in comparison.columns]))
-            found.append(CostPoint(row, asked, error))
-    return found
+        if (error := comparison.mean_error(row)) is not None:
+            queries = float(np.mean([column.entries[row].queries for column in comparison.columns]))
+            costs.append(CostPoint(row, queries, error))
+    return costs
 
 
 def plot_pareto(comparison: MethodTable, ax: Axes | None = None) -> Axes:
@@ -143,25 +137,23 @@ def plot_column(column: Column) -> Figure:
         left, right = figure.subplots(1, 2, width_ratios=(1.35, 1))
         plot_calibration_curves(gap_bins(column, _cheapest(column)), left)
         left.set_title("Blind Calibration Curves", pad=_ABOVE_LEGEND)
-        plot_reliability(None, right, bins=() if column.oracle is None else column.oracle.bins)
+        plot_reliability(None, right, bins=column.oracle.bins)
         right.set_title("White-box reliability", pad=_ABOVE_LEGEND)
     return figure
 
 
 def gap_bins(column: Column, rows: Sequence[Row]) -> dict[str, tuple[Bin, ...]]:
     """Gaps of the oracle and of the given rows: mean over the seeds, ± standard deviation if several."""
-    found: dict[str, tuple[Bin, ...]] = {}
-    if column.oracle is not None:
-        found["oracle"] = column.oracle.bins
+    curves = {"oracle": column.oracle.bins}
     for row in rows:
-        if row in column.entries:
-            one = column.entries[row]
-            edges = bin_edges(len(one.gaps)).tolist()
-            found[row.name] = tuple(
-                Bin(low, high, Estimate(gap, gap - sd, gap + sd) if len(one.estimates) > 1 else Estimate(gap))
-                for low, high, gap, sd in zip(edges[:-1], edges[1:], one.gaps, one.gap_sds, strict=True)
-            )
-    return found
+        gaps = np.array([each.gaps for each in column.entries[row].measured])
+        sds = gaps.std(axis=0).tolist() if len(gaps) > 1 else [None] * gaps.shape[1]
+        edges = bin_edges(gaps.shape[1]).tolist()
+        curves[row.name] = tuple(
+            Bin(low, high, Estimate(gap) if sd is None else Estimate(gap, gap - sd, gap + sd))
+            for low, high, gap, sd in zip(edges[:-1], edges[1:], gaps.mean(axis=0).tolist(), sds, strict=True)
+        )
+    return curves
 
 
 def _cheapest(column: Column) -> list[Row]:

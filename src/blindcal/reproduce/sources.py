@@ -8,9 +8,7 @@ file has lse, argmax and a column ``text|token id`` per spelling. Stated confide
 
 from __future__ import annotations
 
-import hashlib
 from dataclasses import dataclass, replace
-from functools import cached_property
 from pathlib import Path
 
 import numpy as np
@@ -95,20 +93,6 @@ class Source:
     def n(self) -> int:
         """Number of items."""
         return int(self.labels.size)
-
-    @cached_property
-    def digest(self) -> str:
-        """A digest of everything that an answer or an estimate depends on."""
-        found = hashlib.sha256(repr((self.recording.tokens, self.targets)).encode())
-        # Values from the file are hashed exactly; the last bits of computed ones may differ between machines.
-        held = self.recording.logits if self.p is None else self.p
-        for column in (self.labels, held, self.recording.others_first, self.recording.rest.round(6)):
-            found.update(np.ascontiguousarray(column).tobytes())
-        if self.choices is not None:
-            found.update(self.choices.tobytes())
-        if self.stated is not None:
-            found.update(self.stated.labels.tobytes() + self.stated.p.tobytes())
-        return found.hexdigest()[:32]
 
     def probabilities(self, semantics: Semantics) -> FloatArray:
         """The hidden probability of the positive answer (METHOD 1)."""
