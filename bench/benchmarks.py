@@ -31,6 +31,7 @@ from blindcal.reproduce.table import (
     MethodTable,
     Row,
     TableRun,
+    mean_sd,
     measure_runs,
     oracle_of,
     table_runs,
@@ -159,12 +160,12 @@ def estimates(comparison: MethodTable) -> Table:
     """The estimates of each method, and the oracle."""
     oracle: list[Cell] = ["oracle", *(float(one.oracle.ece) for one in comparison.columns)]
     columns = {"": "{}", **{one.name: SPREAD for one in comparison.columns}}
-    return table(columns, [oracle, *by_row(comparison, lambda one: spread(one.mean, one.sd))])
+    return table(columns, [oracle, *by_row(comparison, lambda one: spread(*mean_sd(one.estimates)))])
 
 
 def errors(comparison: MethodTable) -> Table:
     """The errors against the oracle."""
-    rows = by_row(comparison, lambda one: spread(one.error, one.error_sd))
+    rows = by_row(comparison, lambda one: spread(*mean_sd(one.errors)))
     means = [comparison.mean_error(row) for row in comparison.rows]
     columns = {"": "{}", **{one.name: SPREAD for one in comparison.columns}, "mean": FOUR}
     return table(columns, [[*row, mean] for row, mean in zip(rows, means, strict=True)])

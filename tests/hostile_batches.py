@@ -12,7 +12,6 @@ from urllib.parse import urlsplit
 import msgspec
 
 from blindcal.simulation.http_server import HttpRequest, HttpResponse, json_response
-from blindcal.simulation.replay import Server
 from blindcal.simulation.replay_batches import (
     Answer,
     BatchRequest,
@@ -22,6 +21,7 @@ from blindcal.simulation.replay_batches import (
     output_line,
     problem,
 )
+from misbehaving import Server
 
 Fate: TypeAlias = Literal["completed", "failed", "expired", "cancelled", "full"]
 Trouble: TypeAlias = Literal["refused", "throttled", "busy", "dropped", "lost"]

@@ -26,7 +26,7 @@ from blindcal.results.result import RESULT_FILE, AuditResult
 from blindcal.settings import Settings
 from blindcal.simulation.http_server import HttpResponse
 from blindcal.simulation.recording import Recording
-from blindcal.simulation.replay import Behaviour, Server, running
+from blindcal.simulation.replay import running
 from blindcal.simulation.replay_batches import error_response
 from killing import (
     CONCURRENCY,
@@ -40,6 +40,7 @@ from killing import (
     recorded,
     telling,
 )
+from misbehaving import Behaviour, Server
 
 ITEMS = 100
 IN_A_ROW = 3  # failures of one request; the probe tries six times

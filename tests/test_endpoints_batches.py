@@ -21,8 +21,9 @@ from blindcal.errors import (
     RetryableError,
 )
 from blindcal.simulation.http_server import HttpResponse
-from blindcal.simulation.replay import Behaviour, Server, running
+from blindcal.simulation.replay import running
 from hostile_batches import HostileServer
+from misbehaving import Behaviour, Server
 from serving import answering, asking, items, recording
 
 ODDS = [-6.0, -1.0, 0.5, 0.7, 5.0]

@@ -26,10 +26,11 @@ from blindcal.items.files import load
 from blindcal.items.logged_questions import LoggedAnswer, LoggedQuestion, item_records, prompt_digest
 from blindcal.items.record_format import RecordFormat
 from blindcal.records import Message, Targets, Token
-from blindcal.simulation.replay import Behaviour, running
+from blindcal.simulation.replay import running
 from commanding import blindcal, refusal
 from docs_world import AnyPromptServer, write_quiz
 from evaluating import run_inspect, run_lm_eval
+from misbehaving import Behaviour
 from test_local import model_or_skip
 
 if TYPE_CHECKING:

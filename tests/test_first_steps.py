@@ -35,8 +35,9 @@ from blindcal.records import Estimate, Progress, Usage
 from blindcal.results.result import AuditResult
 from blindcal.settings import Settings
 from blindcal.simulation.recording import Recording
-from blindcal.simulation.replay import Behaviour, Server, running
+from blindcal.simulation.replay import running
 from commanding import blindcal, printed_error
+from misbehaving import Behaviour, Server
 from results import around, part
 from results import result as made_up
 

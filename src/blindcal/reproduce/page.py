@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -67,7 +67,7 @@ def _page(comparison: MethodTable, drawings: Sequence[Drawing], files: Sequence[
 def draw(comparison: MethodTable) -> list[Drawing]:
     """Every figure: the Pareto figure, then one per column."""
     drawings = []
-    if points(comparison):
+    if any(comparison.mean_error(row) is not None for row in comparison.rows):
         title = "Cost against error: mean absolute error of each method against its queries per item"
         drawings.append(Drawing("pareto", title, root_figure(plot_pareto(comparison))))
     for column in comparison.columns:
@@ -77,44 +77,26 @@ def draw(comparison: MethodTable) -> list[Drawing]:
     return drawings
 
 
-@dataclass(frozen=True, slots=True)
-class CostPoint:
-    """The cost of a row of the table, and its mean error against the oracle."""
-
-    row: Row
-    queries: float
-    error: float
-
-
-def points(comparison: MethodTable) -> list[CostPoint]:
-    """Every row that all columns have: mean queries per item, mean absolute error."""
-    costs = []
-    for row in comparison.rows:
-        if (error := comparison.mean_error(row)) is not None:
-            queries = float(np.mean([column.entries[row].queries for column in comparison.columns]))
-            costs.append(CostPoint(row, queries, error))
-    return costs
-
-
 def plot_pareto(comparison: MethodTable, ax: Axes | None = None) -> Axes:
     """Mean absolute error against queries per item: a line per method, rings on the front."""
-    every = points(comparison)
+    errors = {row: error for row in comparison.rows if (error := comparison.mean_error(row)) is not None}
     with drawing(ax, _WIDE, _TALL) as axes:
-        for which, method in enumerate(dict.fromkeys(point.row.method for point in every)):
-            mine = [point for point in every if point.row.method == method]
-            axes.plot(
-                [point.queries for point in mine],
-                [max(point.error, _LEAST) for point in mine],
+
+        def draw_rows(rows: Sequence[Row], **style: Any) -> None:
+            costs = [comparison.mean_queries(row) for row in rows]
+            axes.plot(costs, [max(errors[row], _LEAST) for row in rows], **style)
+
+        for which, method in enumerate(dict.fromkeys(row.method for row in errors)):
+            draw_rows(
+                [row for row in errors if row.method == method],
                 color=series(which),
                 linestyle=DASHES[which % len(DASHES)],
                 marker=_MARKERS[which % len(_MARKERS)],
                 markersize=4.5,
                 label=method,
             )
-        front = pareto_front(every, cost=lambda point: point.queries, error=lambda point: point.error)
-        axes.plot(
-            [point.queries for point in front],
-            [max(point.error, _LEAST) for point in front],
+        draw_rows(
+            pareto_front(tuple(errors), cost=comparison.mean_queries, error=lambda row: errors[row]),
             linestyle="none",
             marker="o",
             markersize=11,

@@ -225,16 +225,6 @@ class Entry:
         return np.array([each.ece for each in self.measured])
 
     @property
-    def mean(self) -> float:
-        """Mean estimate."""
-        return float(self.estimates.mean())
-
-    @property
-    def sd(self) -> float | None:
-        """Standard deviation over the seeds; ``None`` for one seed."""
-        return _sd(self.estimates)
-
-    @property
     def errors(self) -> FloatArray:
         """Absolute errors against the oracle."""
         return np.abs(self.estimates - self.oracle)
@@ -243,11 +233,6 @@ class Entry:
     def error(self) -> float:
         """Mean absolute error against the oracle."""
         return float(self.errors.mean())
-
-    @property
-    def error_sd(self) -> float | None:
-        """Standard deviation of the absolute error over the seeds; ``None`` for one seed."""
-        return _sd(self.errors)
 
     @property
     def queries(self) -> float:
@@ -260,8 +245,9 @@ class Entry:
         return _invalid_share(self.measured)
 
 
-def _sd(values: FloatArray) -> float | None:
-    return float(values.std(ddof=1)) if values.size > 1 else None
+def mean_sd(values: FloatArray) -> tuple[float, float | None]:
+    """Mean and standard deviation over the seeds; ``None`` for one seed."""
+    return float(values.mean()), float(values.std(ddof=1)) if values.size > 1 else None
 
 
 def _invalid_share(measured: Sequence[Measured]) -> float:
@@ -354,6 +340,10 @@ class MethodTable:
         errors = [column.entries[row].error for column in self.columns if row in column.entries]
         return float(np.mean(errors)) if errors and len(errors) == len(self.columns) else None
 
+    def mean_queries(self, row: Row) -> float:
+        """Mean queries per item of a row over the columns, all of which have it."""
+        return float(np.mean([column.entries[row].queries for column in self.columns]))
+
 
 @dataclass(frozen=True, slots=True)
 class TitledTable:
@@ -371,8 +361,10 @@ def tables(comparison: MethodTable) -> list[TitledTable]:
     errors = [["", *names, "mean"]]
     for row in comparison.rows:
         entries = [column.entries.get(row) for column in columns]
-        estimates.append([row.name, *(DASH if e is None else _spread(e.mean, e.sd) for e in entries)])
-        cells = [DASH if e is None else _spread(e.error, e.error_sd) for e in entries]
+        estimates.append(
+            [row.name, *(DASH if e is None else _spread(*mean_sd(e.estimates)) for e in entries)]
+        )
+        cells = [DASH if e is None else _spread(*mean_sd(e.errors)) for e in entries]
         errors.append([row.name, *cells, _spread(comparison.mean_error(row))])
     unused = [["", *names]]
     for method in TABLE_METHODS:
@@ -436,8 +428,8 @@ def _cell_lines(comparison: MethodTable) -> Iterator[tuple[object, ...]]:
             if (entry := column.entries.get(row)) is not None:
                 yield (
                     *(column.model, column.data, column.n, row.method, row.queries, len(entry.measured)),
-                    *(column.semantics_of(row.method), entry.oracle, entry.mean, entry.sd),
-                    *(entry.error, entry.error_sd, entry.queries, entry.invalid),
+                    *(column.semantics_of(row.method), entry.oracle, *mean_sd(entry.estimates)),
+                    *(*mean_sd(entry.errors), entry.queries, entry.invalid),
                 )
 
 
