@@ -222,8 +222,8 @@ def by_part(study: Study, part: str, place: Callable[[TableRun], int]) -> Table:
     for work, column in zip(study.work, study.columns, strict=True):
         oracle = float(column.oracle.ece)
         for cell in column.measured:
-            at = (place(work[0]), column.name, cell.row.method)
-            found.setdefault(at, []).append(abs(cell.ece - oracle))
+            key = (place(work[0]), column.name, cell.row.method)
+            found.setdefault(key, []).append(abs(cell.ece - oracle))
     names = dict.fromkeys(column.name for column in study.columns)
     heads = [(name, method) for name in names for method in ONCE]
     rows = []

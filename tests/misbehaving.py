@@ -165,8 +165,8 @@ class Server(replay.Server):
         if penalty is None or how.penalty_fields == "ignored":
             penalty = how.repetition_penalty
         if penalty != 1:
-            words = set(re.findall(r"\w+", asked.text))
-            repeated = np.array([text.strip() in words for text in known.texts])
+            prompt = set(re.findall(r"\w+", asked.text))
+            repeated = np.array([text.strip() in prompt for text in known.texts])
             logits[repeated] *= np.where(logits[repeated] > 0, 1 / penalty, penalty)
         if how.crowd_jitter and self._in_flight > 1:
             logits += self._chance(body).normal(0, how.crowd_jitter, logits.size)

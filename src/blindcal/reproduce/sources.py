@@ -8,6 +8,7 @@ file has lse, argmax and a column ``text|token id`` per spelling. Stated confide
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -114,7 +115,7 @@ def from_probabilities(model: str, data: str, labels: IntArray, p: FloatArray) -
     return Source(model, data, labels, recording, Targets((Token(1, "Yes"),), (Token(2, "No"),)), p=p)
 
 
-def find(paths: list[Path]) -> list[Path]:
+def find(paths: Sequence[Path]) -> list[Path]:
     """The score and logit files among files and folders; an error if there is none."""
     found: list[Path] = []
     for path in paths:
