@@ -16,7 +16,8 @@ from blindcal.records import FloatArray, IntArray, Round
 from blindcal.results.result import AuditResult
 from blindcal.settings import Settings
 from blindcal.simulation.recording import Recording
-from blindcal.simulation.replay import Behaviour, Server, running
+from blindcal.simulation.replay import running
+from misbehaving import Behaviour, Server
 
 LETTERS = tuple("ABCDEF")
 

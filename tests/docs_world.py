@@ -21,8 +21,9 @@ import blindcal as bc
 from blindcal.endpoints.openai_token_ids import IDS
 from blindcal.records import Token
 from blindcal.simulation.recording import Recording
-from blindcal.simulation.refusals import refusal
-from blindcal.simulation.replay import Behaviour, Server, running
+from blindcal.simulation.replay import running
+from misbehaving import Behaviour, Server
+from refusals import refusal
 
 N = 600
 ROWS = 997  # hidden probabilities that a prompt's text chooses from

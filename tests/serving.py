@@ -18,7 +18,8 @@ from blindcal.items.record_format import RecordFormat
 from blindcal.records import FloatArray, Item, Message, Request, Targets, Token
 from blindcal.simulation.http_server import Handler, HttpRequest, HttpResponse, Listener
 from blindcal.simulation.recording import RecordedTexts, Recording
-from blindcal.simulation.replay import Behaviour, Server, running
+from blindcal.simulation.replay import running
+from misbehaving import Behaviour, Server
 
 SHARED = Path(__file__).resolve().parents[2] / "shared"
 #: A small real model on 240 built-in questions: recorded data of the project's own.

@@ -46,10 +46,10 @@ from blindcal.results.result import AuditResult
 from blindcal.results.run import open_result
 from blindcal.settings import Settings
 from blindcal.simulation.http_server import HttpResponse
-from blindcal.simulation.replay import Behaviour, Server
 from blindcal.simulation.simulate import simulate
 from blindcal.store.run_store import RUN_FILE, Store
 from commanding import blindcal, printed_error
+from misbehaving import Behaviour, Server
 from serving import replaying
 
 N = 400

@@ -22,8 +22,9 @@ from blindcal.scoring.score_items import score_items
 from blindcal.scoring.score_writer import ScoreWriter
 from blindcal.settings import Settings
 from blindcal.simulation.recording import Recording
-from blindcal.simulation.replay import Behaviour, Server, running
+from blindcal.simulation.replay import running
 from commanding import blindcal
+from misbehaving import Behaviour, Server
 
 N = 40
 LOGITS = np.random.default_rng(3).normal(0, 2, (N, 4))

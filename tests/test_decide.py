@@ -26,11 +26,12 @@ from blindcal.records import AnswerTable, Reply, Request
 from blindcal.results.certificate import ServedModel
 from blindcal.simulation.http_server import HttpResponse
 from blindcal.simulation.recording import Recording
-from blindcal.simulation.replay import Behaviour, Server, running
+from blindcal.simulation.replay import running
 from blindcal.store.run_store import RUN_FILE, Store
 from certified_runs import at, certificate_of, near, read_lines, ruled, without_labels
 from commanding import blindcal, printed_error
 from deciding import TEMPLATE, audited, model, serving, write_items
+from misbehaving import Behaviour, Server
 
 N = 240
 LABELS, P = model(N, 5)

@@ -31,7 +31,8 @@ from blindcal.errors import (
 )
 from blindcal.records import Message, Reply, Request
 from blindcal.simulation.http_server import HttpRequest, HttpResponse, Manner
-from blindcal.simulation.replay import Behaviour, Fault
+from blindcal.simulation.replay import Fault
+from misbehaving import Behaviour
 from serving import CHAT_YES, Recorder, answering, asking, items, replayed
 
 KEY = "sk-very-secret-0123456789"

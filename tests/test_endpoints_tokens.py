@@ -18,7 +18,7 @@ from blindcal.endpoints.query_format import TokenQuestion
 from blindcal.errors import InputError, MissingExtraError, NoTokenIdsError
 from blindcal.records import INVALID, NEGATIVE, POSITIVE, Reply, Request, Targets, Token
 from blindcal.simulation.recording import Recording
-from blindcal.simulation.replay import Behaviour, Server
+from misbehaving import Behaviour, Server
 from serving import items, replayed
 
 VOCABULARY = {"Yes": 5, " Yes": 6, "yes": 7, "No": 8, " no": 9}

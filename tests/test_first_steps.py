@@ -35,8 +35,9 @@ from blindcal.records import Estimate, Progress, Usage
 from blindcal.results.result import AuditResult
 from blindcal.settings import Settings
 from blindcal.simulation.recording import Recording
-from blindcal.simulation.replay import Behaviour, Server, running
+from blindcal.simulation.replay import running
 from commanding import blindcal, printed_error
+from misbehaving import Behaviour, Server
 from results import around, part
 from results import result as made_up
 
@@ -62,7 +63,7 @@ def server(items: Path) -> Iterator[Server]:
         yield one
 
 
-@pytest.mark.parametrize("command", ["audit", "probe", "score", "reproduce"])
+@pytest.mark.parametrize("command", ["audit", "probe", "score"])
 def test_a_missing_key_is_noticed_before_anything_is_read(
     command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -73,7 +74,6 @@ def test_a_missing_key_is_noticed_before_anything_is_read(
     (tmp_path / "broken.csv").write_text("no label\n")
     given = {
         "score": ("broken.csv", "--out", "scores.csv"),
-        "reproduce": ("--data", "broken.csv"),
     }.get(command, ("broken.csv",))
     refused = blindcal(command, *given, "--model", "gpt-4o-mini")
     assert isinstance(refused.exception, ConfigError)

@@ -162,14 +162,6 @@ def test_the_store_knows_records_only() -> None:
     assert all(within(one, *rooms) for name in named("blindcal.store") for one in of_ours(name))
 
 
-def test_cells_need_numbers_alone() -> None:
-    """The cells of a table can be computed where nothing but numpy and scipy is installed."""
-    script = "import blindcal.reproduce.table, sys; print(*sys.modules)"
-    run = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
-    loaded = {one.split(".")[0] for one in run.stdout.split()}
-    assert not loaded & {"msgspec", "click", "aiohttp", "tqdm", "matplotlib", "jinja2"}
-
-
 COMMAND_LINE = ("blindcal.cli", "blindcal.__main__")
 
 

@@ -24,11 +24,12 @@ from blindcal.results.answer_counts import of_run, read_counts, write_counts
 from blindcal.results.merge import merge
 from blindcal.results.run import Run, open_run
 from blindcal.simulation.recording import Recording
-from blindcal.simulation.replay import Behaviour, Server, running
+from blindcal.simulation.replay import running
 from blindcal.simulation.simulate import simulate
 from commanding import blindcal
 from deciding import TEMPLATE, audited, model, serving, settings, write_items
 from fitting import asked, fitted
+from misbehaving import Behaviour, Server
 from serving import OWN_LOGITS, SHARED, Altered
 
 N = 240

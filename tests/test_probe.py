@@ -33,7 +33,8 @@ from blindcal.methods import METHODS
 from blindcal.records import NEGATIVE, POSITIVE, Item, Reply, Request, Targets, Token
 from blindcal.simulation.http_server import HttpRequest, HttpResponse
 from blindcal.simulation.recording import Recording
-from blindcal.simulation.replay import Behaviour, Server, running
+from blindcal.simulation.replay import running
+from misbehaving import Behaviour, Server
 from serving import PAIR, items, recording, replayed
 
 ODDS = [float(s) for s in np.random.default_rng(7).normal(0.7, 3, 24)]

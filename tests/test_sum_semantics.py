@@ -13,10 +13,10 @@ from blindcal.errors import ConfigError
 from blindcal.items.files import load
 from blindcal.records import Token
 from blindcal.settings import Settings
-from blindcal.simulation.behaviour import Behaviour
 from blindcal.simulation.recording import Recording
-from blindcal.simulation.replay import Server, running
+from blindcal.simulation.replay import running
 from blindcal.store.run_store import RUN_FILE, Store
+from misbehaving import Behaviour, Server
 
 N = 900
 

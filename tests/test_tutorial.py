@@ -16,7 +16,8 @@ import pytest
 from blindcal.items.files import load
 from blindcal.items.record_format import RecordFormat
 from blindcal.simulation.recording import Recording
-from blindcal.simulation.replay import Behaviour, Server, running
+from blindcal.simulation.replay import running
+from misbehaving import Behaviour, Server
 
 ROOT = Path(__file__).parents[1]
 sys.path.append(str(ROOT / "bench"))

@@ -41,7 +41,7 @@ from blindcal.endpoints.base import Endpoint, backoff
 from blindcal.endpoints.http_errors import ITEM_STATUSES
 from blindcal.errors import EndpointError, FatalError, NoSenseError, ReplyError, RetryableError
 from blindcal.records import INVALID, AnswerTable, Progress, Reply, Request, Usage
-from blindcal.store.run_store import UNASKED, SavedAnswer, usage_of
+from blindcal.store.run_store import SavedAnswer, usage_of
 
 REPLY_TRIES = 3
 _CHECK = -1  # in place of a query's number: the check whether an item is still answered

@@ -230,12 +230,6 @@ token_options = combined(
         "encoding such as o200k_base.  [default: the endpoint's /tokenize, else OpenAI's for its models]",
     ),
 )
-spellings_option = click.option(
-    "--semantics",
-    type=click.Choice(["pair", "max"]),
-    help="Spellings that count as an answer: the one that the model prefers, or the likeliest of all.  "
-    "[default: pair]",
-)
 answer_options = combined(
     token_options,
     click.option(
