@@ -35,7 +35,7 @@ def served(source: Source, shared: Path) -> Iterator[bc.Settings]:
         yield bc.Settings(
             model=source.recording.name,
             base_url=server.base_url,
-            data_dir=data,
+            data_dir=str(shared / "data"),
             positive_ids=(source.targets.positive[0].id,),
             negative_ids=(source.targets.negative[0].id,),
             send_seed=True,

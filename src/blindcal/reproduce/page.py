@@ -76,7 +76,9 @@ def draw(comparison: MethodTable) -> list[Drawing]:
     return drawings
 
 
-def pareto_front(rows: Sequence[Row], cost: Callable[[Row], float], error: Callable[[Row], float]) -> list[Row]:
+def pareto_front(
+    rows: Sequence[Row], cost: Callable[[Row], float], error: Callable[[Row], float]
+) -> list[Row]:
     """The rows with a smaller error than every other row of the same or a lower cost, cheapest first."""
     front: list[Row] = []
     for row in sorted(rows, key=lambda row: (cost(row), error(row))):
@@ -103,6 +105,7 @@ def plot_pareto(comparison: MethodTable, ax: Axes | None = None) -> Axes:
                 markersize=4.5,
                 label=method,
             )
+        draw_rows(
             pareto_front(tuple(errors), cost=comparison.mean_queries, error=lambda row: errors[row]),
             linestyle="none",
             marker="o",
