@@ -11,13 +11,10 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
-from unittest.mock import MagicMock
 
-import aiohttp
 import msgspec
 import numpy as np
 import pytest
-from yarl import URL
 
 from blindcal import design
 from blindcal.auditing import batch_sender as batched
@@ -27,9 +24,8 @@ from blindcal.auditing.limits import Limits
 from blindcal.auditing.live_sender import ask_live
 from blindcal.endpoints.batches import Batches
 from blindcal.endpoints.http import Address, HttpEndpoint
-from blindcal.endpoints.http_errors import from_exception
 from blindcal.endpoints.query_format import TokenQuestion
-from blindcal.errors import EndpointError, FatalError, PendingError
+from blindcal.errors import EndpointError, FatalError, PendingError, RetryableError
 from blindcal.methods import make_design
 from blindcal.prices import Prices
 from blindcal.records import IntArray, Progress, Round, Usage
@@ -562,11 +558,7 @@ def test_a_server_that_could_not_be_reached_has_created_nothing(tmp_path: Path) 
         async def create(self, file_id: str, token: str) -> Any:
             self.left -= 1
             if self.left >= 0:
-                raise from_exception(
-                    aiohttp.ClientConnectorError(MagicMock(), ConnectionRefusedError()),
-                    URL("http://x"),
-                    reached=True,
-                )
+                raise RetryableError("the connection failed: x: refused", unsent=True)
             return await super().create(file_id, token)
 
     async def talk() -> None:

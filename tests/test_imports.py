@@ -185,7 +185,7 @@ def test_cells_need_numbers_alone() -> None:
     script = "import blindcal.reproduce.table, sys; print(*sys.modules)"
     run = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     loaded = {one.split(".")[0] for one in run.stdout.split()}
-    assert not loaded & {"msgspec", "click", "aiohttp", "tqdm", "matplotlib", "jinja2"}
+    assert not loaded & {"msgspec", "click", "pyreqwest", "tqdm", "matplotlib", "jinja2"}
 
 
 COMMAND_LINE = ("blindcal.cli", "blindcal.__main__")
@@ -255,7 +255,7 @@ def test_a_class_name_occurs_once() -> None:
 def test_importing_is_quick_and_light() -> None:
     """A fresh `import blindcal` takes well under a second and loads no client, reader, model or plot."""
     heavy = (
-        "aiohttp",
+        "pyreqwest",
         "datasets",
         "pandas",
         "polars",

@@ -7,17 +7,19 @@ metadata.
 
 from __future__ import annotations
 
+import contextlib
 import io
 import re
 from collections.abc import AsyncIterator, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
+from urllib.parse import urlencode
 
 import aiohttp
 import msgspec
 
 from blindcal.endpoints import http_errors as failures
-from blindcal.endpoints import replies
+from blindcal.endpoints import replies, secrets
 from blindcal.endpoints.http import HttpEndpoint
 from blindcal.errors import ConfigError, EndpointError, FatalError, ReplyError, RetryableError
 from blindcal.records import Reply, Request
@@ -30,6 +32,8 @@ ENDED = frozenset({"completed", "failed", "expired", "cancelled"})
 
 _TOKEN = "blindcal"  # key of the token in a batch's metadata
 _NOT_OFFERED = frozenset({404, 405, 501})
+_MAX_REPLY_BYTES = 4 * 2**20
+_MAX_LINE_BYTES = 8 * 2**20
 _TRANSFER_SECONDS = 3600.0  # for an upload or a download of 200 MB
 
 
@@ -195,8 +199,8 @@ class Batches:
 
         ``free_text`` says that longer answers than a word were asked for (see `replies.read`).
         """
-        url = self._endpoint.below(f"/files/{file_id}/content")
-        async with self._endpoint.opened("GET", url, timeout=self._transfer) as response:
+        path = f"/files/{file_id}/content"
+        async with _opened(self._endpoint, "GET", path, timeout=self._transfer) as response:
             if response.status in (404, 410):
                 raise FatalError(
                     f"the endpoint has no file {printable(file_id, 80)} ({response.status}): providers keep "
@@ -284,8 +288,61 @@ class Batches:
         self, method: str, path: str, query: Mapping[str, str] | None = None, **options: Any
     ) -> tuple[int, Mapping[str, str], bytes]:
         """The status, headers and body of a response."""
-        async with self._endpoint.opened(method, self._endpoint.below(path, query), **options) as response:
+        async with _opened(self._endpoint, method, path, query, **options) as response:
             return response.status, response.headers, await response.read()
+
+
+class _RedactedResponse:
+    """A response whose body is read without the API key, however much of it the server repeats."""
+
+    def __init__(self, response: aiohttp.ClientResponse, redact: secrets.Redactor) -> None:
+        self._response, self._redact = response, redact
+        self.status, self.headers = response.status, response.headers
+
+    async def read(self) -> bytes:
+        """The whole body; raises an error if it is larger than `_MAX_REPLY_BYTES`."""
+        response, length = self._response, self._response.content_length
+        if length is not None and length <= _MAX_REPLY_BYTES and "Content-Encoding" not in self.headers:
+            return self._redact(await response.read())
+        chunks, size = [], 0
+        async for chunk in response.content.iter_any():
+            chunks.append(chunk)
+            size += len(chunk)
+            if size > _MAX_REPLY_BYTES:
+                raise failures.too_large(_MAX_REPLY_BYTES)
+        return self._redact(b"".join(chunks))
+
+    async def lines(self) -> AsyncIterator[bytes]:
+        """The lines of a body of any length; only the beginning of one longer than `_MAX_LINE_BYTES`."""
+        line = b""
+        async for chunk in self._response.content.iter_any():
+            first, *more = chunk.split(b"\n")
+            line += first[: max(0, _MAX_LINE_BYTES - len(line))]
+            for following in more:
+                yield self._redact(line)
+                line = following
+        yield self._redact(line)
+
+
+@contextlib.asynccontextmanager
+async def _opened(
+    endpoint: HttpEndpoint, method: str, path: str, query: Mapping[str, str] | None = None, **options: Any
+) -> AsyncIterator[_RedactedResponse]:
+    """Send a request below the base URL and yield its unread response; failures become endpoint errors."""
+    root, timeout = endpoint._root, aiohttp.ClientTimeout(total=endpoint.address.timeout)
+    both = "&".join(part for part in (root.query, urlencode(query or {})) if part)
+    url = root._replace(path=root.path.rstrip("/") + path, query=both).geturl()
+    try:
+        async with (
+            aiohttp.ClientSession(headers=endpoint._headers, timeout=timeout, trust_env=True) as session,
+            session.request(method, url, allow_redirects=False, **options) as response,
+        ):
+            yield _RedactedResponse(response, endpoint._redact)
+    except TimeoutError:
+        raise RetryableError(f"no reply from {root.hostname} in time") from None
+    except (aiohttp.ClientError, OSError) as error:
+        unsent = isinstance(error, aiohttp.ClientConnectorError)
+        raise RetryableError(f"the connection failed: {root.hostname}", unsent=unsent) from None
 
 
 def _no_batches(why: str) -> FatalError:

@@ -18,11 +18,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
-from yarl import URL
 
 from blindcal.atomic_write import atomic_write
-from blindcal.endpoints.http import is_loopback
-from blindcal.errors import FileError, InputError
+from blindcal.endpoints.urls import web_url
+from blindcal.errors import FatalError, FileError, InputError, RetryableError
 from blindcal.json_form import json_line, json_page
 from blindcal.results.watch_result import WatchResult
 from blindcal.results.watch_verdicts import WatchVerdict, raised_slices, verdicts
@@ -74,16 +73,13 @@ class Notified:
 def check_webhook(url: str) -> None:
     """Raise `InputError` unless ``url`` is a complete address; the message does not show it."""
     try:
-        found = URL(url)
-        complete = found.scheme in ("http", "https") and bool(found.host)
+        web_url(url)
     except ValueError:
-        complete = False
-    if not complete:
         raise InputError(
             "{notify} takes a complete URL that begins with https:// or http:// (it is not shown here, as it "
             "may be a secret)",
             options={"notify": ...},
-        )
+        ) from None
 
 
 def notify(result: WatchResult, url: str) -> tuple[str, ...]:
@@ -141,29 +137,24 @@ def _body(result: WatchResult, verdict: WatchVerdict, slices: Sequence[str]) -> 
 
 async def _post(url: str, body: bytes) -> str | None:
     """Post a body; returns why it was not delivered, if it was not."""
-    import aiohttp  # slow to import
+    from blindcal.endpoints.http_client import HttpClient  # slow to import
 
-    # proxies as the environment names them, but not for this machine itself
-    outside = not is_loopback(URL(url).host or "")
+    client = None
     try:
-        async with (
-            aiohttp.ClientSession(
-                timeout=aiohttp.ClientTimeout(TIMEOUT),
-                headers={"Content-Type": "application/json", "User-Agent": "blindcal"},
-                trust_env=outside,
-            ) as session,
-            session.post(url, data=body, allow_redirects=False) as response,
-        ):
-            return None if 200 <= response.status < 300 else f"it answered {response.status}"
-    except TimeoutError:
+        client = HttpClient(url, {"Content-Type": "application/json"}, TIMEOUT)
+        status = (await client.send("POST", url, body)).status
+    except FatalError:  # the text of an error may hold more of the URL than its host
+        return "no connection"
+    except RetryableError:
         return f"no answer within {TIMEOUT:g} s"
-    except (aiohttp.ClientError, OSError, ValueError) as error:
-        # the text of an error may hold the URL
-        return "no connection" if isinstance(error, aiohttp.ClientConnectionError) else type(error).__name__
+    finally:
+        if client is not None:
+            await client.close()
+    return None if 200 <= status < 300 else f"it answered {status}"
 
 
 def _host(url: str) -> str:
-    return printable(URL(url).host or "", 80)
+    return printable(web_url(url).hostname or "", 80)
 
 
 def _read(folder: Path) -> Notified:
