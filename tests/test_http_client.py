@@ -106,8 +106,14 @@ def test_every_form_of_a_reply_is_read(form: str) -> None:
     found = talk(server, 3)
     assert [(one.status, one.body) for one in found] == [(200, b"hello")] * 3
     assert server.connections == 1
-    if form == "headers in any case":
-        assert found[0].headers["retry-after"] == "7"
+
+
+def test_headers_of_a_refusal() -> None:
+    """Headers are read in any case, and one that is no text spoils nothing."""
+    head = b"HTTP/1.1 429 No\r\ncOnTeNt-LeNgTh: 5\r\nRETRY-AFTER: 7\r\nX: \xe9\r\n\r\nhello"
+    (found,) = talk(Scripted([head]))
+    assert (found.status, found.body) == (429, b"hello")
+    assert found.headers == {"content-length": "5", "retry-after": "7"}
 
 
 @given(form=st.sampled_from(list(FORMS)), cuts=st.lists(st.integers(1, 150), max_size=8))
@@ -149,6 +155,8 @@ def test_a_connection_that_cannot_be_trusted_is_not_used_again(reply: bytes) -> 
         OK + b"Transfer-Encoding: chunked\r\n\r\nzz\r\nhello",
         OK + b"Content-Encoding: gzip\r\nContent-Length: 5\r\n\r\nhello",
         OK + b"Content-Encoding: br\r\nContent-Length: 5\r\n\r\nhello",
+        OK + b"Content-Encoding: other\r\nContent-Length: 5\r\n\r\nhello",
+        OK + b"Content-Encoding: \xe9\r\nContent-Length: 5\r\n\r\nhello",
         OK + b"Content-Encoding: gzip\r\nContent-Length: 12\r\n\r\n" + PACKED[:12],
         b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: x\r\nConnection: upgrade\r\n\r\n",
     ],

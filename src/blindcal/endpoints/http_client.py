@@ -8,6 +8,7 @@ replies have a bound, and every failure is an `EndpointError` that quotes neithe
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import timedelta
@@ -17,6 +18,7 @@ from urllib.request import getproxies, proxy_bypass
 from pyreqwest.client import Client, ClientBuilder
 from pyreqwest.exceptions import DecodeError, PyreqwestError
 from pyreqwest.proxy import ProxyBuilder
+from pyreqwest.response import Response
 
 from blindcal.endpoints import http_errors as failures
 from blindcal.endpoints.urls import authority, is_loopback, web_url
@@ -29,11 +31,20 @@ _LONGEST = 10 * 366 * 86_400.0  # seconds; more than enough to wait, and little 
 
 @dataclass(frozen=True, slots=True)
 class ServerResponse:
-    """A whole response of a server; its ``headers`` can be looked up in any case."""
+    """A whole response of a server."""
 
     status: int
-    headers: Mapping[str, str]
+    fields: Mapping[str, str]
     body: bytes
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """The headers that are text, which only refusals are read for; their names are in lower case."""
+        found = {}
+        for name in self.fields:
+            with contextlib.suppress(ValueError):  # it has other bytes
+                found[name.lower()] = self.fields[name]
+        return found
 
 
 class HttpClient:
@@ -52,7 +63,7 @@ class HttpClient:
                 request = request.body_bytes(body)
             async with request.build_streamed() as response:
                 content = await response.body_reader.read(MAX_REPLY_BYTES + 1)
-                if response.status < 200 or response.get_header("Content-Encoding") not in (None, "identity"):
+                if response.status < 200 or _is_packed(response):
                     raise DecodeError("neither switched nor unpacked", {"causes": None})
         except (PyreqwestError, ValueError) as error:
             raise failures.from_exception(error, self._authority, reached=self._reached) from None
@@ -65,6 +76,14 @@ class HttpClient:
     async def close(self) -> None:
         """Close all connections; requests under way fail."""
         await self._client.close()
+
+
+def _is_packed(response: Response) -> bool:
+    """Whether a body is still encoded; pyreqwest drops the header of an encoding that it undoes."""
+    try:
+        return response.get_header("Content-Encoding") not in (None, "identity")
+    except ValueError:
+        return True
 
 
 def _client(root: str, headers: Mapping[str, str], timeout: float) -> Client:
