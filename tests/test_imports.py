@@ -241,7 +241,7 @@ def test_a_class_name_occurs_once() -> None:
 def test_importing_is_quick_and_light() -> None:
     """A fresh `import blindcal` takes well under a second and loads no client, reader, model or plot."""
     heavy = (
-        "aiohttp",
+        "pyreqwest",
         "datasets",
         "pandas",
         "polars",
