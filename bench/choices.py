@@ -25,8 +25,8 @@ from tqdm import tqdm
 
 from audits import RESAMPLES
 from blindcal.estimate.face_value import findings_at_face_value
-from blindcal.estimate.given_fit import fit_given
-from blindcal.estimate.top_label import given_answers
+from blindcal.estimate.latent import fit_problem
+from blindcal.estimate.problem import Problem
 from blindcal.estimate.truth import given_confidence
 from blindcal.items.score_files import ChoiceScores, read_choices
 from blindcal.methods import make_design
@@ -44,7 +44,6 @@ ROWS = (
     ("sampling", "own", 3.0),
     ("sampling", "own", 9.0),
     ("sampling", "latent", 3.0),
-    ("blind", "own", 2.0),
 )
 
 
@@ -90,18 +89,19 @@ def observe(place: Place) -> tuple[float, ...]:
     choices = found.choices[drawn]
     design = make_design("latent", labels, queries=2.0, seed=place.seed, choices=choices)
     answered = ask_choices(design, logits, seed=place.seed)
-    fit = fit_given(given_answers(labels, answered, choices), bins=BINS, resamples=RESAMPLES)
+    problem = Problem.of_answers(labels, answered, choices=choices)
+    audit = fit_problem(problem, bins=BINS, resamples=RESAMPLES)
     if place.calibrated:
-        return float(0.0 in fit.ece), float(fit.calibrated_pvalue < 0.05)
+        return float(0.0 in audit.ece), float(audit.calibrated_pvalue < 0.05)
     estimates: Mapping[str, Estimate] = {
-        "ECE": fit.ece,
-        "accuracy": fit.accuracy,
-        "overconfidence": fit.overconfidence,
-        "Brier score": fit.brier,
-        "AUROC": fit.auroc,
+        "ECE": audit.ece,
+        "accuracy": audit.accuracy,
+        "overconfidence": audit.overconfidence,
+        "Brier score": audit.brier,
+        "AUROC": audit.auroc,
     }
     held = (float(truth[name] in one) for name, one in estimates.items())
-    return (*held, 2 * fit.ece.half_width)
+    return (*held, 2 * audit.ece.half_width)
 
 
 def truths(labels: IntArray, logits: FloatArray) -> Mapping[str, float]:

@@ -23,8 +23,9 @@ from tqdm import tqdm
 
 import blindcal as bc
 from blindcal.errors import NotIdentifiedError
-from blindcal.estimate.latent import fit_table
+from blindcal.estimate.latent import fit_problem
 from blindcal.estimate.operating import QUANTITIES, Rates
+from blindcal.estimate.problem import Problem
 from blindcal.estimate.truth import bin_index
 from blindcal.methods import make_design
 from blindcal.records import AnswerTable, Estimate, FloatArray
@@ -85,7 +86,9 @@ def audited(place: Place) -> tuple[bc.LatentFit, FloatArray]:
         answers = AnswerTable.empty().with_round(some, respond(log_odds(f), some, rng))
     else:
         answers = ask(design, f, seed=place.seed)
-    return fit_table(labels, answers, groups, resamples=REFITS), f[np.unique(answers.items)]
+    return fit_problem(Problem.of_answers(labels, answers, groups), resamples=REFITS), f[
+        np.unique(answers.items)
+    ]
 
 
 def looked_at(place: Place, fit: bc.LatentFit, asked: FloatArray) -> Iterator[tuple[str, Estimate, float]]:

@@ -23,7 +23,8 @@ from tqdm import tqdm
 
 import blindcal as bc
 from audits import RESAMPLES
-from blindcal.estimate.latent import fit_table
+from blindcal.estimate.latent import fit_problem
+from blindcal.estimate.problem import Problem
 from blindcal.methods import make_design
 from blindcal.records import FloatArray, IntArray
 from blindcal.reproduce import sources
@@ -63,7 +64,9 @@ def observe(place: Place) -> tuple[float, bool, float]:
         drawn = np.random.default_rng([place.seed, 7]).integers(labels.size, size=place.items)
         labels, p = labels[drawn], p[drawn]
     answers = ask(make_design(place.kind, labels, queries=place.queries, seed=place.seed), p, seed=place.seed)
-    found = fit_table(labels, answers, resamples=0 if place.items is None else RESAMPLES).ece
+    found = fit_problem(
+        Problem.of_answers(labels, answers), resamples=0 if place.items is None else RESAMPLES
+    ).ece
     return abs(float(found) - truth), truth in found, 2 * found.half_width if found.has_interval else 0.0
 
 

@@ -11,6 +11,7 @@ import numpy as np
 
 from blindcal.estimate.findings import NOTHING, AnswerPart, Findings
 from blindcal.estimate.margins import AnswerMargins
+from blindcal.estimate.problem import NoisePosterior
 from blindcal.estimate.truth import binned_ece
 from blindcal.evidence import Evidence, estimate
 from blindcal.methods import estimator_of, make_design, method_of
@@ -150,7 +151,7 @@ def finished(folder: str, labels: IntArray, p: FloatArray, **settings: Any) -> R
         parts=nobody,
         digests=tuple(b"%d" % k for k in range(labels.size)),
         answered=evidence("latent", labels, p).answers,
-        jitter=0.0,
+        noise=NoisePosterior(),
         max_shift=np.inf,
     )
 

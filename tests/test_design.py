@@ -282,7 +282,6 @@ def test_latent_reads_the_answers_of_all_but_what_is_stated() -> None:
     assert own == {
         "logprobs": "latent",
         "latent": "latent",
-        "classwise": "latent",
         "blind": "blind",
         "sampling": "shares",
         "extraction": "flips",

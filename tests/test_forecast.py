@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 from blindcal.errors import InputError
-from blindcal.estimate.latent import fit_table
 from blindcal.planning import shapes
 from blindcal.planning.forecast import Forecast, forecast, worth
 from blindcal.simulation.simulate import simulate
@@ -36,7 +35,7 @@ def test_forecast_widths_are_seen(name: str, method: str, n: int, queries: float
     for seed in range(AUDITS):
         labels, p = shape.sample(n, np.random.default_rng([seed, 9]))
         answers = asked(labels, p, queries, method, seed)
-        widths.append(fit_table(labels, answers, resamples=200).ece.half_width)
+        widths.append(fit_problem(Problem.of_answers(labels, answers), resamples=200).ece.half_width)
     expected = forecast(shape, method, n, queries)
     assert expected.half_width is not None
     chance = 2 * float(np.std(widths)) / np.sqrt(AUDITS) / np.mean(widths)

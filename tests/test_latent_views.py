@@ -263,7 +263,7 @@ def fit_of(one: Evidence, members: np.ndarray, resamples: int) -> bc.LatentFit:
         [float(one.answers.temperatures[k]) for k in rows],
         [f"{item:04}" for item in items],
         None if one.groups is None else [int(one.groups[item]) for item in items],
-        jitter=one.jitter,
+        jitter=one.noise.best.jitter,
         bins=one.bins,
         level=one.level,
         resamples=resamples,

@@ -29,7 +29,6 @@ from reporting import evidence, population
 from serving import replaying
 
 N = 3000
-OF_TWO = tuple(name for name in SIMULABLE if not METHODS[name].classwise)
 
 
 def found(method: str, queries: float | None = None) -> tuple[Findings, IntArray, FloatArray]:
@@ -38,7 +37,7 @@ def found(method: str, queries: float | None = None) -> tuple[Findings, IntArray
     return estimate(evidence(method, labels, p, queries=queries)), labels, p
 
 
-@pytest.mark.parametrize("method", OF_TWO)
+@pytest.mark.parametrize("method", SIMULABLE)
 def test_gaps_add_up_to_the_ece(method: str) -> None:
     """The absolute gaps sum to the ECE, and each is its share times predicted minus observed."""
     some, *_ = found(method)
@@ -151,7 +150,7 @@ def test_face_value_is_taken_exactly() -> None:
     assert shares.log_loss.value is None  # a share of 0 among positives: infinite, so not a number
 
 
-@pytest.mark.parametrize("method", OF_TWO)
+@pytest.mark.parametrize("method", SIMULABLE)
 def test_nothing_is_made_of_no_answers(method: str) -> None:
     """With every answer invalid each estimate is unknown, and the ECE may be anything."""
     labels, p = population(200)
@@ -263,7 +262,7 @@ def serving(path: Path) -> Any:
     return replaying(path, population(len(path.read_text().splitlines()))[1], logprobs=True)
 
 
-@pytest.mark.parametrize("method", OF_TWO)
+@pytest.mark.parametrize("method", SIMULABLE)
 def test_results_of_every_method_fit_the_schema(method: str, items: Path, tmp_path: Path) -> None:
     """What an audit writes is valid under the published JSON Schema, and reads back as it was."""
     with serving(items) as server:

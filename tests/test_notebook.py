@@ -18,8 +18,9 @@ import results
 from blindcal import plot
 from blindcal.errors import InputError, NotIdentifiedError
 from blindcal.estimate.blind import BlindResult, blind
-from blindcal.estimate.latent import fit_table, latent
+from blindcal.estimate.latent import fit_problem, latent
 from blindcal.estimate.latent_fit import LatentFit
+from blindcal.estimate.problem import Problem
 from blindcal.records import Estimate
 from blindcal.report import notebook, style
 from blindcal.report.style import in_notebook
@@ -32,7 +33,7 @@ from test_plots import bars, texts, whiskers
 @pytest.fixture(scope="module")
 def fit() -> LatentFit:
     y, p = generate(1500, 0)
-    return fit_table(y, evidence("latent", y, p).answers, resamples=100)
+    return fit_problem(Problem.of_answers(y, evidence("latent", y, p).answers), resamples=100)
 
 
 @pytest.fixture(scope="module")

@@ -46,22 +46,6 @@ def four() -> AuditResult:
     return audited_answers()
 
 
-@pytest.fixture(scope="module")
-def classwise(four: AuditResult) -> AuditResult:
-    """Each of four answers against the rest."""
-    rows = tuple(replace(one, given=None, right=None) for one in four.by_answer)
-    return replace(
-        four,
-        method="latent",
-        by_answer=rows,
-        confusion=(),
-        margins=None,
-        overconfidence=NOTHING,
-        accuracy=NOTHING,
-        auroc=NOTHING,
-    )
-
-
 @pytest.mark.parametrize("words", [tuple("ABCD"), EMOTIONS])
 def test_every_number_is_the_one_in_the_result(
     words: tuple[str, ...], browser: Browser, tmp_path: Path
@@ -103,18 +87,6 @@ def test_top_label_comes_first(four: AuditResult, browser: Browser, tmp_path: Pa
         "Answers and labels",
         "Operating points",
     ]
-
-
-def test_an_audit_of_each_answer_says_so(classwise: AuditResult, browser: Browser, tmp_path: Path) -> None:
-    """Nothing was given: a row per answer about all items, and no table of answers given."""
-    write_page(classwise, tmp_path / "report.html")
-    with Seen(browser, tmp_path / "report.html") as seen:
-        assert seen.is_quiet(), seen.trouble
-        check_numbers(seen, json.loads(classwise.to_json()))
-        assert seen.page.locator("#confusion").count() == 0
-        assert "Each answer by itself" in seen.text("#answers")
-        assert not OF_TWO.search(seen.text())
-    assert _lead(classwise).startswith("Its calibration error is ")
 
 
 def test_the_headline_is_about_the_answer_given(four: AuditResult) -> None:
@@ -172,7 +144,7 @@ def test_the_notes_fit_several_answers(four: AuditResult) -> None:
     assert "leaning" not in {one.path for one in metrics(four)}
 
 
-def test_figures_name_their_axes(four: AuditResult, classwise: AuditResult) -> None:
+def test_figures_name_their_axes(four: AuditResult) -> None:
     """Axes and alt texts are about the answer given; its curve begins where items can be."""
     drawn = {one.name: one for one in draw(four)}
     texts = {one.figure.axes[0].get_xlabel() for one in drawn.values()}
@@ -182,8 +154,6 @@ def test_figures_name_their_axes(four: AuditResult, classwise: AuditResult) -> N
     curve = next(line for line in axes.get_lines() if str(line.get_label()).startswith("curve"))
     assert min(np.asarray(curve.get_xdata(), float)) >= 0.25
     assert axes.get_ylabel() == "share of right answers"
-    shown = {one.name: one.figure.axes[0].get_xlabel() for one in draw(classwise)}
-    assert shown["calibration-curve"] == "probability of an answer"
     assert "confidence in the answer given" in html(four)
 
 

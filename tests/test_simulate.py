@@ -18,13 +18,12 @@ from blindcal.cli import app
 from blindcal.errors import BlindcalError
 from blindcal.estimate.truth import binned_ece
 from blindcal.items.score_files import read_scores
-from blindcal.methods import METHODS, SIMULABLE
+from blindcal.methods import SIMULABLE
 from blindcal.records import Round
 from blindcal.simulation.simulate import Simulation, generate, log_odds, respond, simulate
 from serving import OWN_LOGITS
 
 SCORES = Path(__file__).parents[2] / "shared" / "scores"
-OF_TWO = tuple(name for name in SIMULABLE if not METHODS[name].classwise)
 
 
 def round_of(shifts: list[float], temperatures: list[float]) -> Round:
@@ -61,7 +60,7 @@ def test_certain_probabilities_are_infinite_log_odds() -> None:
     assert log_odds(np.array([0.0, 0.5, 1.0])).tolist() == [-np.inf, 0.0, np.inf]
 
 
-@pytest.mark.parametrize("method", OF_TWO)
+@pytest.mark.parametrize("method", SIMULABLE)
 def test_every_method_runs_and_says_what_it_asked(method: str) -> None:
     """Each method has as many estimates as repeats, the oracle, the queries asked, and can be repeated."""
     labels, p = generate(400, 1)
@@ -297,17 +296,14 @@ def test_bad_arguments_are_named(arguments: dict[str, Any], message: str) -> Non
 def test_no_file_and_a_foreign_method_are_usage_errors(scores: Path) -> None:
     """Nothing to audit, or a method that does not exist, says so with the usage."""
     assert "give at least one score file" in call().stderr
-    assert (
-        "is not one of 'logprobs', 'latent', 'classwise', 'blind'"
-        in call(str(scores), "--method", "guess").stderr
-    )
+    assert "is not one of 'logprobs', 'latent', 'blind'" in call(str(scores), "--method", "guess").stderr
 
 
 def test_tiny_files_do_not_break_any_method(tmp_path: Path) -> None:
     """One item is enough for a result or a clear error, whatever the method."""
     path = tmp_path / "one.csv"
     path.write_text("id,label,p\na,1,0.8\n")
-    for method in OF_TWO:
+    for method in SIMULABLE:
         result = call(str(path), "--method", method, "--repeats", "1", "--json")
         if result.exit_code == 0:
             assert all(np.isfinite(objects(result)[0]["estimates"]))
@@ -318,7 +314,7 @@ def test_tiny_files_do_not_break_any_method(tmp_path: Path) -> None:
 def test_several_answers_have_usual_numbers_of_queries(tmp_path: Path) -> None:
     """Without a number, each method asks its own; a choice file of two answers is asked once."""
     rng = np.random.default_rng(0)
-    for count, queries in ((3, {"latent": 2.0, "classwise": 1.0, "logprobs": 1.0}), (2, {"latent": 1.0})):
+    for count, queries in ((3, {"latent": 2.0, "logprobs": 1.0}), (2, {"latent": 1.0})):
         rows = [",".join(map(str, (k, *rng.normal(0, 2, count), k % count))) for k in range(60)]
         header = ",".join(["id", *(f"logit_{letter}" for letter in "ABC"[:count]), "label"])
         path = tmp_path / f"{count}.csv"

@@ -252,7 +252,6 @@ def test_what_is_measured_follows_from_the_method() -> None:
     assert kinds == {
         "logprobs": ("pair", "max"),
         "latent": ("pair", "max"),
-        "classwise": ("pair", "max"),
         "blind": ("pair", "max"),
         "sampling": ("pair", "sum"),
         "extraction": ("pair", "max"),

@@ -14,10 +14,11 @@ import pytest
 from answering import audited, greedy, serving, write_choices
 from blindcal.choice_design import GivenAnswerDesign
 from blindcal.design import answer_design
-from blindcal.errors import NotIdentifiedError
-from blindcal.estimate.given_fit import GivenFit, fit_given
-from blindcal.estimate.top_label import given_answers
-from blindcal.records import FloatArray, IntArray, Noise
+from blindcal.estimate.given_fit import MarginFit
+from blindcal.estimate.latent import fit_problem
+from blindcal.estimate.latent_fit import LatentFit
+from blindcal.estimate.problem import Problem
+from blindcal.records import FloatArray, IntArray
 from blindcal.results.choice_deployment import FEWER_OPTIONS, choice_deployment
 from blindcal.results.run import open_run
 from commanding import blindcal, refusal
@@ -26,12 +27,11 @@ from reporting import logits_of
 N = 300
 
 
-def fitted(labels: IntArray, logits: FloatArray, seed: int) -> GivenFit:
+def fitted(labels: IntArray, logits: FloatArray, seed: int) -> LatentFit:
     """The fit to an audit of a model with these logits, two queries per item."""
     choices = np.full(labels.size, logits.shape[1])
     answers = answer_design(GivenAnswerDesign(labels, choices, 2.0, seed), greedy(logits))
-    given = given_answers(labels, answers, choices)
-    return fit_given(given, noise=Noise(), bins=10, level=0.95, resamples=100)
+    return fit_problem(Problem.of_answers(labels, answers, choices=choices), bins=10, resamples=100)
 
 
 def margins_of(logits: FloatArray) -> FloatArray:
@@ -50,13 +50,13 @@ def test_the_precision_of_a_margin_is_that_of_the_deployed_decision() -> None:
     lead, right = margins_of(logits), logits.argmax(axis=1) == labels
     misses, broken = 0, 0
     for seed in range(4):
-        fit = fitted(*logits_of(4, 1500, seed), seed).margins
-        for point in fit.operating_at(1 / (1 + np.exp(-np.array([0.2, 0.5, 1.0, 1.5, 2.0, 3.0])))):
+        found = fitted(*logits_of(4, 1500, seed), seed).deployable
+        for point in found.operating_at(1 / (1 + np.exp(-np.array([0.2, 0.5, 1.0, 1.5, 2.0, 3.0])))):
             counts = lead >= -point.shift
             misses += float(right[counts].mean()) not in point.precision
             misses += float(counts.mean()) not in point.positive_rate
-        assert fit.choose_threshold(precision=0.3).point.shift == 0.0  # every answer counts
-        chosen = fit.choose_threshold(precision=0.7)
+        assert found.choose_threshold(precision=0.3).point.shift == 0.0  # every answer counts
+        chosen = found.choose_threshold(precision=0.7)
         broken += right[lead >= -chosen.point.shift].mean() < 0.7
     assert misses <= 12  # those of one audit
     assert broken <= 1
@@ -65,11 +65,10 @@ def test_the_precision_of_a_margin_is_that_of_the_deployed_decision() -> None:
 def test_a_margin_needs_queries_that_test_margins() -> None:
     """From drawn answers alone the probability is known, but no margin."""
     labels, logits = logits_of(4, 400)
-    fit = fitted(labels, logits, 0)
-    drawn = replace(fit.given.readings, gumbel=np.ones(len(fit.given.readings), bool))
-    other = fit_given(replace(fit.given, readings=drawn), noise=Noise(), bins=5, level=0.95, resamples=20)
-    with pytest.raises(NotIdentifiedError, match="tested by how much an answer leads"):
-        _ = other.margins
+    problem = fitted(labels, logits, 0).problem
+    drawn = replace(problem.readings, gumbel=np.ones(len(problem.readings), bool))
+    other = fit_problem(replace(problem, readings=drawn), resamples=0)
+    assert not isinstance(other.deployable, MarginFit)
 
 
 @pytest.fixture(scope="module")

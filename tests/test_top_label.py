@@ -1,4 +1,4 @@
-"""Estimates with more than two answers: the given answer, and every answer against the rest (METHOD 8)."""
+"""Estimates with more than two answers, about the answer given (METHOD 8)."""
 
 from __future__ import annotations
 
@@ -12,8 +12,6 @@ from scipy.special import expit, logsumexp, softmax
 from scipy.stats import binom
 
 from blindcal.choice_design import (
-    BlindChoiceDesign,
-    ClasswiseDesign,
     DrawnAnswersDesign,
     GivenAnswerDesign,
     choice_round,
@@ -23,11 +21,12 @@ from blindcal.design import answer_design
 from blindcal.errors import InputError, NotIdentifiedError
 from blindcal.estimate import functionals as of
 from blindcal.estimate.axis import LOG_ODDS, Excess, margin_axis
-from blindcal.estimate.given_fit import fit_given
+from blindcal.estimate.excess import excess_of
 from blindcal.estimate.grid import CELLS, EDGES_S, HALF, MID_P, MID_S
-from blindcal.estimate.patterns import Patterns
-from blindcal.estimate.top_label import excess_of, given_answers, read_given
-from blindcal.estimate.truth import binned_ece, classwise_ece, drawn_answer_ece, top_label_ece
+from blindcal.estimate.latent import fit_problem
+from blindcal.estimate.problem import Problem
+from blindcal.estimate.readings import read
+from blindcal.estimate.truth import drawn_answer_ece, top_label_ece
 from blindcal.evidence import Evidence, estimate
 from blindcal.items.score_files import read_choices
 from blindcal.methods import METHODS, make_design
@@ -69,7 +68,7 @@ def test_gumbel_numbers_read_the_log_odds_against_all_other_answers(shift: float
 
 
 def test_the_truth_is_that_of_a_loop() -> None:
-    """Top-label and classwise ECE equal their definitions, item by item."""
+    """Top-label ECE equals its definition, item by item."""
     labels, logits = model(500, 5)
     f = softmax(logits, axis=1)
     gaps = np.zeros(10)
@@ -77,8 +76,6 @@ def test_the_truth_is_that_of_a_loop() -> None:
         best = int(row.argmax())
         gaps[min(int(row[best] * 10), 9)] += row[best] - (best == label)
     assert float(top_label_ece(labels, logits, 10).ece) == pytest.approx(np.abs(gaps / 500).sum())
-    each = [float(binned_ece((labels == j).astype(int), f[:, j], 10).ece) for j in range(5)]
-    assert float(classwise_ece(labels, logits, 10).ece) == pytest.approx(np.mean(each))
 
 
 def test_answers_are_reduced_to_the_given_one() -> None:
@@ -96,9 +93,9 @@ def test_answers_are_reduced_to_the_given_one() -> None:
         bounds=np.full((8, 2), nan),
     )
     choices = np.array([4, 4, 4, 3])
-    found = given_answers(np.array([2, 0, 0, 1]), table, choices)
+    found = Problem.of_answers(np.array([2, 0, 0, 1]), table, choices=choices)
     assert found.given.tolist() == [2, 1, INVALID, INVALID]  # item 3 does not have the answer 3
-    assert found.right.tolist()[:2] == [1, 0]
+    assert found.labels.tolist()[:2] == [1, 0]
     assert found.readings.items.tolist() == [0, 1]
     assert found.readings.answers.tolist() == [1, 0]
     assert found.readings.gumbel is not None
@@ -110,7 +107,7 @@ def test_the_first_of_several_drawn_answers_is_the_one_given() -> None:
     table = AnswerTable(
         np.array([0, 0, 0]), np.zeros(3), np.ones(3), np.array([1, 2, 1]), about=np.full(3, PLAIN)
     )
-    found = given_answers(np.array([1]), table, np.array([3]))
+    found = Problem.of_answers(np.array([1]), table, choices=np.array([3]))
     assert not found.greedy
     assert found.given.tolist() == [1]
     assert found.readings.answers.tolist() == [0, 1]
@@ -156,49 +153,21 @@ def test_a_calibrated_table_of_margins_is_calibrated_in_log_odds() -> None:
     assert np.abs(of.gaps(table, 10)).max() < 2e-4
 
 
-def test_cut_curves_are_the_product_of_both_kinds_of_answers() -> None:
-    """Masses, sums and their adjoint agree with curves that are written out, for few tables and for many."""
+def test_answers_are_read_on_any_axis() -> None:
+    """The same patterns as if they had been counted there: curves, cut to what the sharp answers leave."""
     labels, logits = model(300, 6)
     choices = np.full(300, 6)
-    found = given_answers(labels, answers_of(labels, logits, 3.0), choices)
-    patterns = read_given(found, Noise(), margin_axis(choices, Excess(0.5, 0.3)))
-    clipped = patterns.clipped
-    assert clipped is not None
-    dense = Patterns(
-        start=patterns.start,
-        stop=patterns.stop,
-        curve_labels=patterns.curve_labels,
-        curves=clipped.rows(np.arange(len(clipped))),
-        counts=patterns.counts,
-        axis=patterns.axis,
-    )
-    rng = np.random.default_rng(0)
-    for size in (2, 40):
-        tables = rng.dirichlet(np.ones(2 * CELLS), size)
-        assert patterns.mass(tables) == pytest.approx(dense.mass(tables), rel=1e-9)
-        weights = rng.random((size, len(patterns)))
-        assert patterns.spread(weights) == pytest.approx(dense.spread(weights), rel=1e-9, abs=1e-12)
-    values = rng.random((2 * CELLS, 3))
-    assert patterns.sums(values) == pytest.approx(dense.sums(values), rel=1e-9)
-    assert patterns.posterior(tables[0], slice(None)) == pytest.approx(
-        dense.posterior(tables[0], slice(None))
-    )
-
-
-def test_running_sums_agree_with_products(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Both ways to sum cut curves give the same."""
-    from blindcal.estimate import clipped as module
-
-    labels, logits = model(400, 4)
-    choices = np.full(400, 4)
-    found = given_answers(labels, answers_of(labels, logits, 2.0), choices)
-    patterns = read_given(found, Noise(), margin_axis(choices, Excess(0.0, 0.0)))
-    tables = np.random.default_rng(0).dirichlet(np.ones(2 * CELLS), 3)
-    weights = np.random.default_rng(1).random((3, len(patterns)))
-    product = patterns.mass(tables), patterns.spread(weights)
-    monkeypatch.setattr(module, "_FEW", 0)
-    assert patterns.mass(tables) == pytest.approx(product[0], rel=1e-9)
-    assert patterns.spread(weights) == pytest.approx(product[1], rel=1e-9, abs=1e-12)
+    problem = Problem.of_answers(labels, answers_of(labels, logits, 3.0), choices=choices)
+    one, other = (margin_axis(choices, excess) for excess in (Excess(0.5, 0.3), Excess(-0.5, 0.0)))
+    found, wanted = read(problem, Noise(), one).on(other), read(problem, Noise(), other)
+    assert np.array_equal(found.curves, wanted.curves)
+    assert found.curves.shape[0] > 100
+    assert not found.curves[:, :HALF].any()
+    cut_off = (found.curves[:, HALF:] == 0).any(axis=1)
+    assert 0 < cut_off.sum() < cut_off.size
+    both = found.relabelled().relabelled()
+    assert np.array_equal(both.curves, found.curves)
+    assert not np.array_equal(found.relabelled().curves, found.curves)  # a wrong answer had lower log-odds
 
 
 def test_several_noisy_answers_of_an_item_share_its_log_odds() -> None:
@@ -218,8 +187,8 @@ def test_several_noisy_answers_of_an_item_share_its_log_odds() -> None:
 def test_the_truth_is_inside_the_intervals(k: int) -> None:
     """One audit of an overconfident model: ECE, accuracy, overconfidence, Brier score and AUROC."""
     labels, logits = model(4000, k, seed=k)
-    found = given_answers(labels, answers_of(labels, logits), np.full(4000, k))
-    fit = fit_given(found, bins=10, resamples=200, level=0.999)
+    found = Problem.of_answers(labels, answers_of(labels, logits), choices=np.full(4000, k))
+    fit = fit_problem(found, bins=10, resamples=200, level=0.999)
     f = softmax(logits, axis=1).max(axis=1)
     right = (logits.argmax(axis=1) == labels).astype(float)
     assert float(top_label_ece(labels, logits, 10).ece) in fit.ece
@@ -236,8 +205,8 @@ def test_a_calibrated_model_is_not_accused() -> None:
     rejected = 0
     for seed in range(8):
         labels, logits = model(800, 4, seed, heat=1.0)
-        found = given_answers(labels, answers_of(labels, logits, seed=seed), np.full(800, 4))
-        fit = fit_given(found, resamples=60)
+        found = Problem.of_answers(labels, answers_of(labels, logits, seed=seed), choices=np.full(800, 4))
+        fit = fit_problem(found, resamples=60)
         rejected += fit.calibrated_pvalue < 0.05
     assert rejected <= 2
 
@@ -245,7 +214,7 @@ def test_a_calibrated_model_is_not_accused() -> None:
 def test_the_excess_is_found() -> None:
     """The mean excess at the margins that occur is that of the logits."""
     labels, logits = model(6000, 5, heat=1.0)
-    found = given_answers(labels, answers_of(labels, logits, 3.0), np.full(6000, 5))
+    found = Problem.of_answers(labels, answers_of(labels, logits, 3.0), choices=np.full(6000, 5))
     posterior = excess_of(found, Noise())
     assert posterior is not None
     ordered = np.sort(logits, axis=1)
@@ -267,7 +236,9 @@ def test_different_numbers_of_answers_are_audited_together() -> None:
     labels = np.array([rng.choice(5, p=row) for row in f])  # calibrated
     answered = answers_of(labels, logits)
     assert (answered.answers < choices[answered.items]).all()
-    fit = fit_given(given_answers(labels, answered, choices), bins=5, resamples=100, level=0.999)
+    fit = fit_problem(
+        Problem.of_answers(labels, answered, choices=choices), bins=5, resamples=100, level=0.999
+    )
     assert float(top_label_ece(labels, logits, 5).ece) in fit.ece
     assert fit.mean_confidence.value == pytest.approx(f.max(axis=1).mean(), abs=0.03)
 
@@ -280,7 +251,7 @@ def test_nothing_is_made_of_plain_answers_alone() -> None:
         DrawnAnswersDesign(choices, 1.0, 0), lambda asked, _: logits[asked.items].argmax(axis=1)
     )
     with pytest.raises(NotIdentifiedError, match="no query about an answer that was given"):
-        fit_given(given_answers(labels, plain, choices))
+        fit_problem(Problem.of_answers(labels, plain, choices=choices))
 
 
 # Designs
@@ -356,12 +327,11 @@ def test_the_plain_answer_alone_is_refused(method: str) -> None:
         make_design(method, np.array([0, 1, 2]), queries=1.0, choices=np.array([3, 3, 3]))
 
 
-def test_methods_for_two_answers_or_for_more_say_so() -> None:
-    """`extraction` bisects two answers; `classwise` needs more."""
-    with pytest.raises(InputError, match="extraction audits two answers only; with more, use one of"):
-        make_design("extraction", np.array([0, 1, 2]), queries=4, choices=np.array([3, 3, 3]))
-    with pytest.raises(InputError, match="classwise is for more than two answers"):
-        make_design("classwise", np.array([0, 1, 1]))
+def test_methods_for_two_answers_say_so() -> None:
+    """`blind` and `extraction` are for two answers."""
+    for method in ("blind", "extraction"):
+        with pytest.raises(InputError, match=f"{method} audits two answers only; with more, use one of"):
+            make_design(method, np.array([0, 1, 2]), choices=np.array([3, 3, 3]))
 
 
 # Methods
@@ -382,10 +352,6 @@ def test_every_method_estimates(method: str) -> None:
     assert found.ece.value is not None
     assert found.leaning.value is None
     assert len(found.by_answer) == 4
-    if method == "classwise":
-        assert found.confusion == ()
-        assert found.ece.value == pytest.approx(np.mean([float(one.ece) for one in found.by_answer]))
-        return
     assert np.array(found.confusion).sum() == 600
     first = found.by_answer[0]
     assert first.right == found.confusion[0][0]
@@ -398,14 +364,6 @@ def test_logprobs_give_the_truth() -> None:
     labels, logits = model(2000)
     found = simulate_choices("logprobs", labels, logits, queries=1.0, bins=10, repeats=1)
     assert found.mae < 2e-3
-
-
-def test_classwise_finds_the_truth() -> None:
-    """The mean over the answers is near that of the known probabilities, from one query per item."""
-    labels, logits = model(6000)
-    found = simulate_choices("classwise", labels, logits, queries=1.0, bins=5, repeats=3)
-    assert found.oracle == pytest.approx(float(classwise_ece(labels, logits, 5).ece))
-    assert found.mae < 0.012
 
 
 @pytest.mark.parametrize("method", ["latent", "blind", "sampling", "temperature", "logprobs"])
@@ -429,25 +387,6 @@ def test_parts_are_read_with_the_excess_of_all() -> None:
     assert [one.name for one in found.parts] == ["high", "low"]
     assert sum(one.positive_labels for one in found.parts) == np.trace(found.confusion)
     assert found.parts_pvalue is not None
-
-
-def test_blind_asks_one_threshold_but_for_one_subset() -> None:
-    """The plain answers, then 1 - 1/bins queries per item that shift the given answer alone."""
-    logits = model(500)[1]
-    design = BlindChoiceDesign(np.full(500, 4), 5, 0)
-    answered = ask_choices(design, logits)
-    assert len(answered) == 500 + 400
-    assert answered.biases is not None
-    assert ((answered.biases != 0).sum(axis=1) <= 1).all()
-
-
-def test_classwise_asks_about_different_answers() -> None:
-    """With as many queries as answers every item is asked about each once."""
-    labels, logits = model(60, 3)
-    answered = ask_choices(ClasswiseDesign(labels, np.full(60, 3), 3.0, 0), logits)
-    assert answered.about is not None
-    pairs = set(zip(answered.items.tolist(), answered.about.tolist(), strict=True))
-    assert len(pairs) == 180
 
 
 @pytest.mark.skipif(not CHOICES.is_dir(), reason="the recorded choices are not beside the project")

@@ -16,7 +16,6 @@ from scipy.special import expit, logit
 from blindcal.design import (
     LEAST_PILOT,
     PILOT,
-    BlindDesign,
     best_splits,
     proportional_order,
     quantiles,
@@ -24,12 +23,14 @@ from blindcal.design import (
     threshold_densities,
 )
 from blindcal.errors import InputError
-from blindcal.estimate.axis import Axis, margin_axis
+from blindcal.estimate.axis import Axis
+from blindcal.estimate.excess import excess_of
 from blindcal.estimate.grid import CELLS, EDGES_P, EDGES_S, HALF, MID_P, MID_S, edge_of_threshold
 from blindcal.estimate.model import working_table
 from blindcal.estimate.patterns import Patterns
-from blindcal.estimate.top_label import GivenAnswers, excess_of, given_answers, read_given
-from blindcal.records import INVALID, PLAIN, AnswerTable, FloatArray, IntArray, Noise, Round
+from blindcal.estimate.problem import Problem
+from blindcal.estimate.readings import axis_of, read
+from blindcal.records import PLAIN, AnswerTable, FloatArray, IntArray, Noise, Round
 
 # Log-odds plus shift at which a Gumbel query tells most: the same answer then comes again one time in five.
 _TELLING = -float(np.log(-np.log(0.2)))
@@ -103,17 +104,17 @@ class GivenAnswerDesign:
         plain, asked = self._counts(answered)
         if plain == 0:
             return choice_round(order[:first], self.choices)
-        given = given_answers(self.labels, answered, self.choices)
+        known = Problem.of_answers(self.labels, answered, choices=self.choices)
         rng = np.random.default_rng([self.seed, 13, plain, asked])
         total = round((self.queries - 1) * n)
         there = order[:plain]
-        there = there[np.isin(there, given.items)]
+        there = there[np.isin(there, known.items)]
         if asked < (due := min(total, there.size)):
-            return self._first_queries(given, there[asked:due], rng, even=asked == 0)
+            return self._first_queries(known, there[asked:due], rng, even=asked == 0)
         if plain < n:
             return choice_round(order[plain:], self.choices)
         left = total - asked
-        return None if left <= 0 or not there.size else self._follow_up(given, left, rng)
+        return None if left <= 0 or not there.size else self._follow_up(known, left, rng)
 
     @property
     def _first(self) -> int:
@@ -129,29 +130,30 @@ class GivenAnswerDesign:
         return plain, len(answered) - plain
 
     def _first_queries(
-        self, given: GivenAnswers, items: IntArray, rng: np.random.Generator, *, even: bool
+        self, known: Problem, items: IntArray, rng: np.random.Generator, *, even: bool
     ) -> Round:
         """One query about the answer given to each of these items."""
-        here = None if even else _Knowledge.of(given)
+        here = None if even else _Knowledge.of(known)
         shifts, gumbel = np.empty(items.size), np.zeros(items.size, bool)
         for right in (0, 1):
-            mine = np.flatnonzero(given.right[items] == right)
+            mine = np.flatnonzero(known.labels[items] == right)
             gumbel[mine[right::2]] = True
-            read, tested = mine[gumbel[mine]], mine[~gumbel[mine]]
+            noisy, tested = mine[gumbel[mine]], mine[~gumbel[mine]]
             shifts[tested] = self._margin_shifts(here, right, tested.size, rng)
-            shifts[read] = self._gumbel_shifts(here, right, self.choices[items[read]], rng)
-        return self._about(given, items, shifts, gumbel, rng)
+            shifts[noisy] = self._gumbel_shifts(here, right, self.choices[items[noisy]], rng)
+        return self._about(known, items, shifts, gumbel, rng)
 
     def _about(
         self,
-        given: GivenAnswers,
+        known: Problem,
         items: IntArray,
         shifts: FloatArray,
         gumbel: npt.NDArray[np.bool_],
         rng: np.random.Generator,
     ) -> Round:
         numbers = gumbel_numbers((items.size, int(self.choices.max())), rng) * gumbel[:, None]
-        return choice_round(items, self.choices, shifts, given.given[items], numbers)
+        assert known.given is not None
+        return choice_round(items, self.choices, shifts, known.given[items], numbers)
 
     def _margin_shifts(
         self, here: _Knowledge | None, right: int, size: int, rng: np.random.Generator
@@ -169,10 +171,10 @@ class GivenAnswerDesign:
         t = 1 / choices + (1 - 1 / choices) * place if here is None else quantiles(here.odds[right], place)
         return _gumbel_shift(logit(np.clip(t, 1e-9, 1 - 1e-9)))
 
-    def _follow_up(self, given: GivenAnswers, left: int, rng: np.random.Generator) -> Round | None:
+    def _follow_up(self, known: Problem, left: int, rng: np.random.Generator) -> Round | None:
         """A second or later query about the answers whose confidence is least certain."""
-        items = given.items
-        here = _Knowledge.of(given)
+        items = known.items
+        here = _Knowledge.of(known)
         split = best_splits(here.patterns, here.table, here.confidence)
         if not (split.gain > 0).any():
             return None
@@ -183,14 +185,14 @@ class GivenAnswerDesign:
         tested, rest = ranked[: (size + 1) // 2], ranked[(size + 1) // 2 :]
         mean = here.mean_log_odds[here.patterns.of_item]
         telling = expit(mean) * expit(-mean) * rng.uniform(0.999, 1.0, items.size)
-        read = rest[np.argsort(-telling[rest], kind="stable")][: size - tested.size]
+        noisy = rest[np.argsort(-telling[rest], kind="stable")][: size - tested.size]
         pattern = here.patterns.of_item[tested]
         low, high = split.low[pattern], split.high[pattern]
         edge = low + np.floor(rng.uniform(size=tested.size) * (high - low + 1)).astype(np.int64)
-        near = _gumbel_shift(mean[read] + rng.normal(0, 0.5, read.size))
+        near = _gumbel_shift(mean[noisy] + rng.normal(0, 0.5, noisy.size))
         shifts = np.concatenate([-EDGES_S[np.maximum(edge, HALF + 1)], near])
-        gumbel = np.repeat([False, True], [tested.size, read.size])
-        return self._about(given, items[np.concatenate([tested, read])], shifts, gumbel, rng)
+        gumbel = np.repeat([False, True], [tested.size, noisy.size])
+        return self._about(known, items[np.concatenate([tested, noisy])], shifts, gumbel, rng)
 
 
 @dataclass(frozen=True, eq=False)
@@ -202,10 +204,9 @@ class _Knowledge:
     axis: Axis
 
     @classmethod
-    def of(cls, given: GivenAnswers) -> _Knowledge:
-        excess = excess_of(given, Noise(), roughly=True)
-        axis = margin_axis(given.choices[given.items], excess.best) if excess is not None else None
-        patterns = read_given(given, Noise(), axis)
+    def of(cls, known: Problem) -> _Knowledge:
+        excess = excess_of(known, Noise(), roughly=True)
+        patterns = read(known, Noise(), axis_of(known, None if excess is None else excess.best))
         return cls(patterns, working_table(patterns), patterns.axis)
 
     @property
@@ -267,69 +268,3 @@ class DrawnAnswersDesign:
         if self.greedy:
             temperatures[:n] = 0.0
         return replace(choice_round(items, self.choices), temperatures=temperatures)
-
-
-@dataclass(frozen=True)
-class BlindChoiceDesign:
-    """The paper's design for the given answer: the plain answers, then a threshold in all subsets but one.
-
-    A threshold is tested by a shift alone, as if the margin were the log-odds.
-    """
-
-    choices: IntArray
-    bins: int
-    seed: int
-    members: IntArray | None = None
-
-    @property
-    def binary(self) -> BlindDesign:
-        """The design with two answers: the given one and the rest."""
-        return BlindDesign(self.choices.size, self.bins, self.seed, self.members)
-
-    def next_round(self, answered: AnswerTable) -> Round | None:
-        """The plain answers, then the thresholds."""
-        members = np.arange(self.choices.size) if self.members is None else self.members
-        if not len(answered):
-            return choice_round(members, self.choices)
-        assert answered.about is not None
-        if (answered.about != PLAIN).any():
-            return None
-        given = given_answers(np.zeros(self.choices.size, np.int64), answered, self.choices).given
-        thresholds = self.binary.thresholds()
-        asked = np.flatnonzero((thresholds > 0) & (given != INVALID))
-        if not asked.size:
-            return None
-        return choice_round(asked, self.choices, -logit(thresholds[asked]), given[asked])
-
-
-@dataclass(frozen=True)
-class ClasswiseDesign:
-    """Queries with Gumbel numbers about answers chosen at random, evenly spread over each of them.
-
-    Each item is asked about different answers, as far as it has enough of them.
-    """
-
-    labels: IntArray
-    choices: IntArray
-    queries: float
-    seed: int
-
-    def next_round(self, answered: AnswerTable) -> Round | None:
-        """All queries at once."""
-        if len(answered):
-            return None
-        rng = np.random.default_rng([self.seed, 14])
-        n, k = self.choices.size, int(self.choices.max())
-        order = proportional_order(self.labels, self.seed)
-        rows = max(1, round(self.queries * n))
-        items = np.resize(order, rows)
-        first = (spread_evenly(n, rng) * self.choices).astype(np.int64)
-        turn = np.arange(rows) // n
-        about = (first[items] + turn) % self.choices[items]
-        shifts = np.empty(rows)
-        for answer in range(k):
-            for right in (False, True):
-                mine = np.flatnonzero((about == answer) & ((self.labels[items] == answer) == right))
-                t = np.clip(spread_evenly(mine.size, rng), 1e-9, 1 - 1e-9)
-                shifts[mine] = _gumbel_shift(logit(t))
-        return choice_round(items, self.choices, shifts, about, gumbel_numbers((rows, k), rng))

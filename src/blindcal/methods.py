@@ -13,8 +13,6 @@ from dataclasses import dataclass
 import numpy as np
 
 from blindcal.choice_design import (
-    BlindChoiceDesign,
-    ClasswiseDesign,
     DrawnAnswersDesign,
     GivenAnswerDesign,
     more_than_plain,
@@ -109,8 +107,6 @@ class Method:
         Queries per item that a plan for a half-width compares; empty if the method has no interval to plan.
     several : SeveralAnswers, optional
         How it audits items with more than two answers, if it can.
-    classwise : bool
-        Whether it is about each answer against the rest, and so only for more than two answers.
     """
 
     estimator: EstimatorName
@@ -124,7 +120,6 @@ class Method:
     budgets: tuple[int, ...] = tuple(range(1, 9))
     plan_budgets: tuple[float, ...] = ()
     several: SeveralAnswers | None = None
-    classwise: bool = False
 
     def usual_queries(self, *, several: bool) -> float:
         """The usual mean number of queries per item, with two answers or with ``several``."""
@@ -201,33 +196,12 @@ METHODS: Mapping[str, Method] = {
             "them with Gumbel numbers on the other answers",
         ),
     ),
-    "classwise": Method(
-        "latent",
-        1.0,
-        "K answers per item (logit_bias, T = 0) to queries about one answer each, with Gumbel numbers on the "
-        "others",
-        lambda _: _only_several(),
-        budgets=(),
-        several=SeveralAnswers(
-            lambda spec, choices: ClasswiseDesign(spec.labels, choices, spec.queries, spec.seed),
-            1.0,
-        ),
-        classwise=True,
-    ),
     "blind": Method(
         "blind",
         1.0,
         "one threshold answer per item (logit_bias, T = 0), none for one subset: 1 - 1/bins queries",
         lambda spec: BlindDesign(spec.labels.size, whole(spec.bins, "bins"), spec.seed, spec.members),
         budgets=(1,),
-        several=SeveralAnswers(
-            lambda spec, choices: BlindChoiceDesign(
-                choices, whole(spec.bins, "bins"), spec.seed, spec.members
-            ),
-            2.0,
-            "the plain answer and one threshold answer about it per item (logit_bias, T = 0), none for one "
-            "subset: 2 - 1/bins queries",
-        ),
     ),
     "sampling": Method(
         "shares",
@@ -405,13 +379,10 @@ def several_answers(method: str) -> SeveralAnswers:
     return found
 
 
-def count_queries(method: str, n: int, queries: float, bins: int, *, several: bool = False) -> int:
-    """How many queries the design of a method asks for ``n`` items, if no limit stops it.
-
-    ``several`` says that they have more than two answers.
-    """
-    if method == "blind":  # one subset needs no query, beside the plain answer to each of several
-        return (2 * n if several else n) - len(range(0, n, bins))
+def count_queries(method: str, n: int, queries: float, bins: int) -> int:
+    """How many queries the design of a method asks for ``n`` items, if no limit stops it."""
+    if method == "blind":  # one subset needs no query
+        return n - len(range(0, n, bins))
     return max(1, round(queries * n))
 
 
@@ -440,10 +411,6 @@ def at_most_once(queries: float) -> float:
     if queries > 1:
         raise InputError(f"queries: logprobs reads each item once at most, got {queries!r}")
     return queries
-
-
-def _only_several() -> Design:
-    raise InputError("method: classwise is for more than two answers; latent audits two")
 
 
 def _once(queries: float) -> float:

@@ -326,9 +326,9 @@ class Settings:
 
         Until a method is chosen, the number of queries is open.
         """
-        design, blind = self.design, self.design.method == "blind"
-        bins = bins_blind(min(n, design.sample or n)) if blind else DEFAULT_BINS
-        several = len(words or self.prompt.answers) > 2 and not blind  # whose number is fixed
+        design = self.design
+        bins = bins_blind(min(n, design.sample or n)) if design.method == "blind" else DEFAULT_BINS
+        several = len(words or self.prompt.answers) > 2
         usual = None if self.auto else METHODS[design.method].usual_queries(several=several)
         return self.replace(
             queries=usual if design.queries is None else design.queries,

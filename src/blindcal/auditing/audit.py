@@ -185,7 +185,6 @@ def _read_oracle(session: Session, oracle: str | Path | None) -> Truth | ChoiceT
             Path(oracle),
             session.items,
             settings.endpoint.model,
-            classwise=method.classwise,
             drawn=not method.tempered,
         )
     about = settings.semantics, settings.endpoint.model, settings.answer_words

@@ -12,9 +12,9 @@ from blindcal.auditing.certify_design import CertifyDesign, Reuse
 from blindcal.errors import InputError, NotIdentifiedError
 from blindcal.estimate.certification import KnownRange, Side, SideName, choose_candidates, split_items
 from blindcal.estimate.model import working_table
-from blindcal.estimate.patterns import count_patterns
+from blindcal.estimate.readings import read
 from blindcal.methods import control_spacing
-from blindcal.records import IntArray
+from blindcal.records import IntArray, Noise
 from blindcal.results.deployment import need_bias
 from blindcal.results.run import Run
 from blindcal.text import printable
@@ -123,11 +123,8 @@ def plan_certification(run: Run, goal: CertifyGoal) -> CertifyPlan:
             f"anything; the least are {LEAST_ITEMS}",
             remedy="audit more items",
         )
-    mine = run.answered.of(choosing)
-    own = replace(mine, items=np.searchsorted(choosing, mine.items))
-    patterns = count_patterns(run.labels[choosing], own, jitter=run.jitter, flip_rate=run.flip_rate)
     sides = choose_candidates(
-        working_table(patterns),
+        working_table(read(run.problem.of(choosing), run.noise.best)),
         choosing.size,
         certifying.size,
         goal.wanted,
@@ -157,7 +154,7 @@ def _with_counts(run: Run, plan: CertifyPlan) -> CertifyPlan:
 def _reusable(run: Run) -> tuple[Reuse, str]:
     """Which answers may decide at other thresholds, and why not all."""
     again = "each item is asked at each threshold itself, as it will be when the rule is used"
-    if run.jitter > 0 or run.flip_rate > 0:
+    if run.noise.best != Noise():
         return "none", f"the run found the endpoint's answers noisy, so {again}"
     if KnownRange.of(run.labels.size, run.answered).contradictory.any():
         return "none", f"some answers of the run contradict each other, so {again}"

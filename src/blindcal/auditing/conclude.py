@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
 
+import msgspec
 import numpy as np
 
 from blindcal.auditing.audit_design import AuditDesign
@@ -35,7 +36,7 @@ from blindcal.results.result import (
     ShownProbabilities,
     Spend,
 )
-from blindcal.store.run_store import Store
+from blindcal.store.run_store import NOISE_NOTE, Store
 from blindcal.text import encodable, printable
 
 EXAMPLE_CHARACTERS = 20_000
@@ -68,6 +69,7 @@ def conclude(
         slack=session.limits.concurrency,
         at_once=prepared.at_once,
     )
+    session.store.set_note(NOISE_NOTE, msgspec.to_builtins(noise.posterior))
     evidence = Evidence(
         settings.design.method,
         asked.design,
@@ -79,10 +81,8 @@ def conclude(
         settings.estimation.estimator,
         settings.bins,
         settings.estimation.level,
-        noise.noise.jitter,
+        noise.posterior,
         settings.estimation.resamples,
-        noise.noise.flip_rate,
-        noise.plausible,
         items.choices,
         simultaneous=settings.estimation.simultaneous,
     )

@@ -12,7 +12,8 @@ from scipy.special import logit
 
 from blindcal.auditing.watch_anchors import AnchorSet, is_wrong
 from blindcal.errors import NotIdentifiedError
-from blindcal.estimate.latent import fit_table
+from blindcal.estimate.latent import fit_problem
+from blindcal.estimate.problem import Problem
 from blindcal.query_seeds import draw_of_name
 from blindcal.records import INVALID, AnswerTable, FloatArray
 from blindcal.results.monitor import Monitor
@@ -104,14 +105,11 @@ class WatchFeed:
             self._answers[items],
         )
         try:
-            fit = fit_table(
-                labels,
-                table,
-                jitter=reference.jitter,
-                flip_rate=reference.flip_rate,
-                resamples=_RESAMPLES,
+            last_items = fit_problem(
+                Problem.of_answers(labels, table, noise=reference.noise), resamples=_RESAMPLES
             )
+            curve = last_items.curve
         except NotIdentifiedError:  # such as labels of one kind alone
             return None
         found = reference.result
-        return WindowCurve(items.size, fit.curve, fit.ece, found.curve, found.ece)
+        return WindowCurve(items.size, curve, last_items.ece, found.curve, found.ece)

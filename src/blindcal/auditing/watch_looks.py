@@ -252,7 +252,7 @@ class Watch:
             max_shift=self.reference.prepared.max_shift,
             progress=self.progress,
         )
-        anchors = Anchors(job, self.store, self.reference.run.jitter, self.seed)
+        anchors = Anchors(job, self.store, self.reference.run.noise.best.jitter, self.seed)
         found = await self._set_up(anchors, limits, look)
         if found is not None and found.anchors:
             due = queries_due(end - first)

@@ -147,7 +147,7 @@ def command(
     given = sample or size
     n = given or assumed.items or USUAL_ITEMS
     if audit is not None:
-        asked = count_queries(wanted, n, audit.queries, bins or audit.bins, several=True)
+        asked = count_queries(wanted, n, audit.queries, bins or audit.bins)
         best = inputs.priced(wanted, n, asked)
         _print_several(best, inputs, audit, as_json, latency_known=bool(seconds))
         return

@@ -49,10 +49,9 @@ def _print_estimates(result: AuditResult) -> None:
     if result.unverified is not None:
         what = printable(result.unverified, 400)
         print_field("unverified", f"{what}: if it is not what it should be, these estimates are wrong")
-    if not result.classwise:
-        print_field("direction", _direction(result))
-        print_field("AUROC", _auroc(result))
-        print_field("accuracy", f"{result.accuracy:.4f}")
+    print_field("direction", _direction(result))
+    print_field("AUROC", _auroc(result))
+    print_field("accuracy", f"{result.accuracy:.4f}")
     if result.calibrated_pvalue is not None:
         print_field("p-value", f"{result.calibrated_pvalue:.3g} for perfect calibration")
     if result.ece.has_interval:
@@ -107,14 +106,11 @@ def _print_by_answer(result: AuditResult) -> None:
         return
     names = [printable(result.answers[one.answer], 30) for one in result.by_answer]
     width = max(len(name) for name in names)
-    print_field("answers", "each against the rest" if result.classwise else "those given")
+    print_field("answers", "those given")
     for name, one in zip(names, result.by_answer, strict=True):
         few = "  few items" if one.few else ""
-        if one.given is None:
-            counts, gap = f"{one.labelled:>7,} items", f"ECE {one.ece:.3f}"
-        else:
-            counts = f"{one.given:>7,} given, {one.right or 0:>7,} right"
-            gap = f"confidence minus accuracy {one.overconfidence:+.3f}"
+        counts = f"{one.given:>7,} given, {one.right:>7,} right"
+        gap = f"confidence minus accuracy {one.overconfidence:+.3f}"
         click.echo(f"{'':{WIDTH}}{name:{width}}  {counts}  {gap}{few}")
     if (margins := result.margins) is not None:
         chance = ""

@@ -19,7 +19,7 @@ from blindcal.cli.param_types import FiniteRange
 from blindcal.cli.part_thresholds import print_part_thresholds
 from blindcal.errors import NotIdentifiedError
 from blindcal.estimate.findings import OperatingPoint
-from blindcal.estimate.given_fit import GivenFit
+from blindcal.estimate.given_fit import MarginFit
 from blindcal.estimate.latent_fit import LatentFit
 from blindcal.estimate.operating import TESTED, ChosenThreshold
 from blindcal.json_form import json_line
@@ -194,10 +194,8 @@ def _decisions(run: Run, level: float, resamples: int) -> tuple[LatentFit, bool]
     With more than two answers, one query can decide by the margin of the answer given but not by its
     probability, so the margin is what thresholds are about, unless no query tested any.
     """
-    fit = run.fit(level=level, resamples=resamples)
-    if not isinstance(fit, GivenFit) or fit.patterns.axis.direct:
-        return fit, False
-    return fit.margins, True
+    fit = run.fit(level=level, resamples=resamples).deployable
+    return fit, isinstance(fit, MarginFit)
 
 
 def _warn_about_run(run: Run) -> None:

@@ -9,57 +9,40 @@ around its mode, found on a lattice; a fit at each of five points stands for it.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from itertools import product
 
 import numpy as np
 
-from blindcal.estimate.axis import Excess
+from blindcal.estimate.axis import Excess, margin_axis
 from blindcal.estimate.grid import CELLS, HALF, MID_S
 from blindcal.estimate.model import working_mode
 from blindcal.estimate.patterns import Patterns
-from blindcal.records import FloatArray
+from blindcal.estimate.problem import ExcessPosterior, Problem
+from blindcal.estimate.readings import read
+from blindcal.records import FloatArray, Noise
 
 _PRIOR, _SD = np.array([0.3, 0.0]), np.array([1.0, 1.5])  # of level and slope: vague
 _STEP = np.array([0.4, 0.8])  # of the lattice
 _FINEST = 0.1  # of the lattice's step, to measure the curvature
 _FURTHEST = 12  # steps of the search
 _LEAST_CURVATURE = 0.2  # of the log-posterior, where it looks flat or bends the wrong way
-_ACROSS = np.sqrt(3.0)  # distance of the outer points, in standard deviations, and the share of each:
-_SHARE = 1 / 6  # mean, variance and kurtosis along each axis are then those of the normal distribution
 
 
-@dataclass(frozen=True, eq=False)
-class ExcessPosterior:
-    """What the answers say about the excess: the mean of level and slope, and their covariance."""
-
-    mean: FloatArray
-    covariance: FloatArray
-    centre: float
-
-    @property
-    def best(self) -> Excess:
-        """The posterior mean."""
-        return self._at(self.mean)
-
-    @property
-    def others(self) -> tuple[tuple[Excess, float], ...]:
-        """Further points that stand for the posterior, with the share of each."""
-        variance, axes = np.linalg.eigh(self.covariance)
-        off = _ACROSS * np.sqrt(variance) * axes
-        points = [self.mean + sign * off[:, k] for k, sign in product(range(2), (-1, 1))]
-        return tuple((self._at(point), _SHARE) for point in points)
-
-    def _at(self, point: FloatArray) -> Excess:
-        return Excess(float(point[0]), float(point[1]), self.centre)
-
-
-def find_excess(read: Callable[[Excess], Patterns], *, roughly: bool = False) -> ExcessPosterior:
-    """Find the posterior of the excess; ``read`` counts the answers for one value of it.
+def excess_of(problem: Problem, noise: Noise, *, roughly: bool = False) -> ExcessPosterior | None:
+    """What the readings say about the excess; ``None`` if no margin was tested: it does not matter then.
 
     ``roughly`` is good enough to choose the next queries.
     """
-    start = last = working_mode(read(Excess(*_PRIOR)))
+    if problem.choices is None or not problem.hard.any():
+        return None
+    choices = problem.choices[problem.items]
+    first = read(problem, noise, margin_axis(choices, Excess(0.0, 0.0)))
+    return _find_excess(lambda excess: first.on(margin_axis(choices, excess)), roughly=roughly)
+
+
+def _find_excess(reading: Callable[[Excess], Patterns], *, roughly: bool) -> ExcessPosterior:
+    """Find the posterior of the excess; ``reading`` gives the patterns for one value of it."""
+    start = last = working_mode(reading(Excess(*_PRIOR)))
     margins = start.table.reshape(2, CELLS).sum(axis=0)[HALF:]
     centre = float(margins @ (MID_S[HALF:] / (1 + MID_S[HALF:])) / margins.sum())
     found: dict[tuple[float, float], float] = {}
@@ -68,7 +51,7 @@ def find_excess(read: Callable[[Excess], Patterns], *, roughly: bool = False) ->
         key = (round(float(point[0]), 6), round(float(point[1]), 6))
         nonlocal last
         if key not in found:
-            last = mode = working_mode(read(Excess(*key, centre)), last)
+            last = mode = working_mode(reading(Excess(*key, centre)), last)
             found[key] = mode.evidence - 0.5 * float((((point - _PRIOR) / _SD) ** 2).sum())
         return found[key]
 

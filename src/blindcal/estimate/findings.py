@@ -9,12 +9,14 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
-from typing import Any
+from typing import Any, TypeVar, cast
 
 import numpy as np
 
 from blindcal.estimate.truth import bin_edges
 from blindcal.records import Estimate, FloatArray
+
+_Part = TypeVar("_Part")
 
 NOTHING = Estimate(None)
 HISTOGRAM_BINS = 20
@@ -120,16 +122,14 @@ class AnswerPart:
     """The estimates for one of several answers; ``answer`` is its number.
 
     ``labelled`` items have it as their label; it was ``given`` to so many, rightly to ``right`` of them.
-    If the audit is about the answers given, ``ece``, ``accuracy``, ``confidence`` (the mean) and
-    ``overconfidence`` are about the items to which it was given. If it is about each answer against the
-    rest, ``given`` and ``right`` are ``None``, and the estimates are about all items and the probability of
-    this answer. ``few`` if the items are too few to trust.
+    ``ece``, ``accuracy``, ``confidence`` (the mean) and ``overconfidence`` are about the items to which it
+    was given. ``few`` if these are too few to trust.
     """
 
     answer: int
     labelled: int
-    given: int | None
-    right: int | None
+    given: int
+    right: int
     ece: Estimate
     accuracy: Estimate
     confidence: Estimate
@@ -149,8 +149,7 @@ class Findings:
     is the confidence with which the intervals of all parts hold together; ``None`` if each holds by itself.
 
     With more than two answers (METHOD 8), everything is about the answer that the model gave and whether it
-    is right ("top-label"), and ``leaning`` is not known; if each answer was audited against the rest
-    ("classwise"), ``ece`` is the mean over the answers. ``by_answer`` has a row per answer. ``confusion``
+    is right ("top-label"), and ``leaning`` is not known. ``by_answer`` has a row per answer. ``confusion``
     counts the answers given: a row per label, a column per answer.
     """
 
@@ -183,28 +182,26 @@ class Findings:
         return found | {"calibrated_pvalue": Estimate(self.calibrated_pvalue)}
 
 
-def widened(found: Findings, others: Sequence[Findings]) -> Findings:
-    """The findings with intervals that include those of ``others``, which read the answers otherwise."""
-    if not others:
-        return found
-    wide: Findings = _widened(found, others)
-    pvalues = [one.calibrated_pvalue for one in (found, *others) if one.calibrated_pvalue is not None]
-    return replace(wide, calibrated_pvalue=max(pvalues, default=None))
+def widened(one: _Part, *others: _Part) -> _Part:
+    """An estimate, or a record of estimates, with intervals that include those of ``others``."""
+    widening: Any = _widened(one, others) if others else one
+    return cast("_Part", widening)
 
 
 def _widened(one: Any, others: Sequence[Any]) -> Any:
-    """A part of findings, with the intervals in it widened."""
     if isinstance(one, tuple):
         return tuple(_widened(mine, theirs) for mine, *theirs in zip(one, *others, strict=True))
-    if isinstance(one, Curve) and one.low is not None and one.high is not None:
+    if isinstance(one, Curve):
+        if one.low is None or one.high is None:
+            return one
         low = np.min([each.low for each in (one, *others)], axis=0)
         high = np.max([each.high for each in (one, *others)], axis=0)
         return replace(one, low=tuple(low.tolist()), high=tuple(high.tolist()))
     if isinstance(one, Estimate):
-        low, high = ([getattr(each, end) for each in (one, *others)] for end in ("low", "high"))
-        known = one.has_interval and None not in (*low, *high)
-        return replace(one, low=min(low), high=max(high)) if known else one
-    if is_dataclass(one) and not isinstance(one, type) and not isinstance(one, Curve):
+        lows, highs = ([getattr(each, end) for each in (one, *others)] for end in ("low", "high"))
+        known = one.has_interval and None not in (*lows, *highs)
+        return replace(one, low=min(lows), high=max(highs)) if known else one
+    if is_dataclass(one) and not isinstance(one, type):
         pairs = ((name.name, [getattr(each, name.name) for each in (one, *others)]) for name in fields(one))
         return replace(one, **{name: _widened(mine, theirs) for name, (mine, *theirs) in pairs})
     return one

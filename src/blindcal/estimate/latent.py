@@ -7,17 +7,23 @@ any mixture of them, with any number of queries per item.
 from __future__ import annotations
 
 import warnings
+from dataclasses import replace
 
 import numpy as np
 
 from blindcal.errors import InputError, NotIdentifiedError
 from blindcal.estimate import checks
 from blindcal.estimate.checks import ArrayLike, per_item
+from blindcal.estimate.excess import excess_of
+from blindcal.estimate.given_fit import GivenFit
 from blindcal.estimate.latent_fit import LatentFit
 from blindcal.estimate.model import fit_ensemble
-from blindcal.estimate.patterns import count_patterns
-from blindcal.estimate.resampling import Resampling
-from blindcal.records import INVALID, NEGATIVE, AnswerTable, IntArray
+from blindcal.estimate.problem import NoisePosterior, Problem
+from blindcal.estimate.readings import axis_of, read
+from blindcal.estimate.resampling import Alternative, Resampling
+from blindcal.records import INVALID, NEGATIVE, AnswerTable, Noise
+
+_OTHER_RESAMPLES = 300  # refits for the intervals of each other plausible noise, at most: limits the time
 
 
 def latent(
@@ -96,14 +102,11 @@ def latent(
         raise InputError(
             "counts: items that were counted together cannot belong to groups; give one of the two"
         )
-    if not (a != INVALID).any():
-        raise NotIdentifiedError(f"answers: all {rows} are invalid, so nothing can be estimated")
-    if not ((a != INVALID) & np.isfinite(b)).any():
-        raise NotIdentifiedError(
-            "shifts: all valid answers were forced by an infinite shift: nothing was asked"
-        )
-    stands_for = np.ones(rows, np.int64) if weights is None else weights[owner]
-    queries, invalid = int(stands_for.sum()), int(stands_for[a == INVALID].sum())
+    answered = AnswerTable(
+        owner, b, t, a, bounds=None if bounds is None else checks.bounds_array(bounds, rows)
+    )
+    problem = Problem(labels=y, readings=answered, units=clusters, counts=weights)
+    queries, invalid = problem.queries, problem.invalid
     if invalid > queries / 2 and not (a == NEGATIVE).any():
         warnings.warn(
             f"answers: {invalid} of {queries} are invalid (-1) and none is 0; code answers as 1 and 0, not 1 "
@@ -114,49 +117,71 @@ def latent(
         raise InputError(f"jitter: must be a number of at least 0, got {jitter!r}")
     if not 0 <= flip_rate < 0.5:
         raise InputError(f"flip_rate: must be a number from 0 to below 0.5, got {flip_rate!r}")
-    shown = None if bounds is None else checks.bounds_array(bounds, rows)
-    answered = AnswerTable(owner, b, t, a, bounds=shown)
-    patterns = count_patterns(y, answered, weights, jitter=jitter, flip_rate=flip_rate)
-    ensemble = fit_ensemble(patterns)
+    noise = NoisePosterior(Noise(float(jitter), flip_rate))
+    return fit_problem(replace(problem, noise=noise), bins=bins, level=level, resamples=resamples, seed=seed)
+
+
+def fit_problem(
+    problem: Problem, *, bins: int = 5, level: float = 0.95, resamples: int = 1000, seed: int = 0
+) -> LatentFit:
+    """The fit of a problem; its intervals include those of fits for the other plausible noise.
+
+    With more than two answers it is a fit of the answers given: of right and of wrong ones.
+
+    Raises
+    ------
+    NotIdentifiedError
+        If there is nothing to fit.
+    """
     refits = checks.whole(resamples, "resamples", 0)
     if refits == 1:
         raise InputError("resamples: must be 0 or at least 2, got 1")
-    return LatentFit(
+    checks.whole(bins, "bins")
+    checks.fraction(level, "level")
+    _check_answered(problem)
+    best = _fit(problem, problem.noise.best, bins, level, refits, seed)
+    if not refits:
+        return best
+    fewer = min(refits, _OTHER_RESAMPLES)
+    others = (_fit(problem, noise, bins, level, fewer, seed) for noise in problem.noise.plausible)
+    return replace(best, others=tuple(others))
+
+
+def _fit(problem: Problem, noise: Noise, bins: int, level: float, resamples: int, seed: int) -> LatentFit:
+    """The fit for one value of the noise."""
+    if problem.excess is None:
+        problem = replace(problem, excess=excess_of(problem, noise))
+    excess = problem.excess if problem.hard.any() else None
+    patterns = read(problem, noise, axis_of(problem, None if excess is None else excess.best))
+    ensemble = fit_ensemble(patterns)
+    alternatives = []
+    for other, share in () if excess is None or not resamples else excess.others:
+        otherwise = patterns.on(axis_of(problem, other))
+        alternatives.append(Alternative(otherwise, fit_ensemble(otherwise), share))
+    units = None if problem.units is None else np.unique(problem.units[problem.items], return_inverse=True)[1]
+    kind = LatentFit if problem.given is None else GivenFit
+    return kind(
         patterns=patterns,
         ensemble=ensemble,
-        resampling=Resampling(patterns, ensemble, refits, seed, clusters),
-        items=y.size if weights is None else int(weights.sum()),
-        queries=queries,
-        invalid=invalid,
-        jitter=float(jitter),
-        bin_count=checks.whole(bins, "bins"),
-        level=checks.fraction(level, "level"),
-    )
-
-
-def fit_table(
-    labels: IntArray,
-    answers: AnswerTable,
-    groups: IntArray | None = None,
-    *,
-    jitter: float = 0.0,
-    flip_rate: float = 0.0,
-    bins: int = 5,
-    level: float = 0.95,
-    resamples: int = 1000,
-) -> LatentFit:
-    """Fit the answers of a run; labels and groups are per item."""
-    return latent(
-        labels[answers.items],
-        answers.shifts,
-        answers.answers,
-        answers.temperatures,
-        answers.items,
-        None if groups is None else groups[answers.items],
-        bounds=answers.bounds,
-        jitter=jitter,
-        flip_rate=flip_rate,
-        bins=bins,
+        resampling=Resampling(patterns, ensemble, resamples, seed, units, tuple(alternatives)),
+        problem=problem,
+        noise=noise,
+        bin_count=bins,
         level=level,
-        resamples=resamples,
     )
+
+
+def _check_answered(problem: Problem) -> None:
+    """Raise `NotIdentifiedError` if no reading tells anything."""
+    rows = problem.readings
+    valid = rows.answers != INVALID
+    if problem.given is not None:
+        if not valid.any():
+            raise NotIdentifiedError("no query about an answer that was given has a valid answer")
+        return
+    if not valid.any():
+        raise NotIdentifiedError(f"answers: all {len(rows)} are invalid, so nothing can be estimated")
+    if not (valid & np.isfinite(rows.shifts)).any():
+        raise NotIdentifiedError(
+            "shifts: all valid answers were forced by an infinite shift: nothing was asked"
+        )

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import cached_property, partial
-from typing import ClassVar
+from functools import cached_property, partial, wraps
+from typing import Any, ClassVar, Concatenate, ParamSpec, TypeVar
 
 import numpy as np
 from scipy.linalg import eigh
@@ -32,6 +32,7 @@ from blindcal.estimate.findings import (
     gap_bins,
     histogram,
     share_around,
+    widened,
 )
 from blindcal.estimate.grid import CELLS, EDGES_P, MID_P, MID_S, edge_of_threshold, memberships
 from blindcal.estimate.model import Ensemble, link_scores
@@ -49,6 +50,7 @@ from blindcal.estimate.operating import (
     operating_points,
 )
 from blindcal.estimate.patterns import Patterns
+from blindcal.estimate.problem import Problem
 from blindcal.estimate.resampling import Resampling
 from blindcal.estimate.truth import bin_edges
 from blindcal.estimate.uncertainty import (
@@ -58,13 +60,27 @@ from blindcal.estimate.uncertainty import (
     unseen_draws,
     unseen_share,
 )
-from blindcal.records import NEGATIVE, POSITIVE, Estimate, FloatArray, IntArray
+from blindcal.records import NEGATIVE, POSITIVE, Estimate, FloatArray, IntArray, Noise
 
 # Items of a label beyond a threshold are shown if the answers would be less likely without them, by this many
 # units of log-likelihood: half the 95% point of chi-square with one degree of freedom.
 _CLEARLY_THERE = 1.92
 _WIDE = 0.25  # widest range of probability without a threshold that the smooth density is trusted to bridge
+_Given, _Estimated = ParamSpec("_Given"), TypeVar("_Estimated")
 _CURVE_POINTS = np.concatenate([[1, 2, 5], np.arange(10, 991, 10), [995, 998, 999]]) / 1000
+
+
+def _for_all_noise(
+    estimate: Callable[Concatenate[Any, _Given], _Estimated],
+) -> Callable[Concatenate[Any, _Given], _Estimated]:
+    """Widen the intervals of an estimate to include those of the fits for other plausible noise."""
+
+    @wraps(estimate)
+    def widened_estimate(fit: LatentFit, *args: _Given.args, **options: _Given.kwargs) -> _Estimated:
+        each = (estimate(one, *args, **options) for one in (fit, *fit.others))
+        return widened(*each)
+
+    return widened_estimate
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,18 +98,18 @@ class LatentFit:
 
     Estimates for the *sample* (``ece``, ``bins``, ``accuracy``, ``brier``, ``auroc``, ``log_loss``) combine
     the fit with each item's own answers; ``tce``, ``curve`` and operating points describe the population.
-    Intervals are for the population's value; a fit with ``resamples=0`` has none.
+    Intervals are for the population's value; a fit with ``resamples=0`` has none. They include those of
+    ``others``, the fits of the same answers for other plausible noise.
     """
 
     patterns: Patterns
     ensemble: Ensemble
     resampling: Resampling
-    items: int
-    queries: int
-    invalid: int
-    jitter: float
+    problem: Problem
+    noise: Noise
     bin_count: int = 5
     level: float = 0.95
+    others: tuple[LatentFit, ...] = ()
 
     least_threshold: ClassVar[float] = 0.0
     """The lowest threshold that is worth choosing."""
@@ -107,7 +123,33 @@ class LatentFit:
             self,
             bin_count=self.bin_count if bins is None else whole(bins, "bins"),
             level=self.level if level is None else fraction(level, "level"),
+            others=tuple(one.at(bins=bins, level=level) for one in self.others),
         )
+
+    @property
+    def items(self) -> int:
+        """Number of items."""
+        return int(self.patterns.n)
+
+    @property
+    def queries(self) -> int:
+        """Number of answers, invalid ones included."""
+        return self.problem.queries
+
+    @property
+    def invalid(self) -> int:
+        """Number of invalid answers."""
+        return self.problem.invalid
+
+    @property
+    def jitter(self) -> float:
+        """The endpoint's noise on the log-odds of threshold queries."""
+        return self.noise.jitter
+
+    @property
+    def deployable(self) -> LatentFit:
+        """The fit whose thresholds one query can decide by."""
+        return self
 
     @cached_property
     def population(self) -> FloatArray:
@@ -151,6 +193,7 @@ class LatentFit:
     # -- calibration ---------------------------------------------------------------------------
 
     @property
+    @_for_all_noise
     def ece(self) -> Estimate:
         """Binned expected calibration error of the sample, an estimate of ``binned_ece`` of the hidden f.
 
@@ -165,6 +208,7 @@ class LatentFit:
         return Estimate(float(np.abs(of.top_label_gaps(self.sample, self.bin_count)).sum()))
 
     @property
+    @_for_all_noise
     def tce(self) -> Estimate:
         """True calibration error E|E[Y|f] - f| of the population."""
         return self._absolute_sum(float(of.tce(self.population)), of.cell_gaps)
@@ -175,6 +219,7 @@ class LatentFit:
         return of.gaps(self.sample, self.bin_count)
 
     @property
+    @_for_all_noise
     def bins(self) -> tuple[Bin, ...]:
         """The bins with their signed gaps and intervals, and the sample's shares and means."""
         negative, positive = of.by_label(self.sample)
@@ -192,11 +237,13 @@ class LatentFit:
         )
 
     @property
+    @_for_all_noise
     def overconfidence(self) -> Estimate:
         """Mean confidence in the given answer minus the share of correct answers."""
         return self._scalar(lambda tables: of.gaps(tables, 2) @ OVERCONFIDENCE, least=-0.5)
 
     @property
+    @_for_all_noise
     def leaning(self) -> Estimate:
         """Mean probability of the positive answer minus the share of positive labels."""
         return self._scalar(lambda tables: of.gaps(tables, 2) @ LEANING, least=-1.0)
@@ -211,6 +258,7 @@ class LatentFit:
         """Reliability curve E[Y|f] with a pointwise band, in steps of 0.01 and finer at the ends."""
         return self.curve_at(_CURVE_POINTS)
 
+    @_for_all_noise
     def curve_at(self, f: ArrayLike) -> Curve:
         """Reliability curve E[Y|f] with a pointwise band, at the confidences ``f``."""
         self._need_both_labels("curve")  # with one label alone it would be flat for any model
@@ -232,7 +280,7 @@ class LatentFit:
         the answers, the one that is most in favour counts.
         """
         read = [self.patterns, *(one.patterns for one in self.resampling.alternatives)]
-        return max(map(self._pvalue, read))
+        return max([*map(self._pvalue, read), *(one.calibrated_pvalue for one in self.others)])
 
     def _pvalue(self, patterns: Patterns) -> float:
         departures = link_scores(patterns)
@@ -255,22 +303,26 @@ class LatentFit:
         return of.accuracy(tables)
 
     @property
+    @_for_all_noise
     def accuracy(self) -> Estimate:
         """Share of items whose greedy answer without a shift is correct."""
         return self._scalar(self.accuracy_of)
 
     @property
+    @_for_all_noise
     def auroc(self) -> Estimate:
         """Area under the ROC curve; it needs items of both labels."""
         self._need_both_labels("auroc")
         return self._scalar(of.auroc)
 
     @property
+    @_for_all_noise
     def brier(self) -> Estimate:
         """Brier score."""
         return self._scalar(of.brier)
 
     @property
+    @_for_all_noise
     def brier_parts(self) -> BrierParts:
         """Decomposition of the Brier score, with the reliability of the fitted curve."""
         reliability = self._scalar(of.reliability, of_sample=False)
@@ -280,6 +332,7 @@ class LatentFit:
         return BrierParts(reliability, resolution, uncertainty)
 
     @property
+    @_for_all_noise
     def log_loss(self) -> Estimate:
         """Mean negative log-likelihood of the labels; log-odds beyond ±12 count as ±13.
 
@@ -298,11 +351,13 @@ class LatentFit:
         return Estimate(value, float(low), float(high), self.level)
 
     @property
+    @_for_all_noise
     def label_share(self) -> Estimate:
         """Share of items whose label is positive."""
         return self._scalar(of.prevalence)
 
     @property
+    @_for_all_noise
     def mean_confidence(self) -> Estimate:
         """Mean probability of the positive answer."""
         return self._scalar(of.mean_confidence)
@@ -380,13 +435,14 @@ class LatentFit:
             least=self.least_threshold,
         )
 
+    @_for_all_noise
     def next_precision(self, threshold: float, decisions: int) -> Estimate:
         """Share of the next ``decisions`` positive decisions at a threshold that will be right.
 
         Compare a deployed model with this interval. It is wider than that of the precision, which is for
         infinitely many decisions.
         """
-        here = self._decisions("next_precision").at(self._places([fraction(threshold, "threshold")]))
+        here = self._own_decisions("next_precision").at(self._places([fraction(threshold, "threshold")]))
         low, high = here.next_right(whole(decisions, "decisions"), self.level)
         return Estimate(float(here.rates.precision[0]), float(low[0]), float(high[0]), self.level)
 
@@ -404,6 +460,11 @@ class LatentFit:
         return partial(self._decisions(what).at(places).estimates, level=self.level)
 
     def _decisions(self, what: str) -> Decisions:
+        return replace(
+            self._own_decisions(what), others=tuple(one._own_decisions(what) for one in self.others)
+        )
+
+    def _own_decisions(self, what: str) -> Decisions:
         self._need_both_labels(what)
         return Decisions(
             decision_rates(self.population),

@@ -16,6 +16,7 @@ from scipy.special import betaincinv
 
 from blindcal.estimate.model import working_table
 from blindcal.estimate.patterns import Patterns, count_patterns
+from blindcal.estimate.problem import NoisePosterior
 from blindcal.records import AnswerTable, Estimate, FloatArray, IntArray, Noise
 
 _FLIP_RATES = np.array([0.0, 0.003, 0.01, 0.025, 0.05, 0.1, 0.2])
@@ -44,9 +45,9 @@ class NoiseEstimate:
     plausible: tuple[Noise, ...] = ()
 
     @property
-    def noise(self) -> Noise:
-        """The estimate itself."""
-        return Noise(float(self.jitter), float(self.flip_rate))
+    def posterior(self) -> NoisePosterior:
+        """The same as a fit takes it."""
+        return NoisePosterior(Noise(float(self.jitter), float(self.flip_rate)), self.plausible)
 
 
 def estimate_noise(

@@ -189,6 +189,7 @@ class Decisions:
     ``unseen(tail)`` is the largest share of the population that the sample misses with probability ``tail``.
     ``tested`` is the number of answers beyond each threshold, on its side of 1/2. ``missed`` is a share for
     each refit that the sample misses. ``shown`` says which decisions the answers show, if that is known.
+    Bounds include those of ``others``, which are the same decisions if the noise is another plausible one.
     """
 
     rates: Rates
@@ -197,6 +198,7 @@ class Decisions:
     tested: FloatArray
     missed: FloatArray
     shown: ShownDecisions | None = None
+    others: tuple[Decisions, ...] = ()
 
     def ends(self, quantity: RateFunction, tail: float) -> tuple[FloatArray, FloatArray]:
         """Bounds at each threshold; the quantity is outside each bound with probability ``tail`` at most."""
@@ -204,7 +206,13 @@ class Decisions:
         each = [quantity(rates) for rates in drawn]
         low = np.min([draw_quantile(one, tail) for one in each], axis=0)
         high = np.max([draw_quantile(one, 1 - tail) for one in each], axis=0)
-        return self._widened(quantity, tail, low, high)
+        low, high = self._widened(quantity, tail, low, high)
+        for other in self.others:
+            lowest, highest = other.ends(quantity, tail)
+            known = np.isfinite(lowest) & np.isfinite(highest)
+            low = np.where(known, np.minimum(low, lowest), low)
+            high = np.where(known, np.maximum(high, highest), high)
+        return low, high
 
     def estimates(self, quantity: RateFunction, level: float) -> tuple[Estimate, ...]:
         """The quantity at each threshold with its interval."""
@@ -237,7 +245,8 @@ class Decisions:
         """The decisions at some of the thresholds."""
         rates, drawn = self.rates.at(places), self.drawn.at(places)
         shown = None if self.shown is None else self.shown.at(places)
-        return replace(self, rates=rates, drawn=drawn, tested=self.tested[places], shown=shown)
+        others = tuple(other.at(places) for other in self.others)
+        return replace(self, rates=rates, drawn=drawn, tested=self.tested[places], shown=shown, others=others)
 
     def _widened(
         self, quantity: RateFunction, tail: float, low: FloatArray, high: FloatArray
@@ -294,8 +303,7 @@ def choose_threshold(
     name, wanted = ("precision", precision) if recall is None else ("recall", recall)
     quantity = QUANTITIES[name]
     goal = 0.0 if wanted is None else fraction(wanted, name)
-    estimated, drawn = quantity(decisions.rates), quantity(decisions.drawn)
-    shown = estimated
+    shown = estimated = quantity(decisions.rates)
     if tail is not None:
         # half the tail: the chosen threshold is the first of many that seem to reach the goal
         shown = np.where(decisions.tested >= TESTED, decisions.ends(quantity, tail / 2)[0], 0.0)
@@ -303,11 +311,13 @@ def choose_threshold(
     if best < 0:
         worth = decisions.rates.recall > (_RARE if name == "precision" else -1)
         raise NotIdentifiedError(_out_of_reach(name, goal, estimated[worth], shown[worth], confidence))
-    repeated = place(decisions.drawn, drawn >= goal)
-    found = np.where(repeated < 0, 1.0, thresholds[repeated])
+    ends = []
+    for one in (decisions, *decisions.others):
+        repeated = place(one.drawn, quantity(one.drawn) >= goal)
+        ends.append(percentile_interval(np.where(repeated < 0, 1.0, thresholds[repeated]), level))
     estimates = partial(decisions.at(np.array([best])).estimates, level=level)
     at = slice(best, best + 1)
-    low, high = percentile_interval(found, level)
+    low, high = min(low for low, _ in ends), max(high for _, high in ends)
     value = float(thresholds[best])  # a promise chooses a safer one than the true rates would
     return ChosenThreshold(
         threshold=Estimate(value, min(low, value), max(high, value), level),

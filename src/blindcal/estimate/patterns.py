@@ -18,7 +18,6 @@ from scipy.sparse import csr_array
 from scipy.special import log_expit, log_ndtr
 
 from blindcal.estimate.axis import LOG_ODDS, Axis
-from blindcal.estimate.clipped import ClippedCurves
 from blindcal.estimate.grid import CELLS, EDGES_S, MID_S, cells_between, edge_of_shift
 from blindcal.records import INVALID, POSITIVE, AnswerTable, FloatArray, IntArray, Noise
 
@@ -54,10 +53,8 @@ class Patterns:
         Number of items whose threshold answers contradict each other; each is read as "between the two".
     axis : Axis
         What the cells stand for.
-    clipped : ClippedCurves, optional
-        The curves, if many patterns share them; ``curves`` is empty then.
-    responses : Responses, optional
-        The noisy answers behind the curves, to read them on another axis.
+    cut : CutResponses, optional
+        What the curves are made of, to read them on another axis.
     """
 
     start: IntArray = field(default_factory=_none)
@@ -68,8 +65,7 @@ class Patterns:
     of_item: IntArray = field(default_factory=_none)
     contradictions: int = 0
     axis: Axis = LOG_ODDS
-    clipped: ClippedCurves | None = None
-    responses: Responses | None = None
+    cut: CutResponses | None = None
 
     def __len__(self) -> int:
         return self.counts.size
@@ -90,13 +86,19 @@ class Patterns:
         return np.concatenate([(self.start >= CELLS).astype(np.int64), self.curve_labels])
 
     @cached_property
-    def _rows(self) -> tuple[tuple[int, IntArray, FloatArray], ...]:
-        """Curves by label: the label, the indices of its patterns, and their curves."""
-        first = self.start.size
-        if self.clipped is not None:
-            return ()
+    def _rows(self) -> tuple[tuple[slice, IntArray, FloatArray], ...]:
+        """Curves by label: its part of a table, the indices of its patterns, and their curves there."""
+        first = self.axis.first
         by_label = [(y, np.flatnonzero(self.curve_labels == y)) for y in (0, 1)]
-        return tuple((y, where + first, self.curves[where]) for y, where in by_label if where.size)
+        return tuple(
+            (
+                slice(y * CELLS + first, (y + 1) * CELLS),
+                where + self.start.size,
+                np.ascontiguousarray(self.curves[where, first:]),
+            )
+            for y, where in by_label
+            if where.size
+        )
 
     @cached_property
     def _narrow(self) -> tuple[IntArray, csr_array]:
@@ -123,14 +125,13 @@ class Patterns:
         """The same answers from items with the other label."""
         start = (self.start + CELLS) % (2 * CELLS)
         stop = start + self.stop - self.start
-        clipped = None if self.clipped is None else self.clipped.relabelled()
-        return replace(self, start=start, stop=stop, curve_labels=1 - self.curve_labels, clipped=clipped)
+        other = replace(self, start=start, stop=stop, curve_labels=1 - self.curve_labels)
+        return other if self.axis.direct else other.on(self.axis)
 
     def on(self, axis: Axis) -> Patterns:
         """The same answers on another axis, whose cells stand for other log-odds."""
-        if self.clipped is None or self.responses is None:
-            return replace(self, axis=axis)
-        return replace(self, axis=axis, clipped=replace(self.clipped, curves=self.responses.curves(axis)))
+        assert self.cut is not None
+        return replace(self, axis=axis, curves=self.cut.curves(axis, self.curve_labels))
 
     def mass(self, table: FloatArray) -> FloatArray:
         """Probability of each pattern under joint tables of shape (..., 2 * CELLS)."""
@@ -140,13 +141,11 @@ class Patterns:
             total = np.zeros((2 * CELLS + 1, columns.shape[1]))
             np.cumsum(columns, axis=0, out=total[1:])
             np.subtract(total[self.stop], total[self.start], out=out[: self.start.size])
-            narrow, cells = self._narrow
+            narrow, inside = self._narrow
             if narrow.size:
-                out[narrow] = cells @ columns
-        for y, where, rows in self._rows:
-            out[where] = rows @ columns[y * CELLS : (y + 1) * CELLS]
-        if self.clipped is not None:
-            out[self.start.size :] = self.clipped.mass(np.ascontiguousarray(columns.T)).T
+                out[narrow] = inside @ columns
+        for cells, where, rows in self._rows:
+            out[where] = rows @ columns[cells]
         return np.maximum(out, 1e-300).T.reshape(*table.shape[:-1], len(self))
 
     def sums(self, values: FloatArray) -> FloatArray:
@@ -155,12 +154,10 @@ class Patterns:
         np.cumsum(values, axis=0, out=total[1:])
         out = np.empty((len(self), values.shape[1]))
         out[: self.start.size] = total[self.stop] - total[self.start]
-        narrow, cells = self._narrow
-        out[narrow] = cells @ values
-        for y, where, rows in self._rows:
-            out[where] = rows @ values[y * CELLS : (y + 1) * CELLS]
-        if self.clipped is not None:
-            out[self.start.size :] = self.clipped.sums(values)
+        narrow, inside = self._narrow
+        out[narrow] = inside @ values
+        for cells, where, rows in self._rows:
+            out[where] = rows @ values[cells]
         return out
 
     def tested_beyond(self) -> FloatArray:
@@ -186,7 +183,7 @@ class Patterns:
 
         A noisy answer tells cells apart if it would differ between them once in all items.
         """
-        if self.clipped is not None:
+        if not self.axis.direct:
             return 0, CELLS - 1
         edges = np.concatenate([self.start % CELLS, self.stop % CELLS])
         edges = edges[edges > 0]
@@ -209,7 +206,7 @@ class Patterns:
         cell = self.labels[which] * CELLS + np.arange(CELLS)
         out[interval] *= (cell >= self.start[which]) & (cell < self.stop[which])
         curve = where[~interval] - self.start.size
-        out[~interval] *= self.curves[curve] if self.clipped is None else self.clipped.rows(curve)
+        out[~interval] *= self.curves[curve]
         total = out.sum(axis=1, keepdims=True)
         return np.asarray(out / np.maximum(total, 1e-300))
 
@@ -220,13 +217,11 @@ class Patterns:
         wide, ends = self._ends
         if wide.size:
             np.cumsum((ends @ columns[wide])[:-1], axis=0, out=out)
-        narrow, cells = self._narrow
+        narrow, inside = self._narrow
         if narrow.size:
-            out += cells.T @ columns[narrow]
-        for y, where, rows in self._rows:
-            out[y * CELLS : (y + 1) * CELLS] += rows.T @ columns[where]
-        if self.clipped is not None:
-            out += self.clipped.spread(np.ascontiguousarray(columns[self.start.size :].T)).T
+            out += inside.T @ columns[narrow]
+        for cells, where, rows in self._rows:
+            out[cells] += rows.T @ columns[where]
         return np.asarray(np.maximum(out, 0.0).T.reshape(*weights.shape[:-1], 2 * CELLS))
 
 
@@ -283,25 +278,17 @@ def count_patterns(
     row, label = rest // 2 - 1, rest % 2
     interval = row < 0
     label_of, row = label[~interval], row[~interval]
-    start, stop = (label * CELLS + first)[interval], (label * CELLS + last)[interval]
-    first, last = first[~interval], last[~interval]
-    curves, clipped = np.empty((0, CELLS)), None
-    if axis.direct:
-        inside = (np.arange(CELLS) >= first[:, None]) & (np.arange(CELLS) < last[:, None])
-        curves = np.where(inside, responses.curves(axis)[label_of, row], 0.0)
-    elif row.size:
-        clipped = ClippedCurves(label_of, row, first, last, responses.curves(axis))
+    cut = CutResponses(responses, row, first[~interval], last[~interval])
     return Patterns(
-        start=start,
-        stop=stop,
+        start=(label * CELLS + first)[interval],
+        stop=(label * CELLS + last)[interval],
         curve_labels=label_of,
-        curves=curves,
+        curves=cut.curves(axis, label_of),
         counts=np.bincount(of_item.reshape(-1), weights=weights).astype(np.float64),
         of_item=of_item.astype(np.int64),
         contradictions=int(weights[at_least >= below].sum()),
         axis=axis,
-        clipped=clipped,
-        responses=responses,
+        cut=cut,
     )
 
 
@@ -323,18 +310,16 @@ class Responses:
     noise: Noise
 
     def curves(self, axis: Axis) -> FloatArray:
-        """P(set of answers | cell) for each label, shape (2, sets, CELLS); without the cells below the first
-        one if a cell stands for several log-odds.
-        """
-        axis = axis if axis.direct else axis.from_first
-        found = np.empty((2, len(self.sets), len(axis.nodes)))
+        """P(set of answers | cell) for each label, shape (2, sets, CELLS); 0 below the first cell."""
+        found = np.zeros((2, len(self.sets), CELLS))
         if not len(self.sets):
             return found
-        log_seen = self._log_responses(axis)
+        axis = axis.from_first
+        log_seen, there = self._log_responses(axis), found[..., CELLS - len(axis.nodes) :]
         step = max(1, 4096 // axis.weights.size)
         for first in range(0, len(self.sets), step):
             part = slice(first, first + step)
-            found[0, part], found[1, part] = axis.averaged(log_seen[self.sets[part]].sum(axis=1))
+            there[0, part], there[1, part] = axis.averaged(log_seen[self.sets[part]].sum(axis=1))
         return found
 
     def _log_responses(self, axis: Axis) -> FloatArray:
@@ -357,6 +342,29 @@ class Responses:
             seen = np.where(sign[gumbel] > 0, none, np.log(-np.expm1(none)))
         log_seen[:-1][gumbel] = np.maximum(seen, _LEAST)
         return log_seen
+
+
+@dataclass(frozen=True)
+class CutResponses:
+    """Sets of noisy answers, each cut to the cells that sharp answers leave.
+
+    Attributes
+    ----------
+    responses : Responses
+    sets, first, last : arrays of shape (curves,)
+        The number of the set, and the half-open interval of cells.
+    """
+
+    responses: Responses
+    sets: IntArray
+    first: IntArray
+    last: IntArray
+
+    def curves(self, axis: Axis, labels: IntArray) -> FloatArray:
+        """P(answers | cell) for items with these labels, shape (curves, CELLS)."""
+        cell = np.arange(CELLS)
+        inside = (cell >= self.first[:, None]) & (cell < self.last[:, None])
+        return np.where(inside, self.responses.curves(axis)[labels, self.sets], 0.0)
 
 
 def _responses(asked: FloatArray, items: IntArray, n: int, noise: Noise) -> tuple[Responses, IntArray]:

@@ -40,14 +40,12 @@ class Reference:
     share: ShareClaim
 
     @classmethod
-    def of(cls, fit: LatentFit, missed: float, *, flip_rate: float = 0.0, reach: float = np.inf) -> Reference:
+    def of(cls, fit: LatentFit, missed: float, *, reach: float = np.inf) -> Reference:
         """Read a fit, whose refits say how sure it is; a band is too narrow with chance ``missed``."""
-        noise = Noise(fit.jitter, flip_rate)
+        mass, draws = (np.add(*of.by_label(one)) for one in (fit.population, fit.draws))
         return cls(
-            _curve(fit.population, fit.draws, missed, noise, reach),
-            _share(
-                np.add(*of.by_label(fit.population)), np.add(*of.by_label(fit.draws)), missed, noise, reach
-            ),
+            _curve(fit.population, fit.draws, missed, fit.noise, reach),
+            _share(mass, draws, missed, fit.noise, reach),
         )
 
 

@@ -119,21 +119,6 @@ def drawn_answer_ece(labels: IntArray, logits: FloatArray, bins: int = 5) -> Bin
     )
 
 
-def classwise_ece(labels: IntArray, logits: FloatArray, bins: int = 5) -> BinnedCalibration:
-    """The mean over all answers of the binned calibration error of each against the rest.
-
-    The gaps are those of every answer, divided by their number, so that their absolute sum is the mean.
-    """
-    k = logits.shape[1]
-    p = softmax(logits, axis=1)
-    each = [binned_ece((labels == answer).astype(np.int64), p[:, answer], bins) for answer in range(k)]
-    return BinnedCalibration(
-        edges=bin_edges(bins),
-        gaps=np.concatenate([one.gaps for one in each]) / k,
-        counts=np.concatenate([one.counts for one in each]),
-    )
-
-
 def given_confidence(logits: FloatArray) -> tuple[IntArray, FloatArray]:
     """The likeliest answer of each row, and its probability."""
     best = logits.max(axis=1, keepdims=True)

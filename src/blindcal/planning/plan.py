@@ -178,7 +178,7 @@ def plan_audit(
         return inputs.plan(method, n, queries)
     several = len(settings.answer_words) > 2
     probes = probe_queries(several=several) if settings.probed else 0
-    asked = count_queries(method, n, queries, settings.bins, several=several)
+    asked = count_queries(method, n, queries, settings.bins)
     return inputs.priced(method, n, asked, probes=probes)
 
 

@@ -55,16 +55,10 @@ SEVERAL_MEANINGS = MEANINGS | {
     "expensive. Lower is better.",
 }
 """The same with more than two answers, where the confidence is that in the answer given."""
-CLASSWISE_ECE = (
-    "Average gap between the probability of an answer and how often it is right, over the bins of each "
-    "answer, then over the answers. Lower is better."
-)
 
 
 def meanings(result: AuditResult) -> Mapping[str, str]:
     """The meaning of each metric by which runs are compared, for a result."""
-    if result.classwise:
-        return SEVERAL_MEANINGS | {"ece": CLASSWISE_ECE}
     return SEVERAL_MEANINGS if result.answers else MEANINGS
 
 

@@ -31,8 +31,6 @@ def quote(result: AuditResult) -> Sentence | None:
     """The sentence, unless too little is known for one."""
     if (side := one_label(result)) is not None:
         return _quote_label(result, side)
-    if result.classwise:  # it is not about the answers given
-        return None
     return _quote_tail(result) or _quote_bin(result) or _quote_all(result)
 
 

@@ -1,12 +1,12 @@
 """What the estimates of a result are about, in the words of figures and tables.
 
 With two answers, the confidence is the probability of the positive one. With more, it is that of the answer
-given (top-label), or that of each answer in turn (classwise); see METHOD 8.
+given; see METHOD 8.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from blindcal.estimate.findings import Curve
 from blindcal.results.result import AuditResult
@@ -65,29 +65,16 @@ TOP_LABEL = Wording(
     rates=(("precision", "right, of those answered"), ("positive_rate", "answered")),
     too_high="the confidence is too high",
 )
-CLASSWISE = replace(
-    TOP_LABEL,
-    confidence="probability of an answer",
-    share="share where it is right",
-    observed="share of items where an answer is right",
-    sides=("where it is right", "where it is wrong"),
-    of_sides=("answers where they are right", "answers where they are wrong"),
-    missing=("never right", "never wrong"),
-    distribution="Distribution of the probability of each answer, where it is right and where it is wrong",
-    too_high="the probability of an answer is too high",
-)
 
 
 def wording_of(result: AuditResult) -> Wording:
     """The words for a result."""
-    if not result.answers:
-        return TWO_ANSWERS
-    return CLASSWISE if result.classwise else TOP_LABEL
+    return TOP_LABEL if result.answers else TWO_ANSWERS
 
 
 def least_confidence(result: AuditResult) -> float:
     """The lowest confidence that an item can have: the likeliest of k answers has at least 1/k."""
-    return 1 / len(result.answers) if result.answers and not result.classwise else 0.0
+    return 1 / len(result.answers) if result.answers else 0.0
 
 
 def shown_curve(result: AuditResult) -> Curve | None:

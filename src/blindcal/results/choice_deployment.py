@@ -106,7 +106,7 @@ def choice_deployment(run: Run, shift: float) -> ChoiceDeployment:
         If the run used no ``logit_bias``, or tested no margin: its thresholds are then not about margins.
     """
     need_bias(run)
-    if run.given is None or not run.given.hard.any():
+    if not run.problem.hard.any():
         raise NotIdentifiedError(
             f"a run of method {run.result.method} tests no margins: its threshold is known, but no request "
             "can decide by it",

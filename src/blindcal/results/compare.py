@@ -91,7 +91,7 @@ def compare(
                 options={"bins": max(each)},
             )
         bins = each.pop()
-    asked = [run.fitted_items for run in (first, second)]
+    asked = [run.problem.items for run in (first, second)]
     matched, reworded = _matched(first, second, asked)
     units = _units(first, second, asked, matched) if matched else None
     one, two = (run.fit(resamples=resamples) for run in (first, second))

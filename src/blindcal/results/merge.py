@@ -16,6 +16,7 @@ import numpy as np
 from blindcal.errors import ConfigError, InputError
 from blindcal.estimate.findings import Findings
 from blindcal.estimate.margins import AnswerMargins
+from blindcal.estimate.problem import NoisePosterior
 from blindcal.evidence import Evidence, estimate
 from blindcal.items.repeated_prompts import repeated_prompts
 from blindcal.methods import FITTED, METHODS, make_design
@@ -58,8 +59,7 @@ def merge(runs: Sequence[Run | str | Path], *, resamples: int = 1000) -> AuditRe
         estimator="latent",
         bins=len(result.bins),
         level=result.level,
-        jitter=one.jitter,
-        flip_rate=one.flip_rate,
+        noise=one.noise,
         resamples=resamples,
         choices=one.choices,
         simultaneous=result.parts_level is not None,
@@ -112,8 +112,7 @@ def together(runs: Sequence[Run]) -> Run:
         parts=tuple(chain.from_iterable(run.parts for run in runs)),
         digests=tuple(chain.from_iterable(run.digests for run in runs)),
         answered=_joined(runs),
-        jitter=max(run.jitter for run in runs),
-        flip_rate=max(run.flip_rate for run in runs),
+        noise=NoisePosterior.together([run.noise for run in runs]),
         max_shift=min(run.max_shift for run in runs),
         choices=None
         if first.choices is None

@@ -67,10 +67,10 @@ class Monitor(StreamMonitor):
         slices: int = 20,
     ) -> None:
         level = fraction(level, "level")
-        fit, flip_rate, reach = _fit_of(reference)
+        fit, reach = _fit_of(reference)
         known = None
         if fit is not None:
-            known = Reference.of(fit, level * FOR_REFERENCE, flip_rate=flip_rate, reach=reach)
+            known = Reference.of(fit, level * FOR_REFERENCE, reach=reach)
         claim = _claim(known, against, max_ece)
         if claim == "reference" and known is not None:
             curve = known.curve
@@ -144,12 +144,12 @@ class Monitor(StreamMonitor):
         self._spread = spread
 
 
-def _fit_of(reference: Run | str | Path | LatentFit | None) -> tuple[LatentFit | None, float, float]:
-    """The fit of a reference, its share of flipped answers, and the highest log-odds that can be asked."""
+def _fit_of(reference: Run | str | Path | LatentFit | None) -> tuple[LatentFit | None, float]:
+    """The fit of a reference, and the highest log-odds that can be asked."""
     if reference is None or isinstance(reference, LatentFit):
-        return reference, 0.0, np.inf
+        return reference, np.inf
     run = opened(reference)
-    return run.fit(), run.flip_rate, run.max_shift
+    return run.fit(), run.max_shift
 
 
 def _claim(known: Reference | None, against: str | None, max_ece: float | None) -> Against:

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from blindcal.errors import InputError
-from blindcal.estimate.truth import binned_ece, classwise_ece, drawn_answer_ece, top_label_ece
+from blindcal.estimate.truth import binned_ece, drawn_answer_ece, top_label_ece
 from blindcal.items.files import Items
 from blindcal.items.score_files import ChoiceScores, Scores, prompt_digest, read_choices, read_scores
 from blindcal.records import Estimate, FloatArray, IntArray, Targets
@@ -51,23 +51,17 @@ class Truth:
 class ChoiceTruth:
     """The logits of the items of an audit with several answers; otherwise as `Truth`.
 
-    With ``classwise``, the truth is about each answer against the rest, not about the answers given. With
-    ``drawn``, the answers given are drawn, not the likeliest ones.
+    With ``drawn``, the answers given are drawn, not the likeliest ones.
     """
 
     scores: ChoiceScores
     rows: IntArray
     other_model: str | None = None
-    classwise: bool = False
     drawn: bool = False
 
     def compare(self, labels: IntArray, ece: Estimate, bins: int, targets: Targets | None = None) -> Oracle:  # noqa: ARG002 - the file has one column per answer
         """The true ECE in the audit's bins, and how far the estimate is from it (METHOD 8)."""
         logits = self.scores.logits[self.rows]
-        if self.classwise:
-            each = classwise_ece(labels, logits, bins)
-            gaps = each.gaps.reshape(-1, bins).sum(axis=0)
-            return _oracle(self, "classwise", float(each.ece), gaps, ece)
         found = (drawn_answer_ece if self.drawn else top_label_ece)(labels, logits, bins)
         return _oracle(self, "drawn answer" if self.drawn else "top-label", float(found.ece), found.gaps, ece)
 
@@ -91,15 +85,13 @@ def read_truth(
     return Truth(found, *_rows(path, found, items, model))
 
 
-def read_choice_truth(
-    path: Path, items: Items, model: str, *, classwise: bool = False, drawn: bool = False
-) -> ChoiceTruth:
+def read_choice_truth(path: Path, items: Items, model: str, *, drawn: bool = False) -> ChoiceTruth:
     """Read the logits of every answer from a choice file, for items with more than two answers."""
     found = read_choices(path)
     if tuple(map(spoken, found.answers)) != tuple(map(spoken, items.answers)):
         has, wanted = (printable(", ".join(words), 80) for words in (found.answers, items.answers))
         raise InputError(f"{path}: has the logits of {has}, and the answers of the items are {wanted}")
-    return ChoiceTruth(found, *_rows(path, found, items, model), classwise, drawn)
+    return ChoiceTruth(found, *_rows(path, found, items, model), drawn)
 
 
 def _rows(path: Path, found: Scores | ChoiceScores, items: Items, model: str) -> tuple[IntArray, str | None]:

@@ -141,7 +141,7 @@ def _cases(read: Run, part: str, limits: list[Limit], confidence: float, resampl
     try:
         fit: LatentFit | None = read.fit(part=part, level=2 * confidence - 1, resamples=resamples)
     except NotIdentifiedError:
-        if read.result.estimator != "latent" or read.result.classwise:
+        if read.result.estimator != "latent":
             raise
         fit = None
     items = int(read.members(part).size) if fit is None else fit.items

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from blindcal.errors import NotIdentifiedError
-from blindcal.estimate.given_fit import GivenFit
 from blindcal.estimate.operating import ChosenThreshold
 from blindcal.estimate.simultaneous import level_of_each
 from blindcal.results.run import Run, opened
@@ -84,12 +83,9 @@ def _chosen(
     try:
         fit = read.fit(part=part, level=level, resamples=resamples)
         items = fit.items
-        if isinstance(fit, GivenFit) and not fit.patterns.axis.direct:
-            fit = fit.margins
-        return PartThreshold(
-            part, items, fit.choose_threshold(**goal, confidence=confidence, max_shift=read.max_shift)
-        )
+        chosen = fit.deployable.choose_threshold(**goal, confidence=confidence, max_shift=read.max_shift)
+        return PartThreshold(part, items, chosen)
     except NotIdentifiedError as error:
-        if read.result.estimator != "latent" or read.result.classwise:  # no part has a fit
+        if read.result.estimator != "latent":  # no part has a fit
             raise
         return PartThreshold(part, items, None, str(error))

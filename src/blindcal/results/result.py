@@ -206,11 +206,6 @@ class AuditResult(Findings):
         return f"AuditResult({self.model!r}, {self.method}, {self.counts.items:,} items, ECE {self.ece:.4f})"
 
     @property
-    def classwise(self) -> bool:
-        """Whether each of several answers was audited against the rest, not the answers given."""
-        return any(one.given is None for one in self.by_answer)
-
-    @property
     def objection(self) -> str | None:
         """The problem that the probe found, if the audit was forced."""
         probe = self.probe or {}

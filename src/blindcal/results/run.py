@@ -5,24 +5,25 @@ The run file is read once and closed, so that another process can continue the r
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 
 from blindcal.errors import InputError, NotIdentifiedError, StoreError
-from blindcal.estimate.given_fit import fit_given
-from blindcal.estimate.latent import fit_table
+from blindcal.estimate.excess import excess_of
+from blindcal.estimate.latent import fit_problem
 from blindcal.estimate.latent_fit import LatentFit
-from blindcal.estimate.top_label import GivenAnswers, excess_of, given_answers
+from blindcal.estimate.problem import NoisePosterior, Problem
 from blindcal.evidence import UNNAMED
 from blindcal.items.repeated_prompts import resampling_units
-from blindcal.records import AnswerTable, IntArray, Noise
+from blindcal.records import AnswerTable, IntArray
 from blindcal.results.answer_rows import AnswerRows
 from blindcal.results.frames import FrameLibrary, frame
 from blindcal.results.result import RESULT_FILE, AuditResult
-from blindcal.store.run_store import RUN_FILE, Store
+from blindcal.store.run_store import NOISE_NOTE, RUN_FILE, Store
 
 _TEXTS = ("id", "group", "about", "answer", "text", "part")  # columns that hold text, if anything
 
@@ -33,10 +34,9 @@ class Run:
 
     ``groups`` are numbered in order of appearance (``group_names`` are their names); an item without a group
     is its own group, and ``groups`` is ``None`` if all are. ``parts`` are the values of the field of
-    the breakdown. ``digests`` identify the prompts, even if these are not kept. ``jitter`` is the endpoint's
-    noise on the log-odds and ``flip_rate`` the share of its answers that are flipped, as the probe and the
-    run found them; ``max_shift`` is the largest shift that it accepts. ``choices`` is the number of answers
-    of each item; ``None`` if all have two.
+    the breakdown. ``digests`` identify the prompts, even if these are not kept. ``noise`` is what the probe
+    and the run found out about the endpoint's noise; ``max_shift`` is the largest shift that it accepts.
+    ``choices`` is the number of answers of each item; ``None`` if all have two.
     """
 
     folder: Path
@@ -48,9 +48,8 @@ class Run:
     parts: tuple[str | None, ...]
     digests: tuple[bytes, ...]
     answered: AnswerTable
-    jitter: float
+    noise: NoisePosterior
     max_shift: float
-    flip_rate: float = 0.0
     choices: IntArray | None = None
 
     def __repr__(self) -> str:
@@ -86,7 +85,7 @@ class Run:
                 options={"by_field": ...},
             )
         return tuple(
-            sorted({UNNAMED if (name := self.parts[k]) is None else name for k in self.fitted_items})
+            sorted({UNNAMED if (name := self.parts[k]) is None else name for k in self.problem.items})
         )
 
     def members(self, part: str) -> IntArray:
@@ -125,36 +124,14 @@ class Run:
                 else "audit with {method}",
                 options={"estimator": "latent"} if reread else {"method": "latent"},
             )
-        if self.result.classwise:
-            raise NotIdentifiedError(
-                f"{self.folder}: a run of method {self.result.method!r} audits each answer against the rest: "
-                "it has no fit of the answers given",
-                remedy="audit with {method}",
-                options={"method": "latent"},
-            )
         bins = len(self.result.bins) if bins is None else bins
         level = self.result.level if level is None else level
-        chosen = None if part is None else self.members(part)
-        if (given := self.given) is not None:
-            noise = Noise(self.jitter, self.flip_rate)
-            excess = None
-            if chosen is not None:
-                # what all answers say about the excess holds for a part too
-                excess = excess_of(given, noise) if given.hard.any() else None
-                given = given.of(chosen)
-            return fit_given(
-                given, self.groups, noise=noise, excess=excess, bins=bins, level=level, resamples=resamples
-            )
-        return fit_table(
-            self.labels,
-            self.answered if chosen is None else self.answered.of(chosen),
-            self.groups,
-            jitter=self.jitter,
-            flip_rate=self.flip_rate,
-            bins=bins,
-            level=level,
-            resamples=resamples,
-        )
+        problem = self.problem
+        if part is not None:
+            # what all answers say about the excess holds for a part too
+            excess = excess_of(problem, self.noise.best)
+            problem = replace(problem.of(self.members(part)), excess=excess)
+        return fit_problem(problem, bins=bins, level=level, resamples=resamples)
 
     def answers(self, library: FrameLibrary | None = None) -> Any:
         """Every answer as a row of a ``DataFrame`` of pandas or polars, with the columns of answers.csv.
@@ -186,14 +163,11 @@ class Run:
         return self.result.to_frame("curve", library)
 
     @property
-    def given(self) -> GivenAnswers | None:
-        """The answers given, if there are more than two."""
-        return None if self.choices is None else given_answers(self.labels, self.answered, self.choices)
-
-    @property
-    def fitted_items(self) -> IntArray:
-        """The items of the fit, in its order: those that were asked, or that an answer was given to."""
-        return np.unique(self.answered.items) if (given := self.given) is None else given.items
+    def problem(self) -> Problem:
+        """The problem that all answers pose."""
+        return Problem.of_answers(
+            self.labels, self.answered, self.groups, choices=self.choices, noise=self.noise
+        )
 
 
 def open_run(path: str | Path) -> Run:
@@ -217,13 +191,13 @@ def open_run(path: str | Path) -> Run:
         result = open_result(folder)
         items, settings = store.items(), store.note("config") or {}
         ready: dict[str, Any] = store.note("ready") or {}
+        noise = msgspec.convert(store.note(NOISE_NOTE), NoisePosterior)
         answered = store.answered()
     if result.counts.answers != len(answered):
         raise StoreError(
             f"{folder}: {len(answered):,} answers, of which its result knows {result.counts.answers:,}: the "
             "run has gone on since; let its audit finish first"
         )
-    steady = result.steadiness
     return Run(
         folder,
         result,
@@ -234,9 +208,8 @@ def open_run(path: str | Path) -> Run:
         items.parts,
         items.digests,
         answered,
-        float(ready.get("jitter", 0.0) if steady is None else steady.jitter),
+        noise,
         float(ready.get("max_shift", np.inf)),
-        0.0 if steady is None else float(steady.flip_rate),
         items.choices,
     )
 

@@ -13,7 +13,6 @@ from blindcal.errors import InputError, NotIdentifiedError
 from blindcal.estimate.checks import ArrayLike, labels_array, probabilities, whole
 from blindcal.estimate.truth import (
     binned_ece,
-    classwise_ece,
     drawn_answer_ece,
     given_confidence,
     top_label_ece,
@@ -183,9 +182,9 @@ def simulate_choices(
 ) -> Simulation:
     """Audit known logits of several answers, as `simulate` does known probabilities.
 
-    The oracle is the binned ECE of the likeliest answer, for `repeated` that of a drawn one, and for
-    `classwise` the mean ECE of every answer against the rest. With two answers, this is `simulate` with the
-    second one as the positive answer. By default, ``queries`` is the method's usual number.
+    The oracle is the binned ECE of the likeliest answer, and for `repeated` that of a drawn one. With two
+    answers, this is `simulate` with the second one as the positive answer. By default, ``queries`` is the
+    method's usual number.
     """
     several = logits.shape[1] > 2
     queries = method_of(method).usual_queries(several=several) if queries is None else queries
@@ -202,9 +201,8 @@ def simulate_choices(
             jitter=jitter,
             on_repeat=on_repeat,
         )
-    truth = classwise_ece if method_of(method).classwise else top_label_ece
-    if not method_of(method).tempered:  # the answer given is a drawn one
-        truth = drawn_answer_ece
+    drawn = not method_of(method).tempered  # the answer given
+    truth = drawn_answer_ece if drawn else top_label_ece
     return _repeated(
         method,
         labels,

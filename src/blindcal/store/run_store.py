@@ -36,6 +36,8 @@ from blindcal.text import printable
 AnswerArray: TypeAlias = npt.NDArray[np.int8]
 
 RUN_FILE = "run.sqlite"
+NOISE_NOTE = "noise"
+"""The note of what a concluded run says about the noise of its answers."""
 """The name of the run file in a run folder."""
 
 MOST_SERVED = 50

@@ -1,0 +1,204 @@
+"""A problem: items with two labels, what was read about each of them, and how noisy the readings are.
+
+More than two answers become two labels here (METHOD 8): the first answer to an item is the answer given,
+which is right or wrong, and further queries are about it: each is answered with the same one again, or not.
+Then the likelihood is that of two answers, and only the response curves differ:
+
+- a shift on the given answer alone, at T = 0, tests its margin over the strongest other answer;
+- with Gumbel numbers of our own on the others, P(same answer) = exp(-exp(-(s + b)));
+- drawn at T = 1, P(same answer) = sigmoid(s);
+- shown probabilities bound s.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+import numpy.typing as npt
+
+from blindcal.estimate.axis import Excess
+from blindcal.records import INVALID, NEGATIVE, PLAIN, POSITIVE, AnswerTable, FloatArray, IntArray, Noise
+
+_ACROSS = np.sqrt(3.0)  # distance of the outer points, in standard deviations, and the share of each:
+_SHARE = 1 / 6  # mean, variance and kurtosis along each axis are then those of the normal distribution
+
+
+@dataclass(frozen=True, slots=True)
+class NoisePosterior:
+    """What is known of the noise: its ``best`` value, and others that explain the answers about as well."""
+
+    best: Noise = field(default_factory=Noise)
+    plausible: tuple[Noise, ...] = ()
+
+    @classmethod
+    def together(cls, each: Sequence[NoisePosterior]) -> NoisePosterior:
+        """That of several runs: the noisiest of their values, and all that are plausible in any of them."""
+        if len(set(each)) == 1:
+            return each[0]
+        best = Noise(max(one.best.jitter for one in each), max(one.best.flip_rate for one in each))
+        return cls(best, tuple(dict.fromkeys(noise for one in each for noise in one.plausible)))
+
+
+@dataclass(frozen=True, eq=False)
+class ExcessPosterior:
+    """What the answers say about the excess: the mean of level and slope, and their covariance."""
+
+    mean: FloatArray
+    covariance: FloatArray
+    centre: float
+
+    @property
+    def best(self) -> Excess:
+        """The posterior mean."""
+        return self._at(self.mean)
+
+    @property
+    def others(self) -> tuple[tuple[Excess, float], ...]:
+        """Further points that stand for the posterior, with the share of each."""
+        variance, axes = np.linalg.eigh(self.covariance)
+        off = _ACROSS * np.sqrt(variance) * axes
+        points = [self.mean + sign * off[:, k] for k in range(2) for sign in (-1, 1)]
+        return tuple((self._at(point), _SHARE) for point in points)
+
+    def _at(self, point: FloatArray) -> Excess:
+        return Excess(float(point[0]), float(point[1]), self.centre)
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Problem:
+    """All that a fit needs to know.
+
+    Attributes
+    ----------
+    labels : array of 0/1, per item
+        With more than two answers, whether the answer given is right.
+    readings : AnswerTable
+        With more than two answers, the queries about the given ones: positive if the same answer came again.
+    units : array, per item, optional
+        The group of each item; intervals resample groups.
+    noise : NoisePosterior
+        The noise of answers at T = 0.
+    counts : array, per item, optional
+        How many items each item stands for.
+    given : array, per item, optional
+        The answer given to each item, `INVALID` if there is none; ``None`` if there are two answers.
+    choices : array, per item, optional
+        The number of answers of each item; ``None`` if there are two.
+    greedy : bool
+        Whether the given answers are the likeliest ones, not drawn.
+    excess : ExcessPosterior, optional
+        What is known about the excess, for a part of the items; by default it is estimated.
+    """
+
+    labels: IntArray
+    readings: AnswerTable
+    units: IntArray | None = None
+    noise: NoisePosterior = field(default_factory=NoisePosterior)
+    counts: IntArray | None = None
+    given: IntArray | None = None
+    choices: IntArray | None = None
+    greedy: bool = True
+    excess: ExcessPosterior | None = None
+
+    @classmethod
+    def of_answers(
+        cls,
+        labels: IntArray,
+        answered: AnswerTable,
+        units: IntArray | None = None,
+        *,
+        choices: IntArray | None = None,
+        noise: NoisePosterior | None = None,
+    ) -> Problem:
+        """The problem that the answers of a run pose; with ``choices``, labels are answers too."""
+        noise = NoisePosterior() if noise is None else noise
+        if choices is None:
+            return cls(labels=labels, readings=answered, units=units, noise=noise)
+        given, greedy, readings = _given_answers(answered, choices, labels.size)
+        return cls(
+            labels=(given == labels).astype(np.int64),
+            readings=readings,
+            units=units,
+            noise=noise,
+            given=given,
+            choices=choices,
+            greedy=greedy,
+        )
+
+    @property
+    def items(self) -> IntArray:
+        """The items that the estimates are about: those with an answer, or to which one was given."""
+        return np.unique(self.readings.items) if self.given is None else np.flatnonzero(self.given != INVALID)
+
+    @property
+    def queries(self) -> int:
+        """Number of readings, invalid ones included."""
+        return int(self._stands_for.sum())
+
+    @property
+    def invalid(self) -> int:
+        """Number of invalid readings."""
+        return int(self._stands_for[self.readings.answers == INVALID].sum())
+
+    @property
+    def _stands_for(self) -> IntArray:
+        rows = self.readings
+        return np.ones(len(rows), np.int64) if self.counts is None else self.counts[rows.items]
+
+    @property
+    def hard(self) -> npt.NDArray[np.bool_]:
+        """The readings that test the margin of a given answer."""
+        rows = self.readings
+        if self.given is None:
+            return np.zeros(len(rows), bool)
+        shown = ~np.isnan(rows.bounds_or_nan).any(axis=1)
+        assert rows.gumbel is not None
+        return np.asarray((rows.temperatures == 0) & ~rows.gumbel & ~shown & (rows.answers != INVALID))
+
+    def of(self, items: IntArray) -> Problem:
+        """The same about some items only."""
+        given = None
+        if self.given is not None:
+            given = np.full_like(self.given, INVALID)
+            given[items] = self.given[items]
+        return replace(self, given=given, readings=self.readings.of(items))
+
+
+def _given_answers(answered: AnswerTable, choices: IntArray, n: int) -> tuple[IntArray, bool, AnswerTable]:
+    """The answer given to each item, whether it is the likeliest one, and the readings about it.
+
+    It is the first plain answer at T = 0; if none was asked for, the first drawn.
+    """
+    if answered.about is None:
+        answered = replace(answered, about=np.full(len(answered), PLAIN))
+    assert answered.about is not None
+    valid = (answered.answers >= 0) & (answered.answers < choices[answered.items])
+    plain = np.flatnonzero((answered.about == PLAIN) & valid)
+    greedy = bool((answered.temperatures[plain] == 0).any())
+    first = plain[answered.temperatures[plain] == 0] if greedy else plain
+    given, where = np.full(n, INVALID), np.full(n, -1)
+    where[answered.items[first[::-1]]] = first[::-1]  # the first of several comes last and stays
+    has = where >= 0
+    given[has] = answered.answers[where[has]]
+    owner = answered.items
+    same = np.where(valid, np.where(answered.answers == given[owner], POSITIVE, NEGATIVE), INVALID)
+    shown = ~np.isnan(answered.bounds_or_nan).any(axis=1)
+    itself = np.arange(len(answered)) == where[owner]
+    drawn = (answered.about == PLAIN) & (answered.temperatures > 0) & ~itself
+    asked = (answered.about != PLAIN) & (answered.about == given[owner])
+    use = (given[owner] != INVALID) & (drawn | asked | (itself & shown))
+    gumbel = np.zeros(len(answered), bool) if answered.biases is None else _gumbel(answered)
+    rows = replace(answered, answers=same, stated=None, about=None, biases=None, gumbel=gumbel)
+    return given, greedy, rows.rows(use)
+
+
+def _gumbel(answered: AnswerTable) -> npt.NDArray[np.bool_]:
+    """Whether the answers that a query is not about had numbers of their own."""
+    assert answered.biases is not None
+    assert answered.about is not None
+    others = np.where(np.isfinite(answered.biases), answered.biases, 0.0)
+    asked = np.flatnonzero(answered.about != PLAIN)
+    others[asked, answered.about[asked]] = 0.0
+    return np.asarray((others != 0).any(axis=1) & (answered.about != PLAIN))
