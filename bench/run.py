@@ -364,7 +364,7 @@ def main() -> None:
             for name in (*CLIENTS, *RUNS)
         ]
 
-    shares = [[name, *(spread(one, name) for one in found.values())] for name in RUNS]
+    shares: list[list[Cell]] = [[name, *(spread(one, name) for one in found.values())] for name in RUNS]
     tables = {
         "rates": table({"queries per second": "{}", **dict.fromkeys(found, "{:,.0f}")}, medians(0)),
         "cpu": table({"CPU-seconds per 1,000 queries": "{}", **dict.fromkeys(found, "{:.3f}")}, medians(1)),
