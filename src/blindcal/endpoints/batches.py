@@ -157,7 +157,7 @@ class Batches:
         }
         status, headers, raw = await self._send("POST", "/batches", data=msgspec.json.encode(body))
         if not _is_success(status):
-            refusal = self._endpoint.refusal(status, headers, raw)
+            refusal = self._endpoint._refusal(status, headers, raw)
             if _may_have_acted(status):
                 raise refusal
             return refusal
@@ -207,7 +207,7 @@ class Batches:
                     "a batch's files for some weeks; what it held has to be asked again, in a new run"
                 )
             if response.status != 200:
-                raise self._endpoint.refusal(response.status, response.headers, await response.read())
+                raise self._endpoint._refusal(response.status, response.headers, await response.read())
             async for raw in response.lines():
                 if (line := self._line(raw, free_text)) is not None:
                     yield line
@@ -235,7 +235,7 @@ class Batches:
             return BatchLine(found.custom_id, error=error)
         if isinstance(reply, Reply):
             return BatchLine(found.custom_id, reply)
-        return BatchLine(found.custom_id, error=self._endpoint.refusal(reply, {}, body))
+        return BatchLine(found.custom_id, error=self._endpoint._refusal(reply, {}, body))
 
     async def _listed(self, path: str, query: Mapping[str, str]) -> AsyncIterator[dict[str, Any]]:
         """Every entry of a list, from all its pages."""
@@ -245,7 +245,7 @@ class Batches:
             wanted = query if after is None else {**query, "after": after}
             status, headers, raw = await self._send("GET", path, wanted)
             if not _is_success(status):
-                refusal = self._endpoint.refusal(status, headers, raw)
+                refusal = self._endpoint._refusal(status, headers, raw)
                 if status == 401 or isinstance(refusal, RetryableError):
                     raise refusal
                 raise NoListError(f"the endpoint does not show its list at {path} ({status})")
@@ -281,7 +281,7 @@ class Batches:
         """The status and body of a response; any but a success or one that is `accepted` raises."""
         status, headers, raw = await self._send(method, path, query, **options)
         if not _is_success(status) and status not in accepted:
-            raise self._endpoint.refusal(status, headers, raw)
+            raise self._endpoint._refusal(status, headers, raw)
         return status, raw
 
     async def _send(

@@ -141,7 +141,7 @@ class HttpEndpoint:
                     self.accepted = replace(self.accepted, texts=True)
                     continue
                 return found
-            error = self.refusal(found, response.headers, raw)
+            error = self._refusal(found, response.headers, raw)
             if not failures.is_about_fields(found, raw, error):
                 raise await self._located(error, raw)
             sent = read_json(body)
@@ -182,7 +182,7 @@ class HttpEndpoint:
         if status != 200:
             if status in NOT_OFFERED and not failures.blames_model(failures.said(raw)):
                 return None
-            raise await self._located(self.refusal(status, response.headers, raw), raw)
+            raise await self._located(self._refusal(status, response.headers, raw), raw)
         try:
             return read_json(raw)
         except JsonError:
@@ -218,7 +218,7 @@ class HttpEndpoint:
             return None
         return f"the endpoint lists no model {printable(model, 80)!r}, but {failures.nearest(model, listed)}"
 
-    def refusal(self, status: int, headers: Mapping[str, str], raw: bytes) -> EndpointError:
+    def _refusal(self, status: int, headers: Mapping[str, str], raw: bytes) -> EndpointError:
         """The endpoint error for a response with an unexpected status."""
         address, said = self.address, failures.said(raw)
         if status == 401 or failures.blames_key(said):
