@@ -20,7 +20,7 @@ import os
 import statistics
 import tempfile
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -316,13 +316,13 @@ def main() -> None:
         for latency, workers in ((0.0, 32), (0.0, 256), (0.2, 256))
     }
 
-    def medians(which: int) -> Sequence[Sequence[Cell]]:
+    def medians(which: int) -> list[list[Cell]]:
         return [
             [name, *(statistics.median(speed[which] for speed in one[name]) for one in found.values())]
             for name in (*CLIENTS, *RUNS)
         ]
 
-    shares = [[name, *(spread(one, name) for one in found.values())] for name in RUNS]
+    shares: list[list[Cell]] = [[name, *(spread(one, name) for one in found.values())] for name in RUNS]
     tables = {
         "rates": table({"queries per second": "{}", **dict.fromkeys(found, "{:,.0f}")}, medians(0)),
         "cpu": table({"CPU-seconds per 1,000 queries": "{}", **dict.fromkeys(found, "{:.3f}")}, medians(1)),

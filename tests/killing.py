@@ -32,9 +32,9 @@ from blindcal.results.result import RESULT_FILE, AuditResult
 from blindcal.settings import Settings
 from blindcal.simulation.http_server import HttpResponse
 from blindcal.simulation.recording import Recording
-from blindcal.simulation.refusals import error
-from blindcal.simulation.replay import Behaviour, Server, running
+from blindcal.simulation.replay import error, running
 from blindcal.store.run_store import RUN_FILE, UNASKED, Store
+from misbehaving import Behaviour, Server
 
 ROUNDS = 2
 CONCURRENCY = 4

@@ -100,7 +100,8 @@ def test_a_stopped_run_asks_a_fair_part_of_the_items(
 ) -> None:
     """Below one query per item, the items asked have the file's share of labels."""
     spend(items, server, tmp_path / "run", unit[0] + 0.5 * unit[1])
-    with Store.read(tmp_path / "run" / RUN_FILE) as store, load(items) as loaded:
+    loaded = load(items)
+    with Store.read(tmp_path / "run" / RUN_FILE) as store:
         asked = np.unique(store.answered().items)
         assert loaded.labels[asked].mean() == pytest.approx(loaded.labels.mean(), abs=0.08)
         assert 0.4 * N < asked.size < 0.6 * N

@@ -169,9 +169,8 @@ def test_what_is_no_reply_is_an_error(reply: bytes) -> None:
 
 def test_no_reply_at_all() -> None:
     """A server that closes without a word has disconnected, and may have served the request."""
-    with pytest.raises(RetryableError, match="the server disconnected") as caught:
+    with pytest.raises(RetryableError, match="the server disconnected"):
         talk(Scripted([], closes=True))
-    assert not caught.value.unsent
 
 
 @pytest.mark.parametrize(
@@ -191,9 +190,8 @@ def test_endless_replies_are_cut_off(reply: bytes) -> None:
 
 def test_silence_ends() -> None:
     """A server that takes the request and says nothing is left after the time-out."""
-    with pytest.raises(RetryableError, match="in time") as caught:
+    with pytest.raises(RetryableError, match="in time"):
         talk(Scripted([]), timeout=0.2)
-    assert not caught.value.unsent
 
 
 def failure(root: str) -> EndpointError:
@@ -233,9 +231,8 @@ def test_nobody_there() -> None:
         finally:
             await client.close()
 
-    with pytest.raises(RetryableError, match=r"the connection failed: .*: Connection refused") as caught:
+    with pytest.raises(RetryableError, match=r"the connection failed: .*: Connection refused"):
         asyncio.run(outage())
-    assert caught.value.unsent
 
 
 @pytest.mark.parametrize("root", ["http://x..y/v1", "http://nobody.invalid/v1"])

@@ -96,7 +96,7 @@ def test_a_probe_never_costs_more(kinds: list[tuple[str, int]], money: float, co
         return not refused
 
     one = collect("one", [{"prompt": "Is it?", "label": 1}])
-    with tempfile.TemporaryDirectory() as folder, Store.open(Path(folder) / "run.sqlite") as store, one:
+    with tempfile.TemporaryDirectory() as folder, Store.open(Path(folder) / "run.sqlite") as store:
         answered = asyncio.run(ask_all(store))
     assert PRICES.cost(endpoint.paid) <= money
     assert answered == (endpoint.paid.queries == len(asked))
@@ -141,7 +141,7 @@ def test_refusals_in_the_probe_are_kept_and_what_was_served_counts(tmp_path: Pat
         return probes
 
     endpoint, one = Moody(), collect("one", [{"prompt": "Is it?", "label": 1}])
-    with Store.open(tmp_path / "run.sqlite") as store, one:
+    with Store.open(tmp_path / "run.sqlite") as store:
         first, second = asyncio.run(probe_twice(store))
         assert store.usage() == Usage(0, 1, 9, 1, wasted=1)
         assert store.asides_usage().served == 2

@@ -94,6 +94,7 @@ def test_answers_are_reduced_to_the_given_one() -> None:
     )
     choices = np.array([4, 4, 4, 3])
     found = Problem.of_answers(np.array([2, 0, 0, 1]), table, choices=choices)
+    assert found.given is not None
     assert found.given.tolist() == [2, 1, INVALID, INVALID]  # item 3 does not have the answer 3
     assert found.labels.tolist()[:2] == [1, 0]
     assert found.readings.items.tolist() == [0, 1]
@@ -109,6 +110,7 @@ def test_the_first_of_several_drawn_answers_is_the_one_given() -> None:
     )
     found = Problem.of_answers(np.array([1]), table, choices=np.array([3]))
     assert not found.greedy
+    assert found.given is not None
     assert found.given.tolist() == [1]
     assert found.readings.answers.tolist() == [0, 1]
 

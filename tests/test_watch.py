@@ -21,7 +21,7 @@ from blindcal.auditing.watch import watch, watch_async
 from blindcal.errors import ConfigError, InputError
 from blindcal.results.watch_result import WatchResult
 from blindcal.simulation.http_server import HttpResponse
-from blindcal.simulation.refusals import error
+from blindcal.simulation.replay import error
 from blindcal.store.run_store import RUN_FILE
 from blindcal.store.watch_store import WatchStore
 from watching import REFERENCE, N, Production, production, write

@@ -36,6 +36,5 @@ def audit_design(session: Session) -> AuditDesign:
         summed=settings.summed,
     )
     sizes = [len(items)] if stages is None else [stage.size for stage in stages]
-    several = bool(items.answers)
-    planned = sum(count_queries(method, n, settings.queries, settings.bins, several=several) for n in sizes)
+    planned = sum(count_queries(method, n, settings.queries, settings.bins) for n in sizes)
     return AuditDesign(design, stages, planned)
