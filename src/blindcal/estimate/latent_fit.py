@@ -77,7 +77,7 @@ def _for_all_noise(
     """Widen the intervals of an estimate to include those of the fits for other plausible noise."""
 
     @wraps(estimate)
-    def widened_estimate(fit: Any, *args: _Given.args, **options: _Given.kwargs) -> _Estimated:
+    def widened_estimate(fit: Any, /, *args: _Given.args, **options: _Given.kwargs) -> _Estimated:
         each = (estimate(one, *args, **options) for one in (fit, *fit.others))
         return widened(*each)
 
