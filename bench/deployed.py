@@ -125,8 +125,8 @@ def main() -> None:
     arguments = options.parse_args()
     source = sources.read(arguments.data / "logits" / f"{MODEL}__{DATA}__logits.csv.gz")
     reading = RecordFormat(data_dir=str(arguments.data / "data"))
-    with catalogue.open_items(DATA, reading) as loaded:
-        items = list(loaded)
+    loaded = catalogue.open_items(DATA, reading)
+    items = list(loaded)
     with replay.running(replay.Server(source.recording, items)) as server:
         settings = bc.Settings(
             model=source.recording.name,

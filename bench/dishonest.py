@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import os
 import re
+import sys
 from collections import Counter
 from collections.abc import Sequence
 from concurrent.futures import Executor, ProcessPoolExecutor
@@ -20,6 +21,7 @@ from functools import cache, partial
 from pathlib import Path
 
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+sys.path.append(str(Path(__file__).resolve().parents[1] / "tests"))
 
 import numpy as np
 
@@ -32,7 +34,7 @@ from blindcal.items.score_files import read_table
 from blindcal.methods import METHODS
 from blindcal.records import FloatArray, Item, Message, Targets, Token
 from blindcal.simulation.recording import Recording
-from blindcal.simulation.replay import Behaviour, Server
+from misbehaving import Behaviour, Server
 from record import Cell, parser, record, table
 
 TUNED = (

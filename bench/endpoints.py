@@ -13,6 +13,7 @@ import asyncio
 import json
 import os
 import re
+import sys
 import tempfile
 from collections import Counter
 from collections.abc import Sequence
@@ -22,6 +23,7 @@ from functools import cache, partial
 from pathlib import Path
 
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+sys.path.append(str(Path(__file__).resolve().parents[1] / "tests"))
 
 import numpy as np
 from scipy.special import expit, logit
@@ -34,7 +36,7 @@ from blindcal.records import FloatArray, IntArray, Item, Message
 from blindcal.results.result import AuditResult
 from blindcal.settings import Settings
 from blindcal.simulation.recording import Recording
-from blindcal.simulation.replay import Behaviour, Server
+from misbehaving import Behaviour, Server
 from record import Cell, parser, record, table
 
 ITEMS = 300

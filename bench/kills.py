@@ -21,8 +21,7 @@ from record import ROOT, Cell, parser, record, table
 
 sys.path.append(str(ROOT / "tests"))
 
-from killing import CONCURRENCY, PHASES, write_items
-from live_killing import ITEMS, Killer
+from killing import CONCURRENCY, ITEMS, PHASES, Killer, write_items
 
 
 def main() -> None:

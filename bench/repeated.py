@@ -5,10 +5,6 @@
 The errors are those on the twelve score sets and the four recorded cells, with all their items, beside
 `temperature` with as many answers. For the coverage each audit draws 1,500 items from such a set, which is
 then the population. Repeat r uses seed r.
-
-`repeated` asks every item equally often. The adaptive rows show what the alternative would give: two answers
-per item first, and all others, a quarter of an answer per item at a time, for the items whose answers
-disagree (fewest answers first) or whose confidence a further answer is expected to tell most about.
 """
 
 from __future__ import annotations
@@ -27,59 +23,19 @@ from tqdm import tqdm
 
 import blindcal as bc
 from audits import RESAMPLES
-from blindcal.design import Design
-from blindcal.estimate.grid import MID_P
 from blindcal.estimate.latent import fit_problem
-from blindcal.estimate.model import working_table
-from blindcal.estimate.patterns import count_patterns
 from blindcal.estimate.problem import Problem
 from blindcal.methods import make_design
-from blindcal.records import AnswerTable, FloatArray, IntArray, Round
+from blindcal.records import FloatArray, IntArray
 from blindcal.reproduce import sources
 from blindcal.simulation.simulate import ask
 from record import Cell, Table, parser, record, table
 
 ITEMS = 1500
 EVEN, HEAT = "repeated", "temperature"
-DISAGREED, TELLING = "adaptive, where answers disagree", "adaptive, where it tells most"
-#: Answers per item of each row; with two the adaptive ones ask what `repeated` asks.
-ERRORS = {EVEN: (2, 3), DISAGREED: (3,), TELLING: (3,), HEAT: (2, 3)}
-COVERED = {EVEN: (2, 3), DISAGREED: (3,)}
-
-
-@dataclass(frozen=True)
-class Adaptive:
-    """Two answers per item, then the others where they are expected to tell most."""
-
-    labels: IntArray
-    queries: float
-    seed: int
-    kind: str
-
-    def next_round(self, answered: AnswerTable) -> Round | None:
-        """All items twice, then a quarter of an answer per item at a time."""
-        n, rng = self.labels.size, np.random.default_rng([self.seed, len(answered)])
-        left = round(self.queries * n) - len(answered)
-        if left <= 0:
-            return None
-        if len(answered):
-            gain = self._gain(answered) * rng.uniform(0.999, 1.0, n)  # random ties
-            items = np.argsort(-gain, kind="stable")[: min(left, round(n / 4))]
-        else:
-            items = np.tile(rng.permutation(n), 2)
-        return Round(items, np.zeros(items.size), np.ones(items.size))
-
-    def _gain(self, answered: AnswerTable) -> FloatArray:
-        if self.kind == DISAGREED:
-            many = np.bincount(answered.items, minlength=self.labels.size)
-            positive = np.bincount(answered.items, answered.answers, minlength=self.labels.size)
-            return np.where((positive > 0) & (positive < many), 1.0, 1e-3) / many
-        patterns = count_patterns(self.labels, answered)
-        weights = patterns.posterior(working_table(patterns), slice(None))
-        mean = weights @ MID_P
-        variance = weights @ MID_P**2 - mean**2
-        explained = variance**2 / np.maximum(mean * (1 - mean), 1e-300)  # of f, by one more answer
-        return np.asarray(explained[patterns.of_item])
+#: Answers per item of each row.
+ERRORS = {EVEN: (2, 3), HEAT: (2, 3)}
+COVERED = {EVEN: (2, 3)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,13 +56,6 @@ def load(path: Path) -> tuple[IntArray, FloatArray]:
     return found.labels, found.probabilities("pair")
 
 
-def design_of(place: Place, labels: IntArray) -> Design:
-    """The design of an audit."""
-    if place.kind in (DISAGREED, TELLING):
-        return Adaptive(labels, place.queries, place.seed, place.kind)
-    return make_design(place.kind, labels, queries=place.queries, seed=place.seed)
-
-
 def observe(place: Place) -> tuple[float, bool, float]:
     """The error of the estimate, whether its interval contains the truth, and the interval's width."""
     labels, p = load(place.path)
@@ -114,7 +63,7 @@ def observe(place: Place) -> tuple[float, bool, float]:
     if place.items is not None:
         drawn = np.random.default_rng([place.seed, 7]).integers(labels.size, size=place.items)
         labels, p = labels[drawn], p[drawn]
-    answers = ask(design_of(place, labels), p, seed=place.seed)
+    answers = ask(make_design(place.kind, labels, queries=place.queries, seed=place.seed), p, seed=place.seed)
     found = fit_problem(
         Problem.of_answers(labels, answers), resamples=0 if place.items is None else RESAMPLES
     ).ece

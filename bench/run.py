@@ -1,11 +1,12 @@
-"""How fast queries are sent: a whole run, the client alone, a bare aiohttp loop and openai's SDK.
+"""How fast queries are sent: whole runs over three HTTP clients, a bare aiohttp loop and openai's SDK.
 
-    python bench/run.py [--seconds 3] [--repeats 5] [--memory 10000 100000 1000000]
+    python bench/run.py [--seconds 3] [--repeats 5]
 
 A server in another process gives every question (about 800 characters, twelve biased tokens, one token out)
 the same answer, at once or after 200 ms. All have the same number of requests in flight. They take turns, so
 that a busy moment of the machine meets all of them; the median of the rounds counts. A share is that of two
-neighbours in the same round. The peak memory of a process that asks ``--memory`` items is measured too.
+neighbours in the same round. blindcal sends through pyreqwest; aiohttp and httpx2 are put in its place, with
+the same bound on replies.
 """
 
 from __future__ import annotations
@@ -16,18 +17,18 @@ import itertools
 import json
 import multiprocessing
 import os
-import resource
 import statistics
 import tempfile
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 import aiohttp
+import httpx2
 import numpy as np
 import openai
 import orjson
@@ -37,9 +38,10 @@ import blindcal as bc
 from blindcal.auditing.job import Job
 from blindcal.auditing.live_sender import ask_live
 from blindcal.endpoints.http import Address, HttpEndpoint
+from blindcal.endpoints.http_client import MAX_REPLY_BYTES, ServerResponse
 from blindcal.endpoints.query_format import TokenQuestion
 from blindcal.items.files import load
-from blindcal.records import AnswerTable, Message, Reply, Request, Round, Targets, Token
+from blindcal.records import AnswerTable, Message, Request, Round, Targets, Token
 from blindcal.simulation.http_server import HttpRequest, HttpResponse, Listener
 from blindcal.store.run_store import Store
 from record import Cell, parser, record, table
@@ -155,17 +157,66 @@ async def sdk(base_url: str) -> AsyncIterator[Ask]:
         yield ask
 
 
+class Aiohttp:
+    """aiohttp in place of blindcal's client."""
+
+    def __init__(self, headers: Mapping[str, str]) -> None:
+        self._session = aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0), headers=headers)
+
+    async def send(self, method: str, url: str, body: bytes | None = None) -> ServerResponse:
+        """Send a request and return its response."""
+        async with self._session.request(method, url, data=body, allow_redirects=False) as reply:
+            raw = await bounded(reply.content.iter_any())
+            return ServerResponse(reply.status, reply.headers, raw)
+
+    async def close(self) -> None:
+        """Close the connections."""
+        await self._session.close()
+
+
+class Httpx2:
+    """httpx2 in place of blindcal's client."""
+
+    def __init__(self, headers: Mapping[str, str]) -> None:
+        limits = httpx2.Limits(max_connections=None, max_keepalive_connections=None)
+        self._client = httpx2.AsyncClient(headers=headers, limits=limits, timeout=60, trust_env=False)
+
+    async def send(self, method: str, url: str, body: bytes | None = None) -> ServerResponse:
+        """Send a request and return its response."""
+        async with self._client.stream(method, url, content=body) as reply:
+            raw = await bounded(reply.aiter_bytes())
+            return ServerResponse(reply.status_code, reply.headers, raw)
+
+    async def close(self) -> None:
+        """Close the connections."""
+        await self._client.aclose()
+
+
+async def bounded(chunks: AsyncIterator[bytes]) -> bytes:
+    """A body that is not read beyond what blindcal reads."""
+    kept: list[bytes] = []
+    async for chunk in chunks:
+        kept.append(chunk)
+        assert sum(map(len, kept)) <= MAX_REPLY_BYTES
+    return b"".join(kept)
+
+
 BARE = "bare aiohttp + orjson"
 CLIENTS: dict[str, Client] = {
     "openai `AsyncOpenAI`": sdk,
     "blindcal, the client alone": ours,
     BARE: bare,
 }
-WHOLE = "blindcal, a whole run"
+RUNS: dict[str, Callable[[Mapping[str, str]], Any] | None] = {
+    "blindcal, a whole run": None,
+    "a whole run over aiohttp": Aiohttp,
+    "a whole run over httpx2": Httpx2,
+}
+Speed: TypeAlias = tuple[float, float]  # requests per second, and CPU-seconds per 1,000 of them
 
 
-async def rate(client: Client, base_url: str, workers: int, seconds: float) -> float:
-    """Requests per second of a pool of workers, after a short warm-up."""
+async def rate(client: Client, base_url: str, workers: int, seconds: float) -> Speed:
+    """The speed of a pool of workers, after a short warm-up."""
     numbers = itertools.count()
     done = 0
     async with client(base_url) as ask:
@@ -176,15 +227,15 @@ async def rate(client: Client, base_url: str, workers: int, seconds: float) -> f
                 assert await ask(next(numbers)) == "Yes"
                 done += 1
 
-        async def pool(length: float) -> float:
-            start = time.perf_counter()
+        async def pool(length: float) -> Speed:
+            start, used = time.perf_counter(), time.process_time()
             await asyncio.gather(*(work(start + length) for _ in range(workers)))
-            return time.perf_counter() - start
+            return time.perf_counter() - start, time.process_time() - used
 
         await pool(seconds / 4)
         done = 0
-        elapsed = await pool(seconds)
-    return done / elapsed
+        elapsed, used = await pool(seconds)
+    return done / elapsed, 1000 * used / done
 
 
 class Dithered:
@@ -209,78 +260,46 @@ def write_items(path: Path, count: int) -> None:
             file.write(json.dumps(record) + "\n")
 
 
-async def whole_run(base_url: str, path: Path, count: int, workers: int) -> float:
-    """Queries per second of a whole run: design, client and store."""
+async def whole_run(
+    base_url: str, path: Path, count: int, workers: int, client: Callable[[Mapping[str, str]], Any] | None
+) -> Speed:
+    """The speed of a whole run: design, client and store; ``client`` takes the place of blindcal's own."""
+    items = load(path)
     with (
         tempfile.TemporaryDirectory() as folder,
         Store.open(Path(folder) / "run.sqlite") as store,
-        load(path) as items,
     ):
         job = Job(items, QUESTION, store, bc.Limits(concurrency=workers))
         async with HttpEndpoint(Address(base_url, "bench"), environ={}) as endpoint:
-            start = time.perf_counter()
+            if client is not None:
+                endpoint._client = client(endpoint._headers)
+            start, used = time.perf_counter(), time.process_time()
             outcome = await ask_live(Dithered(count), job, endpoint)
-            elapsed = time.perf_counter() - start
+            elapsed, used = time.perf_counter() - start, time.process_time() - used
     assert len(outcome.answered) == count
-    return count / elapsed
+    return count / elapsed, 1000 * used / count
 
 
-def measure(latency: float, workers: int, seconds: float, repeats: int) -> dict[str, list[float]]:
-    """Each client's rate in every round."""
-    found: dict[str, list[float]] = {name: [] for name in (*CLIENTS, WHOLE)}
+def measure(latency: float, workers: int, seconds: float, repeats: int) -> dict[str, list[Speed]]:
+    """The speed of each in every round."""
+    found: dict[str, list[Speed]] = {name: [] for name in (*CLIENTS, *RUNS)}
     with tempfile.TemporaryDirectory() as folder, server(latency) as base_url:
         path = Path(folder) / "items.jsonl"
         for _ in range(repeats):
             for name, client in CLIENTS.items():
                 found[name].append(asyncio.run(rate(client, base_url, workers, seconds)))
-            count = max(workers, round(seconds * found[BARE][-1]))
-            write_items(path, count)
-            found[WHOLE].append(asyncio.run(whole_run(base_url, path, count, workers)))
+            for name, transport in RUNS.items():
+                slower = 8 if transport is Httpx2 else 1
+                count = max(workers, round(seconds * found[BARE][-1][0] / slower))
+                write_items(path, count)
+                found[name].append(asyncio.run(whole_run(base_url, path, count, workers, transport)))
     return found
 
 
-def shares(found: dict[str, list[float]]) -> list[float]:
-    """The rate of a whole run in parts of a bare loop's: the median of the rounds, the least and the most."""
-    each = [whole / bare for whole, bare in zip(found[WHOLE], found[BARE], strict=True)]
+def spread(found: dict[str, list[Speed]], name: str) -> list[float]:
+    """The rate of a run in parts of a bare loop's: the median of the rounds, the least and the most."""
+    each = [run[0] / bare[0] for run, bare in zip(found[name], found[BARE], strict=True)]
     return [statistics.median(each), min(each), max(each)]
-
-
-class Instant:
-    """An endpoint inside the process, for very large runs."""
-
-    async def ask(self, request: Request) -> Reply:
-        """Answer at once."""
-        await asyncio.sleep(0)
-        return Reply("Yes" if request.logit_bias[1000] > 50 else "No", "length", 200, 1)
-
-    async def close(self) -> None:
-        """Do nothing: nothing is open."""
-
-
-def peak_memory(count: int, answer: Connection) -> None:
-    """Ask ``count`` items from a file; send the MiB before and at the peak, and the seconds it took."""
-    with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        write_items(folder / "items.jsonl", count)
-        before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-        start = time.perf_counter()
-        with load(folder / "items.jsonl") as items, Store.open(folder / "run.sqlite") as store:
-            store.begin({}, items)
-            job = Job(items, QUESTION, store, bc.Limits(concurrency=256))
-            outcome = asyncio.run(ask_live(Dithered(count), job, Instant()))
-        assert len(outcome.answered) == count
-        took = time.perf_counter() - start
-    answer.send([before, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024, took])
-
-
-def memory_row(count: int) -> list[Cell]:
-    """The memory and time of a process that asks ``count`` items."""
-    ours, theirs = multiprocessing.Pipe()
-    process = multiprocessing.get_context("spawn").Process(target=peak_memory, args=(count, theirs))
-    process.start()
-    found: list[float] = ours.recv()
-    process.join()
-    return [count, *found]
 
 
 def main() -> None:
@@ -288,9 +307,6 @@ def main() -> None:
     options = parser(__doc__)
     options.add_argument("--seconds", type=float, default=3.0)
     options.add_argument("--repeats", type=int, default=5)
-    options.add_argument(
-        "--memory", type=int, nargs="*", default=[10_000, 100_000, 1_000_000], help="numbers of items"
-    )
     arguments = options.parse_args()
     os.environ.pop("OPENAI_BASE_URL", None)
     found = {
@@ -299,17 +315,19 @@ def main() -> None:
         )
         for latency, workers in ((0.0, 32), (0.0, 256), (0.2, 256))
     }
-    rows: list[list[Cell]] = [
-        [name, *(statistics.median(one[name]) for one in found.values())] for name in (*CLIENTS, WHOLE)
-    ]
-    relative: list[list[Cell]] = [["a whole run / bare aiohttp", *(shares(one) for one in found.values())]]
+
+    def medians(which: int) -> list[list[Cell]]:
+        return [
+            [name, *(statistics.median(speed[which] for speed in one[name]) for one in found.values())]
+            for name in (*CLIENTS, *RUNS)
+        ]
+
+    shares: list[list[Cell]] = [[name, *(spread(one, name) for one in found.values())] for name in RUNS]
     tables = {
-        "rates": table({"queries per second": "{}", **dict.fromkeys(found, "{:,.0f}")}, rows),
-        "shares": table({"": "{}", **dict.fromkeys(found, "{:.2f} ({:.2f} to {:.2f})")}, relative),
+        "rates": table({"queries per second": "{}", **dict.fromkeys(found, "{:,.0f}")}, medians(0)),
+        "cpu": table({"CPU-seconds per 1,000 queries": "{}", **dict.fromkeys(found, "{:.3f}")}, medians(1)),
+        "shares": table({"": "{}", **dict.fromkeys(found, "{:.2f} ({:.2f} to {:.2f})")}, shares),
     }
-    if arguments.memory:
-        columns = {"items": "{:,}", "before": "{:.0f} MiB", "peak": "{:.0f} MiB", "asked in": "{:.0f} s"}
-        tables["memory"] = table(columns, [memory_row(count) for count in arguments.memory])
     record("run", tables, folder=arguments.results, repeats=arguments.repeats, seeds="")
 
 

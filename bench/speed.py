@@ -18,8 +18,9 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 import numpy as np
 
 import blindcal as bc
-from blindcal.methods import make_design
-from blindcal.simulation.simulate import ask, generate
+from blindcal.design import spread_evenly
+from blindcal.records import AnswerTable
+from blindcal.simulation.simulate import generate
 from record import Cell, parser, record, table
 
 MMLU = 56_168
@@ -47,7 +48,8 @@ def seconds(call: Callable[[], object], times: int = 1) -> float:
 def time_fit(n: int) -> FitTimes:
     """How long a fit of one query per item takes."""
     labels, p = generate(n, 0)
-    answers = ask(make_design("latent", labels, adaptive=False), p)
+    t = spread_evenly(n, np.random.default_rng(0))
+    answers = AnswerTable(np.arange(n), np.log((1 - t) / t), np.zeros(n), (p >= t).astype(np.int64))
     rows = labels[answers.items]
     fits: list[bc.LatentFit] = []
     fitting = seconds(

@@ -16,7 +16,8 @@ from blindcal.records import FloatArray, IntArray, Round
 from blindcal.results.result import AuditResult
 from blindcal.settings import Settings
 from blindcal.simulation.recording import Recording
-from blindcal.simulation.replay import Behaviour, Server, running
+from blindcal.simulation.replay import running
+from misbehaving import Behaviour, Server
 
 LETTERS = tuple("ABCDEF")
 
@@ -43,8 +44,8 @@ def serving(
     items: Path, logits: FloatArray, behaviour: Behaviour | None = None
 ) -> AbstractContextManager[Server]:
     """A server that answers the questions of a file by these logits."""
-    with load(items) as loaded:
-        asked = list(loaded)
+    loaded = load(items)
+    asked = list(loaded)
     known = Recording.of_choices([item.id for item in asked], logits, LETTERS[: logits.shape[1]])
     return running(Server(known, asked, behaviour or Behaviour()))
 

@@ -34,5 +34,6 @@ settings.load_profile("fixed")
 for name in ("no_proxy", "NO_PROXY"):
     os.environ[name] = ",".join(filter(None, (os.environ.get(name), "127.0.0.1", "localhost")))
 
-# after the settings above; its fixtures and hooks hold for all tests
-from key_sweep import pytest_runtest_makereport, sweep, swept  # noqa: E402, F401
+from keys import KEY  # noqa: E402 - after the settings above
+
+os.environ["OPENAI_API_KEY"] = KEY

@@ -15,7 +15,8 @@ from blindcal.auditing.audit import audit
 from blindcal.auditing.limits import Limits
 from blindcal.records import FloatArray, IntArray
 from blindcal.settings import Settings
-from blindcal.simulation.replay import Server
+from blindcal.simulation import replay
+from misbehaving import Server
 from serving import replaying
 
 
@@ -40,7 +41,7 @@ def write_items(path: Path, labels: IntArray, **columns: Any) -> Path:
 TEMPLATE = 'Is "{n}" one of them? Yes or No.'
 
 
-def settings(server: Server, **more: Any) -> Settings:
+def settings(server: replay.Server, **more: Any) -> Settings:
     """One query an item, few resamples."""
     base = {"model": "replay", "base_url": server.base_url, "template": TEMPLATE, "resamples": 40}
     return Settings(**{**base, **more})
@@ -55,7 +56,13 @@ def serving(
 
 
 def audited(
-    items: Path, server: Server, out: Path, *, limits: Limits | None = None, force: bool = False, **more: Any
+    items: Path,
+    server: replay.Server,
+    out: Path,
+    *,
+    limits: Limits | None = None,
+    force: bool = False,
+    **more: Any,
 ) -> Path:
     """The folder of a finished run."""
     audit(items, settings(server, **more), out=out, limits=limits, force=force)

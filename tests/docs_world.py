@@ -21,8 +21,9 @@ import blindcal as bc
 from blindcal.endpoints.openai_token_ids import IDS
 from blindcal.records import Token
 from blindcal.simulation.recording import Recording
-from blindcal.simulation.refusals import refusal
-from blindcal.simulation.replay import Behaviour, Server, running
+from blindcal.simulation.replay import running
+from misbehaving import Behaviour, Server
+from refusals import refusal
 
 N = 600
 ROWS = 997  # hidden probabilities that a prompt's text chooses from
@@ -122,8 +123,7 @@ def write_questions(path: Path, n: int = N) -> None:
 def write_traffic(folder: Path) -> None:
     """Questions as they arrive: ``traffic.jsonl`` with its labels apart, ``changed.jsonl`` with labels.
 
-    From the middle of the latter on, positive labels are rarer than the model thinks. ``nightly.csv`` has
-    labelled questions too.
+    From the middle of the latter on, positive labels are rarer than the model thinks.
     """
     rng, p, rows = np.random.default_rng(4), hidden_probabilities(), _AnyText()
 
@@ -140,12 +140,10 @@ def write_traffic(folder: Path) -> None:
     unlabelled = [{name: one[name] for name in one if name != "label"} for one in traffic]
     for name, lines in (("traffic", unlabelled), ("changed", changed)):
         (folder / f"{name}.jsonl").write_text("".join(json.dumps(one) + "\n" for one in lines))
-    tables = (("labels", traffic, ("id", "label")), ("nightly", records(6000, 400, 400), tuple(traffic[0])))
-    for name, rows_of, columns in tables:
-        with (folder / f"{name}.csv").open("w", newline="") as file:
-            table = csv.writer(file)
-            table.writerow(columns)
-            table.writerows([one[column] for column in columns] for one in rows_of)
+    with (folder / "labels.csv").open("w", newline="") as file:
+        table = csv.writer(file)
+        table.writerow(("id", "label"))
+        table.writerows((one["id"], one["label"]) for one in traffic)
 
 
 def write_quiz(path: Path, n: int = N) -> None:

@@ -9,7 +9,7 @@ import sys
 import textwrap
 from pathlib import Path
 
-#: Four tasks of Inspect: two answers, letters, options, and free text.
+#: Three tasks of Inspect: two answers, options, and free text.
 INSPECT_TASKS = """
     import sys
     from inspect_ai import Epochs, Task, eval
@@ -33,17 +33,11 @@ INSPECT_TASKS = """
         Sample(f"Is {k} odd? Yes or No?", target="Yes" if k % 2 else "No", id=k, metadata={"even": 1 - k % 2})
         for k in range(6)
     ]
-    letters = [
-        Sample(f"Which of these numbers is {k + 3}?\\nA. {k}\\nB. {k + 3}\\nC. {k + 9}\\n"
-               "Reply only with the letter of the right answer.", target="AB"[k % 2] if k else "C")
-        for k in range(8)
-    ]
     quiz = [
         Sample(f"What is {k} + 1?", choices=[str(k + 1), str(k)], target="A", id=f"q{k}") for k in range(3)
     ]
     tasks = [
         task("odd", odd, [system_message("Be brief."), generate()], match()),
-        task("letters", letters, generate(), match()),
         task("quiz", quiz, multiple_choice(), choice(), epochs=Epochs(2)),
         task("capitals", [Sample("Capital of France?", target="Paris")], generate(), match()),
     ]

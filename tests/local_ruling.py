@@ -46,9 +46,9 @@ async def hidden(served: Served, items: list[Item]) -> tuple[Targets, FloatArray
 def ruling(served: Served, path: Path) -> tuple[Certificate, FloatArray]:
     """A certificate with two thresholds that split the items in thirds, and their hidden probabilities."""
     settings = Settings(model=served.model, base_url=served.base_url, api="completions", method="latent")
-    with load(path, settings.prompt, labelled=False) as loaded:
-        config = settings.resolved(len(loaded)).fixed(loaded)
-        targets, odds, name = asyncio.run(hidden(served, list(loaded)))
+    loaded = load(path, settings.prompt, labelled=False)
+    config = settings.resolved(len(loaded)).fixed(loaded)
+    targets, odds, name = asyncio.run(hidden(served, list(loaded)))
     third, sorted_odds = odds.size // 3, np.sort(odds)
     between = [sorted_odds[[k, k + 1]].mean() for k in (third, 2 * third)]
     lower, upper = (1 / (1 + np.exp(-np.array(between)))).tolist()

@@ -1,8 +1,273 @@
-"""Services that take less than an audit wants, each with its name, as behaviours of the replay."""
+"""The replay as a server that lies, refuses and breaks as real services do, and such services by name."""
 
 from __future__ import annotations
 
-from blindcal.simulation.replay import Behaviour
+import asyncio
+import json
+import math
+import re
+import zlib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+import msgspec
+import numpy as np
+
+from blindcal.records import Item
+from blindcal.simulation import replay
+from blindcal.simulation.completion_request import ChatRequest, PromptRequest
+from blindcal.simulation.http_server import HttpRequest, HttpResponse, json_response
+from blindcal.simulation.recording import Recording
+from blindcal.simulation.replay import Answer, Candidates, Fault, error
+from refusals import CONSTRAINTS, Dialect, refusal
+
+
+@dataclass(frozen=True, slots=True)
+class Behaviour(replay.Behaviour):
+    """How the service differs from an ideal one; the default is ideal.
+
+    Every bias is multiplied by ``bias_scale``. Of more than ``most_biases`` entries in ``logit_bias``, those
+    after the first ones, or those with the ``lowest`` values, are ignored, or the request is rejected.
+    ``crowd_jitter`` is noise on the logits while other requests are in flight. ``outside`` is the share of
+    answers that are no answer token, and ``flipped`` the share that are replaced by the next answer. A
+    ``cached`` service repeats its first answer to a prompt, and one with ``cached_requests`` its first reply
+    to the same request.
+
+    A request without a temperature is answered at ``own_temperature``; if the temperature is ``fixed``, every
+    request is, and if it is ``ignored``, every answer is greedy. ``min_p`` and ``top_p`` cut sampled answers
+    ``cut`` the temperature is applied, unless a request sets them and ``sampler_fields`` are honoured. If
+    these are ``rejected``, so are all fields that OpenAI's API does not know, and ``all rejected`` includes
+    ``top_p`` and the penalties. A ``repetition_penalty`` acts, after the bias, on answer words that stand in
+    the prompt, unless a request sets another and ``penalty_fields`` are honoured. ``constraints`` is about
+    the fields ``allowed_token_ids`` and ``structured_outputs``.
+
+    With several answers asked for, ``n`` of them are drawn, or one, or one is repeated. At most
+    ``top_logprobs`` are shown. A service whose ``wording`` is a sentence answers in free text. One that
+    reasons bills ``reasoning_tokens`` that it does not show, and its answer is empty if they reach the limit.
+    A limit on tokens below ``least_tokens`` is refused. Errors have the form of ``dialect``.
+
+    If ``fault_first`` is set, the ``fault`` hits exactly the first ``fault_first`` requests. A random share
+    ``bias_ignored`` of the requests goes to a machine that ignores the bias. ``drift`` is added to all
+    log-odds. From request number ``later_from`` on, the service behaves as ``later`` says.
+    """
+
+    bias: Literal["honoured", "ignored", "rejected"] = "honoured"
+    bias_scale: float = 1.0
+    most_biases: int | None = None
+    further_biases: Literal["ignored", "lowest", "rejected"] = "ignored"
+    integer_bias: bool = False
+    crowd_jitter: float = 0.0
+    outside: float = 0.0
+    flipped: float = 0.0
+    cached: bool = False
+    cached_requests: bool = False
+    temperature: Literal["honoured", "ignored", "rejected", "fixed"] = "honoured"
+    own_temperature: float = 1.0
+    min_p: float = 0.0
+    top_p: float = 1.0
+    cut: Literal["before", "after"] = "before"
+    sampler_fields: Literal["honoured", "ignored", "rejected", "all rejected"] = "honoured"
+    repetition_penalty: float = 1.0
+    penalty_fields: Literal["honoured", "ignored"] = "honoured"
+    constraints: Literal["honoured", "ignored", "rejected"] = "ignored"
+    n: Literal["honoured", "ignored", "identical", "rejected"] = "honoured"
+    top_logprobs: int = 20
+    wording: Literal["word", "sentence"] = "word"
+    reasoning_tokens: int = 0
+    fault_first: int | None = None
+    retry_after: str | None = None
+    limit_name: Literal["any", "max_completion_tokens"] = "any"
+    least_tokens: int = 1
+    dialect: Dialect = "openai"
+    api_key: str | None = None
+    tokenize: Literal["llama.cpp", "vllm", "none"] = "llama.cpp"
+    bias_ignored: float = 0.0
+    drift: float = 0.0
+    fingerprint: str | None = None
+    later: Behaviour | None = None
+    later_from: int = 0
+
+
+class Server(replay.Server):
+    """A replay that behaves as a `Behaviour` says."""
+
+    behaviour: Behaviour
+
+    def __init__(
+        self,
+        recording: Recording,
+        items: Iterable[Item],
+        behaviour: Behaviour | None = None,
+        **more: Any,
+    ) -> None:
+        super().__init__(recording, items, behaviour or Behaviour(), **more)
+        self._in_flight = 0
+        self._cache: dict[str, Answer] = {}
+        self._replies: dict[bytes, list[Answer]] = {}
+
+    def _handle(self, request: HttpRequest) -> HttpResponse:
+        how, headers = self.behaviour, request.headers
+        keys = (headers.get("authorization", "").removeprefix("Bearer "), headers.get("api-key"))
+        if how.api_key is not None and how.api_key not in keys:
+            return self._fail("401")
+        if request.path == "/tokenize" and how.tokenize == "none":
+            return error(404, "no such path: /tokenize", "not_found")
+        if request.path == "/tokenize" and how.tokenize == "vllm":
+            sent = json.loads(request.body)
+            if "prompt" not in sent:
+                return error(400, "the body names no text", "invalid_request_error")
+            ids = self._token_ids(sent["prompt"])
+            return json_response({"tokens": ids, "count": len(ids), "max_model_len": 4096})
+        return super()._handle(request)
+
+    def _complete(self, body: bytes, *, chat: bool) -> HttpResponse:
+        if self.behaviour.later is not None and self.requests + 1 >= self.behaviour.later_from:
+            self.behaviour = self.behaviour.later
+        self._in_flight += 1
+        response = super()._complete(body, chat=chat)
+        asyncio.get_running_loop().call_later(response.delay, self._left)
+        if response.status == 429 and (wait := self.behaviour.retry_after) is not None:
+            return replace(response, headers={"Retry-After": wait})
+        return response
+
+    def _left(self) -> None:
+        self._in_flight -= 1
+
+    def _struck(self, body: bytes) -> Fault | None:
+        how = self.behaviour
+        if how.fault_first is None:
+            return super()._struck(body)
+        return how.fault if self.requests <= how.fault_first else None
+
+    def _refusal(self, asked: ChatRequest | PromptRequest, body: bytes) -> HttpResponse | None:
+        return refusal(self.behaviour, asked, body, self.recording.name)
+
+    def _answers(self, row: int, asked: ChatRequest | PromptRequest, body: bytes) -> list[Answer]:
+        how, temperature = self.behaviour, asked.temperature
+        if temperature is None or how.temperature == "fixed":
+            temperature = how.own_temperature
+        if how.temperature == "ignored":
+            temperature = 0.0
+        n = asked.n if how.n == "honoured" else 1
+        answers = super()._answers(row, msgspec.structs.replace(asked, n=n, temperature=temperature), body)
+        if how.n == "identical":
+            answers *= asked.n
+        if how.cached:
+            answers = [self._cache.setdefault(asked.text, answers[0])] * len(answers)
+        return self._replies.setdefault(body, answers) if how.cached_requests else answers
+
+    def _candidates(self, row: int, asked: ChatRequest | PromptRequest, body: bytes) -> Candidates:
+        how, sent, known = self.behaviour, json.loads(body), super()._candidates(row, asked, body)
+        logits, rest, other = np.array(known.logits), known.rest, known.other
+        logits[0] += how.drift  # recordings list the positive answer first
+        penalty = sent.get("repeat_penalty", sent.get("repetition_penalty"))
+        if penalty is None or how.penalty_fields == "ignored":
+            penalty = how.repetition_penalty
+        if penalty != 1:
+            prompt = set(re.findall(r"\w+", asked.text))
+            repeated = np.array([text.strip() in prompt for text in known.texts])
+            logits[repeated] *= np.where(logits[repeated] > 0, 1 / penalty, penalty)
+        if how.crowd_jitter and self._in_flight > 1:
+            logits += self._chance(body).normal(0, how.crowd_jitter, logits.size)
+        if how.constraints == "honoured" and any(name in sent for name in CONSTRAINTS):
+            ids, words = sent.get("allowed_token_ids"), (sent.get("structured_outputs") or {}).get("choice")
+            allowed = [
+                (ids is None or token.id in ids) and (words is None or token.text in words)
+                for token in self.recording.tokens
+            ]
+            logits[~np.array(allowed + [False] * (logits.size - len(allowed)))] = -np.inf
+            rest = other = -math.inf
+        return Candidates(logits.tolist(), known.texts, rest, other)
+
+    def _bias(self, asked: ChatRequest | PromptRequest, body: bytes) -> Mapping[int, float]:
+        how, bias = self.behaviour, asked.logit_bias or {}
+        if how.bias != "honoured" or (how.bias_ignored and self._chance(body).random() < how.bias_ignored):
+            return {}
+        entries = list(bias.items())
+        if how.further_biases == "lowest":
+            entries.sort(key=lambda entry: -entry[1])
+        scaled = {token: value * how.bias_scale for token, value in entries[: how.most_biases]}
+        if how.integer_bias:
+            scaled = {token: round(value) for token, value in scaled.items()}
+        return super()._bias(msgspec.structs.replace(asked, logit_bias=scaled), body)
+
+    def _choose(
+        self, candidates: Candidates, asked: ChatRequest | PromptRequest, body: bytes, k: int
+    ) -> str | None:
+        how = self.behaviour
+        if how.outside and self._chance(body).random() < how.outside:
+            return None
+        word = super()._choose(self._kept(candidates, asked.temperature or 0.0, body), asked, body, k)
+        answers = candidates.texts[: self.recording.choices]
+        if how.flipped and word in answers and self._chance(body).random() < how.flipped:
+            return answers[(answers.index(word) + 1) % len(answers)]
+        return word
+
+    def _kept(self, candidates: Candidates, temperature: float, body: bytes) -> Candidates:
+        """The candidates, with a logit of minus infinity for those that min_p or top_p rule out."""
+        how = self.behaviour
+        sent = json.loads(body) if how.sampler_fields == "honoured" else {}
+        min_p, top_p = sent.get("min_p", how.min_p), sent.get("top_p", how.top_p)
+        if temperature == 0 or (min_p == 0 and top_p == 1):
+            return candidates
+        logits = np.array([*candidates.logits, candidates.rest])
+        weighed = logits if how.cut == "before" else logits / temperature
+        weights = np.exp(weighed - weighed.max())
+        order = np.argsort(-weights, kind="stable")
+        before = np.cumsum(weights[order]) - weights[order]  # the weight of all likelier candidates
+        keep = weights >= min_p
+        keep[order] &= before < top_p * weights.sum()
+        *kept, rest = np.where(keep, logits, -np.inf).tolist()
+        return replace(candidates, logits=kept, rest=rest)
+
+    def _worded(self, word: str | None, asked: ChatRequest | PromptRequest, k: int) -> Answer:
+        if self.behaviour.wording == "word":
+            return super()._worded(word, asked, k)
+        text = sentence(word, asked.text, k)
+        answer, left = self._limited(text, 1 + len(text) // 4, asked.limit), asked.limit
+        if answer.finish_reason == "stop" or not answer.text or left is None:
+            return answer
+        return replace(answer, text=text[: 4 * (left - self.behaviour.reasoning_tokens)], tokens=left)
+
+    def _limited(self, text: str, tokens: int, limit: int | None) -> Answer:
+        hidden = self.behaviour.reasoning_tokens
+        if hidden and limit is not None and limit <= hidden:
+            return Answer("", limit, "length")
+        return super()._limited(text, hidden + tokens, limit)
+
+    def _reply(
+        self, row: int, asked: ChatRequest | PromptRequest, answers: list[Answer], *, chat: bool
+    ) -> dict[str, Any]:
+        how, reply = self.behaviour, super()._reply(row, asked, answers, chat=chat)
+        for choice in reply["choices"] if chat and asked.logprobs else ():
+            shown = choice["logprobs"]["content"][0]
+            shown["top_logprobs"] = shown["top_logprobs"][: how.top_logprobs]
+        if how.reasoning_tokens:
+            hidden = sum(min(answer.tokens, how.reasoning_tokens) for answer in answers)
+            reply["usage"]["completion_tokens_details"] = {"reasoning_tokens": hidden}
+        if how.fingerprint is not None:
+            reply["system_fingerprint"] = how.fingerprint
+        return reply
+
+
+_SENTENCES = (
+    "Based on the passage, the answer is **{0}**.",
+    "{0}.",
+    "The answer is: {0}",
+    "**Answer:** {0}",
+    "Let me look at what is asked. The text says enough to decide it.\n\nFinal answer: {0}",
+    'After considering both sides, my answer is "{0}".',
+    "{0}, according to the text above.",
+)
+
+
+def sentence(word: str | None, prompt: str, number: int) -> str:
+    """A sentence that gives a word, or none; which one depends on the prompt and the answer's number."""
+    if word is None:
+        return "It depends on what exactly is meant."
+    return _SENTENCES[(zlib.crc32(prompt.encode()) + number) % len(_SENTENCES)].format(word.strip())
+
 
 #: What a reasoning model of OpenAI takes: neither bias nor temperature, and none of the samplers.
 REASONING = Behaviour(

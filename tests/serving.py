@@ -18,8 +18,8 @@ from blindcal.items.record_format import RecordFormat
 from blindcal.records import FloatArray, Item, Message, Request, Targets, Token
 from blindcal.simulation.http_server import Handler, HttpRequest, HttpResponse, Listener
 from blindcal.simulation.recording import RecordedTexts, Recording
-from blindcal.simulation.replay import Behaviour, Server, running
-from hostile_batches import BatchBehaviour, HostileServer
+from blindcal.simulation.replay import running
+from misbehaving import Behaviour, Server
 
 SHARED = Path(__file__).resolve().parents[2] / "shared"
 #: A small real model on 240 built-in questions: recorded data of the project's own.
@@ -54,15 +54,14 @@ def replaying(
     p: FloatArray,
     *,
     reading: RecordFormat | None = None,
-    batches: BatchBehaviour | None = None,
     spoken: RecordedTexts | None = None,
     **behaviour: Any,
-) -> contextlib.AbstractContextManager[HostileServer]:
+) -> contextlib.AbstractContextManager[Server]:
     """A server of a model with these probabilities of the questions in a file, in a thread of its own."""
-    with load(items, reading) as loaded:
-        asked = list(loaded)
+    loaded = load(items, reading)
+    asked = list(loaded)
     known = Recording.from_probabilities([item.id for item in asked], p)
-    return running(HostileServer(known, asked, Behaviour(**behaviour), batches=batches, spoken=spoken))
+    return running(Server(known, asked, Behaviour(**behaviour), spoken=spoken))
 
 
 @contextlib.asynccontextmanager

@@ -13,7 +13,6 @@ import numpy as np
 import pytest
 
 from blindcal.auditing.audit import audit
-from blindcal.auditing.batch_sender import Polling
 from blindcal.auditing.prepare import Prepared
 from blindcal.confidence_prompt import ask_json
 from blindcal.endpoints.http import Address, HttpEndpoint
@@ -32,10 +31,9 @@ from blindcal.scoring.score_items import score_items
 from blindcal.settings import Settings
 from blindcal.simulation.http_server import HttpResponse
 from blindcal.simulation.recording import Recording
-from blindcal.simulation.replay import running
+from blindcal.simulation.replay import Server, running
 from blindcal.store.run_store import RUN_FILE, Store
 from commanding import blindcal, printed_error
-from hostile_batches import HostileServer
 from serving import PAIR, Recorder, answering, asking, write_items
 
 N = 120
@@ -237,10 +235,10 @@ def test_reasoning_effort_goes_into_every_request() -> None:
 def test_runs_begun_before_go_on(tmp_path: Path) -> None:
     """The options shape queries, so they are fixed; left out, they are as if they did not exist."""
     path = written(tmp_path)
-    with load(path) as items:
-        usual = Settings(model="m", method="temperature").resolved(N).fixed(items)
-        asked = Settings(model="m", method="temperature", answer_format="json", max_tokens=9).resolved(N)
-        shaped = asked.fixed(items)
+    items = load(path)
+    usual = Settings(model="m", method="temperature").resolved(N).fixed(items)
+    asked = Settings(model="m", method="temperature", answer_format="json", max_tokens=9).resolved(N)
+    shaped = asked.fixed(items)
     assert not {"answer_format", "max_tokens", "reasoning_effort"} & set(usual)
     assert (shaped["answer_format"], shaped["max_tokens"]) == ("json", 9)
 
@@ -279,7 +277,7 @@ def written(folder: Path) -> Path:
     return write_items(folder / "items.jsonl", N)
 
 
-class Talkative(HostileServer):
+class Talkative(Server):
     """A replay that wraps its answers into sentences or JSON, and now and then says none.
 
     If ``faulty``, items whose number ends in 0 get an answer that is cut short, and those in 5 a refusal.
@@ -314,8 +312,8 @@ class Talkative(HostileServer):
 
 
 def talking(items: Path) -> Any:
-    with load(items) as loaded:
-        asked = list(loaded)
+    loaded = load(items)
+    asked = list(loaded)
     p = np.random.default_rng(3).beta(0.7, 0.7, N)
     return running(Talkative(Recording.from_probabilities([item.id for item in asked], p), asked))
 
@@ -361,19 +359,6 @@ def test_free_text_gives_what_words_give(tmp_path: Path) -> None:
     assert all("The answer is **" in text for text in texts)
     np.testing.assert_array_equal(answers["word"], answers["sentence"])
     assert found["word"].ece == found["sentence"].ece
-
-
-def test_free_text_goes_through_batches(tmp_path: Path) -> None:
-    """Texts, reasons and costs come back from a batch as they do live."""
-    items = written(tmp_path)
-    with talking(items) as server:
-        live = audit(items, settings(server, send_seed=True), out=tmp_path / "live")
-        polling = Polling(every=0.002, longest=0.01)
-        batched = audit(
-            items, settings(server, send_seed=True, batch=True), out=tmp_path / "batched", polling=polling
-        )
-    assert (batched.ece, batched.counts) == (live.ece, live.counts)
-    assert batched.invalid_reasons == live.invalid_reasons
 
 
 def test_a_model_that_never_comes_to_an_end_ends_the_run(tmp_path: Path) -> None:

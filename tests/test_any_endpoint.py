@@ -24,7 +24,7 @@ from blindcal.records import Item, Message, Targets, Token, Way
 from blindcal.results.result import AuditResult
 from blindcal.settings import Settings
 from blindcal.simulation.recording import RecordedTexts, Recording
-from blindcal.simulation.replay import Behaviour, Server
+from misbehaving import Behaviour, Server
 
 N = 120
 NEITHER = Behaviour(bias="rejected", temperature="rejected", sampler_fields="all rejected")

@@ -46,10 +46,10 @@ from blindcal.results.result import AuditResult
 from blindcal.results.run import open_result
 from blindcal.settings import Settings
 from blindcal.simulation.http_server import HttpResponse
-from blindcal.simulation.replay import Behaviour, Server
 from blindcal.simulation.simulate import simulate
 from blindcal.store.run_store import RUN_FILE, Store
 from commanding import blindcal, printed_error
+from misbehaving import Behaviour, Server
 from serving import replaying
 
 N = 400
@@ -77,7 +77,8 @@ def items(tmp_path: Path) -> Path:
 def scores(items: Path, tmp_path: Path) -> Path:
     """The truth as a score file."""
     path = tmp_path / "scores.csv"
-    with path.open("w", newline="") as file, load(items) as loaded:
+    loaded = load(items)
+    with path.open("w", newline="") as file:
         table = csv.writer(file)
         table.writerow(["id", "label", "p"])
         table.writerows([item.id, item.label, p] for item, p in zip(loaded, truth(), strict=True))
@@ -112,9 +113,9 @@ def test_an_audit_finds_and_writes_everything(
         (found.spend.prompt_tokens + 2 * found.spend.completion_tokens) / 1e6
     )
     assert found.oracle is not None
-    with load(items) as loaded:
-        true = binned_ece(loaded.labels, truth(), len(found.bins)).ece
-        assert found.oracle.ece == pytest.approx(true.value)
+    loaded = load(items)
+    true = binned_ece(loaded.labels, truth(), len(found.bins)).ece
+    assert found.oracle.ece == pytest.approx(true.value)
     assert found.probe is not None
     assert found.probe["verdict"] == "thresholds"
     assert AuditResult.load(tmp_path / "run" / "result.json") == found
@@ -403,7 +404,8 @@ def test_an_oracle_of_other_prompts_or_models(
     rows = list(csv.reader(scores.read_text().splitlines()))
 
     def scored(model: str, **reading: Any) -> None:
-        with load(items, RecordFormat(**reading)) as loaded, scores.open("w", newline="") as file:
+        loaded = load(items, RecordFormat(**reading))
+        with scores.open("w", newline="") as file:
             asked = ["asked", *(asked_of(item, model) for item in loaded)]
             csv.writer(file).writerows([*row, mark] for row, mark in zip(rows, asked, strict=True))
 
@@ -452,11 +454,10 @@ def test_broken_results_are_refused(tmp_path: Path) -> None:
     """A file that is no result is refused by name."""
     path = tmp_path / "result.json"
     for content, message in [
-        ('{"schema_version": 3}', r"result\.json: not a result"),
-        ('{"schema_version": 2}', r"result\.json: not a result"),
+        ('{"schema_version": 1}', r"result\.json: not a result"),
         ('{"ece": 1}', r"result\.json: not a result"),
-        ('{"schema_version": 1}', "schema version 1, this is 3: run its audit again"),
-        ('{"schema_version": 4}', "schema version 4, this is 3: upgrade"),
+        ('{"schema_version": 0}', "in format 0, and this version of blindcal reads 1"),
+        ('{"schema_version": 2}', "in format 2, and this version of blindcal reads 1"),
     ]:
         path.write_text(content)
         with pytest.raises(InputError, match=message):
@@ -584,7 +585,7 @@ def test_json_and_quiet(items: Path, server: Server, tmp_path: Path) -> None:
         tmp_path / "run",
     )
     shown = blindcal(*arguments, "--method", "blind", "--json", "--quiet")
-    assert json.loads(shown.output)["schema_version"] == 3
+    assert json.loads(shown.output)["schema_version"] == 1
     assert blindcal(*arguments, "--method", "blind", "--quiet").output == ""
 
 

@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 
 from answering import LETTERS, audited, greedy, serving, write_choices
-from blindcal.auditing.canaries import Canaries
 from blindcal.auditing.controls import Control, ControlAnswer, Controls, bias_lost
 from blindcal.auditing.item_sample import grown
 from blindcal.auditing.job import Job, request_numbers
@@ -61,17 +60,6 @@ def test_any_answer_can_be_forced(job: Job) -> None:
     """The largest shift raises one answer; those that the item lacks get no bias."""
     assert job.forced(0, 2).logit_bias == {1: 50.0, 2: 50.0, 3: 90.0}
     assert job.forced(1, 0).logit_bias == {1: 90.0, 2: 50.0}
-    canaries = Canaries(job, wanted=True)
-    requests = canaries.requests()
-    assert len(requests) == 12
-    for name, request in requests.items():
-        assert sorted(request.logit_bias.values())[-1] == 90.0, name
-    replies = {
-        name: Reply("ABC"[max(request.logit_bias, key=request.logit_bias.__getitem__) - 1])
-        for name, request in requests.items()
-    }
-    canaries.listen(0, replies)
-    assert canaries.requests() == {}
 
 
 def test_controls_force_each_answer_in_turn_and_repeat_all_biases(job: Job) -> None:
@@ -225,22 +213,18 @@ def test_a_choice_file_is_the_truth(run: tuple[Path, AuditResult]) -> None:
 
     folder, result = run
     scores = read_choices(folder / "oracle.csv")
-    with load(folder / "items.jsonl") as loaded:
-        labels = loaded.labels
-        truth = read_choice_truth(folder / "oracle.csv", loaded, "replay")
-        found = truth.compare(labels, result.ece, 10)
-        assert found.ece == pytest.approx(top_label_ece(labels, scores.logits, 10).ece.value)
-        assert found.inside_interval
-        text = (folder / "oracle.csv").read_text()
-        (folder / "other.csv").write_text(text.replace("logit_B", "logit_E"))
-        with pytest.raises(
-            InputError, match=r"has the logits of A, E, C, D, and the answers of the items are"
-        ):
-            read_choice_truth(folder / "other.csv", loaded, "replay")
-    with (
-        load(folder / "items.jsonl", RecordFormat(permute=0)) as loaded,
-        pytest.raises(InputError, match="or of their options in another order"),
-    ):
+    loaded = load(folder / "items.jsonl")
+    labels = loaded.labels
+    truth = read_choice_truth(folder / "oracle.csv", loaded, "replay")
+    found = truth.compare(labels, result.ece, 10)
+    assert found.ece == pytest.approx(top_label_ece(labels, scores.logits, 10).ece.value)
+    assert found.inside_interval
+    text = (folder / "oracle.csv").read_text()
+    (folder / "other.csv").write_text(text.replace("logit_B", "logit_E"))
+    with pytest.raises(InputError, match=r"has the logits of A, E, C, D, and the answers of the items are"):
+        read_choice_truth(folder / "other.csv", loaded, "replay")
+    loaded = load(folder / "items.jsonl", RecordFormat(permute=0))
+    with pytest.raises(InputError, match="or of their options in another order"):
         read_choice_truth(folder / "oracle.csv", loaded, "replay")
 
 
@@ -297,7 +281,7 @@ def test_a_change_during_the_run_is_noticed(tmp_path: Path) -> None:
                 answers[order[n // 2 :]] = 0
             store._insert([SavedAnswer(k, int(a), "", 1, 1, 0, 1, 0.0) for k, a in enumerate(answers)])
             table = AnswerTable.empty().with_round(asked, answers)
-            steady, _ = check_steadiness(store, labels, table, 0.0, slack=1, ordered=True)
+            steady, _ = check_steadiness(store, labels, table, 0.0, slack=1)
         assert steady.drift is not None
         pvalues.append(steady.drift.pvalue)
     assert pvalues[0] > 0.01

@@ -18,7 +18,7 @@ from blindcal.records import Estimate, FloatArray, IntArray
 
 sys.path.append(str(Path(__file__).parents[1] / "bench"))
 
-from theorem import blind_bounds  # bench/ is a folder of scripts, not a package
+from theorem import blind_bounds
 
 NAN = float("nan")
 
@@ -103,20 +103,6 @@ def expected_gap(m: int, bins: int) -> float:
     """E Delta_m for f uniform on (0, 1) and E[Y|f] = f^2: the integral of c_m - f^2 over bin m."""
     low, high = (m - 1) / bins, m / bins
     return (m - 0.5) / bins * (high - low) - (high**3 - low**3) / 3
-
-
-def test_bounds_are_the_formulas() -> None:
-    """Every bound of METHOD 3, written out for n = 3,270, M = 5, L = 2."""
-    n, m, lipschitz = 3270, 5, 2.0
-    bounds = blind_bounds(n, m, lipschitz)
-    assert bounds.gap_variance == pytest.approx(2 * m / n)
-    assert bounds.statistical == pytest.approx(math.sqrt(2) * m**1.5 / n**0.5)
-    assert bounds.trapezoid == pytest.approx(0.1)
-    assert bounds.binning == pytest.approx((1 + lipschitz) / (2 * m))
-    assert bounds.variance == pytest.approx(8 * m * m / n)
-    assert bounds.mse == pytest.approx(
-        (bounds.statistical + bounds.trapezoid + bounds.binning) ** 2 + bounds.variance
-    )
 
 
 def test_gaps_have_their_expectation_and_variance_within_the_bound() -> None:

@@ -127,8 +127,9 @@ def test_items_command(tmp_path: Path) -> None:
     """The command writes a file that an audit reads, and the same lines to standard output."""
     path = tmp_path / "questions.jsonl"
     assert blindcal("items", "builtin", "--n", 30, "--out", path).exit_code == 0
-    with files.load(path) as written, open_items("builtin") as named:
-        assert list(written) == list(named)[:30]
+    written = files.load(path)
+    named = open_items("builtin")
+    assert list(written) == list(named)[:30]
     printed = blindcal("items", "builtin", "--n", 30).stdout
     assert printed == path.read_text()
     assert [json.loads(line) for line in printed.splitlines()] == QUESTIONS[:30]

@@ -192,9 +192,9 @@ def test_any_hosted_set_is_one_template(hosted: Path, tmp_path: Path) -> None:
         "--label-map", '{"entailment": 1, "not_entailment": 0}', "--out", out,
     )  # fmt: skip
     assert shown.exit_code == 0, shown.exception
-    with load(out) as items:
-        assert [(item.id, item.label) for item in items] == [("0", 0), ("1", 1), ("2", 0), ("3", 1)]
-        assert items[3].messages[0].content == "validation 3?\nAnswer Yes or No."
+    items = load(out)
+    assert [(item.id, item.label) for item in items] == [("0", 0), ("1", 1), ("2", 0), ("3", 1)]
+    assert items[3].messages[0].content == "validation 3?\nAnswer Yes or No."
     with pytest.raises(InputError, match="not 'not_entailment': map other words"):
         open_items(f"hf:{hosted}@validation", RecordFormat(template="{text}"))
 
@@ -291,8 +291,8 @@ def test_a_set_is_audited_by_name_or_file_with_its_own_words(
     written = blindcal("items", "boolq", "--data-dir", tmp_path, "--out", out)
     assert "40 questions in" in written.output
     assert "the answers are True and False" in written.output
-    with load(out) as items:
-        asked = list(items)
+    items = load(out)
+    asked = list(items)
     p = np.random.default_rng(0).random(40)
     recording = Recording.from_probabilities([i.id for i in asked], p, positive="True", negative="False")
     with running(Server(recording, asked)) as server:

@@ -41,7 +41,7 @@ def items_of(path: Path, records: list[dict[str, Any]], **reading: Any) -> Items
     """The items of a JSON lines file with these records."""
     path = path / "items.jsonl"
     path.write_text("".join(json.dumps(record) + "\n" for record in records))
-    return load(path, RecordFormat(**reading))
+    return load(path, RecordFormat(**reading), keep_records=True)
 
 
 # Labels
@@ -87,10 +87,10 @@ def test_written_labels_are_read_back(answers: list[str]) -> None:
 @pytest.mark.parametrize("label", ["fear", " FEAR ", 2, "2", 2.0, "2.0", "C", "c"])
 def test_a_label_may_be_a_word_an_index_or_a_letter(label: object, tmp_path: Path) -> None:
     """All forms of one label mean the same answer."""
-    with items_of(tmp_path, [{"prompt": "a", "label": label}], answers=EMOTIONS) as items:
-        assert items.labels.tolist() == [2]
-        assert (items.answers, items.words) == (EMOTIONS, EMOTIONS)
-        assert (items[0].choices, items.choices.tolist()) == (3, [3])  # type: ignore[union-attr]
+    items = items_of(tmp_path, [{"prompt": "a", "label": label}], answers=EMOTIONS)
+    assert items.labels.tolist() == [2]
+    assert (items.answers, items.words) == (EMOTIONS, EMOTIONS)
+    assert (items[0].choices, items.choices.tolist()) == (3, [3])  # type: ignore[union-attr]
 
 
 @pytest.mark.parametrize("label", ["grief", 3, -1, 0.5, "D", None, True, "", [0], {"joy": 1}])
@@ -115,8 +115,8 @@ def test_a_label_with_two_meanings_is_refused(answers: str, label: object, tmp_p
     record = {"prompt": "a", "label": label}
     with pytest.raises(InputError, match=r"line 1: field 'label': .* is ambiguous: it may .* \(as a word\)"):
         items_of(tmp_path, [record], answers=answers)
-    with items_of(tmp_path, [record], answers=answers, label_map={str(label): 2}) as items:
-        assert items.labels.tolist() == [2]
+    items = items_of(tmp_path, [record], answers=answers, label_map={str(label): 2})
+    assert items.labels.tolist() == [2]
 
 
 @pytest.mark.parametrize(
@@ -124,8 +124,8 @@ def test_a_label_with_two_meanings_is_refused(answers: str, label: object, tmp_p
 )
 def test_readings_that_agree_are_no_conflict(answers: str, label: object, meant: int, tmp_path: Path) -> None:
     """A label that means the same answer in every way is read."""
-    with items_of(tmp_path, [{"prompt": "a", "label": label}], answers=answers) as items:
-        assert items.labels.tolist() == [meant]
+    items = items_of(tmp_path, [{"prompt": "a", "label": label}], answers=answers)
+    assert items.labels.tolist() == [meant]
 
 
 def test_a_label_map_reaches_every_answer() -> None:
@@ -145,8 +145,8 @@ def test_records_may_name_the_answers(field: object, tmp_path: Path) -> None:
     records = [
         {"prompt": text, "label": label, "answers": field} for text, label in (("a", "fear"), ("b", 0))
     ]
-    with items_of(tmp_path, records) as items:
-        assert (items.answers, items.labels.tolist()) == (EMOTIONS, [2, 0])
+    items = items_of(tmp_path, records)
+    assert (items.answers, items.labels.tolist()) == (EMOTIONS, [2, 0])
 
 
 def test_answers_must_be_the_same_in_all_records(tmp_path: Path) -> None:
@@ -162,8 +162,8 @@ def test_answers_must_be_the_same_in_all_records(tmp_path: Path) -> None:
 @pytest.mark.parametrize("field", [{"text": ["Paris"]}, 3, None, ""])
 def test_an_answers_field_of_another_kind_is_left_alone(field: object, tmp_path: Path) -> None:
     """Yes/no questions may have a field of this name that is no list of words."""
-    with items_of(tmp_path, [{"prompt": "a", "label": 1, "answers": field}]) as items:
-        assert (items.words, items.choices, items.labels.tolist()) == (None, None, [1])
+    items = items_of(tmp_path, [{"prompt": "a", "label": 1, "answers": field}])
+    assert (items.words, items.choices, items.labels.tolist()) == (None, None, [1])
 
 
 def test_a_template_may_list_the_answers() -> None:
@@ -221,10 +221,10 @@ def test_two_answers_are_the_positive_and_the_negative_word(tmp_path: Path) -> N
         {"prompt": "b", "label": "never"},
         {"prompt": "c", "label": "A"},
     ]
-    with items_of(tmp_path, records, answers="Sure,Never") as items:
-        assert (items.words, items.answers, items.choices) == (("Sure", "Never"), (), None)
-        assert items.labels.tolist() == [1, 0, 1]
-        named = Settings(model="m", answers="Sure,Never").resolved(3, items.words)
+    items = items_of(tmp_path, records, answers="Sure,Never")
+    assert (items.words, items.answers, items.choices) == (("Sure", "Never"), (), None)
+    assert items.labels.tolist() == [1, 0, 1]
+    named = Settings(model="m", answers="Sure,Never").resolved(3, items.words)
     assert named.fixed(items) == Settings(model="m", positive="Sure", negative="Never").resolved(3).fixed(
         items
     )
@@ -241,16 +241,16 @@ def test_numbers_are_ambiguous_with_two_answers(answers: str, label: object, tmp
 def test_the_digest_of_two_answers_does_not_know_of_more(tmp_path: Path) -> None:
     """Runs begun before there were more than two answers can continue."""
     records = [{"id": f"q{k}", "prompt": f"Is {k} odd?", "label": k % 2, "group": "g"} for k in range(3)]
-    with items_of(tmp_path, records) as items:
-        assert items.digest == "5a46837bf137d13d7a64da9c0aa09dc3"
+    items = items_of(tmp_path, records)
+    assert items.digest == "5a46837bf137d13d7a64da9c0aa09dc3"
 
 
 def test_all_items_with_two_choices_are_questions_with_two_answers(tmp_path: Path) -> None:
     """The second option is the positive answer; the letters are the words."""
     records = [{"question": f"q{k}", "choices": ["w", "r"], "label": k % 2} for k in range(4)]
-    with items_of(tmp_path, records) as items:
-        assert (items.words, items.answers, items.choices) == (("B", "A"), (), None)
-        assert items.labels.tolist() == [0, 1, 0, 1]
+    items = items_of(tmp_path, records)
+    assert (items.words, items.answers, items.choices) == (("B", "A"), (), None)
+    assert items.labels.tolist() == [0, 1, 0, 1]
 
 
 # Choices
@@ -258,14 +258,14 @@ def test_all_items_with_two_choices_are_questions_with_two_answers(tmp_path: Pat
 
 def test_choices_become_lettered_options(tmp_path: Path) -> None:
     """Items may have different numbers of options; letters and indices name the right one."""
-    with items_of(tmp_path, CAPITALS) as items:
-        assert items.answers == ("A", "B", "C", "D")
-        assert items.choices is not None
-        assert items.choices.tolist() == [item.choices for item in items] == [3, 4, 2]
-        assert items.labels.tolist() == [1, 0, 0]
-        assert items[0].messages[0].content == (
-            "Capital of France?\nA. Rome\nB. Paris\nC. Oslo\nReply only with the letter of the right answer."
-        )
+    items = items_of(tmp_path, CAPITALS)
+    assert items.answers == ("A", "B", "C", "D")
+    assert items.choices is not None
+    assert items.choices.tolist() == [item.choices for item in items] == [3, 4, 2]
+    assert items.labels.tolist() == [1, 0, 0]
+    assert items[0].messages[0].content == (
+        "Capital of France?\nA. Rome\nB. Paris\nC. Oslo\nReply only with the letter of the right answer."
+    )
 
 
 @pytest.mark.parametrize(
@@ -291,10 +291,10 @@ def test_prompts_show_the_options_once(record: Any, reading: Any, shown: str) ->
 def test_choices_that_no_prompt_shows_are_a_field_like_any_other(tmp_path: Path) -> None:
     """A template without {choices}, or two answer words, make a question of two answers as before."""
     record = {"prompt": "Is it x?", "choices": ["x", "y", "z"], "label": 1}
-    with items_of(tmp_path, [record], template="{prompt}") as items:
-        assert (items[0].messages[0].content, items.words, items.choices) == ("Is it x?", None, None)
-    with items_of(tmp_path, [{**record, "answer_words": "Yes/No"}]) as items:
-        assert (items[0].messages[0].content, items.words, items.choices) == ("Is it x?", ("Yes", "No"), None)
+    items = items_of(tmp_path, [record], template="{prompt}")
+    assert (items[0].messages[0].content, items.words, items.choices) == ("Is it x?", None, None)
+    items = items_of(tmp_path, [{**record, "answer_words": "Yes/No"}])
+    assert (items[0].messages[0].content, items.words, items.choices) == ("Is it x?", ("Yes", "No"), None)
 
 
 def test_choices_with_labels_of_their_own(tmp_path: Path) -> None:
@@ -304,8 +304,8 @@ def test_choices_with_labels_of_their_own(tmp_path: Path) -> None:
         "choices": {"text": ["x", "y", "z"], "label": ["1", "2", "3"]},
         "answerKey": "3",
     }
-    with items_of(tmp_path, [record], label_field="answerKey") as items:
-        assert items.labels.tolist() == [2]
+    items = items_of(tmp_path, [record], label_field="answerKey")
+    assert items.labels.tolist() == [2]
     with pytest.raises(
         InputError, match="field 'answerKey' must be one of the labels in 'choices', 1, 2, 3, not"
     ):
@@ -387,26 +387,24 @@ def test_every_format_reads_the_same_choices(tmp_path: Path) -> None:
     parquet.write_table(Table.from_pylist(records), paths[2])
     digests = set()
     for path in paths:
-        with load(path) as items:
-            assert items.answers == ("A", "B", "C", "D")
-            digests.add(items.digest)
+        items = load(path)
+        assert items.answers == ("A", "B", "C", "D")
+        digests.add(items.digest)
     assert len(digests) == 1
 
 
 def test_the_digest_knows_the_number_of_answers(tmp_path: Path) -> None:
     """The same prompt and label with more answers is another question."""
-    with (
-        items_of(tmp_path, [{"prompt": "a", "label": 0}], answers="x,y,z") as three,
-        items_of(tmp_path, [{"prompt": "a", "label": 0}], answers="x,y,z,q") as four,
-    ):
-        assert three.digest != four.digest
+    three = items_of(tmp_path, [{"prompt": "a", "label": 0}], answers="x,y,z")
+    four = items_of(tmp_path, [{"prompt": "a", "label": 0}], answers="x,y,z,q")
+    assert three.digest != four.digest
 
 
 def test_repeated_prompts_with_different_labels_conflict(tmp_path: Path) -> None:
     """Any two labels of one prompt are a conflict, not only the first two answers."""
     records = [{"prompt": "a", "label": 1}, {"prompt": "a", "label": 2}, {"prompt": "b", "label": 2}] * 2
-    with items_of(tmp_path, records, answers=EMOTIONS) as items:
-        assert items.repeated(np.arange(6)) == RepeatedPrompts(4, 4)
+    items = items_of(tmp_path, records, answers=EMOTIONS)
+    assert items.repeated(np.arange(6)) == RepeatedPrompts(4, 4)
 
 
 # The order of options
@@ -428,11 +426,11 @@ def test_permuted_options_take_the_label_along(prompt: str, tmp_path: Path) -> N
     reading = {"template": "{question}\n{choices}"} if prompt == "template" else {}
     orders = {}
     for seed in (0, 1):
-        with items_of(tmp_path, [record] * 200, permute=seed, **reading) as items:
-            orders[seed] = [options_in(item.messages[0].content) for item in items]
-            assert all(order[item.label] == "r" for order, item in zip(orders[seed], items, strict=True))
-            assert [options_in(item.messages[0].content) for item in items] == orders[seed]
-            assert items.labels.tolist() == [order.index("r") for order in orders[seed]]
+        items = items_of(tmp_path, [record] * 200, permute=seed, **reading)
+        orders[seed] = [options_in(item.messages[0].content) for item in items]
+        assert all(order[item.label] == "r" for order, item in zip(orders[seed], items, strict=True))
+        assert [options_in(item.messages[0].content) for item in items] == orders[seed]
+        assert items.labels.tolist() == [order.index("r") for order in orders[seed]]
     assert all(sorted(order) == sorted(texts) for order in orders[0])
     assert orders[0] != orders[1]
     # each of four places has 50 of 200 right answers, with a standard deviation of 6.1
@@ -459,13 +457,13 @@ def test_permute_is_a_flag_or_a_seed() -> None:
 
 def test_settings_take_the_answers_of_the_items(tmp_path: Path) -> None:
     """More than two answers are settings of the run; two remain the positive and the negative word."""
-    with items_of(tmp_path, CAPITALS) as items:
-        settings = Settings(model="m").resolved(3, items.words)
-        assert settings.answer_words == ("A", "B", "C", "D")
-        fixed = settings.fixed(items)
-        assert (fixed["answers"], fixed["positive"], fixed["negative"]) == (["A", "B", "C", "D"], None, None)
-        with pytest.raises(ConfigError, match="positive: is for two answers, and the items have 4: A, B"):
-            Settings(model="m", positive="A").resolved(3, items.words)
+    items = items_of(tmp_path, CAPITALS)
+    settings = Settings(model="m").resolved(3, items.words)
+    assert settings.answer_words == ("A", "B", "C", "D")
+    fixed = settings.fixed(items)
+    assert (fixed["answers"], fixed["positive"], fixed["negative"]) == (["A", "B", "C", "D"], None, None)
+    with pytest.raises(ConfigError, match="positive: is for two answers, and the items have 4: A, B"):
+        Settings(model="m", positive="A").resolved(3, items.words)
     with pytest.raises(ConfigError, match="answers: names all answer words; leave out positive and negative"):
         Settings(model="m", answers=EMOTIONS, positive="joy")
     assert Settings(model="m", answers=EMOTIONS).answer_words == EMOTIONS
@@ -492,15 +490,15 @@ def small_mmlu(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_mmlu_with_four_options(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each question is one item, known by subject and number; the prompt names the subject in words."""
     folder = small_mmlu(tmp_path, monkeypatch)
-    with open_items("mmlu-choices", RecordFormat(data_dir=str(folder), by_field="subject")) as items:
-        assert items.answers == ("A", "B", "C", "D")
-        assert [item.id for item in items][::3] == ["anatomy/0", "us_history/0"]
-        assert items.labels.tolist() == [0, 1, 2] * 2
-        assert (items.groups, items.parts) == (None, ("anatomy",) * 3 + ("us_history",) * 3)
-        assert items[3].messages[0].content == (
-            "The following is a multiple choice question about us history.\n\nus_history 0?\n"
-            "A. w\nB. x\nC. y\nD. 1\nReply only with the letter of the right answer.\nAnswer:"
-        )
+    items = open_items("mmlu-choices", RecordFormat(data_dir=str(folder), by_field="subject"))
+    assert items.answers == ("A", "B", "C", "D")
+    assert [item.id for item in items][::3] == ["anatomy/0", "us_history/0"]
+    assert items.labels.tolist() == [0, 1, 2] * 2
+    assert (items.groups, items.parts) == (None, ("anatomy",) * 3 + ("us_history",) * 3)
+    assert items[3].messages[0].content == (
+        "The following is a multiple choice question about us history.\n\nus_history 0?\n"
+        "A. w\nB. x\nC. y\nD. 1\nReply only with the letter of the right answer.\nAnswer:"
+    )
 
 
 def test_a_converted_set_has_the_same_items(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -513,12 +511,10 @@ def test_a_converted_set_has_the_same_items(tmp_path: Path, monkeypatch: pytest.
     assert json.loads(out.read_text().splitlines()[0])["choices"] == ["w", "x", "y", "1"]
     named = RecordFormat(data_dir=str(folder), by_field="subject")
     for permute in (None, 5):
-        with (
-            open_items("mmlu-choices", replace(named, permute=permute)) as one,
-            load(out, RecordFormat(by_field="subject", permute=permute)) as two,
-        ):
-            assert list(one) == list(two)
-            assert one.digest == two.digest
+        one = open_items("mmlu-choices", replace(named, permute=permute))
+        two = load(out, RecordFormat(by_field="subject", permute=permute))
+        assert list(one) == list(two)
+        assert one.digest == two.digest
 
 
 @pytest.mark.parametrize("answers", ["joy,anger,fear", "1,2,3", "B,A,C", "Sure,Never"])
@@ -527,12 +523,12 @@ def test_converted_files_name_their_answers(answers: str, tmp_path: Path) -> Non
     named = parse_answers(answers)
     records = [{"text": f"t{k}", "label": f"l{k}", "note": "kept"} for k in range(len(named))]
     mapping = {f"l{k}": k for k in range(len(named))}
-    with items_of(tmp_path, records, template="{text}?", answers=answers, label_map=mapping) as items:
-        out = tmp_path / "out.jsonl"
-        out.write_bytes(b"".join(items.lines()))
-        with load(out) as again:
-            assert list(again) == list(items)
-            assert (again.words, again.digest) == (items.words, items.digest)
+    items = items_of(tmp_path, records, template="{text}?", answers=answers, label_map=mapping)
+    out = tmp_path / "out.jsonl"
+    out.write_bytes(b"".join(items.lines()))
+    again = load(out)
+    assert list(again) == list(items)
+    assert (again.words, again.digest) == (items.words, items.digest)
 
 
 @pytest.mark.parametrize("model", ["Llama-3.1-8B", "Llama-3.1-70B-Instruct"])
@@ -543,6 +539,6 @@ def test_the_real_mmlu_joins_recorded_choices(model: str) -> None:
         pytest.skip("the full set and recorded logits are not here (../shared)")
     with gzip.open(logits, "rt", newline="") as file:
         recorded = [(row["id"], int(row["label"])) for row in csv.DictReader(file)]
-    with open_items("mmlu-choices", RecordFormat(data_dir=str(data))) as items:
-        assert len(items) == 14042
-        assert [(item.id, item.label) for item in items] == recorded
+    items = open_items("mmlu-choices", RecordFormat(data_dir=str(data)))
+    assert len(items) == 14042
+    assert [(item.id, item.label) for item in items] == recorded

@@ -15,7 +15,7 @@ from blindcal.endpoints.probe_findings import Probe
 from blindcal.endpoints.query_format import ConfidenceQuestion, LogprobQuestion, TokenQuestion
 from blindcal.records import FloatArray, Item, Message, Targets, Token
 from blindcal.simulation.recording import Recording
-from blindcal.simulation.replay import Behaviour, Server
+from misbehaving import Behaviour, Server
 
 N = 24
 

@@ -17,7 +17,7 @@ from blindcal.endpoints.query_format import TokenQuestion
 from blindcal.errors import FatalError, InputError
 from blindcal.records import INVALID, PLAIN, Item, Message, Reply, Request, Round, Targets
 from blindcal.simulation.recording import Recording
-from blindcal.simulation.replay import Behaviour, Server
+from misbehaving import Behaviour, Server
 from serving import SHARED
 
 ANSWERS = ("A", "B", "C", "D")

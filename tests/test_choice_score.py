@@ -22,8 +22,9 @@ from blindcal.scoring.score_items import score_items
 from blindcal.scoring.score_writer import ScoreWriter
 from blindcal.settings import Settings
 from blindcal.simulation.recording import Recording
-from blindcal.simulation.replay import Behaviour, Server, running
+from blindcal.simulation.replay import running
 from commanding import blindcal
+from misbehaving import Behaviour, Server
 
 N = 40
 LOGITS = np.random.default_rng(3).normal(0, 2, (N, 4))
@@ -51,8 +52,8 @@ def items(tmp_path: Path) -> Path:
 @pytest.fixture
 def server(items: Path) -> Iterator[Server]:
     """A model that shows logprobs and writes a space before its letters, mostly."""
-    with load(items) as loaded:
-        asked = list(loaded)
+    loaded = load(items)
+    asked = list(loaded)
     known = Recording.of_choices([item.id for item in asked], LOGITS, (" A", " B", " C", " D"))
     tokens = (*known.tokens, *(Token(11 + k, letter) for k, letter in enumerate("ABCD")))
     logits = np.column_stack([known.logits, known.logits - 3])

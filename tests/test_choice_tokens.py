@@ -17,7 +17,7 @@ from blindcal.errors import ConfigError, InputError, NoTokenIdsError
 from blindcal.records import Item, Message, Targets, Token, Usage
 from blindcal.settings import Settings
 from blindcal.simulation.recording import Recording
-from blindcal.simulation.replay import Behaviour, Server
+from misbehaving import Behaviour, Server
 
 ITEMS = [Item(f"q{k}", 0, (Message("user", f"Which is {k}?"),), choices=4) for k in range(PILOTS)]
 LETTERS = "ABCD"

@@ -14,7 +14,7 @@ from blindcal.endpoints.local_server import Served, ServerSettings, serve
 from blindcal.endpoints.query_format import FreeTextQuestion, TokenQuestion
 from blindcal.errors import FatalError, InputError, ReplyError
 from blindcal.records import INVALID, Item, Message, Reply, Request, Targets, Token
-from blindcal.simulation.replay import Behaviour
+from misbehaving import Behaviour
 from serving import PAIR, items, replayed
 from test_local import model_or_skip
 

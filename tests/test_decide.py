@@ -26,11 +26,12 @@ from blindcal.records import AnswerTable, Reply, Request
 from blindcal.results.certificate import ServedModel
 from blindcal.simulation.http_server import HttpResponse
 from blindcal.simulation.recording import Recording
-from blindcal.simulation.replay import Behaviour, Server, running
+from blindcal.simulation.replay import running
 from blindcal.store.run_store import RUN_FILE, Store
 from certified_runs import at, certificate_of, near, read_lines, ruled, without_labels
 from commanding import blindcal, printed_error
 from deciding import TEMPLATE, audited, model, serving, write_items
+from misbehaving import Behaviour, Server
 
 N = 240
 LABELS, P = model(N, 5)
@@ -116,8 +117,8 @@ def test_a_certificate_is_applied_as_it_was_certified(run: Path, items: Path, tm
 def test_the_certified_body_is_sent(run: Path, labelled: Path, items: Path, tmp_path: Path) -> None:
     """Each question is asked by the certificate's own request, with the question filled in."""
     rule = certificate_of(run, 0.8, 0.3)
-    with load(labelled, RecordFormat(template=TEMPLATE)) as loaded:
-        asked = list(loaded)
+    loaded = load(labelled, RecordFormat(template=TEMPLATE))
+    asked = list(loaded)
     known = Recording.from_probabilities([item.id for item in asked], P)
     with running(KeepingServer(known, asked)) as server:
         decide(at(rule, server.base_url), items, out=tmp_path / "out")

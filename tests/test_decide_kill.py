@@ -13,8 +13,7 @@ from blindcal.auditing.audit import audit
 from blindcal.settings import Settings
 from certified_runs import certificate_of, read_lines, without_labels
 from decide_killing import DecisionKiller
-from killing import REFUSAL, write_items
-from live_killing import serving
+from killing import REFUSAL, serving, write_items
 
 N = 80
 KILLS = 6

@@ -12,11 +12,11 @@ from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
 from typing import Any
 
-import aiohttp
 import msgspec
 import numpy as np
+import pyreqwest.exceptions
 import pytest
-from yarl import URL
+from pyreqwest.exceptions import PyreqwestError
 
 from blindcal.endpoints import http_errors as failures
 from blindcal.endpoints.base import Patient
@@ -31,7 +31,8 @@ from blindcal.errors import (
 )
 from blindcal.records import Message, Reply, Request
 from blindcal.simulation.http_server import HttpRequest, HttpResponse, Manner
-from blindcal.simulation.replay import Behaviour, Fault
+from blindcal.simulation.replay import Fault
+from misbehaving import Behaviour
 from serving import CHAT_YES, Recorder, answering, asking, items, replayed
 
 KEY = "sk-very-secret-0123456789"
@@ -238,22 +239,20 @@ def test_wrong_address_is_fatal_until_it_answered_once() -> None:
         asyncio.run(outage())
 
 
-def aiohttp_errors() -> list[type[Exception]]:
-    """Every error that aiohttp's client exports."""
-    public = [getattr(aiohttp, name) for name in aiohttp.client.__all__]
-    return [
-        kind for kind in public if inspect.isclass(kind) and issubclass(kind, aiohttp.ClientError | OSError)
-    ]
+def client_errors() -> list[type[Exception]]:
+    """Every error that pyreqwest has."""
+    public = vars(pyreqwest.exceptions).values()
+    return [kind for kind in public if inspect.isclass(kind) and issubclass(kind, PyreqwestError)]
 
 
-@pytest.mark.parametrize("kind", aiohttp_errors(), ids=lambda kind: kind.__name__)
-def test_every_aiohttp_error_is_mapped(kind: type[Exception]) -> None:
-    """No error of aiohttp's client is left to the catch-all, and each becomes one of ours."""
+@pytest.mark.parametrize("kind", client_errors(), ids=lambda kind: kind.__name__)
+def test_every_client_error_is_mapped(kind: type[Exception]) -> None:
+    """No error of the client is left to the catch-all, and each becomes one of ours."""
     names = [parent.__name__ for parent in kind.__mro__]
-    own = names[: names.index("ClientError")] if "ClientError" in names else names
-    assert any(name in failures.FATES for name in own) or kind is aiohttp.ClientError
+    bases = ("PyreqwestError", "DetailedPyreqwestError", "RequestError", "TransportError")
+    assert any(name in failures.FATES for name in names if name not in bases) or kind.__name__ in bases
     wordless = type(kind.__name__, (kind,), {"__init__": lambda _: None, "__str__": lambda _: "x"})
-    assert isinstance(failures.from_exception(wordless(), URL("http://h/v1"), reached=True), EndpointError)
+    assert isinstance(failures.from_exception(wordless(), "h:80", reached=True), EndpointError)
 
 
 def test_key_is_nowhere() -> None:
@@ -483,7 +482,7 @@ async def asked(patient: Patient, times: int) -> None:
 
 def test_a_server_that_dies_is_waited_for() -> None:
     """Once it has answered, an outage is waited out for five minutes, and the error says how to go on."""
-    dead = RetryableError("the connection failed: h: refused", unsent=True)
+    dead = RetryableError("the connection failed: h: refused")
     endpoint, told = Dying(3, dead), list[str]()
     patient = endpoint.patient(kept="the answers are kept", tell=told.append)
     with pytest.raises(

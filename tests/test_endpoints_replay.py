@@ -17,7 +17,8 @@ from blindcal.endpoints.http import Address, HttpEndpoint
 from blindcal.errors import ConfigError, FatalError, InputError
 from blindcal.records import Item, Message, Reply, Request
 from blindcal.simulation.recording import Recording
-from blindcal.simulation.replay import Behaviour, Server, running
+from blindcal.simulation.replay import running
+from misbehaving import Behaviour, Server
 from serving import OWN_LOGITS, SHARED, items, recording, replayed
 
 ODDS = [-6.0, -1.0, 0.0, 0.7, 5.0]

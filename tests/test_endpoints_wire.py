@@ -74,14 +74,3 @@ def test_expect_continue() -> None:
     """A client that asks before sending a large body is told to go on."""
     received = exchange([POST.replace(b"\r\n\r\n", b"\r\nExpect: 100-continue\r\n\r\n"), b"one"])
     assert received.startswith(b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 200 OK")
-
-
-def test_done_is_called_when_a_client_leaves() -> None:
-    """A response that its client does not wait for is still counted as gone, once."""
-    gone: list[int] = []
-
-    def slow(_: HttpRequest) -> HttpResponse:
-        return HttpResponse(b"late", delay=60, done=lambda: gone.append(1))
-
-    exchange([POST + b"one"], slow)
-    assert gone == [1]

@@ -46,8 +46,8 @@ def test_an_error_keeps_its_remedy_where_it_came_up() -> None:
     named = error.prefixed("a.csv, line 3: ")
     assert type(named) is InputError
     assert str(named) == "a.csv, line 3: bad label: use label_map=..."
-    later = RetryableError("429", retry_after=7.0, throttled=True, status=429).prefixed("batch 1: ")
-    assert (str(later), later.retry_after, later.throttled, later.status) == ("batch 1: 429", 7.0, True, 429)
+    later = RetryableError("429", retry_after=7.0, throttled=True, status=429).prefixed("probe: ")
+    assert (str(later), later.retry_after, later.throttled, later.status) == ("probe: 429", 7.0, True, 429)
 
 
 def test_every_error_takes_a_remedy() -> None:

@@ -2,33 +2,22 @@
 
 from __future__ import annotations
 
-import asyncio
-import csv
 import importlib.util
 import json
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import pytest
 
-import blindcal as bc
-from blindcal.auditing.logged_answers import LoggedAnswers
-from blindcal.endpoints import tokens
-from blindcal.endpoints.http import Address, HttpEndpoint
 from blindcal.endpoints.local_server import Served, ServerSettings, serve
-from blindcal.endpoints.query_format import FreeTextQuestion, QuestionFormat, TokenQuestion
 from blindcal.errors import InputError
 from blindcal.items.catalogue import open_items
 from blindcal.items.files import load
-from blindcal.items.logged_questions import LoggedAnswer, LoggedQuestion, item_records, prompt_digest
+from blindcal.items.logged_questions import LoggedQuestion, item_records
 from blindcal.items.record_format import RecordFormat
-from blindcal.records import Message, Targets, Token
-from blindcal.simulation.replay import Behaviour, running
+from blindcal.records import Message
 from commanding import blindcal, refusal
-from docs_world import AnyPromptServer, write_quiz
 from evaluating import run_inspect, run_lm_eval
 from test_local import model_or_skip
 
@@ -72,9 +61,9 @@ def audited(log: Path, served: Served, out: Path, *options: object) -> Any:
 @pytest.mark.parametrize("kind", ["", ".json"])
 def test_inspect_asks_what_was_sent(inspect: dict[str, Path], kind: str) -> None:
     """Messages, targets and ids of a log in either form are its samples', system messages included."""
-    with open_items(inspect[f"odd{kind}"]) as items:
-        found = {item.id: item for item in items}
-        assert items.words == ("Yes", "No")
+    items = open_items(inspect[f"odd{kind}"])
+    found = {item.id: item for item in items}
+    assert items.words == ("Yes", "No")
     assert sorted(found) == ["0", "1", "2", "3", "4", "5"]
     assert found["3"].messages == (Message("system", "Be brief."), Message("user", "Is 3 odd? Yes or No?"))
     assert [found[str(k)].label for k in range(6)] == [0, 1, 0, 1, 0, 1]
@@ -82,9 +71,9 @@ def test_inspect_asks_what_was_sent(inspect: dict[str, Path], kind: str) -> None
 
 def test_inspect_options_are_shown_in_a_prompt_of_ours(inspect: dict[str, Path]) -> None:
     """Multiple choice is answered with a letter, and of several epochs each sample is asked once."""
-    with open_items(inspect["quiz"]) as items:
-        found = {item.id: item for item in items}
-        assert items.words == ("B", "A")  # of two options, the second is the positive answer
+    items = open_items(inspect["quiz"])
+    found = {item.id: item for item in items}
+    assert items.words == ("B", "A")  # of two options, the second is the positive answer
     assert sorted(found) == ["q0", "q1", "q2"]
     (asked,) = found["q2"].messages
     assert asked.content == "What is 2 + 1?\nA. 3\nB. 2\nReply only with the letter of the right answer."
@@ -98,19 +87,19 @@ def test_inspect_free_text_is_refused_with_a_cure(inspect: dict[str, Path], tmp_
     assert line.startswith(f"{log}: the target 'Paris' is free text: ")
     assert "--answers" in line
     assert blindcal("items", log, "--answers", "Paris,Rome,Oslo", "--out", out).exit_code == 0
-    with load(out) as items:
-        assert (items.answers, items[0].label) == (("Paris", "Rome", "Oslo"), 0)
+    items = load(out)
+    assert (items.answers, items[0].label) == (("Paris", "Rome", "Oslo"), 0)
 
 
 def test_inspect_logs_convert_and_read_back(inspect: dict[str, Path], tmp_path: Path) -> None:
     """The items of a log are the same as those of the file that they are written to, metadata included."""
     out = tmp_path / "items.jsonl"
     assert blindcal("items", inspect["odd"], "--out", out).exit_code == 0
-    with open_items(inspect["odd"], RecordFormat(by_field="even")) as log:
-        with load(out, RecordFormat(by_field="even")) as items:
-            assert list(items) == list(log)
-        assert set(log.parts or ()) == {"0", "1"}
-        assert items.digest == log.digest
+    log = open_items(inspect["odd"], RecordFormat(by_field="even"))
+    items = load(out, RecordFormat(by_field="even"))
+    assert list(items) == list(log)
+    assert set(log.parts or ()) == {"0", "1"}
+    assert items.digest == log.digest
 
 
 def test_an_inspect_log_is_audited(inspect: dict[str, Path], served: Served, tmp_path: Path) -> None:
@@ -118,34 +107,6 @@ def test_an_inspect_log_is_audited(inspect: dict[str, Path], served: Served, tmp
     result = audited(inspect["odd"], served, tmp_path / "run", "--method", "logprobs", "--by", "even")
     assert result["complete"]
     assert (result["counts"]["items"], len(result["parts"])) == (6, 2)
-
-
-def test_inspect_has_the_plain_answers(inspect: dict[str, Path], served: Served) -> None:
-    """What a model told Inspect at temperature 0 is what it answers if it can say nothing but a letter."""
-    address = Address(served.base_url, served.model)
-
-    async def compare() -> list[tuple[str, str]]:
-        async with HttpEndpoint(address, environ={}) as endpoint:
-            encode = tokens.served(endpoint, served.model)
-            ids = [await encode(letter) for letter in "ABC"]
-            each = tuple((Token(one[0], letter),) for one, letter in zip(ids, "ABC", strict=True))
-            targets = Targets((), (), "pair", each)
-            question = TokenQuestion(targets)
-            answers = LoggedAnswers.of(items, question, address)
-            assert answers is not None
-            both = []
-            for k, item in enumerate(items):
-                reply = answers.reply(k)
-                if reply is not None:
-                    asked = await endpoint.ask(question.request(item.messages, 0.0, 0.0, k, np.zeros(3)))
-                    both.append((reply.text, asked.text))
-            return both
-
-    with open_items(inspect["letters"]) as items:
-        assert items.answers == ("A", "B", "C")
-        both = asyncio.run(compare())
-    assert len(both) >= 4
-    assert all(logged == asked for logged, asked in both)
 
 
 def changed(log: Path, to: Path, change: Callable[[EvalLog], None]) -> Path:
@@ -156,49 +117,6 @@ def changed(log: Path, to: Path, change: Callable[[EvalLog], None]) -> Path:
     change(told)
     write_eval_log(told, str(to))
     return to
-
-
-def sampled(log: EvalLog) -> None:
-    log.plan.steps[-1].params["temperature"] = 0.9
-
-
-def asked_by_another_step(log: EvalLog) -> None:
-    log.plan.steps[-1].solver = "mine/generate_twice"
-
-
-def stopped_at_a_text(log: EvalLog) -> None:
-    log.plan.config.stop_seqs = ["."]
-
-
-def run_by_inspect_itself(log: EvalLog) -> None:
-    log.eval.model = log.eval.model.replace("openai-api/served", "hf/local")
-
-
-def reasoned_before(log: EvalLog) -> None:
-    from inspect_ai.model import ContentReasoning, ContentText
-
-    for sample in log.samples or ():
-        last = sample.messages[-1]
-        last.content = [ContentReasoning(reasoning="Well."), ContentText(text=last.text)]
-
-
-@pytest.mark.parametrize(
-    "change",
-    [sampled, asked_by_another_step, stopped_at_a_text, run_by_inspect_itself, reasoned_before],
-    ids=lambda change: str(change.__name__),
-)
-def test_answers_that_were_shaped_otherwise_do_not_serve(
-    inspect: dict[str, Path], tmp_path: Path, change: Callable[[EvalLog], None]
-) -> None:
-    """A sampled answer, or one after reasoning, is not what a plain query gets, whatever the task says."""
-
-    def serving(log: Path) -> int:
-        with open_items(log) as items:
-            found = [items.logged(number) for number in range(len(items))]
-        return sum(one is not None and one.greedy and one.api == "chat" for one in found)
-
-    assert serving(inspect["letters"]) == 8
-    assert serving(changed(inspect["letters"], tmp_path / "other.eval", change)) == 0
 
 
 def test_a_second_turn_is_refused(inspect: dict[str, Path], tmp_path: Path) -> None:
@@ -218,11 +136,10 @@ def test_a_second_turn_is_refused(inspect: dict[str, Path], tmp_path: Path) -> N
 
 def test_harness_texts_are_audited(harness: dict[str, Path], served: Served, tmp_path: Path) -> None:
     """What the harness sent as a chat is asked again."""
-    with open_items(harness["odd_said"]) as items:
-        assert items.words == ("Yes", "No")
-        assert items[3].messages == (Message("user", "Is 3 odd? Yes or No?"),)
-        assert items.labels.tolist() == [k % 2 for k in range(12)]
-        assert items.any_logged
+    items = open_items(harness["odd_said"])
+    assert items.words == ("Yes", "No")
+    assert items[3].messages == (Message("user", "Is 3 odd? Yes or No?"),)
+    assert items.labels.tolist() == [k % 2 for k in range(12)]
     result = audited(harness["odd_said"], served, tmp_path / "run", "--method", "logprobs")
     assert result["complete"]
     assert result["counts"]["items"] == 12
@@ -230,10 +147,10 @@ def test_harness_texts_are_audited(harness: dict[str, Path], served: Served, tmp
 
 def test_harness_words_that_were_scored_are_the_answers(harness: dict[str, Path]) -> None:
     """If all questions have the same options of one word, these answer the prompt as it was."""
-    with open_items(harness["odd_scored"], RecordFormat(role="prompt")) as items:
-        assert items.words == ("yes", "no")
-        assert items[3].messages == (Message("prompt", "Is 3 odd?\nAnswer:"),)
-        assert items.labels.tolist() == [k % 2 for k in range(12)]
+    items = open_items(harness["odd_scored"], RecordFormat(role="prompt"))
+    assert items.words == ("yes", "no")
+    assert items[3].messages == (Message("prompt", "Is 3 odd?\nAnswer:"),)
+    assert items.labels.tolist() == [k % 2 for k in range(12)]
 
 
 def test_a_target_that_could_be_an_index_or_a_text_is_refused(
@@ -249,12 +166,12 @@ def test_a_target_that_could_be_an_index_or_a_text_is_refused(
 
 def test_harness_texts_that_were_scored_become_options(harness: dict[str, Path]) -> None:
     """Longer options are shown with letters, in place of the cue that ends the prompt."""
-    with open_items(harness["sums_scored"]) as items:
-        assert items.words == ("B", "A")
-        assert items[2].messages[0].content == (
-            "What is 2 + 1?\nA. it is 2\nB. it is 3\nReply only with the letter of the right answer."
-        )
-        assert items.labels.tolist() == [1, 1, 1]
+    items = open_items(harness["sums_scored"])
+    assert items.words == ("B", "A")
+    assert items[2].messages[0].content == (
+        "What is 2 + 1?\nA. it is 2\nB. it is 3\nReply only with the letter of the right answer."
+    )
+    assert items.labels.tolist() == [1, 1, 1]
 
 
 @pytest.mark.parametrize(
@@ -323,84 +240,3 @@ def test_other_json_is_no_log(tmp_path: Path) -> None:
     path.write_text('{"questions": []}')
     with pytest.raises(InputError, match="a file of items ends in"):
         open_items(path)
-
-
-# Answers that need not be asked for again
-
-
-def test_logged_answers_change_nothing_but_the_cost(tmp_path: Path) -> None:
-    """An audit that takes its plain answers from a log has the same result, with one query per item less."""
-    n, plain = 40, tmp_path / "quiz.jsonl"
-    write_quiz(plain, n)
-    with running(AnyPromptServer(Behaviour())) as server:
-        settings = bc.Settings(model="m", base_url=server.base_url, method="latent", resamples=20)
-        before = bc.audit(plain, settings, out=tmp_path / "before")
-        with (tmp_path / "before" / "answers.csv").open() as file:
-            given = {row["id"]: row["text"] for row in reversed(list(csv.DictReader(file)))}
-        logged = tmp_path / "logged.jsonl"
-        with load(plain) as items, logged.open("w") as file:
-            for line, item in zip(plain.read_text().splitlines(), items, strict=True):
-                answer = LoggedAnswer(
-                    f"{given[item.id]}.", "x/m", "chat", True, True, prompt_digest(item.messages)
-                )
-                file.write(json.dumps({**json.loads(line), "logged": asdict(answer)}) + "\n")
-        fewer = bc.Limits(max_queries=before.spend.queries - n)
-        after = bc.audit(logged, settings, out=tmp_path / "after", limits=fewer)
-    assert before.spend.logged_answers == 0
-    assert after.spend.logged_answers == n
-    assert after.complete
-    assert before.spend.asked - after.spend.asked == n
-    assert (after.ece, after.accuracy, after.counts.each) == (before.ece, before.accuracy, before.counts.each)
-
-
-TARGETS = Targets((), (), "pair", tuple((Token(k, letter),) for k, letter in enumerate("ABC")))
-LETTER = TokenQuestion(TARGETS)
-TEXT = FreeTextQuestion(("A", "B", "C"))
-CHAT = Address("http://127.0.0.1:1/v1", "m")
-PROMPT = "Which? A, B or C?"
-SAID = LoggedAnswer("B", "openai/m", "chat", True, True, prompt_digest([Message("user", PROMPT)]))
-
-
-@pytest.mark.parametrize(
-    ("said", "question", "address", "reply"),
-    [
-        (SAID, LETTER, CHAT, "B"),
-        (replace(SAID, text="B. 42", finished=False), LETTER, CHAT, "B"),
-        (replace(SAID, text="B", among=("A", "B", "C")), LETTER, CHAT, "B"),
-        (replace(SAID, text="It is B."), TEXT, CHAT, "It is B."),
-        (replace(SAID, text="ANSWER: B"), LETTER, CHAT, None),
-        (replace(SAID, text=" B"), LETTER, CHAT, None),
-        (replace(SAID, text="Bananas"), LETTER, CHAT, None),
-        (replace(SAID, among=(" A", " B", " C")), LETTER, CHAT, None),
-        (replace(SAID, greedy=False), LETTER, CHAT, None),
-        (replace(SAID, model="openai/m-2"), LETTER, CHAT, None),
-        (replace(SAID, url="http://127.0.0.1:1/v1/chat/completions"), LETTER, CHAT, "B"),
-        (replace(SAID, url="http://127.0.0.1:2/v1"), LETTER, CHAT, None),
-        (replace(SAID, asked="0" * 32), LETTER, CHAT, None),
-        (SAID, LETTER, replace(CHAT, api="completions"), None),
-        (replace(SAID, text="It is B.", finished=False), TEXT, CHAT, None),
-        (SAID, replace(TEXT, form="json"), CHAT, None),
-    ],
-)
-def test_which_logged_answers_serve(
-    tmp_path: Path, said: LoggedAnswer, question: QuestionFormat, address: Address, reply: str | None
-) -> None:
-    """Only the answer to the same prompt, by the same model, at temperature 0, in the form that is read."""
-    path = tmp_path / "items.jsonl"
-    record = {"prompt": PROMPT, "answers": ["A", "B", "C"], "label": "A", "logged": asdict(said)}
-    path.write_text(json.dumps(record) + "\n")
-    with load(path) as items:
-        answers = LoggedAnswers.of(items, question, address)
-        assert answers is not None
-        found = answers.reply(0)
-    assert (found and found.text) == reply
-
-
-def test_no_logged_answer_serves_an_endpoint_that_is_asked_otherwise(tmp_path: Path) -> None:
-    """Further fields of the request, or a temperature of the endpoint's own, make another query of it."""
-    path = tmp_path / "items.jsonl"
-    record = {"prompt": PROMPT, "answers": ["A", "B", "C"], "label": "A", "logged": asdict(SAID)}
-    path.write_text(json.dumps(record) + "\n")
-    with load(path) as items:
-        assert LoggedAnswers.of(items, LETTER, replace(CHAT, extra_body={"top_k": 3})) is None
-        assert LoggedAnswers.of(items, replace(LETTER, tempered=False), CHAT) is None

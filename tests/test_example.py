@@ -37,14 +37,14 @@ def outputs(notebook: Any) -> list[Any]:
 @contextmanager
 def overconfident_model() -> Iterator[str]:
     """The base URL of a service that answers the built-in questions as the notebook's model."""
-    with open_items("builtin", RecordFormat()) as items:
-        questions = list(items)
-        labels = np.array([one.label for one in questions])
-        p = expit(4 * (labels - 0.5) + 3 * np.random.default_rng(0).standard_normal(labels.size))
-        known = Recording.from_probabilities([one.id for one in questions], p, name=MODEL)
-        tokens = tuple(Token(IDS["o200k_base"][word], word) for word in ("Yes", "No"))
-        with running(Server(replace(known, tokens=tokens), questions)) as server:
-            yield server.base_url
+    items = open_items("builtin", RecordFormat())
+    questions = list(items)
+    labels = np.array([one.label for one in questions])
+    p = expit(4 * (labels - 0.5) + 3 * np.random.default_rng(0).standard_normal(labels.size))
+    known = Recording.from_probabilities([one.id for one in questions], p, name=MODEL)
+    tokens = tuple(Token(IDS["o200k_base"][word], word) for word in ("Yes", "No"))
+    with running(Server(replace(known, tokens=tokens), questions)) as server:
+        yield server.base_url
 
 
 def test_the_notebook_is_kept_without_outputs() -> None:

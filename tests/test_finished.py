@@ -70,12 +70,12 @@ def folder(items: Path, server: Server) -> Path:
 def test_a_run_is_read_back_as_it_was(items: Path, folder: Path) -> None:
     """Items, labels, groups and settings are the audit's; nothing is held."""
     run = open_run(folder)
-    with load(items) as loaded:
-        assert run.ids == tuple(item.id for item in loaded)
-        assert (run.labels == loaded.labels).all()
-        assert run.groups is not None
-        assert loaded.groups is not None
-        assert (run.groups == loaded.groups).all()
+    loaded = load(items)
+    assert run.ids == tuple(item.id for item in loaded)
+    assert (run.labels == loaded.labels).all()
+    assert run.groups is not None
+    assert loaded.groups is not None
+    assert (run.groups == loaded.groups).all()
     assert len(set(run.digests)) == N
     assert run.settings["queries"] == 2
     assert run.result == AuditResult.load(folder / "result.json")

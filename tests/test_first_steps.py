@@ -35,8 +35,9 @@ from blindcal.records import Estimate, Progress, Usage
 from blindcal.results.result import AuditResult
 from blindcal.settings import Settings
 from blindcal.simulation.recording import Recording
-from blindcal.simulation.replay import Behaviour, Server, running
+from blindcal.simulation.replay import running
 from commanding import blindcal, printed_error
+from misbehaving import Behaviour, Server
 from results import around, part
 from results import result as made_up
 
@@ -55,14 +56,14 @@ def items(tmp_path: Path) -> Path:
 @pytest.fixture
 def server(items: Path) -> Iterator[Server]:
     """A model that answers these questions."""
-    with load(items) as loaded:
-        asked = list(loaded)
+    loaded = load(items)
+    asked = list(loaded)
     p = np.random.default_rng(1).beta(0.5, 0.5, N)
     with running(Server(Recording.from_probabilities([item.id for item in asked], p), asked)) as one:
         yield one
 
 
-@pytest.mark.parametrize("command", ["audit", "probe", "score", "reproduce"])
+@pytest.mark.parametrize("command", ["audit", "probe", "score"])
 def test_a_missing_key_is_noticed_before_anything_is_read(
     command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -73,7 +74,6 @@ def test_a_missing_key_is_noticed_before_anything_is_read(
     (tmp_path / "broken.csv").write_text("no label\n")
     given = {
         "score": ("broken.csv", "--out", "scores.csv"),
-        "reproduce": ("--data", "broken.csv"),
     }.get(command, ("broken.csv",))
     refused = blindcal(command, *given, "--model", "gpt-4o-mini")
     assert isinstance(refused.exception, ConfigError)
@@ -159,8 +159,8 @@ def test_a_logit_file_is_an_oracle_and_can_be_simulated(items: Path, tmp_path: P
         for k, row in enumerate(logits):
             whole = [*row.tolist(), float(logsumexp(row)) + 1e-6, int(row.argmax()) + 1]
             table.writerow([f"q{k}", k % 2, *whole])
-    with load(items) as loaded:
-        asked = list(loaded)
+    loaded = load(items)
+    asked = list(loaded)
     out = tmp_path / "run"
     with running(Server(Recording.load(path), asked)) as server:
         done = blindcal(

@@ -85,7 +85,7 @@ def _by_answer() -> bc.AuditResult:
     from blindcal.estimate.findings import AnswerPart
 
     one = AnswerPart(0, 4, 5, 3, around(0.1), around(0.6), around(0.7), around(0.1), False)
-    return replace(SEVERAL, by_answer=(one, replace(one, answer=1, given=None, right=None)))
+    return replace(SEVERAL, by_answer=(one, replace(one, answer=1, given=0, right=0)))
 
 
 def test_columns_have_their_types(library: Any) -> None:

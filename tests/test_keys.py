@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from blindcal.endpoints.batches import Batches
 from blindcal.endpoints.http import Address, HttpEndpoint
 from blindcal.endpoints.secrets import Redactor
 from blindcal.errors import EndpointError, FatalError, InputError
@@ -24,7 +23,7 @@ from blindcal.simulation.http_server import HttpRequest, HttpResponse
 from blindcal.simulation.recording import Recording
 from blindcal.simulation.replay import running
 from commanding import blindcal, printed_error
-from key_sweep import KEY, leaked, leaking_files
+from keys import KEY, leaked, leaking_files
 from serving import CHAT_YES, Altered, answering, asking
 
 SECRET = "Zq7Rw9Lm3Tn5Kd8Vb2Xc6Hj4"
@@ -212,14 +211,13 @@ REPEATED = {
     "escaped": KEY.replace("/", "\\/").replace("+", "\\u002B").replace("=", "\\u003d"),
     "escaped throughout": "".join(f"\\u{ord(one):04x}" for one in KEY),
     "as in a URL": "".join(one if one.isalnum() else f"%{ord(one):02X}" for one in KEY),
-    "cut": KEY[:24],
 }
 
 
 @pytest.mark.parametrize("said", REPEATED.values(), ids=REPEATED)
-@pytest.mark.parametrize("before", [0, 150, 180, 195, 199], ids="{} before".format)
+@pytest.mark.parametrize("before", [0, 195], ids="{} before".format)
 def test_error_messages_are_redacted_before_they_are_cut(said: str, before: int) -> None:
-    """However a server repeats the key, escaped, cut by itself or where we cut, none of it is quoted."""
+    """However a server repeats the key, escaped or where we cut, none of it is quoted."""
     body = b'{"error": {"message": "%b%b"}}' % (b"y" * before, said.encode())
     with pytest.raises(FatalError) as caught:
         ask(HttpResponse(body, 400))
@@ -289,29 +287,6 @@ def test_proxy_passwords_are_not_shown(proxy: str, monkeypatch: pytest.MonkeyPat
     assert SECRET not in str(caught.value)
 
 
-def test_batch_lines_are_redacted() -> None:
-    """The key is in no line of a batch's output: not in its errors, its replies or its refusals."""
-    reply = {"choices": [{"message": {"content": f"It is {KEY}"}}]}
-    lines = [
-        {"custom_id": "a", "error": {"message": f"{'y' * 190} Bearer {KEY}"}},
-        {"custom_id": "b", "response": {"status_code": 400, "body": {"error": f"bad {KEY}"}}},
-        {"custom_id": "c", "response": {"status_code": 200, "body": reply}},
-    ]
-    output = b"\n".join(json.dumps(line).encode() for line in lines)
-
-    async def talk() -> list[Any]:
-        async with (
-            answering(lambda _: HttpResponse(output)) as url,
-            HttpEndpoint(Address(url, "m")) as endpoint,
-        ):
-            return [line async for line in Batches(endpoint).lines("file-1")]
-
-    found = asyncio.run(talk())
-    assert [line.custom_id for line in found] == ["a", "b", "c"]
-    assert not any(leaked(repr(line) + str(line.error)) for line in found)
-    assert found[2].reply.text == "It is [key]"
-
-
 @pytest.mark.parametrize("key", ["", "x", "No", "none", "EMPTY", "sk-test"])
 def test_placeholders_are_not_looked_for(key: str) -> None:
     """What stands for a key where none is needed does not wreck the answers that hold the same letters."""
@@ -337,9 +312,9 @@ def test_an_audit_keeps_no_key_that_a_model_says(tmp_path: Path) -> None:
     path = tmp_path / "items.jsonl"
     records = ({"id": f"i{k}", "prompt": f"Is number {k} even?", "label": k % 2} for k in range(60))
     path.write_text("".join(json.dumps(record) + "\n" for record in records))
-    with load(path) as loaded:
-        known = Recording.from_probabilities([one.id for one in loaded], np.linspace(0.05, 0.95, 60))
-        server = Altered(known, list(loaded))
+    loaded = load(path)
+    known = Recording.from_probabilities([one.id for one in loaded], np.linspace(0.05, 0.95, 60))
+    server = Altered(known, list(loaded))
     said = b'"content":"%b"' % KEY.encode()
     server.alter = lambda asked, body: (
         re.sub(b'"content":"[^"]*"', said, body) if b"number 34 " in asked else body
@@ -351,6 +326,7 @@ def test_an_audit_keeps_no_key_that_a_model_says(tmp_path: Path) -> None:
     answers = (tmp_path / "run" / "answers.csv").read_text()
     assert "[key]" in answers
     assert not leaking_files(tmp_path)
+    assert not leaked(done.output)
 
 
 def ask(response: HttpResponse) -> Reply:

@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from killing import PHASES, write_items
-from live_killing import ITEMS, Killer
+from killing import ITEMS, PHASES, Killer, write_items
 
 
 @pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="needs kill -9")

@@ -300,24 +300,6 @@ def repeated(labels: IntArray, p: FloatArray, times: int, jitter: float) -> Answ
     return answered
 
 
-@pytest.mark.parametrize(("jitter", "among"), [(0.0, {0.0}), (0.2, {0.1, 0.2, 0.4}), (0.4, {0.4})])
-def test_jitter_is_estimated_from_repeats(jitter: float, among: set[float]) -> None:
-    """Where thresholds are asked three times over, the size of the noise is found on its ladder."""
-    labels, p = generate(1500, 3)
-    fit = fitted(labels, repeated(labels, p, 3, jitter), jitter="estimate")
-    assert fit.jitter in among
-    assert fit.ece.value == pytest.approx(bc.binned_ece(labels, p).ece.value, abs=0.03)
-
-
-def test_jitter_that_nothing_tells_of_is_none() -> None:
-    """One query per item cannot tell noise from a rough density: the estimate is the same as without."""
-    labels, p = generate(1500, 4)
-    answered = asked(labels, p)
-    fit = fitted(labels, answered, jitter="estimate")
-    assert fit.jitter == 0
-    assert fit.findings() == fitted(labels, answered).findings()
-
-
 def test_a_known_jitter_is_taken_into_account() -> None:
     """With much noise, known noise beats ignored noise on repeated thresholds."""
     labels, p = generate(3000, 5)

@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import tempfile
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from blindcal.auditing.audit import audit
-from blindcal.auditing.batch_sender import Polling
 from blindcal.auditing.job import Job
 from blindcal.auditing.limits import Limits
 from blindcal.auditing.live_sender import ask_live
@@ -25,15 +21,11 @@ from blindcal.design import SampledDesign
 from blindcal.endpoints.base import Patient
 from blindcal.endpoints.query_format import TokenQuestion
 from blindcal.errors import ConfigError, EndpointError, ReplyError, RetryableError
-from blindcal.items.files import collect, load
-from blindcal.planning import shapes
+from blindcal.items.files import collect
 from blindcal.prices import Prices
 from blindcal.records import Item, Message, Reply, Request, Targets, Token, Usage
-from blindcal.results.result import AuditResult
 from blindcal.settings import Settings
-from blindcal.simulation.recording import Recording
-from blindcal.simulation.replay import Server, running
-from blindcal.store.run_store import RUN_FILE, Store
+from blindcal.store.run_store import Store
 
 PRICES = Prices(1000.0, 3000.0)
 QUESTION = TokenQuestion(Targets((Token(1, "Yes"),), (Token(2, "No"),)))
@@ -104,7 +96,7 @@ def test_a_probe_never_costs_more(kinds: list[tuple[str, int]], money: float, co
         return not refused
 
     one = collect("one", [{"prompt": "Is it?", "label": 1}])
-    with tempfile.TemporaryDirectory() as folder, Store.open(Path(folder) / "run.sqlite") as store, one:
+    with tempfile.TemporaryDirectory() as folder, Store.open(Path(folder) / "run.sqlite") as store:
         answered = asyncio.run(ask_all(store))
     assert PRICES.cost(endpoint.paid) <= money
     assert answered == (endpoint.paid.queries == len(asked))
@@ -149,50 +141,12 @@ def test_refusals_in_the_probe_are_kept_and_what_was_served_counts(tmp_path: Pat
         return probes
 
     endpoint, one = Moody(), collect("one", [{"prompt": "Is it?", "label": 1}])
-    with Store.open(tmp_path / "run.sqlite") as store, one:
+    with Store.open(tmp_path / "run.sqlite") as store:
         first, second = asyncio.run(probe_twice(store))
         assert store.usage() == Usage(0, 1, 9, 1, wasted=1)
         assert store.asides_usage().served == 2
     assert endpoint.calls == len(said)
     assert first.paid == second.paid == Usage(2, 3, 18, 2)
-
-
-def test_a_batch_is_paid_by_the_length_of_its_questions(tmp_path: Path) -> None:
-    """Most questions are short, and so are those that are probed; the long ones are reckoned with."""
-    n = 400
-    labels, p = shapes.preset("confident").sample(n, np.random.default_rng(1))
-    path, rng = tmp_path / "items.jsonl", np.random.default_rng(2)
-    with path.open("w") as file:
-        for k, label in enumerate(labels):
-            words = ("word " * int(np.ceil(10 * rng.pareto(1.2) + 2)))[:9000]
-            file.write(json.dumps({"id": f"q{k}", "prompt": f"{words}{k}?", "label": int(label)}) + "\n")
-    with load(path) as loaded:
-        asked = list(loaded)
-    prices = Prices(1000.0, 0.0)
-
-    def spent(money: float | None, out: Path) -> tuple[AuditResult, float]:
-        """The result, and how much of its cost was that of batches."""
-        with running(Server(Recording.from_probabilities([item.id for item in asked], p), asked)) as server:
-            result = audit(
-                path,
-                Settings(model="replay", base_url=server.base_url, resamples=50, batch=True, queries=1),
-                out=out,
-                limits=Limits(max_cost=money),
-                prices=prices,
-                polling=Polling(every=0.01, longest=0.01),
-            )
-        with Store.read(out / RUN_FILE) as store:
-            assert 1 <= len(store.batches()) <= 4
-            return result, prices.batched.cost(store.usage())
-
-    whole, asking = spent(None, tmp_path / "whole")
-    assert whole.spend.cost is not None
-    for share in (0.3, 0.7):
-        money = whole.spend.cost - (1 - share) * asking
-        result, _ = spent(money, tmp_path / f"{share}")
-        assert result.spend.cost is not None
-        assert result.stopped == f"max_cost = {money:g} reached"
-        assert money - 0.1 * asking < result.spend.cost <= money
 
 
 @pytest.mark.parametrize("tokens", [0, 30])

@@ -14,7 +14,6 @@ from scipy.special import expit, logit
 
 import blindcal as bc
 from blindcal.auditing.audit import audit
-from blindcal.auditing.batch_sender import Polling
 from blindcal.errors import ConfigError, UnfitError
 from blindcal.estimate.truth import binned_ece
 from blindcal.items.files import load
@@ -25,11 +24,12 @@ from blindcal.results.answer_counts import of_run, read_counts, write_counts
 from blindcal.results.merge import merge
 from blindcal.results.run import Run, open_run
 from blindcal.simulation.recording import Recording
-from blindcal.simulation.replay import Behaviour, Server, running
+from blindcal.simulation.replay import running
 from blindcal.simulation.simulate import simulate
 from commanding import blindcal
 from deciding import TEMPLATE, audited, model, serving, settings, write_items
 from fitting import asked, fitted
+from misbehaving import Behaviour, Server
 from serving import OWN_LOGITS, SHARED, Altered
 
 N = 240
@@ -272,7 +272,8 @@ def test_spellings_are_summed_unless_told_otherwise(semantics: str | None, tmp_p
     items = tmp_path / "items.jsonl"
     rows = zip(recording.ids, labels.tolist(), strict=True)
     items.write_text("".join(json.dumps({"id": k, "prompt": f"Is {k}?", "label": y}) + "\n" for k, y in rows))
-    with load(items) as loaded, running(Server(recording, loaded, Behaviour(logprobs=True))) as server:
+    loaded = load(items)
+    with running(Server(recording, loaded, Behaviour(logprobs=True))) as server:
         chosen = settings(server, model=recording.name, template=None, method="logprobs", semantics=semantics)
         found = audit(items, chosen, out=tmp_path / "run", oracle=OWN_LOGITS)
     assert found.semantics == (semantics or "sum")
@@ -315,25 +316,13 @@ def test_an_endpoint_that_shows_no_probabilities_is_refused(
             reply["choices"][0]["logprobs"] = shown
             return json.dumps(reply).encode()
 
-    with load(items, bc.Settings(model="replay", template=TEMPLATE).prompt) as loaded:
-        questions = list(loaded)
+    loaded = load(items, bc.Settings(model="replay", template=TEMPLATE).prompt)
+    questions = list(loaded)
     recording = Recording.from_probabilities([item.id for item in questions], known[1])
     with running(Odd(recording, questions, Behaviour(logprobs=True))) as server:
         with pytest.raises(UnfitError, match=message):
             audit(items, settings(server, method="logprobs"), out=tmp_path / "run")
         assert server.requests < 30
-
-
-def test_batches_find_what_a_live_audit_finds(
-    known: tuple[IntArray, FloatArray], items: Path, run: Run, tmp_path: Path
-) -> None:
-    """Through batches the probe is asked live, to see that logprobs are shown, and the rest as ever."""
-    with serving(items, known[1], logprobs=True) as server:
-        chosen = settings(server, method="logprobs", batch=True)
-        polling = Polling(every=0.002, longest=0.01, settle=0.05)
-        found = audit(items, chosen, out=tmp_path / "run", polling=polling)
-        assert server.requests == found.spend.probe_queries
-    assert (found.ece, found.shown) == (run.result.ece, run.result.shown)
 
 
 def test_a_stopped_run_goes_on_with_what_was_shown(
@@ -357,14 +346,15 @@ def test_words_that_the_model_never_says_end_the_run(items: Path, server: Server
         audit(items, chosen, out=tmp_path / "run")
 
 
-def test_a_budget_pays_for_items(items: Path, server: Server, tmp_path: Path) -> None:
-    """With a limit on the cost, as many items are read as it pays for."""
+def test_a_limit_on_the_cost_stops_the_reading(items: Path, server: Server, tmp_path: Path) -> None:
+    """Readings cost no more than the limit, and the result covers those there are."""
     prices = Prices(1000, 1000)
     limits = bc.Limits(max_cost=2.0)
     found = audit(
         items, settings(server, method="logprobs"), out=tmp_path / "run", limits=limits, prices=prices
     )
-    assert 40 <= found.counts.items < N
+    assert not found.complete
+    assert 0 < found.counts.items < N
     assert found.spend.cost is not None
     assert found.spend.cost <= 2.0
 

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import errno
 import math
 
 import pytest
-from yarl import URL
+from pyreqwest.exceptions import ConnectError
 
 from blindcal.auditing import limits
 from blindcal.auditing.limits import OTHER_FILES, Limits
@@ -40,6 +39,8 @@ def test_too_few_open_files_are_an_error(monkeypatch: pytest.MonkeyPatch) -> Non
 
 def test_running_out_of_files_is_not_the_address() -> None:
     """An endpoint is not to blame if this process cannot open another connection."""
-    found = from_exception(OSError(errno.EMFILE, "Too many open files"), URL("http://x/v1"), reached=False)
+    causes = ("client error (Connect)", "tcp open error", "Too many open files (os error 24)")
+    error = ConnectError("connection error", {"causes": [{"message": cause} for cause in causes]})
+    found = from_exception(error, "x:80", reached=False)
     assert isinstance(found, FatalError)
     assert "too many open files to connect to x:80: raise the limit (ulimit -n)" in str(found)

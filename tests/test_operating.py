@@ -10,6 +10,7 @@ import pytest
 from scipy.special import logit
 
 import blindcal as bc
+from blindcal.design import spread_evenly
 from blindcal.errors import InputError, NotIdentifiedError
 from blindcal.estimate.grid import CELLS, MID_P
 from blindcal.estimate.operating import (
@@ -20,7 +21,7 @@ from blindcal.estimate.operating import (
     decision_rates,
 )
 from blindcal.methods import make_design
-from blindcal.records import FloatArray
+from blindcal.records import AnswerTable, FloatArray
 from blindcal.simulation.simulate import ask, generate
 from fitting import ends
 
@@ -308,7 +309,9 @@ def test_no_threshold_beyond_what_the_endpoint_takes() -> None:
 def test_nothing_is_promised_where_hardly_an_answer_lies() -> None:
     """However good the refits look, a sure threshold has 30 answers beyond it, counted by hand."""
     labels, p = generate(600, 3)
-    answered = ask(make_design("latent", labels, adaptive=False), p)
+    t = spread_evenly(600, np.random.default_rng(3))
+    shifts = np.log((1 - t) / t)
+    answered = AnswerTable(np.arange(600), shifts, np.zeros(600), (p >= t).astype(np.int64))
     fit = bc.latent(
         labels[answered.items], answered.shifts, answered.answers, 0.0, answered.items, resamples=40
     )
@@ -327,3 +330,15 @@ def test_nothing_is_promised_where_hardly_an_answer_lies() -> None:
     assert choose_threshold(bare, precision=beyond, confidence=None).point.threshold > highest
     with pytest.raises(NotIdentifiedError):
         choose_threshold(bare, precision=beyond)
+
+
+def test_between_few_thresholds_nothing_is_tested() -> None:
+    """If most items were asked once at one of few thresholds, as by `blind`, answers test only their own."""
+    labels, p = generate(1500, seed=8)[:2]
+    answered = ask(make_design("blind", labels), p)
+    tested = bc.latent(labels[answered.items], answered.shifts, answered.answers).patterns.tested_beyond()
+    edges = logit(GRID_THRESHOLDS)
+    assert np.count_nonzero(tested) == 4
+    for shift in np.unique(answered.shifts):
+        nearest = np.argmin(np.abs(edges + shift))
+        assert tested[nearest] == np.count_nonzero(answered.shifts == shift)

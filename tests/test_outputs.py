@@ -22,8 +22,8 @@ from blindcal.auditing.limits import OTHER_FILES
 from blindcal.errors import FileError
 from blindcal.results.run import open_run
 from blindcal.settings import Settings
+from blindcal.simulation.replay import Server
 from commanding import blindcal, refusal
-from hostile_batches import HostileServer
 from places import small_disk
 from serving import replaying
 
@@ -35,7 +35,7 @@ class World:
     """A finished run, its questions, their true probabilities, and the model that answered."""
 
     folder: Path
-    server: HostileServer
+    server: Server
 
     @property
     def items(self) -> Path:

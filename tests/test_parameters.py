@@ -21,10 +21,10 @@ from blindcal.endpoints.parameters import SAMPLERS, Accepted, changes_nothing, r
 from blindcal.errors import FatalError, RetryableError, UnsupportedError
 from blindcal.estimate.free_text import parse_free_text
 from blindcal.records import Item, Message, Reply, Request
-from blindcal.simulation.behaviour import Dialect
 from blindcal.simulation.http_server import HttpRequest, HttpResponse, json_response
-from blindcal.simulation.replay import Behaviour, Server, running
-from misbehaving import BEHAVIOURS, REASONING
+from blindcal.simulation.replay import running
+from misbehaving import BEHAVIOURS, REASONING, Behaviour, Server
+from refusals import Dialect
 from serving import CHAT_YES, Recorder, answering, asking, items, recording, replayed
 
 REFUSALS: list[dict[str, Any]] = json.loads((Path(__file__).parent / "data" / "refusals.json").read_text())

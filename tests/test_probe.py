@@ -33,7 +33,8 @@ from blindcal.methods import METHODS
 from blindcal.records import NEGATIVE, POSITIVE, Item, Reply, Request, Targets, Token
 from blindcal.simulation.http_server import HttpRequest, HttpResponse
 from blindcal.simulation.recording import Recording
-from blindcal.simulation.replay import Behaviour, Server, running
+from blindcal.simulation.replay import running
+from misbehaving import Behaviour, Server
 from serving import PAIR, items, recording, replayed
 
 ODDS = [float(s) for s in np.random.default_rng(7).normal(0.7, 3, 24)]
@@ -558,8 +559,8 @@ def served() -> Iterator[local.Served]:
 @pytest.mark.parametrize("model", ["gpt-3.5-turbo", "gpt-4o-mini"])
 def test_real_server_under_a_name_of_openai(served: local.Served, model: str) -> None:
     """Its own ids are taken whatever its model is called, and those of the name are found to be wrong."""
-    with open_items("builtin") as questions:
-        pilot = next(iter(questions))
+    questions = open_items("builtin")
+    pilot = next(iter(questions))
 
     async def chosen(tokenizer: str | None) -> tokens.Choice:
         async with HttpEndpoint(Address(served.base_url + "/", model), environ={}) as endpoint:
@@ -575,8 +576,8 @@ def test_real_server_under_a_name_of_openai(served: local.Served, model: str) ->
 
 def test_real_server(served: local.Served) -> None:
     """A real llama.cpp server with a real model: its tokens, its verdict, and the flip at the logprob gap."""
-    with open_items("builtin") as questions:
-        question = min(questions, key=lambda one: len(one.messages[0].content))
+    questions = open_items("builtin")
+    question = min(questions, key=lambda one: len(one.messages[0].content))
 
     async def talk() -> tuple[tokens.Choice, Probe, list[int]]:
         address = Address(served.base_url, served.model)

@@ -15,7 +15,6 @@ from commanding import blindcal
     [
         ("audit", "--max-cost"),
         ("audit", "--price-in"),
-        ("audit", "--batch-price"),
         ("audit", "--queries"),
         ("plan", "--ece"),
         ("check", "--max-ece"),

@@ -34,10 +34,10 @@ from blindcal.methods import make_design
 from blindcal.prices import Prices
 from blindcal.records import AnswerTable, Item, Message, Reply, Request, Round, Targets, Token, Usage
 from blindcal.settings import DesignSettings, Settings
-from blindcal.simulation.replay import Behaviour
 from blindcal.simulation.simulate import simulate
 from blindcal.store.run_store import Store
 from killing import CONTEXT
+from misbehaving import Behaviour
 from serving import asking, replayed, replaying
 
 YES_NO = Targets((Token(1, "Yes"),), (Token(2, "No"),))

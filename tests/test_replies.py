@@ -16,7 +16,6 @@ import pytest
 
 from blindcal.auditing.audit import audit
 from blindcal.auditing.limits import Limits
-from blindcal.endpoints.batches import Batches, BatchLine
 from blindcal.endpoints.http import Address, HttpEndpoint
 from blindcal.errors import EndpointError, FatalError, InputError, ReplyError, RetryableError, StoreError
 from blindcal.items.files import load
@@ -62,9 +61,9 @@ def items(tmp_path: Path) -> Path:
 
 def audited(items: Path, alter: Callable[[bytes, bytes], bytes], **how: Any) -> AuditResult:
     """An audit over HTTP of a model whose replies are altered, with the folder ``run`` beside the items."""
-    with load(items) as loaded:
-        known = Recording.from_probabilities([one.id for one in loaded], np.linspace(0.05, 0.95, N))
-        server = Altered(known, list(loaded))
+    loaded = load(items)
+    known = Recording.from_probabilities([one.id for one in loaded], np.linspace(0.05, 0.95, N))
+    server = Altered(known, list(loaded))
     server.alter = alter
     with running(server):
         settings = Settings(
@@ -129,39 +128,6 @@ def test_nested_replies_do_not_end_a_run(items: Path) -> None:
     assert result.counts.invalid == 1
 
 
-def batch_lines(*lines: bytes) -> list[BatchLine]:
-    """The lines of a batch's output as the client reads them."""
-
-    async def talk() -> list[BatchLine]:
-        output = Recorder(b"\n".join(lines))
-        async with answering(output) as url, HttpEndpoint(Address(url, "m")) as endpoint:
-            return [line async for line in Batches(endpoint).lines("file-1")]
-
-    return asyncio.run(talk())
-
-
-@pytest.mark.parametrize("depth", DEPTHS)
-def test_nested_batch_line_is_an_error_of_its_item(depth: int) -> None:
-    """A nested line of a batch's output is an unusable reply to its request: not asked, or paid, again."""
-    body = b'{"custom_id": "q1", "response": {"status_code": 200, "body": %b}}' % nested(depth)
-    good = b'{"custom_id": "q2", "response": {"body": %b}}' % json.dumps(CHAT_YES).encode()
-    first, second = batch_lines(body, good)
-    assert (first.custom_id, second.custom_id) == ("q1", "q2")
-    assert isinstance(first.error, ReplyError)
-    assert second.reply is not None
-
-
-def test_nested_lists_of_batches() -> None:
-    """A nested list of files or batches is worth another attempt, not a crash."""
-
-    async def talk() -> None:
-        async with answering(Recorder(nested(5_000))) as url, HttpEndpoint(Address(url, "m")) as endpoint:
-            await Batches(endpoint).look("batch-1")
-
-    with pytest.raises(RetryableError, match="not a JSON object"):
-        asyncio.run(talk())
-
-
 @pytest.mark.parametrize("depth", DEPTHS)
 @pytest.mark.parametrize(
     "command",
@@ -176,7 +142,7 @@ def test_nested_lists_of_batches() -> None:
 )
 def test_nested_result_is_refused(command: tuple[str, ...], depth: int, tmp_path: Path) -> None:
     """Every command that reads a result refuses one that is nested beyond sense, in one line."""
-    for content in (nested(depth), b'{"schema_version": 3, "probe": %b}' % nested(depth)):
+    for content in (nested(depth), b'{"schema_version": 1, "probe": %b}' % nested(depth)):
         (tmp_path / RESULT_FILE).write_bytes(content)
         if command[0] in ("status", "threshold", "compare"):
             with Store.open(tmp_path / RUN_FILE) as store:
@@ -222,7 +188,7 @@ def test_nested_option_is_a_wrong_command_line(depth: int) -> None:
 def test_replay_refuses_nested_requests(depth: int) -> None:
     """The service for experiments answers a nested request with a 400."""
     server = Server(Recording.from_probabilities([], np.empty(0)), [])
-    for path in ("/v1/chat/completions", "/v1/completions", "/tokenize", "/v1/batches"):
+    for path in ("/v1/chat/completions", "/v1/completions", "/tokenize"):
         request = HttpRequest("POST", path, {}, nested(depth))
         assert server._handle(request).status == 400
 
@@ -234,9 +200,6 @@ def test_replay_refuses_nested_requests(depth: int) -> None:
 def test_an_empty_error_is_none(empty: object) -> None:
     """A gateway that adds an empty error to every completion is understood."""
     assert ask({**CHAT_YES, "error": empty}).text == "Yes"
-    line = {"custom_id": "q1", "response": {"body": {**CHAT_YES, "error": empty}}, "error": empty}
-    (found,) = batch_lines(json.dumps(line).encode())
-    assert found.reply is not None
 
 
 @pytest.mark.parametrize("empty", [{}, "", []])

@@ -1,10 +1,14 @@
-"""`blindcal reproduce`: from files, over HTTP, again, and with wrong names."""
+"""`blindcal reproduce`: what is read, measured and written."""
 
 from __future__ import annotations
 
-import csv
+import gzip
 import json
+import os
 import re
+import signal
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,16 +16,33 @@ import numpy as np
 import pytest
 from click.testing import CliRunner, Result
 
+from blindcal.auditing.audit import audit
 from blindcal.cli import app
+from blindcal.errors import InputError
 from blindcal.estimate.face_value import findings_at_face_value
+from blindcal.estimate.truth import top_label_ece
 from blindcal.items import files
+from blindcal.methods import METHODS
 from blindcal.reproduce import page, sources, table
-from blindcal.reproduce.cells import Cell, Measured
-from blindcal.reproduce.table import Column, MethodTable, Row
+from blindcal.reproduce.sources import RecordedConfidence, Source
+from blindcal.reproduce.table import (
+    TABLE_METHODS,
+    Column,
+    Measured,
+    MethodTable,
+    Row,
+    TableRun,
+    measure_runs,
+    oracle_of,
+    table_runs,
+)
+from blindcal.settings import Settings
 from blindcal.simulation import replay
-from blindcal.simulation.recording import RecordedTexts, Recording
-from blindcal.simulation.replay import Behaviour, Server
+from blindcal.simulation.replay import Server
+from blindcal.simulation.simulate import generate, simulate
 from serving import SHARED
+
+DIAGRAM = findings_at_face_value(np.array([1, 1, 0, 0, 0]), np.array([0.5] * 5), 2)  # an ECE of 0.1
 
 
 def reproduce(*arguments: object) -> Result:
@@ -32,6 +53,18 @@ def ok(*arguments: object) -> Result:
     result = reproduce(*arguments)
     assert result.exit_code == 0, result.output
     return result
+
+
+def source(n: int = 300, seed: int = 0) -> Source:
+    return sources.from_probabilities("made", "up", *generate(n, seed))
+
+
+def estimate(method: str, queries: int, ece: float = 0.3, seed: int = 0) -> Measured:
+    return Measured(Row(method, queries), seed, ece, (ece, 0.0), 10, 0)
+
+
+def column(model: str, data: str, *measured: Measured) -> Column:
+    return Column(model, data, 10, "pair", {"pair": DIAGRAM, "sum": DIAGRAM}, measured)
 
 
 def write_recording(folder: Path, n: int = 90) -> Path:
@@ -53,20 +86,6 @@ def write_recording(folder: Path, n: int = 90) -> Path:
     return path
 
 
-def write_texts(folder: Path, labels: list[int]) -> Path:
-    """What the made-up model says of its confidence; every seventh answer states none."""
-    rng = np.random.default_rng(1)
-    path = folder / "model__set__verbalized.csv"
-    with path.open("w", newline="") as file:
-        table = csv.writer(file)
-        table.writerow(["id", "label", "text"])
-        for k, label in enumerate(labels):
-            word = ("Yes", "No")[int(rng.integers(2))]
-            stated = "I am sure" if k % 7 == 0 else f"{rng.integers(50, 101)}%"
-            table.writerow([f"q{k}", label, f"{word}, {stated}"])
-    return path
-
-
 def write_items(path: Path, ids: list[str], labels: list[int]) -> None:
     lines = [
         json.dumps(
@@ -77,198 +96,80 @@ def write_items(path: Path, ids: list[str], labels: list[int]) -> None:
     path.write_text("\n".join(lines) + "\n")
 
 
-def estimates(folder: Path) -> list[dict[str, str]]:
-    with (folder / "estimates.csv").open(newline="") as file:
-        return [
-            {name: value for name, value in row.items() if name != "model"} for row in csv.DictReader(file)
-        ]
-
-
-def test_over_http_and_from_files_it_is_the_same_table(tmp_path: Path) -> None:
-    """Every row at every budget, sampled ones too, is equal to the last digit for the same seed."""
-    path = write_recording(tmp_path)
-    known = sources.read(path)
-    items = tmp_path / "set.jsonl"
-    write_items(items, list(known.recording.ids), known.labels.tolist())
-    common = ("--budgets", "1-3", "--seeds", 1, "--bins", 4, "--jobs", 1)
-    recording = Recording.load(path)
-    spoken = RecordedTexts.load(write_texts(tmp_path, known.labels.tolist()), ("Yes", "No"))
-    ok(path, *common, "--out", tmp_path / "files")
-    with (
-        files.load(items) as questions,
-        replay.running(Server(recording, questions, spoken=spoken)) as server,
-    ):
-        endpoint = ("--model", recording.name, "--base-url", server.base_url, "--data", items, "--send-seed")
-        ok(*endpoint, *common, "--out", tmp_path / "http")
-        asked = server.requests
-        first = (tmp_path / "http" / "index.html").read_bytes()
-        ok(*endpoint, *common, "--out", tmp_path / "http")
-        assert server.requests == asked  # a second time nothing is asked
-    assert estimates(tmp_path / "http") == estimates(tmp_path / "files")
-    rows = {(row["method"], row["K"]) for row in estimates(tmp_path / "http")}
-    assert {
-        ("temperature", "3"),
-        ("sampling+latent", "1"),
-        ("blind", "1"),
-        ("latent", "2"),
-        ("verbalized", "1"),
-    } <= rows
-    ok(*endpoint, *common, "--out", tmp_path / "http")  # nor is anybody needed
-    assert (tmp_path / "http" / "index.html").read_bytes() == first
-
-
-def test_a_recorded_model_over_http_and_from_its_file(tmp_path: Path) -> None:
-    """The same for 120 items of a real model, with its logits as the oracle of the endpoint's column."""
-    path = SHARED / "logits" / "smollm2__boolq__logits.csv.gz"
-    if not path.exists():
-        pytest.skip("no recorded logits beside the project")
-    import gzip
-
-    with gzip.open(path, "rt") as file:
-        head = [next(file) for _ in range(121)]
-    few = tmp_path / "smollm2__few__logits.csv"
-    few.write_text("".join(head))
-    known = sources.read(few)
-    items = tmp_path / "few.jsonl"
-    write_items(items, list(known.recording.ids), known.labels.tolist())
-    words = ("--positive", "True", "--negative", "False")
-    ids = ("--positive-ids", known.targets.positive[0].id, "--negative-ids", known.targets.negative[0].id)
-    methods = ("blind", "sampling", "sampling+latent", "extraction", "latent", "temperature")  # all but words
-    common = (*words, "--budgets", "1,2", "--seeds", 1, "--jobs", 1, *(f"--method={one}" for one in methods))
-    ok(few, *common, "--out", tmp_path / "files")
-    loaded = Recording.load(few)
-    recording = Recording("smollm2", *(getattr(loaded, name) for name in loaded.__slots__[1:]))
-    with files.load(items) as questions, replay.running(Server(recording, questions)) as server:
-        endpoint = ("--model", "smollm2", "--base-url", server.base_url, "--data", items, "--send-seed", *ids)
-        ok(few, *endpoint, *common, "--out", tmp_path / "http")
-    for name in ("estimates.csv", "cells.csv", "table.md", "table.tex"):
-        assert (tmp_path / "http" / name).read_text() == (tmp_path / "files" / name).read_text(), name
-
-
-def test_again_it_is_free_and_bit_identical(tmp_path: Path) -> None:
-    """The same command reads its cells and writes the same bytes."""
-    path = write_recording(tmp_path)
-    arguments = (
-        path,
-        "--budgets",
-        "1-2",
-        "--seeds",
-        2,
-        "--jobs",
-        1,
-        "--method",
-        "blind",
-        "--method",
-        "sampling",
-    )
-    ok(*arguments, "--out", tmp_path / "one")
-    made = {
-        one.relative_to(tmp_path / "one"): (one.read_bytes(), one.stat().st_mtime_ns)
-        for one in (tmp_path / "one").rglob("*")
-        if one.is_file()
-    }
-    ok(*arguments, "--out", tmp_path / "one")
-    for name, (content, changed) in made.items():
-        assert (tmp_path / "one" / name).read_bytes() == content, name
-        if name.parts[0] == "cache":
-            assert (tmp_path / "one" / name).stat().st_mtime_ns == changed
-    assert {"index.html", "table.md", "table.tex", "cells.csv", "estimates.csv", "cache", "figures"} == {
-        name.parts[0] for name in made
-    }
-
-
-def test_an_endpoint_that_ignores_the_bias_fills_the_rows_it_can(tmp_path: Path) -> None:
-    """Methods that the probe refuses are dashes with a reason; temperature needs no bias and is there."""
+def test_over_http_and_from_a_file_it_is_the_same_estimate(tmp_path: Path) -> None:
+    """A file is answered as its replay answers an audit: ties, other words and draws are the same."""
     known = sources.read(write_recording(tmp_path))
     items = tmp_path / "set.jsonl"
     write_items(items, list(known.recording.ids), known.labels.tolist())
-    with (
-        files.load(items) as questions,
-        replay.running(Server(known.recording, questions, Behaviour(bias="ignored"))) as server,
-    ):
-        run = _asked(server, items, tmp_path / "out")
-    methods = {json.loads(line)["method"] for line in run.stdout.splitlines()}
-    assert methods == {"temperature"}
-    assert "latent: this endpoint cannot be audited by latent" in run.stderr
+    with replay.running(Server(known.recording, files.load(items))) as server:
+        for method in ("sampling", "latent"):
+            settings = Settings(
+                model=known.recording.name,
+                base_url=server.base_url,
+                method=method,
+                queries=3.0,
+                resamples=20,
+                send_seed=True,
+            )
+            result = audit(items, settings, out=tmp_path / method)
+            (cell,) = TableRun(known, method, (3,), 0).measure()
+            assert result.ece.value == cell.ece
+            assert (len(known.labels) * 3, result.counts.invalid) == (cell.queries, cell.invalid)
 
 
-def _asked(server: Server, items: Path, out: Path) -> Result:
-    name = server.recording.name
-    endpoint = ("--model", name, "--base-url", server.base_url, "--data", items)
-    methods = ("--method", "latent", "--method", "temperature")
-    return ok(*endpoint, *methods, "--budgets", "2", "--out", out, "--json", "--quiet")
-
-
-def test_models_behind_several_servers_are_one_table(tmp_path: Path) -> None:
-    """NAME@URL names a server of its own; one name at two addresses is refused."""
-    known = sources.read(write_recording(tmp_path, 40))
-    items = tmp_path / "set.jsonl"
-    write_items(items, list(known.recording.ids), known.labels.tolist())
-    other = replace(known.recording, name="other", logits=known.recording.logits[::-1].copy())
-    few = ("--data", items, "--method", "extraction", "--budgets", 1, "--out", tmp_path / "out")
-    with (
-        files.load(items) as questions,
-        replay.running(Server(known.recording, questions)) as here,
-        replay.running(Server(other, questions)) as there,
-    ):
-        first = ("--model", f"{known.recording.name}@{here.base_url}")
-        ok(*first, "--model", "other", "--base-url", there.base_url, *few)
-        assert here.requests > 40
-        assert there.requests > 40
-        lines = list(csv.DictReader((tmp_path / "out" / "cells.csv").read_text().splitlines()))
-        assert [line["model"] for line in lines] == [known.recording.name, "other"]
-        assert lines[0]["ece"] != lines[1]["ece"]
-        twice = reproduce(*first, "--model", known.recording.name, "--base-url", there.base_url, *few)
-        assert "one name at two addresses" in str(twice.exception)
-
-
-def test_a_dry_run_says_what_would_be_asked(tmp_path: Path) -> None:
-    """Eight queries per item by five methods and one in five less by blind: one run holds all its budgets."""
-    items = tmp_path / "set.jsonl"
-    write_items(items, [f"q{k}" for k in range(10)], [k % 2 for k in range(10)])
-    said = ok("--model", "m", "--base-url", "http://127.0.0.1:9/v1", "--data", items, "--dry-run")
-    assert (
-        "10 items, 408 queries in 6 audits" in said.output
-        or "10 items, 418 queries in 7 audits" in said.output
-    )
+def test_again_it_is_bit_identical(tmp_path: Path) -> None:
+    """The same command writes the same bytes, whatever the number of processes."""
+    few = (write_recording(tmp_path), "--budgets", "1-2", "--seeds", 2, "--method=blind", "--method=sampling")
+    written = []
+    for jobs in (1, 2):
+        out = tmp_path / str(jobs)
+        ok(*few, "--jobs", jobs, "--out", out)
+        written.append(
+            {path.relative_to(out): path.read_bytes() for path in out.rglob("*") if path.is_file()}
+        )
+    assert written[0] == written[1]
+    names = {path.parts[0] for path in written[0]}
+    assert names == {"index.html", "table.md", "cells.csv", "estimates.csv", "figures"}
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "message"),
     [
-        ([], "give score or logit files"),
-        (["--model", "m"], "give the data sets to ask with --data: boolq, mmlu"),
-        (["--model", "m", "--base-url", "http://127.0.0.1:9/v1", "--data", "boolqq"], "no set of this name"),
+        ([], "Missing argument"),
         (["nowhere.csv"], "no such file or folder"),
         (["x.csv", "--method", "psychic"], "'latent'"),
         (["x.csv", "--budgets", "9"], "from 1 to 8"),
+        (["x.csv", "--positive", "Yes"], "--positive and --negative go together"),
     ],
 )
-def test_wrong_names_are_answered_with_the_right_ones(arguments: list[str], said: str) -> None:
-    """An unknown set, method, budget or file gets one line that lists what there is."""
+def test_wrong_names_are_answered_with_the_right_ones(arguments: list[str], message: str) -> None:
+    """An unknown method, budget or file gets one line that lists what there is."""
     result = reproduce(*arguments)
     assert result.exit_code != 0
-    assert said in result.output or said in str(result.exception)
+    assert message in result.output or message in str(result.exception)
 
 
-def test_the_tables_say_what_was_found() -> None:
-    """Means, spreads, errors and dashes in Markdown, LaTeX and CSV, names escaped in each."""
-    oracle = findings_at_face_value(np.array([1, 1, 0, 0, 0]), np.array([0.5] * 5), 2)  # an ECE of 0.1
-    found = {
-        Cell("latent", 1, seed, 2): Measured(ece, (ece, 0.0), 10, 1) for seed, ece in enumerate((0.12, 0.10))
-    }
-    one = Column("a|b_c", "=x", 10, "pair", {"pair": oracle}, found)
-    other = Column("d", "y", 10, "pair", {}, {Cell("blind", 1, 0, 2): Measured(0.3, (0.3, 0.0), 5, 0)})
-    both = MethodTable((one, other), 2, (0, 1))
-    assert one.entries[Row("latent", 1)].error == pytest.approx(0.01)
+def test_two_files_of_one_name_are_refused(tmp_path: Path) -> None:
+    """A column has one file."""
+    for name in ("a__b.csv", "a__b__logits.csv"):
+        (tmp_path / name).write_text("id,label,p\nx,1,0.9\ny,0,0.2\n")
+    assert "a second file of a b" in str(reproduce(tmp_path, "--out", tmp_path / "out").exception)
+
+
+def test_the_tables_hold_means_spreads_and_errors() -> None:
+    """Means, spreads, errors and dashes in Markdown, CSV and JSON, names escaped in each."""
+    estimates = (
+        replace(estimate("latent", 1, ece, seed), invalid=1) for seed, ece in enumerate((0.12, 0.10))
+    )
+    first, second = column("a|b_c", "=x", *estimates), column("d", "y", estimate("blind", 1))
+    both = MethodTable((first, second), 2, 2)
+    assert first.entries[Row("latent", 1)].error == pytest.approx(0.01)
     text = table.markdown(both)
-    assert "| oracle | 0.1000 | \N{EN DASH} |" in text
+    assert "| oracle | 0.1000 | 0.1000 |" in text
     assert "| latent, K=1 | 0.1100 ± 0.0141 | \N{EN DASH} |" in text
     assert "a\\|b_c =x" in text
-    assert r"a|b\_c =x & d y \\" in table.latex(both)
-    assert r"0.1100 $\pm$ 0.0141" in table.latex(both)
     assert "a|b_c,'=x,10,latent,1,2,pair,0.1,0.11" in table.cells_csv(both)
-    assert json.loads(table.cells_json(both).splitlines()[-1])["oracle"] is None
+    assert json.loads(table.cells_json(both).splitlines()[-1])["error"] == pytest.approx(0.2)
     assert "Share of answers that are neither word" in text
     assert "| latent | 10.0% | \N{EN DASH} |" in text
     assert "| blind |" not in text  # all its answers were used
@@ -279,52 +180,208 @@ def test_what_is_undefined_is_a_dash(tmp_path: Path) -> None:
     (tmp_path / "a__b.csv").write_text("id,label,p\nx,1,0.9\ny,0,0.2\n")
     (tmp_path / "a__b__verbalized.csv").write_text("id,label,text\nx,1,Hm\ny,0,Yes\n")
     rows = ("--method", "verbalized", "--method", "blind", "--method", "extraction", "--seeds", 1)
-    said = ok(tmp_path / "a__b.csv", *rows, "--budgets", 1, "--out", tmp_path / "out").output
-    assert "nan" not in said
-    assert "| verbalized | 100.0% |" in said
-    for name in ("table.md", "table.tex", "cells.csv"):
+    printed = ok(tmp_path / "a__b.csv", *rows, "--budgets", 1, "--out", tmp_path / "out").output
+    assert "nan" not in printed
+    assert "| verbalized | 100.0% |" in printed
+    for name in ("table.md", "cells.csv"):
         assert "nan" not in (tmp_path / "out" / name).read_text()
 
 
 def test_tables_and_sources_show_themselves_in_one_line() -> None:
     """What they hold is counted, not listed."""
-    column = Column("a", "x", 10, "pair", {}, {Cell("latent", 1, 0, 2): Measured(0.1, (0.1, 0.0), 10, 0)})
-    source = sources.from_probabilities("a", "x", np.array([0, 1]), np.array([0.2, 0.9]))
-    assert repr(column) == "Column('a x', 10 items, 1 cells)"
-    assert repr(MethodTable((column,), 2, (0,))) == "MethodTable(1 columns, 1 rows, 1 seeds)"
-    assert repr(source) == "Source('a x', 2 items)"
-    assert repr(source.recording) == "Recording('a', 2 items, 2 tokens)"
+    one = column("a", "x", estimate("latent", 1))
+    assert repr(one) == "Column('a x', 10 items, 1 estimates)"
+    assert repr(MethodTable((one,), 2, 1)) == "MethodTable(1 columns, 1 rows, 1 seeds)"
+    assert repr(source(2)) == "Source('made up', 2 items)"
+    assert repr(source(2).recording) == "Recording('made', 2 items, 2 tokens)"
 
 
 def test_one_repeat_has_no_spread_to_draw() -> None:
     """A standard deviation takes two seeds: the bars of one have no whiskers, not whiskers of no length."""
-    cells = [Cell("latent", 1, seed, 2) for seed in (0, 1)]
-    once = Column("a", "x", 10, "pair", {}, {cells[0]: Measured(0.1, (0.1, 0.0), 10, 0)})
-    twice = Column("a", "x", 10, "pair", {}, {cell: Measured(0.1, (0.1, 0.0), 10, 0) for cell in cells})
-    for column, low in ((once, None), (twice, 0.1)):
-        (drawn,) = page.gap_bins(column, [Row("latent", 1)]).values()
+    twice = [estimate("latent", 1, 0.1, seed) for seed in (0, 1)]
+    for measured, low in ((twice[:1], None), (twice, 0.1)):
+        drawn = page.gap_bins(column("a", "x", *measured), [Row("latent", 1)])["latent, K=1"]
         assert (drawn[0].gap.value, drawn[0].gap.low) == (0.1, low)
 
 
 def test_the_page_shows_names_as_text(tmp_path: Path) -> None:
     """Whatever a model is called, it is text on the page; nothing is fetched from anywhere."""
-    found = {Cell("blind", 1, 0, 2): Measured(0.3, (0.3, 0.0), 5, 0)}
-    column = Column("<script>alert(1)</script>", "y", 10, "pair", {}, found)
-    written = page.write(MethodTable((column,), 2, (0,)), tmp_path, ["<b>unfit</b>"]).read_text()
+    hostile = column("<script>alert(1)</script>", "y", estimate("blind", 1))
+    written = page.write(MethodTable((hostile,), 2, 1), tmp_path).read_text()
     assert "<script" not in written
-    assert "&lt;b&gt;unfit" in written
     assert "http://" not in written.replace("http://www.w3.org/", "")
     assert "https://" not in written
 
 
-def test_rows_that_are_fitted_are_told_from_the_published_ones(tmp_path: Path) -> None:
+def test_fitted_rows_differ_from_the_published_ones(tmp_path: Path) -> None:
     """Rows read by `latent` stand on a tint, whatever their name; figures lie beside the page."""
-    found = {
-        Cell(method, 2, 0, 2): Measured(0.3, (0.3, 0.0), 5, 0)
-        for method in ("sampling", "latent", "sampling+latent", "temperature")
-    }
-    column = Column("m", "latent questions", 10, "pair", {}, found)
-    written = page.write(MethodTable((column,), 2, (0,)), tmp_path).read_text()
+    methods = ("sampling", "latent", "sampling+latent", "temperature")
+    one = column("m", "latent questions", *(estimate(method, 2) for method in methods))
+    written = page.write(MethodTable((one,), 2, 1), tmp_path).read_text()
     tinted = re.findall(r'<tr class="ours"><th scope="row">(.*?)</th>', written)
-    assert tinted == ["latent, K=2", "sampling+latent, K=2", "temperature, K=2"]
+    assert tinted == ["latent, K=2", "sampling+latent, K=2", "temperature, K=2"] * 2  # estimates, errors
     assert (tmp_path / "figures" / "m__latent-questions.svg").exists()
+
+
+def test_the_table_has_every_method_and_samples_read_by_latent() -> None:
+    """Each method is in it with its own budgets, the published ones before ours; `logprobs` is the oracle."""
+    published, ours = ("blind", "verbalized", "sampling", "extraction"), ("latent", "sampling+latent")
+    assert tuple(TABLE_METHODS) == (*published, *ours, "temperature", "repeated")
+    assert {method.base for method in TABLE_METHODS.values()} == set(METHODS) - {"logprobs", "classwise"}
+    assert all(method.budgets() == METHODS[method.base].budgets for method in TABLE_METHODS.values())
+    fitted = [name for name, method in TABLE_METHODS.items() if method.fitted]
+    assert fitted == [*ours, "temperature", "repeated"]
+
+
+@pytest.mark.parametrize("name", [name for name in TABLE_METHODS if name not in ("blind", "verbalized")])
+def test_the_beginning_of_a_run_is_the_run_with_a_smaller_budget(name: str) -> None:
+    """Cells read from one run with four queries per item are, to the last bit, those of runs of their own."""
+    known = source(121)  # odd: half a round is no whole number of items
+    budgets = tuple(range(TABLE_METHODS[name].budgets()[0], 5))
+    together = TableRun(known, name, budgets, 3).measure()
+    assert together == [cell for k in budgets for cell in TableRun(known, name, (k,), 3).measure()]
+    assert [cell.queries for cell in together] == [k * 121 for k in budgets]
+
+
+def test_stated_confidences_are_read_like_any_other_answers() -> None:
+    """Confidences in words are taken at their word; answers that state none count as invalid."""
+    stated = RecordedConfidence(np.array([1, 0, 1, 0]), np.array([0.9, 0.2, np.nan, 0.6]))
+    (cell,) = TableRun(replace(source(50), stated=stated), "verbalized", (1,), 0, 2).measure()
+    assert (cell.queries, cell.invalid) == (4, 1)
+    assert cell.gaps == pytest.approx(((0.2 - 0) / 3, (0.9 - 1 + 0.6 - 0) / 3))
+    assert cell.ece == pytest.approx(sum(map(abs, cell.gaps)))
+    silent = replace(stated, p=np.full(4, np.nan))
+    (cell,) = TableRun(replace(source(50), stated=silent), "verbalized", (1,), 0, 2).measure()
+    assert np.isnan([cell.ece, *cell.gaps]).all()
+    assert cell.invalid == 4
+
+
+def test_cells_are_the_estimates_of_simulate() -> None:
+    """The same seed in `simulate` gives the same estimates: one way to answer, not two."""
+    labels, p = generate(400)
+    known = sources.from_probabilities("made", "up", labels, p)
+    for method, k in {"blind": 1, "sampling": 2, "extraction": 2, "latent": 2}.items():
+        runs = table_runs(known, methods=(method,), budgets=(k,), seeds=(0, 1))
+        cells = tuple(cell.ece for run in measure_runs(runs) for cell in run)
+        assert cells == simulate(method, labels, p, queries=k, repeats=2).estimates
+
+
+def test_a_killed_command_leaves_no_process(tmp_path: Path) -> None:
+    """After kill -9 its workers end, though they are at work."""
+    gate = tmp_path / "gate"
+    os.mkfifo(gate)
+    script = (
+        "from pathlib import Path\n"
+        "from blindcal.reproduce import sources, table\n"
+        "from blindcal.simulation.simulate import generate\n"
+        "def held(run):\n"
+        f"    return [] if run.seed < 2 else Path({str(gate)!r}).read_text()  # nobody writes\n"
+        "table.TableRun.measure = held\n"
+        "if __name__ == '__main__':\n"
+        "    known = sources.from_probabilities('made', 'up', *generate(300, 0))\n"
+        "    runs = table.table_runs(known, methods=('blind',))\n"
+        "    for cells in table.measure_runs(runs, jobs=2):\n"
+        "        print(cells, flush=True)\n"
+    )
+    (tmp_path / "work.py").write_text(script)
+    child = subprocess.Popen([sys.executable, tmp_path / "work.py"], stdout=subprocess.PIPE, text=True)
+    assert child.stdout is not None
+    with child:
+        assert child.stdout.readline() == "[]\n"
+        child.send_signal(signal.SIGKILL)
+        child.stdout.read()  # ends when the last worker that shares it has
+
+
+def test_files_are_found_and_named(tmp_path: Path) -> None:
+    """MODEL__DATASET is read off the file's name; what was said in words is found beside it."""
+    (tmp_path / "a__b.csv").write_text("id,label,p\nx,1,0.9\ny,0,0.2\n")
+    (tmp_path / "a__b__verbalized.csv").write_text('id,label,text\nx,1,"Yes, 80%"\ny,0,perhaps\n')
+    (tmp_path / "c__d__logits.csv").write_text(
+        "id,label,Yes|1, Yes|2,No|3,lse,argmax\nx,1,2.0,1.0,0.5,3.0,1\ny,0,0.1,0.0,0.5,2.0,9\n"
+    )
+    scored, logits = map(sources.read, sources.find([tmp_path]))
+    assert (scored.model, scored.data, logits.model, logits.data) == ("a", "b", "c", "d")
+    assert scored.stated is not None
+    assert np.isfinite(scored.stated.p).mean() == 0.5
+    assert scored.p is not None
+    assert logits.probabilities("pair") == pytest.approx(1 / (1 + np.exp([-1.5, 0.4])))
+    assert len(logits.spelled("max").targets.positive) == 2
+    (tmp_path / "e__f.csv").write_text(
+        "id,label,p,p_max,p_sum,mass,Yes|1,No|2, Yes|3\nx,1,0.5,0.6,0.7,0.8,-1.0,-2.0,-1.5\n"
+    )
+    scored = sources.read(
+        tmp_path / "e__f.csv"
+    )  # as `blindcal score` writes it: all three semantics are there
+    assert scored.probabilities("pair") == pytest.approx([1 / (1 + np.exp(-1))])
+    assert scored.probabilities("sum") == pytest.approx([1 / (1 + np.exp(-np.logaddexp(-1, -1.5) - 2))])
+    assert np.exp(scored.recording.rest) == pytest.approx([0.2])
+    with pytest.raises(InputError, match=r"no columns for Maybe and Never.*'Yes', ' Yes', 'No'"):
+        sources.read(tmp_path / "c__d__logits.csv", positive="Maybe", negative="Never")
+    with pytest.raises(InputError, match="no such file"):
+        sources.find([tmp_path / "nowhere"])
+
+
+@pytest.mark.parametrize(
+    ("name", "model", "data"),
+    [
+        ("meta-llama__Llama-3.1-8B__boolq__logits.csv.gz", "meta-llama__Llama-3.1-8B", "boolq"),
+        ("gpt-4o__mmlu.csv", "gpt-4o", "mmlu"),
+        ("gpt-4o.csv", "gpt-4o", "items"),
+        ("gpt-4o__logits.csv", "gpt-4o", "items"),
+    ],
+)
+def test_the_last_underscores_divide_model_and_set(name: str, model: str, data: str) -> None:
+    """A model's own name may hold two underscores, as ORGANISATION__MODEL does."""
+    assert sources.names(Path(name)) == (model, data)
+
+
+def test_what_was_said_is_read_by_the_words_that_were_asked_for(tmp_path: Path) -> None:
+    """Words of one's own go for answers in words too; a broken file of them is named, not a traceback."""
+    (tmp_path / "a__b.csv").write_text("id,label,p\nx,1,0.9\ny,0,0.2\n")
+    beside = tmp_path / "a__b__verbalized.csv"
+    beside.write_text('id,label,text\nx,1,"Supported, 80%"\ny,0,"Refuted, 90%"\n')
+    found = sources.read(tmp_path / "a__b.csv", positive="Supported", negative="Refuted")
+    assert found.stated is not None
+    assert found.stated.p == pytest.approx([0.8, 0.1])
+    for text, message in (
+        ("id,label,text\nx,maybe,Yes\n", "must be 0 or 1"),
+        ("id,text\nx,Yes\n", "'label'"),
+    ):
+        beside.write_text(text)
+        with pytest.raises(InputError, match=f"a__b__verbalized.csv: .*{message}"):
+            sources.read(tmp_path / "a__b.csv")
+    whole = gzip.compress(b"id,label,p,mass,Yes|1,No|2\n" + b"x,1,0.5,0.9,-1.0,-1.0\n" * 9000)
+    (tmp_path / "c__d.csv.gz").write_bytes(whole[:-20])
+    with pytest.raises(InputError, match=r"c__d.csv.gz: cannot be read"):
+        sources.read(tmp_path / "c__d.csv.gz")
+
+
+def test_the_recorded_models_hold_what_they_are_said_to() -> None:
+    """The oracles of the recorded cells under the three semantics, as their notes print them."""
+    path = SHARED / "logits" / "smollm2__boolq__logits.csv.gz"
+    if not path.exists():
+        pytest.skip("no recorded logits beside the project")
+    here = sources.read(path)
+    found = [oracle_of(here, 5, semantics).ece for semantics in ("sum", "max", "pair")]
+    assert [round(float(one), 4) for one in found] == [0.0661, 0.0663, 0.0663]
+
+
+def test_choice_files_have_a_table_too(tmp_path: Path) -> None:
+    """The oracle is that of the likeliest answer, and budgets begin with the plain answer and one query."""
+    rng = np.random.default_rng(0)
+    logits = 2 * rng.standard_normal((400, 3))
+    labels = rng.integers(3, size=400)
+    path = tmp_path / "model__set.csv"
+    lines = (
+        f"q{k},{','.join(f'{z:.6f}' for z in row)},{y}"
+        for k, (row, y) in enumerate(zip(logits, labels, strict=True))
+    )
+    path.write_text("\n".join(["id,logit_A,logit_B,logit_C,label", *lines]) + "\n")
+    known = sources.read(path)
+    methods = ("blind", "sampling", "extraction", "latent", "repeated")
+    runs = table_runs(known, methods=methods, budgets=(1, 2, 3), seeds=(0,))
+    rows = {(run.method, k) for run in runs for k in run.budgets}
+    assert rows == {("blind", 2), ("sampling", 2), ("sampling", 3), ("latent", 2), ("latent", 3)}
+    assert {cell.row for run in measure_runs(runs) for cell in run} == {Row(*row) for row in rows}
+    oracle = oracle_of(known, 5, "pair").ece
+    assert float(oracle) == pytest.approx(float(top_label_ece(labels, logits.round(6), 5).ece), abs=1e-6)

@@ -22,14 +22,3 @@ def test_simulate_finds_the_numbers_it_found_before() -> None:
     run = subprocess.run([*command, "--smallest=4", "--tolerance=1e-9"], capture_output=True, text=True)
     assert run.stdout == "32 simulations of 4 files, 0 numbers differ\n", run.stderr
     assert run.returncode == 0
-
-
-@pytest.mark.skipif(not SCORES.is_dir(), reason="the recorded logits are not here (../shared/logits)")
-def test_an_audit_over_http_finds_the_numbers_it_found_before() -> None:
-    """A recorded model on BoolQ: every estimate and interval; bench/same_audits.py compares all four."""
-    command = [sys.executable, str(ROOT / "bench" / "same_audits.py"), "--data", str(SCORES.parent)]
-    run = subprocess.run(
-        [*command, "--only=smollm2__boolq", "--tolerance=1e-9"], capture_output=True, text=True
-    )
-    assert run.stdout == "1 audits over HTTP, 0 numbers differ\n", run.stdout + run.stderr
-    assert run.returncode == 0

@@ -13,7 +13,6 @@ import numpy as np
 import pytest
 
 from blindcal.auditing.audit import audit
-from blindcal.auditing.batch_sender import Polling
 from blindcal.auditing.limits import Limits
 from blindcal.confidence_prompt import INSTRUCTION, ask_confidence
 from blindcal.endpoints.query_format import STATED_TOKENS, ConfidenceQuestion
@@ -127,8 +126,8 @@ def test_a_verbalized_audit_reads_what_was_said(items: Path, tmp_path: Path) -> 
         assert server.requests == N  # no probe, and no bias that this endpoint would reject
         again = audit(items, settings(server), out=tmp_path / "run")
         assert server.requests == N
-    with load(items) as loaded:
-        labels = loaded.labels
+    loaded = load(items)
+    labels = loaded.labels
     p = ConfidenceQuestion(("Yes", "No")).stated([texts()[f"q{k}"] for k in range(N)]).p
     known = np.isfinite(p)
     assert found.ece.value == pytest.approx(binned_ece(labels[known], p[known], 5).ece.value, abs=1e-12)
@@ -170,20 +169,6 @@ def test_a_verbalized_audit_stops_and_goes_on(items: Path, tmp_path: Path) -> No
     with serving(items) as server:
         at_once = audit(items, settings(server), out=tmp_path / "other")
     assert whole.ece == at_once.ece
-
-
-def test_a_verbalized_audit_goes_through_batches(items: Path, tmp_path: Path) -> None:
-    """Free text comes back from a batch as it does live."""
-    with serving(items) as server:
-        live = audit(items, settings(server), out=tmp_path / "live")
-        polling = Polling(every=0.002, longest=0.01)
-        batched = audit(items, settings(server, batch=True), out=tmp_path / "batched", polling=polling)
-    assert (batched.ece, batched.counts, batched.invalid_reasons) == (
-        live.ece,
-        live.counts,
-        live.invalid_reasons,
-    )
-    assert batched.spend.batches == 1
 
 
 def test_a_model_that_never_states_a_confidence_ends_the_run(items: Path, tmp_path: Path) -> None:
@@ -228,8 +213,8 @@ def test_recorded_texts_of_a_real_model_go_through_http(tmp_path: Path) -> None:
             file.write(json.dumps(record) + "\n")
     with gzip.open(recorded, "rt", newline="") as rows:
         said = {row["id"]: row["text"] for row in csv.DictReader(rows)}
-    with load(path, Settings(model="m", template=SETS["boolq"].template).prompt) as loaded:
-        asked, labels = list(loaded), loaded.labels
+    loaded = load(path, Settings(model="m", template=SETS["boolq"].template).prompt)
+    asked, labels = list(loaded), loaded.labels
     recording = Recording.from_probabilities([item.id for item in asked], np.full(300, 0.5))
     with running(Server(recording, asked, spoken=RecordedTexts.load(recorded, words))) as server:
         found = audit(path, settings(server, template=SETS["boolq"].template), out=tmp_path / "run")

@@ -13,10 +13,10 @@ from blindcal.errors import ConfigError
 from blindcal.items.files import load
 from blindcal.records import Token
 from blindcal.settings import Settings
-from blindcal.simulation.behaviour import Behaviour
 from blindcal.simulation.recording import Recording
-from blindcal.simulation.replay import Server, running
+from blindcal.simulation.replay import running
 from blindcal.store.run_store import RUN_FILE, Store
+from misbehaving import Behaviour, Server
 
 N = 900
 
@@ -32,8 +32,8 @@ def test_an_audit_measures_the_sum_of_all_spellings(tmp_path: Path) -> None:
     # three tokens for Yes with equal weight, one for No: the greedy answer is off by log 3
     tokens = (Token(1, "Yes"), Token(2, " Yes"), Token(3, "yes"), Token(4, "No"))
     logits = np.column_stack([*([s - np.log(3)] * 3), np.zeros(N)])
-    with load(path) as loaded:
-        asked = list(loaded)
+    loaded = load(path)
+    asked = list(loaded)
     known = Recording(
         "replay",
         tuple(item.id for item in asked),

@@ -16,7 +16,8 @@ import pytest
 from blindcal.items.files import load
 from blindcal.items.record_format import RecordFormat
 from blindcal.simulation.recording import Recording
-from blindcal.simulation.replay import Behaviour, Server, running
+from blindcal.simulation.replay import running
+from misbehaving import Behaviour, Server
 
 ROOT = Path(__file__).parents[1]
 sys.path.append(str(ROOT / "bench"))
@@ -41,10 +42,8 @@ def printed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     (model,) = {text for step in STEPS for text in re.findall(r"--model (\S+)", step.text)}
     recording = replace(Recording.load(tutorial.LOGITS), name=model)
     reading = RecordFormat(template=template.replace("\\n", "\n"))
-    with (
-        load(folder / tutorial.QUESTIONS, reading) as items,
-        running(Server(recording, items, Behaviour(logprobs=True))) as server,
-    ):
+    items = load(folder / tutorial.QUESTIONS, reading)
+    with running(Server(recording, items, Behaviour(logprobs=True))) as server:
         for step in STEPS:
             if step is not DEMO:  # tests/test_demo.py runs it
                 found[step.text] = tutorial.run(step, folder, server.base_url)

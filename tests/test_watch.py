@@ -8,6 +8,7 @@ import os
 import sys
 import threading
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,10 +21,9 @@ from blindcal.auditing.watch import watch, watch_async
 from blindcal.errors import ConfigError, InputError
 from blindcal.results.watch_result import WatchResult
 from blindcal.simulation.http_server import HttpResponse
-from blindcal.simulation.replay_batches import error_response
+from blindcal.simulation.replay import error
 from blindcal.store.run_store import RUN_FILE
 from blindcal.store.watch_store import WatchStore
-from deciding import audited
 from watching import REFERENCE, N, Production, production, write
 
 STREAM = range(REFERENCE, N)
@@ -434,7 +434,7 @@ def test_an_item_that_always_fails_does_not_hold_up_the_others(
     usual = live.server._complete
 
     def failing(body: bytes, *, chat: bool) -> HttpResponse:
-        return error_response(500, "not this one") if b'\\"205\\"' in body else usual(body, chat=chat)
+        return error(500, "not this one", None) if b'\\"205\\"' in body else usual(body, chat=chat)
 
     monkeypatch.setattr(live.server, "_complete", failing)
     stream = write(tmp_path / "stream.jsonl", live.records(range(200, 230)))
@@ -452,17 +452,21 @@ def test_odd_numbers_are_refused(live: Production, tmp_path: Path, more: dict[st
         watch(tmp_path / "stream.jsonl", live.run, **more)
 
 
-def test_an_audit_can_be_watched_instead(live: Production, tmp_path: Path) -> None:
-    """The answers of the first round of later audits count; the reference itself is refused."""
-    later = tmp_path / "later.jsonl"
-    write(later, live.records())
-    run = audited(later, live.server, tmp_path / "run", method="latent")
-    told: list[str] = []
-    before = live.server.requests
-    found = watch(None, live.run, from_runs=[run], out=tmp_path / "watch", stage=told.append, max_ece=0.5)
-    assert live.server.requests == before
-    assert found.answered == found.labelled == 60
-    assert any("60 of 240 answers serve" in one for one in told)
-    assert watch(None, live.run, from_runs=[run], out=tmp_path / "watch", max_ece=0.5) == found
-    with pytest.raises(ConfigError, match="the reference itself"):
-        watch(None, live.run, from_runs=[live.run], out=tmp_path / "other")
+def test_an_alarm_is_reported_once(live: Production, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Once per alarm, over restarts too; if the report fails, the next look reports it again."""
+    answers = iter([False, True])
+    reports: list[WatchResult] = []
+
+    async def report(result: WatchResult) -> bool:
+        reports.append(result)
+        return next(answers)
+
+    stream = write(tmp_path / "stream.jsonl", live.records(range(200, 220)))
+    assert not live.watch(stream, tmp_path / "watch", on_alarm=report).raised
+    assert reports == []
+    monkeypatch.setattr(live.server, "behaviour", replace(live.server.behaviour, fingerprint="another"))
+    for begin in (220, 230, 240):
+        write(stream, live.records(range(begin, begin + 10)), "a")
+        assert live.watch(stream, tmp_path / "watch", on_alarm=report).raised_names == ("endpoint",)
+    assert [one.look for one in reports] == [2, 3]
+    assert reports[0].facts

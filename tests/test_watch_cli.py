@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
-import sys
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -18,7 +18,6 @@ from blindcal.cli.look_line import look_line
 from blindcal.results.watch_result import WatchResult
 from commanding import blindcal, refusal
 from deciding import audited, model, serving, write_items
-from receiving import receiving
 from watched_streams import quiet_result, watch_result
 
 Look = Callable[[WatchResult], None]
@@ -135,12 +134,12 @@ class TestLooks:
 class TestExit:
     def test_stopped_early(self, looks: Any, reference: Path, tmp_path: Path, alarming: WatchResult) -> None:
         """A watch that was stopped ends with 3, unless an alarm is raised."""
-        stopped = replace(quiet_result(tmp_path), stopped="max_queries is reached")
+        stopped = replace(quiet_result(tmp_path), stopped="replies kept failing")
         looks(stopped)
         done = blindcal("watch", "in.jsonl", "--reference", reference)
         assert done.exit_code == 3
-        assert "max_queries is reached; the same command goes on" in done.stderr
-        looks(replace(alarming, stopped="max_queries is reached"))
+        assert "replies kept failing; the same command goes on" in done.stderr
+        looks(replace(alarming, stopped="replies kept failing"))
         assert blindcal("watch", "in.jsonl", "--reference", reference).exit_code == 4
 
     def test_changed_facts_are_an_alarm(self, looks: Any, reference: Path, tmp_path: Path) -> None:
@@ -160,77 +159,34 @@ class TestExit:
 
 
 class TestOutputs:
-    def test_everything_is_written_and_sent(
-        self, looks: Any, reference: Path, alarming: WatchResult, tmp_path: Path
+    def test_a_page_that_cannot_be_written_is_a_warning(
+        self, looks: Any, reference: Path, tmp_path: Path
     ) -> None:
-        """The page, the Prometheus file and one post per alarm, over two runs; the URL is kept nowhere."""
-        looks(alarming, alarming)
-        with receiving() as server:
-            command = ["watch", "in.jsonl", "--reference", reference, "--prometheus", "watch.prom"]
-            for _ in range(2):
-                done = blindcal(*command, "--notify", f"{server.url}/T0/secret-hook")
-                assert done.exit_code == 4
-        assert sorted(json.loads(post.body)["alarm"] for post in server.posts) == ["calibration", "slices"]
-        assert (tmp_path / "watch.prom").read_text().count("blindcal_watch_alarm_raised{") == 3
-        files = [path for path in tmp_path.rglob("*") if path.is_file()]
-        assert {"watch.html", "notified.json"} <= {path.name for path in files}
-        assert not [path for path in files if b"secret-hook" in path.read_bytes()]
-        assert "secret-hook" not in done.output
-
-    def test_a_failure_is_a_warning(
-        self, looks: Any, reference: Path, alarming: WatchResult, tmp_path: Path
-    ) -> None:
-        """A webhook that fails and a file that cannot be written are warnings at each look."""
-        looks(alarming, alarming)
-        (tmp_path / "file").touch()
-        with receiving(500) as server:
-            done = blindcal(
-                *("watch", "in.jsonl", "--reference", reference, "--notify", server.url),
-                *("--prometheus", tmp_path / "file" / "x.prom"),
-            )
-        assert done.exit_code == 4
-        assert done.stderr.count("calibration alarm was not delivered to 127.0.0.1: it answered 500") == 2
-        assert len(re.findall(r"^warning: .*in the place of this folder", done.stderr, re.M)) == 2
-        assert len(server.posts) == 4
-
-    def test_gauges_reach_a_collector(
-        self, looks: Any, reference: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        """With --otel each look is sent; a collector that refuses is a warning."""
+        """The watch goes on, and each look tries again."""
+        (tmp_path / "out" / "watch.html").mkdir(parents=True)
         looks(quiet_result(tmp_path), quiet_result(tmp_path))
-        with receiving() as server:
-            monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", server.url)
-            done = blindcal("watch", "in.jsonl", "--reference", reference, "--otel")
-            assert (done.exit_code, "warning" in done.stderr) == (0, False)
-            assert [post.path for post in server.posts] == ["/v1/metrics"] * 2
-            server.status = 400
-            done = blindcal("watch", "in.jsonl", "--reference", reference, "--otel")
+        done = blindcal("watch", "in.jsonl", "--reference", reference, "--out", "out", "--quiet")
         assert done.exit_code == 0
-        assert done.stderr.count("warning: the OpenTelemetry collector did not take the gauges") == 2
+        assert (
+            len(re.findall(r"^warning: .*watch.html.*; the next look tries again$", done.stderr, re.M)) == 2
+        )
 
-    def test_a_missing_extra_is_said_before_anything_is_asked(
-        self, looks: Any, reference: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    @pytest.mark.parametrize("status", [0, 9])
+    def test_the_command_of_an_alarm_changes_no_exit_status(
+        self,
+        looks: Any,
+        reference: Path,
+        alarming: WatchResult,
+        tmp_path: Path,
+        status: int,
     ) -> None:
-        """Without its library an option is refused at once."""
-        called = looks(quiet_result(tmp_path))
-        for option, module, extra in (
-            (("--prometheus", "x.prom"), "prometheus_client", "prometheus"),
-            (("--otel",), "opentelemetry.sdk.metrics", "otel"),
-        ):
-            monkeypatch.setitem(sys.modules, module, None)
-            done = blindcal("watch", "in.jsonl", "--reference", reference, *option)
-            assert f"blindcal[{extra}]" in refusal(done)
-        assert called == {}
-
-    def test_the_url_may_come_from_the_environment(
-        self, looks: Any, reference: Path, alarming: WatchResult, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        """A URL that is a secret need not be on the command line."""
-        looks(alarming)
-        with receiving() as server:
-            monkeypatch.setenv("BLINDCAL_NOTIFY", server.url)
-            blindcal("watch", "in.jsonl", "--reference", reference)
-        assert len(server.posts) == 2
+        """It gets the look of the alarm, and says whether it succeeded."""
+        called = looks(alarming)
+        command = f"cat > look.json; exit {status}"
+        done = blindcal("watch", "in.jsonl", "--reference", reference, "--quiet", "--on-alarm", command)
+        assert done.exit_code == 4
+        assert asyncio.run(called["on_alarm"](alarming)) is (status == 0)
+        assert msgspec.json.decode((tmp_path / "look.json").read_bytes(), type=WatchResult) == alarming
 
 
 class TestRealWatch:
@@ -279,13 +235,9 @@ class TestUsage:
     @pytest.mark.parametrize(
         ("arguments", "said"),
         [
-            ([], "give either STREAM or --from-run"),
-            (["in.jsonl", "--from-run", "RUN"], "give either STREAM or --from-run"),
-            (["--from-run", "RUN", "--follow"], "do not grow"),
-            (["--from-run", "RUN", "--labels", "l.csv"], "which have labels"),
+            ([], "Missing argument 'STREAM'"),
             (["in.jsonl", "--against", "perfect", "--max-ece", "0.1"], "exclude each other"),
             (["in.jsonl", "--max-cost-per-day", "1"], "--max-cost-per-day requires --price-in"),
-            (["in.jsonl", "--max-cost", "1"], "--max-cost requires --price-in"),
             (["in.jsonl", "--rate", "0"], "--rate"),
             (["in.jsonl", "--alpha", "1"], "--alpha"),
         ],
@@ -295,18 +247,10 @@ class TestUsage:
     ) -> None:
         """Options that contradict each other are a wrong command line, said in one sentence."""
         called = looks(quiet_result(tmp_path))
-        given = [str(reference) if one == "RUN" else one for one in arguments]
-        done = blindcal("watch", *given, "--reference", reference)
+        done = blindcal("watch", *arguments, "--reference", reference)
         assert done.exit_code == 2
         assert said in refusal(done)
         assert called == {}
-
-    def test_an_incomplete_webhook_is_not_shown(self, looks: Any, reference: Path, tmp_path: Path) -> None:
-        """A URL without a scheme is refused without printing it."""
-        looks(quiet_result(tmp_path))
-        done = blindcal("watch", "in.jsonl", "--reference", reference, "--notify", "hooks/T0/secret")
-        assert "--notify takes a complete URL" in refusal(done)
-        assert "secret" not in done.output
 
     def test_a_reference_that_is_not_there(self, tmp_path: Path) -> None:
         """The error names the cure."""
@@ -316,7 +260,7 @@ class TestUsage:
     def test_options_reach_the_watch(self, looks: Any, reference: Path, tmp_path: Path) -> None:
         """Every option of the command is one of the watch."""
         called = looks(quiet_result(tmp_path))
-        options = "--rate 0.05 --alpha 0.01 --max-ece 0.1 --by topic --every 50 --max-queries 9 --force"
+        options = "--rate 0.05 --alpha 0.01 --max-ece 0.1 --by topic --every 50 --rpm 90 --force"
         priced = "--max-cost-per-day 2 --price-in 1 --price-out 4 --labels l.csv --concurrency 3"
         done = blindcal("watch", "in.jsonl", "--reference", reference, *options.split(), *priced.split())
         assert done.exit_code == 0, done.output
@@ -331,8 +275,8 @@ class TestUsage:
             "follow": False,
             "max_cost_per_day": 2.0,
             "labels": Path("l.csv"),
-            "from_runs": (),
+            "on_alarm": None,
         }
         assert {name: called[name] for name in wanted} == wanted
-        assert (called["limits"].max_queries, called["limits"].concurrency) == (9, 3)
+        assert (called["limits"].rpm, called["limits"].concurrency) == (90, 3)
         assert (called["prices"].input, called["prices"].output) == (1.0, 4.0)

@@ -22,8 +22,8 @@ from blindcal.report.page import render
 from blindcal.results.check import check
 from blindcal.results.result import AuditResult
 from blindcal.settings import Settings
-from blindcal.simulation.replay import Behaviour
 from blindcal.store.run_store import RUN_FILE, SavedAnswer, Store
+from misbehaving import Behaviour
 from serving import replaying
 
 N = 1000

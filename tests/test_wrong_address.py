@@ -15,7 +15,7 @@ from blindcal.endpoints.http import Address, HttpEndpoint, check_key
 from blindcal.endpoints.services import LOOKED_UP, SERVICES, Service, service_at
 from blindcal.errors import ConfigError, EndpointError, FatalError, NoTokenIdsError, RetryableError
 from blindcal.simulation.http_server import HttpRequest, HttpResponse
-from blindcal.simulation.replay import Behaviour
+from misbehaving import Behaviour
 from serving import CHAT_YES, answering, asking, items, replayed
 
 NOT_FOUND = {"detail": "Not Found"}  # FastAPI: vLLM, LiteLLM, transformers serve

@@ -26,10 +26,10 @@ from blindcal.results.monitor import Monitor
 from blindcal.results.run import Run
 from blindcal.results.watch_result import WatchResult
 from blindcal.simulation.recording import Recording
-from blindcal.simulation.replay import Server
 from blindcal.store.run_store import RUN_FILE
 from blindcal.store.watch_store import WatchStore
 from deciding import audited, model, serving, write_items
+from misbehaving import Server
 
 N = 400  # questions that the model knows; the first ones are those of the reference
 REFERENCE = 160

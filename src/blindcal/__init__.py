@@ -22,7 +22,6 @@ from blindcal.errors import (
     NoSenseError,
     NotCertifiedError,
     NotIdentifiedError,
-    PendingError,
     ReplyError,
     RetryableError,
     StoreError,
@@ -33,7 +32,6 @@ from blindcal.errors import (
 if TYPE_CHECKING:
     from blindcal import plot
     from blindcal.auditing.audit import audit, audit_async
-    from blindcal.auditing.batch_sender import Polling
     from blindcal.auditing.certify import certify, certify_async
     from blindcal.auditing.decide import decide, decide_async
     from blindcal.auditing.limits import Limits
@@ -94,9 +92,7 @@ __all__ = [
     "NotIdentifiedError",
     "PartThreshold",
     "PartsCheck",
-    "PendingError",
     "Plan",
-    "Polling",
     "Prices",
     "ProgressBar",
     "ReplyError",
@@ -139,7 +135,6 @@ __all__ = [
 # starts without numpy.
 _MODULES = {
     "auditing.audit": ("audit", "audit_async"),
-    "auditing.batch_sender": ("Polling",),
     "auditing.certify": ("certify", "certify_async"),
     "auditing.decide": ("decide", "decide_async"),
     "auditing.limits": ("Limits",),

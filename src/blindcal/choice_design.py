@@ -86,16 +86,13 @@ class GivenAnswerDesign:
 
     ``queries`` is the mean number per item and includes the plain answer. A quarter of the items comes first,
     as a pilot, with evenly spread queries; the others are asked where the pilot says that answers tell most.
-    Without ``adaptive``, as batches need it, the plain answers are one round and the first queries about them
-    another. Further queries go to the items whose confidence is least certain.
+    Further queries go to the items whose confidence is least certain.
     """
 
     labels: IntArray
     choices: IntArray
     queries: float
     seed: int
-    adaptive: bool = True
-    pilot: int | None = None
 
     def __post_init__(self) -> None:
         more_than_plain(self.queries)
@@ -123,9 +120,7 @@ class GivenAnswerDesign:
     def _first(self) -> int:
         """Number of items whose plain answers are the first round."""
         n = self.labels.size
-        if self.pilot is not None:
-            return min(n, self.pilot)
-        return round(PILOT * n) if self.adaptive and n >= LEAST_PILOT else n
+        return round(PILOT * n) if n >= LEAST_PILOT else n
 
     def _counts(self, answered: AnswerTable) -> tuple[int, int]:
         """The numbers of plain answers, and of queries about them."""
@@ -184,7 +179,7 @@ class GivenAnswerDesign:
         if not (split.gain > 0).any():
             return None
         half = max(1, round(items.size / 2))
-        size = left if not self.adaptive and left <= half + 1 else min(left, half)
+        size = min(left, half)
         gain = split.gain[here.patterns.of_item] * rng.uniform(0.999, 1.0, items.size)  # random ties
         ranked = np.argsort(-gain, kind="stable")
         tested, rest = ranked[: (size + 1) // 2], ranked[(size + 1) // 2 :]

@@ -16,7 +16,6 @@ Catch the base class, or one of its kinds:
     │   ├── NoSenseError      many replies, and none of them is an answer word
     │   └── UnfitError        the probe or the answers show that the method cannot measure anything here
     ├── CertificateError      a certificate that does not hold here and now
-    ├── PendingError          nothing is wrong: the provider's batches are not finished yet
     ├── StoreError            a run file that is missing, foreign, of another version, or in use
     ├── FileError             the system refuses a file or a folder: a full disk, no permission, an odd path
     └── MissingExtraError     a feature whose optional dependency is not installed
@@ -111,10 +110,7 @@ class EndpointError(BlindcalError):
 
 
 class RetryableError(EndpointError):
-    """May succeed if asked again; ``retry_after`` is the wait in seconds that the server asks for.
-
-    ``unsent`` says that the request certainly did not reach the server.
-    """
+    """May succeed if asked again; ``retry_after`` is the wait in seconds that the server asks for."""
 
     def __init__(
         self,
@@ -122,13 +118,11 @@ class RetryableError(EndpointError):
         *,
         retry_after: float | None = None,
         throttled: bool = False,
-        unsent: bool = False,
         **told: Any,
     ) -> None:
         super().__init__(message, **told)
         self.retry_after = retry_after
         self.throttled = throttled
-        self.unsent = unsent
 
 
 class FatalError(EndpointError):
@@ -164,10 +158,6 @@ class UnfitError(EndpointError):
 
 class CertificateError(BlindcalError):
     """A certificate does not hold here and now: it has expired, or the endpoint is not the certified one."""
-
-
-class PendingError(BlindcalError):
-    """Nothing is wrong: batches are with the provider, and there is no result until they are finished."""
 
 
 class StoreError(BlindcalError):

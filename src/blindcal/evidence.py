@@ -17,12 +17,10 @@ from blindcal.estimate.baselines import extracted, sampled_shares, stated
 from blindcal.estimate.blind import blind
 from blindcal.estimate.face_value import findings_at_face_value, half_gaps_at_face_value
 from blindcal.estimate.findings import NOTHING, AnswerPart, Findings, Part, finite, no_findings
-from blindcal.estimate.goal_outcome import goal_outcome
 from blindcal.estimate.latent import fit_problem
 from blindcal.estimate.problem import NoisePosterior, Problem
 from blindcal.estimate.simultaneous import findings_beyond, holm, level_of_each, outlier_pvalues
 from blindcal.estimate.uncertainty import heterogeneity_pvalue
-from blindcal.goals import Goal
 from blindcal.methods import METHODS, estimator_of, several_answers
 from blindcal.records import INVALID, AnswerTable, Estimate, EstimatorName, FloatArray, IntArray
 
@@ -42,8 +40,7 @@ class Evidence:
     breakdown. ``members`` are the items that take part, ``None`` for all. ``noise`` is what is known of the
     endpoint's noise. With ``resamples=0`` there are no intervals. ``choices`` is the number of answers of
     each item; ``None`` if there are two, as usual. ``simultaneous`` says that the intervals of all parts are
-    to hold together; ``far_level`` follows from it: the level of each of them. ``goal`` is what the audit is
-    to decide, with a shift of ``max_shift`` at most.
+    to hold together; ``far_level`` follows from it: the level of each of them.
     """
 
     method: str
@@ -59,8 +56,6 @@ class Evidence:
     noise: NoisePosterior = field(default_factory=NoisePosterior)
     resamples: int = 1000
     choices: IntArray | None = None
-    goal: Goal | None = None
-    max_shift: float = np.inf
     simultaneous: bool = False
     far_level: float | None = None
 
@@ -237,8 +232,6 @@ def _read_latent(evidence: Evidence, problem: Problem, brief: bool) -> _Reading:
     found = one.findings(brief=brief)
     if evidence.far_level is not None:
         found = findings_beyond(found, one.at(level=evidence.far_level).findings(brief=True))
-    if evidence.goal is not None and evidence.resamples and not brief:
-        found = replace(found, goal=goal_outcome(evidence.goal, one, found.ece, evidence.max_shift))
     tested = brief and evidence.resamples
     return _Reading(
         found,

@@ -14,20 +14,14 @@ CHARACTERS_A_TOKEN = 4.0  # a guess, used until the endpoint reports a real coun
 
 @dataclass(frozen=True, slots=True)
 class Prices:
-    """Prices in dollars per million tokens; batches cost ``batch`` times as much.
+    """Prices in dollars per million tokens.
 
     ``listed`` is the date of prices that come from the list in ``prices.csv``.
     """
 
     input: float
     output: float
-    batch: float = 0.5
     listed: str | None = None
-
-    @property
-    def batched(self) -> Prices:
-        """The prices in batches."""
-        return Prices(self.input * self.batch, self.output * self.batch, 1.0, self.listed)
 
     def cost(self, usage: Usage) -> float:
         """The cost of the tokens used."""
@@ -47,8 +41,3 @@ def _listed() -> dict[str, Prices]:
             row["model"]: Prices(float(row["input"]), float(row["output"]), listed=row["checked"])
             for row in rows
         }
-
-
-def total_cost(prices: Prices, probed: Usage, asked: Usage, batch: bool) -> float:
-    """The cost of the probe, which is always live, and of all other queries."""
-    return prices.cost(probed) + (prices.batched if batch else prices).cost(asked)

@@ -362,8 +362,7 @@ class Usage:
     """What queries cost: their number, attempts and billed tokens.
 
     ``queries`` have an outcome. ``invalid`` of these are no valid answer, and ``unusable`` of the invalid
-    ones no reply that could be read. ``wasted`` counts replies that were served and led to no outcome, and
-    ``logged`` queries that the log of an evaluation answered, so that they were not sent.
+    ones no reply that could be read. ``wasted`` counts replies that were served and led to no outcome.
     """
 
     queries: int = 0
@@ -374,12 +373,11 @@ class Usage:
     invalid: int = 0
     unusable: int = 0
     wasted: int = 0
-    logged: int = 0
 
     @property
     def served(self) -> int:
         """The number of queries to be counted as spent."""
-        return self.queries + self.wasted - self.logged
+        return self.queries + self.wasted
 
     @property
     def tokens(self) -> tuple[int, int, int]:
@@ -396,13 +394,12 @@ class Usage:
             self.invalid + other.invalid,
             self.unusable + other.unusable,
             self.wasted + other.wasted,
-            self.logged + other.logged,
         )
 
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """The progress of a run; answers of unfinished batches count in ``done``, but not in ``usage``.
+    """The progress of a run.
 
     While ``probing``, the queries are those of the probe, and ``total`` is approximate.
     """

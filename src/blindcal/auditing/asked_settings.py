@@ -32,7 +32,7 @@ def settings_as_asked(
 ) -> Settings:
     """The settings that a run was asked by, without those that are about its own items."""
     try:
-        usual = {"batch": False, "group_field": "group", "sample": None}
+        usual = {"group_field": "group", "sample": None}
         named = {} if id_field is None else {"id_field": id_field}
         return Settings.noted(asked.config).replace(
             **usual, **named, api_key_env=api_key_env, timeout=timeout

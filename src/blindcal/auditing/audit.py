@@ -18,21 +18,17 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from blindcal.atomic_write import writing
-from blindcal.auditing.batch_sender import Polling, ask_in_batches
-from blindcal.auditing.budget import check_affords_probe, check_cost_known
+from blindcal.auditing.audit_design import AuditDesign, audit_design
 from blindcal.auditing.conclude import conclude, write_files
 from blindcal.auditing.controls import Controls, control_every
-from blindcal.auditing.job import Job, Send
-from blindcal.auditing.limits import Limits
+from blindcal.auditing.job import Job, RunOutcome
+from blindcal.auditing.limits import Limits, check_cost_known
 from blindcal.auditing.live_sender import ask_live
-from blindcal.auditing.logged_answers import LoggedAnswers
 from blindcal.auditing.prepare import Prepared, prepare
-from blindcal.auditing.session import Session, begin, ignore, settle
-from blindcal.auditing.strategy import choose_strategy
+from blindcal.auditing.session import Session, begin, check_affords_probe, ignore, settle
 from blindcal.endpoints.base import Endpoint
-from blindcal.endpoints.batches import Batches
 from blindcal.endpoints.http import Address, HttpEndpoint, check_key
-from blindcal.errors import ConfigError, FileError, NotIdentifiedError
+from blindcal.errors import FileError, NotIdentifiedError
 from blindcal.items.catalogue import open_items
 from blindcal.items.score_files import stem
 from blindcal.methods import METHODS
@@ -58,7 +54,6 @@ def audit(
     force: bool = False,
     endpoint: Endpoint | None = None,
     targets: Targets | None = None,
-    polling: Polling | None = None,
     progress: Callable[[Progress], None] | None = None,
     stage: Callable[[str], None] | None = None,
 ) -> AuditResult:
@@ -78,7 +73,6 @@ def audit(
             force=force,
             endpoint=endpoint,
             targets=targets,
-            polling=polling,
             progress=progress,
             stage=stage,
             stop=stop,
@@ -98,7 +92,6 @@ async def audit_async(
     force: bool = False,
     endpoint: Endpoint | None = None,
     targets: Targets | None = None,
-    polling: Polling | None = None,
     progress: Callable[[Progress], None] | None = None,
     stage: Callable[[str], None] | None = None,
     stop: asyncio.Event | None = None,
@@ -123,8 +116,6 @@ async def audit_async(
     endpoint, targets : optional
         An endpoint to ask instead of the address in the settings, and the tokens to bias. It is closed
         at the end.
-    polling : Polling, optional
-        How to wait for batches, if the settings ask for them or the run was begun with them.
     progress, stage : callable, optional
         Called with the progress of the run, and with a description of each step.
     stop : asyncio.Event, optional
@@ -141,40 +132,33 @@ async def audit_async(
         If the run is stopped before the first answer.
     EndpointError
         If asking on is useless; every answer so far is kept.
-    PendingError
-        If batches are under way and ``polling`` does not wait for them.
     """
     folder = Path(out) if out is not None else default_folder(items, settings.endpoint.model)
-    tell, polling = stage or ignore, polling or Polling()
+    tell = stage or ignore
     check_cost_known(limits, prices)
     with writing(folder):
         begun = (folder / RUN_FILE).exists()
-        scratch = next(one for one in (folder, *folder.parents) if one.is_dir())
     if endpoint is None:
         check_key(settings.endpoint, begun=begun)
     limits = (limits or Limits()).within_open_files()
     tell("reading items")
-    loaded = await asyncio.to_thread(open_items, items, settings.prompt, scratch=scratch)
-    with loaded, Store.open(folder / RUN_FILE) as store:
+    loaded = await asyncio.to_thread(open_items, items, settings.prompt)
+    with Store.open(folder / RUN_FILE) as store:
         stop = stop or asyncio.Event()
         session = Session(loaded, settings, store, limits, prices, progress, tell, stop)
         session = await asyncio.to_thread(begin, session)
-        if polling.cancel and all(batch.ended for batch in store.batches()):
-            raise ConfigError("no batch of this run is with the provider: there is nothing to cancel")
         check_affords_probe(session)
-        ask = None if session.settings.auto else await asyncio.to_thread(choose_strategy, session)
+        wanted = None if session.settings.auto else await asyncio.to_thread(audit_design, session)
         truth = await asyncio.to_thread(_read_oracle, session, oracle)
         started, known = time.monotonic(), store.usage().queries
         async with opened_endpoint(endpoint, settings.endpoint) as model:
-            batches = await _open_batches(model, session)
             prepared = await unless_stopped(stop, prepare(session, model, targets=targets, force=force))
-            if ask is None:
+            if wanted is None:
                 session = settle(session, prepared.method)
-                ask = await asyncio.to_thread(choose_strategy, session)
+                wanted = await asyncio.to_thread(audit_design, session)
                 truth = await asyncio.to_thread(_read_oracle, session, oracle)
             tell("asking")
-            asked = await ask(prepared, _sender(session, prepared, model, batches, polling, force))
-        outcome = asked.outcome
+            outcome = await _ask(session, prepared, wanted, model, force)
         if outcome.stopped is not None and not len(outcome.answered):
             raise _stopped_early(session, prepared, outcome.stopped)
         seconds = store.note("seconds") or 0.0
@@ -183,7 +167,7 @@ async def audit_async(
             store.set_note("seconds", seconds)
         parts = len(set(loaded.parts or ()))
         tell(f"estimating, also each of {parts} parts" if parts else "estimating")
-        result = await asyncio.to_thread(conclude, session, prepared, asked, seconds, truth)
+        result = await asyncio.to_thread(conclude, session, prepared, wanted, outcome, seconds, truth)
         tell("writing the report")
         with answers_kept():
             await asyncio.to_thread(write_files, session, result, folder)
@@ -233,44 +217,14 @@ def answers_kept() -> Iterator[None]:
         raise FileError(error.message, remedy=f"{error.remedy}; {kept}") from error
 
 
-async def _open_batches(endpoint: Endpoint, session: Session) -> Batches | None:
-    """Client for the endpoint's batches if the run uses them; an endpoint without batches is refused."""
-    if not session.settings.design.batch:
-        return None
-    if not isinstance(endpoint, HttpEndpoint):
-        raise ConfigError("batches need an endpoint over HTTP: this one can only be asked live")
-    batches = Batches(endpoint)
-    if not session.store.batches():
-        await batches.check()
-    return batches
-
-
-def _sender(
-    session: Session,
-    prepared: Prepared,
-    endpoint: Endpoint,
-    batches: Batches | None,
-    polling: Polling,
-    force: bool,
-) -> Send:
-    """How queries are sent: one by one, or through the provider's batches."""
-    settings = session.settings
-    logged = LoggedAnswers.of(session.items, prepared.question(settings), settings.endpoint)
-    job = Job.of(session, prepared, logged=logged)
+async def _ask(
+    session: Session, prepared: Prepared, wanted: AuditDesign, endpoint: Endpoint, force: bool
+) -> RunOutcome:
+    """Get the queries of a design answered, with controls among them."""
+    job = Job.of(session, prepared)
     seen = prepared.probe is not None and not prepared.probe["forced"]  # the probe saw the bias act
-    if batches is None:
-        every = control_every(session) if seen else None
-        return lambda design, planned: ask_live(
-            design,
-            job,
-            endpoint,
-            planned=planned,
-            controls=Controls(job, every=every, force=force),
-        )
-    check_bias = seen and METHODS[settings.design.method].biased
-    return lambda design, planned: ask_in_batches(
-        design, job, batches, planned=planned, check_bias=check_bias, polling=polling, stage=session.tell
-    )
+    controls = Controls(job, every=control_every(session) if seen else None, force=force)
+    return await ask_live(wanted.design, job, endpoint, planned=wanted.planned, controls=controls)
 
 
 def _stopped_early(session: Session, prepared: Prepared, why: str) -> NotIdentifiedError:

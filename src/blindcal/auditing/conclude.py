@@ -11,12 +11,12 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
+from blindcal.auditing.audit_design import AuditDesign
 from blindcal.auditing.item_sample import members_of
-from blindcal.auditing.job import reason_in
+from blindcal.auditing.job import RunOutcome, reason_in
 from blindcal.auditing.prepare import Prepared
 from blindcal.auditing.session import Session
 from blindcal.auditing.steadiness_check import check_steadiness
-from blindcal.auditing.strategy import Asked
 from blindcal.auditing.token_estimate import TOKENS_NOTE
 from blindcal.endpoints.query_format import ConfidenceQuestion, QuestionFormat, VerbalAnswers
 from blindcal.estimate.findings import Findings
@@ -24,8 +24,6 @@ from blindcal.estimate.margins import AnswerMargins
 from blindcal.evidence import Evidence, estimate, measures
 from blindcal.items.files import Items
 from blindcal.methods import METHODS
-from blindcal.planning.next_dollar import NextDollar, next_dollar
-from blindcal.prices import total_cost
 from blindcal.records import INVALID, NEGATIVE, PLAIN, POSITIVE, AnswerTable, Message
 from blindcal.report.page import PAGE_FILE, write_page
 from blindcal.results.answer_rows import ANSWERS_FILE, write_answers
@@ -50,12 +48,13 @@ MOST_REASONS = 5
 def conclude(
     session: Session,
     prepared: Prepared,
-    asked: Asked,
+    asked: AuditDesign,
+    outcome: RunOutcome,
     seconds: float,
     truth: Truth | ChoiceTruth | None = None,
 ) -> AuditResult:
     """Compute the result of a run: all estimates, and what the answers cost."""
-    settings, items, outcome = asked.settings, session.items, asked.outcome
+    settings, items = session.settings, session.items
     question = prepared.question(settings)
     answered, reasons = session.store.answered(), session.store.invalid_reasons()
     if isinstance(question, ConfidenceQuestion):
@@ -68,7 +67,6 @@ def conclude(
         outcome.answered,
         prepared.jitter,
         slack=session.limits.concurrency,
-        ordered=not settings.design.batch,
         at_once=prepared.at_once,
     )
     session.store.set_note(NOISE_NOTE, msgspec.to_builtins(noise.posterior))
@@ -86,8 +84,6 @@ def conclude(
         noise.posterior,
         settings.estimation.resamples,
         items.choices,
-        goal=settings.goal,
-        max_shift=prepared.max_shift,
         simultaneous=settings.estimation.simultaneous,
     )
     found = estimate(evidence)
@@ -112,14 +108,13 @@ def conclude(
         by=settings.prompt.by_field,
         invalid_reasons=reasons | _unusable_reasons(session.store),
         counts=_counts(evidence, members.size, stopped=outcome.stopped is not None),
-        spend=_spend(session, prepared, asked),
+        spend=_spend(session, prepared, outcome),
         seconds=round(seconds, 3),
         targets=prepared.targets,
         example=_example(items, question, answered, settings.prompt.keep_prompts),
         probe=prepared.probe,
         oracle=None if truth is None else truth.compare(items.labels, found.ece, settings.bins, targets),
         settings=settings.fixed(items),
-        next_dollar=_next_dollar(session, evidence, members.size, found, asked),
         repeated=items.repeated(members),
         steadiness=steady,
         shown=ShownProbabilities.of(session.store.masses(), answered.bounds),
@@ -166,8 +161,8 @@ def _counts(evidence: Evidence, members: int, *, stopped: bool) -> AnswerCounts:
     )
 
 
-def _spend(session: Session, prepared: Prepared, asked: Asked) -> Spend:
-    answered = asked.outcome.usage + asked.outcome.beside
+def _spend(session: Session, prepared: Prepared, outcome: RunOutcome) -> Spend:
+    answered = outcome.usage + outcome.beside
     paid, prices = prepared.spent + answered, session.prices
     return Spend(
         paid.served,
@@ -176,24 +171,10 @@ def _spend(session: Session, prepared: Prepared, asked: Asked) -> Spend:
         paid.prompt_tokens,
         paid.completion_tokens,
         paid.cached_tokens,
-        None if prices is None else total_cost(prices, prepared.spent, answered, asked.settings.design.batch),
-        len(session.store.batches()),
+        None if prices is None else prices.cost(paid),
         bool(session.store.note(TOKENS_NOTE)),
-        asked.outcome.beside.queries,
-        answered.logged,
+        outcome.beside.queries,
     )
-
-
-def _next_dollar(
-    session: Session, evidence: Evidence, n: int, found: Findings, asked: Asked
-) -> NextDollar | None:
-    prices = session.prices
-    if prices is None or session.limits.max_cost is None or evidence.method != "latent":
-        return None
-    if evidence.choices is not None:  # the precision of audits of several answers cannot be forecast
-        return None
-    live = prices.batched if asked.settings.design.batch else prices
-    return next_dollar(found.ece, evidence, n, asked.outcome.usage, live)
 
 
 def _example(items: Items, question: QuestionFormat, answered: AnswerTable, keep_prompts: bool) -> Example:

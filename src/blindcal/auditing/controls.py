@@ -1,4 +1,4 @@
-"""Control queries of a live run, which show whether the endpoint still does what the probe saw.
+"""Control queries of a run, which show whether the endpoint still does what the probe saw.
 
 A probe is a moment, and a run may take hours. Every so-many-th query carries a control query, which is asked
 and on disk before it. Which ones do, and what they ask, depends on the number of the query alone, so that an
@@ -91,10 +91,10 @@ class ControlAnswer:
 def control_every(session: Session) -> int | None:
     """Of how many queries of a run one carries a control query: decided once, even if its sample grows.
 
-    ``None`` if none does, as in batches and with methods that send no bias.
+    ``None`` if none does, as with methods that send no bias.
     """
     design = session.settings.design
-    if design.batch or not METHODS[design.method].biased:
+    if not METHODS[design.method].biased:
         return None
     found = session.store.note(_EVERY_NOTE)
     if found is None:

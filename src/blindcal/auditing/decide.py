@@ -30,7 +30,6 @@ from blindcal.auditing.audit import (
     unless_stopped,
     wait_for,
 )
-from blindcal.auditing.budget import check_cost_known
 from blindcal.auditing.certified_endpoint import (
     CERTIFY_AGAIN,
     certified_job,
@@ -42,7 +41,7 @@ from blindcal.auditing.certified_endpoint import (
 )
 from blindcal.auditing.controls import Controls, bias_lost, control_every, stored_controls
 from blindcal.auditing.job import RunOutcome
-from blindcal.auditing.limits import Limits
+from blindcal.auditing.limits import Limits, check_cost_known
 from blindcal.auditing.live_sender import ask_live
 from blindcal.auditing.prepare import Prepared, accepted_fields
 from blindcal.auditing.session import Session, ignore
@@ -172,13 +171,12 @@ async def decide_async(
     check_cost_known(limits, prices)
     with writing(folder):
         begun = (folder / RUN_FILE).exists()
-        scratch = next(one for one in (folder, *folder.parents) if one.is_dir())
     if endpoint is None:
         check_key(settings.endpoint, begun=begun)
     limits = (limits or Limits()).within_open_files()
     tell("reading items")
-    loaded = await asyncio.to_thread(_read_items, items, settings, scratch)
-    with loaded, Store.open(folder / RUN_FILE) as store:
+    loaded = await asyncio.to_thread(_read_items, items, settings)
+    with Store.open(folder / RUN_FILE) as store:
         session = Session(loaded, settings, store, limits, prices, progress, tell, stop)
         await asyncio.to_thread(_begin, session, certificate)
         if store.note(_FINISHED_NOTE):  # nothing is asked any more, and doubts were noted
@@ -216,16 +214,15 @@ def certified_settings(
     )
 
 
-def _read_items(items: str | Path, settings: Settings, scratch: Path) -> Items:
+def _read_items(items: str | Path, settings: Settings) -> Items:
     try:
-        loaded = open_items(items, settings.prompt, scratch=scratch, labelled=False)
+        loaded = open_items(items, settings.prompt, labelled=False)
     except InputError as error:
         if "template" not in error.options:
             raise
         words = "the certificate is about questions in the words of its audit: give records with its fields"
         raise InputError(error.message, remedy=words) from None
     if loaded.words is not None and loaded.words != settings.answer_words:
-        loaded.close()
         raise InputError(
             f"{loaded.path}: is answered with {printable(', '.join(loaded.words), 80)}, and the certificate "
             f"is about {printable(', '.join(settings.answer_words), 80)}",

@@ -1,25 +1,21 @@
-"""What one audit asks, keeps and spends, however its queries are sent."""
+"""What one audit asks, keeps and spends."""
 
 from __future__ import annotations
 
 import asyncio
-import itertools
-from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Self, TypeAlias
+from functools import cached_property
+from typing import Any, Self
 
 import numpy as np
+import numpy.typing as npt
 
 from blindcal.auditing.limits import Limits
-from blindcal.auditing.logged_answers import LoggedAnswers
 from blindcal.auditing.prepare import Prepared
 from blindcal.auditing.session import Session
-from blindcal.auditing.token_estimate import TokenEstimator
-from blindcal.design import Design
 from blindcal.endpoints.query_format import ParsedAnswer, QuestionFormat
-from blindcal.errors import EndpointError, NoSenseError
+from blindcal.errors import EndpointError
 from blindcal.items.files import Items
 from blindcal.prices import Prices
 from blindcal.records import (
@@ -35,12 +31,12 @@ from blindcal.records import (
     Round,
     Usage,
 )
-from blindcal.store.run_store import UNASKED, AnswerArray, SavedAnswer, Store, usage_of
+from blindcal.store.run_store import UNASKED, AnswerArray, SavedAnswer, Store
 from blindcal.text import printable
 
 ALL_INVALID = 50
 NOT_THERE = "an answer that the item does not have"
-HOPELESS = 20  # queries (in a row if asked live) without a usable reply, after which a run may give up
+HOPELESS = 20  # queries in a row without a usable reply, after which a run may give up
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,19 +54,14 @@ class RunOutcome:
     failed: int = 0
 
 
-#: Gets a design answered; the number is how many queries it is expected to ask, for the progress.
-Send: TypeAlias = Callable[[Design, int], Awaitable[RunOutcome]]
-
-
 @dataclass(frozen=True)
 class Job:
-    """What one audit asks, keeps and spends, however its queries are sent.
+    """What one audit asks, keeps and spends.
 
-    ``spent`` is what was paid before (for the probe) and counts against the limits; ``spent_size`` is the
-    size of its prompts in bytes. Shifts are limited to ``max_shift``, the largest that the endpoint does not
-    clamp. Equal queries of a round are asked in one request, ``at_once`` at most. Setting ``stop`` ends the
-    run early and keeps what was paid for. ``answers`` is the number of answers, of which an item may have
-    fewer if there are more than two. ``logged`` has answers that an evaluation logged, if it did.
+    ``spent`` is what was paid before (for the probe) and counts against the limits. Shifts are limited to
+    ``max_shift``, the largest that the endpoint does not clamp. Equal queries of a round are asked in one
+    request, ``at_once`` at most. Setting ``stop`` ends the run early and keeps what was paid for. ``answers``
+    is the number of answers, of which an item may have fewer if there are more than two.
     """
 
     items: Items | Sequence[Item]
@@ -79,13 +70,11 @@ class Job:
     limits: Limits = field(default_factory=Limits)
     prices: Prices | None = None
     spent: Usage = field(default_factory=Usage)
-    spent_size: int = 0
     max_shift: float = np.inf
     progress: Callable[[Progress], None] | None = None
     stop: asyncio.Event = field(default_factory=asyncio.Event)
     at_once: int = 1
     answers: int = 2
-    logged: LoggedAnswers | None = None
 
     @classmethod
     def of(cls, session: Session, prepared: Prepared, **more: Any) -> Self:
@@ -97,7 +86,6 @@ class Job:
             session.limits,
             session.prices,
             prepared.spent,
-            prepared.size,
             prepared.max_shift,
             session.progress,
             session.stop,
@@ -168,145 +156,68 @@ class Job:
 
     def check(self, usage: Usage, saved: Sequence[SavedAnswer]) -> None:
         """Raise if many replies could be read and none is a valid answer; ``saved`` are the last answers."""
-        asked = usage.queries - usage.logged
-        replies = asked - usage.unusable
+        replies = usage.queries - usage.unusable
         last = next((one for one in reversed(saved) if not one.unusable), None)
-        if last is not None and replies >= ALL_INVALID and usage.invalid == asked:
+        if last is not None and replies >= ALL_INVALID and usage.invalid == usage.queries:
             raise self.question.complaint(replies, last.text, last.reason)
 
 
-class Sender(ABC):
-    """Gets the rounds of a design answered; a subclass knows how to send one.
+@dataclass(frozen=True)
+class OpenRound:
+    """A round that is being asked: its queries, of which ``first`` is the number of the first one.
 
-    ``usage`` is what all answers on disk have cost, ``stopped`` why a round was left unfinished. The state of
-    a round is its queries, the number of the first one, and its answers (`UNASKED` where there is none);
-    ``_before`` are the answers of earlier rounds.
+    ``answers`` are those so far, `UNASKED` where there is none.
     """
 
-    def __init__(self, job: Job, planned: int) -> None:
-        self._job, self._total = job, planned
-        self._store, self._limits, self._stop = job.store, job.limits, job.stop
-        self._prices, self._spent = job.prices, job.spent
-        self._tokens = TokenEstimator()  # prompts answered by this sender, on disk or not
-        self._asked: Round
-        self._first: int
-        self._answers: AnswerArray
-        self._before = AnswerTable.empty()
-        self.usage = job.store.usage()
-        self.stopped: str | None = None
-        self.failed = 0
+    job: Job
+    asked: Round
+    first: int
+    answers: AnswerArray
 
-    @abstractmethod
-    async def _ask_round(self) -> None:
-        """Get the open queries of the round answered and count them, or set ``stopped``."""
-
-    @abstractmethod
-    def report(self) -> None:
-        """Report the progress of the run."""
-
-    @property
-    def beside(self) -> Usage:
-        """The usage of queries that are not part of the design."""
-        return Usage()
-
-    @property
-    def _paid(self) -> Usage:
-        """What everything has cost so far, which the limits are about."""
-        return self._spent + self.usage + self.beside
-
-    async def ask(self, design: Design, begin: int = 0) -> RunOutcome:
-        """Get the rounds of a design answered, one after the other, until it ends or the run stops.
-
-        Those before number ``begin`` are known to be answered, and left out of the outcome.
-        """
-        first, nonsense = self._store.first_query(begin), None
-        stored = self._store.rounds(begin)
-        for number in itertools.count():
-            asked = stored[number] if number < len(stored) else design.next_round(self._before)
-            if asked is None:
-                break
-            if number >= len(stored):
-                asked = _clipped(asked, self._job.max_shift)
-                self._store.add_round(asked)
-            self._asked, self._first = asked, first
-            self._answers = self._store.answers(first, len(asked))
-            self._total = max(self._total, first + len(asked))
-            await self._answer_from_log()
-            try:
-                await self._ask_round()
-            except NoSenseError as error:  # stop asking; the result says what came back
-                self._answers, nonsense = self._store.answers(first, len(asked)), error.message
-            have = self._answers != UNASKED
-            self._before = self._before.with_round(asked.rows(have), self._answers[have].astype(np.int64))
-            first += len(asked)
-            if nonsense or not have.all():
-                break
-        self.report()
-        return RunOutcome(self._before, self.usage, nonsense or self.stopped, self.beside, self.failed)
-
-    async def _answer_from_log(self) -> None:
-        """Keep the answers that an evaluation logged to queries of the round, so that they are not asked."""
-        if self._job.logged is None:
-            return
-        saved = []
-        for place in self._job.logged.places(self._asked):
-            query = self._first + int(place)
-            reply = self._job.logged.reply(int(self._asked.items[place]))
-            if reply is None or self._answers[place] != UNASKED:
-                continue
-            found = self._job.read(query, reply, 0, choices=self._choices(query))
-            if found.answer != INVALID:
-                saved.append(replace(found, served=0, logged=True))
-        if saved:
-            await self._store.save(*saved)
-            Sender._count(self, saved)
-
-    def _order(self) -> IntArray:
-        """The queries of the round in the order of asking, which is random.
+    @cached_property
+    def order(self) -> IntArray:
+        """The queries in the order of asking, which is random.
 
         This makes the answers of a stopped run a fair sample. The order is the same whenever the run is
         continued, so that where a limit ends the run does not depend on how often it was stopped.
         """
-        order: IntArray = self._first + asking_order(self._first, self._asked, self._job.at_once)
+        order: IntArray = self.first + asking_order(self.first, self.asked, self.job.at_once)
         return order
 
-    def _open(self) -> IntArray:
-        """The unanswered queries of the round, in the order of asking."""
-        order = self._order()
-        queries: IntArray = order[self._answers[order - self._first] == UNASKED]
+    @property
+    def answered(self) -> npt.NDArray[np.bool_]:
+        """Whether each query has an answer."""
+        answered: npt.NDArray[np.bool_] = self.answers != UNASKED
+        return answered
+
+    @property
+    def unanswered(self) -> IntArray:
+        """The queries without an answer, in the order of asking."""
+        queries: IntArray = self.order[~self.answered[self.order - self.first]]
         return queries
 
-    def _request(self, query: int, item: int | None = None) -> Request:
+    def item(self, query: int) -> int:
+        """The item that a query is about."""
+        return int(self.asked.items[query - self.first])
+
+    def request(self, query: int, item: int | None = None) -> Request:
         """The request of a query, if need be about another item."""
-        asked, place = self._asked, query - self._first
-        return self._job.question.request(
-            self._job.items[int(asked.items[place]) if item is None else item].messages,
+        asked, place = self.asked, query - self.first
+        return self.job.question.request(
+            self.job.items[self.item(query) if item is None else item].messages,
             float(asked.shifts[place]),
             float(asked.temperatures[place]),
             query,
             None if asked.biases is None else asked.biases[place],
         )
 
-    def _choices(self, query: int) -> int | None:
+    def choices(self, query: int) -> int | None:
         """The number of answers of a query's item; ``None`` if there are two, as usual."""
-        biases = self._asked.biases
-        return None if biases is None else int(np.isfinite(biases[query - self._first]).sum())
-
-    def _count(self, saved: list[SavedAnswer]) -> None:
-        """Count answers that are on disk."""
-        for one in saved:
-            self._answers[one.query - self._first] = one.answer
-        self.usage += usage_of(saved)
-
-    async def _wait(self, seconds: float) -> None:
-        """Wait for this many seconds, or until the run is stopped."""
-        if seconds > 0:
-            with suppress(TimeoutError):
-                async with asyncio.timeout(seconds):
-                    await self._stop.wait()
+        biases = self.asked.biases
+        return None if biases is None else int(np.isfinite(biases[query - self.first]).sum())
 
 
-def _clipped(asked: Round, most: float) -> Round:
+def clipped(asked: Round, most: float) -> Round:
     """A round whose shifts, and all other biases on answers that an item has, are ``most`` at most."""
 
     def within(values: FloatArray) -> FloatArray:

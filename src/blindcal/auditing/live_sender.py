@@ -1,4 +1,4 @@
-"""A live run: sends the queries of a design to an endpoint and keeps the answers in a store.
+"""A run: sends the queries of a design to an endpoint and keeps the answers in a store.
 
 A run can be continued. The rule that makes this safe: a query is under way until its answer is on disk, and
 at most ``concurrency`` queries are under way, or those of a single request. This is the most that a crash can
@@ -13,26 +13,35 @@ unanswered is asked again.
 from __future__ import annotations
 
 import asyncio
-import gc
+import itertools
 import random
 import time
 from collections import deque
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from blindcal.auditing.controls import Controls
-from blindcal.auditing.job import Job, RunOutcome, Sender, as_endpoint_error, reason_in, request_numbers
+from blindcal.auditing.job import (
+    Job,
+    OpenRound,
+    RunOutcome,
+    as_endpoint_error,
+    clipped,
+    reason_in,
+    request_numbers,
+)
 from blindcal.auditing.rate_control import ConcurrencyControl, RateLimiter, SharedPause
-from blindcal.auditing.token_estimate import bytes_of
+from blindcal.auditing.token_estimate import TokenEstimator, bytes_of
 from blindcal.auditing.usability import Usability
 from blindcal.design import Design
 from blindcal.endpoints.base import Endpoint, backoff
 from blindcal.endpoints.http_errors import ITEM_STATUSES
-from blindcal.errors import EndpointError, FatalError, ReplyError, RetryableError
-from blindcal.records import INVALID, Progress, Reply, Request, Usage
-from blindcal.store.run_store import UNASKED, SavedAnswer
+from blindcal.errors import EndpointError, FatalError, NoSenseError, ReplyError, RetryableError
+from blindcal.records import INVALID, AnswerTable, Progress, Reply, Request, Usage
+from blindcal.store.run_store import SavedAnswer, usage_of
 
 REPLY_TRIES = 3
 _CHECK = -1  # in place of a query's number: the check whether an item is still answered
@@ -53,12 +62,8 @@ async def ask_live(
     known to be answered. A stopped run waits for the queries under way. Raises `EndpointError` if asking on
     is useless; every answer is kept.
     """
-    gc.freeze()  # otherwise the collector scans all existing objects again and again
-    try:
-        controls = controls or Controls(job, every=None)
-        return await _LiveSender(job, endpoint, planned, controls).ask(design, begin)
-    finally:
-        gc.unfreeze()
+    controls = controls or Controls(job, every=None)
+    return await _Sender(job, endpoint, planned, controls).ask(design, begin)
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,12 +75,20 @@ class _LastWord:
     seconds: float
 
 
-class _LiveSender(Sender):
+class _Sender:
     """The state of one run: its workers, its cost, and why it stopped."""
 
     def __init__(self, job: Job, endpoint: Endpoint, planned: int, controls: Controls) -> None:
-        super().__init__(job, planned)
+        self._job, self._total = job, planned
+        self._store, self._limits, self._stop = job.store, job.limits, job.stop
+        self._prices, self._spent = job.prices, job.spent
         self._endpoint, self._controls = endpoint, controls
+        self._tokens = TokenEstimator()  # prompts answered by this sender, on disk or not
+        self._round: OpenRound
+        self._before = AnswerTable.empty()  # the answers of earlier rounds
+        self._usage = job.store.usage()  # what all answers on disk have cost
+        self._stopped: str | None = None  # why a round was left unfinished
+        self._failed = 0
         self._concurrency = ConcurrencyControl(job.limits.concurrency)
         self._rate = RateLimiter(job.limits.rpm, job.limits.tpm)
         self._pause = SharedPause(job.limits.backoff)
@@ -96,20 +109,47 @@ class _LiveSender(Sender):
         self._drained = asyncio.Event()
         self._reported = float("-inf")
 
-    @property
-    def beside(self) -> Usage:
-        """What the control queries cost."""
-        return self._controls.usage
+    async def ask(self, design: Design, begin: int = 0) -> RunOutcome:
+        """Get the rounds of a design answered, one after the other, until it ends or the run stops.
+
+        Those before number ``begin`` are known to be answered, and left out of the outcome.
+        """
+        first, nonsense = self._store.first_query(begin), None
+        stored = self._store.rounds(begin)
+        for number in itertools.count():
+            asked = stored[number] if number < len(stored) else design.next_round(self._before)
+            if asked is None:
+                break
+            if number >= len(stored):
+                asked = clipped(asked, self._job.max_shift)
+                self._store.add_round(asked)
+            self._round = OpenRound(self._job, asked, first, self._store.answers(first, len(asked)))
+            self._total = max(self._total, first + len(asked))
+            try:
+                await self._ask_round()
+            except NoSenseError as error:  # stop asking; the result says what came back
+                self._round = replace(self._round, answers=self._store.answers(first, len(asked)))
+                nonsense = error.message
+            have = self._round.answered
+            self._before = self._before.with_round(
+                asked.rows(have), self._round.answers[have].astype(np.int64)
+            )
+            first += len(asked)
+            if nonsense or not have.all():
+                break
+        self._report()
+        stopped = nonsense or self._stopped
+        return RunOutcome(self._before, self._usage, stopped, self._controls.usage, self._failed)
 
     async def _ask_round(self) -> None:
         self._controls.check()
-        self._queries, self._taken = self._open(), 0
-        self._numbers = request_numbers(self._asked, self._job.at_once)[self._queries - self._first]
-        order = self._order()
+        current = self._round
+        self._queries, self._taken = current.unanswered, 0
+        self._numbers = request_numbers(current.asked, self._job.at_once)[self._queries - current.first]
         self._usability = Usability(
-            order,
-            self._answers[order - self._first] != UNASKED,
-            self._store.unusable(self._first, order.size),
+            current.order,
+            current.answered[current.order - current.first],
+            self._store.unusable(current.first, current.order.size),
         )
         self._heard = time.monotonic()
         self._drained.clear()
@@ -121,18 +161,18 @@ class _LiveSender(Sender):
         finally:  # workers are left only if the run itself is cancelled
             for worker in self._workers:
                 worker.cancel()
-        if UNASKED not in self._answers and self.usage.queries == self.usage.unusable > 0:
+        if current.answered.all() and self._usage.queries == self._usage.unusable > 0:
             self._give_up(0, next(iter(self._store.unusable_reasons())))
         if self._hopeless is not None:
             self._store.forget(self._usability.unusable_from(self._hopeless))
         if self._error is not None:
             raise self._error
-        left = int((self._answers == UNASKED).sum())
+        left = int((~current.answered).sum())
         if left and self._stop.is_set():
-            self.stopped = self.stopped or "interrupted"
-        elif left and not self.stopped:
-            self.failed = left
-            self.stopped = f"{left} queries failed {self._limits.attempts} times each: {self._last}"
+            self._stopped = self._stopped or "interrupted"
+        elif left and not self._stopped:
+            self._failed = left
+            self._stopped = f"{left} queries failed {self._limits.attempts} times each: {self._last}"
 
     # Queries under way
 
@@ -151,7 +191,7 @@ class _LiveSender(Sender):
             return None
         if self._under_way and self._limits.max_cost is not None and not self._tokens.answered:
             return None  # ask one query first, to learn what it costs
-        if self._stop.is_set() or self.stopped or self._checking:
+        if self._stop.is_set() or self._stopped or self._checking:
             return None
         queries = self._next()
         crowded = self._under_way and self._under_way + len(queries) > self._limits.concurrency
@@ -164,7 +204,7 @@ class _LiveSender(Sender):
             return None
         if why is not None:
             if not self._under_way:  # else queries under way may turn out cheaper and leave room
-                self.stopped = why
+                self._stopped = why
             return None
         if self._again:
             self._again.popleft()
@@ -244,14 +284,14 @@ class _LiveSender(Sender):
         if heard is None:
             return []
         if isinstance(heard.said, Reply):
-            choices = self._choices(queries[0])
+            choices = self._round.choices(queries[0])
             return self._job.read_all(queries, heard.said, heard.attempts, heard.seconds, choices)
         self._unusable = as_endpoint_error(heard.said)
         return self._job.all_unusable(queries, heard.said, heard.attempts)
 
     def _request_all(self, queries: tuple[int, ...]) -> Request:
         """The request that asks these queries, which are equal, at once."""
-        one = self._request(queries[0])
+        one = self._round.request(queries[0])
         return one if len(queries) == 1 else replace(one, n=len(queries))
 
     async def _hear(self, request: Request) -> _LastWord | None:
@@ -298,7 +338,7 @@ class _LiveSender(Sender):
                 self._sending -= 1
                 self._responded.set()
             if wasted and (why := self._limit_reached()) is not None:
-                self.stopped = self.stopped or why
+                self._stopped = self._stopped or why
                 break
             await self._wait(delay)
         return None
@@ -320,7 +360,7 @@ class _LiveSender(Sender):
 
     async def _ask_controls(self, query: int) -> None:
         """Ask the control queries that a query carries; one without a usable reply is left out."""
-        place = self._asked, self._first
+        place = self._round.asked, self._round.first
         while (control := self._controls.next(query, *place)) is not None and not self._stop.is_set():
             if control.nth and self._limit_reached(1) is not None:
                 break
@@ -331,17 +371,23 @@ class _LiveSender(Sender):
             if not isinstance(heard.said, Reply):
                 self._waste(heard.said)
                 break
-            self._controls.listen(control, heard.said, self.usage.queries)
+            self._controls.listen(control, heard.said, self._usage.queries)
 
     # What came back
 
+    def _add(self, saved: list[SavedAnswer]) -> None:
+        """Add answers that are on disk to those of the round."""
+        for one in saved:
+            self._round.answers[one.query - self._round.first] = one.answer
+        self._usage += usage_of(saved)
+
     def _count(self, saved: list[SavedAnswer]) -> None:
-        super()._count(saved)
+        self._add(saved)
         for one in saved:
             self._release(one.query)
         if time.monotonic() - self._reported > 0.1:
-            self.report()
-        self._job.check(self.usage, saved)
+            self._report()
+        self._job.check(self._usage, saved)
 
     def _waste(self, said: Reply | EndpointError) -> bool:
         """Count and keep what a reply cost that is no outcome; returns whether one was served at all."""
@@ -349,7 +395,7 @@ class _LiveSender(Sender):
         if tokens is None:
             return False
         usage = Usage(0, 1, *tokens, wasted=1)
-        self.usage += usage
+        self._usage += usage
         self._hand_over(self._store.waste(usage), [])
         return True
 
@@ -382,9 +428,9 @@ class _LiveSender(Sender):
         if item is None:
             self._give_up(begins, saved.text)
             return
-        request = self._request(query, item)
-        self.stopped = self.stopped or self._reserve((_CHECK,), request)
-        if self.stopped:
+        request = self._round.request(query, item)
+        self._stopped = self._stopped or self._reserve((_CHECK,), request)
+        if self._stopped:
             return
         self._checking = True
         self._under_way += 1
@@ -406,7 +452,7 @@ class _LiveSender(Sender):
     def _usable_item(self) -> int | None:
         """An item that had a usable reply, in this round or an earlier one."""
         if (query := self._usability.usable) is not None:
-            return int(self._asked.items[query - self._first])
+            return self._round.item(query)
         valid = np.flatnonzero(self._before.answers != INVALID)
         return int(self._before.items[valid[0]]) if valid.size else None
 
@@ -444,10 +490,24 @@ class _LiveSender(Sender):
                 return f"max_cost = {limits.max_cost:g} reached"
         return None
 
-    def report(self) -> None:
+    @property
+    def _paid(self) -> Usage:
+        """What everything has cost so far, which the limits are about."""
+        return self._spent + self._usage + self._controls.usage
+
+    async def _wait(self, seconds: float) -> None:
+        """Wait for this many seconds, or until the run is stopped."""
+        if seconds > 0:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(seconds):
+                    await self._stop.wait()
+
+    def _report(self) -> None:
         """Report the progress of the run."""
         self._reported = time.monotonic()
         if self._job.progress is not None:
             paid = self._paid
             cost = self._prices.cost(paid) if self._prices else None
-            self._job.progress(Progress(self.usage.queries, self._total, paid, cost, self._concurrency.limit))
+            self._job.progress(
+                Progress(self._usage.queries, self._total, paid, cost, self._concurrency.limit)
+            )

@@ -16,7 +16,7 @@ from blindcal.endpoints import tokens
 from blindcal.endpoints.base import Endpoint, Patient
 from blindcal.endpoints.constraints import CONSTRAINTS, ConstraintName
 from blindcal.endpoints.http import HttpEndpoint
-from blindcal.endpoints.parameters import SAMPLERS, Accepted
+from blindcal.endpoints.parameters import Accepted
 from blindcal.endpoints.probe import ITEMS_WITHOUT_BIAS, ProbeQuestions, probe
 from blindcal.endpoints.probe_findings import Probe
 from blindcal.endpoints.query_format import (
@@ -28,7 +28,7 @@ from blindcal.endpoints.query_format import (
     TokenQuestion,
 )
 from blindcal.endpoints.shown_logprobs import TOP_LOGPROBS
-from blindcal.errors import ConfigError, NoTokenIdsError, ReplyError, UnfitError
+from blindcal.errors import ConfigError, NoTokenIdsError, UnfitError
 from blindcal.items.files import Items
 from blindcal.methods import ASSUMED, AUTO, METHODS, Method
 from blindcal.planning.plan import probe_queries
@@ -122,54 +122,27 @@ async def prepare(
     noted = store.note("ready")
     if noted is not None:
         return msgspec.convert(noted, Prepared)
-    remembered = RememberedEndpoint(
-        endpoint, session, probe_queries(several=session.items.choices is not None)
-    )
-    if not session.settings.probed:
-        prepared = await _without_probe(session, remembered, targets)
+    if session.settings.probed:
+        prepared = await _with_probe(session, endpoint, targets, force)
     else:
-        prepared = await _with_probe(session, endpoint, remembered, targets, force)
+        prepared = _without_probe(session, targets)
     store.set_note("ready", msgspec.to_builtins(prepared))
     return prepared
 
 
-async def _without_probe(
-    session: Session, remembered: RememberedEndpoint, targets: Targets | None
-) -> Prepared:
-    """Prepare a method that only needs the endpoint to answer, which the run itself will show.
-
-    A batch would show it a day late, so with batches one query is asked live first.
-    """
+def _without_probe(session: Session, targets: Targets | None) -> Prepared:
+    """Prepare a method that only needs the endpoint to answer, which the run itself will show."""
     settings = session.settings
     room = settings.design.limit - settings.design.offset
-    found = Prepared(targets or _words(settings), Usage(), room, 0.0, None)
-    if not settings.design.batch:
-        return found
-    await _ask_any(patient_of(session, remembered), session, found.question(settings))
-    return replace(found, spent=remembered.paid, size=remembered.tokens.size)
+    return Prepared(targets or _words(settings), Usage(), room, 0.0, None)
 
 
-async def _ask_any(endpoint: Endpoint, session: Session, question: QuestionFormat) -> None:
-    """Ask one query, or a few if the first items are refused; raises if none has a usable reply."""
-    error = None
-    for number in range(min(PROBED, len(session.items))):
-        try:
-            await endpoint.ask(question.request(session.items[number].messages, 0.0, 0.0))
-            return
-        except ReplyError as one:
-            error = one
-    if error is not None:
-        session.store.forget_asides()
-        raise error
-
-
-async def _with_probe(
-    session: Session, endpoint: Endpoint, remembered: RememberedEndpoint, targets: Targets | None, force: bool
-) -> Prepared:
-    settings, design = session.settings, session.settings.design
+async def _with_probe(session: Session, endpoint: Endpoint, targets: Targets | None, force: bool) -> Prepared:
+    settings, design, items = session.settings, session.settings.design, session.items
     check_semantics(settings)
-    choosing = MethodChoice(settings, len(session.items)) if settings.auto else None
-    sample = probe_sample(session.items, design.seed)
+    choosing = MethodChoice(settings, len(items)) if settings.auto else None
+    sample = probe_sample(items, design.seed)
+    remembered = RememberedEndpoint(endpoint, session, probe_queries(several=items.choices is not None))
     patient = patient_of(session, remembered)
     if targets is not None:
         choice = tokens.Choice(targets, {}, 0)
@@ -358,11 +331,8 @@ def check_semantics(settings: Settings) -> None:
 
 def accepted_fields(store: Store) -> Accepted:
     """What was learnt about the endpoint's fields when the run was begun."""
-    if (noted := store.note("accepted")) is not None:
-        return msgspec.convert(noted, Accepted)
-    kept = store.note("samplers")  # runs of earlier versions noted the name of the limit and these
-    left_out = () if kept is None else tuple(name for name in SAMPLERS if name not in kept)
-    return Accepted(store.note("limit_name") or "max_tokens", left_out=left_out)
+    noted = store.note("accepted")
+    return Accepted() if noted is None else msgspec.convert(noted, Accepted)
 
 
 def _words(settings: Settings) -> Targets:

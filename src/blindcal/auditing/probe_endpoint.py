@@ -86,11 +86,11 @@ async def _probe(
     stage: Callable[[str], None] | None,
 ) -> EndpointProbe:
     check_key(settings.endpoint)
-    with await asyncio.to_thread(open_items, items, settings.prompt) as loaded:
-        settings = settings.resolved(len(loaded), loaded.words)
-        check_semantics(settings)
-        choosing = MethodChoice(settings, len(loaded)) if settings.auto else None
-        sample = probe_sample(loaded, settings.design.seed)
+    loaded = await asyncio.to_thread(open_items, items, settings.prompt)
+    settings = settings.resolved(len(loaded), loaded.words)
+    check_semantics(settings)
+    choosing = MethodChoice(settings, len(loaded)) if settings.auto else None
+    sample = probe_sample(loaded, settings.design.seed)
     async with HttpEndpoint(settings.endpoint) as model:
         patient = Patient(_Counted(model, progress), tell=stage)
         if stage is not None and (odd := await model.unlisted()) is not None:

@@ -94,7 +94,6 @@ class RememberedEndpoint:
                 await self._store.waste(wasted)
             raise
         if isinstance(endpoint, HttpEndpoint) and endpoint.accepted != self._accepted:
-            # learnt by asking live; batches need it and cannot learn it
             self._accepted = endpoint.accepted
             self._store.set_note("accepted", msgspec.to_builtins(self._accepted))
         reply = self._count(request, reply)

@@ -20,13 +20,12 @@ def check_steadiness(
     jitter: float,
     *,
     slack: int,
-    ordered: bool,
     at_once: int = 1,
 ) -> tuple[Steadiness, NoiseEstimate]:
     """How steady the endpoint was, and the noise of its answers; ``jitter`` is what the probe found.
 
-    At most ``slack`` queries were under way at the same time. The answers are tested for a change only if
-    they are ``ordered``, as those of batches are not. A request asked ``at_once`` queries at most.
+    At most ``slack`` queries were under way at the same time. A request asked
+    ``at_once`` queries at most.
     """
     controls, rounds = stored_controls(store), store.rounds()
     answers, places = store.answers(0, sum(map(len, rounds))), _places(rounds, at_once)
@@ -43,7 +42,7 @@ def check_steadiness(
         counts,
         noise.flip_rate,
         noise.jitter,
-        drift_test(*_in_order(labels, rounds, answers, at_once)) if ordered else None,
+        drift_test(*_in_order(labels, rounds, answers, at_once)),
         begun,
         _served(store, places),
     )

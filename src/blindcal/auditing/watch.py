@@ -10,7 +10,7 @@ the same to the last digit.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any, Literal
 
@@ -18,19 +18,17 @@ import msgspec
 
 from blindcal.atomic_write import writing
 from blindcal.auditing.audit import default_folder, opened_endpoint, wait_for
-from blindcal.auditing.budget import check_cost_known
-from blindcal.auditing.limits import Limits
+from blindcal.auditing.limits import Limits, check_cost_known
 from blindcal.auditing.prepare import accepted_fields
 from blindcal.auditing.session import ignore
 from blindcal.auditing.watch_budget import Clock, DayBudget, check_budget, utc_now
 from blindcal.auditing.watch_feed import WatchFeed
 from blindcal.auditing.watch_intake import Intake
-from blindcal.auditing.watch_looks import Watch, thresholds
+from blindcal.auditing.watch_looks import Watch
 from blindcal.auditing.watch_reference import WatchReference, open_reference
-from blindcal.auditing.watch_runs import look_at_runs, open_serving, thresholds_of
 from blindcal.endpoints.base import Endpoint
 from blindcal.endpoints.http import HttpEndpoint, check_key
-from blindcal.errors import ConfigError, InputError
+from blindcal.errors import InputError
 from blindcal.items.arrivals import ArrivalReader
 from blindcal.items.stream import STANDARD_INPUT, LineStream, open_stream
 from blindcal.prices import Prices
@@ -38,7 +36,6 @@ from blindcal.records import Progress
 from blindcal.results.monitor import Monitor
 from blindcal.results.run import Run
 from blindcal.results.watch_result import WatchResult
-from blindcal.settings import Settings
 from blindcal.store.run_store import RUN_FILE
 from blindcal.store.watch_store import WatchStore
 
@@ -50,10 +47,9 @@ INTERVAL = 300.0
 
 
 def watch(
-    stream: str | Path | None,
+    stream: str | Path,
     reference: Run | str | Path,
     *,
-    from_runs: Sequence[str | Path] = (),
     labels: str | Path | None = None,
     out: str | Path | None = None,
     rate: float = 1.0,
@@ -74,6 +70,7 @@ def watch(
     progress: Callable[[Progress], None] | None = None,
     stage: Callable[[str], None] | None = None,
     on_look: Callable[[WatchResult], None] | None = None,
+    on_alarm: Callable[[WatchResult], Awaitable[bool]] | None = None,
     clock: Clock = utc_now,
 ) -> WatchResult:
     """Watch a stream, and wait for what the last look shows.
@@ -85,7 +82,6 @@ def watch(
         lambda stop: watch_async(
             stream,
             reference,
-            from_runs=from_runs,
             labels=labels,
             out=out,
             rate=rate,
@@ -106,6 +102,7 @@ def watch(
             progress=progress,
             stage=stage,
             on_look=on_look,
+            on_alarm=on_alarm,
             clock=clock,
             stop=stop,
         ),
@@ -114,10 +111,9 @@ def watch(
 
 
 async def watch_async(
-    stream: str | Path | None,
+    stream: str | Path,
     reference: Run | str | Path,
     *,
-    from_runs: Sequence[str | Path] = (),
     labels: str | Path | None = None,
     out: str | Path | None = None,
     rate: float = 1.0,
@@ -138,6 +134,7 @@ async def watch_async(
     progress: Callable[[Progress], None] | None = None,
     stage: Callable[[str], None] | None = None,
     on_look: Callable[[WatchResult], None] | None = None,
+    on_alarm: Callable[[WatchResult], Awaitable[bool]] | None = None,
     clock: Clock = utc_now,
     stop: asyncio.Event | None = None,
 ) -> WatchResult:
@@ -147,13 +144,9 @@ async def watch_async(
     ----------
     stream : path
         A file of JSON lines that grows, a folder of files, a CSV or Parquet file, or ``-`` for standard
-        input. Records are those of the reference audit, with or without a label. ``None`` if finished audits
-        are watched instead.
+        input. Records are those of the reference audit, with or without a label.
     reference : Run or path
         The finished audit that the stream is held against. It also says how the endpoint is asked.
-    from_runs : sequence of paths
-        Finished audits whose answers count instead of new queries: those of the first round of ``latent``,
-        whose thresholds are spread evenly.
     labels : path, optional
         A file or folder of further records with the id and the label of items. A label may come before its
         item.
@@ -187,6 +180,9 @@ async def watch_async(
     progress, stage, on_look : callable, optional
         Called with the progress of the queries, with a description of each step, and with what each look
         shows.
+    on_alarm : coroutine function, optional
+        Called with what a look shows if an alarm or a slice is raised that no call has been about. If it
+        returns False, the next look calls it again.
     clock : callable, optional
         The time now, in UTC.
     stop : asyncio.Event, optional
@@ -204,48 +200,25 @@ async def watch_async(
         If asking on is useless; every answer so far is kept.
     """
     _check_numbers(rate, every, interval)
-    if (stream is None) == (not from_runs):
-        raise ConfigError("give either a stream or {from_runs}, not both", options={"from_runs": ...})
     check_cost_known(limits, prices)
     check_budget(max_cost_per_day, prices)
-    tell, stop, told = stage or ignore, stop or asyncio.Event(), on_look or _unseen
+    tell, stop = stage or ignore, stop or asyncio.Event()
     tell("reading the reference")
     found = await asyncio.to_thread(
         open_reference, reference, api_key_env=api_key_env, timeout=timeout, force=force
     )
     address, seed = found.settings.endpoint, found.settings.design.seed
-    runs = [open_serving(one, found, by_field, force=force) for one in from_runs]
-    source = None if stream is None else open_stream(stream)
+    source = open_stream(stream)
     labelling = None if labels is None else open_stream(labels)
-    folder = Path(out) if out is not None else watch_folder(stream or from_runs[0], address.model)
+    folder = Path(out) if out is not None else watch_folder(stream, address.model)
     with writing(folder):
         begun = (folder / RUN_FILE).exists()
-    if source is not None and endpoint is None:
+    if endpoint is None:
         check_key(address, begun=begun)
     monitor = await asyncio.to_thread(Monitor, found.run, level=level, against=against, max_ece=max_ece)
     with WatchStore.open(folder / RUN_FILE) as store:
         claims = {"level": level, "against": against, "max_ece": max_ece, "by_field": by_field}
-        store.begin(_config(found, rate, bool(runs), claims), ())
-        placed = thresholds_of(store) if runs else lambda _, ids: thresholds(seed, ids)
-        watching = Watch(
-            store=store,
-            reference=found,
-            feed=WatchFeed(monitor, store, placed, sliced=by_field is not None),
-            budget=DayBudget(store, prices, max_cost_per_day, clock),
-            limits=(limits or Limits()).within_open_files(),
-            rate=rate,
-            seed=seed,
-            folder=str(folder),
-            stream=", ".join(map(str, from_runs)) if source is None else source.name,
-            follow=follow,
-            force=force,
-            interval=interval,
-            progress=progress,
-            tell=tell,
-            stop=stop,
-        )
-        if source is None:
-            return await look_at_runs(watching, runs, told)
+        store.begin(_config(found, rate, claims), ())
         intake = Intake(
             store,
             ArrivalReader(found.settings.prompt, found.settings.answer_words, by_field),
@@ -262,15 +235,27 @@ async def watch_async(
                 store.set_note("accepted", msgspec.to_builtins(found.accepted))
             if isinstance(model, HttpEndpoint):
                 model.accepted = accepted_fields(store)
-            watching.endpoint = model
-            return await watching.run(intake, told)
-
-
-def watch_settings(
-    reference: str | Path, *, api_key_env: str = "OPENAI_API_KEY", timeout: float = 60.0
-) -> Settings:
-    """How a watch asks: by the settings of its reference."""
-    return open_reference(reference, api_key_env=api_key_env, timeout=timeout, force=True).settings
+            watching = Watch(
+                store=store,
+                reference=found,
+                endpoint=model,
+                feed=WatchFeed(monitor, store, seed, sliced=by_field is not None),
+                budget=DayBudget(store, prices, max_cost_per_day, clock),
+                limits=(limits or Limits()).within_open_files(),
+                rate=rate,
+                seed=seed,
+                folder=str(folder),
+                stream=source.name,
+                follow=follow,
+                force=force,
+                interval=interval,
+                progress=progress,
+                tell=tell,
+                stop=stop,
+                on_look=on_look,
+                on_alarm=on_alarm,
+            )
+            return await watching.run(intake)
 
 
 def watch_folder(stream: str | Path, model: str) -> Path:
@@ -279,11 +264,10 @@ def watch_folder(stream: str | Path, model: str) -> Path:
     return FOLDER / default_folder(name, model).name
 
 
-def _config(found: WatchReference, rate: float, runs: bool, claims: dict[str, Any]) -> dict[str, Any]:
+def _config(found: WatchReference, rate: float, claims: dict[str, Any]) -> dict[str, Any]:
     """What a watch cannot change once it has answers."""
     asked = {name: found.run.settings.get(name) for name in ("model", "base_url")}
-    watched = "runs" if runs else "stream"
-    return {**asked, "watch": watched, "reference": found.digest, "rate": rate, **claims}
+    return {**asked, "watch": "stream", "reference": found.digest, "rate": rate, **claims}
 
 
 def _check_numbers(rate: float, every: int, interval: float) -> None:
@@ -293,7 +277,3 @@ def _check_numbers(rate: float, every: int, interval: float) -> None:
         raise InputError(f"every: must be a number of records from 1 up, got {every!r}")
     if not interval > 0:
         raise InputError(f"interval: must be a number of seconds above 0, got {interval!r}")
-
-
-def _unseen(_: WatchResult) -> None:
-    """Nobody asked to be told about looks."""

@@ -7,9 +7,6 @@ and after a restart the same numbers come out again.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TypeAlias
-
 import numpy as np
 from scipy.special import logit
 
@@ -17,25 +14,28 @@ from blindcal.auditing.watch_anchors import AnchorSet, is_wrong
 from blindcal.errors import NotIdentifiedError
 from blindcal.estimate.latent import fit_problem
 from blindcal.estimate.problem import Problem
+from blindcal.query_seeds import draw_of_name
 from blindcal.records import INVALID, AnswerTable, FloatArray
 from blindcal.results.monitor import Monitor
 from blindcal.results.run import Run
 from blindcal.results.watch_result import WindowCurve
 from blindcal.store.watch_store import Look, WatchStore
 
-#: The thresholds of items, given the number of the first one and the ids.
-Thresholds: TypeAlias = Callable[[int, list[str]], FloatArray]
-
 WINDOW, LEAST_WINDOW = 500, 100
 _RESAMPLES = 200
+
+
+def thresholds(seed: int, ids: list[str]) -> FloatArray:
+    """The thresholds of items, uniform on (0, 1): each follows from the item's id."""
+    return np.array([draw_of_name(seed, name, "threshold") for name in ids])
 
 
 class WatchFeed:
     """Tells a monitor about looks, one after the other; ``sliced`` says that items have parts."""
 
-    def __init__(self, monitor: Monitor, store: WatchStore, thresholds: Thresholds, *, sliced: bool) -> None:
+    def __init__(self, monitor: Monitor, store: WatchStore, seed: int, *, sliced: bool) -> None:
         self.monitor = monitor
-        self._store, self._thresholds, self._sliced = store, thresholds, sliced
+        self._store, self._seed, self._sliced = store, seed, sliced
         self._t, self._answers = np.empty(0), np.empty(0, np.int64)
         self._parts: list[str | None] = []
         self._labelled: list[tuple[int, int]] = []  # item and label, in the order in which they were told
@@ -66,7 +66,7 @@ class WatchFeed:
         assert look.anchors is not None
         first, end = self.answered, look.answered
         names = self._store.names_between(first, end)
-        t = self._thresholds(first, [name for name, _ in names])
+        t = thresholds(self._seed, [name for name, _ in names])
         answers = self._store.answers(first, end - first).astype(np.int64)
         self._t, self._answers = np.concatenate([self._t, t]), np.concatenate([self._answers, answers])
         self._parts += [part for _, part in names]

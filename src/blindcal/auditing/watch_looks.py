@@ -11,7 +11,7 @@ import asyncio
 import contextlib
 import math
 import time
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC
 from typing import overload
@@ -29,7 +29,7 @@ from blindcal.auditing.remembered_endpoint import LimitTooLowError, RememberedEn
 from blindcal.auditing.token_estimate import TOKENS_NOTE
 from blindcal.auditing.watch_anchors import ANCHORS, SET_UP, Anchors, AnchorSet, noted_anchors, queries_due
 from blindcal.auditing.watch_budget import DayBudget
-from blindcal.auditing.watch_feed import WatchFeed
+from blindcal.auditing.watch_feed import WatchFeed, thresholds
 from blindcal.auditing.watch_intake import Intake
 from blindcal.auditing.watch_reference import WatchReference
 from blindcal.design import make_round
@@ -37,7 +37,7 @@ from blindcal.endpoints.base import Endpoint
 from blindcal.errors import EndpointError, FatalError, NotIdentifiedError
 from blindcal.prices import Prices
 from blindcal.query_seeds import draw_of_name
-from blindcal.records import AnswerTable, Arrival, FloatArray, Item, Position, Progress, Round
+from blindcal.records import AnswerTable, Arrival, Item, Position, Progress, Round
 from blindcal.results.certificate import ServedModel
 from blindcal.results.result import Spend
 from blindcal.results.watch_result import WatchResult
@@ -46,13 +46,8 @@ from blindcal.store.watch_store import Look, WatchStore
 from blindcal.text import listed, printable
 
 _MOST_ASKED = 10_000  # items in one round: their prompts are kept in memory
-_FACTS_NOTE = "facts"
+_FACTS_NOTE, _REPORTED_NOTE = "facts", "reported"
 BIAS_LOST = "the logit_bias no longer acts"
-
-
-def thresholds(seed: int, ids: list[str]) -> FloatArray:
-    """The thresholds of items, uniform on (0, 1): each follows from the item's id."""
-    return np.array([draw_of_name(seed, name, "threshold") for name in ids])
 
 
 def is_chosen(seed: int, name: str, rate: float) -> bool:
@@ -110,13 +105,11 @@ class _Check:
 
 @dataclass(kw_only=True)
 class Watch:
-    """A watch under way: takes what arrives, asks, and looks at the alarms.
-
-    Without an ``endpoint``, nothing can be asked.
-    """
+    """A watch under way: takes what arrives, asks, and looks at the alarms."""
 
     store: WatchStore
     reference: WatchReference
+    endpoint: Endpoint
     feed: WatchFeed
     budget: DayBudget
     limits: Limits
@@ -130,22 +123,23 @@ class Watch:
     progress: Callable[[Progress], None] | None
     tell: Callable[[str], None]
     stop: asyncio.Event
-    endpoint: Endpoint | None = None
+    on_look: Callable[[WatchResult], None] | None
+    on_alarm: Callable[[WatchResult], Awaitable[bool]] | None
     _out_of_money: str = ""  # the day whose budget is used up
     _halted: float = -math.inf  # when asking last ended for another reason, in seconds of the clock below
 
-    async def run(self, intake: Intake, on_look: Callable[[WatchResult], None]) -> WatchResult:
+    async def run(self, intake: Intake) -> WatchResult:
         """Look again and again until nothing more is there, or the watch is stopped.
 
         If it is stopped, the rest of a pipe is kept for the next time.
         """
-        result = await self._run(intake, on_look)
+        result = await self._run(intake)
         if self.stop.is_set() and not (rest := intake.rest()).empty:
             arrived = rest.arrivals, rest.positions, rest.unreadable
             await asyncio.to_thread(self.begin_look, *arrived)
         return result
 
-    async def _run(self, intake: Intake, on_look: Callable[[WatchResult], None]) -> WatchResult:
+    async def _run(self, intake: Intake) -> WatchResult:
         pending = await asyncio.to_thread(self.replay)
         result: WatchResult | None = None
         more = False
@@ -156,7 +150,7 @@ class Watch:
                 if idle and (last := self.store.last_look()) is not None:
                     if result is None or more:
                         result = await asyncio.to_thread(self.result, last, None, window=True)
-                        on_look(result)
+                        await self._show(result)
                     more = False
                     if not intake.waits or found.closed or self.stop.is_set():
                         return result
@@ -164,10 +158,20 @@ class Watch:
                 arrived = found.arrivals, found.positions, found.unreadable
                 pending, more = await asyncio.to_thread(self.begin_look, *arrived), found.more
             result = await self._look(pending, more)
-            on_look(result)
+            await self._show(result)
             pending = None
             if self.stop.is_set() or (result.stopped is not None and not self.follow):
                 return result
+
+    async def _show(self, result: WatchResult) -> None:
+        """Show what a look has found, and report the alarms that no look has reported."""
+        if self.on_look is not None:
+            self.on_look(result)
+        reported = set(self.store.note(_REPORTED_NOTE) or [])
+        if self.on_alarm is None or reported.issuperset(result.raised_names):
+            return
+        if await self.on_alarm(result):
+            self.store.set_note(_REPORTED_NOTE, sorted({*reported, *result.raised_names}))
 
     def replay(self) -> Look | None:
         """Go through the looks so far again; returns the last one if it is not over."""
@@ -185,8 +189,6 @@ class Watch:
         arrivals: Sequence[Arrival],
         positions: Mapping[str, Mapping[str, Position]],
         unreadable: int = 0,
-        *,
-        all_chosen: bool = False,
     ) -> Look:
         """Begin a look with what has arrived; no look is before an earlier one, whatever the clock says."""
         last = self.store.last_look()
@@ -194,7 +196,7 @@ class Watch:
         return self.store.begin_look(
             at if last is None else max(at, last.at),
             arrivals,
-            chosen=lambda name: all_chosen or is_chosen(self.seed, name, self.rate),
+            chosen=lambda name: is_chosen(self.seed, name, self.rate),
             positions=positions,
             unreadable=unreadable,
         )
@@ -241,7 +243,6 @@ class Watch:
 
     async def _ask(self, look: Look, first: int, end: int, limits: Limits) -> tuple[str | None, bool]:
         """Check the endpoint and ask items; why not all were asked, and whether it is the cost."""
-        assert self.endpoint is not None, "answers of finished runs are not asked for"
         job = Job(
             WaitingItems(first, self.store.items_between(first, end)),
             self.reference.question,
@@ -313,7 +314,6 @@ class Watch:
         self, limits: Limits, queries: int, for_what: str, progress: Callable[[Progress], None] | None
     ) -> Endpoint:
         """An endpoint for a few queries beside the items, within the limits."""
-        assert self.endpoint is not None
         check = _Check(self.store, limits, self.budget.prices, progress, self.tell)
         before = self.store.asides_usage()
         remembered = RememberedEndpoint(self.endpoint, check, queries, for_what=for_what, before=before)

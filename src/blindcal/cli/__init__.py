@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import difflib
 import importlib
+import io
 import os
 import sys
 import threading
@@ -16,7 +17,6 @@ import warnings
 import click
 
 from blindcal.cli.console import print_error, print_warning
-from blindcal.cli.streams import prepare_streams
 from blindcal.endpoints.secrets import without_keys
 from blindcal.errors import BlindcalError, FileError
 from blindcal.text import encodable, printable
@@ -93,6 +93,8 @@ class LazyGroup(click.Group):
         except KeyboardInterrupt:
             click.echo("interrupted", err=True)
             ctx.exit(INTERRUPTED)
+        except BrokenPipeError:  # the reader of standard output has seen enough, and click ends in silence
+            raise
         except OSError as error:
             raise FileError.of(error) from error
 
@@ -109,7 +111,8 @@ def app() -> None:
 
 def main() -> None:
     """Run the command line; warnings and expected errors print one line each, never a traceback."""
-    prepare_streams()
+    if isinstance(sys.stdout, io.TextIOWrapper):  # names that the terminal's encoding lacks are shown escaped
+        sys.stdout.reconfigure(errors="backslashreplace")
     warnings.showwarning = lambda message, *_, **__: print_warning(str(message))
     try:
         app(standalone_mode=True)

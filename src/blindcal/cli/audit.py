@@ -8,27 +8,22 @@ from typing import Any
 import click
 
 from blindcal.auditing.audit import audit, default_folder
-from blindcal.auditing.batch_sender import Polling
 from blindcal.auditing.limits import Limits
 from blindcal.cli import INTERRUPTED, options
-from blindcal.cli.console import error_text, print_error, print_field, print_stage
+from blindcal.cli.console import print_error, print_field, print_stage
 from blindcal.cli.plan import cost_text, tokens_text
 from blindcal.cli.result_summary import print_result
-from blindcal.cli.status import batch_record
-from blindcal.errors import PendingError, UnfitError
+from blindcal.errors import UnfitError
 from blindcal.items import catalogue
 from blindcal.json_form import json_line
 from blindcal.methods import AUTO, METHODS
-from blindcal.planning.next_dollar import MOST_QUERIES
 from blindcal.planning.plan import CHOICE_PROBE_QUERIES, PROBE_QUERIES, Plan, plan_audit
 from blindcal.progress_bar import ProgressBar
 from blindcal.report.page import PAGE_FILE
 from blindcal.settings import Settings
-from blindcal.store.run_store import RUN_FILE, Store
-from blindcal.text import printable
+from blindcal.store.run_store import RUN_FILE
 
-FINISHED, NO_ESTIMATE, STOPPED, UNFIT, PENDING = 0, 1, 3, 4, 5
-LONGEST_POLL = 60.0  # maximum number of seconds between polls of a batch, unless --poll is longer
+FINISHED, NO_ESTIMATE, STOPPED, UNFIT = 0, 1, 3, 4
 
 
 @click.command("audit")
@@ -66,7 +61,6 @@ LONGEST_POLL = 60.0  # maximum number of seconds between polls of a batch, unles
     "[default: all items]",
 )
 @options.queries_option(note="the method's own; see above")
-@options.goal_option("What the audit is to decide; the queries after the pilot go where they decide it")
 @options.bins_option(note="5; for blind round(N^(1/5))")
 @options.level_option
 @options.resamples_option
@@ -93,36 +87,9 @@ LONGEST_POLL = 60.0  # maximum number of seconds between polls of a batch, unles
     "--max-cost",
     type=options.POSITIVE_NUMBER,
     metavar="DOLLARS",
-    help="Maximum cost; requires prices. Without --queries, latent asks as many queries per item as it pays "
-    "for, and the other methods ask as many items.",
+    help="Maximum cost; requires prices.",
 )
 @options.price_options
-@click.option(
-    "--batch",
-    is_flag=True,
-    help="Ask through the provider's Batch API, usually at half the price and within a day. The command "
-    "submits the batches and returns; the same command collects the answers later.",
-)
-@click.option("--wait", is_flag=True, help="Wait until the batches of --batch are finished.")
-@click.option(
-    "--cancel",
-    is_flag=True,
-    help="Cancel the batches of --batch, and keep what was answered and paid for. The same command without "
-    "it submits the rest.",
-)
-@click.option(
-    "--resubmit",
-    is_flag=True,
-    help="Submit a batch of --batch again if its submission was not confirmed and the provider does not list "
-    "it. If it exists all the same, it is paid for twice.",
-)
-@click.option(
-    "--poll",
-    type=options.POSITIVE_NUMBER,
-    default=5.0,
-    metavar="SECONDS",
-    help="Time between checks of a batch while waiting; it grows to a minute.",
-)
 @click.option(
     "--dry-run", is_flag=True, help="Print the number of queries, the tokens and the cost, and stop."
 )
@@ -140,11 +107,6 @@ def command(
     oracle: Path | None,
     price_in: float | None,
     price_out: float | None,
-    wait: bool,
-    cancel: bool,
-    resubmit: bool,
-    poll: float,
-    batch_price: float,
     dry_run: bool,
     force: bool,
     as_json: bool,
@@ -179,27 +141,18 @@ def command(
       2    a wrong command line
       3    stopped early (a limit was reached, or queries kept failing); the result covers what was asked
       4    the probe or the run finds the endpoint unfit for this method
-      5    batches are with the provider; the same command collects them
       130  interrupted; nothing is lost
     """
     limits = options.taken(Limits, chosen)
     settings = Settings(keep_prompts=not no_prompts, **chosen)
-    batch = settings.design.batch
-    for name, given in (("--wait", wait), ("--cancel", cancel), ("--resubmit", resubmit)):
-        if given and not batch:
-            raise click.UsageError(f"{name} goes with --batch")
-    prices = options.prices(price_in, price_out, batch_price, settings, quiet=quiet)
+    prices = options.prices(price_in, price_out, settings, quiet=quiet)
     options.check_priced(limits.max_cost, prices, settings.endpoint)
     if dry_run:
         _print_plan(
             plan_audit(items, settings, prices=prices, shape=None), settings, limits.max_cost, as_json
         )
         return
-    if cancel and resubmit:
-        raise click.UsageError("--cancel and --resubmit exclude each other")
     folder = out or default_folder(items, settings.endpoint.model)
-    if cancel and not (folder / RUN_FILE).is_file():
-        raise click.UsageError(f"--cancel: there is no run in {printable(str(folder), 200)}")
     context = click.get_current_context()
     catalogue.check_there(items)
     options.check_key(settings.endpoint, begun=(folder / RUN_FILE).exists())
@@ -213,22 +166,12 @@ def command(
                 prices=prices,
                 oracle=oracle,
                 force=force,
-                polling=Polling(
-                    wait=wait or cancel or not batch,
-                    every=poll,
-                    longest=max(poll, LONGEST_POLL),
-                    cancel=cancel,
-                    resubmit=resubmit,
-                ),
                 progress=bar,
                 stage=None if quiet else bar.wrap_print(print_stage),
             )
     except UnfitError as error:
         print_error(error)
         context.exit(UNFIT)
-    except PendingError as error:
-        _print_pending(error, folder, as_json, quiet)
-        context.exit(PENDING)
     except KeyboardInterrupt:
         click.echo("interrupted; everything answered is kept: the same command goes on with it", err=True)
         context.exit(INTERRUPTED)
@@ -252,50 +195,27 @@ options.fill_help(
 )
 
 
-def _print_pending(pending: PendingError, folder: Path, as_json: bool, quiet: bool) -> None:
-    """Print which batches are with the provider, and what to do next."""
-    if as_json:
-        with Store.read(folder / RUN_FILE) as store:
-            batches = [batch_record(one) for one in store.batches()]
-        click.echo(json_line({"pending": error_text(pending), "batches": batches}))
-    elif not quiet:
-        print_field("batches", error_text(pending))
-        print_field(
-            "next", "a batch takes up to 24 hours; then the same command collects it (with --wait it waits)"
-        )
-        print_field("files", f"{folder}: {RUN_FILE}; 'blindcal status {folder}' shows the state of the run")
-
-
 def _print_plan(plan: Plan, settings: Settings, max_cost: float | None, as_json: bool) -> None:
     if as_json:
         click.echo(json_line(plan))
         return
-    through = ", through batches" if settings.design.batch else ""
     controls = f", {plan.control_queries:,} controls" if plan.control_queries else ""
     probe = f", and about {plan.probe_queries} for the probe" if plan.probe_queries else ""
-    live = ", always live" if probe and settings.design.batch else ""
     print_field("items", f"{plan.items:,}")
     method = f"{settings.assumed_method}{' (if the endpoint allows it)' if settings.auto else ''}"
-    print_field("queries", f"{plan.queries:,} by {method}{through}{controls}{probe}{live}")
+    print_field("queries", f"{plan.queries:,} by {method}{controls}{probe}")
     print_field("tokens", tokens_text(plan))
     print_field("cost", cost_text(plan))
     if max_cost is not None and plan.cost:
-        print_field("budget", f"${max_cost:g} {_budget_effect(plan, plan.cost, settings, max_cost)}")
+        print_field("limit", f"${max_cost:g} {_limit_effect(plan, plan.cost, max_cost)}")
 
 
-def _budget_effect(plan: Plan, cost: float, settings: Settings, max_cost: float) -> str:
-    """What a budget pays for, in words."""
-    run = plan.queries + plan.control_queries
-    each = cost / (run + plan.probe_queries)
-    queries = (max_cost / each - plan.probe_queries) * plan.queries / run
-    latent = settings.assumed_method == "latent"
-    if queries <= 0:
-        return "does not pay for the probe"
-    if latent and settings.design.queries is None:
-        each_item = min(queries / plan.items, MOST_QUERIES)
-        return f"pays for about {each_item:.2f} queries per item"
+def _limit_effect(plan: Plan, cost: float, max_cost: float) -> str:
+    """What a limit on the cost pays for, in words."""
     if max_cost >= cost:
         return "pays for all of it"
-    if latent or not settings.probed or settings.design.sample is not None:
-        return f"pays for about {queries / plan.queries:.0%} of the queries: the run stops there"
-    return f"pays for about {plan.items * queries / plan.queries:,.0f} of the items"
+    run = plan.queries + plan.control_queries
+    share = (max_cost * (run + plan.probe_queries) / cost - plan.probe_queries) / run
+    if share <= 0:
+        return "does not pay for the probe"
+    return f"pays for about {share:.0%} of the queries: the run stops there"

@@ -67,7 +67,7 @@ _UNLIKELY = 0.2  # chance of passing below which the user is warned
 @click.option(
     "--max-cost", type=options.POSITIVE_NUMBER, metavar="DOLLARS", help="Maximum cost; requires prices."
 )
-@options.live_price_options
+@options.price_options
 @click.option(
     "--dry-run", is_flag=True, help="Print how many queries are needed at most, and their cost, and stop."
 )
@@ -124,7 +124,7 @@ def command(
     check_certifiable(found)
     address = {name: found.settings[name] for name in ("model", "base_url", "api", "api_version")}
     settings = Settings(**address, api_key_env=api_key_env)
-    prices = options.prices(price_in, price_out, 1.0, settings, quiet=quiet)
+    prices = options.prices(price_in, price_out, settings, quiet=quiet)
     options.check_priced(limits.max_cost, prices, settings.endpoint)
     context = click.get_current_context()
     if dry_run:

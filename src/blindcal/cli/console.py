@@ -20,7 +20,6 @@ _LEAST = 40  # columns; text is not wrapped more narrowly
 # Options whose flag is not their Python name with dashes.
 _FLAGS = {
     "by_field": "--by",
-    "from_runs": "--from-run",
     "keep_prompts": "--no-prompts",
     "prices": "--price-in and --price-out",
 }

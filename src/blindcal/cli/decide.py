@@ -42,7 +42,7 @@ DECIDED, STOPPED, NOT_CERTIFIED = 0, 3, 4
 @click.option(
     "--max-cost", type=options.POSITIVE_NUMBER, metavar="DOLLARS", help="Maximum cost; requires prices."
 )
-@options.live_price_options
+@options.price_options
 @click.option(
     "--force",
     is_flag=True,
@@ -96,7 +96,7 @@ def command(
     limits = options.taken(Limits, limited)
     certified = Certificate.load(certificate)
     settings = certified_settings(certified, api_key_env=api_key_env)
-    prices = options.prices(price_in, price_out, 1.0, settings, quiet=quiet)
+    prices = options.prices(price_in, price_out, settings, quiet=quiet)
     options.check_priced(limits.max_cost, prices, settings.endpoint)
     folder = out or decision_folder(items, certified)
     catalogue.check_there(items)

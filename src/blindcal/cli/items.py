@@ -65,20 +65,19 @@ def command(name: str | None, out: Path | None, n: int | None, as_json: bool, **
         raise ConfigError(f"--n is for {catalogue.BUILTIN} only, not for {printable(name)}")
     reading = RecordFormat(**record_format)
     if name == catalogue.BUILTIN:
-        opened = files.collect(name, catalogue.builtin(n or catalogue.BUILTIN_SIZE), reading)
+        items = files.collect(
+            name, catalogue.builtin(n or catalogue.BUILTIN_SIZE), reading, keep_records=True
+        )
     else:
         if catalogue.is_name(name) and reading.data_dir is None:
             print_stage(f"downloading {printable(name)} from the Hugging Face Hub")
-        opened = catalogue.open_items(name, reading)
-    with opened as items:
-        with _output(out) as file:
-            for line in tqdm(
-                items.lines(), total=len(items), unit="item", leave=False, delay=2, disable=None
-            ):
-                file.write(line)
-        if out is not None:
-            answers = "" if items.words is None else f"; the answers are {printable(listed(items.words))}"
-            click.echo(f"{len(items):,} questions in {out}{answers}", err=True)
+        items = catalogue.open_items(name, reading, keep_records=True)
+    with _output(out) as file:
+        for line in tqdm(items.lines(), total=len(items), unit="item", leave=False, delay=2, disable=None):
+            file.write(line)
+    if out is not None:
+        answers = "" if items.words is None else f"; the answers are {printable(listed(items.words))}"
+        click.echo(f"{len(items):,} questions in {out}{answers}", err=True)
 
 
 options.fill_help(command, size=f"{catalogue.BUILTIN_SIZE:,}", families=", ".join(catalogue.FAMILIES))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from dataclasses import replace
 from inspect import signature
 from pathlib import Path
 from typing import Any, TypeAlias, TypeVar, get_args
@@ -12,11 +11,10 @@ from typing import Any, TypeAlias, TypeVar, get_args
 import click
 
 from blindcal.cli.console import print_warning
-from blindcal.cli.param_types import GOAL, JSON_OBJECT, TOKEN_IDS, FiniteRange
+from blindcal.cli.param_types import JSON_OBJECT, TOKEN_IDS, FiniteRange
 from blindcal.endpoints import http
 from blindcal.endpoints.http import OPENAI, Address
 from blindcal.errors import StoreError
-from blindcal.goals import GOAL_FORMS
 from blindcal.methods import ESTIMATOR_CHOICES
 from blindcal.prices import Prices, list_prices
 from blindcal.records import AnswerFormat
@@ -119,8 +117,9 @@ endpoint_options = combined(
     extra_body_option,
     timeout_option,
 )
+rpm_option = click.option("--rpm", type=POSITIVE_NUMBER, help="Maximum number of requests per minute.")
 rate_options = combined(
-    click.option("--rpm", type=POSITIVE_NUMBER, help="Maximum number of requests per minute."),
+    rpm_option,
     click.option("--tpm", type=POSITIVE_NUMBER, help="Maximum number of tokens per minute."),
 )
 send_seed_option = click.option(
@@ -231,12 +230,6 @@ token_options = combined(
         "encoding such as o200k_base.  [default: the endpoint's /tokenize, else OpenAI's for its models]",
     ),
 )
-spellings_option = click.option(
-    "--semantics",
-    type=click.Choice(["pair", "max"]),
-    help="Spellings that count as an answer: the one that the model prefers, or the likeliest of all.  "
-    "[default: pair]",
-)
 answer_options = combined(
     token_options,
     click.option(
@@ -331,15 +324,6 @@ def queries_option(default: float | None = None, note: str = "") -> Decorator:
     )
 
 
-def goal_option(sets: str) -> Decorator:
-    """What an audit is to decide."""
-    return click.option(
-        "--goal",
-        type=GOAL,
-        help=f"{sets}: {GOAL_FORMS}.",
-    )
-
-
 # Output
 
 
@@ -353,7 +337,7 @@ quiet_option = click.option("--quiet", is_flag=True, help="Print errors only, an
 
 # Prices
 
-live_price_options = combined(
+price_options = combined(
     click.option(
         "--price-in",
         type=FiniteRange(0),
@@ -367,31 +351,16 @@ live_price_options = combined(
         help="Price per million output tokens; requires --price-in.",
     ),
 )
-price_options = combined(
-    live_price_options,
-    click.option(
-        "--batch-price",
-        type=SHARE,
-        default=0.5,
-        metavar="FACTOR",
-        help="Price of a batch as a fraction of the live price.",
-    ),
-)
 
 
 def prices(
-    price_in: float | None,
-    price_out: float | None,
-    batch_price: float,
-    settings: Settings,
-    *,
-    quiet: bool = False,
+    price_in: float | None, price_out: float | None, settings: Settings, *, quiet: bool = False
 ) -> Prices | None:
     """The prices given, or OpenAI's list prices for its own models at its own URL, with their date."""
     if (price_in is None) != (price_out is None):
         raise click.UsageError("--price-in and --price-out go together")
     if price_in is not None and price_out is not None:
-        return Prices(price_in, price_out, batch_price)
+        return Prices(price_in, price_out)
     listed = settings.list_prices
     if listed is None:
         return None
@@ -400,7 +369,7 @@ def prices(
             f"costs are at the list prices of {listed.listed}, ${listed.input:g} and ${listed.output:g} per "
             "million tokens; --price-in and --price-out set others"
         )
-    return replace(listed, batch=batch_price)
+    return listed
 
 
 def check_priced(

@@ -7,29 +7,22 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
-from tqdm import tqdm
 
 from blindcal.cli import options
 from blindcal.cli.console import print_field
 from blindcal.cli.param_types import FiniteRange
-from blindcal.goals import Goal
 from blindcal.items.catalogue import open_items
 from blindcal.json_form import json_line
-from blindcal.methods import FITTED, METHODS, SIMULABLE, count_queries
+from blindcal.methods import METHODS, SIMULABLE, count_queries
 from blindcal.planning import shapes
-from blindcal.planning.goal_forecast import MOST, WANTED, goal_forecast, least_items
 from blindcal.planning.plan import (
-    FIGURE_BUDGETS,
     LATENCY,
     Plan,
-    PlanGoal,
     PlanInputs,
     Throughput,
     TokenCount,
     choices,
     count_tokens,
-    front,
-    reach_of,
 )
 from blindcal.settings import DEFAULT_BINS, Settings
 from blindcal.text import printable
@@ -66,17 +59,10 @@ WIDTH = 12
 @options.queries_option(note="the method's own")
 @click.option(
     "--half-width",
-    type=float,
+    type=options.INNER_SHARE,
     metavar="W",
     help="Half-width of the interval to reach: finds the numbers of items and queries.",
 )
-@click.option(
-    "--power",
-    type=float,
-    metavar="P",
-    help="Power to reach against the shape: finds the numbers of items and queries.",
-)
-@options.goal_option("Goal to reach; forecasts how often an audit does, and finds the number of items")
 @options.bins_option(note="5; for blind round(N^(1/5))")
 @options.level_option
 @click.option("--model", help="Model whose tokens are counted and whose list prices are used.")
@@ -93,7 +79,6 @@ WIDTH = 12
     help="Mean number of tokens per prompt, for plans without a file.",
 )
 @options.price_options
-@click.option("--batch", is_flag=True, help="Apply the price of the provider's Batch API.")
 @click.option(
     "--latency",
     type=options.POSITIVE_NUMBER,
@@ -102,11 +87,6 @@ WIDTH = 12
 )
 @options.concurrency_option()
 @options.rate_options
-@click.option(
-    "--figure",
-    type=options.FILE,
-    help="Figure of half-width against cost to draw, for all methods (.svg or .png).",
-)
 @options.json_option()
 def command(
     items: Path | None,
@@ -116,18 +96,13 @@ def command(
     method: str | None,
     queries: float | None,
     half_width: float | None,
-    power: float | None,
-    goal: str | None,
     bins: int | None,
     level: float,
     model: str | None,
     tokens: float | None,
     price_in: float | None,
     price_out: float | None,
-    batch_price: float,
-    batch: bool,
     latency: float | None,
-    figure: Path | None,
     as_json: bool,
     **chosen: Any,
 ) -> None:
@@ -137,40 +112,28 @@ def command(
     model is like, so a shape is assumed; the folder of an earlier run on a similar model is the best guess,
     and brings its own tokens and seconds per query.
 
-    With --half-width, or with --power and --ece, the command finds the numbers of items and of queries per
-    item that reach the goal, cheapest first. With --goal, it says how often an audit with this goal reaches
-    it, and how many items it takes to reach it four times in five.
+    With --half-width, the command finds the numbers of items and of queries per item that reach it, cheapest
+    first.
 
     \b
     Examples:
       blindcal plan --sample 3000
       blindcal plan boolq.jsonl --model gpt-4o-mini --template "{passage}\\n{question}?"
       blindcal plan --half-width 0.02 --tokens 250 --price-in 0.15 --price-out 0.6
-      blindcal plan --ece 0.05 --power 0.9 --shape runs/boolq-gpt-4o-mini
-      blindcal plan --goal precision=0.85 --sample 3000
-      blindcal plan --sample 3000 --figure plan.svg
+      blindcal plan --half-width 0.02 --shape runs/boolq-gpt-4o-mini
     """
-    if power is not None and ece is None and shape_name == "calibrated":
-        raise click.UsageError(
-            "--power needs a departure to find: give --ece, or a shape that is not calibrated"
-        )
     if items is not None and tokens is not None:
         raise click.UsageError("--tokens is for plans without a file: those of a file are counted")
-    if goal is not None and (half_width, power, figure) != (None,) * 3:
-        raise click.UsageError("--goal goes without --half-width, --power and --figure")
     assumed = _assumed(shape_name)
     seconds = latency or assumed.latency
     throughput = replace(options.taken(Throughput, chosen), latency=seconds or LATENCY)
     settings = Settings(model=model or "unknown", **chosen)
     wanted = method or assumed.method
     size, counted, audit = (None, None, None) if items is None else _measure(items, settings, wanted, queries)
-    if audit is not None and (half_width, power, goal, ece, figure) != (None,) * 5:
+    if audit is not None and (half_width, ece) != (None, None):
         raise click.UsageError(
-            "--half-width, --power, --goal, --ece and --figure are for two answers: how precise an audit of "
-            "more is cannot be forecast"
+            "--half-width and --ece are for two answers: how precise an audit of more is cannot be forecast"
         )
-    if goal is not None and (wanted != "latent" or queries not in (None, 1.0)):
-        raise click.UsageError("--goal is forecast for one query per item by latent")
     if size is not None and sample is not None and sample > size:
         raise click.UsageError(f"--sample {sample:,}: the file holds {size:,}")
     inputs = PlanInputs(
@@ -178,9 +141,8 @@ def command(
         bins,
         level,
         counted or (assumed.tokens if tokens is None else TokenCount(tokens)),
-        options.prices(price_in, price_out, batch_price, settings),
+        options.prices(price_in, price_out, settings),
         throughput,
-        batch,
     )
     given = sample or size
     n = given or assumed.items or USUAL_ITEMS
@@ -189,24 +151,18 @@ def command(
         best = inputs.priced(wanted, n, asked)
         _print_several(best, inputs, audit, as_json, latency_known=bool(seconds))
         return
-    if goal is not None:
-        _print_goal(inputs, Goal.parse(goal), given, as_json, latency_known=bool(seconds))
-        return
-    if half_width is not None or power is not None:
+    if half_width is not None:
         most = {} if given is None else {"most": n}
         budgets = None if queries is None else [queries]
-        found = choices(inputs, PlanGoal(half_width, power), wanted, budgets, **most)
+        found = choices(inputs, half_width, wanted, budgets, **most)
         if not found:
             best = inputs.plan(wanted, n, queries or METHODS[wanted].plan_budgets[-1])
-            raise click.ClickException(_out_of_reach(best, half_width))
+            raise click.ClickException(_out_of_reach(best))
         _print_choices(found, inputs, as_json)
-        best = found[0]
-    else:
-        best = inputs.plan(wanted, n, queries or METHODS[wanted].queries)
-        guess = "" if given else _guess(assumed)
-        _print_plan(best, inputs, guess, as_json, latency_known=bool(seconds))
-    if figure is not None:
-        _draw(inputs, given, best, figure, as_json)
+        return
+    best = inputs.plan(wanted, n, queries or METHODS[wanted].queries)
+    guess = "" if given else _guess(assumed)
+    _print_plan(best, inputs, guess, as_json, latency_known=bool(seconds))
 
 
 @dataclass(frozen=True, slots=True)
@@ -266,22 +222,17 @@ def _measure(
     path: Path, settings: Settings, method: str, queries: float | None
 ) -> tuple[int, TokenCount, Settings | None]:
     """The number of items in a file, the tokens of its prompts, and the audit if it has several answers."""
-    with open_items(path, settings.prompt) as loaded:
-        audit = settings.replace(method=method, queries=queries).resolved(len(loaded), loaded.words)
-        return len(loaded), count_tokens(loaded, settings), audit if loaded.answers else None
+    loaded = open_items(path, settings.prompt)
+    audit = settings.replace(method=method, queries=queries).resolved(len(loaded), loaded.words)
+    return len(loaded), count_tokens(loaded, settings), audit if loaded.answers else None
 
 
-def _out_of_reach(best: Plan, half_width: float | None) -> str:
+def _out_of_reach(best: Plan) -> str:
     expected = best.forecast
     assert expected is not None
-    reached = (
-        f"a half-width of {expected.half_width:.4f}"
-        if half_width is not None
-        else f"a power of {expected.power:.2f}"
-    )
     return (
-        f"{best.items:,} items do not suffice: with {expected.queries:g} queries per item they reach "
-        f"{reached}; plan for more with --sample"
+        f"{best.items:,} items do not suffice: with {expected.queries:g} queries per item they reach a "
+        f"half-width of {expected.half_width:.4f}; plan for more with --sample"
     )
 
 
@@ -307,42 +258,6 @@ def _print_plan(plan: Plan, inputs: PlanInputs, guess: str, as_json: bool, *, la
         if expected.half_width is None
         else f"+- {expected.half_width:.4f} at {inputs.level:.0%}",
         "error": f"{expected.error:.4f} on average, below {expected.error_95:.4f} in 19 of 20 audits",
-    }
-    if expected.power is not None:
-        fields["power"] = f"{expected.power:.0%} to find that it is not calibrated (p < 0.05)"
-    for name, text in fields.items():
-        print_field(name, text, width=WIDTH)
-
-
-def _print_goal(
-    inputs: PlanInputs, goal: Goal, given: int | None, as_json: bool, *, latency_known: bool
-) -> None:
-    """Print how often audits reach a goal: those of the given number of items, and the smallest ones."""
-    bins, level = inputs.bins or DEFAULT_BINS, inputs.level
-    with tqdm(unit="forecast", leave=False, delay=1, disable=None) as bar:
-        at = None if given is None else goal_forecast(inputs.shape, goal, given, bins=bins, level=level)
-        least = least_items(inputs.shape, goal, tried=bar.update, bins=bins, level=level)
-    n = given or (None if least is None else least.items)
-    if n is None:
-        raise click.ClickException(
-            f"{MOST:,} items do not suffice for {goal.words} if it is {inputs.shape.name}: lower the goal"
-        )
-    plan = inputs.priced("latent", n, count_queries("latent", n, 1.0, DEFAULT_BINS))
-    expected = at or least
-    assert expected is not None
-    if as_json:
-        found = {"shape": inputs.shape.name, **asdict(plan), "goal": expected, "least": least}
-        click.echo(json_line(found))
-        return
-    recall = "" if expected.recall is None else f", with a recall of about {expected.recall:.2f}"
-    enough = f"{least.items:,} items" if least is not None else f"more than {MOST:,} items"
-    fields = {
-        "items": f"{n:,}",
-        "queries": _queries_text(plan, "latent"),
-        **_effort(plan, inputs, latency_known=latency_known),
-        "if it is": inputs.shape.name,
-        "goal": f"{goal.words}: reached by {expected.chance:.0%} of such audits{recall}",
-        "it takes": f"about {enough} to reach it in {WANTED:.0%} of audits",
     }
     for name, text in fields.items():
         print_field(name, text, width=WIDTH)
@@ -390,15 +305,14 @@ def _print_choices(found: tuple[Plan, ...], inputs: PlanInputs, as_json: bool) -
         return
     ece = inputs.shape.ece(inputs.bins or DEFAULT_BINS)
     print_field("if it is", f"{inputs.shape.name}: ECE {ece:.4f}", width=WIDTH)
-    click.echo("     items  queries/item     queries          cost      time  half-width  power")
+    click.echo("     items  queries/item     queries          cost      time  half-width")
     for one in found:
         expected = one.forecast
         assert expected is not None
-        power = "" if expected.power is None else f"{expected.power:.0%}"
         cost = "?" if one.cost is None else f"${one.cost:,.4f}"
         click.echo(
             f"{one.items:10,}  {expected.queries:12g}  {one.queries:10,}  {cost:>12}  "
-            f"{_duration(one.seconds):>8}  {expected.half_width:10.4f}  {power:>5}"
+            f"{_duration(one.seconds):>8}  {expected.half_width:10.4f}"
         )
     if inputs.prices is None or inputs.tokens is None:
         click.echo("cost unknown: give --price-in and --price-out, and a file of items or --tokens")
@@ -423,26 +337,3 @@ def _duration(seconds: float) -> str:
     if seconds < 90:
         return f"{max(1, round(seconds))} s"
     return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
-
-
-def _draw(inputs: PlanInputs, most: int | None, chosen: Plan, path: Path, as_json: bool) -> None:
-    from blindcal.report.plan_figure import save_plan_figure
-
-    top = most or 4 * chosen.items
-    sizes = sorted({max(20, round(top / 4**k)) for k in range(4)})
-    # Forecasts of draws take longest and are seldom on the front: two sizes show where they lie.
-    few = {method: sizes[1::2] for method in FITTED if method != "latent"}
-    wanted = [(m, n, k) for m, budgets in FIGURE_BUDGETS.items() for k in budgets for n in few.get(m, sizes)]
-    with tqdm(wanted, unit="plan", leave=False, delay=1, disable=None) as bar:
-        plans = [inputs.plan(*one, with_power=False) for one in bar]
-    best = front(plans)
-    save_plan_figure(path, plans, best, chosen)
-    if not as_json:
-        fitted = [one for one in best if one.forecast and one.forecast.method in FITTED]
-        print_field("figure", printable(str(path), 200), width=WIDTH)
-        print_field("front", ", ".join(_front_entry(one) for one in fitted[-4:]), width=WIDTH)
-
-
-def _front_entry(plan: Plan) -> str:
-    assert plan.forecast is not None
-    return f"{plan.forecast.method} {plan.items:,} x {plan.forecast.queries:g} (+- {reach_of(plan):.4f})"

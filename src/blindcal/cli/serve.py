@@ -7,7 +7,6 @@ import shlex
 import signal
 import threading
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, get_args
 
@@ -83,7 +82,6 @@ def command(
     scores: Path | None,
     items: Path | None,
     texts: Path | None,
-    ignore_bias: bool,
     **chosen: Any,
 ) -> None:
     """Serve MODEL, a GGUF file, as an OpenAI-compatible API on 127.0.0.1 until Ctrl-C.
@@ -106,18 +104,16 @@ def command(
         with local.serve(model, server_settings) as served:
             _wait(served.base_url, served.model, lambda: served.alive)
         return
-    behaviour = replace(
-        options.taken(replay.Behaviour, chosen), bias="ignored" if ignore_bias else "honoured"
-    )
+    behaviour = options.taken(replay.Behaviour, chosen)
     settings = Settings(model="replay", **chosen)
-    with catalogue.open_items(items, settings.prompt) as questions:
-        words = settings.resolved(len(questions), questions.words).answer_words
-        recording = Recording.load(scores, positive=words[0], negative=words[1])
-        spoken = None if texts is None else RecordedTexts.load(texts, words)
-        with replay.running(
-            replay.Server(recording, questions, behaviour, port=server_settings.port, spoken=spoken)
-        ) as server:
-            _wait(server.base_url, recording.name, lambda: True)
+    questions = catalogue.open_items(items, settings.prompt)
+    words = settings.resolved(len(questions), questions.words).answer_words
+    recording = Recording.load(scores, positive=words[0], negative=words[1])
+    spoken = None if texts is None else RecordedTexts.load(texts, words)
+    with replay.running(
+        replay.Server(recording, questions, behaviour, port=server_settings.port, spoken=spoken)
+    ) as server:
+        _wait(server.base_url, recording.name, lambda: True)
 
 
 def _refuse_replay_options() -> None:

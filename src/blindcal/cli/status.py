@@ -18,7 +18,7 @@ from blindcal.records import Estimate
 from blindcal.results.result import RESULT_FILE, AuditResult
 from blindcal.results.watch_result import WATCH_FILE, WatchResult
 from blindcal.store.run_file import in_use
-from blindcal.store.run_store import RUN_FILE, Batch, Store
+from blindcal.store.run_store import RUN_FILE, Store
 from blindcal.text import printable
 
 
@@ -28,8 +28,7 @@ from blindcal.text import printable
 def command(run: Path, as_json: bool) -> None:
     """Show the state of RUN, the folder of an audit, of decisions or of a watch, while it runs or afterwards.
 
-    It shows the settings, how many queries are answered, what they cost, and what the provider says about
-    each batch.
+    It shows the settings, how many queries are answered, and what they cost.
 
     \b
     Example:
@@ -47,8 +46,6 @@ def command(run: Path, as_json: bool) -> None:
         return
     for name, value in _fields(found).items():
         click.echo(f"{name:<{WIDTH}}{printable(str(value), 400)}")
-    for number, batch in enumerate(found["batches"], 1):
-        click.echo(f"{f'batch {number}':<{WIDTH}}{_batch_line(batch)}")
 
 
 def _status(path: Path) -> dict[str, Any]:
@@ -60,18 +57,16 @@ def _status(path: Path) -> dict[str, Any]:
         # A finished probe has recorded its usage; until then, it is counted from the replies so far.
         probed: dict[str, int] = ready.get("spent") or asdict(store.asides_usage())
         controls = controls_usage(stored_controls(store))
-        batches = store.batches()
         decided = bool(store.note("finished"))
     looked = path.with_name(WATCH_FILE)
     watched = WatchResult.load(looked) if looked.is_file() else None
     asked = sum(len(one) for one in rounds)
-    under_way = sum(not batch.ended for batch in batches)
     written = path.with_name(RESULT_FILE)
     result = AuditResult.load(written) if written.is_file() else None
     finished = decided or (result is not None and 0 < asked == usage.queries)
     return {
         "run": str(path),
-        "state": _state(path, finished, under_way),
+        "state": _state(path, finished),
         "certificate": settings.get("certificate"),
         **{name: settings.get(name) for name in ("model", "base_url", "method", "queries", "seed")},
         "watch": settings.get("watch"),
@@ -90,7 +85,6 @@ def _status(path: Path) -> dict[str, Any]:
             "created": result.created,
             "complete": result.complete,
         },
-        "batches": [batch_record(batch) for batch in batches],
     }
 
 
@@ -98,7 +92,7 @@ def _fields(found: dict[str, Any]) -> dict[str, Any]:
     """The fields of a status, as printed."""
     usage, probed, controls, result = (found[part] for part in ("usage", "probe", "controls", "result"))
     queries = (
-        "as many queries as the budget pays for"
+        "queries as usual"
         if found["queries"] is None
         else f"{found['queries']:g} {'query' if found['queries'] == 1 else 'queries'} per item"
     )
@@ -145,34 +139,7 @@ def _tokens(usage: dict[str, int]) -> str:
     return f"{usage['prompt_tokens']:,} tokens in, {usage['completion_tokens']:,} out"
 
 
-def batch_record(batch: Batch) -> dict[str, Any]:
-    """A batch for JSON; ``status`` is the provider's, at the last poll."""
-    return {
-        "id": batch.batch_id,
-        "status": batch.status,
-        "queries": int(batch.queries.size),
-        "completed": batch.completed,
-        "failed": batch.failed,
-        "collected": batch.ended,
-        "answers": batch.answered,
-        "said": batch.said,
-    }
-
-
-def _batch_line(batch: dict[str, Any]) -> str:
-    name = printable(str(batch["id"] or "no id yet"), 80)
-    status = printable(batch["status"], 40)
-    if not batch["collected"]:
-        done = f", {batch['completed']:,} answered at the last look" if batch["completed"] else ""
-        return f"{name}: {status}, {batch['queries']:,} queries{done}"
-    message = f" ({printable(batch['said'], 200)})" if batch["said"] else ""
-    return f"{name}: {status}, {batch['answers']:,} answers to {batch['queries']:,} queries{message}"
-
-
-def _state(path: Path, finished: bool, under_way: int) -> str:
+def _state(path: Path, finished: bool) -> str:
     if in_use(path):
         return "running"
-    if under_way:
-        noun = "batch" if under_way == 1 else "batches"
-        return f"{under_way} {noun} with the provider; its audit command collects"
     return "finished" if finished else "not running; the same command goes on with it"

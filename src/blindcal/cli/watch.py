@@ -10,9 +10,10 @@ from typing import Any
 import click
 
 from blindcal.auditing.limits import Limits
-from blindcal.auditing.watch import EVERY, INTERVAL, watch, watch_folder
+from blindcal.auditing.watch import EVERY, watch, watch_folder
 from blindcal.auditing.watch_reference import open_reference
 from blindcal.cli import INTERRUPTED, options
+from blindcal.cli.alarm_command import AlarmCommand
 from blindcal.cli.console import error_text, print_field
 from blindcal.cli.look_line import look_line
 from blindcal.cli.param_types import FiniteRange
@@ -22,16 +23,13 @@ from blindcal.report.watch_page import WATCH_PAGE, write_watch_page
 from blindcal.results.watch_result import WATCH_FILE, WatchResult
 from blindcal.results.watch_verdicts import verdicts
 from blindcal.store.run_store import RUN_FILE
-from blindcal.telemetry.open_telemetry import check_open_telemetry, send_gauges
-from blindcal.telemetry.prometheus import check_prometheus, write_prometheus
-from blindcal.telemetry.webhook import check_webhook, notify
 from blindcal.text import printable
 
 QUIET, STOPPED, RAISED = 0, 3, 4
 
 
 @click.command("watch")
-@click.argument("stream", type=options.PATH, required=False)
+@click.argument("stream", type=options.PATH)
 @click.option(
     "--reference",
     type=options.PATH,
@@ -43,14 +41,6 @@ QUIET, STOPPED, RAISED = 0, 3, 4
     "--labels",
     type=options.PATH,
     help="File or folder of labels that come later, keyed by the id of the item.",
-)
-@click.option(
-    "--from-run",
-    "from_runs",
-    type=options.PATH,
-    multiple=True,
-    callback=options.existing_runs,
-    help="Finished audit whose answers count instead of new queries; can be repeated. Replaces STREAM.",
 )
 @click.option(
     "--out",
@@ -81,13 +71,6 @@ QUIET, STOPPED, RAISED = 0, 3, 4
 )
 @click.option("--by", "by_field", metavar="FIELD", help="Field that defines slices, each with an alarm.")
 @click.option("--every", type=click.IntRange(1), default=EVERY, help="Number of new items to ask per look.")
-@click.option(
-    "--interval",
-    type=options.POSITIVE_NUMBER,
-    default=INTERVAL,
-    metavar="SECONDS",
-    help="With --follow, time after which fewer records are looked at too.",
-)
 @click.option("--follow", is_flag=True, help="Wait for more records until interrupted.")
 @click.option(
     "--max-cost-per-day",
@@ -95,39 +78,15 @@ QUIET, STOPPED, RAISED = 0, 3, 4
     metavar="DOLLARS",
     help="Maximum cost per day (UTC); items beyond it wait for the next day. Requires prices.",
 )
-@click.option("--max-queries", type=click.IntRange(1), help="Maximum number of queries of the whole watch.")
-@click.option(
-    "--max-cost",
-    type=options.POSITIVE_NUMBER,
-    metavar="DOLLARS",
-    help="Maximum cost of the whole watch; requires prices.",
-)
-@options.live_price_options
+@options.price_options
 @options.concurrency_option()
-@options.rate_options
+@options.rpm_option
 @options.api_key_env_option
-@options.timeout_option
 @click.option(
-    "--notify",
-    "notify_url",
-    metavar="URL",
-    envvar="BLINDCAL_NOTIFY",
-    show_envvar=True,
-    help="URL that a JSON body is posted to, once per alarm. The URL is not kept.",
-)
-@click.option(
-    "--prometheus",
-    "prometheus_file",
-    type=options.FILE,
-    metavar="FILE.prom",
-    help="Prometheus text to write at each look, for node_exporter's textfile collector; needs the extra "
-    "prometheus.",
-)
-@click.option(
-    "--otel",
-    is_flag=True,
-    help="Send gauges to an OpenTelemetry collector at each look, as the OTEL_... variables say; needs the "
-    "extra otel.",
+    "--on-alarm",
+    "alarm_command",
+    metavar="COMMAND",
+    help="Shell command to run once per alarm, with the look as JSON on its standard input.",
 )
 @click.option(
     "--force", is_flag=True, help="Go on although the endpoint does not follow the bias as in the reference."
@@ -135,19 +94,14 @@ QUIET, STOPPED, RAISED = 0, 3, 4
 @options.json_option("Print one JSON object per look, one per line.")
 @options.quiet_option
 def command(
-    stream: Path | None,
+    stream: Path,
     reference: Path,
-    labels: Path | None,
-    from_runs: tuple[Path, ...],
     out: Path | None,
     max_cost_per_day: float | None,
     price_in: float | None,
     price_out: float | None,
     api_key_env: str,
-    timeout: float,
-    notify_url: str | None,
-    prometheus_file: Path | None,
-    otel: bool,
+    alarm_command: str | None,
     as_json: bool,
     quiet: bool,
     **given: Any,
@@ -176,41 +130,29 @@ def command(
       tail -f app.log | blindcal watch - --reference runs/questions-gpt-4o-mini --follow
 
     \b
-    In a crontab, with a message if an alarm is raised:
+    In a crontab, with a script that is run when an alarm is raised:
       OPENAI_API_KEY=...
-      BLINDCAL_NOTIFY=https://hooks.example.org/calibration
-      */30 * * * * cd /srv && blindcal watch traffic.jsonl --reference runs/base --quiet
-
-    \b
-    In CI, a step that fails if an alarm is raised:
-      blindcal watch --from-run runs/nightly --reference runs/base --max-ece 0.10
+      */30 * * * * cd /srv && blindcal watch in.jsonl --reference runs/base --quiet --on-alarm ./post.sh
 
     \b
     Exit status:
       0    no alarm
       1    an error: wrong key, address or file, another watch in the folder
       2    a wrong command line
-      3    stopped early (a limit was reached, or queries kept failing), and no alarm
+      3    stopped early (queries kept failing), and no alarm
       4    an alarm is raised, now or at an earlier look
       130  interrupted; nothing is lost
     """
     context = click.get_current_context()
-    _check_usage(stream, from_runs, labels, **given)
-    if notify_url is not None:
-        check_webhook(notify_url)
-    if prometheus_file is not None:
-        check_prometheus()
-    if otel:
-        check_open_telemetry()
+    _check_usage(**given)
     limits = options.taken(Limits, given)
-    asked = open_reference(reference, api_key_env=api_key_env, timeout=timeout, force=given["force"])
+    asked = open_reference(reference, api_key_env=api_key_env, force=given["force"])
     settings = asked.settings
-    prices = options.prices(price_in, price_out, 1.0, settings, quiet=quiet)
-    options.check_priced(limits.max_cost, prices, settings.endpoint)
+    prices = options.prices(price_in, price_out, settings, quiet=quiet)
     options.check_priced(max_cost_per_day, prices, settings.endpoint, "--max-cost-per-day")
-    folder = out or watch_folder(stream or from_runs[0], settings.endpoint.model)
-    if not from_runs:
-        options.check_key(settings.endpoint, begun=(folder / RUN_FILE).exists())
+    folder = out or watch_folder(stream, settings.endpoint.model)
+    options.check_key(settings.endpoint, begun=(folder / RUN_FILE).exists())
+    on_alarm: AlarmCommand | None = None
     try:
         with ProgressBar(disable=quiet or None) as bar:
             outputs = LookOutputs(
@@ -218,78 +160,65 @@ def command(
                 print_message=bar.wrap_print(lambda text: click.echo(text, err=True)),
                 as_json=as_json,
                 quiet=quiet,
-                notify_url=notify_url,
-                prometheus=prometheus_file,
-                otel=otel,
             )
+            if alarm_command is not None:
+                on_alarm = AlarmCommand(alarm_command, outputs.print_warning)
             found = watch(
                 stream,
                 asked.run,
-                from_runs=from_runs,
-                labels=labels,
                 out=folder,
                 limits=limits,
                 prices=prices,
                 max_cost_per_day=max_cost_per_day,
                 api_key_env=api_key_env,
-                timeout=timeout,
                 progress=bar,
                 stage=None if quiet else bar.wrap_print(lambda text: click.echo(f"{text} ...", err=True)),
                 on_look=outputs,
+                on_alarm=on_alarm,
                 **given,
             )
     except KeyboardInterrupt:
         click.echo("interrupted; everything answered is kept: the same command goes on with it", err=True)
         context.exit(INTERRUPTED)
+    finally:
+        if on_alarm is not None:
+            on_alarm.kill()
     if not quiet:
         _print_end(found)
     context.exit(RAISED if found.raised else QUIET if found.complete else STOPPED)
 
 
-def _check_usage(
-    stream: Path | None,
-    from_runs: tuple[Path, ...],
-    labels: Path | None,
-    *,
-    against: str | None,
-    max_ece: float | None,
-    follow: bool,
-    **_: Any,
-) -> None:
-    if (stream is None) == (not from_runs):
-        raise click.UsageError("give either STREAM or --from-run: one of them says what to watch")
-    if from_runs and (follow or labels is not None):
-        raise click.UsageError("--from-run takes finished audits, which have labels and do not grow")
+def _check_usage(*, against: str | None, max_ece: float | None, **_: Any) -> None:
     if against is not None and max_ece is not None:
         raise click.UsageError("--against and --max-ece exclude each other: give one of them")
 
 
 @dataclass
 class LookOutputs:
-    """What is printed, written and sent at each look.
-
-    Whatever cannot be written or delivered is a warning: the watch goes on, and the next look tries again.
-    """
+    """What is printed and written at each look; a page that cannot be written is a warning."""
 
     print_line: Callable[[str], None]
     print_message: Callable[[str], None]
     as_json: bool = False
     quiet: bool = False
-    notify_url: str | None = None
-    prometheus: Path | None = None
-    otel: bool = False
     _known: set[str] = field(default_factory=set)
 
     def __call__(self, result: WatchResult) -> None:
-        """Tell what one look has found."""
+        """Print and write what one look has found."""
         if self.as_json:
             self.print_line(result.to_json().decode())
         elif not self.quiet:
             self.print_line(look_line(result))
         if not self.quiet:
             self._print_new(result)
-        for failed in self._written(result):
-            self.print_message(f"warning: {failed}; the next look tries again")
+        try:
+            write_watch_page(result)
+        except BlindcalError as error:
+            self.print_warning(f"{error_text(error)}; the next look tries again")
+
+    def print_warning(self, text: str) -> None:
+        """Print a warning, also with ``quiet``."""
+        self.print_message(f"warning: {text}")
 
     def _print_new(self, result: WatchResult) -> None:
         """What is raised for the first time in this process, and what to do."""
@@ -297,32 +226,6 @@ class LookOutputs:
             if one.raised and one.name not in self._known:
                 self._known.add(one.name)
                 self.print_message(f"ALARM {one.name}: {one.sentence} What to do: {one.advice}")
-
-    def _written(self, result: WatchResult) -> list[str]:
-        """Write and send everything; returns what failed."""
-        failed: list[str] = []
-
-        def page() -> None:
-            write_watch_page(result)
-
-        def prometheus() -> None:
-            if self.prometheus is not None:
-                write_prometheus(result, self.prometheus)
-
-        def webhook() -> None:
-            if self.notify_url is not None:
-                failed.extend(notify(result, self.notify_url))
-
-        def gauges() -> None:
-            if self.otel and not send_gauges(result):
-                failed.append("the OpenTelemetry collector did not take the gauges")
-
-        for output in (page, prometheus, webhook, gauges):
-            try:
-                output()
-            except BlindcalError as error:
-                failed.append(error_text(error))
-        return failed
 
 
 def _print_end(found: WatchResult) -> None:

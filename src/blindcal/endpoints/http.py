@@ -1,57 +1,50 @@
 """Any OpenAI-compatible endpoint, over HTTP.
 
 The hot path is lean on purpose: the constant part of a body is encoded once and joined to what
-differs between queries, requests go over connections of our own unless there is a proxy, replies are
-decoded straight into a strict schema, and nothing is retried
+differs between queries, replies are decoded straight into a strict schema, and nothing is retried
 here (that is up to a run, or :class:`~blindcal.endpoints.base.Patient`). Every failure becomes one of
 the three endpoint errors, with a message that says what to do.
 
 An API key is read from an environment variable named by the caller and sent only as a header. It
 appears in no ``repr``, error, log or file: redirects are not followed, an address that holds a key is
-refused, and responses are read only through :class:`RedactedResponse`, which removes the key first.
+refused, and the key is removed from a response before anything reads it.
 """
 
 from __future__ import annotations
 
 import contextlib
-import io
-import ipaddress
 import json
 import math
 import os
 import re
 import warnings
-from collections.abc import AsyncIterator, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal, Self, TypeAlias
+from urllib.parse import SplitResult, quote, urlencode
 
 import msgspec
-from yarl import URL
 
 from blindcal.endpoints import http_errors as failures
 from blindcal.endpoints import replies, secrets
 from blindcal.endpoints.parameters import OPENAI_SAMPLERS, Accepted, changes_nothing, refused
-from blindcal.endpoints.replies import MAX_REPLY_BYTES, ServerResponse
 from blindcal.endpoints.services import service_at
 from blindcal.endpoints.shown_logprobs import BY_ID, named_by_id
+from blindcal.endpoints.urls import is_loopback, web_url
 from blindcal.errors import ConfigError, EndpointError, FatalError, InputError, RetryableError
 from blindcal.records import Message, Reply, Request
 from blindcal.text import encodable, printable
 from blindcal.untrusted_json import JsonError, read_json
 
 if TYPE_CHECKING:
-    import aiohttp  # both are slow to import, and a plan does not need them
-
-    from blindcal.endpoints.direct_http import DirectClient
+    from blindcal.endpoints.http_client import HttpClient, ServerResponse  # a plan does not need them
 
 Api: TypeAlias = Literal["chat", "completions"]
 
 OPENAI = "https://api.openai.com/v1"
 
 NOT_OFFERED = frozenset({400, 401, 403, 404, 405, 422, 501})
-MAX_LINE_BYTES = 8 * 2**20
 _BEYOND_BASE = re.compile(r"(?<=[^/:])(/+((chat/)?completions)?)+(?=$|\?)")
-RAW_BODY_BYTES = 2**20  # aiohttp warns about raw bodies above this size
 
 
 def without_path(url: str) -> str:
@@ -91,38 +84,6 @@ class PlainHttpKeyWarning(UserWarning):
     """An API key is about to be sent unencrypted to another machine."""
 
 
-class RedactedResponse:
-    """A response whose body is read without the API key, however much of it the server repeats."""
-
-    def __init__(self, response: aiohttp.ClientResponse, redact: secrets.Redactor) -> None:
-        self._response, self._redact = response, redact
-        self.status, self.headers = response.status, response.headers
-
-    async def read(self) -> bytes:
-        """The whole body; raises an error if it is larger than `MAX_REPLY_BYTES`."""
-        response, length = self._response, self._response.content_length
-        if length is not None and length <= MAX_REPLY_BYTES and "Content-Encoding" not in self.headers:
-            return self._redact(await response.read())
-        chunks, size = [], 0
-        async for chunk in response.content.iter_any():
-            chunks.append(chunk)
-            size += len(chunk)
-            if size > MAX_REPLY_BYTES:
-                raise failures.too_large(MAX_REPLY_BYTES)
-        return self._redact(b"".join(chunks))
-
-    async def lines(self) -> AsyncIterator[bytes]:
-        """The lines of a body of any length; only the beginning of one longer than `MAX_LINE_BYTES`."""
-        line = b""
-        async for chunk in self._response.content.iter_any():
-            first, *more = chunk.split(b"\n")
-            line += first[: max(0, MAX_LINE_BYTES - len(line))]
-            for following in more:
-                yield self._redact(line)
-                line = following
-        yield self._redact(line)
-
-
 class HttpEndpoint:
     """A client of one model at one address; use it as an async context manager, or ``close`` it."""
 
@@ -130,13 +91,13 @@ class HttpEndpoint:
         self.address = address
         url = _parse_url(address.base_url)
         self._root = url
-        self._url = _completion_url(url, address)
-        self._local = is_loopback(url.host or "")
+        self.url = _completion_url(url, address)
+        """The URL that requests are sent to."""
         self._key = _usable_key(address, environ)
         self._redact = secrets.Redactor(self._key)
-        if self._key and url.scheme == "http" and not self._local:
+        if self._key and url.scheme == "http" and not is_loopback(url.hostname or ""):
             warnings.warn(
-                f"the API key in {address.api_key_env} is sent unencrypted to {url.host}: use https, "
+                f"the API key in {address.api_key_env} is sent unencrypted to {url.hostname}: use https, "
                 f"or unset the variable if the server needs no key",
                 PlainHttpKeyWarning,
                 stacklevel=2,
@@ -144,24 +105,16 @@ class HttpEndpoint:
         self.accepted = Accepted()
         self._bodies: dict[tuple[object, ...], bytes] = {}
         self._answered: set[tuple[object, ...]] = set()  # the settings of requests that got a reply
-        self._reached = False
-        self._session: aiohttp.ClientSession | None = None
-        self._direct: DirectClient | None = None
-        self._proxied: bool | None = None  # unknown until the first request
+        self._client: HttpClient | None = None
 
     def __repr__(self) -> str:
-        return f"HttpEndpoint({self.address.model!r} at {self._root})"
+        return f"HttpEndpoint({self.address.model!r} at {self._root.geturl()})"
 
     async def __aenter__(self) -> Self:
         return self
 
     async def __aexit__(self, *_: object) -> None:
         await self.close()
-
-    @property
-    def url(self) -> str:
-        """The URL that requests are sent to."""
-        return str(self._url)
 
     async def ask(self, request: Request) -> Reply:
         """Send one request and return its reply.
@@ -175,7 +128,7 @@ class HttpEndpoint:
         while True:
             accepted = self.accepted.without(trial) if trial else self.accepted
             body = self._body(request, accepted)
-            response = await self._post(self._url, body)
+            response = await self._send("POST", self.url, body)
             raw = response.body
             found = replies.read(
                 response.status, raw, chat=self.address.api == "chat", free_text=request.max_tokens > 1
@@ -188,7 +141,7 @@ class HttpEndpoint:
                     self.accepted = replace(self.accepted, texts=True)
                     continue
                 return found
-            error = self.refusal(found, response.headers, raw)
+            error = self._refusal(found, response.headers, raw)
             if not failures.is_about_fields(found, raw, error):
                 raise await self._located(error, raw)
             sent = read_json(body)
@@ -218,17 +171,18 @@ class HttpEndpoint:
 
         A gateway that forbids unknown paths offers it as little as one that does not find them.
         """
-        root = self._root.with_path(self._root.path.removesuffix("/v1").rstrip("/") + path)
+        root = self._root.path.removesuffix("/v1").rstrip("/")
+        url = self._root._replace(path=root + path, query="").geturl()
         body = msgspec.json.encode(payload)
         try:
-            response = await self._post(root, body)
+            response = await self._send("POST", url, body)
         except RetryableError:  # a server that failed at the last request may have closed its connection
-            response = await self._post(root, body)
+            response = await self._send("POST", url, body)
         status, raw = response.status, response.body
         if status != 200:
             if status in NOT_OFFERED and not failures.blames_model(failures.said(raw)):
                 return None
-            raise await self._located(self.refusal(status, response.headers, raw), raw)
+            raise await self._located(self._refusal(status, response.headers, raw), raw)
         try:
             return read_json(raw)
         except JsonError:
@@ -236,19 +190,16 @@ class HttpEndpoint:
 
     async def close(self) -> None:
         """Release connections; may be called more than once."""
-        if self._session is not None:
-            await self._session.close()
-            self._session = None
-        if self._direct is not None:
-            await self._direct.close()
-            self._direct = None
+        client, self._client = self._client, None
+        if client is not None:
+            await client.close()
 
     async def models(self, below: str = "") -> tuple[str, ...] | int:
         """The names that the endpoint lists at ``/models``, or the HTTP status if it gives no list."""
-        async with self.opened("GET", self.below(f"{below}/models")) as response:
-            raw = await response.read()
+        path = self._root.path.rstrip("/")
+        response = await self._send("GET", self._root._replace(path=f"{path}{below}/models").geturl())
         try:
-            names = tuple(str(one["id"]) for one in read_json(raw)["data"])
+            names = tuple(str(one["id"]) for one in read_json(response.body)["data"])
         except (JsonError, KeyError, TypeError):
             names = ()
         return names if response.status == 200 and names else response.status
@@ -267,25 +218,7 @@ class HttpEndpoint:
             return None
         return f"the endpoint lists no model {printable(model, 80)!r}, but {failures.nearest(model, listed)}"
 
-    def below(self, path: str, query: Mapping[str, str] | None = None) -> URL:
-        """The URL of a ``path`` below the base URL."""
-        url = self._root.with_path(self._root.path.rstrip("/") + path, keep_query=True)
-        return url.update_query(query or {})
-
-    @contextlib.asynccontextmanager
-    async def opened(self, method: str, url: URL, **options: Any) -> AsyncIterator[RedactedResponse]:
-        """Send a request and yield its unread response; failures become endpoint errors."""
-        import aiohttp
-
-        session = self._session or self._open()
-        try:
-            async with session.request(method, url, allow_redirects=False, **options) as response:
-                yield RedactedResponse(response, self._redact)
-                self._reached = True
-        except (aiohttp.ClientError, OSError) as error:
-            raise failures.from_exception(error, self._root, reached=self._reached) from None
-
-    def refusal(self, status: int, headers: Mapping[str, str], raw: bytes) -> EndpointError:
+    def _refusal(self, status: int, headers: Mapping[str, str], raw: bytes) -> EndpointError:
         """The endpoint error for a response with an unexpected status."""
         address, said = self.address, failures.said(raw)
         if status == 401 or failures.blames_key(said):
@@ -330,53 +263,23 @@ class HttpEndpoint:
             options={"base_url": f"{address.base_url}/v1"},
         )
 
-    async def _post(self, url: URL, body: bytes) -> ServerResponse:
-        if self._proxied is None:
-            self._proxied = not self._local and _has_proxy(self._root)
-        if self._proxied:
-            data = body if len(body) < RAW_BODY_BYTES else io.BytesIO(body)
-            async with self.opened("POST", url, data=data) as response:
-                fields = {name.lower().encode(): value.encode() for name, value in response.headers.items()}
-                return ServerResponse(response.status, fields, await response.read())
-        if self._direct is None:
-            from blindcal.endpoints.direct_http import DirectClient
+    async def _send(self, method: str, url: str, body: bytes | None = None) -> ServerResponse:
+        """Send a request; its response no longer holds the key."""
+        if self._client is None:
+            from blindcal.endpoints.http_client import HttpClient  # slow to import
 
-            self._direct = DirectClient(self._root, self._headers, self.address.timeout)
-        try:
-            found = await self._direct.post(url, body)
-        except OSError as error:
-            raise failures.from_exception(error, self._root, reached=self._reached) from None
-        self._reached = True
-        return ServerResponse(found.status, found.fields, self._redact(found.body))
+            self._client = HttpClient(self.address.base_url, self._headers, self.address.timeout)
+        response = await self._client.send(method, url, body)
+        return replace(response, body=self._redact(response.body))
 
     @property
     def _headers(self) -> dict[str, str]:
         """The headers of every request."""
-        from importlib.metadata import version  # slow to import
-
-        headers = {
-            "Content-Type": "application/json",
-            "Accept-Encoding": "identity",
-            "User-Agent": f"blindcal/{version('blindcal')}",
-        }
-        if self._key:
-            azure = self.address.api_version is not None
-            headers |= {"api-key": self._key} if azure else {"Authorization": f"Bearer {self._key}"}
-        return headers
-
-    def _open(self) -> aiohttp.ClientSession:
-        import aiohttp
-
-        if not self._local:
-            _has_proxy(self._root)
-        self._session = aiohttp.ClientSession(
-            connector=aiohttp.TCPConnector(limit=0),  # the caller limits the concurrency
-            cookie_jar=aiohttp.DummyCookieJar(),
-            headers=self._headers,
-            timeout=aiohttp.ClientTimeout(total=self.address.timeout),
-            trust_env=not self._local,  # use a proxy named in the environment, as other clients do
-        )
-        return self._session
+        if not self._key:
+            return {"Content-Type": "application/json"}
+        azure = self.address.api_version is not None
+        key = {"api-key": self._key} if azure else {"Authorization": f"Bearer {self._key}"}
+        return {"Content-Type": "application/json", **key}
 
     def body(self, request: Request) -> bytes:
         """The JSON body of a request."""
@@ -429,7 +332,7 @@ def _settings(request: Request, accepted: Accepted) -> tuple[object, ...]:
 def keyless_host(address: Address, environ: Mapping[str, str] = os.environ) -> str | None:
     """The host, if it is another machine, would be asked over https and no key is set; else ``None``."""
     url = _parse_url(address.base_url)
-    host = url.host or ""
+    host = url.hostname or ""
     if url.scheme != "https" or is_loopback(host) or environ.get(address.api_key_env, "").strip():
         return None
     return host
@@ -459,58 +362,21 @@ def _key_remedy(address: Address) -> str:
     return f"{remedy}; keys of {service.name} are usually in {service.key_variable}"
 
 
-def is_loopback(host: str) -> bool:
-    """Whether a host is this machine."""
-    if host == "localhost" or host.endswith(".localhost"):
-        return True
+def _parse_url(text: str) -> SplitResult:
     try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
-
-
-def _parse_url(text: str) -> URL:
-    try:
-        url = URL(text)
+        return web_url(text)
     except ValueError as error:
-        raise InputError(f"base URL {text!r} is not a URL: {error}") from None
-    if url.scheme not in ("http", "https") or not url.host:
-        raise InputError(f"base URL must start with http:// or https:// and name a host, got {text!r}")
-    return url
+        raise InputError(f"base URL {text!r}: {error}") from None
 
 
-def _has_proxy(url: URL) -> bool:
-    """Whether the environment names a proxy for a URL.
-
-    Raises `FatalError` if it names something that is none; aiohttp would show its password.
-    """
-    from urllib.request import getproxies, proxy_bypass  # slow to import
-
-    if proxy_bypass(url.host or ""):
-        return False
-    proxies = getproxies()
-    for scheme, proxy in proxies.items():
-        try:
-            found = URL(proxy)
-            usable = scheme != url.scheme or (found.scheme in ("http", "https") and bool(found.host))
-        except ValueError:
-            usable = False
-        if not usable:
-            raise FatalError(
-                f"{scheme}_proxy in the environment is not the URL of a proxy, http://HOST:PORT; correct "
-                "it, or unset it if no proxy is needed"
-            )
-    return url.scheme in proxies
-
-
-def _completion_url(url: URL, address: Address) -> URL:
+def _completion_url(url: SplitResult, address: Address) -> str:
     tail = "chat/completions" if address.api == "chat" else "completions"
     base = url.path.rstrip("/")
     if address.api_version is None:
-        return url.with_path(f"{base}/{tail}", keep_query=True)
+        return url._replace(path=f"{base}/{tail}").geturl()
     if "/deployments/" not in base:
-        base = f"{base.removesuffix('/openai')}/openai/deployments/{address.model}"
-    return url.with_path(f"{base}/{tail}").with_query({"api-version": address.api_version})
+        base = f"{base.removesuffix('/openai')}/openai/deployments/{quote(address.model)}"
+    return url._replace(path=f"{base}/{tail}", query=urlencode({"api-version": address.api_version})).geturl()
 
 
 def _usable_key(address: Address, environ: Mapping[str, str]) -> str:

@@ -13,54 +13,38 @@ from collections.abc import Mapping, Sequence
 from email.utils import parsedate_to_datetime
 from typing import Any, Literal
 
-from yarl import URL
-
 from blindcal.errors import EndpointError, FatalError, ReplyError, RetryableError, UnsupportedError
 from blindcal.text import printable
 from blindcal.untrusted_json import JsonError, read_json
 
 Fate = Literal["retry", "fatal", "address"]
+"""An "address" failure is fatal until the endpoint has answered once; after that it is an outage."""
 
-# An "address" failure is fatal until the endpoint has answered once; after that it is an outage.
-# Keyed by class name, because aiohttp's versions differ. The nearest ancestor counts, and a test fails
-# when aiohttp has an error that only the root covers.
+# Keyed by the name of pyreqwest's class; the nearest ancestor counts, and a test fails when it has an error
+# that only the root covers. `_while_connecting` tells apart what fails before anything is sent.
 FATES: dict[str, Fate] = {
-    "TimeoutError": "retry",
-    "OSError": "retry",
-    "ClientError": "retry",
-    "ClientConnectionError": "retry",
-    "ClientOSError": "retry",
-    "ServerDisconnectedError": "retry",
-    "ServerTimeoutError": "retry",
-    "ClientPayloadError": "retry",
-    "ClientResponseError": "retry",
-    "ClientConnectorError": "address",
-    "ClientConnectorDNSError": "address",
-    "ClientHttpProxyError": "fatal",
-    "ClientProxyConnectionError": "fatal",
-    "ClientSSLError": "fatal",
-    "ServerFingerprintMismatch": "fatal",
-    "InvalidURL": "fatal",
-    "NonHttpUrlClientError": "fatal",
-    "RedirectClientError": "fatal",
-    "TooManyRedirects": "fatal",
-    "ContentTypeError": "fatal",
-    "WSServerHandshakeError": "fatal",
-    "ClientConnectionResetError": "retry",
-    "UploadAbortedError": "retry",
-    "ConnectError": "address",
-    "TlsError": "fatal",
-    "InvalidReplyError": "retry",
+    "PyreqwestError": "retry",
+    "RequestTimeoutError": "retry",
+    "NetworkError": "retry",
+    "DecodeError": "retry",
+    "ClientClosedError": "retry",
+    "RequestPanicError": "retry",
+    "StatusError": "retry",
+    "RedirectError": "fatal",
+    "BuilderError": "fatal",
+    "ValueError": "fatal",
 }
 
-# Errors whose own text quotes a proxy's URL, or what the server sent, cut anywhere: both may hold a secret.
+# Errors quote URLs or what the server sent, and both may hold a secret: these texts take their place.
 _REASONS = {
-    "InvalidURL": "the URL of the endpoint or of the proxy is not valid",
-    "ClientHttpProxyError": "the proxy refuses the connection",
-    "ClientResponseError": "the reply is not valid HTTP",
-    "ClientPayloadError": "the reply breaks off, or cannot be unpacked",
-    "InvalidReplyError": "the reply is not valid HTTP, breaks off, or cannot be unpacked",
+    "DecodeError": "the reply is not valid HTTP, breaks off, or cannot be unpacked",
+    "ReadError": "the reply breaks off",
+    "NetworkError": "the server disconnected",
+    "BuilderError": "the URL of the endpoint or of the proxy is not valid",
+    "ValueError": "the URL of the endpoint or of the proxy is not valid",
 }
+_CONNECTING = "client error (Connect)"
+_OS_ERROR = re.compile(r"\A(.*) \(os error (\d+)\)\Z", re.DOTALL)
 
 # Errors of one item, not of the endpoint: a prompt that is too long, or that a filter refuses.
 _ITEM_FAULT = re.compile(
@@ -94,26 +78,40 @@ _CURES = {
 }
 
 
-def from_exception(error: Exception, url: URL, *, reached: bool) -> EndpointError:
-    """The endpoint error for a client's error; ``reached`` says whether the endpoint has ever answered."""
-    if getattr(error, "errno", None) in (errno.EMFILE, errno.ENFILE):
+def from_exception(error: Exception, authority: str, *, reached: bool) -> EndpointError:
+    """The endpoint error for one of pyreqwest; ``reached`` says whether the endpoint has ever answered."""
+    causes = [cause["message"] for cause in (getattr(error, "details", None) or {}).get("causes") or ()]
+    system = _OS_ERROR.match(causes[-1]) if causes else None
+    if system and int(system[2]) in (errno.EMFILE, errno.ENFILE):
         return FatalError(
-            f"too many open files to connect to {url.authority}",
+            f"too many open files to connect to {authority}",
             remedy="raise the limit (ulimit -n), or lower {concurrency}",
             options={"concurrency": ...},
         )
-    fate = next(FATES[kind.__name__] for kind in type(error).__mro__ if kind.__name__ in FATES)
     if isinstance(error, TimeoutError):
-        return RetryableError(f"no reply from {url.authority} in time")
-    cause = getattr(getattr(error, "os_error", error), "strerror", None)  # aiohttp wraps the system's error
-    own = next((_REASONS[kind.__name__] for kind in type(error).__mro__ if kind.__name__ in _REASONS), None)
-    reason = own or re.sub(r" \('[^)]*\)$", "", cause or str(error))  # without asyncio's tuple of the address
-    what = f"{url.authority}: {printable(reason) or type(error).__name__}"
+        return RetryableError(f"no reply from {authority} in time")
+    kinds = [kind.__name__ for kind in type(error).__mro__]
+    if _CONNECTING in causes:
+        fate, reason = _while_connecting(causes)
+    else:
+        fate = next(FATES[kind] for kind in kinds if kind in FATES)
+        reason = next((_REASONS[kind] for kind in kinds if kind in _REASONS), kinds[0])
+    what = f"{authority}: {printable(system[1] if system else reason)}"
     if fate == "retry" or (fate == "address" and reached):
-        return RetryableError(f"the connection failed: {what}", unsent=fate == "address")
+        return RetryableError(f"the connection failed: {what}")
     if fate == "address":
         return FatalError(f"cannot reach {what}: check the base URL, and that the server runs")
     return FatalError(f"cannot talk to {what}: check the base URL, its certificate and any proxy")
+
+
+def _while_connecting(causes: Sequence[str]) -> tuple[Fate, str]:
+    """Whose fault it is that no connection was made, and why; nothing was sent yet, so nothing is quoted."""
+    last = causes[-1]
+    if "dns error" in causes:
+        return "address", last.removeprefix("failed to lookup address information: ")
+    if _OS_ERROR.match(last) or last == "tls handshake eof":
+        return "address", last
+    return "fatal", "the proxy refuses the connection" if last.startswith("tunnel error") else last
 
 
 def too_large(most: int) -> RetryableError:

@@ -1,15 +1,11 @@
 """Token ids of usual answer words and of letters in OpenAI's encodings: an audit needs no 42 MB vocabulary.
 
-``python bench/openai_ids.py`` prints the table from ``bpe-openai``; a test compares the two.
+A test compares it with the vocabularies of ``bpe-openai``.
 """
 
 from __future__ import annotations
 
-from string import ascii_uppercase
-
 WORDS = ("Yes", "No", "True", "False")
-SPELLED = (*(case for word in WORDS for case in (word, word.lower(), word.upper())), *ascii_uppercase)
-"""Words in each case, and the letters of options."""
 ENCODINGS = ("o200k_base", "cl100k_base")
 
 # Per spelling and encoding: the id without and with a leading space.

@@ -5,8 +5,7 @@ Decoded JSON has no cycles, so the garbage collector can skip it (``gc=False``):
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import msgspec
@@ -20,21 +19,6 @@ REFUSED = "refusal"
 """Finish reason of a reply that the endpoint itself marks as a refusal."""
 MOST_TOKENS = 10**8
 """Larger counts are no counts: no model reads so long a prompt."""
-MAX_REPLY_BYTES = 4 * 2**20
-
-
-@dataclass(frozen=True, slots=True)
-class ServerResponse:
-    """A whole response of a server; the names of its ``fields`` are in lower case."""
-
-    status: int
-    fields: Mapping[bytes, bytes]
-    body: bytes
-
-    @property
-    def headers(self) -> dict[str, str]:
-        """The headers as text, which only refusals are read for."""
-        return {name.decode("latin-1"): value.decode("latin-1") for name, value in self.fields.items()}
 
 
 class Logprob(msgspec.Struct, gc=False):

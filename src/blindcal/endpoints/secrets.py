@@ -40,22 +40,15 @@ _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
 class Redactor:
-    """Replaces a key, and what is left of one that a server has cut, by ``[key]``.
-
-    Found are the key as it is, with any of its characters escaped as in JSON or in a URL, and its first half
-    alone with whatever of it follows.
-    """
+    """Replaces a key by ``[key]``: as it is, or with any of its characters escaped as in JSON or in a URL."""
 
     def __init__(self, key: str) -> None:
-        half = key[: max(SHORTEST, (len(key) + 1) // 2)]
-        whole, head = ("".join(map(_forms, part)) for part in (key, half))
-        rest = r"(?:[\w.~+/=%-]|\\u00[0-9A-Fa-f]{2}|\\/)*"
-        self._half = half.encode()
-        self._pattern = re.compile(f"{whole}|{head}{rest}".encode()) if len(key) >= SHORTEST else None
+        self._key = key.encode()
+        self._pattern = re.compile("".join(map(_forms, key)).encode()) if len(key) >= SHORTEST else None
 
     def __call__(self, raw: bytes) -> bytes:
         """``raw`` without the key."""
-        if self._pattern is None or not (self._half in raw or b"\\" in raw or b"%" in raw):
+        if self._pattern is None or not (self._key in raw or b"\\" in raw or b"%" in raw):
             return raw
         return self._pattern.sub(b"[key]", raw)
 

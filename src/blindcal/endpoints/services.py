@@ -7,8 +7,7 @@ what the probe measures always wins.
 from __future__ import annotations
 
 from dataclasses import dataclass
-
-from yarl import URL
+from urllib.parse import urlsplit
 
 LOOKED_UP = "2026-11-16"
 """When the sources of all entries were read."""
@@ -90,7 +89,7 @@ SERVICES = (
 def service_at(base_url: str) -> Service | None:
     """The known service at a base URL, if there is one."""
     try:
-        host = URL(base_url).host or ""
+        host = urlsplit(base_url).hostname or ""
     except ValueError:
         return None
     for service in SERVICES:

@@ -138,7 +138,7 @@ class Counts:
     def latent(
         self,
         *,
-        jitter: float | str = 0.0,
+        jitter: float = 0.0,
         bins: int = 5,
         level: float = 0.95,
         resamples: int = 1000,

@@ -7,7 +7,6 @@ any mixture of them, with any number of queries per item.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -24,8 +23,6 @@ from blindcal.estimate.readings import axis_of, read
 from blindcal.estimate.resampling import Alternative, Resampling
 from blindcal.records import INVALID, NEGATIVE, AnswerTable, Noise
 
-_JITTERS = (0.0, 0.05, 0.1, 0.2, 0.4, 0.8)
-_CLEARLY = 3.0  # log-evidence that more jitter must gain over less
 _OTHER_RESAMPLES = 300  # refits for the intervals of each other plausible noise, at most: limits the time
 
 
@@ -39,7 +36,7 @@ def latent(
     *,
     counts: ArrayLike | None = None,
     bounds: ArrayLike | None = None,
-    jitter: float | str = 0.0,
+    jitter: float = 0.0,
     flip_rate: float = 0.0,
     bins: int = 5,
     level: float = 0.95,
@@ -67,10 +64,8 @@ def latent(
     bounds : array_like, shape (queries, 2), optional
         Two log-odds between which the endpoint's own probabilities show an item's to be; NaN for answers
         that show none. An answer with bounds is read by these alone.
-    jitter : float or "estimate"
-        Standard deviation of the endpoint's noise on the log-odds of threshold queries. "estimate" takes the
-        smallest jitter that explains the answers about as well as any; this works only if items are asked
-        near the same threshold more than once.
+    jitter : float
+        Standard deviation of the endpoint's noise on the log-odds of threshold queries.
     flip_rate : float
         Share of the threshold answers that are the opposite of what the log-odds say, at random; below 1/2.
     bins : int
@@ -119,13 +114,12 @@ def latent(
             "and -1",
             stacklevel=2,
         )
+    if isinstance(jitter, str) or not (np.isfinite(jitter) and jitter >= 0):
+        raise InputError(f"jitter: must be a number of at least 0, got {jitter!r}")
     if not 0 <= flip_rate < 0.5:
         raise InputError(f"flip_rate: must be a number from 0 to below 0.5, got {flip_rate!r}")
-    values = _candidates(jitter)
-    noise = Noise(values[0], flip_rate) if len(values) == 1 else _with_jitter(problem, values, flip_rate)
-    return fit_problem(
-        replace(problem, noise=NoisePosterior(noise)), bins=bins, level=level, resamples=resamples, seed=seed
-    )
+    noise = NoisePosterior(Noise(float(jitter), flip_rate))
+    return fit_problem(replace(problem, noise=noise), bins=bins, level=level, resamples=resamples, seed=seed)
 
 
 def fit_problem(
@@ -192,23 +186,3 @@ def _check_answered(problem: Problem) -> None:
         raise NotIdentifiedError(
             "shifts: all valid answers were forced by an infinite shift: nothing was asked"
         )
-
-
-def _with_jitter(problem: Problem, jitters: Sequence[float], flip_rate: float) -> Noise:
-    """The smallest jitter that explains the answers about as well as any."""
-    found = []
-    for noise in (Noise(jitter, flip_rate) for jitter in jitters):
-        patterns = read(problem, noise)
-        # without noise, contradictory answers have probability 0: the evidence of their approximation is void
-        if flip_rate > 0 or noise.jitter > 0 or not patterns.contradictions:
-            found.append((noise, max(mode.evidence for mode in fit_ensemble(patterns).modes)))
-    most = max(evidence for _, evidence in found)
-    return next(noise for noise, evidence in found if evidence > most - _CLEARLY)
-
-
-def _candidates(jitter: float | str) -> tuple[float, ...]:
-    if jitter == "estimate":
-        return _JITTERS
-    if isinstance(jitter, str) or not (np.isfinite(jitter) and jitter >= 0):
-        raise InputError(f'jitter: must be a number of at least 0 or "estimate", got {jitter!r}')
-    return (float(jitter),)

@@ -66,7 +66,8 @@ from blindcal.records import NEGATIVE, POSITIVE, Estimate, FloatArray, IntArray,
 # units of log-likelihood: half the 95% point of chi-square with one degree of freedom.
 _CLEARLY_THERE = 1.92
 _WIDE = 0.25  # widest range of probability without a threshold that the smooth density is trusted to bridge
-_Given, _Estimated = ParamSpec("_Given"), TypeVar("_Estimated")
+_Given = ParamSpec("_Given")
+_Estimated = TypeVar("_Estimated")
 _CURVE_POINTS = np.concatenate([[1, 2, 5], np.arange(10, 991, 10), [995, 998, 999]]) / 1000
 
 
@@ -76,7 +77,7 @@ def _for_all_noise(
     """Widen the intervals of an estimate to include those of the fits for other plausible noise."""
 
     @wraps(estimate)
-    def widened_estimate(fit: LatentFit, *args: _Given.args, **options: _Given.kwargs) -> _Estimated:
+    def widened_estimate(fit: Any, /, *args: _Given.args, **options: _Given.kwargs) -> _Estimated:
         each = (estimate(one, *args, **options) for one in (fit, *fit.others))
         return widened(*each)
 

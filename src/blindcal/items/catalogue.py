@@ -195,21 +195,21 @@ def open_items(
     source: str | Path,
     reading: RecordFormat | None = None,
     *,
-    scratch: Path | None = None,
     labelled: bool = True,
+    keep_records: bool = False,
 ) -> Items:
     """Open the items of a file or a log, of a set in `NAMES`, or of ``hf:NAME[:CONFIG][@SPLIT]``.
 
-    Known sets have their own template, which that of ``reading`` replaces. ``scratch`` is the folder for a
-    temporary copy. Unless items are to be ``labelled``, labels are not read.
+    Known sets have their own template, which that of ``reading`` replaces. Unless items are to be
+    ``labelled``, labels are not read. ``Items.lines`` needs the records to be kept.
     """
     reading = reading or RecordFormat()
     check_there(source)
     if not is_name(source):
         if (read_log := log_reader(Path(source))) is not None:
             records = read_log(Path(source), reading)
-            return collect(str(source), records, reading, scratch=scratch, labelled=labelled)
-        return load(source, reading, scratch=scratch, labelled=labelled)
+            return collect(str(source), records, reading, labelled=labelled, keep_records=keep_records)
+        return load(source, reading, labelled=labelled, keep_records=keep_records)
     name, data_dir = str(source), reading.data_dir
     if name in SETS:
         reading = replace(reading, template=reading.template or SETS[name].template)
@@ -220,7 +220,7 @@ def open_items(
         )
     else:
         records = builtin() if name == BUILTIN else hub.records(HubDataSet.parse(name))
-    return collect(name, records, reading, scratch=scratch, labelled=labelled)
+    return collect(name, records, reading, labelled=labelled, keep_records=keep_records)
 
 
 def builtin(n: int = BUILTIN_SIZE) -> Iterator[Record]:

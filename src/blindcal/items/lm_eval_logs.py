@@ -4,55 +4,31 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from blindcal.errors import InputError
 from blindcal.items.answers import LETTERS
-from blindcal.items.logged_questions import LoggedAnswer, LoggedQuestion, prompt_digest, two_words
+from blindcal.items.logged_questions import LoggedQuestion, two_words
 from blindcal.items.record_files import Record, decode, read_records
 from blindcal.records import Message
 from blindcal.text import encodable, printable
 
-_APIS = {
-    "local-completions": "completions",
-    "openai-completions": "completions",
-    "local-chat-completions": "chat",
-    "openai-chat-completions": "chat",
-}
 _KEYS = {"doc_id", "doc", "arguments", "target"}
 _CUES = ("Answer:", "A:")  # with which prompts end whose continuation is scored
 
 
-@dataclass(frozen=True, slots=True)
-class _Evaluation:
-    """What the file of results beside the samples says: which model was asked, and how."""
+def _templated(path: Path) -> bool:
+    """Whether prompts went through a chat template, as ``results_DATE.json`` beside the samples says.
 
-    model: str = ""
-    api: str = ""
-    templated: bool = False
-    url: str = ""
-
-    @classmethod
-    def beside(cls, path: Path) -> _Evaluation:
-        """Read ``results_DATE.json`` for ``samples_TASK_DATE.jsonl``; nothing is known if it is not there."""
-        found = path.with_name(f"results_{path.name.removesuffix('.jsonl').rpartition('_')[2]}.json")
-        try:
-            told = json.loads(found.read_bytes())
-            kind = told["config"]["model"]
-            api, url = _APIS.get(kind, ""), _base_url(told["config"].get("model_args"))
-            return cls(str(told["model_name"]), api, bool(told.get("chat_template")), url)
-        except (OSError, ValueError, KeyError, TypeError):
-            return cls()
-
-
-def _base_url(arguments: Any) -> str:
-    """The address among the arguments of a model, which are text or an object."""
-    if isinstance(arguments, str):
-        pairs = (pair.partition("=")[::2] for pair in arguments.split(","))
-        arguments = {name.strip(): value for name, value in pairs}
-    return str(arguments.get("base_url") or "") if isinstance(arguments, dict) else ""
+    Without that file it is not known, and none is assumed.
+    """
+    results = path.with_name(f"results_{path.name.removesuffix('.jsonl').rpartition('_')[2]}.json")
+    try:
+        return bool(json.loads(results.read_bytes()).get("chat_template"))
+    except (OSError, ValueError, AttributeError):
+        return False
 
 
 def is_sample(line: bytes) -> bool:
@@ -68,8 +44,7 @@ def lm_eval_questions(path: Path, *, completions: bool) -> list[LoggedQuestion]:
 
     ``completions`` says that they will be asked as plain prompts.
     """
-    evaluation = _Evaluation.beside(path)
-    if evaluation.templated and not completions:
+    if _templated(path) and not completions:
         raise InputError(
             f"{path}: its prompts are filled in by a chat template already",
             remedy="audit them as plain prompts, with {api}",
@@ -78,7 +53,7 @@ def lm_eval_questions(path: Path, *, completions: bool) -> list[LoggedQuestion]:
     found, scored = [], []
     for number, sample in enumerate(_once(read_records(path)), 1):
         try:
-            question, options = _question(sample, evaluation)
+            question, options = _question(sample)
         except InputError as error:
             raise error.prefixed(f"{path}, sample {number}: ") from None
         except (KeyError, TypeError, ValueError, IndexError, AttributeError):
@@ -96,7 +71,7 @@ def _once(samples: Iterable[Record]) -> Iterator[Record]:
             yield sample
 
 
-def _question(sample: Record, evaluation: _Evaluation) -> tuple[LoggedQuestion, tuple[str, ...]]:
+def _question(sample: Record) -> tuple[LoggedQuestion, tuple[str, ...]]:
     """A sample as a question, and the texts that were scored as its answers, if any were."""
     requests = [tuple(request.values()) for request in sample["arguments"].values()]
     first = requests[0]
@@ -106,7 +81,7 @@ def _question(sample: Record, evaluation: _Evaluation) -> tuple[LoggedQuestion, 
         sample["doc_id"], messages, str(sample["target"]).strip(), messages[-1].content, fields=fields
     )
     if len(first) == 2 and isinstance(first[1], dict):
-        return replace(blank, answer=_generated(sample, first[1], messages, evaluation)), ()
+        return blank, ()
     if len(first) != 2 or len(requests) < 2:
         raise InputError(
             "is the likelihood of a text, not a question with answers",
@@ -116,14 +91,10 @@ def _question(sample: Record, evaluation: _Evaluation) -> tuple[LoggedQuestion, 
         raise InputError(
             "its answers are in the prompts, which differ", remedy="log a task with one prompt per question"
         )
-    own = [k for k, request in enumerate(requests) if request[0] == first[0]]  # not those without a prompt
-    options = tuple(encodable(str(requests[k][1])) for k in own)
+    own = (request for request in requests if request[0] == first[0])  # not those without a prompt
+    options = tuple(encodable(str(request[1])) for request in own)
     right = _right(sample["target"], tuple(text.strip() for text in options))
-    likelihoods = [float(sample["resps"][k][0][0]) for k in own]
-    likeliest = options[likelihoods.index(max(likelihoods))]  # the answer at T = 0, if none but these can be
-    told = evaluation.model, evaluation.api, True, True
-    answer = LoggedAnswer(likeliest, *told, prompt_digest(messages), options, evaluation.url)
-    return replace(blank, target=str(right), answer=answer), options
+    return replace(blank, target=str(right)), options
 
 
 def _messages(given: Any) -> tuple[Message, ...]:
@@ -151,17 +122,6 @@ def _right(target: Any, options: tuple[str, ...]) -> int:
         f"the target {printable(text, 40)!r} is not exactly one of its {len(options)} options",
         remedy="an audit needs exactly one right answer per question: leave the others out",
     )
-
-
-def _generated(
-    sample: Record, options: Record, messages: tuple[Message, ...], evaluation: _Evaluation
-) -> LoggedAnswer:
-    """The text that was generated; it may be cut short, which a log does not say."""
-    greedy = options.get("do_sample") is False or options.get("temperature") == 0
-    greedy = greedy and set(options) <= {"until", "do_sample", "temperature", "max_gen_toks", "max_tokens"}
-    text = encodable(sample["resps"][0][0])
-    told = evaluation.model, evaluation.api, greedy and not options.get("temperature"), False
-    return LoggedAnswer(text, *told, prompt_digest(messages), url=evaluation.url)
 
 
 def _with_answers(

@@ -1,4 +1,4 @@
-"""Questions in the logs of other tools, as records of items: what was asked, the right answer, the one given.
+"""Questions in the logs of other tools, as records of items: what was asked, and the right answer.
 
 A log says what was sent to a model, but seldom which answers were possible. They are the options of a
 question, the words that the log scores, or the few words that all targets are among. Questions that are
@@ -7,12 +7,9 @@ answered in free text have no such answers, and cannot be audited.
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
-
-import msgspec
 
 from blindcal.errors import InputError
 from blindcal.items.answers import LETTERS
@@ -22,42 +19,11 @@ from blindcal.items.record_format import ANSWERS_FIELD, WORDS_FIELD
 from blindcal.records import Message
 from blindcal.text import printable
 
-LOGGED_FIELD = "logged"
-"""The field of a record that holds a `LoggedAnswer`."""
-
 _PAIRS = (("yes", "no"), ("true", "false"))  # the positive answer first
 _RESERVED = {
     *("id", "label", "prompt", "messages", "question", "group"),
-    *(CHOICES_FIELD, ANSWERS_FIELD, WORDS_FIELD, LOGGED_FIELD),
+    *(CHOICES_FIELD, ANSWERS_FIELD, WORDS_FIELD),
 }
-
-
-@dataclass(frozen=True, slots=True)
-class LoggedAnswer:
-    """The answer of a model in a log, and what must be the same for it to be the answer to a query of ours.
-
-    ``api`` is the kind of endpoint that was asked. ``greedy`` says that the answer was asked for at
-    temperature 0, and that nothing else shaped it. ``finished`` says that it was not cut short. ``asked`` is
-    the `prompt_digest` of what was sent. If the answer is the likeliest of some texts that were scored, and
-    not what the model said by itself, ``among`` has these texts. ``url`` is the address, if the log says it.
-    """
-
-    text: str
-    model: str
-    api: str
-    greedy: bool
-    finished: bool
-    asked: str
-    among: tuple[str, ...] = ()
-    url: str = ""
-
-    @classmethod
-    def read(cls, given: object) -> LoggedAnswer | None:
-        """The answer in the field of a record; ``None`` if the field holds something else."""
-        try:
-            return msgspec.convert(given, cls)
-        except msgspec.ValidationError:
-            return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,15 +41,7 @@ class LoggedQuestion:
     question: str
     choices: tuple[str, ...] = ()
     answers: tuple[str, ...] = ()
-    answer: LoggedAnswer | None = None
     fields: Mapping[str, Any] = field(default_factory=dict)
-
-
-def prompt_digest(messages: Iterable[Message]) -> str:
-    """What tells messages from others; a plain prompt and a single message of a chat are the same."""
-    said = [(one.role, one.content) for one in messages]
-    told = said[0][1] if len(said) == 1 else said
-    return hashlib.blake2b(msgspec.json.encode(told), digest_size=16).hexdigest()
 
 
 def item_records(questions: Sequence[LoggedQuestion], named: tuple[str, ...] = ()) -> Iterator[Record]:
@@ -96,8 +54,6 @@ def item_records(questions: Sequence[LoggedQuestion], named: tuple[str, ...] = (
         record = {"id": one.id, "label": one.target, "question": one.question, **own, **_asked(one)}
         if not one.choices and not named:
             record[ANSWERS_FIELD] = list(one.answers or words)
-        if one.answer is not None:
-            record[LOGGED_FIELD] = asdict(one.answer)
         yield record
 
 

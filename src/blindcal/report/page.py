@@ -12,7 +12,7 @@ from blindcal.estimate.findings import CostCurve
 from blindcal.methods import METHODS
 from blindcal.report import narrative
 from blindcal.report.number_format import Number, Numbers
-from blindcal.report.sentences import Quoted, goal_sentence, word
+from blindcal.report.sentences import Quoted, word
 from blindcal.report.wording import least_confidence, wording_of
 from blindcal.results.result import AuditResult
 from blindcal.text import visible
@@ -48,7 +48,6 @@ def render(result: AuditResult) -> str:
         headline=narrative.headline(result),
         warnings=narrative.warnings(result),
         notes=narrative.notes(result),
-        goal=goal_sentence(result),
         metrics=narrative.metrics(result),
         limits=narrative.limits(result),
         alpha=narrative.ALPHA,

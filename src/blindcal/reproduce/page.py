@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -14,14 +14,12 @@ from matplotlib.ticker import MaxNLocator
 from blindcal.atomic_write import atomic_write
 from blindcal.estimate.findings import Bin
 from blindcal.estimate.truth import bin_edges
-from blindcal.pareto import pareto_front
 from blindcal.records import Estimate
 from blindcal.report.page import environment, style
 from blindcal.report.plots import Drawing, plot_calibration_curves, plot_reliability, save_drawings
 from blindcal.report.style import DASHES, FULL, drawing, figure_style, ink, root_figure, series
 from blindcal.reproduce import table
-from blindcal.reproduce.cells import TABLE_METHODS
-from blindcal.reproduce.table import Column, MethodTable, Row
+from blindcal.reproduce.table import TABLE_METHODS, Column, MethodTable, Row
 from blindcal.text import file_name, printable
 
 PAGE, FIGURES = "index.html", "figures"
@@ -32,26 +30,23 @@ _MARKERS = "osD^vPX"
 _ABOVE_LEGEND = 24  # points
 
 
-def write(comparison: MethodTable, out: Path, notes: Sequence[str] = ()) -> Path:
+def write(comparison: MethodTable, out: Path) -> Path:
     """Write a comparison into a folder and return its page; the same numbers give the same bytes."""
     texts = {
         "table.md": table.markdown(comparison),
-        "table.tex": table.latex(comparison),
         "cells.csv": table.cells_csv(comparison),
         "estimates.csv": table.estimates_csv(comparison),
     }
     drawings = draw(comparison)
     save_drawings(drawings, out / FIGURES)
-    texts[PAGE] = _page(comparison, drawings, notes, list(texts))
+    texts[PAGE] = _page(comparison, drawings, list(texts))
     for name, text in texts.items():
         with atomic_write(out / name) as draft:
             draft.write_text(text, encoding="utf-8")
     return out / PAGE
 
 
-def _page(
-    comparison: MethodTable, drawings: Sequence[Drawing], notes: Sequence[str], files: Sequence[str]
-) -> str:
+def _page(comparison: MethodTable, drawings: Sequence[Drawing], files: Sequence[str]) -> str:
     """One self-contained page with the tables and the figures."""
     templates = environment()
     templates.filters["shown"] = lambda text: printable(str(text), 400)
@@ -61,7 +56,6 @@ def _page(
         drawings=drawings,
         tables=table.tables(comparison),
         fitted={name for name, method in TABLE_METHODS.items() if method.fitted},
-        notes=notes,
         files=files,
     )
 
@@ -72,7 +66,7 @@ def _page(
 def draw(comparison: MethodTable) -> list[Drawing]:
     """Every figure: the Pareto figure, then one per column."""
     drawings = []
-    if points(comparison):
+    if any(comparison.mean_error(row) is not None for row in comparison.rows):
         title = "Cost against error: mean absolute error of each method against its queries per item"
         drawings.append(Drawing("pareto", title, root_figure(plot_pareto(comparison))))
     for column in comparison.columns:
@@ -82,45 +76,37 @@ def draw(comparison: MethodTable) -> list[Drawing]:
     return drawings
 
 
-@dataclass(frozen=True, slots=True)
-class CostPoint:
-    """The cost of a row of the table, and its mean error against the oracle."""
-
-    row: Row
-    queries: float
-    error: float
-
-
-def points(comparison: MethodTable) -> list[CostPoint]:
-    """Every row whose error is known in all columns: mean queries per item, mean absolute error."""
-    found = []
-    for row in comparison.rows:
-        error = comparison.mean_error(row)
-        if error is not None:
-            asked = float(np.mean([column.entries[row].asked for column in comparison.columns]))
-            found.append(CostPoint(row, asked, error))
-    return found
+def pareto_front(
+    rows: Sequence[Row], cost: Callable[[Row], float], error: Callable[[Row], float]
+) -> list[Row]:
+    """The rows with a smaller error than every other row of the same or a lower cost, cheapest first."""
+    front: list[Row] = []
+    for row in sorted(rows, key=lambda row: (cost(row), error(row))):
+        if not front or error(row) < error(front[-1]):
+            front.append(row)
+    return front
 
 
 def plot_pareto(comparison: MethodTable, ax: Axes | None = None) -> Axes:
     """Mean absolute error against queries per item: a line per method, rings on the front."""
-    every = points(comparison)
+    errors = {row: error for row in comparison.rows if (error := comparison.mean_error(row)) is not None}
     with drawing(ax, _WIDE, _TALL) as axes:
-        for which, method in enumerate(dict.fromkeys(point.row.method for point in every)):
-            mine = [point for point in every if point.row.method == method]
-            axes.plot(
-                [point.queries for point in mine],
-                [max(point.error, _LEAST) for point in mine],
+
+        def draw_rows(rows: Sequence[Row], **style: Any) -> None:
+            costs = [comparison.mean_queries(row) for row in rows]
+            axes.plot(costs, [max(errors[row], _LEAST) for row in rows], **style)
+
+        for which, method in enumerate(dict.fromkeys(row.method for row in errors)):
+            draw_rows(
+                [row for row in errors if row.method == method],
                 color=series(which),
                 linestyle=DASHES[which % len(DASHES)],
                 marker=_MARKERS[which % len(_MARKERS)],
                 markersize=4.5,
                 label=method,
             )
-        front = pareto_front(every, cost=lambda point: point.queries, error=lambda point: point.error)
-        axes.plot(
-            [point.queries for point in front],
-            [max(point.error, _LEAST) for point in front],
+        draw_rows(
+            pareto_front(tuple(errors), cost=comparison.mean_queries, error=lambda row: errors[row]),
             linestyle="none",
             marker="o",
             markersize=11,
@@ -143,25 +129,23 @@ def plot_column(column: Column) -> Figure:
         left, right = figure.subplots(1, 2, width_ratios=(1.35, 1))
         plot_calibration_curves(gap_bins(column, _cheapest(column)), left)
         left.set_title("Blind Calibration Curves", pad=_ABOVE_LEGEND)
-        plot_reliability(None, right, bins=() if column.oracle is None else column.oracle.bins)
+        plot_reliability(None, right, bins=column.oracle.bins)
         right.set_title("White-box reliability", pad=_ABOVE_LEGEND)
     return figure
 
 
 def gap_bins(column: Column, rows: Sequence[Row]) -> dict[str, tuple[Bin, ...]]:
     """Gaps of the oracle and of the given rows: mean over the seeds, ± standard deviation if several."""
-    found: dict[str, tuple[Bin, ...]] = {}
-    if column.oracle is not None:
-        found["oracle"] = column.oracle.bins
+    curves = {"oracle": column.oracle.bins}
     for row in rows:
-        if row in column.entries:
-            one = column.entries[row]
-            edges = bin_edges(len(one.gaps)).tolist()
-            found[row.name] = tuple(
-                Bin(low, high, Estimate(gap, gap - sd, gap + sd) if len(one.estimates) > 1 else Estimate(gap))
-                for low, high, gap, sd in zip(edges[:-1], edges[1:], one.gaps, one.gap_sds, strict=True)
-            )
-    return found
+        gaps = np.array([each.gaps for each in column.entries[row].measured])
+        sds = gaps.std(axis=0).tolist() if len(gaps) > 1 else [None] * gaps.shape[1]
+        edges = bin_edges(gaps.shape[1]).tolist()
+        curves[row.name] = tuple(
+            Bin(low, high, Estimate(gap) if sd is None else Estimate(gap, gap - sd, gap + sd))
+            for low, high, gap, sd in zip(edges[:-1], edges[1:], gaps.mean(axis=0).tolist(), sds, strict=True)
+        )
+    return curves
 
 
 def _cheapest(column: Column) -> list[Row]:

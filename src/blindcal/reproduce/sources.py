@@ -8,10 +8,10 @@ file has lse, argmax and a column ``text|token id`` per spelling. Stated confide
 
 from __future__ import annotations
 
-import hashlib
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from scipy.special import expit
@@ -21,9 +21,9 @@ from blindcal.estimate.verbalized import parse_verbalized
 from blindcal.items.score_files import (
     ENDINGS,
     WORDS,
+    Table,
     answer_probabilities,
     answers_in,
-    csv_header,
     every_spelling,
     is_choice_file,
     read_choices,
@@ -96,20 +96,6 @@ class Source:
         """Number of items."""
         return int(self.labels.size)
 
-    @cached_property
-    def digest(self) -> str:
-        """A digest of everything that an answer or an estimate depends on."""
-        found = hashlib.sha256(repr((self.recording.tokens, self.targets)).encode())
-        # Values from the file are hashed exactly; the last bits of computed ones may differ between machines.
-        held = self.recording.logits if self.p is None else self.p
-        for column in (self.labels, held, self.recording.others_first, self.recording.rest.round(6)):
-            found.update(np.ascontiguousarray(column).tobytes())
-        if self.choices is not None:
-            found.update(self.choices.tobytes())
-        if self.stated is not None:
-            found.update(self.stated.labels.tobytes() + self.stated.p.tobytes())
-        return found.hexdigest()[:32]
-
     def probabilities(self, semantics: Semantics) -> FloatArray:
         """The hidden probability of the positive answer (METHOD 1)."""
         if self.p is not None:
@@ -129,7 +115,7 @@ def from_probabilities(model: str, data: str, labels: IntArray, p: FloatArray) -
     return Source(model, data, labels, recording, Targets((Token(1, "Yes"),), (Token(2, "No"),)), p=p)
 
 
-def find(paths: list[Path]) -> list[Path]:
+def find(paths: Sequence[Path]) -> list[Path]:
     """The score and logit files among files and folders; an error if there is none."""
     found: list[Path] = []
     for path in paths:
@@ -148,39 +134,34 @@ def find(paths: list[Path]) -> list[Path]:
 def read(path: Path, *, positive: str | None = None, negative: str | None = None) -> Source:
     """Read a file; by default, the answer words are those of the file."""
     words = (positive, negative) if positive and negative else None
+    model, data = names(path)
     if is_choice_file(path):
-        return _read_choices(path)
-    source = _read(path, words)
+        return _read_choices(path, model, data)
+    table = read_table(path)
+    if not any("|" in name for name in table):
+        scores = read_scores(path)
+        source = from_probabilities(model, data, scores.labels, scores.p)
+    else:
+        labels = _labels(path, table)
+        if "mass" in table:  # as `blindcal score` writes it: the pair comes first
+            recording = _scored(path, table)
+            targets = Targets(recording.tokens[:1], recording.tokens[1:2])
+        else:
+            recording = Recording.load(path)
+            targets = answers_in(path, recording.tokens, words)
+        source = Source(model, data, labels, recording, targets)
     own = source.targets.positive[0].text.strip(), source.targets.negative[0].text.strip()
     return replace(source, stated=_read_stated(path, (own, *WORDS) if words is None else (words,)))
 
 
-def _read(path: Path, words: tuple[str, str] | None) -> Source:
-    model, data = names(path)
-    header = [] if ".parquet" in path.suffixes else csv_header(path)
-    if "mass" in header and any("|" in name for name in header):
-        recording = _scored(path, header)
-        targets = Targets(recording.tokens[:1], recording.tokens[1:2])
-        return Source(model, data, _labels(path), recording, targets)
-    if "p" in header or ".parquet" in path.suffixes:
-        scores = read_scores(path)
-        return from_probabilities(model, data, scores.labels, scores.p)
-    if "label" not in header:
-        raise InputError(f"{path}: lacks the column label; it has {', '.join(header[:12]) or 'none'}")
-    recording = Recording.load(path)
-    targets = answers_in(path, recording.tokens, words)
-    return Source(model, data, _labels(path), recording, targets)
-
-
-def _read_choices(path: Path) -> Source:
+def _read_choices(path: Path, model: str, data: str) -> Source:
     """Read the logits of several answers; two of them are a source of probabilities like any other."""
-    model, data = names(path)
-    found = read_choices(path)
-    if found.logits.shape[1] == 2:
-        return from_probabilities(model, data, found.labels, expit(found.logits[:, 1] - found.logits[:, 0]))
-    recording = Recording.of_choices(found.ids, found.logits, found.answers, name=model)
+    known = read_choices(path)
+    if known.logits.shape[1] == 2:
+        return from_probabilities(model, data, known.labels, expit(known.logits[:, 1] - known.logits[:, 0]))
+    recording = Recording.of_choices(known.ids, known.logits, known.answers, name=model)
     targets = Targets((), (), answers=tuple((token,) for token in recording.tokens))
-    return Source(model, data, found.labels, recording, targets, choices=found.choices)
+    return Source(model, data, known.labels, recording, targets, choices=known.choices)
 
 
 def names(path: Path) -> tuple[str, str]:
@@ -192,35 +173,33 @@ def names(path: Path) -> tuple[str, str]:
     return (model, data) if model else (data, "items")
 
 
-def _scored(path: Path, header: list[str]) -> Recording:
-    """Read a file of `blindcal score`: the logprob of every spelling, the pair first, and their mass."""
-    names = [name for name in header if "|" in name]
-    columns = _columns(path, ["id", "mass", *names])
+def _scored(path: Path, table: Table) -> Recording:
+    """A recording of the logprobs of every spelling, and of their mass."""
+    spelled = [name for name in table if "|" in name]
+    tokens = tuple(token_of(path, name) for name in spelled)
     try:
-        tokens = [token_of(path, name) for name in names]
-        values = np.array(columns[1:], dtype=np.float64)
+        mass = np.array(_column(path, table, "mass"), dtype=np.float64)
+        logprobs = np.array([table[name] for name in spelled], dtype=np.float64).T.copy()
     except ValueError as error:
         raise InputError(f"{path}: not what 'blindcal score' writes ({error})") from None
-    rest = np.log(np.maximum(1 - values[0], 1e-12))
+    rest = np.log(np.maximum(1 - mass, 1e-12))
     unseen = np.zeros(rest.size, np.int64)  # whether another token is likelier is not recorded
-    ids = tuple(map(str, columns[0]))
-    return Recording(stem(path), ids, tuple(tokens), values[1:].T.copy(), rest, unseen)
+    ids = tuple(map(str, _column(path, table, "id")))
+    return Recording(stem(path), ids, tokens, logprobs, rest, unseen)
 
 
-def _columns(path: Path, wanted: list[str]) -> list[list[object]]:
-    table = read_table(path)
-    missing = [name for name in wanted if name not in table]
-    if missing:
-        raise InputError(f"{path}: lacks the column {printable(missing[0], 40)!r}")
-    return [table[name] for name in wanted]
+def _column(path: Path, table: Table, name: str) -> list[Any]:
+    if name not in table:
+        raise InputError(f"{path}: lacks the column {name!r}")
+    return table[name]
 
 
-def _labels(path: Path) -> IntArray:
-    (found,) = _columns(path, ["label"])
-    wrong = next((value for value in found if value not in ("0", "1")), None)
+def _labels(path: Path, table: Table) -> IntArray:
+    labels = _column(path, table, "label")
+    wrong = next((value for value in labels if value not in ("0", "1", 0, 1)), None)
     if wrong is not None:
         raise InputError(f"{path}: label must be 0 or 1, got {printable(str(wrong), 30)!r}")
-    return np.array(found, dtype=np.int64)
+    return np.array(labels, dtype=np.int64)
 
 
 def _read_stated(path: Path, words: tuple[tuple[str, str], ...]) -> RecordedConfidence | None:
@@ -230,7 +209,8 @@ def _read_stated(path: Path, words: tuple[tuple[str, str], ...]) -> RecordedConf
     beside = next((one for one in possible if one.exists() and one != path), None)
     if beside is None:
         return None
-    (texts,) = _columns(beside, ["text"])
+    table = read_table(beside)
     positive, negative = zip(*dict.fromkeys(words), strict=True)
-    said = [parse_verbalized(str(text), positive, negative).p for text in texts]
-    return RecordedConfidence(_labels(beside), np.array([np.nan if p is None else p for p in said]))
+    texts = map(str, _column(beside, table, "text"))
+    stated = [parse_verbalized(text, positive, negative).p for text in texts]
+    return RecordedConfidence(_labels(beside, table), np.array([np.nan if p is None else p for p in stated]))

@@ -24,7 +24,7 @@ from blindcal.untrusted_json import JsonError, read_json
 
 CERTIFICATE_FILE = "certificate.json"
 FORMAT = 1
-"""The number of the file's format; a file with a higher one needs a newer version."""
+"""The number of the file's format; a file with another one is refused."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,16 +145,17 @@ class Certificate:
         Raises
         ------
         InputError
-            If there is no such file, or it is no certificate, was changed, or needs a newer version.
+            If there is no such file, or it is no certificate, was changed, or its format is unknown.
         """
         try:
             content = read_json(Path(path).read_bytes())
             if not isinstance(content, dict) or "digest" not in content or "format" not in content:
                 raise _unreadable(path, "it has no format and no digest")
-            if isinstance(content["format"], int) and content["format"] > FORMAT:
+            if isinstance(content["format"], int) and content["format"] != FORMAT:
                 raise InputError(
-                    f"{path}: is a certificate in format {content['format']}, this version reads {FORMAT}",
-                    remedy="upgrade blindcal",
+                    f"{path}: is a certificate in format {content['format']}, and this version of blindcal "
+                    f"reads {FORMAT}",
+                    remedy="open it with the version that made it, or certify again",
                 )
             if content.pop("digest") != _digest(content):
                 raise InputError(

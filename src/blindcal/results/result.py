@@ -7,7 +7,7 @@ numbers are ``null``, never zero.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
@@ -21,7 +21,6 @@ from blindcal.estimate.findings import Findings
 from blindcal.estimate.margins import AnswerMargins
 from blindcal.items.repeated_prompts import RepeatedPrompts
 from blindcal.json_form import json_page
-from blindcal.planning.next_dollar import NextDollar
 from blindcal.records import EstimatorName, FloatArray, Message, Targets
 from blindcal.results.frames import FrameLibrary, frame
 from blindcal.results.steadiness import Steadiness
@@ -29,7 +28,7 @@ from blindcal.results.tables import TableName, tables_of
 from blindcal.text import listed, printable
 from blindcal.untrusted_json import JsonError, read_json
 
-SCHEMA_VERSION, OLDEST_SCHEMA = 3, 2
+SCHEMA_VERSION = 1
 RESULT_FILE = "result.json"
 Direction: TypeAlias = Literal["overconfident", "underconfident", "undecided"]
 
@@ -126,10 +125,8 @@ class Spend:
     """What an audit cost. Tokens are as the endpoint reported them; ``cost`` is in dollars, if known.
 
     ``queries`` includes those of the probe (``probe_queries``), of the controls during the run
-    (``control_queries``), and replies that had to be asked for again. ``batches`` is the number of batches
-    that were sent, 0 for a live audit. ``logged_answers`` were taken from the log of an evaluation and are
-    not among the queries. ``tokens_estimated`` says that the endpoint has not reported the tokens of every
-    answer, so that tokens and cost are estimates.
+    (``control_queries``), and replies that had to be asked for again. ``tokens_estimated`` says that the
+    endpoint has not reported the tokens of every answer, so that tokens and cost are estimates.
     """
 
     queries: int
@@ -139,10 +136,8 @@ class Spend:
     completion_tokens: int
     cached_tokens: int
     cost: float | None
-    batches: int = 0
     tokens_estimated: bool = False
     control_queries: int = 0
-    logged_answers: int = 0
 
     @property
     def asked(self) -> int:
@@ -201,7 +196,6 @@ class AuditResult(Findings):
     probe: dict[str, Any] | None
     oracle: Oracle | None
     settings: dict[str, Any]
-    next_dollar: NextDollar | None = None
     repeated: RepeatedPrompts | None = None
     steadiness: Steadiness | None = None
     shown: ShownProbabilities | None = None
@@ -270,42 +264,22 @@ class AuditResult(Findings):
         try:
             content = Path(path).read_bytes()
             found = read_json(content, msgspec.json.Decoder(_Version)).schema_version
-            if not OLDEST_SCHEMA <= found <= SCHEMA_VERSION:
-                newer = found > SCHEMA_VERSION
-                cure = "upgrade to read it" if newer else "run its audit again (it asks nothing)"
-                raise InputError(f"{path}: has schema version {found}, this is {SCHEMA_VERSION}: {cure}")
-            if found < SCHEMA_VERSION:
-                return msgspec.convert(_upgraded(read_json(content)), type=cls)
+            if found != SCHEMA_VERSION:
+                raise InputError(
+                    f"{path}: is a result in format {found}, and this version of blindcal reads "
+                    f"{SCHEMA_VERSION}",
+                    remedy="open it with the version that made it",
+                )
             return read_json(content, msgspec.json.Decoder(cls))
         except FileNotFoundError:
             raise InputError(f"{path}: no such result") from None
-        except (OSError, JsonError, msgspec.ValidationError) as error:
+        except (OSError, JsonError) as error:
             raise InputError(f"{path}: not a result of blindcal ({printable(str(error))})") from None
 
 
 @dataclass(frozen=True, slots=True)
 class _Version:
     schema_version: int
-
-
-def _upgraded(old: dict[str, Any]) -> dict[str, Any]:
-    """Convert schema version 2, which has one level for all intervals, to 3, which has one per interval."""
-    level = old.get("level")
-
-    def with_levels(value: Any) -> Any:
-        if isinstance(value, list):
-            return [with_levels(one) for one in value]
-        if not isinstance(value, dict):
-            return value
-        found = {name: with_levels(one) for name, one in value.items()}
-        if {"value", "low", "high"} <= found.keys() and found["low"] is not None:
-            found["level"] = level
-        return found
-
-    estimated = {field.name for field in fields(Findings)}
-    return {name: with_levels(value) if name in estimated else value for name, value in old.items()} | {
-        "schema_version": SCHEMA_VERSION
-    }
 
 
 def schema() -> dict[str, Any]:

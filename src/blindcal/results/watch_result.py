@@ -19,7 +19,7 @@ from blindcal.untrusted_json import JsonError, read_json
 
 WATCH_FILE = "watch.json"
 FORMAT = 1
-"""The number of the file's format; a file with a higher one needs a newer version."""
+"""The number of the file's format; a file with another one is refused."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +82,15 @@ class WatchResult:
         return self.state.raised or bool(self.facts)
 
     @property
+    def raised_names(self) -> tuple[str, ...]:
+        """The names of the alarms and of the slices that are raised."""
+        alarms = {one.name for one in self.state.alarms if one.raised} | (
+            {"endpoint"} if self.facts else set()
+        )
+        slices = (f"slice {one.name}" for one in self.state.slices if one.raised_at is not None)
+        return (*sorted(alarms), *slices)
+
+    @property
     def complete(self) -> bool:
         """Whether the watch was not stopped early."""
         return self.stopped is None
@@ -102,17 +111,17 @@ class WatchResult:
         Raises
         ------
         InputError
-            If there is no such file, it is no watch's, or it needs a newer version.
+            If there is no such file, it is no watch's, or its format is unknown.
         """
         path = Path(path)
         try:
             file = path / WATCH_FILE if path.is_dir() else path
             content = file.read_bytes()
             found = read_json(content, msgspec.json.Decoder(_Format)).format
-            if found > FORMAT:
+            if found != FORMAT:
                 raise InputError(
-                    f"{file}: is a watch in format {found}, this version reads {FORMAT}",
-                    remedy="upgrade blindcal",
+                    f"{file}: is a watch in format {found}, and this version of blindcal reads {FORMAT}",
+                    remedy="open it with the version that made it",
                 )
             return read_json(content, msgspec.json.Decoder(cls))
         except FileNotFoundError:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
@@ -11,7 +10,6 @@ from itertools import islice
 from pathlib import Path
 from typing import TypeAlias
 
-from blindcal.atomic_write import writing
 from blindcal.auditing.prepare import PILOTS, choose_tokens
 from blindcal.endpoints import tokens
 from blindcal.endpoints.base import Patient
@@ -21,7 +19,7 @@ from blindcal.items.catalogue import open_items
 from blindcal.records import Item, Targets
 from blindcal.scoring.hf import HfModel, HfSettings
 from blindcal.scoring.logprobs import Reader, Score, prefer, read_all
-from blindcal.scoring.score_writer import ScoreWriter, coverage, prompt_digests
+from blindcal.scoring.score_writer import ScoreWriter, prompt_digests
 from blindcal.settings import Settings
 
 Scorer: TypeAlias = Callable[[Iterable[Item], Targets], AsyncIterator[list[Score]]]
@@ -64,57 +62,29 @@ async def score_items(
     if transformers is None:
         check_key(settings.endpoint)
     settings = settings.replace(semantics="max")
-    with open_items(items, settings.prompt) as loaded:
-        settings = settings.resolved(len(loaded), loaded.words)
-        digests = prompt_digests(islice(loaded, first), _about(settings, transformers))
-        pilots = list(islice(loaded, min(PILOTS, len(digests))))
-        progress = progress or (lambda _done, _total: None)
-        async with (
-            _endpoint_scorer(settings, pilots, concurrency, stage)
-            if transformers is None
-            else _model_scorer(settings, transformers)
-        ) as (targets, score):
-            words = settings.answer_words
-            writer = ScoreWriter.resume(out, targets, digests, words)
-            if writer is None:
-                seen = [one.logprobs async for batch in score(pilots, targets) for one in batch]
-                writer = ScoreWriter.create(out, prefer(targets, seen), digests, words)
-            done = writer.done
+    loaded = open_items(items, settings.prompt)
+    settings = settings.resolved(len(loaded), loaded.words)
+    digests = prompt_digests(islice(loaded, first), _about(settings, transformers))
+    pilots = list(islice(loaded, min(PILOTS, len(digests))))
+    progress = progress or (lambda _done, _total: None)
+    async with (
+        _endpoint_scorer(settings, pilots, concurrency, stage)
+        if transformers is None
+        else _model_scorer(settings, transformers)
+    ) as (targets, score):
+        words = settings.answer_words
+        writer = ScoreWriter.resume(out, targets, digests, words)
+        if writer is None:
+            seen = [one.logprobs async for batch in score(pilots, targets) for one in batch]
+            writer = ScoreWriter.create(out, prefer(targets, seen), digests, words)
+        done = writer.done
+        progress(len(done), len(digests))
+        todo = (item for item in islice(loaded, first) if item.id not in done)
+        async for scores in score(todo, writer.targets):
+            writer.add(scores)
             progress(len(done), len(digests))
-            todo = (item for item in islice(loaded, first) if item.id not in done)
-            async for scores in score(todo, writer.targets):
-                writer.add(scores)
-                progress(len(done), len(digests))
-        writer.finish()
+    writer.finish()
     return writer
-
-
-def complete_scores(
-    items: str | Path,
-    settings: Settings,
-    out: Path,
-    transformers: HfSettings,
-    *,
-    stage: Callable[[str], None] | None = None,
-    progress: Callable[[int, int], None],
-) -> None:
-    """Score a set with a model loaded in this process, unless the file already has all its scores.
-
-    Scores of another model or prompt are replaced.
-    """
-    with open_items(items, settings.prompt) as loaded:
-        digests = prompt_digests(loaded, _about(settings, transformers))
-    if coverage(out, digests) == "all":
-        return
-    if stage is not None:
-        stage(f"scoring {settings.endpoint.model} on {items}")
-    draft = out.with_name(out.name + ".part")  # kept if this is interrupted, and continued
-    with writing(draft):
-        if coverage(draft, digests) == "none":
-            draft.unlink(missing_ok=True)
-    asyncio.run(score_items(items, settings, draft, transformers=transformers, progress=progress))
-    with writing(out):
-        draft.replace(out)
 
 
 def _about(settings: Settings, transformers: HfSettings | None) -> str:

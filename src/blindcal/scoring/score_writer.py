@@ -18,7 +18,7 @@ import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Literal, Self
+from typing import Self
 
 from scipy.special import expit
 
@@ -37,17 +37,6 @@ _START_ANEW = "choose another file, or remove it"
 def prompt_digests(items: Iterable[Item], model: str) -> dict[str, str]:
     """What is asked per item id; ``model`` names the model and all else that a score depends on."""
     return {item.id: asked_of(item, model) for item in items}
-
-
-def coverage(path: Path, digests: Mapping[str, str]) -> Literal["none", "some", "all"]:
-    """How many of these items a score file holds; none if it is for another model or prompt."""
-    try:
-        _, rows = _parse(path, _complete_lines(path))
-    except InputError:
-        return "none"
-    if not _agree(rows, digests):
-        return "none"
-    return "all" if {row[0] for row in rows} == digests.keys() else "some"
 
 
 class ScoreWriter:

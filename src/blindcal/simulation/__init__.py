@@ -1,1 +1,1 @@
-"""Known models: simulated, recorded, replayed over HTTP, and misbehaving on purpose."""
+"""Known models: simulated, recorded, and replayed over HTTP."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
 
 import msgspec
 
@@ -22,18 +21,6 @@ class CompletionRequest(msgspec.Struct, kw_only=True):
     logprobs: bool | int | None = None
     top_logprobs: int | None = None
     seed: int | None = None
-    top_p: float | None = None
-    min_p: float | None = None
-    repetition_penalty: float | None = None
-    repeat_penalty: float | None = None
-    allowed_token_ids: list[int] | None = None
-    structured_outputs: dict[str, Any] | None = None
-
-    @property
-    def constraints(self) -> list[str]:
-        """The fields in the request that allow only some answers."""
-        known = ("allowed_token_ids", "structured_outputs")
-        return [name for name in known if getattr(self, name) is not None]
 
     @property
     def limit(self) -> int | None:
@@ -44,11 +31,6 @@ class CompletionRequest(msgspec.Struct, kw_only=True):
     def shown(self) -> int:
         """The number of logprobs to be shown; plain completions give it in ``logprobs``."""
         return self.top_logprobs or 0 if isinstance(self.logprobs, bool) else self.logprobs or 0
-
-    @property
-    def penalty(self) -> float | None:
-        """The repetition penalty that is asked for, under vLLM's name or llama.cpp's."""
-        return self.repetition_penalty if self.repeat_penalty is None else self.repeat_penalty
 
 
 class ChatRequest(CompletionRequest, kw_only=True):

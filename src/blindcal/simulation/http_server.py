@@ -43,7 +43,6 @@ class HttpResponse:
     headers: dict[str, str] = field(default_factory=dict)
     delay: float = 0.0
     manner: Manner = "whole"
-    done: Callable[[], None] = lambda: None  # called once, when the response is sent or the client is gone
 
 
 Handler: TypeAlias = Callable[[HttpRequest], HttpResponse]
@@ -80,8 +79,6 @@ class Connection(asyncio.Protocol):
         self._transport = None
         if self._timer is not None:
             self._timer.cancel()
-        if self._pending is not None:
-            self._pending.done()
 
     def data_received(self, data: bytes) -> None:
         if self._refused:
@@ -164,7 +161,6 @@ class Connection(asyncio.Protocol):
         self._advance()
 
     def _write(self, response: HttpResponse) -> None:
-        response.done()
         if self._transport is None:
             return
         if response.manner == "reset":

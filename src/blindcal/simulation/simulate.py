@@ -20,7 +20,8 @@ from blindcal.estimate.truth import (
 from blindcal.evidence import Evidence, estimate
 from blindcal.methods import make_design, method_of
 from blindcal.query_seeds import query_seeds, uniform_draws
-from blindcal.records import AnswerTable, FloatArray, IntArray, Round
+from blindcal.records import AnswerTable, FloatArray, IntArray, Round, Targets
+from blindcal.simulation.recording import Recording
 
 
 def log_odds(p: FloatArray) -> FloatArray:
@@ -64,6 +65,21 @@ def ask(
 
     def answer(asked: Round, first: int) -> IntArray:
         return respond(s, asked, rng, jitter, uniform_draws(query_seeds(seed, first, len(asked))))
+
+    return answer_design(design, answer)
+
+
+def ask_recording(
+    design: Design, recording: Recording, targets: Targets, *, seed: int = 0, biased: bool = True
+) -> AnswerTable:
+    """Run a design to its end on recorded logits, answered as their replay does over HTTP.
+
+    ``biased`` says whether the design biases the tokens of ``targets``.
+    """
+
+    def answer(asked: Round, first: int) -> IntArray:
+        draws = uniform_draws(query_seeds(seed, first, len(asked)))
+        return recording.answers(asked, targets, draws, biased=biased)
 
     return answer_design(design, answer)
 

@@ -1,4 +1,4 @@
-"""The SQLite file of a run: its format, its versions and its lock."""
+"""The SQLite file of a run: its tables, its format and its lock."""
 
 from __future__ import annotations
 
@@ -16,45 +16,27 @@ from blindcal.errors import FileError, StoreError
 
 _APPLICATION = 0x626C6E64  # "blnd" in the file's header: distinguishes runs from other SQLite files
 
-# Each runs once, in one transaction with the version number that records it. Never edit one: add one.
-_MIGRATIONS = (
-    """
+_FORMAT = 1
+"""The number of the file's format; a file with another one is refused."""
+_TABLES = """
     CREATE TABLE notes (name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
     CREATE TABLE items (
         item INTEGER PRIMARY KEY, id TEXT NOT NULL, label INTEGER NOT NULL, grp TEXT,
-        digest BLOB NOT NULL, messages TEXT);
+        digest BLOB NOT NULL, messages TEXT, part TEXT, choices INTEGER NOT NULL);
     CREATE TABLE rounds (
         round INTEGER PRIMARY KEY, first INTEGER NOT NULL, size INTEGER NOT NULL,
-        items BLOB NOT NULL, shifts BLOB NOT NULL, temperatures BLOB NOT NULL);
+        items BLOB NOT NULL, shifts BLOB NOT NULL, temperatures BLOB NOT NULL, about BLOB, biases BLOB);
     CREATE TABLE answers (
         query INTEGER PRIMARY KEY, answer INTEGER NOT NULL, text TEXT NOT NULL,
         prompt_tokens INTEGER NOT NULL, completion_tokens INTEGER NOT NULL, cached_tokens INTEGER NOT NULL,
-        attempts INTEGER NOT NULL, seconds REAL NOT NULL);
-    CREATE TABLE asides (
-        request BLOB NOT NULL, nth INTEGER NOT NULL, reply TEXT NOT NULL, PRIMARY KEY (request, nth)
-        ) WITHOUT ROWID;
-    """,
-    "ALTER TABLE items ADD COLUMN part TEXT",
-    """
-    CREATE TABLE batches (
-        number INTEGER PRIMARY KEY, token TEXT NOT NULL UNIQUE, queries BLOB NOT NULL,
-        uploading REAL, file_id TEXT, creating REAL, batch_id TEXT, status TEXT NOT NULL,
-        completed INTEGER NOT NULL, failed INTEGER NOT NULL, ended INTEGER NOT NULL,
-        answered INTEGER NOT NULL, said TEXT NOT NULL);
-    """,
-    """
-    ALTER TABLE answers ADD COLUMN unusable INTEGER NOT NULL DEFAULT 0;
+        attempts INTEGER NOT NULL, seconds REAL NOT NULL, unusable INTEGER NOT NULL, served INTEGER NOT NULL,
+        low REAL, high REAL, reason TEXT NOT NULL, mass REAL);
     CREATE TABLE wasted (
         attempts INTEGER NOT NULL, prompt_tokens INTEGER NOT NULL, completion_tokens INTEGER NOT NULL,
         cached_tokens INTEGER NOT NULL);
-    """,
-    "ALTER TABLE answers ADD COLUMN served INTEGER NOT NULL DEFAULT 0",
-    "ALTER TABLE answers ADD COLUMN low REAL; ALTER TABLE answers ADD COLUMN high REAL",
-    "ALTER TABLE answers ADD COLUMN reason TEXT NOT NULL DEFAULT ''",
-    "ALTER TABLE answers ADD COLUMN mass REAL",
-    "ALTER TABLE rounds ADD COLUMN about BLOB; ALTER TABLE rounds ADD COLUMN biases BLOB",
-    "ALTER TABLE items ADD COLUMN choices INTEGER NOT NULL DEFAULT 2",
-    """
+    CREATE TABLE asides (
+        request BLOB NOT NULL, nth INTEGER NOT NULL, reply TEXT NOT NULL, PRIMARY KEY (request, nth)
+        ) WITHOUT ROWID;
     CREATE TABLE seen (id TEXT PRIMARY KEY, digest BLOB NOT NULL, item INTEGER) WITHOUT ROWID;
     CREATE TABLE labels (id TEXT PRIMARY KEY, label INTEGER NOT NULL, look INTEGER NOT NULL) WITHOUT ROWID;
     CREATE INDEX labels_by_look ON labels (look);
@@ -67,45 +49,32 @@ _MIGRATIONS = (
     CREATE TABLE anchors (
         number INTEGER PRIMARY KEY, anchor INTEGER NOT NULL, up INTEGER NOT NULL, answer INTEGER NOT NULL);
     CREATE TABLE days (day TEXT PRIMARY KEY, before TEXT NOT NULL, latest TEXT NOT NULL) WITHOUT ROWID;
-    """,
-    "ALTER TABLE answers ADD COLUMN logged INTEGER NOT NULL DEFAULT 0",
-)
+"""
 
 
 def opened(path: Path) -> sqlite3.Connection:
-    """Open a run file for writing, created or migrated if needed; the caller must hold it."""
+    """Open a run file for writing, created if needed; the caller must hold it."""
     with translated(path), ExitStack() as unless_well:
         db = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
         unless_well.callback(db.close)
-        _check_kind(db, path)
+        new = _is_empty(db, path)
         db.execute("PRAGMA journal_mode=WAL")
         db.execute("PRAGMA synchronous=FULL")
-        _migrate(db)
+        if new:
+            _create_tables(db)
         unless_well.pop_all()
     return db
 
 
 def looked_at(path: Path) -> sqlite3.Connection:
-    """Open an existing run file read-only; another process may be writing it.
-
-    A file of an older version is migrated in memory.
-    """
+    """Open an existing run file read-only; another process may be writing it."""
     if not path.is_file():
         raise StoreError(f"{path}: no such run")
     with translated(path), ExitStack() as unless_well:
         db = _reader(path)
         unless_well.callback(db.close)
-        _check_kind(db, path)
-        version = db.execute("PRAGMA user_version").fetchone()[0]
-        if not version:
+        if _is_empty(db, path):
             raise StoreError(f"{path}: an unfinished run file; run its audit again first")
-        if version < len(_MIGRATIONS):
-            copy = sqlite3.connect(":memory:", isolation_level=None)
-            unless_well.callback(copy.close)
-            db.backup(copy)
-            _migrate(copy)
-            db.close()
-            db = copy
         unless_well.pop_all()
     return db
 
@@ -220,20 +189,24 @@ def transaction(db: sqlite3.Connection) -> Iterator[None]:
     db.execute("COMMIT")
 
 
-def _check_kind(db: sqlite3.Connection, path: Path) -> None:
-    empty = db.execute("SELECT COUNT(*) FROM sqlite_master").fetchone()[0] == 0
-    kind = db.execute("PRAGMA application_id").fetchone()[0]
-    version = db.execute("PRAGMA user_version").fetchone()[0]
-    if not empty and kind != _APPLICATION:
+def _is_empty(db: sqlite3.Connection, path: Path) -> bool:
+    """Whether a file has no tables yet; an error if it has others than those of this format."""
+    if not db.execute("SELECT COUNT(*) FROM sqlite_master").fetchone()[0]:
+        return True
+    if db.execute("PRAGMA application_id").fetchone()[0] != _APPLICATION:
         raise StoreError(f"{path}: a database of another program, not a run file")
-    if version > len(_MIGRATIONS):
-        raise StoreError(f"{path}: made by a newer blindcal (format {version}); upgrade to open it")
+    version = db.execute("PRAGMA user_version").fetchone()[0]
+    if version != _FORMAT:
+        raise StoreError(
+            f"{path}: is a run file in format {version}, and this version of blindcal reads {_FORMAT}",
+            remedy="open it with the version that made it, or audit into another folder",
+        )
+    return False
 
 
-def _migrate(db: sqlite3.Connection) -> None:
-    for number in range(db.execute("PRAGMA user_version").fetchone()[0], len(_MIGRATIONS)):
-        with transaction(db):
-            for statement in filter(str.strip, _MIGRATIONS[number].split(";")):
-                db.execute(statement)
-            db.execute(f"PRAGMA application_id = {_APPLICATION}")
-            db.execute(f"PRAGMA user_version = {number + 1}")
+def _create_tables(db: sqlite3.Connection) -> None:
+    with transaction(db):
+        for statement in filter(str.strip, _TABLES.split(";")):
+            db.execute(statement)
+        db.execute(f"PRAGMA application_id = {_APPLICATION}")
+        db.execute(f"PRAGMA user_version = {_FORMAT}")

@@ -16,11 +16,10 @@ import asyncio
 import hashlib
 import json
 import sqlite3
-import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import IO, Any, Self, TypeAlias
 
@@ -55,8 +54,7 @@ class SavedAnswer:
     ``unusable`` marks a query without a reply that could be read; its ``text`` is the reason. ``served`` is
     the number of the model that the reply names, as `Store.served_number` gives it. If the reply shows
     probabilities, the log-odds are between ``low`` and ``high``, and both answers together have ``mass``.
-    ``reason`` says why a text is no answer, if that is known. ``logged`` marks an answer from the log of an
-    evaluation, which was not asked for.
+    ``reason`` says why a text is no answer, if that is known.
     """
 
     query: int
@@ -73,7 +71,6 @@ class SavedAnswer:
     high: float | None = None
     reason: str = ""
     mass: float | None = None
-    logged: bool = False
 
 
 def usage_of(answers: Sequence[SavedAnswer]) -> Usage:
@@ -86,33 +83,7 @@ def usage_of(answers: Sequence[SavedAnswer]) -> Usage:
         sum(one.cached_tokens for one in answers),
         sum(one.answer == INVALID for one in answers),
         sum(one.unusable for one in answers),
-        logged=sum(one.logged for one in answers),
     )
-
-
-@dataclass(frozen=True, slots=True)
-class Batch:
-    """Queries sent to a provider in one file, and their status.
-
-    It is on disk before anything is sent. ``uploading`` and ``creating`` are set before that step begins (to
-    Unix seconds, for people to read). If one is set without the id that the step returns (``file_id``,
-    ``batch_id``), it may or may not have happened; the provider's list is then searched for ``token``.
-    ``answered`` is the number of answers once the batch has ``ended``.
-    """
-
-    number: int
-    token: str
-    queries: IntArray = field(compare=False)
-    uploading: float | None = None
-    file_id: str | None = None
-    creating: float | None = None
-    batch_id: str | None = None
-    status: str = "not submitted"
-    completed: int = 0
-    failed: int = 0
-    ended: bool = False
-    answered: int = 0
-    said: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,7 +150,7 @@ class Store:
         unused = False
         if kind is not None and self._made:
             with suppress(StoreError):
-                unused = self._is_empty(("answers", "batches", "asides", "wasted"))
+                unused = self._is_empty(("answers", "asides", "wasted"))
         self.close(discard=unused)
 
     def close(self, *, discard: bool = False) -> None:
@@ -212,9 +183,9 @@ class Store:
     def begin(self, config: Mapping[str, Any], items: Iterable[Item], *, keep_prompts: bool = True) -> bool:
         """Store settings and items, or check that the run was begun with the same ones.
 
-        Returns whether they were stored. Different settings replace those of a run without answers or batches
-        (after a wrong address, or a method that the probe advises against); otherwise they raise
-        `ConfigError`, which shows the difference.
+        Returns whether they were stored. Different settings replace those of a run without answers (after a
+        wrong address, or a method that the probe advises against); otherwise they raise `ConfigError`, which
+        shows the difference.
         """
         wanted = json.loads(json.dumps(config))
         begun = self.note("config")
@@ -239,8 +210,8 @@ class Store:
             self.set_note("config", wanted)
         return True
 
-    def _is_empty(self, tables: Sequence[str] = ("answers WHERE NOT unusable", "batches")) -> bool:
-        """Whether the tables are empty; by default, whether nothing was answered or put into a batch."""
+    def _is_empty(self, tables: Sequence[str] = ("answers WHERE NOT unusable",)) -> bool:
+        """Whether the tables are empty; by default, whether nothing was answered."""
         return not any(self._execute(f"SELECT 1 FROM {table} LIMIT 1") for table in tables)
 
     def item(self, number: int) -> tuple[str, int, str | None]:
@@ -509,31 +480,11 @@ class Store:
         rows = self._execute("SELECT query, served FROM answers ORDER BY query")
         return np.array(rows, np.int64).reshape(-1, 2)
 
-    # Batches
-
-    def batches(self) -> list[Batch]:
-        """All batches so far, in order."""
-        return [_batch(row) for row in self._execute("SELECT * FROM batches ORDER BY number")]
-
-    def add_batches(self, pieces: Iterable[IntArray]) -> None:
-        """Write to disk which queries go into which batch, all or none; they may only be sent after that."""
-        with translated(self.path), transaction(self._db):
-            ((so_far,),) = self._execute("SELECT COUNT(*) FROM batches")
-            for number, piece in enumerate(pieces, so_far):
-                self._change(_INSERT_BATCH, *_batch_row(Batch(number, uuid.uuid4().hex, piece)))
-
-    def set_batch(self, batch: Batch, saved: list[SavedAnswer] | None = None) -> None:
-        """Update a batch, together with the answers that it brought."""
-        with translated(self.path), transaction(self._db):
-            if saved:
-                self._insert(saved)
-            self._change(_INSERT_BATCH, *_batch_row(batch))
-
     def usage(self) -> Usage:
         """What all answers and wasted replies cost in total."""
         cost = ", ".join(f"TOTAL({name})" for name in ("attempts", *_TOKENS))
         (answered,) = self._execute(
-            f"SELECT COUNT(*), {cost}, TOTAL(answer = -1), TOTAL(unusable), 0, TOTAL(logged) FROM answers"
+            f"SELECT COUNT(*), {cost}, TOTAL(answer = -1), TOTAL(unusable), 0 FROM answers"
         )
         (wasted,) = self._execute(f"SELECT 0, {cost}, 0, 0, COUNT(*) FROM wasted")
         return Usage(*map(int, answered)) + Usage(*map(int, wasted))
@@ -558,8 +509,6 @@ _INSERT_WASTED = "INSERT INTO wasted SELECT {} FROM json_each(?)".format(
 
 _BILLED = "WHERE COALESCE(json_extract(reply, '$.billed'), 1)"  # of asides; a refusal costs nothing
 
-_INSERT_BATCH = "INSERT OR REPLACE INTO batches VALUES ({})".format(", ".join("?" for _ in fields(Batch)))
-
 
 def _identity(path: Path) -> tuple[int, int] | None:
     """What tells a file from another one at the same path; ``None`` if there is none."""
@@ -568,20 +517,6 @@ def _identity(path: Path) -> tuple[int, int] | None:
     except OSError:
         return None
     return found.st_dev, found.st_ino
-
-
-def _batch_row(batch: Batch) -> tuple[object, ...]:
-    return tuple(
-        value.tobytes() if isinstance(value, np.ndarray) else value
-        for value in (getattr(batch, column.name) for column in fields(Batch))
-    )
-
-
-def _batch(row: Sequence[Any]) -> Batch:
-    found = {column.name: value for column, value in zip(fields(Batch), row, strict=True)}
-    return Batch(
-        **found | {"queries": np.frombuffer(found["queries"], np.int64), "ended": bool(found["ended"])}
-    )
 
 
 def item_row(number: int, item: Item, keep_prompts: bool) -> tuple[object, ...]:

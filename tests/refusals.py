@@ -6,13 +6,20 @@ fewer fields than a replay can: there, only the form is theirs.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
+from typing import TYPE_CHECKING, Literal, TypeAlias
 
-from blindcal.simulation.behaviour import Behaviour, Dialect
 from blindcal.simulation.completion_request import ChatRequest, PromptRequest
 from blindcal.simulation.http_server import HttpResponse, json_response
-from blindcal.untrusted_json import read_json
+from blindcal.simulation.replay import error, unknown_model
 
+if TYPE_CHECKING:
+    from misbehaving import Behaviour
+
+Dialect: TypeAlias = Literal["openai", "azure", "litellm", "vllm", "llama.cpp"]
+
+CONSTRAINTS = ("allowed_token_ids", "structured_outputs")
 _SAMPLERS = ("top_p", "presence_penalty", "frequency_penalty")
 _OPENAI_FIELDS = frozenset(
     {
@@ -21,19 +28,6 @@ _OPENAI_FIELDS = frozenset(
         *("user", "store", "metadata", "service_tier", "verbosity", "echo", "best_of", "suffix", *_SAMPLERS),
     }
 )
-
-
-def error(
-    status: int, message: str, code: str | int | None, *, kind: str | None = None, param: str | None = None
-) -> HttpResponse:
-    """An error body of OpenAI's form; ``kind`` is its type, the same as the code unless given."""
-    about = {"message": message, "type": code if kind is None else kind, "param": param, "code": code}
-    return json_response({"error": about}, status)
-
-
-def unknown_model(name: str) -> HttpResponse:
-    """The answer to a request for a model that is not there."""
-    return error(404, f"The model `{name}` does not exist", "model_not_found", kind="invalid_request_error")
 
 
 def refusal(
@@ -45,17 +39,17 @@ def refusal(
     """
     if asked.model != model:
         return unknown_model(asked.model)
-    strict = how.sampler_fields in ("rejected", "all rejected")
-    sent = read_json(body) if strict else {}
-    if unknown := [name for name in sent if name not in _OPENAI_FIELDS]:
+    strict, sent = how.sampler_fields in ("rejected", "all rejected"), json.loads(body)
+    if strict and (unknown := [name for name in sent if name not in _OPENAI_FIELDS]):
         return _unknown_fields(how.dialect, unknown, model)
     if how.limit_name == "max_completion_tokens" and asked.max_tokens is not None:
         instead = " Use 'max_completion_tokens' instead."
         return _unsupported_field(how.dialect, "max_tokens", model, instead)
     if asked.limit is not None and asked.limit < how.least_tokens:
         return _below_minimum(how.limit_name, how.least_tokens, asked.limit)
-    if how.constraints == "rejected" and asked.constraints:
-        return _unknown_fields(how.dialect, asked.constraints, model)
+    constraints = [name for name in CONSTRAINTS if name in sent]
+    if how.constraints == "rejected" and constraints:
+        return _unknown_fields(how.dialect, constraints, model)
     if how.bias == "rejected" and asked.logit_bias:
         return _unsupported_field(how.dialect, "logit_bias", model)
     entries, most = len(asked.logit_bias or {}), how.most_biases

@@ -1,4 +1,4 @@
-"""The connections that queries travel on, against servers that answer in raw bytes."""
+"""The HTTP client, against servers and proxies that answer in raw bytes."""
 
 from __future__ import annotations
 
@@ -6,26 +6,19 @@ import asyncio
 import gzip
 import itertools
 import shutil
+import socket
 import ssl
 import subprocess
-import zlib
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from yarl import URL
 
-from blindcal.endpoints.direct_http import (
-    ConnectError,
-    DirectClient,
-    InvalidReplyError,
-    TlsError,
-)
 from blindcal.endpoints.http import Address, HttpEndpoint
-from blindcal.endpoints.replies import ServerResponse
-from blindcal.errors import RetryableError
+from blindcal.endpoints.http_client import HttpClient, ServerResponse
+from blindcal.errors import EndpointError, FatalError, RetryableError
 from blindcal.records import Message, Request
 
 OK = b"HTTP/1.1 200 OK\r\n"
@@ -81,10 +74,10 @@ def talk(
     async def run() -> list[ServerResponse]:
         listening = await asyncio.start_server(server, "127.0.0.1", 0, ssl=tls)
         port = listening.sockets[0].getsockname()[1]
-        root = URL(f"{'https' if tls else 'http'}://127.0.0.1:{port}")
-        client = DirectClient(root, {"X-Header": "one"}, timeout)
+        root = f"{'https' if tls else 'http'}://127.0.0.1:{port}"
+        client = HttpClient(root, {"X-Header": "one"}, timeout)
         try:
-            return [await client.post(root / "a" % {"b": "c d"}, b"body") for _ in range(times)]
+            return [await client.send("POST", f"{root}/a?b=c+d", b"body") for _ in range(times)]
         finally:
             await client.close()
             listening.close()
@@ -100,9 +93,9 @@ def test_request_as_sent() -> None:
     head, _, body = server.requests[0].partition(b"\r\n\r\n")
     first, *fields = head.split(b"\r\n")
     assert first == b"POST /a?b=c+d HTTP/1.1"
-    assert b"X-Header: one" in fields
-    assert b"Content-Length: 4" in fields
+    assert {b"X-Header: one", b"Content-Length: 4", b"Accept-Encoding: identity"} < {*fields}
     assert any(field.startswith(b"Host: 127.0.0.1:") for field in fields)
+    assert any(field.startswith(b"User-Agent: blindcal/") for field in fields)
     assert body == b"body"
 
 
@@ -113,8 +106,14 @@ def test_every_form_of_a_reply_is_read(form: str) -> None:
     found = talk(server, 3)
     assert [(one.status, one.body) for one in found] == [(200, b"hello")] * 3
     assert server.connections == 1
-    if form == "headers in any case":
-        assert found[0].headers["retry-after"] == "7"
+
+
+def test_headers_of_a_refusal() -> None:
+    """Headers are read in any case, and one that is no text spoils nothing."""
+    head = b"HTTP/1.1 429 No\r\ncOnTeNt-LeNgTh: 5\r\nRETRY-AFTER: 7\r\nX: \xe9\r\n\r\nhello"
+    (found,) = talk(Scripted([head]))
+    assert (found.status, found.body) == (429, b"hello")
+    assert found.headers == {"content-length": "5", "retry-after": "7"}
 
 
 @given(form=st.sampled_from(list(FORMS)), cuts=st.lists(st.integers(1, 150), max_size=8))
@@ -125,21 +124,6 @@ def test_pieces_do_not_matter(form: str, cuts: list[int]) -> None:
     edges = [0, *sorted({cut for cut in cuts if cut < len(whole)}), len(whole)]
     (found,) = talk(Scripted([whole[a:b] for a, b in itertools.pairwise(edges)]))
     assert found.body == b"hello"
-
-
-def test_raw_deflate_is_unpacked() -> None:
-    """What some servers call deflate is read too."""
-    packing = zlib.compressobj(wbits=-zlib.MAX_WBITS)
-    raw = packing.compress(b"hello") + packing.flush()
-    head = OK + b"Content-Encoding: deflate\r\nContent-Length: %d\r\n\r\n" % len(raw)
-    (found,) = talk(Scripted([head + raw]))
-    assert found.body == b"hello"
-
-
-def test_a_host_that_cannot_be() -> None:
-    """A name that no host can have is an address where nothing is."""
-    with pytest.raises(ConnectError, match="name of the host"):
-        asyncio.run(DirectClient(URL("http://x..y/v1"), {}, 5.0).post(URL("/"), b""))
 
 
 def test_a_body_may_end_with_the_connection() -> None:
@@ -171,26 +155,28 @@ def test_a_connection_that_cannot_be_trusted_is_not_used_again(reply: bytes) -> 
         OK + b"Transfer-Encoding: chunked\r\n\r\nzz\r\nhello",
         OK + b"Content-Encoding: gzip\r\nContent-Length: 5\r\n\r\nhello",
         OK + b"Content-Encoding: br\r\nContent-Length: 5\r\n\r\nhello",
+        OK + b"Content-Encoding: other\r\nContent-Length: 5\r\n\r\nhello",
+        OK + b"Content-Encoding: \xe9\r\nContent-Length: 5\r\n\r\nhello",
         OK + b"Content-Encoding: gzip\r\nContent-Length: 12\r\n\r\n" + PACKED[:12],
         b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: x\r\nConnection: upgrade\r\n\r\n",
     ],
 )
 def test_what_is_no_reply_is_an_error(reply: bytes) -> None:
-    """A reply that is not HTTP, breaks off or cannot be unpacked is an error of the system, and only that."""
-    with pytest.raises(InvalidReplyError):
+    """A reply that is not HTTP, breaks off or cannot be unpacked may come whole the next time."""
+    with pytest.raises(RetryableError, match="breaks off"):
         talk(Scripted([reply], closes=True))
 
 
 def test_no_reply_at_all() -> None:
-    """A server that closes without a word has disconnected."""
-    with pytest.raises(ConnectionError):
+    """A server that closes without a word has disconnected, and may have served the request."""
+    with pytest.raises(RetryableError, match="the server disconnected"):
         talk(Scripted([], closes=True))
 
 
 @pytest.mark.parametrize(
     "reply",
     [
-        OK + b"X: " + b"x" * 100_000,
+        OK + b"X: " + b"x" * 1_000_000,
         OK + b"Content-Length: 9999999999\r\n\r\n" + b"x" * 5_000_000,
         OK + b"Content-Encoding: gzip\r\n\r\n" + gzip.compress(bytes(20_000_000)),
     ],
@@ -198,28 +184,61 @@ def test_no_reply_at_all() -> None:
 )
 def test_endless_replies_are_cut_off(reply: bytes) -> None:
     """Neither headers nor a body nor what it unpacks to can fill the memory."""
-    with pytest.raises(RetryableError, match="a reply of more than"):
+    with pytest.raises(RetryableError, match=r"a reply of more than|not valid HTTP"):
         talk(Scripted([reply], closes=True))
 
 
 def test_silence_ends() -> None:
     """A server that takes the request and says nothing is left after the time-out."""
-    with pytest.raises(TimeoutError):
+    with pytest.raises(RetryableError, match="in time"):
         talk(Scripted([]), timeout=0.2)
 
 
-def test_nobody_there() -> None:
-    """An address where nothing listens is an error of its own kind, with the system's reason."""
+def failure(root: str) -> EndpointError:
+    """The error of a request to an address that cannot be reached."""
 
     async def run() -> None:
-        listening = await asyncio.start_server(Scripted([]), "127.0.0.1", 0)
-        port = listening.sockets[0].getsockname()[1]
-        listening.close()
-        await listening.wait_closed()
-        await DirectClient(URL(f"http://127.0.0.1:{port}"), {}, 5.0).post(URL("/"), b"")
+        client = HttpClient(root, {}, 5.0)
+        try:
+            await client.send("GET", root)
+        finally:
+            await client.close()
 
-    with pytest.raises(ConnectError, match="Connection refused"):
+    with pytest.raises(EndpointError) as caught:
         asyncio.run(run())
+    return caught.value
+
+
+def test_nobody_there() -> None:
+    """Nobody listening is a wrong address, and an outage once the server has answered; nothing is sent."""
+    with socket.socket() as deaf:  # bound, so that nobody else listens there either
+        deaf.bind(("127.0.0.1", 0))
+        root = f"http://127.0.0.1:{deaf.getsockname()[1]}"
+        error = failure(root)
+    assert isinstance(error, FatalError)
+    assert str(error).startswith(f"cannot reach {root[7:]}: Connection refused: check")
+
+    async def outage() -> None:
+        last = PLAIN.replace(b"OK\r\n", b"OK\r\nConnection: close\r\n")
+        listening = await asyncio.start_server(Scripted([last]), "127.0.0.1", 0)
+        root = f"http://127.0.0.1:{listening.sockets[0].getsockname()[1]}"
+        client = HttpClient(root, {}, 5.0)
+        try:
+            await client.send("POST", root, b"body")
+            listening.close()
+            await listening.wait_closed()
+            await client.send("POST", root, b"body")
+        finally:
+            await client.close()
+
+    with pytest.raises(RetryableError, match=r"the connection failed: .*: Connection refused"):
+        asyncio.run(outage())
+
+
+@pytest.mark.parametrize("root", ["http://x..y/v1", "http://nobody.invalid/v1"])
+def test_an_unknown_host(root: str) -> None:
+    """A name that no host has is an address where nothing is."""
+    assert str(failure(root)).startswith("cannot reach ")
 
 
 @pytest.fixture(scope="module")
@@ -228,24 +247,10 @@ def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
     if shutil.which("openssl") is None:
         pytest.skip("no openssl to make a certificate with")
     path = tmp_path_factory.mktemp("tls") / "both.pem"
+    how = "openssl req -x509 -newkey rsa:2048 -nodes -days 2 -subj /CN=localhost -addext"
+    fields = ("subjectAltName=IP:127.0.0.1", "-addext", "basicConstraints=critical,CA:FALSE")
     made = subprocess.run(
-        [
-            *(
-                "openssl",
-                "req",
-                "-x509",
-                "-newkey",
-                "rsa:2048",
-                "-nodes",
-                "-days",
-                "2",
-                "-subj",
-                "/CN=localhost",
-            ),
-            *("-addext", "subjectAltName=IP:127.0.0.1", "-keyout", str(path), "-out", "-"),
-        ],
-        capture_output=True,
-        check=True,
+        [*how.split(), *fields, "-keyout", str(path), "-out", "-"], capture_output=True, check=True
     )
     path.write_bytes(path.read_bytes() + made.stdout)
     return path
@@ -256,11 +261,64 @@ def test_a_stranger_is_not_trusted(certificate: Path, monkeypatch: pytest.Monkey
     tls = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     tls.load_cert_chain(certificate)
     server = Scripted([PLAIN])
-    with pytest.raises(TlsError, match="certificate"):
+    with pytest.raises(FatalError, match=r"invalid peer certificate.*check .* its certificate"):
         talk(server, tls=tls)
     assert not server.requests
     monkeypatch.setenv("SSL_CERT_FILE", str(certificate))
     assert [one.body for one in talk(server, 2, tls=tls)] == [b"hello"] * 2
+
+
+def test_a_server_without_tls() -> None:
+    """A server that answers https in plain text is not an outage: the base URL is wrong."""
+
+    async def run() -> None:
+        async def plain(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            await reader.read(10)
+            writer.write(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+            await writer.drain()
+            writer.close()
+
+        listening = await asyncio.start_server(plain, "127.0.0.1", 0)
+        root = f"https://127.0.0.1:{listening.sockets[0].getsockname()[1]}"
+        client = HttpClient(root, {}, 5.0)
+        try:
+            await client.send("GET", root)
+        finally:
+            await client.close()
+            listening.close()
+            await listening.wait_closed()
+
+    with pytest.raises(FatalError, match="cannot talk to"):
+        asyncio.run(run())
+
+
+def test_a_redirect_is_not_followed() -> None:
+    """The response that redirects is returned as it is."""
+    head = b"HTTP/1.1 308 Permanent Redirect\r\nLocation: http://127.0.0.1:1/\r\nContent-Length: 0\r\n\r\n"
+    server = Scripted([head])
+    assert [one.status for one in talk(server)] == [308]
+    assert len(server.requests) == 1
+
+
+def test_closing_ends_what_is_under_way() -> None:
+    """A request that is under way when the client closes fails, and a cancelled one leaves nothing behind."""
+
+    async def run() -> None:
+        listening = await asyncio.start_server(Scripted([]), "127.0.0.1", 0)
+        root = f"http://127.0.0.1:{listening.sockets[0].getsockname()[1]}"
+        client = HttpClient(root, {}, 20.0)
+        cancelled, closed = (asyncio.create_task(client.send("POST", root, b"body")) for _ in range(2))
+        await asyncio.sleep(0.1)
+        cancelled.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await cancelled
+        await client.close()
+        await client.close()
+        listening.close()
+        await closed
+
+    with pytest.raises(RetryableError, match="the connection failed"):
+        asyncio.run(run())
 
 
 def test_a_proxy_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -280,3 +338,44 @@ def test_a_proxy_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
 
     assert asyncio.run(run()) == "Yes"
     assert server.requests[0].startswith(b"POST http://model.invalid/v1/chat/completions ")
+
+
+@pytest.mark.parametrize("scheme", ["http", "https"])
+def test_a_proxy_that_refuses(scheme: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A proxy gets its password, and a refusal shows neither the password nor what the proxy says."""
+    heads: list[bytes] = []
+
+    async def refuse(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        heads.append(await reader.readuntil(b"\r\n\r\n"))
+        writer.write(b"HTTP/1.1 407 hunter2\r\nContent-Length: 7\r\n\r\nhunter2")
+        await writer.drain()
+        writer.close()
+
+    async def run() -> None:
+        listening = await asyncio.start_server(refuse, "127.0.0.1", 0)
+        port = listening.sockets[0].getsockname()[1]
+        monkeypatch.setenv(f"{scheme}_proxy", f"http://me:hunter2@127.0.0.1:{port}")
+        try:
+            address = Address(f"{scheme}://model.invalid/v1", "m")
+            async with HttpEndpoint(address, environ={}) as endpoint:
+                await endpoint.ask(Request((Message("user", "?"),), {}))
+        finally:
+            listening.close()
+            await listening.wait_closed()
+
+    with pytest.raises(FatalError) as caught:
+        asyncio.run(run())
+    assert b"basic bwu6ahvudgvymg==" in heads[0].lower()
+    if scheme == "https":
+        assert heads[0].startswith(b"CONNECT model.invalid:443 ")
+        assert "the proxy refuses the connection" in str(caught.value)
+        assert "hunter2" not in str(caught.value)
+
+
+def test_hosts_without_a_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
+    """This machine itself, and hosts that NO_PROXY names, are reached directly."""
+    monkeypatch.setenv("http_proxy", "http://127.0.0.1:1")
+    assert talk(Scripted([PLAIN]))[0].body == b"hello"
+    monkeypatch.setenv("no_proxy", "model.invalid")
+    root = "http://model.invalid/v1"
+    assert "not known" in str(failure(root))

@@ -1,0 +1,120 @@
+"""The HTTP client of everything that is sent: queries, lists of models, webhooks.
+
+pyreqwest (reqwest and hyper, in Rust) keeps the connections; ``docs/decisions/http-client.md`` says why. This
+file holds what blindcal promises about them: certificates are verified, proxies are those of the environment,
+redirects are not followed, nothing that may have been sent is sent again, every request has a deadline,
+replies have a bound, and every failure is an `EndpointError` that quotes neither a URL nor a reply.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import timedelta
+from importlib.metadata import version
+from urllib.request import getproxies, proxy_bypass
+
+from pyreqwest.client import Client, ClientBuilder
+from pyreqwest.exceptions import DecodeError, PyreqwestError
+from pyreqwest.proxy import ProxyBuilder
+from pyreqwest.response import Response
+
+from blindcal.endpoints import http_errors as failures
+from blindcal.endpoints.urls import authority, is_loopback, web_url
+from blindcal.errors import FatalError
+
+MAX_REPLY_BYTES = 4 * 2**20
+_IDLE = timedelta(seconds=15)  # after which a server or a router may have forgotten a connection
+_LONGEST = 10 * 366 * 86_400.0  # seconds; more than enough to wait, and little enough for a timedelta
+
+
+@dataclass(frozen=True, slots=True)
+class ServerResponse:
+    """A whole response of a server."""
+
+    status: int
+    fields: Mapping[str, str]
+    body: bytes
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """The headers that are text, which only refusals are read for; their names are in lower case."""
+        found = {}
+        for name in self.fields:
+            with contextlib.suppress(ValueError):  # it has other bytes
+                found[name.lower()] = self.fields[name]
+        return found
+
+
+class HttpClient:
+    """Keep-alive connections to the server of one URL, as many as there are requests at the same time."""
+
+    def __init__(self, root: str, headers: Mapping[str, str], timeout: float) -> None:
+        self._authority = authority(web_url(root))
+        self._client = _client(root, headers, timeout)
+        self._reached = False
+
+    async def send(self, method: str, url: str, body: bytes | None = None) -> ServerResponse:
+        """Send a request and return its whole response; all failures are endpoint errors."""
+        try:
+            request = self._client.request(method, url)
+            if body is not None:
+                request = request.body_bytes(body)
+            async with request.build_streamed() as response:
+                content = await response.body_reader.read(MAX_REPLY_BYTES + 1)
+                if response.status < 200 or _is_packed(response):
+                    raise DecodeError("neither switched nor unpacked", {"causes": None})
+        except (PyreqwestError, ValueError) as error:
+            raise failures.from_exception(error, self._authority, reached=self._reached) from None
+        self._reached = True
+        raw = b"" if content is None else content.to_bytes()
+        if len(raw) > MAX_REPLY_BYTES:
+            raise failures.too_large(MAX_REPLY_BYTES)
+        return ServerResponse(response.status, response.headers, raw)
+
+    async def close(self) -> None:
+        """Close all connections; requests under way fail."""
+        await self._client.close()
+
+
+def _is_packed(response: Response) -> bool:
+    """Whether a body is still encoded; pyreqwest drops the header of an encoding that it undoes."""
+    try:
+        return response.get_header("Content-Encoding") not in (None, "identity")
+    except ValueError:
+        return True
+
+
+def _client(root: str, headers: Mapping[str, str], timeout: float) -> Client:
+    always = {"User-Agent": f"blindcal/{version('blindcal')}", "Accept-Encoding": "identity"}
+    builder = (
+        ClientBuilder()
+        .default_headers({**always, **headers})
+        .timeout(timedelta(seconds=min(timeout, _LONGEST)))
+        .pool_idle_timeout(_IDLE)
+        .follow_redirects(False)
+        .referer(False)
+        .no_proxy()
+    )
+    proxy = _proxy(root)
+    return (builder if proxy is None else builder.proxy(ProxyBuilder.all(proxy))).build()
+
+
+def _proxy(root: str) -> str | None:
+    """The proxy that the environment names for a URL; none stands between us and this machine itself.
+
+    Raises `FatalError`, without the password, if it names something that is none.
+    """
+    url = web_url(root)
+    proxy = getproxies().get(url.scheme)
+    if proxy is None or is_loopback(url.hostname or "") or proxy_bypass(url.hostname or ""):
+        return None
+    try:
+        web_url(proxy)
+    except ValueError:
+        raise FatalError(
+            f"{url.scheme}_proxy in the environment is not the URL of a proxy, http://HOST:PORT; correct it, "
+            "or unset it if no proxy is needed"
+        ) from None
+    return proxy

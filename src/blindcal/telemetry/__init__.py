@@ -1,1 +1,0 @@
-"""A watch told to others: a webhook, Prometheus and OpenTelemetry."""
