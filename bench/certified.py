@@ -39,7 +39,7 @@ from blindcal.estimate.certification import (
     split_items,
 )
 from blindcal.estimate.model import working_table
-from blindcal.estimate.patterns import count_patterns
+from blindcal.estimate.readings import count_patterns
 from blindcal.items.score_files import read_scores
 from blindcal.methods import make_design
 from blindcal.records import FloatArray, IntArray, Round

@@ -11,9 +11,14 @@ from hypothesis import strategies as st
 from scipy.special import expit, logit
 
 from blindcal.design import BlindDesign
-from blindcal.estimate.baselines import EXTRACTION_REACH, extracted, flip_bounds, sampled_shares
 from blindcal.estimate.blind import blind
-from blindcal.estimate.face_value import findings_at_face_value
+from blindcal.estimate.face_value import (
+    EXTRACTION_REACH,
+    extracted,
+    findings_at_face_value,
+    flip_bounds,
+    sampled_shares,
+)
 from blindcal.estimate.findings import OperatingPoint
 from blindcal.estimate.truth import binned_ece
 from blindcal.evidence import Evidence, estimate

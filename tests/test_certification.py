@@ -29,7 +29,7 @@ from blindcal.estimate.certification import (
 from blindcal.estimate.grid import CELLS, MID_P
 from blindcal.estimate.model import working_table
 from blindcal.estimate.operating import GRID_SHIFTS
-from blindcal.estimate.patterns import count_patterns
+from blindcal.estimate.readings import count_patterns
 from blindcal.methods import make_design
 from blindcal.records import INVALID, AnswerTable, FloatArray, IntArray, Round
 from blindcal.simulation.simulate import ask

@@ -11,7 +11,7 @@ from blindcal.design import TEMPERATURES, BlindDesign, Design, LatentDesign, ans
 from blindcal.errors import InputError
 from blindcal.estimate.grid import CELLS, EDGES_S, MID_P
 from blindcal.estimate.model import working_table
-from blindcal.estimate.patterns import count_patterns
+from blindcal.estimate.readings import count_patterns
 from blindcal.methods import METHODS, count_queries, estimator_of, make_design
 from blindcal.records import INVALID, AnswerTable, FloatArray, IntArray, Round
 from blindcal.simulation.simulate import ask, generate, log_odds, respond

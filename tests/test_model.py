@@ -13,7 +13,7 @@ from scipy.special import expit
 
 from blindcal.estimate import functionals, model
 from blindcal.estimate.grid import CELLS, MID_S, WIDTH_S
-from blindcal.estimate.patterns import Patterns, count_patterns
+from blindcal.estimate.readings import Patterns, count_patterns
 from blindcal.methods import make_design
 from blindcal.records import FloatArray
 from blindcal.simulation.simulate import ask, generate

@@ -13,8 +13,8 @@ from scipy.special import expit
 from scipy.stats import norm
 
 from blindcal.estimate.grid import CELLS, EDGES_S, MID_S, edge_of_shift
-from blindcal.estimate.patterns import Patterns, count_patterns
-from blindcal.records import AnswerTable, FloatArray, IntArray
+from blindcal.estimate.readings import Patterns, count_patterns
+from blindcal.records import AnswerTable, FloatArray, IntArray, Noise
 
 
 class Queries(NamedTuple):
@@ -30,7 +30,7 @@ class Queries(NamedTuple):
     def patterns(self, jitter: float = 0.0) -> Patterns:
         """What they say, counted."""
         answered = AnswerTable(self.items, self.shifts, self.temperatures, self.answers, bounds=self.bounds)
-        return count_patterns(self.labels, answered, jitter=jitter)
+        return count_patterns(self.labels, answered, noise=Noise(jitter))
 
 
 def brute_likelihood(one: Queries, table: FloatArray, jitter: float) -> FloatArray:

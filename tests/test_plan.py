@@ -21,7 +21,7 @@ from blindcal.auditing.audit import audit
 from blindcal.cli import app
 from blindcal.errors import InputError
 from blindcal.estimate import model
-from blindcal.estimate.patterns import Patterns
+from blindcal.estimate.readings import Patterns
 from blindcal.planning import forecast, shapes
 from blindcal.planning.plan import (
     Plan,

@@ -27,9 +27,8 @@ from blindcal.estimate.axis import Axis
 from blindcal.estimate.excess import excess_of
 from blindcal.estimate.grid import CELLS, EDGES_P, EDGES_S, HALF, MID_P, MID_S, edge_of_threshold
 from blindcal.estimate.model import working_table
-from blindcal.estimate.patterns import Patterns
 from blindcal.estimate.problem import Problem
-from blindcal.estimate.readings import axis_of, read
+from blindcal.estimate.readings import Patterns, axis_of, read
 from blindcal.records import PLAIN, AnswerTable, FloatArray, IntArray, Noise, Round
 
 # Log-odds plus shift at which a Gumbel query tells most: the same answer then comes again one time in five.

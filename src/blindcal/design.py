@@ -14,11 +14,11 @@ from typing import Protocol
 import numpy as np
 from scipy.special import logit
 
-from blindcal.estimate.baselines import flip_bounds
 from blindcal.estimate.blind import blind_subsets
+from blindcal.estimate.face_value import flip_bounds
 from blindcal.estimate.grid import CELLS, EDGES_P, EDGES_S, MID_P, edge_of_threshold
 from blindcal.estimate.model import working_table
-from blindcal.estimate.patterns import Patterns, count_patterns
+from blindcal.estimate.readings import Patterns, count_patterns
 from blindcal.estimate.truth import bin_edges
 from blindcal.records import AnswerTable, FloatArray, IntArray, Round
 

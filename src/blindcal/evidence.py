@@ -13,9 +13,14 @@ import numpy as np
 
 from blindcal.design import BlindDesign, Design
 from blindcal.errors import NotIdentifiedError
-from blindcal.estimate.baselines import extracted, sampled_shares, stated
 from blindcal.estimate.blind import blind
-from blindcal.estimate.face_value import findings_at_face_value, half_gaps_at_face_value
+from blindcal.estimate.face_value import (
+    extracted,
+    findings_at_face_value,
+    half_gaps_at_face_value,
+    sampled_shares,
+    stated,
+)
 from blindcal.estimate.findings import NOTHING, AnswerPart, Findings, Part, finite, no_findings
 from blindcal.estimate.latent import fit_problem
 from blindcal.estimate.problem import NoisePosterior, Problem

@@ -17,7 +17,7 @@ import numpy as np
 from scipy.special import ndtri
 
 from blindcal.estimate.grid import CELLS, MID_P
-from blindcal.estimate.patterns import Patterns
+from blindcal.estimate.readings import Patterns
 from blindcal.records import FloatArray
 
 

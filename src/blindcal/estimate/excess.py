@@ -16,9 +16,8 @@ import numpy as np
 from blindcal.estimate.axis import Excess, margin_axis
 from blindcal.estimate.grid import CELLS, HALF, MID_S
 from blindcal.estimate.model import working_mode
-from blindcal.estimate.patterns import Patterns
 from blindcal.estimate.problem import ExcessPosterior, Problem
-from blindcal.estimate.readings import read
+from blindcal.estimate.readings import Patterns, read
 from blindcal.records import FloatArray, Noise
 
 _PRIOR, _SD = np.array([0.3, 0.0]), np.array([1.0, 1.5])  # of level and slope: vague

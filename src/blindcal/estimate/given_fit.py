@@ -18,7 +18,7 @@ from blindcal.estimate.findings import NOTHING, Findings
 from blindcal.estimate.grid import EDGES_S
 from blindcal.estimate.latent_fit import LatentFit
 from blindcal.estimate.operating import Decisions
-from blindcal.estimate.patterns import Patterns
+from blindcal.estimate.readings import Patterns
 from blindcal.records import Estimate, FloatArray
 
 

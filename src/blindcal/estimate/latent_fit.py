@@ -49,8 +49,8 @@ from blindcal.estimate.operating import (
     decision_rates,
     operating_points,
 )
-from blindcal.estimate.patterns import Patterns
 from blindcal.estimate.problem import Problem
+from blindcal.estimate.readings import Patterns
 from blindcal.estimate.resampling import Resampling
 from blindcal.estimate.truth import bin_edges
 from blindcal.estimate.uncertainty import (

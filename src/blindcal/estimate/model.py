@@ -29,7 +29,7 @@ from scipy.special import expit
 
 from blindcal.estimate.axis import LOG_ODDS, Axis
 from blindcal.estimate.grid import CELLS, HALF, MID_S, REACH, WIDTH_S
-from blindcal.estimate.patterns import Patterns
+from blindcal.estimate.readings import Patterns
 from blindcal.records import FloatArray, IntArray
 
 BoolArray: TypeAlias = npt.NDArray[np.bool_]

@@ -15,8 +15,8 @@ import numpy.typing as npt
 from scipy.special import betaincinv
 
 from blindcal.estimate.model import working_table
-from blindcal.estimate.patterns import Patterns, count_patterns
 from blindcal.estimate.problem import NoisePosterior
+from blindcal.estimate.readings import Patterns, count_patterns
 from blindcal.records import AnswerTable, Estimate, FloatArray, IntArray, Noise
 
 _FLIP_RATES = np.array([0.0, 0.003, 0.01, 0.025, 0.05, 0.1, 0.2])
@@ -127,7 +127,7 @@ def _log_likelihood(
     some = np.random.default_rng(0).permutation(others)[: max(0, _MOST_ITEMS - again.size)]
 
     def patterns(rows: AnswerTable) -> Patterns:
-        return count_patterns(labels, rows, jitter=noise.jitter, flip_rate=noise.flip_rate)
+        return count_patterns(labels, rows, noise=noise)
 
     first = answered.of(again)
     table = working_table(patterns(answered.of(np.union1d(again, some))))

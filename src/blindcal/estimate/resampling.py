@@ -13,7 +13,7 @@ from scipy.sparse import csr_array
 from blindcal.errors import NotIdentifiedError
 from blindcal.estimate.grid import CELLS
 from blindcal.estimate.model import Ensemble, refit, roughened
-from blindcal.estimate.patterns import Patterns
+from blindcal.estimate.readings import Patterns
 from blindcal.records import FloatArray, IntArray
 
 #: Draws a given number of resamples, as counts of each pattern.

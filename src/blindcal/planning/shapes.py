@@ -16,7 +16,7 @@ from blindcal.errors import InputError
 from blindcal.estimate import functionals as of
 from blindcal.estimate.grid import CELLS, EDGES_P, EDGES_S, MID_P, positions
 from blindcal.estimate.model import fit_ensemble
-from blindcal.estimate.patterns import Patterns
+from blindcal.estimate.readings import Patterns
 from blindcal.records import FloatArray, IntArray
 
 
