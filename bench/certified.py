@@ -38,7 +38,7 @@ from blindcal.estimate.certification import (
     choose_candidates,
     split_items,
 )
-from blindcal.estimate.model import working_table
+from blindcal.estimate.latent.model import working_table
 from blindcal.estimate.readings import count_patterns
 from blindcal.items.score_files import read_scores
 from blindcal.methods import make_design

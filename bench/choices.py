@@ -24,9 +24,9 @@ import numpy as np
 from tqdm import tqdm
 
 from audits import RESAMPLES
-from blindcal.estimate.face_value import findings_at_face_value
-from blindcal.estimate.latent import fit_problem
+from blindcal.estimate.latent.fitting import fit_problem
 from blindcal.estimate.problem import Problem
+from blindcal.estimate.published.face_value import findings_at_face_value
 from blindcal.estimate.truth import given_confidence
 from blindcal.items.score_files import ChoiceScores, read_choices
 from blindcal.methods import make_design

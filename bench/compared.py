@@ -24,7 +24,7 @@ from tqdm import tqdm
 
 import blindcal as bc
 from audits import simulated_fit
-from blindcal.estimate.paired import Difference, differences
+from blindcal.estimate.latent.paired import Difference, differences
 from blindcal.records import FloatArray, IntArray
 from record import Cell, parser, record, table
 

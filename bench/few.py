@@ -23,8 +23,8 @@ from tqdm import tqdm
 
 import blindcal as bc
 from blindcal.errors import NotIdentifiedError
-from blindcal.estimate.latent import fit_problem
-from blindcal.estimate.operating import QUANTITIES, Rates
+from blindcal.estimate.latent.fitting import fit_problem
+from blindcal.estimate.latent.operating import QUANTITIES, Rates
 from blindcal.estimate.problem import Problem
 from blindcal.estimate.truth import bin_index
 from blindcal.methods import make_design

@@ -33,9 +33,9 @@ from tqdm import tqdm
 
 import blindcal as bc
 from audits import simulated_fit
-from blindcal.estimate.alarms import FOR_REFERENCE
-from blindcal.estimate.betting import CurveClaim, Game, calibration_cells, question_cells
-from blindcal.estimate.reference import Reference
+from blindcal.estimate.streams.alarms import FOR_REFERENCE
+from blindcal.estimate.streams.betting import CurveClaim, Game, calibration_cells, question_cells
+from blindcal.estimate.streams.reference import Reference
 from blindcal.records import FloatArray
 from blindcal.results.monitor import Monitor
 from blindcal.simulation.simulate import log_odds

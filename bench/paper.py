@@ -19,7 +19,7 @@ from scipy.optimize import least_squares
 from scipy.special import expit
 from scipy.stats import binom
 
-from blindcal.estimate.face_value import EXTRACTION_REACH
+from blindcal.estimate.published.face_value import EXTRACTION_REACH
 from blindcal.estimate.truth import bin_index
 from blindcal.records import FloatArray, IntArray
 

@@ -23,7 +23,7 @@ from tqdm import tqdm
 
 import blindcal as bc
 from audits import RESAMPLES
-from blindcal.estimate.latent import fit_problem
+from blindcal.estimate.latent.fitting import fit_problem
 from blindcal.estimate.problem import Problem
 from blindcal.methods import make_design
 from blindcal.records import FloatArray, IntArray

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from blindcal.estimate.betting import Game
-from blindcal.estimate.e_process import SPACING, start_shares, starting_points
+from blindcal.estimate.streams.betting import Game
+from blindcal.estimate.streams.e_process import SPACING, start_shares, starting_points
 from blindcal.records import FloatArray, IntArray
 
 _BLOCK = 500  # observations whose factors fit into the cache

@@ -32,7 +32,7 @@ from blindcal.errors import (
     NoTokenIdsError,
     UnfitError,
 )
-from blindcal.estimate.face_value import findings_at_face_value
+from blindcal.estimate.published.face_value import findings_at_face_value
 from blindcal.estimate.truth import binned_ece
 from blindcal.items.files import load
 from blindcal.items.record_format import RecordFormat

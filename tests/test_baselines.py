@@ -11,15 +11,15 @@ from hypothesis import strategies as st
 from scipy.special import expit, logit
 
 from blindcal.design import BlindDesign
-from blindcal.estimate.blind import blind
-from blindcal.estimate.face_value import (
+from blindcal.estimate.findings import OperatingPoint
+from blindcal.estimate.published.blind import blind
+from blindcal.estimate.published.face_value import (
     EXTRACTION_REACH,
     extracted,
     findings_at_face_value,
     flip_bounds,
     sampled_shares,
 )
-from blindcal.estimate.findings import OperatingPoint
 from blindcal.estimate.truth import binned_ece
 from blindcal.evidence import Evidence, estimate
 from blindcal.methods import make_design

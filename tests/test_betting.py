@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from scipy.special import expit, logit, ndtr
 
 import slow_betting as slow
-from blindcal.estimate.alternatives import BINS, EDGES, likelihood_ratios
-from blindcal.estimate.betting import (
+from blindcal.estimate.streams.alternatives import BINS, EDGES, likelihood_ratios
+from blindcal.estimate.streams.betting import (
     IN_THE_LARGE,
     RATIOS,
     CurveClaim,
@@ -26,7 +26,7 @@ from blindcal.estimate.betting import (
     question_cells,
     share_ratios,
 )
-from blindcal.estimate.e_process import EProcess, discoveries
+from blindcal.estimate.streams.e_process import EProcess, discoveries
 from blindcal.records import FloatArray, IntArray, Noise
 
 LEVEL = 0.05

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from blindcal.errors import InputError, NotIdentifiedError
-from blindcal.estimate.blind import BlindResult, blind, blind_subsets
+from blindcal.estimate.published.blind import BlindResult, blind, blind_subsets
 from blindcal.estimate.truth import bins_blind
 from blindcal.records import Estimate, FloatArray, IntArray
 

@@ -27,8 +27,8 @@ from blindcal.estimate.certification import (
     split_items,
 )
 from blindcal.estimate.grid import CELLS, MID_P
-from blindcal.estimate.model import working_table
-from blindcal.estimate.operating import GRID_SHIFTS
+from blindcal.estimate.latent.model import working_table
+from blindcal.estimate.latent.operating import GRID_SHIFTS
 from blindcal.estimate.readings import count_patterns
 from blindcal.methods import make_design
 from blindcal.records import INVALID, AnswerTable, FloatArray, IntArray, Round

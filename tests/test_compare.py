@@ -15,8 +15,8 @@ import pytest
 from markupsafe import Markup
 
 import blindcal as bc
-from blindcal.estimate.latent_fit import LatentFit
-from blindcal.estimate.paired import Difference, differences
+from blindcal.estimate.latent.fit import LatentFit
+from blindcal.estimate.latent.paired import Difference, differences
 from blindcal.methods import make_design
 from blindcal.records import Estimate, FloatArray, IntArray
 from blindcal.report.comparison import comparison_page, draw_comparison, labels_of

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from blindcal.estimate.confidence_sequence import RANGES, GapCounts
+from blindcal.estimate.streams.confidence_sequence import RANGES, GapCounts
 
 
 @pytest.mark.parametrize("gap", [0.005, -0.0153])

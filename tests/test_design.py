@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from blindcal.design import TEMPERATURES, BlindDesign, Design, LatentDesign, answer_design, best_splits
 from blindcal.errors import InputError
 from blindcal.estimate.grid import CELLS, EDGES_S, MID_P
-from blindcal.estimate.model import working_table
+from blindcal.estimate.latent.model import working_table
 from blindcal.estimate.readings import count_patterns
 from blindcal.methods import METHODS, count_queries, estimator_of, make_design
 from blindcal.records import INVALID, AnswerTable, FloatArray, IntArray, Round

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from blindcal.errors import InputError
-from blindcal.estimate.latent import fit_problem
+from blindcal.estimate.latent.fitting import fit_problem
 from blindcal.estimate.problem import Problem
 from blindcal.planning import shapes
 from blindcal.planning.forecast import Forecast, forecast, worth

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from blindcal.estimate.free_text import parse_free_text
+from blindcal.endpoints.free_text import parse_free_text
 
 SHARED = Path(__file__).parents[2] / "shared"
 

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from blindcal.estimate import functionals as of
 from blindcal.estimate.grid import CELLS, EDGES_P, HALF, MID_P, MID_S
+from blindcal.estimate.latent import functionals as of
 from blindcal.estimate.truth import binned_ece
 from blindcal.records import FloatArray, IntArray
 

@@ -12,10 +12,10 @@ import pytest
 
 import blindcal as bc
 from blindcal.errors import InputError, NotIdentifiedError
-from blindcal.estimate import functionals
 from blindcal.estimate.findings import NOTHING, Curve, Findings
 from blindcal.estimate.grid import CELLS, MID_P
-from blindcal.estimate.paired import differences
+from blindcal.estimate.latent import functionals
+from blindcal.estimate.latent.paired import differences
 from blindcal.estimate.problem import NoisePosterior
 from blindcal.estimate.uncertainty import heterogeneity_pvalue
 from blindcal.evidence import Evidence, estimate

@@ -13,7 +13,7 @@ from click.testing import CliRunner
 from blindcal.auditing.audit import audit
 from blindcal.cli import app
 from blindcal.errors import ConfigError, InputError, StoreError
-from blindcal.estimate.latent import latent
+from blindcal.estimate.latent.fitting import latent
 from blindcal.results.answer_counts import read_counts
 from blindcal.results.merge import merge, together
 from blindcal.results.run import Run, open_run

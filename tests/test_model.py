@@ -11,8 +11,8 @@ import pytest
 from scipy.optimize import minimize
 from scipy.special import expit
 
-from blindcal.estimate import functionals, model
 from blindcal.estimate.grid import CELLS, MID_S, WIDTH_S
+from blindcal.estimate.latent import functionals, model
 from blindcal.estimate.readings import Patterns, count_patterns
 from blindcal.methods import make_design
 from blindcal.records import FloatArray

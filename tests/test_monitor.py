@@ -16,10 +16,10 @@ from scipy.stats import beta, binom
 
 import blindcal as bc
 from blindcal.errors import InputError
-from blindcal.estimate.alarms import FOR_REFERENCE, NO_SLICE, OTHER_SLICES, MonitorState
-from blindcal.estimate.betting import CurveClaim, Game, calibration_cells, question_cells
-from blindcal.estimate.confidence_sequence import RANGES, GapCounts
-from blindcal.estimate.reference import Reference
+from blindcal.estimate.streams.alarms import FOR_REFERENCE, NO_SLICE, OTHER_SLICES, MonitorState
+from blindcal.estimate.streams.betting import CurveClaim, Game, calibration_cells, question_cells
+from blindcal.estimate.streams.confidence_sequence import RANGES, GapCounts
+from blindcal.estimate.streams.reference import Reference
 from blindcal.records import FloatArray, IntArray
 from fitting import asked, fitted
 from slow_betting import bin_of, found_by_e_bh

@@ -17,10 +17,10 @@ from nbclient import NotebookClient
 import results
 from blindcal import plot
 from blindcal.errors import InputError, NotIdentifiedError
-from blindcal.estimate.blind import BlindResult, blind
-from blindcal.estimate.latent import fit_problem, latent
-from blindcal.estimate.latent_fit import LatentFit
+from blindcal.estimate.latent.fit import LatentFit
+from blindcal.estimate.latent.fitting import fit_problem, latent
 from blindcal.estimate.problem import Problem
+from blindcal.estimate.published.blind import BlindResult, blind
 from blindcal.records import Estimate
 from blindcal.report import notebook, style
 from blindcal.report.style import in_notebook
@@ -282,8 +282,8 @@ def test_a_real_notebook_shows_results_and_fits(tmp_path: Path, monkeypatch: pyt
         "import sys; import blindcal; from blindcal import notebook_display; notebook_display.register()\n"
         "assert 'matplotlib' not in sys.modules and 'numpy' not in sys.modules",
         f"sys.path.insert(0, {str(Path(__file__).parent)!r}); import results; results.result()",
-        "from blindcal.estimate.blind import blind; blind([1, 0], [0.0, 0.5], [1, 1], bins=2)",
-        "from blindcal.estimate.latent import latent\n"
+        "from blindcal.estimate.published.blind import blind; blind([1, 0], [0.0, 0.5], [1, 1], bins=2)",
+        "from blindcal.estimate.latent.fitting import latent\n"
         "latent([1, 0, 1], [0.0, 1.0, -1.0], [1, 1, 0], resamples=20)",
         "from reporting import finished, population; finished('runs/one', *population(60))",
         "42",

@@ -16,10 +16,10 @@ import msgspec
 import openai
 import pytest
 
+from blindcal.endpoints.free_text import parse_free_text
 from blindcal.endpoints.http import Address, HttpEndpoint
 from blindcal.endpoints.parameters import SAMPLERS, Accepted, changes_nothing, refused
 from blindcal.errors import FatalError, RetryableError, UnsupportedError
-from blindcal.estimate.free_text import parse_free_text
 from blindcal.records import Item, Message, Reply, Request
 from blindcal.simulation.http_server import HttpRequest, HttpResponse, json_response
 from blindcal.simulation.replay import running

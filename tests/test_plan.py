@@ -20,7 +20,7 @@ from click.testing import CliRunner, Result
 from blindcal.auditing.audit import audit
 from blindcal.cli import app
 from blindcal.errors import InputError
-from blindcal.estimate import model
+from blindcal.estimate.latent import model
 from blindcal.estimate.readings import Patterns
 from blindcal.planning import forecast, shapes
 from blindcal.planning.plan import (

@@ -19,7 +19,7 @@ from click.testing import CliRunner, Result
 from blindcal.auditing.audit import audit
 from blindcal.cli import app
 from blindcal.errors import InputError
-from blindcal.estimate.face_value import findings_at_face_value
+from blindcal.estimate.published.face_value import findings_at_face_value
 from blindcal.estimate.truth import top_label_ece
 from blindcal.items import files
 from blindcal.methods import METHODS

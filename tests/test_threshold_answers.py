@@ -14,9 +14,9 @@ import pytest
 from answering import audited, greedy, serving, write_choices
 from blindcal.choice_design import GivenAnswerDesign
 from blindcal.design import answer_design
-from blindcal.estimate.given_fit import MarginFit
-from blindcal.estimate.latent import fit_problem
-from blindcal.estimate.latent_fit import LatentFit
+from blindcal.estimate.latent.fit import LatentFit
+from blindcal.estimate.latent.fitting import fit_problem
+from blindcal.estimate.latent.given_fit import MarginFit
 from blindcal.estimate.problem import Problem
 from blindcal.records import FloatArray, IntArray
 from blindcal.results.choice_deployment import FEWER_OPTIONS, choice_deployment

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from blindcal.estimate.verbalized import parse_verbalized
+from blindcal.endpoints.verbalized import parse_verbalized
 
 SHARED = Path(__file__).parents[2] / "shared"
 

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from blindcal.errors import InputError
-from blindcal.estimate.alarms import SliceAlarm
+from blindcal.estimate.streams.alarms import SliceAlarm
 from blindcal.records import Estimate
 from blindcal.report.watch_figures import plot_evidence
 from blindcal.report.watch_page import WATCH_PAGE, render_watch, write_watch_page

@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from blindcal.estimate.alarms import MonitorState
-from blindcal.estimate.latent import latent
-from blindcal.estimate.latent_fit import LatentFit
+from blindcal.estimate.latent.fit import LatentFit
+from blindcal.estimate.latent.fitting import latent
+from blindcal.estimate.streams.alarms import MonitorState
 from blindcal.records import FloatArray
 from blindcal.results.monitor import Monitor
 from blindcal.results.result import Spend

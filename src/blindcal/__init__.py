@@ -37,11 +37,11 @@ if TYPE_CHECKING:
     from blindcal.auditing.limits import Limits
     from blindcal.auditing.probe_endpoint import EndpointProbe, probe
     from blindcal.auditing.watch import watch, watch_async
-    from blindcal.estimate.alarms import Alarm, MonitorState
-    from blindcal.estimate.blind import BlindResult, blind
     from blindcal.estimate.counts import Counts
-    from blindcal.estimate.latent import latent
-    from blindcal.estimate.latent_fit import LatentFit
+    from blindcal.estimate.latent.fit import LatentFit
+    from blindcal.estimate.latent.fitting import latent
+    from blindcal.estimate.published.blind import BlindResult, blind
+    from blindcal.estimate.streams.alarms import Alarm, MonitorState
     from blindcal.estimate.truth import BinnedCalibration, binned_ece
     from blindcal.planning.plan import Plan
     from blindcal.planning.plan import plan_audit as plan
@@ -140,11 +140,11 @@ _MODULES = {
     "auditing.limits": ("Limits",),
     "auditing.probe_endpoint": ("EndpointProbe", "probe"),
     "auditing.watch": ("watch", "watch_async"),
-    "estimate.alarms": ("Alarm", "MonitorState"),
-    "estimate.blind": ("BlindResult", "blind"),
+    "estimate.streams.alarms": ("Alarm", "MonitorState"),
+    "estimate.published.blind": ("BlindResult", "blind"),
     "estimate.counts": ("Counts",),
-    "estimate.latent": ("latent",),
-    "estimate.latent_fit": ("LatentFit",),
+    "estimate.latent.fitting": ("latent",),
+    "estimate.latent.fit": ("LatentFit",),
     "estimate.truth": ("BinnedCalibration", "binned_ece"),
     "planning.plan": ("Plan",),
     "prices": ("Prices",),

@@ -13,17 +13,17 @@ import numpy as np
 
 from blindcal.design import BlindDesign, Design
 from blindcal.errors import NotIdentifiedError
-from blindcal.estimate.blind import blind
-from blindcal.estimate.face_value import (
+from blindcal.estimate.findings import NOTHING, AnswerPart, Findings, Part, finite, no_findings
+from blindcal.estimate.latent.fitting import fit_problem
+from blindcal.estimate.problem import NoisePosterior, Problem
+from blindcal.estimate.published.blind import blind
+from blindcal.estimate.published.face_value import (
     extracted,
     findings_at_face_value,
     half_gaps_at_face_value,
     sampled_shares,
     stated,
 )
-from blindcal.estimate.findings import NOTHING, AnswerPart, Findings, Part, finite, no_findings
-from blindcal.estimate.latent import fit_problem
-from blindcal.estimate.problem import NoisePosterior, Problem
 from blindcal.estimate.simultaneous import findings_beyond, holm, level_of_each, outlier_pvalues
 from blindcal.estimate.uncertainty import heterogeneity_pvalue
 from blindcal.methods import METHODS, estimator_of, several_answers

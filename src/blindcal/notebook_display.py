@@ -10,8 +10,8 @@ import sys
 SHOWN = (
     ("blindcal.results.result", "AuditResult"),
     ("blindcal.results.run", "Run"),
-    ("blindcal.estimate.latent_fit", "LatentFit"),
-    ("blindcal.estimate.blind", "BlindResult"),
+    ("blindcal.estimate.latent.fit", "LatentFit"),
+    ("blindcal.estimate.published.blind", "BlindResult"),
 )
 
 

@@ -16,10 +16,10 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from blindcal.errors import InputError, MissingExtraError, NotIdentifiedError
-from blindcal.estimate.blind import BlindResult
 from blindcal.estimate.findings import ConfidenceHistogram, CostCurve, Findings, OperatingPoint
-from blindcal.estimate.latent_fit import LatentFit
-from blindcal.estimate.operating import check_costs
+from blindcal.estimate.latent.fit import LatentFit
+from blindcal.estimate.latent.operating import check_costs
+from blindcal.estimate.published.blind import BlindResult
 from blindcal.records import Estimate, FloatArray
 from blindcal.report import plots
 from blindcal.report.style import SQUARE, drawing, figure_style, root_figure

@@ -11,7 +11,7 @@ import numpy as np
 from blindcal.auditing.certify_design import CertifyDesign, Reuse
 from blindcal.errors import InputError, NotIdentifiedError
 from blindcal.estimate.certification import KnownRange, Side, SideName, choose_candidates, split_items
-from blindcal.estimate.model import working_table
+from blindcal.estimate.latent.model import working_table
 from blindcal.estimate.readings import read
 from blindcal.methods import control_spacing
 from blindcal.records import IntArray, Noise

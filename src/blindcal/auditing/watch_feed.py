@@ -12,7 +12,7 @@ from scipy.special import logit
 
 from blindcal.auditing.watch_anchors import AnchorSet, is_wrong
 from blindcal.errors import NotIdentifiedError
-from blindcal.estimate.latent import fit_problem
+from blindcal.estimate.latent.fitting import fit_problem
 from blindcal.estimate.problem import Problem
 from blindcal.query_seeds import draw_of_name
 from blindcal.records import INVALID, AnswerTable, FloatArray

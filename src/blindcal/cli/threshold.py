@@ -19,9 +19,9 @@ from blindcal.cli.param_types import FiniteRange
 from blindcal.cli.part_thresholds import print_part_thresholds
 from blindcal.errors import NotIdentifiedError
 from blindcal.estimate.findings import OperatingPoint
-from blindcal.estimate.given_fit import MarginFit
-from blindcal.estimate.latent_fit import LatentFit
-from blindcal.estimate.operating import TESTED, ChosenThreshold
+from blindcal.estimate.latent.fit import LatentFit
+from blindcal.estimate.latent.given_fit import MarginFit
+from blindcal.estimate.latent.operating import TESTED, ChosenThreshold
 from blindcal.json_form import json_line
 from blindcal.progress_bar import count_bar
 from blindcal.records import Estimate

@@ -15,8 +15,8 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
+from blindcal.endpoints.free_text import parse_json_text
 from blindcal.errors import FatalError, InputError, ReplyError
-from blindcal.estimate.free_text import parse_json_text
 from blindcal.records import AnswerFormat, Item, Reply, Request, Targets, Token
 from blindcal.text import spoken
 

@@ -26,8 +26,8 @@ import numpy.typing as npt
 from scipy.special import bdtr, betaincinv, expit
 from scipy.stats import binom
 
-from blindcal.estimate.functionals import decided_positive, prevalence
-from blindcal.estimate.operating import GRID_SHIFTS
+from blindcal.estimate.latent.functionals import decided_positive, prevalence
+from blindcal.estimate.latent.operating import GRID_SHIFTS
 from blindcal.records import INVALID, POSITIVE, AnswerTable, FloatArray, IntArray
 
 SideName: TypeAlias = Literal["accept", "reject"]

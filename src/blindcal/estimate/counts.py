@@ -14,7 +14,6 @@ import numpy as np
 from scipy.special import expit
 
 from blindcal.errors import InputError
-from blindcal.estimate.blind import BlindResult, blind
 from blindcal.estimate.checks import (
     ArrayLike,
     answers_array,
@@ -26,8 +25,9 @@ from blindcal.estimate.checks import (
     wholes,
 )
 from blindcal.estimate.grid import CELLS, EDGES_S, cells_between
-from blindcal.estimate.latent import latent
-from blindcal.estimate.latent_fit import LatentFit
+from blindcal.estimate.latent.fit import LatentFit
+from blindcal.estimate.latent.fitting import latent
+from blindcal.estimate.published.blind import BlindResult, blind
 from blindcal.records import FloatArray, IntArray
 
 

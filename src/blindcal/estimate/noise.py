@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy.special import betaincinv
 
-from blindcal.estimate.model import working_table
+from blindcal.estimate.latent.model import working_table
 from blindcal.estimate.problem import NoisePosterior
 from blindcal.estimate.readings import Patterns, count_patterns
 from blindcal.records import AnswerTable, Estimate, FloatArray, IntArray, Noise

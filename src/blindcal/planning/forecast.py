@@ -17,11 +17,11 @@ from scipy.special import expit, gammaln, xlog1py, xlogy
 
 from blindcal import design
 from blindcal.errors import InputError
-from blindcal.estimate import functionals as of
 from blindcal.estimate.grid import CELLS, EDGES_P, MID_P, MID_S, positions
-from blindcal.estimate.model import Ensemble, fit_ensemble, refit, tangents
+from blindcal.estimate.latent import functionals as of
+from blindcal.estimate.latent.model import Ensemble, fit_ensemble, refit, tangents
+from blindcal.estimate.latent.resampling import of_items
 from blindcal.estimate.readings import Patterns, count_patterns
-from blindcal.estimate.resampling import of_items
 from blindcal.estimate.truth import bin_edges
 from blindcal.estimate.uncertainty import absolute_sum_interval, unseen_share
 from blindcal.methods import FITTED, METHODS, SIMULABLE, at_most_once, repeated_queries, whole_queries

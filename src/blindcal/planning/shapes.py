@@ -13,9 +13,9 @@ import numpy as np
 from scipy.special import betainc, expit, logit, ndtr
 
 from blindcal.errors import InputError
-from blindcal.estimate import functionals as of
 from blindcal.estimate.grid import CELLS, EDGES_P, EDGES_S, MID_P, positions
-from blindcal.estimate.model import fit_ensemble
+from blindcal.estimate.latent import functionals as of
+from blindcal.estimate.latent.model import fit_ensemble
 from blindcal.estimate.readings import Patterns
 from blindcal.records import FloatArray, IntArray
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from blindcal.estimate.alarms import EvidencePath
 from blindcal.estimate.findings import Bin, ConfidenceHistogram, CostCurve, Curve, OperatingPoint, Part
+from blindcal.estimate.streams.alarms import EvidencePath
 from blindcal.records import Estimate
 from blindcal.report.wording import TWO_ANSWERS, Wording
 from blindcal.results.watch_verdicts import evidence_text, gap_text

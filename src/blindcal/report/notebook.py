@@ -9,8 +9,8 @@ from html import escape
 from matplotlib.axes import Axes
 
 from blindcal.errors import InputError, NotIdentifiedError
-from blindcal.estimate.blind import BlindResult
-from blindcal.estimate.latent_fit import LatentFit
+from blindcal.estimate.latent.fit import LatentFit
+from blindcal.estimate.published.blind import BlindResult
 from blindcal.records import Estimate
 from blindcal.report.plots import plot_calibration_curve
 from blindcal.report.sentences import item_count

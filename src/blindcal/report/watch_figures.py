@@ -9,7 +9,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator
 
-from blindcal.estimate.alarms import Alarm, AlarmName, EvidencePath, Gap
+from blindcal.estimate.streams.alarms import Alarm, AlarmName, EvidencePath, Gap
 from blindcal.records import level_percent
 from blindcal.report import alt_text
 from blindcal.report.number_format import MINUS

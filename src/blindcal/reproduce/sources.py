@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 from scipy.special import expit
 
+from blindcal.endpoints.verbalized import parse_verbalized
 from blindcal.errors import InputError
-from blindcal.estimate.verbalized import parse_verbalized
 from blindcal.items.score_files import (
     ENDINGS,
     WORDS,

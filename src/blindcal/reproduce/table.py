@@ -19,8 +19,8 @@ from functools import cached_property
 
 import numpy as np
 
-from blindcal.estimate.face_value import findings_at_face_value
 from blindcal.estimate.findings import Findings
+from blindcal.estimate.published.face_value import findings_at_face_value
 from blindcal.estimate.truth import given_confidence
 from blindcal.evidence import Evidence, estimate
 from blindcal.json_form import json_line

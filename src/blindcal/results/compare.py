@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from blindcal.errors import ConfigError
-from blindcal.estimate.paired import Difference, differences
+from blindcal.estimate.latent.paired import Difference, differences
 from blindcal.records import IntArray
 from blindcal.results.run import Run, opened
 from blindcal.text import listed, printable

@@ -10,11 +10,11 @@ import numpy as np
 from scipy.special import gammaincc
 
 from blindcal.errors import InputError
-from blindcal.estimate.alarms import FOR_REFERENCE, Against, MonitorState, StreamMonitor
-from blindcal.estimate.betting import CurveClaim
 from blindcal.estimate.checks import ArrayLike, answers_array, fraction, probabilities, whole
-from blindcal.estimate.latent_fit import LatentFit
-from blindcal.estimate.reference import Reference
+from blindcal.estimate.latent.fit import LatentFit
+from blindcal.estimate.streams.alarms import FOR_REFERENCE, Against, MonitorState, StreamMonitor
+from blindcal.estimate.streams.betting import CurveClaim
+from blindcal.estimate.streams.reference import Reference
 from blindcal.records import INVALID, UNLABELLED, FloatArray, Noise
 from blindcal.results.run import Run, opened
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from blindcal.errors import InputError, NotIdentifiedError
-from blindcal.estimate.latent_fit import LatentFit
+from blindcal.estimate.latent.fit import LatentFit
 from blindcal.estimate.simultaneous import beyond
 from blindcal.records import Estimate, level_percent
 from blindcal.results.run import Run, opened

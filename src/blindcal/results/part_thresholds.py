@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from blindcal.errors import NotIdentifiedError
-from blindcal.estimate.operating import ChosenThreshold
+from blindcal.estimate.latent.operating import ChosenThreshold
 from blindcal.estimate.simultaneous import level_of_each
 from blindcal.results.run import Run, opened
 

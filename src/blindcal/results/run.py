@@ -13,9 +13,9 @@ import msgspec
 import numpy as np
 
 from blindcal.errors import InputError, NotIdentifiedError, StoreError
-from blindcal.estimate.excess import excess_of
-from blindcal.estimate.latent import fit_problem
-from blindcal.estimate.latent_fit import LatentFit
+from blindcal.estimate.latent.excess import excess_of
+from blindcal.estimate.latent.fit import LatentFit
+from blindcal.estimate.latent.fitting import fit_problem
 from blindcal.estimate.problem import NoisePosterior, Problem
 from blindcal.evidence import UNNAMED
 from blindcal.items.repeated_prompts import resampling_units

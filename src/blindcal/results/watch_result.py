@@ -9,8 +9,8 @@ import msgspec
 
 from blindcal.atomic_write import atomic_write
 from blindcal.errors import InputError
-from blindcal.estimate.alarms import AlarmName, MonitorState
 from blindcal.estimate.findings import Curve
+from blindcal.estimate.streams.alarms import AlarmName, MonitorState
 from blindcal.json_form import json_line, json_page
 from blindcal.records import Estimate
 from blindcal.results.result import Spend

@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
-from blindcal.estimate.alarms import Alarm, AlarmName, Gap, SliceAlarm
+from blindcal.estimate.streams.alarms import Alarm, AlarmName, Gap, SliceAlarm
 from blindcal.records import Estimate, level_percent
 from blindcal.results.watch_result import WatchResult
 from blindcal.text import listed, printable

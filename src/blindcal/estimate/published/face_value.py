@@ -21,7 +21,7 @@ from blindcal.estimate.findings import (
     histogram,
     share_around,
 )
-from blindcal.estimate.operating import Rates, cost_curve, operating_points
+from blindcal.estimate.latent.operating import Rates, cost_curve, operating_points
 from blindcal.estimate.truth import bin_index, binned_ece
 from blindcal.records import INVALID, NEGATIVE, POSITIVE, AnswerTable, Estimate, FloatArray, IntArray
 

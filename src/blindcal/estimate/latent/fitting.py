@@ -14,13 +14,13 @@ import numpy as np
 from blindcal.errors import InputError, NotIdentifiedError
 from blindcal.estimate import checks
 from blindcal.estimate.checks import ArrayLike, per_item
-from blindcal.estimate.excess import excess_of
-from blindcal.estimate.given_fit import GivenFit
-from blindcal.estimate.latent_fit import LatentFit
-from blindcal.estimate.model import fit_ensemble
+from blindcal.estimate.latent.excess import excess_of
+from blindcal.estimate.latent.fit import LatentFit
+from blindcal.estimate.latent.given_fit import GivenFit
+from blindcal.estimate.latent.model import fit_ensemble
+from blindcal.estimate.latent.resampling import Alternative, Resampling
 from blindcal.estimate.problem import NoisePosterior, Problem
 from blindcal.estimate.readings import axis_of, read
-from blindcal.estimate.resampling import Alternative, Resampling
 from blindcal.records import INVALID, NEGATIVE, AnswerTable, Noise
 
 _OTHER_RESAMPLES = 300  # refits for the intervals of each other plausible noise, at most: limits the time

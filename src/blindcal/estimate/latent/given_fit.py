@@ -12,12 +12,12 @@ from typing import ClassVar
 
 import numpy as np
 
-from blindcal.estimate import functionals as of
 from blindcal.estimate.axis import Axis
 from blindcal.estimate.findings import NOTHING, Findings
 from blindcal.estimate.grid import EDGES_S
-from blindcal.estimate.latent_fit import LatentFit
-from blindcal.estimate.operating import Decisions
+from blindcal.estimate.latent import functionals as of
+from blindcal.estimate.latent.fit import LatentFit
+from blindcal.estimate.latent.operating import Decisions
 from blindcal.estimate.readings import Patterns
 from blindcal.records import Estimate, FloatArray
 

@@ -11,9 +11,11 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from blindcal.estimate import functionals as of
-from blindcal.estimate.alternatives import BINS, EDGES, likelihood_ratios
-from blindcal.estimate.betting import (
+from blindcal.estimate.grid import MID_P
+from blindcal.estimate.latent import functionals as of
+from blindcal.estimate.latent.fit import LatentFit
+from blindcal.estimate.streams.alternatives import BINS, EDGES, likelihood_ratios
+from blindcal.estimate.streams.betting import (
     QUESTION_DISTORTIONS,
     CurveClaim,
     ShareClaim,
@@ -21,8 +23,6 @@ from blindcal.estimate.betting import (
     positive_rates,
     share_ratios,
 )
-from blindcal.estimate.grid import MID_P
-from blindcal.estimate.latent_fit import LatentFit
 from blindcal.estimate.uncertainty import draw_quantile
 from blindcal.records import FloatArray, Noise
 

@@ -24,7 +24,7 @@ from functools import cached_property
 import numpy as np
 from scipy.special import expit, logit, ndtr
 
-from blindcal.estimate.alternatives import BINS, EDGES, Distortion, likelihood_ratios
+from blindcal.estimate.streams.alternatives import BINS, EDGES, Distortion, likelihood_ratios
 from blindcal.records import FloatArray, IntArray, Noise
 
 IN_THE_LARGE = (0.02, 0.05, 0.1, 0.2, 0.4, 0.7)

@@ -12,7 +12,7 @@ from scipy.sparse import csr_array
 
 from blindcal.errors import NotIdentifiedError
 from blindcal.estimate.grid import CELLS
-from blindcal.estimate.model import Ensemble, refit, roughened
+from blindcal.estimate.latent.model import Ensemble, refit, roughened
 from blindcal.estimate.readings import Patterns
 from blindcal.records import FloatArray, IntArray
 

@@ -14,10 +14,16 @@ from typing import Literal, TypeAlias
 import numpy as np
 from scipy.special import betaincinv
 
-from blindcal.estimate.alternatives import Distortion
-from blindcal.estimate.betting import Game, anchor_cells, anchor_game, calibration_cells, question_cells
-from blindcal.estimate.confidence_sequence import RANGES, GapCounts
-from blindcal.estimate.e_process import EProcess, changed_since, discoveries
+from blindcal.estimate.streams.alternatives import Distortion
+from blindcal.estimate.streams.betting import (
+    Game,
+    anchor_cells,
+    anchor_game,
+    calibration_cells,
+    question_cells,
+)
+from blindcal.estimate.streams.confidence_sequence import RANGES, GapCounts
+from blindcal.estimate.streams.e_process import EProcess, changed_since, discoveries
 from blindcal.records import Estimate, FloatArray, IntArray
 
 AlarmName: TypeAlias = Literal["endpoint", "questions", "calibration"]

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from blindcal.estimate.free_text import REFUSAL, FreeTextReason, parse_free_text
+from blindcal.endpoints.free_text import REFUSAL, FreeTextReason, parse_free_text
 
 Reason = (
     FreeTextReason

@@ -11,8 +11,6 @@ import numpy as np
 from scipy.linalg import eigh
 
 from blindcal.errors import InputError, NotIdentifiedError
-from blindcal.estimate import functionals as of
-from blindcal.estimate.bounds import error_bounds
 from blindcal.estimate.checks import ArrayLike, fraction, probabilities, whole
 from blindcal.estimate.findings import (
     COSTS,
@@ -35,8 +33,10 @@ from blindcal.estimate.findings import (
     widened,
 )
 from blindcal.estimate.grid import CELLS, EDGES_P, MID_P, MID_S, edge_of_threshold, memberships
-from blindcal.estimate.model import Ensemble, link_scores
-from blindcal.estimate.operating import (
+from blindcal.estimate.latent import functionals as of
+from blindcal.estimate.latent.bounds import error_bounds
+from blindcal.estimate.latent.model import Ensemble, link_scores
+from blindcal.estimate.latent.operating import (
     GRID_SHIFTS,
     GRID_THRESHOLDS,
     ChosenThreshold,
@@ -49,9 +49,9 @@ from blindcal.estimate.operating import (
     decision_rates,
     operating_points,
 )
+from blindcal.estimate.latent.resampling import Resampling
 from blindcal.estimate.problem import Problem
 from blindcal.estimate.readings import Patterns
-from blindcal.estimate.resampling import Resampling
 from blindcal.estimate.truth import bin_edges
 from blindcal.estimate.uncertainty import (
     absolute_sum_interval,
@@ -526,7 +526,7 @@ class LatentFit:
 
         If no threshold was asked in a wide range of probabilities, items may lie anywhere in it: the interval
         is widened by as much as that could change the sum. If every item was asked the same noisy question
-        once, the interval includes the bounds of ``blindcal.estimate.bounds``.
+        once, the interval includes the bounds of ``blindcal.estimate.latent.bounds``.
         """
         if not self.resampling.size:
             return Estimate(value)
