@@ -25,6 +25,8 @@ from blindcal.records import FloatArray, IntArray
 _NODES = 8  # possible log-odds per margin and number of answers, equally likely
 _DRAWS = 512  # normal logits per node
 _SPREADS = np.exp(np.linspace(np.log(0.03), np.log(40.0), 40))
+_ACROSS = np.sqrt(3.0)  # distance of the outer points, in standard deviations, and the share of each:
+_SHARE = 1 / 6  # mean, variance and kurtosis along each axis are then those of the normal distribution
 
 
 @dataclass(frozen=True, eq=False)
@@ -120,6 +122,31 @@ class Excess:
     level: float
     slope: float
     centre: float = 0.5
+
+
+@dataclass(frozen=True, eq=False)
+class ExcessPosterior:
+    """What the answers say about the excess: the mean of level and slope, and their covariance."""
+
+    mean: FloatArray
+    covariance: FloatArray
+    centre: float
+
+    @property
+    def best(self) -> Excess:
+        """The posterior mean."""
+        return self._at(self.mean)
+
+    @property
+    def others(self) -> tuple[tuple[Excess, float], ...]:
+        """Further points that stand for the posterior, with the share of each."""
+        variance, axes = np.linalg.eigh(self.covariance)
+        off = _ACROSS * np.sqrt(variance) * axes
+        points = [self.mean + sign * off[:, k] for k in range(2) for sign in (-1, 1)]
+        return tuple((self._at(point), _SHARE) for point in points)
+
+    def _at(self, point: FloatArray) -> Excess:
+        return Excess(float(point[0]), float(point[1]), self.centre)
 
 
 def margin_axis(choices: IntArray, excess: Excess) -> Axis:

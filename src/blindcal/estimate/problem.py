@@ -18,11 +18,8 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 import numpy.typing as npt
 
-from blindcal.estimate.axis import Excess
-from blindcal.records import INVALID, NEGATIVE, PLAIN, POSITIVE, AnswerTable, FloatArray, IntArray, Noise
-
-_ACROSS = np.sqrt(3.0)  # distance of the outer points, in standard deviations, and the share of each:
-_SHARE = 1 / 6  # mean, variance and kurtosis along each axis are then those of the normal distribution
+from blindcal.estimate.axis import ExcessPosterior
+from blindcal.records import INVALID, NEGATIVE, PLAIN, POSITIVE, AnswerTable, IntArray, Noise
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,31 +36,6 @@ class NoisePosterior:
             return each[0]
         best = Noise(max(one.best.jitter for one in each), max(one.best.flip_rate for one in each))
         return cls(best, tuple(dict.fromkeys(noise for one in each for noise in one.plausible)))
-
-
-@dataclass(frozen=True, eq=False)
-class ExcessPosterior:
-    """What the answers say about the excess: the mean of level and slope, and their covariance."""
-
-    mean: FloatArray
-    covariance: FloatArray
-    centre: float
-
-    @property
-    def best(self) -> Excess:
-        """The posterior mean."""
-        return self._at(self.mean)
-
-    @property
-    def others(self) -> tuple[tuple[Excess, float], ...]:
-        """Further points that stand for the posterior, with the share of each."""
-        variance, axes = np.linalg.eigh(self.covariance)
-        off = _ACROSS * np.sqrt(variance) * axes
-        points = [self.mean + sign * off[:, k] for k in range(2) for sign in (-1, 1)]
-        return tuple((self._at(point), _SHARE) for point in points)
-
-    def _at(self, point: FloatArray) -> Excess:
-        return Excess(float(point[0]), float(point[1]), self.centre)
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)

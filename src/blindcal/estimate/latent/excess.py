@@ -13,10 +13,10 @@ from itertools import product
 
 import numpy as np
 
-from blindcal.estimate.axis import Excess, margin_axis
+from blindcal.estimate.axis import Excess, ExcessPosterior, margin_axis
 from blindcal.estimate.grid import CELLS, HALF, MID_S
 from blindcal.estimate.latent.model import working_mode
-from blindcal.estimate.problem import ExcessPosterior, Problem
+from blindcal.estimate.problem import Problem
 from blindcal.estimate.readings import Patterns, read
 from blindcal.records import FloatArray, Noise
 
