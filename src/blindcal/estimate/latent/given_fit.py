@@ -12,13 +12,11 @@ from typing import ClassVar
 
 import numpy as np
 
-from blindcal.estimate.axis import Axis
 from blindcal.estimate.findings import NOTHING, Findings
 from blindcal.estimate.grid import EDGES_S
 from blindcal.estimate.latent import functionals as of
 from blindcal.estimate.latent.fit import LatentFit
 from blindcal.estimate.latent.operating import Decisions
-from blindcal.estimate.readings import Patterns
 from blindcal.records import Estimate, FloatArray
 
 
@@ -45,47 +43,28 @@ class GivenFit(LatentFit):
         """The same fit of margins, for decisions that one query can take, unless none were tested."""
         if self.patterns.axis.direct:
             return self
-        hard = self.problem.readings.rows(self.problem.hard)
-        asked = np.searchsorted(EDGES_S[1:-1], np.sort(-hard.shifts) + 1e-9)  # inner edges at or below each
-        tested = len(hard) - np.searchsorted(asked, np.arange(1, EDGES_S.size - 1))
-        refits = self.resampling
-        others = tuple(replace(one, patterns=_of_margins(one.patterns)) for one in refits.alternatives)
-        patterns = _of_margins(self.patterns)
         kept = {field.name: getattr(self, field.name) for field in fields(LatentFit)}
-        return MarginFit(
-            **kept
-            | {
-                "patterns": patterns,
-                "resampling": replace(refits, patterns=patterns, alternatives=others),
-                "tested": tested.astype(np.float64),
-                "others": tuple(one.deployable for one in self.others),
-            }
-        )
+        return MarginFit(**kept | {"others": tuple(one.deployable for one in self.others)})
 
 
 @dataclass(frozen=True, repr=False, eq=False, kw_only=True)
 class MarginFit(LatentFit):
-    """A fit in which f = sigmoid(margin): its thresholds and shifts are those of decisions by one query.
-
-    ``tested`` is the number of queries that tested at least the margin of each inner edge of the grid.
-    """
-
-    tested: FloatArray
+    """A fit in which f = sigmoid(margin): its thresholds and shifts are those of decisions by one query."""
 
     least_threshold: ClassVar[float] = 0.5  # the answer given always leads
 
+    @property
+    def population(self) -> FloatArray:
+        """The population's joint table over (label, margin), label 0 first."""
+        return self.ensemble.table
+
+    @property
+    def draws(self) -> FloatArray:
+        """The same of every refit."""
+        return np.concatenate([tables for _, tables in self.resampling.by_axis])
+
     def _own_decisions(self, what: str) -> Decisions:
-        return replace(super()._own_decisions(what), tested=self.tested)
-
-
-class _MarginAxis(Axis):
-    """Margins that stay margins."""
-
-    def to_log_odds(self, tables: FloatArray) -> FloatArray:
-        """Tables over margins, as they are."""
-        return tables
-
-
-def _of_margins(patterns: Patterns) -> Patterns:
-    axis = patterns.axis
-    return replace(patterns, axis=_MarginAxis(axis.nodes, axis.weights, axis.calibrated, axis.first))
+        rows = self.problem.readings.rows(self.problem.hard)
+        asked = np.searchsorted(EDGES_S[1:-1], np.sort(-rows.shifts) + 1e-9)  # inner edges at or below each
+        tested = len(rows) - np.searchsorted(asked, np.arange(1, EDGES_S.size - 1))
+        return replace(super()._own_decisions(what), tested=tested.astype(np.float64))

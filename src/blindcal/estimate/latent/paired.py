@@ -108,7 +108,10 @@ def _jointly(
         resample = of_units(incidence(units[turn], count, fit.patterns))
         rng, stream = np.random.default_rng([seed, 12, turn]), np.random.default_rng([seed, 11])
         # units have their own random stream: it is the same for both fits and does not depend on chunks
-        return resampled_tables(fit.patterns, fit.ensemble, size, rng, lambda some, _: resample(some, stream))
+        found = resampled_tables(
+            fit.patterns, fit.ensemble, size, rng, lambda some, _: resample(some, stream)
+        )
+        return fit.patterns.axis.to_log_odds(found)
 
     return tables(0, first), tables(1, second)
 

@@ -11,6 +11,7 @@ import numpy as np
 from scipy.sparse import csr_array
 
 from blindcal.errors import NotIdentifiedError
+from blindcal.estimate.axis import Axis
 from blindcal.estimate.grid import CELLS
 from blindcal.estimate.latent.model import Ensemble, refit, roughened
 from blindcal.estimate.readings import Patterns
@@ -49,17 +50,20 @@ class Resampling:
     @cached_property
     def draws(self) -> FloatArray:
         """Joint tables of the population over (label, log-odds), one per refit."""
+        return np.concatenate([axis.to_log_odds(tables) for axis, tables in self.by_axis])
+
+    @cached_property
+    def by_axis(self) -> tuple[tuple[Axis, FloatArray], ...]:
+        """The refits of each reading, as joint tables over (label, cell)."""
         if not self.size:
             raise NotIdentifiedError("this fit was made without resamples, so nothing tells how sure it is")
         resample = of_items(self.patterns) if self.incidence is None else of_units(self.incidence)
         rng = np.random.default_rng(self.seed)
         sizes = [round(self.size * one.share) for one in self.alternatives]
         read = [(self.patterns, self.ensemble), *((one.patterns, one.ensemble) for one in self.alternatives)]
-        return np.concatenate(
-            [
-                resampled_tables(patterns, ensemble, size, rng, resample)
-                for (patterns, ensemble), size in zip(read, [self.size - sum(sizes), *sizes], strict=True)
-            ]
+        return tuple(
+            (patterns.axis, resampled_tables(patterns, ensemble, size, rng, resample))
+            for (patterns, ensemble), size in zip(read, [self.size - sum(sizes), *sizes], strict=True)
         )
 
     @cached_property
@@ -80,8 +84,6 @@ def resampled_tables(
 ) -> FloatArray:
     """Refit to resamples: a weighted-likelihood bootstrap with randomised priors.
 
-    The tables are over (label, log-odds), whatever the axis of the patterns.
-
     Each draw resamples the items (or groups), draws the prior's centre from the prior, and draws the
     smoothness by its evidence. In the Gaussian limit the draws have exactly the posterior's spread: sampling
     noise where the answers decide, and the prior's width where they do not. The density of the refits is
@@ -96,8 +98,7 @@ def resampled_tables(
         part = which[begin : begin + step]
         centres = rng.standard_normal((part.size, scale.shape[1])) * scale[part]
         counts = resample(part.size, rng)
-        refitted = refit(patterns, ensemble.modes, part, counts, centres)
-        tables[begin : begin + part.size] = patterns.axis.to_log_odds(refitted)
+        tables[begin : begin + part.size] = refit(patterns, ensemble.modes, part, counts, centres)
     return tables
 
 
