@@ -1,15 +1,14 @@
-"""Count millions of answers in a folder of Parquet shards: on Ray, file by file, and in memory.
+"""Count millions of answers in a folder of Parquet shards: file by file, and in memory.
 
     python bench/shards.py --results bench/results [--answers 10000000] [--shards 20]
 
-The three must agree to the last digit, in the counts, the estimate and its interval. A JSON line is printed
-for each number of queries per item. A test runs this, so it records its table only if ``--results`` is given.
+Both must agree to the last digit, in the counts, the estimate and its interval. A JSON line is printed.
+A test runs this, so it records its table only if ``--results`` is given.
 """
 
 from __future__ import annotations
 
 import json
-import logging
 import os
 import tempfile
 import time
@@ -18,12 +17,10 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # threads slow small fits down
-os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # send no usage data
 
 import numpy as np
 import pyarrow  # type: ignore[import-untyped]  # ships no types
 import pyarrow.parquet  # type: ignore[import-untyped]
-import ray
 
 import blindcal as bc
 from blindcal.methods import make_design
@@ -35,8 +32,10 @@ T = TypeVar("T")
 
 
 def write_shards(folder: Path, labels: IntArray, answered: AnswerTable, shards: int, *, items: bool) -> None:
-    """Write the answers as a pipeline would: many files, narrow types."""
-    for number, rows in enumerate(np.array_split(np.arange(len(answered)), shards)):
+    """Write the answers as a pipeline would: many files, narrow types, all rows of an item in one file."""
+    shard = answered.items * shards // labels.size
+    for number in range(shards):
+        rows = np.flatnonzero(shard == number)
         columns = {
             "label": labels[answered.items[rows]].astype(np.int8),
             "shift": answered.shifts[rows],
@@ -48,7 +47,7 @@ def write_shards(folder: Path, labels: IntArray, answered: AnswerTable, shards: 
 
 
 def study(answers: int, shards: int, queries: float, resamples: int) -> dict[str, Any]:
-    """Count in three ways, fit, and time each step."""
+    """Count in both ways, fit, and time each step."""
     labels, p = generate(round(answers / queries), 0)
     answered = ask(make_design("latent", labels, queries=queries), p)
     rows, several = labels[answered.items], queries > 1
@@ -67,11 +66,9 @@ def study(answers: int, shards: int, queries: float, resamples: int) -> dict[str
     with tempfile.TemporaryDirectory() as folder:
         write_shards(Path(folder), labels, answered, shards, items=several)
         here = timed("counted in memory", in_memory)
-        if not several:
-            assert timed("counted file by file", lambda: bc.read_counts(folder)) == here
-        on_ray = timed("counted on Ray Data", lambda: bc.count_on_ray(ray.data.read_parquet(folder)))
-    assert on_ray == here
-    fit = timed("fit", lambda: on_ray.latent(resamples=resamples))
+        by_file = timed("counted file by file", lambda: bc.read_counts(folder))
+    assert by_file == here
+    fit = timed("fit", lambda: by_file.latent(resamples=resamples))
     ece = timed("interval", lambda: fit.ece)
     directly = bc.latent(rows, answered.shifts, answered.answers, items=answered.items, resamples=resamples)
     assert directly.ece == ece
@@ -96,25 +93,14 @@ def main() -> None:
     options.add_argument("--queries", type=float, nargs="+", default=[1.0], help="answers per item")
     options.add_argument("--resamples", type=int, default=1000)
     arguments = options.parse_args()
-    ray.init(
-        address="local",  # never a cluster that is already running here
-        num_cpus=arguments.processes,
-        include_dashboard=False,
-        log_to_driver=False,
-        logging_level=logging.ERROR,
-    )
-    ray.data.DataContext.get_current().enable_progress_bars = False
-    found = []
-    try:
-        for queries in arguments.queries:
-            one = study(arguments.answers, arguments.shards, queries, arguments.resamples)
-            print(json.dumps(one))
-            found.append(one)
-    finally:
-        ray.shutdown()
+    studied = []
+    for queries in arguments.queries:
+        one = study(arguments.answers, arguments.shards, queries, arguments.resamples)
+        print(json.dumps(one))
+        studied.append(one)
     if arguments.results is None:
         return
-    times = {name: "{:.1f} s" for one in found for name in one["seconds"]}
+    times = {name: "{:.1f} s" for one in studied for name in one["seconds"]}
     columns = {
         "answers": "{:,}",
         "per item": "{:g}",
@@ -129,7 +115,7 @@ def main() -> None:
             "yes" if one["equal"] else "no",
             *(one["seconds"].get(name) for name in times),
         ]
-        for one in found
+        for one in studied
     ]
     tables = {"counted": table(columns, rows)}
     record("shards", tables, folder=arguments.results, repeats=1, seeds="seed 0")

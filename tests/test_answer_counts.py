@@ -82,8 +82,8 @@ def test_a_sql_group_by_is_a_table_of_counts() -> None:
     assert answer_counts.of_columns(grouped) == answer_counts.of_columns(columns)
 
 
-def test_ray_counts_as_one_machine_does() -> None:
-    """Shards counted on a real Ray, rows of an item apart, give the same counts, estimate and interval."""
+def test_shards_are_counted_as_one_table() -> None:
+    """File by file, with one query per item or two, they give the same counts, estimate and interval."""
     command = [sys.executable, str(ROOT / "bench" / "shards.py"), "--answers", "20000", "--shards", "3"]
     command += ["--queries", "1", "2", "--resamples", "50"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
@@ -115,5 +115,4 @@ def test_counts_are_public() -> None:
     """What reads and writes them is found where the README says, and makes the public class."""
     assert bc.read_counts is answer_counts.read_counts
     assert bc.write_counts is answer_counts.write_counts
-    assert bc.count_on_ray is answer_counts.count_on_ray
     assert type(answer_counts.of_columns({"label": [1], "shift": [0.0], "answer": [1]})) is bc.Counts

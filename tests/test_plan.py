@@ -23,21 +23,16 @@ from blindcal.cli import app
 from blindcal.errors import InputError
 from blindcal.estimate import model
 from blindcal.estimate.patterns import Patterns
-from blindcal.methods import SIMULABLE
 from blindcal.pareto import pareto_front
 from blindcal.planning import forecast, shapes
 from blindcal.planning.plan import (
-    FIGURE_BUDGETS,
     Plan,
     PlanGoal,
     PlanInputs,
     Throughput,
     TokenCount,
     choices,
-    front,
     plan_audit,
-    price_of,
-    reach_of,
 )
 from blindcal.prices import Prices
 from blindcal.settings import Settings
@@ -109,13 +104,6 @@ def test_a_plan_can_be_had_with_and_without_an_event_loop(items: Path) -> None:
     assert plan_audit(items, settings, shape=None).forecast is None
 
 
-def test_a_figure_shows_the_ends_of_the_budgets() -> None:
-    """Three budgets are drawn by their ends, others all; what is said in words cannot be planned."""
-    assert FIGURE_BUDGETS["latent"] == (1.0, 1.5, 2.0, 3.0)
-    assert FIGURE_BUDGETS["sampling"] == (2.0, 8.0)
-    assert {"logprobs", "classwise", *FIGURE_BUDGETS} == set(SIMULABLE)
-
-
 def test_the_slowest_limit_decides_the_time() -> None:
     """Latency, requests per minute and tokens per minute: whichever lets the least through."""
     assert Throughput(1.0, 10).seconds(100, 5000) == pytest.approx(10)
@@ -162,21 +150,6 @@ def test_methods_without_intervals_cannot_be_chosen_for_a_width() -> None:
     """Blind, sampling and extraction have no width to forecast, and say so."""
     with pytest.raises(InputError, match="blind gives neither an interval nor a test"):
         choices(INPUTS, PlanGoal(half_width=0.03), "blind")
-
-
-def test_nothing_beats_the_front() -> None:
-    """No plan is both cheaper and narrower than one on the front, and every other is beaten by one."""
-    plans = [
-        INPUTS.plan(m, n, k, with_power=False)
-        for m, k in (("latent", 1), ("latent", 2), ("blind", 1))
-        for n in (200, 800)
-    ]
-    best = front(plans)
-    for one in plans:
-        beaten = any(
-            price_of(b) <= price_of(one) and reach_of(b) <= reach_of(one) and b is not one for b in best
-        )
-        assert beaten != (one in best)
 
 
 def test_the_front_holds_what_nothing_beats() -> None:
@@ -226,16 +199,6 @@ def test_wrong_wishes_are_refused_in_one_line() -> None:
     assert "--price-in and --price-out go together" in blindcal("--price-in", 1).output
 
 
-def test_the_figure_is_drawn(tmp_path: Path) -> None:
-    """Half-width against cost, as a picture; other endings are refused."""
-    path = tmp_path / "plan.svg"
-    found = blindcal("--sample", 200, "--figure", path)
-    assert found.exit_code == 0, found.output
-    assert "latent" in path.read_text()
-    refused = CliRunner().invoke(app, ["plan", "--sample", "200", "--figure", str(tmp_path / "plan.bmp")])
-    assert isinstance(refused.exception, InputError)
-
-
 def test_scores_and_runs_serve_as_shapes(tmp_path: Path) -> None:
     """A score file gives its shape; a finished run also its method, tokens and number of items."""
     shape = shapes.preset("underconfident")
@@ -278,7 +241,7 @@ def test_a_plan_takes_less_than_two_seconds(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("arguments", "fits"),
-    [(["--sample", 3000], 2), (["--half-width", 0.02], 9), (["--sample", 3000, "--figure", "plan.svg"], 25)],
+    [(["--sample", 3000], 2), (["--half-width", 0.02], 9)],
 )
 def test_a_plan_takes_few_fits(
     arguments: list[object], fits: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -50,15 +50,13 @@ if TYPE_CHECKING:
     from blindcal.prices import Prices
     from blindcal.progress_bar import ProgressBar
     from blindcal.records import Estimate
-    from blindcal.results.answer_counts import count_on_ray, read_counts, write_counts
+    from blindcal.results.answer_counts import read_counts, write_counts
     from blindcal.results.certificate import Certificate
     from blindcal.results.check import CheckResult, check
     from blindcal.results.compare import RunComparison, compare
     from blindcal.results.decisions import Decision, DecisionResult
     from blindcal.results.merge import merge
     from blindcal.results.monitor import Monitor
-    from blindcal.results.part_check import PartsCheck, check_parts
-    from blindcal.results.part_thresholds import PartThreshold, part_thresholds
     from blindcal.results.result import AuditResult
     from blindcal.results.run import Run, open_run
     from blindcal.results.watch_result import WatchResult
@@ -92,8 +90,6 @@ __all__ = [
     "NoSenseError",
     "NotCertifiedError",
     "NotIdentifiedError",
-    "PartThreshold",
-    "PartsCheck",
     "PendingError",
     "Plan",
     "Polling",
@@ -116,15 +112,12 @@ __all__ = [
     "certify",
     "certify_async",
     "check",
-    "check_parts",
     "compare",
-    "count_on_ray",
     "decide",
     "decide_async",
     "latent",
     "merge",
     "open_run",
-    "part_thresholds",
     "plan",
     "plot",
     "probe",
@@ -155,15 +148,13 @@ _MODULES = {
     "prices": ("Prices",),
     "progress_bar": ("ProgressBar",),
     "records": ("Estimate",),
-    "results.answer_counts": ("count_on_ray", "read_counts", "write_counts"),
+    "results.answer_counts": ("read_counts", "write_counts"),
     "results.certificate": ("Certificate",),
     "results.check": ("CheckResult", "check"),
     "results.compare": ("RunComparison", "compare"),
     "results.decisions": ("Decision", "DecisionResult"),
     "results.merge": ("merge",),
     "results.monitor": ("Monitor",),
-    "results.part_check": ("PartsCheck", "check_parts"),
-    "results.part_thresholds": ("PartThreshold", "part_thresholds"),
     "results.result": ("AuditResult",),
     "results.run": ("Run", "open_run"),
     "results.watch_result": ("WatchResult",),

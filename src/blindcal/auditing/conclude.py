@@ -170,17 +170,19 @@ def _spend(session: Session, prepared: Prepared, asked: Asked) -> Spend:
     answered = asked.outcome.usage + asked.outcome.beside
     paid, prices = prepared.spent + answered, session.prices
     return Spend(
-        paid.served,
-        prepared.spent.queries,
-        paid.attempts,
-        paid.prompt_tokens,
-        paid.completion_tokens,
-        paid.cached_tokens,
-        None if prices is None else total_cost(prices, prepared.spent, answered, asked.settings.design.batch),
-        len(session.store.batches()),
-        bool(session.store.note(TOKENS_NOTE)),
-        asked.outcome.beside.queries,
-        answered.logged,
+        queries=paid.served,
+        probe_queries=prepared.spent.queries,
+        attempts=paid.attempts,
+        prompt_tokens=paid.prompt_tokens,
+        completion_tokens=paid.completion_tokens,
+        cached_tokens=paid.cached_tokens,
+        cost=None
+        if prices is None
+        else total_cost(prices, prepared.spent, answered, asked.settings.design.batch),
+        batches=len(session.store.batches()),
+        tokens_estimated=bool(session.store.note(TOKENS_NOTE)),
+        control_queries=asked.outcome.beside.queries,
+        logged_answers=answered.logged,
     )
 
 
@@ -205,10 +207,10 @@ def _example(items: Items, question: QuestionFormat, answered: AnswerTable, keep
     asked = question.request(items[int(answered.items[row])].messages, shift, temperature, row, biases)
     messages = asked.messages if keep_prompts else ()
     return Example(
-        tuple(Message(one.role, one.content[:EXAMPLE_CHARACTERS]) for one in messages),
-        sum(max(0, len(one.content) - EXAMPLE_CHARACTERS) for one in messages),
-        {str(token): bias for token, bias in asked.logit_bias.items()},
-        1 / (1 + math.exp(min(shift, 700))),
-        temperature,
-        None if about == PLAIN else about,
+        messages=tuple(Message(one.role, one.content[:EXAMPLE_CHARACTERS]) for one in messages),
+        left_out=sum(max(0, len(one.content) - EXAMPLE_CHARACTERS) for one in messages),
+        logit_bias={str(token): bias for token, bias in asked.logit_bias.items()},
+        threshold=1 / (1 + math.exp(min(shift, 700))),
+        temperature=temperature,
+        about=None if about == PLAIN else about,
     )

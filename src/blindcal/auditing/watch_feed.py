@@ -114,4 +114,10 @@ class WatchFeed:
         except NotIdentifiedError:  # such as labels of one kind alone
             return None
         found = reference.result
-        return WindowCurve(items.size, fit.curve, fit.ece, found.curve, found.ece)
+        return WindowCurve(
+            items=items.size,
+            curve=fit.curve,
+            ece=fit.ece,
+            reference=found.curve,
+            reference_ece=found.ece,
+        )

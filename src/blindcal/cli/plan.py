@@ -15,11 +15,10 @@ from blindcal.cli.param_types import FiniteRange
 from blindcal.goals import Goal
 from blindcal.items.catalogue import open_items
 from blindcal.json_form import json_line
-from blindcal.methods import FITTED, METHODS, SIMULABLE, count_queries
+from blindcal.methods import METHODS, SIMULABLE, count_queries
 from blindcal.planning import shapes
 from blindcal.planning.goal_forecast import MOST, WANTED, goal_forecast, least_items
 from blindcal.planning.plan import (
-    FIGURE_BUDGETS,
     LATENCY,
     Plan,
     PlanGoal,
@@ -28,8 +27,6 @@ from blindcal.planning.plan import (
     TokenCount,
     choices,
     count_tokens,
-    front,
-    reach_of,
 )
 from blindcal.settings import DEFAULT_BINS, Settings
 from blindcal.text import printable
@@ -102,11 +99,6 @@ WIDTH = 12
 )
 @options.concurrency_option()
 @options.rate_options
-@click.option(
-    "--figure",
-    type=options.FILE,
-    help="Figure of half-width against cost to draw, for all methods (.svg or .png).",
-)
 @options.json_option()
 def command(
     items: Path | None,
@@ -127,7 +119,6 @@ def command(
     batch_price: float,
     batch: bool,
     latency: float | None,
-    figure: Path | None,
     as_json: bool,
     **chosen: Any,
 ) -> None:
@@ -148,7 +139,6 @@ def command(
       blindcal plan --half-width 0.02 --tokens 250 --price-in 0.15 --price-out 0.6
       blindcal plan --ece 0.05 --power 0.9 --shape runs/boolq-gpt-4o-mini
       blindcal plan --goal precision=0.85 --sample 3000
-      blindcal plan --sample 3000 --figure plan.svg
     """
     if power is not None and ece is None and shape_name == "calibrated":
         raise click.UsageError(
@@ -156,17 +146,17 @@ def command(
         )
     if items is not None and tokens is not None:
         raise click.UsageError("--tokens is for plans without a file: those of a file are counted")
-    if goal is not None and (half_width, power, figure) != (None,) * 3:
-        raise click.UsageError("--goal goes without --half-width, --power and --figure")
+    if goal is not None and (half_width, power) != (None, None):
+        raise click.UsageError("--goal goes without --half-width and --power")
     assumed = _assumed(shape_name)
     seconds = latency or assumed.latency
     throughput = replace(options.taken(Throughput, chosen), latency=seconds or LATENCY)
     settings = Settings(model=model or "unknown", **chosen)
     wanted = method or assumed.method
     size, counted, audit = (None, None, None) if items is None else _measure(items, settings, wanted, queries)
-    if audit is not None and (half_width, power, goal, ece, figure) != (None,) * 5:
+    if audit is not None and (half_width, power, goal, ece) != (None,) * 4:
         raise click.UsageError(
-            "--half-width, --power, --goal, --ece and --figure are for two answers: how precise an audit of "
+            "--half-width, --power, --goal and --ece are for two answers: how precise an audit of "
             "more is cannot be forecast"
         )
     if goal is not None and (wanted != "latent" or queries not in (None, 1.0)):
@@ -205,8 +195,6 @@ def command(
         best = inputs.plan(wanted, n, queries or METHODS[wanted].queries)
         guess = "" if given else _guess(assumed)
         _print_plan(best, inputs, guess, as_json, latency_known=bool(seconds))
-    if figure is not None:
-        _draw(inputs, given, best, figure, as_json)
 
 
 @dataclass(frozen=True, slots=True)
@@ -423,26 +411,3 @@ def _duration(seconds: float) -> str:
     if seconds < 90:
         return f"{max(1, round(seconds))} s"
     return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
-
-
-def _draw(inputs: PlanInputs, most: int | None, chosen: Plan, path: Path, as_json: bool) -> None:
-    from blindcal.report.plan_figure import save_plan_figure
-
-    top = most or 4 * chosen.items
-    sizes = sorted({max(20, round(top / 4**k)) for k in range(4)})
-    # Forecasts of draws take longest and are seldom on the front: two sizes show where they lie.
-    few = {method: sizes[1::2] for method in FITTED if method != "latent"}
-    wanted = [(m, n, k) for m, budgets in FIGURE_BUDGETS.items() for k in budgets for n in few.get(m, sizes)]
-    with tqdm(wanted, unit="plan", leave=False, delay=1, disable=None) as bar:
-        plans = [inputs.plan(*one, with_power=False) for one in bar]
-    best = front(plans)
-    save_plan_figure(path, plans, best, chosen)
-    if not as_json:
-        fitted = [one for one in best if one.forecast and one.forecast.method in FITTED]
-        print_field("figure", printable(str(path), 200), width=WIDTH)
-        print_field("front", ", ".join(_front_entry(one) for one in fitted[-4:]), width=WIDTH)
-
-
-def _front_entry(plan: Plan) -> str:
-    assert plan.forecast is not None
-    return f"{plan.forecast.method} {plan.items:,} x {plan.forecast.queries:g} (+- {reach_of(plan):.4f})"

@@ -11,9 +11,8 @@ from blindcal.estimate.findings import GoalOutcome, Part
 from blindcal.evidence import FEW_ITEMS
 from blindcal.goals import SURE, Goal
 from blindcal.records import level_percent
-from blindcal.report.number_format import percent
 from blindcal.report.page import PAGE_FILE
-from blindcal.report.sentences import few_groups, item_count
+from blindcal.report.sentences import few_groups, item_count, percent
 from blindcal.results.answer_rows import ANSWERS_FILE
 from blindcal.results.result import RESULT_FILE, AuditResult
 from blindcal.store.run_store import RUN_FILE

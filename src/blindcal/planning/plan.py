@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,7 +19,6 @@ from blindcal.estimate.truth import bins_blind
 from blindcal.items.catalogue import open_items
 from blindcal.items.files import Items
 from blindcal.methods import METHODS, SIMULABLE, count_controls, count_queries, method_of
-from blindcal.pareto import pareto_front
 from blindcal.planning.forecast import Forecast, forecast, worth
 from blindcal.planning.shapes import DEFAULT, Shape, preset
 from blindcal.prices import CHARACTERS_A_TOKEN, Prices, total_cost
@@ -29,14 +28,6 @@ from blindcal.settings import DEFAULT_BINS, Settings
 PROBE_QUERIES, CHOICE_PROBE_QUERIES = 170, 240
 """Pilot queries and probe together, roughly; with two answers, and with more."""
 LATENCY = 0.6  # seconds per reply, assumed if unknown
-
-#: Mean queries per item that a figure shows for each method that can be planned; the others lie in between.
-#: Logprobs beat all other methods where they are shown, and are no choice elsewhere: no figure needs them.
-FIGURE_BUDGETS: Mapping[str, tuple[float, ...]] = {
-    name: method.plan_budgets[::2] if len(method.plan_budgets) == 3 else method.plan_budgets
-    for name, method in METHODS.items()
-    if method.plan_budgets and not method.logprobs
-}
 _LEAST, _MOST = 20, 10_000_000  # range of items in which a plan is searched
 
 
@@ -334,19 +325,3 @@ def _next_try(at: Forecast, goal: PlanGoal, low: int, high: int | None, most: in
 def _departure(power: float) -> float:
     """Roughly how many standard errors a departure from calibration must have for this power."""
     return float(ndtri(min(max(power, 0.06), 0.999)) + 1.96)
-
-
-def front(plans: Iterable[Plan]) -> tuple[Plan, ...]:
-    """The Pareto front of plans in cost (or queries) and width, cheapest first."""
-    return pareto_front(plans, cost=price_of, error=reach_of)
-
-
-def price_of(plan: Plan) -> float:
-    """The cost of a plan, or its number of queries if prices are unknown."""
-    return float(plan.queries) if plan.cost is None else plan.cost
-
-
-def reach_of(plan: Plan) -> float:
-    """The half-width of a plan's interval, or the error exceeded in 5% of audits if there is no interval."""
-    assert plan.forecast is not None
-    return plan.forecast.error_95 if plan.forecast.half_width is None else plan.forecast.half_width

@@ -1,4 +1,4 @@
-"""Counts of answers in a Parquet file, a folder of them, a Ray dataset or a finished run.
+"""Counts of answers in a Parquet file, a folder of them or a finished run.
 
 A table of answers has the columns ``label``, ``shift`` and ``answer`` (1 or 0; -1 or null if invalid).
 Optional columns are ``temperature`` (default 0), ``item`` (rows with the same value belong to one item; by
@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -19,9 +19,6 @@ from blindcal.errors import InputError, MissingExtraError
 from blindcal.estimate.counts import Counts
 from blindcal.results.run import Run
 from blindcal.text import printable
-
-if TYPE_CHECKING:
-    from ray.data import Dataset
 
 NEEDED, OPTIONAL = ("label", "shift", "answer"), ("temperature", "item", "count", "low", "high")
 _BATCH = 1_000_000  # rows of a file to count at a time
@@ -88,48 +85,6 @@ def write_counts(counts: Counts, path: str | Path) -> None:
     }
     with atomic_write(Path(path)) as draft:
         parquet.write_table(arrow.table(columns), draft)
-
-
-def count_on_ray(answers: Dataset) -> Counts:
-    """Count a Ray dataset of answers on its workers; only the counts are sent back.
-
-    The rows of an item may be in different blocks: with a column ``item``, they are brought together first.
-    """
-    names = answers.columns() or []
-    wanted = [name for name in (*NEEDED, *OPTIONAL) if name in names]
-    answers = answers.select_columns(wanted) if all(name in names for name in NEEDED) else answers
-    if "item" in names:
-        counted = (
-            answers.map_batches(_with_shard).groupby("shard", num_partitions=_SHARDS).map_groups(_count_block)
-        )
-    else:
-        counted = answers.map_batches(_count_block, batch_size=None)
-    return Counts.total(_of_block(row) for row in counted.iter_rows())
-
-
-_REAL_FIELDS = ("shift", "temperature", "low", "high")
-_FIELDS = ("count", "label", "pattern", "answer", *_REAL_FIELDS)
-_SHARDS = 16
-
-
-def _with_shard(batch: dict[str, Any]) -> dict[str, Any]:
-    import zlib
-
-    shards = [zlib.crc32(str(item).encode()) % _SHARDS for item in batch["item"].tolist()]
-    return {**batch, "shard": np.array(shards, np.int64)}
-
-
-def _count_block(batch: dict[str, Any]) -> dict[str, Any]:
-    """One row with the counts of a block, each array as bytes."""
-    counts = of_columns(batch)
-    return {name: [getattr(counts, name).tobytes()] for name in _FIELDS}
-
-
-def _of_block(row: Mapping[str, bytes]) -> Counts:
-    def column(name: str) -> Any:
-        return np.frombuffer(row[name], np.float64 if name in _REAL_FIELDS else np.int64)
-
-    return Counts(**{name: column(name) for name in _FIELDS})
 
 
 def _parts(path: Path) -> Iterator[Counts]:

@@ -24,8 +24,8 @@ from blindcal.atomic_write import atomic_write
 from blindcal.endpoints.http import is_loopback
 from blindcal.errors import FileError, InputError
 from blindcal.json_form import json_line, json_page
+from blindcal.report.watch_page import WatchVerdict, raised_slices, verdicts
 from blindcal.results.watch_result import WatchResult
-from blindcal.results.watch_verdicts import WatchVerdict, raised_slices, verdicts
 from blindcal.telemetry.gauges import watch_name
 from blindcal.text import encodable, printable
 from blindcal.untrusted_json import JsonError, read_json
