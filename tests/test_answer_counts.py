@@ -1,4 +1,4 @@
-"""Counts from Parquet files, from SQL, from Ray Data and from finished runs."""
+"""Counts from Parquet files, from SQL and from finished runs."""
 
 from __future__ import annotations
 

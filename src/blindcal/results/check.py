@@ -91,8 +91,8 @@ class Verdict:
 
     ``bound`` bounds the quantity with the requested confidence; it is ``None`` if it was not used or does not
     exist. The outcome is ``undecided`` if the estimate is within the limit but the bound is not, or if the
-    audit cannot support a verdict. A verdict on a ``part`` is ``failed`` only if the part of so many
-    ``items`` is shown to be beyond the limit.
+    audit cannot support a verdict. A verdict on a ``part``, of ``items`` items, is ``failed`` only if it is
+    shown to be beyond the limit.
     """
 
     quantity: str
@@ -264,10 +264,8 @@ def _of_run(
     resamples: int,
     partial: bool,
 ) -> list[Verdict]:
-    bounded = [limit.quantity for limit in limits if limit.quantity != "invalid"]
-    bounds: dict[str, Estimate] = {}
-    if confidence is not None and bounded:
-        bounds = _bounds(run, result, bounded, confidence, resamples)
+    estimated = [limit.quantity for limit in limits if limit.quantity != "invalid"]
+    bounds = {} if confidence is None else _bounds(run, result, estimated, confidence, resamples)
     return [
         _verdict(result, limit, bounds.get(limit.quantity, Estimate(None)), confidence, partial)
         for limit in limits
@@ -443,25 +441,36 @@ def _of_certificate(
     if certificate.reject is not None:
         yield _promised("reject", certificate.reject, certificate.reject.wanted, confidence)
     if confidence is not None:
-        yield Verdict(
-            quantity="confidence",
-            limit=confidence,
-            words=f"certified with at least {level_percent(confidence)} confidence",
-            outcome="passed" if certificate.level >= confidence - 1e-12 else "undecided",
-            why=f"it is {level_percent(certificate.level)} sure",
-        )
-    expired = certificate.expired()
-    yield Verdict(
-        quantity="expires",
-        limit=str(certificate.expires),
-        words="not expired",
-        outcome="failed" if expired else "passed",
-        why=f"it expired on {certificate.expires}: certify again"
-        if expired
-        else f"it is valid until {certificate.expires}",
+        sure = f"it is {level_percent(certificate.level)} sure"
+        words = f"certified with at least {level_percent(confidence)} confidence"
+        enough = certificate.level >= confidence - 1e-12
+        yield _condition("confidence", confidence, words, enough, sure, sure, otherwise="undecided")
+    last = certificate.expires
+    yield _condition(
+        "expires",
+        str(last),
+        "not expired",
+        not certificate.expired(),
+        f"it is valid until {last}",
+        f"it expired on {last}: certify again",
     )
     if model is not None:
         yield _same_model(certificate.model, model)
+
+
+def _condition(
+    quantity: str,
+    limit: float | str,
+    words: str,
+    holds: bool,
+    yes: str,
+    no: str,
+    *,
+    otherwise: CheckOutcome = "failed",
+) -> Verdict:
+    """A verdict without numbers, and why it holds or does not."""
+    outcome: CheckOutcome = "passed" if holds else otherwise
+    return Verdict(quantity=quantity, limit=limit, words=words, outcome=outcome, why=yes if holds else no)
 
 
 def _precision(name: str, limit: float, shown: str) -> Verdict:
@@ -491,14 +500,9 @@ def _promised(name: str, side: CertifiedSide, wanted: float, confidence: float |
 
 
 def _same_model(model: str, wanted: str) -> Verdict:
-    same = model == wanted
-    return Verdict(
-        quantity="model",
-        limit=wanted,
-        words=f"model {printable(wanted, 80)}",
-        outcome="passed" if same else "failed",
-        why="it is the certified one" if same else f"the certificate is about {printable(model, 80)}",
-    )
+    other = f"the certificate is about {printable(model, 80)}"
+    words = f"model {printable(wanted, 80)}"
+    return _condition("model", wanted, words, model == wanted, "it is the certified one", other)
 
 
 def _of_fitting(
@@ -506,15 +510,13 @@ def _of_fitting(
 ) -> Iterator[Verdict]:
     """The verdicts on a run that a certificate should still hold for."""
     yield _same_model(certificate.model, result.model)
-    same = prompt_digest(result.settings, result.targets) == certificate.prompt_digest
-    yield Verdict(
-        quantity="prompt",
-        limit=certificate.prompt_digest,
-        words="prompt as certified",
-        outcome="passed" if same else "failed",
-        why="same template, answer words, tokens and common bias"
-        if same
-        else "the template, the answer words, their tokens or the common bias differ",
+    yield _condition(
+        "prompt",
+        certificate.prompt_digest,
+        "prompt as certified",
+        prompt_digest(result.settings, result.targets) == certificate.prompt_digest,
+        "same template, answer words, tokens and common bias",
+        "the template, the answer words, their tokens or the common bias differ",
     )
     yield _same_endpoint(result, certificate)
     for name, side in (("accept", certificate.accept), ("reject", certificate.reject)):
