@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import blindcal as bc
-from blindcal.goals import Goal
 from blindcal.methods import make_design, method_of
 from blindcal.records import FloatArray, IntArray
 from blindcal.simulation.simulate import ask
@@ -20,10 +19,9 @@ def simulated_fit(
     queries: float = 1.0,
     seed: int = 0,
     resamples: int = RESAMPLES,
-    goal: Goal | None = None,
 ) -> bc.LatentFit:
     """The fit of one simulated audit of items with known probabilities."""
-    design = make_design(method, labels, queries=queries, seed=seed, goal=goal)
+    design = make_design(method, labels, queries=queries, seed=seed)
     answers = ask(design, p, seed=seed, logprobs=method_of(method).logprobs)
     return bc.latent(
         labels[answers.items],

@@ -67,15 +67,15 @@ def shape_of(scores: Path, name: str) -> shapes.Shape:
 
 
 def outcome(job: Job) -> list[float]:
-    """The interval's half-width, the estimate and the p-value."""
+    """The interval's half-width and the estimate."""
     labels, p = shape_of(job.scores, job.shape).sample(job.n, np.random.default_rng([job.seed, job.n]))
     fit = simulated_fit(labels, p, method=job.method, queries=job.queries, seed=job.seed)
-    return [fit.ece.half_width, float(fit.ece), fit.calibrated_pvalue]
+    return [fit.ece.half_width, float(fit.ece)]
 
 
 def row(job: Job, expected: Forecast, outcomes: FloatArray) -> list[Cell]:
     """The forecast next to the mean outcome."""
-    half, estimate, pvalue = outcomes.T
+    half, estimate = outcomes.T
     ratio = expected_ratio(expected, outcomes)
     chance = half.std(ddof=1) / np.sqrt(half.size) / half.mean()
     return [
@@ -88,8 +88,6 @@ def row(job: Job, expected: Forecast, outcomes: FloatArray) -> list[Cell]:
         (ratio, float(chance)),
         expected.error,
         float(np.abs(estimate - expected.ece).mean()),
-        expected.power,
-        float((pvalue < 0.05).mean()),
     ]
 
 
@@ -131,8 +129,6 @@ def main() -> None:
         "ratio": "{:.2f} ± {:.2f}",
         "error forecast": "{:.4f}",
         "error seen": "{:.4f}",
-        "power forecast": "{:.2f}",
-        "power seen": "{:.2f}",
     }
     near = {
         f"half-widths within {NEAR:.0%}": "{}",

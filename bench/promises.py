@@ -1,11 +1,10 @@
-"""How often a promised precision is kept: real models, simulated endpoints, audits with a goal and without.
+"""How often a promised precision is kept: real models, simulated endpoints.
 
     python bench/promises.py [--repeats 60] [--only gpt] [--sets report]
 
-Repeat r audits 1,500 items (seed r), drawn with replacement from a set, with one query per item: as usual,
-and with the precision as its goal. The whole set shows what the chosen threshold really does. The rules for
-goals were chosen on the sets of ``--sets choose``, and are reported on the others. bench/deployed.py checks
-promises over HTTP, on a smaller set.
+Repeat r audits 1,500 items (seed r), drawn with replacement from a set, with one query per item. The whole
+set shows what the chosen threshold really does. The rules of promises were chosen on the sets of ``--sets
+choose``, and are reported on the others. bench/deployed.py checks promises over HTTP, on a smaller set.
 """
 
 from __future__ import annotations
@@ -24,7 +23,6 @@ from tqdm import tqdm
 
 import blindcal as bc
 from audits import simulated_fit
-from blindcal.goals import Goal
 from blindcal.records import Estimate, FloatArray, IntArray
 from blindcal.reproduce import sources
 from blindcal.simulation.simulate import log_odds
@@ -50,8 +48,8 @@ CHOOSE = {
     "logits/qwen__boolq__logits.csv.gz": 0.85,
     "logits/qwen__mmlu__logits.csv.gz": 0.4,
 }
-#: How an audit is made and a threshold chosen: whether the precision is its goal, and the confidence.
-WAYS = {"as usual": (False, 0.95), "with the goal": (True, 0.95), "as usual, by the estimate": (False, None)}
+#: How a threshold is chosen: the confidence with which it must reach the precision.
+WAYS = {"95% sure": 0.95, "by the estimate": None}
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,15 +69,12 @@ def population(path: Path) -> tuple[IntArray, FloatArray]:
 
 
 def promises(job: tuple[Path, float, int]) -> list[Promise | None]:
-    """What audits of the same items promise in each of the `WAYS`; ``None`` if there is no such threshold."""
+    """What an audit promises in each of the `WAYS`; ``None`` if there is no such threshold."""
     path, wanted, seed = job
     labels, p = population(path)
     ours = np.random.default_rng([seed, 6]).integers(labels.size, size=AUDITED)
-    fits = {
-        pursued: simulated_fit(labels[ours], p[ours], seed=seed, goal=goal)
-        for pursued, goal in ((False, None), (True, Goal("precision", wanted)))
-    }
-    return [kept(fits[pursued], wanted, confidence, labels, p) for pursued, confidence in WAYS.values()]
+    fit = simulated_fit(labels[ours], p[ours], seed=seed)
+    return [kept(fit, wanted, confidence, labels, p) for confidence in WAYS.values()]
 
 
 def kept(
@@ -126,7 +121,7 @@ def main() -> None:
     columns = {
         "model and set": "{}",
         "precision asked for": "{:g}",
-        "audit": "{}",
+        "threshold chosen": "{}",
         "promised": "{}",
         "kept": "{}",
         "interval holds": "{}",

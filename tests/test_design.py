@@ -371,3 +371,9 @@ def test_bad_input_is_named(change: dict[str, object], message: str) -> None:
     arguments = {"method": "latent", "labels": [0, 1], **change}
     with pytest.raises(InputError, match=message):
         make_design(**arguments)  # type: ignore[arg-type]  # on purpose
+
+
+def test_asking_ends_when_nothing_is_left_to_learn() -> None:
+    """A thousand queries of two items end after the few that pin them down."""
+    labels, p = np.array([0, 1]), np.array([0.2, 0.9])
+    assert len(ask(LatentDesign(labels, 1000.0, 0), p)) < 60

@@ -7,10 +7,9 @@ import pytest
 
 from blindcal.errors import InputError
 from blindcal.estimate.latent import fit_table
-from blindcal.methods import make_design
 from blindcal.planning import shapes
 from blindcal.planning.forecast import Forecast, forecast, worth
-from blindcal.simulation.simulate import ask, simulate
+from blindcal.simulation.simulate import simulate
 from fitting import asked
 
 AUDITS = 12
@@ -44,20 +43,6 @@ def test_forecast_widths_are_seen(name: str, method: str, n: int, queries: float
     assert expected.half_width / np.mean(widths) == pytest.approx(1, abs=0.15 + chance)
 
 
-def test_the_forecast_power_is_seen() -> None:
-    """The test rejects as often as forecast, within three binomial standard errors of 60 seeded audits."""
-    shape = shapes.preset("overconfident").with_ece(0.06)
-    expected = forecast(shape, "latent", 500, 1.0).power
-    assert expected is not None
-    assert 0.3 < expected < 0.9  # a case that tells
-    rejected = 0
-    for seed in range(60):
-        labels, p = shape.sample(500, np.random.default_rng([seed, 10]))
-        answers = ask(make_design("latent", labels, seed=seed), p)
-        rejected += fit_table(labels, answers).calibrated_pvalue < 0.05
-    assert rejected / 60 == pytest.approx(expected, abs=3 * np.sqrt(expected * (1 - expected) / 60))
-
-
 @pytest.mark.parametrize(("method", "queries"), [("blind", 1.0), ("sampling", 4.0), ("extraction", 6.0)])
 def test_forecast_errors_of_face_value_methods_are_seen(method: str, queries: float) -> None:
     """The mean error of methods without intervals is as forecast, within a fifth and its chance error."""
@@ -73,20 +58,13 @@ def test_forecast_errors_of_face_value_methods_are_seen(method: str, queries: fl
     assert expected.error == pytest.approx(np.mean(off), abs=0.2 * np.mean(off) + chance)
 
 
-def test_a_calibrated_model_is_rejected_as_often_as_the_test_allows() -> None:
-    """There the power is the size of the test: at most 5%."""
-    power = forecast(shapes.preset("calibrated"), "latent", 3000, 1.0).power
-    assert power is not None
-    assert power < 0.06
-
-
 @pytest.mark.parametrize("method", ["latent", "temperature"])
 def test_more_of_anything_narrows_the_interval(method: str) -> None:
     """Widths fall with items and with queries."""
     shape = shapes.preset("overconfident")
 
     def width(n: int, queries: float) -> float:
-        found = forecast(shape, method, n, queries, with_power=False).half_width
+        found = forecast(shape, method, n, queries).half_width
         assert found is not None
         return found
 
@@ -101,7 +79,7 @@ def test_half_the_items_asked_is_half_the_items() -> None:
     shape = shapes.preset("underconfident")
     for method in ("latent", "logprobs"):
         half, fewer = forecast(shape, method, 2000, 0.5), forecast(shape, method, 1000, 1.0)
-        assert (half.half_width, half.power) == (fewer.half_width, fewer.power)
+        assert half.half_width == fewer.half_width
 
 
 def test_a_second_query_is_worth_less_than_a_second_item() -> None:
@@ -116,7 +94,7 @@ def test_a_second_query_is_worth_less_than_a_second_item() -> None:
 def test_what_is_left_after_many_queries_is_the_labels_noise() -> None:
     """From four queries per item to eight the interval hardly changes; beyond eight nothing is forecast."""
     shape = shapes.preset("underconfident")
-    four, eight = (forecast(shape, "latent", 1000, k, with_power=False).half_width for k in (4.0, 8.0))
+    four, eight = (forecast(shape, "latent", 1000, k).half_width for k in (4.0, 8.0))
     assert four is not None
     assert eight == pytest.approx(four, rel=0.1)
     # and that is what is left if the probabilities are read
@@ -143,10 +121,8 @@ def test_a_forecast_repeats_itself() -> None:
 
 def test_a_forecast_shows_itself_in_one_line() -> None:
     """The audit, and what it is expected to find."""
-    found = Forecast("latent", 1500, 1.5, 0.1, 0.01, 0.02, 0.03, 0.9)
-    assert (
-        repr(found) == "Forecast(1,500 items, 1.5 queries per item, latent: ECE 0.1000 ± 0.0300, power 90%)"
-    )
+    found = Forecast("latent", 1500, 1.5, 0.1, 0.01, 0.02, 0.03)
+    assert repr(found) == "Forecast(1,500 items, 1.5 queries per item, latent: ECE 0.1000 ± 0.0300)"
 
 
 def test_what_cannot_be_forecast_is_refused() -> None:

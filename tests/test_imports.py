@@ -19,7 +19,6 @@ STANDARD = set(sys.stdlib_module_names)
 ROOMS = (
     "errors",
     "records",
-    "goals",
     "text",
     "untrusted_json",
     "json_form",
@@ -27,7 +26,6 @@ ROOMS = (
     "query_seeds",
     "confidence_prompt",
     "prices",
-    "pareto",
     "estimate",
     "design",
     "choice_design",

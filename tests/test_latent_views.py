@@ -215,7 +215,7 @@ def test_without_resamples_nothing_is_promised() -> None:
 
 # -- findings ------------------------------------------------------------------------------------------
 
-NO_PROPERTY = {"ece_if_invalid", "parts", "parts_pvalue", "parts_level", "by_answer", "confusion", "goal"}
+NO_PROPERTY = {"ece_if_invalid", "parts", "parts_pvalue", "parts_level", "by_answer", "confusion"}
 BRIEF = {"ece", "bins", "ece_if_invalid", "overconfidence", "leaning", "accuracy"}
 BOTH_LABELS = {"auroc", "curve", "operating", "costs"}
 

@@ -327,3 +327,15 @@ def test_nothing_is_promised_where_hardly_an_answer_lies() -> None:
     assert choose_threshold(bare, precision=beyond, confidence=None).point.threshold > highest
     with pytest.raises(NotIdentifiedError):
         choose_threshold(bare, precision=beyond)
+
+
+def test_between_few_thresholds_nothing_is_tested() -> None:
+    """If most items were asked once at one of few thresholds, as by `blind`, answers test only their own."""
+    labels, p = generate(1500, seed=8)[:2]
+    answered = ask(make_design("blind", labels), p)
+    tested = bc.latent(labels[answered.items], answered.shifts, answered.answers).patterns.tested_beyond()
+    edges = logit(GRID_THRESHOLDS)
+    assert np.count_nonzero(tested) == 4
+    for shift in np.unique(answered.shifts):
+        nearest = np.argmin(np.abs(edges + shift))
+        assert tested[nearest] == np.count_nonzero(answered.shifts == shift)

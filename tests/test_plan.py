@@ -23,11 +23,9 @@ from blindcal.cli import app
 from blindcal.errors import InputError
 from blindcal.estimate import model
 from blindcal.estimate.patterns import Patterns
-from blindcal.pareto import pareto_front
 from blindcal.planning import forecast, shapes
 from blindcal.planning.plan import (
     Plan,
-    PlanGoal,
     PlanInputs,
     Throughput,
     TokenCount,
@@ -77,7 +75,7 @@ def test_a_plan_says_what_it_asks_costs_and_finds_out() -> None:
 
 def test_a_plan_shows_itself_in_one_line() -> None:
     """Items, queries, cost and what is expected; of its inputs what they assume."""
-    found = INPUTS.plan("latent", 1000, 1.5, with_power=False)
+    found = INPUTS.plan("latent", 1000, 1.5)
     assert re.fullmatch(
         r"Plan\(1,000 items, 1,500 queries, \$0.3525, latent: ECE 0.1126 ± 0.\d{4}\)", repr(found)
     )
@@ -111,57 +109,35 @@ def test_the_slowest_limit_decides_the_time() -> None:
     assert Throughput(1.0, 10, rpm=60, tpm=1000).seconds(100, 5000) == pytest.approx(300)
 
 
-@pytest.mark.parametrize("goal", [PlanGoal(half_width=0.03), PlanGoal(power=0.8)])
-def test_choices_meet_the_goal_and_hardly_more(goal: PlanGoal) -> None:
-    """Every choice meets it, and five per cent fewer items would not."""
+def test_choices_reach_the_half_width_and_hardly_more() -> None:
+    """Every choice reaches it, and a tenth fewer items would not."""
     inputs = PlanInputs(shapes.preset("overconfident").with_ece(0.05))
-    found = choices(inputs, goal, "latent", [1.0, 2.0])
+    found = choices(inputs, 0.03, "latent", [1.0, 2.0])
     assert [one.queries for one in found] == sorted(one.queries for one in found)
     assert len(found) == 2
     for one in found:
         assert one.forecast is not None
-        assert goal.met(one.forecast)
+        assert one.forecast.half_width is not None
+        assert one.forecast.half_width <= 0.03
         fewer = inputs.plan("latent", round(0.9 * one.items), one.forecast.queries).forecast
         assert fewer is not None
-        assert not goal.met(fewer)
+        assert fewer.half_width is not None
+        assert fewer.half_width > 0.03
 
 
 def test_what_the_items_do_not_reach_is_left_out() -> None:
     """Where there are too few items for any number of queries nothing is offered."""
-    assert choices(INPUTS, PlanGoal(half_width=0.01), "latent", most=300) == ()
-
-
-@pytest.mark.parametrize(
-    ("goal", "words"),
-    [
-        ({}, "give either half_width=... or power=..."),
-        ({"half_width": 0.1, "power": 0.5}, "give either half_width=... or power=..."),
-        ({"half_width": 0.0}, "half_width: must be between 0 and 1, got 0.0"),
-        ({"power": 1.0}, "power: must be between 0 and 1, got 1.0"),
-    ],
-)
-def test_goals_out_of_range_are_refused(goal: dict[str, float], words: str) -> None:
-    """A goal that means nothing is refused by name."""
-    with pytest.raises(InputError, match=re.escape(words)):
-        PlanGoal(**goal)
+    assert choices(INPUTS, 0.01, "latent", most=300) == ()
 
 
 def test_methods_without_intervals_cannot_be_chosen_for_a_width() -> None:
     """Blind, sampling and extraction have no width to forecast, and say so."""
-    with pytest.raises(InputError, match="blind gives neither an interval nor a test"):
-        choices(INPUTS, PlanGoal(half_width=0.03), "blind")
-
-
-def test_the_front_holds_what_nothing_beats() -> None:
-    """Of equals one is kept, and what costs more must err less."""
-    points = [(3, 4), (1, 9), (2, 9), (3, 5), (1, 9), (4, 4), (5, 1)]
-    front = pareto_front(points, cost=lambda point: point[0], error=lambda point: point[1])
-    assert front == ((1, 9), (3, 4), (5, 1))
-    assert pareto_front([], cost=float, error=float) == ()
+    with pytest.raises(InputError, match="blind gives no interval; plan with latent"):
+        choices(INPUTS, 0.03, "blind")
 
 
 def test_the_command_plans_for_a_number_of_items() -> None:
-    """Items, queries, interval and power; what is not known is said to be so, with what would tell."""
+    """Items, queries and interval; what is not known is said to be so, with what would tell."""
     found = blindcal("--sample", 800)
     assert found.exit_code == 0
     assert "queries     800 by latent" in found.output
@@ -181,12 +157,10 @@ def test_the_command_counts_a_file(items: Path) -> None:
 
 
 def test_the_command_works_the_other_way_round() -> None:
-    """A wanted half-width or power gives numbers of items and queries, the cheapest first."""
+    """A wanted half-width gives numbers of items and queries, the cheapest first."""
     found = planned("--half-width", 0.04, "--tokens", 100, "--price-in", 1, "--price-out", 1)["choices"]
     assert all(one["forecast"]["half_width"] <= 0.04 for one in found)
     assert [one["cost"] for one in found] == sorted(one["cost"] for one in found)
-    power = planned("--power", 0.9, "--ece", 0.08, "--queries", 1)["choices"]
-    assert power[0]["forecast"]["power"] >= 0.9
     short = blindcal("--sample", 200, "--half-width", 0.01)
     assert short.exit_code == 1
     assert "200 items do not suffice" in short.output
@@ -194,7 +168,7 @@ def test_the_command_works_the_other_way_round() -> None:
 
 def test_wrong_wishes_are_refused_in_one_line() -> None:
     """Each names the option and the cure."""
-    assert "give --ece" in blindcal("--power", 0.9, "--shape", "calibrated").output
+    assert "0<x<1" in blindcal("--half-width", 1).output
     assert "is none of overconfident" in blindcal("--shape", "nowhere").output
     assert "--price-in and --price-out go together" in blindcal("--price-in", 1).output
 
@@ -239,10 +213,7 @@ def test_a_plan_takes_less_than_two_seconds(tmp_path: Path) -> None:
         assert any(spent(*plan) < 2.0 for _ in range(3))
 
 
-@pytest.mark.parametrize(
-    ("arguments", "fits"),
-    [(["--sample", 3000], 2), (["--half-width", 0.02], 9)],
-)
+@pytest.mark.parametrize(("arguments", "fits"), [(["--sample", 3000], 2), (["--half-width", 0.02], 9)])
 def test_a_plan_takes_few_fits(
     arguments: list[object], fits: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

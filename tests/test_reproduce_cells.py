@@ -19,8 +19,9 @@ from blindcal.evidence import Evidence, estimate
 from blindcal.methods import METHODS, make_design
 from blindcal.reproduce import sources
 from blindcal.reproduce.cells import TABLE_METHODS, Cache, Cell, CellSelection, ask, compute, measure
+from blindcal.reproduce.page import CostPoint, pareto_front
 from blindcal.reproduce.sources import RecordedConfidence, Source
-from blindcal.reproduce.table import oracle_of
+from blindcal.reproduce.table import Row, oracle_of
 from blindcal.simulation.simulate import generate, simulate
 from serving import SHARED
 
@@ -266,3 +267,11 @@ def test_choice_files_have_a_table_too(tmp_path: Path) -> None:
     assert all(found[cell] == one for cell, one in alone.items())
     oracle = oracle_of(source, 5, "pair").ece
     assert float(oracle) == pytest.approx(float(top_label_ece(labels, logits.round(6), 5).ece), abs=1e-6)
+
+
+def test_the_front_holds_what_nothing_beats() -> None:
+    """Of equals one is kept, and what costs more must err less."""
+    places = [(3, 4), (1, 9), (2, 9), (3, 5), (1, 9), (4, 4), (5, 1)]
+    front = pareto_front([CostPoint(Row("latent", 1), *place) for place in places])
+    assert [(point.queries, point.error) for point in front] == [(1, 9), (3, 4), (5, 1)]
+    assert pareto_front([]) == []

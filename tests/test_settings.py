@@ -80,3 +80,11 @@ def test_a_repr_shows_what_was_chosen() -> None:
     long = repr(bc.Settings(model="m", template="{q}" * 200))
     assert len(long) <= 200
     assert "\n" not in long
+
+
+def test_absurd_numbers_of_queries_are_refused() -> None:
+    """More than a hundred queries per item is refused, with the reason."""
+    with pytest.raises(
+        bc.ConfigError, match="queries must be at most 100 per item: more would tell nothing more"
+    ):
+        bc.Settings(model="m", queries=1000)

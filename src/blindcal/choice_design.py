@@ -94,7 +94,6 @@ class GivenAnswerDesign:
     queries: float
     seed: int
     adaptive: bool = True
-    pilot: int | None = None
 
     def __post_init__(self) -> None:
         more_than_plain(self.queries)
@@ -122,8 +121,6 @@ class GivenAnswerDesign:
     def _first(self) -> int:
         """Number of items whose plain answers are the first round."""
         n = self.labels.size
-        if self.pilot is not None:
-            return min(n, self.pilot)
         return round(PILOT * n) if self.adaptive and n >= LEAST_PILOT else n
 
     def _counts(self, answered: AnswerTable) -> tuple[int, int]:

@@ -16,12 +16,10 @@ from scipy.special import logit
 
 from blindcal.estimate.baselines import flip_bounds
 from blindcal.estimate.blind import blind_subsets
-from blindcal.estimate.candidates import candidate_edges
 from blindcal.estimate.grid import CELLS, EDGES_P, EDGES_S, MID_P, edge_of_threshold
 from blindcal.estimate.model import working_table
 from blindcal.estimate.patterns import Patterns, count_patterns
 from blindcal.estimate.truth import bin_edges
-from blindcal.goals import Goal
 from blindcal.records import AnswerTable, FloatArray, IntArray, Round
 
 #: Temperatures that together distinguish weak from strong preferences (METHOD 6); no API accepts more than 2.
@@ -139,26 +137,14 @@ class LatentDesign:
     Without ``adaptive``, as batches need it, all first queries are spread evenly in one round. Further
     queries go to the items whose probability is least certain, at thresholds that split the remaining range
     (METHOD 5), in two rounds per query per item. The design ends early if no answer could tell anything more.
-    ``pilot`` sets the size of the first round if it was decided before ``queries``. With a ``temperature``,
-    answers at a threshold are noisy.
-
-    With a ``goal`` about thresholds, the queries after the pilot are asked at a few candidate thresholds at
-    which it may be decided, also in batches. A recall is about the positives alone: the negatives are asked
-    as without a goal. Further queries go to the items of which it is least certain how they are decided.
+    With a ``temperature``, answers at a threshold are noisy.
     """
 
     labels: IntArray
     queries: float
     seed: int
     adaptive: bool = True
-    pilot: int | None = None
     temperature: float = 0.0
-    goal: Goal | None = None
-
-    @property
-    def _aims(self) -> bool:
-        """Whether the queries after the pilot pursue a goal; an ECE is decided by those that tell most."""
-        return self.goal is not None and self.goal.chooses_threshold
 
     @cached_property
     def sizes(self) -> tuple[int, ...]:
@@ -166,11 +152,8 @@ class LatentDesign:
         n = self.labels.size
         total = max(1, round(self.queries * n))
         first = min(n, total)
-        pilot = round(PILOT * first) if (self.adaptive or self._aims) and first >= LEAST_PILOT else first
-        pilot = pilot if self.pilot is None else min(self.pilot, first)
-        rest = first - pilot
-        # a goal is pursued in two steps, the second at thresholds that the first made more certain
-        sizes = [pilot, rest // 2, rest - rest // 2] if self._aims and self.adaptive else [pilot, rest]
+        pilot = round(PILOT * first) if self.adaptive and first >= LEAST_PILOT else first
+        sizes = [pilot, first - pilot]
         left = total - first
         half = max(1, round(n / 2))
         while left > 0:
@@ -191,19 +174,14 @@ class LatentDesign:
         if ends[index] > min(n, int(ends[-1])):
             return self._follow_up(answered, int(ends[index]) - len(answered), rng)
         order = proportional_order(self.labels, self.seed)[len(answered) : int(ends[index])]
-        by_label, candidates = [np.diff(EDGES_P)] * 2, None
+        by_label = [np.diff(EDGES_P)] * 2
         if index > 0:
-            patterns = self._patterns(answered)
-            by_label = threshold_densities(working_table(patterns))
-            candidates = self._candidates(patterns, int(np.isin(self.labels[order], self._deciding).sum()))
+            by_label = threshold_densities(working_table(self._patterns(answered)))
         edges = np.empty(order.size, np.int64)
         for y in (0, 1):
             mine = self.labels[order] == y
             u = spread_evenly(int(mine.sum()), rng)
-            if candidates is None or y not in self._deciding:
-                edges[mine] = edge_of_threshold(quantiles(by_label[y], u))
-            else:
-                edges[mine] = candidates[(u * candidates.size).astype(np.int64)]
+            edges[mine] = edge_of_threshold(quantiles(by_label[y], u))
         return make_round(order, -EDGES_S[edges], self.temperature)
 
     def _patterns(self, answered: AnswerTable) -> Patterns:
@@ -212,25 +190,9 @@ class LatentDesign:
         place = np.searchsorted(asked, answered.items)
         return count_patterns(self.labels[asked], replace(answered, items=place))
 
-    @property
-    def _deciding(self) -> tuple[int, ...]:
-        """Labels of the items that decide the goal: a recall is about the positives alone."""
-        return (1,) if self.goal is not None and self.goal.name == "recall" else (0, 1)
-
-    def _candidates(self, patterns: Patterns, queries: int) -> IntArray | None:
-        """The thresholds at which so many queries may decide the goal.
-
-        ``None`` if there is no such goal, or items of one label alone.
-        """
-        if not self._aims or self.goal is None or np.unique(patterns.labels).size < 2:
-            return None
-        return candidate_edges(patterns, self.goal, queries, (self.seed, 5, int(patterns.n)))
-
     def _follow_up(self, answered: AnswerTable, size: int, rng: np.random.Generator) -> Round | None:
         patterns = count_patterns(self.labels, answered)
-        table = working_table(patterns)
-        candidates = self._candidates(patterns, size)
-        split = best_splits(patterns, table) if candidates is None else undecided(patterns, table, candidates)
+        split = best_splits(patterns, working_table(patterns))
         if not (split.gain > 0).any():
             return None
         gain = split.gain[patterns.of_item] * rng.uniform(0.999, 1.0, self.labels.size)  # random ties
@@ -315,18 +277,6 @@ def best_splits(patterns: Patterns, table: FloatArray, confidence: FloatArray = 
         low[part] = np.where(some, inner[np.argmax(near, axis=1)], CELLS // 2)
         high[part] = np.where(some, inner[CELLS - 2 - np.argmax(near[:, ::-1], axis=1)], CELLS // 2)
     return Splits(low, high, gain)
-
-
-def undecided(patterns: Patterns, table: FloatArray, candidates: IntArray) -> Splits:
-    """For each pattern, the candidate at which it is least certain how its items are decided."""
-    edges = np.unique(candidates)
-    best, gain = np.empty(len(patterns), np.int64), np.empty(len(patterns))
-    for first in range(0, len(patterns), _CHUNK):
-        part = slice(first, min(first + _CHUNK, len(patterns)))
-        below = np.cumsum(patterns.posterior(table, part), axis=1)[:, edges - 1]
-        spread = np.where((below > 1e-9) & (below < 1 - 1e-9), below * (1 - below), 0.0)
-        best[part], gain[part] = edges[np.argmax(spread, axis=1)], spread.max(axis=1)
-    return Splits(best, best, gain)
 
 
 def answer_design(

@@ -21,13 +21,11 @@ from blindcal.estimate.excess import ExcessPosterior
 from blindcal.estimate.face_value import findings_at_face_value, half_gaps_at_face_value
 from blindcal.estimate.findings import NOTHING, AnswerPart, Findings, Part, finite, no_findings, widened
 from blindcal.estimate.given_fit import GivenFit, fit_given
-from blindcal.estimate.goal_outcome import goal_outcome
 from blindcal.estimate.latent import fit_table
 from blindcal.estimate.latent_fit import LatentFit
 from blindcal.estimate.simultaneous import findings_beyond, holm, level_of_each, outlier_pvalues
 from blindcal.estimate.top_label import GivenAnswers, given_answers
 from blindcal.estimate.uncertainty import heterogeneity_pvalue
-from blindcal.goals import Goal
 from blindcal.methods import METHODS, estimator_of, several_answers
 from blindcal.records import INVALID, AnswerTable, Estimate, EstimatorName, FloatArray, IntArray, Noise
 
@@ -50,7 +48,6 @@ class Evidence:
     of answers of each item; ``None`` if there are two, as usual. ``given`` and ``excess`` follow from the
     answers: the answers given, and what they all say about the excess. ``simultaneous`` says that the
     intervals of all parts are to hold together; ``far_level`` follows from it: the level of each of them.
-    ``goal`` is what the audit is to decide, with a shift of ``max_shift`` at most.
     """
 
     method: str
@@ -70,8 +67,6 @@ class Evidence:
     choices: IntArray | None = None
     given: GivenAnswers | None = None
     excess: ExcessPosterior | None = None
-    goal: Goal | None = None
-    max_shift: float = np.inf
     simultaneous: bool = False
     far_level: float | None = None
 
@@ -340,8 +335,6 @@ def _read_fits(evidence: Evidence, brief: bool, fit: Callable[[Noise, int], Late
         return findings_beyond(near, one.at(level=evidence.far_level).findings(brief=True))
 
     found = widened(findings(best), list(map(findings, others)))
-    if evidence.goal is not None and evidence.resamples and not brief:
-        found = replace(found, goal=goal_outcome(evidence.goal, best, found.ece, evidence.max_shift))
     return _Reading(
         found,
         best.half_gaps if evidence.resamples else None,

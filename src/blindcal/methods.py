@@ -28,9 +28,8 @@ from blindcal.design import (
     SampledDesign,
     StagedDesign,
 )
-from blindcal.errors import ConfigError, InputError
+from blindcal.errors import InputError
 from blindcal.estimate.checks import ArrayLike, labels_array, whole
-from blindcal.goals import Goal
 from blindcal.records import (
     EstimatorName,
     IntArray,
@@ -65,11 +64,9 @@ class DesignSpec:
     bins: int
     seed: int
     adaptive: bool = True
-    pilot: int | None = None
     members: IntArray | None = None
     choices: IntArray | None = None
     summed: bool = False
-    goal: Goal | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,13 +107,11 @@ class Method:
         Queries per item that have a row in the table of ``blindcal reproduce``; empty if the method is not in
         it.
     plan_budgets : tuple of float
-        Queries per item that a plan compares; empty if the method cannot be planned.
+        Queries per item that a plan for a half-width compares; empty if the method has no interval to plan.
     several : SeveralAnswers, optional
         How it audits items with more than two answers, if it can.
     classwise : bool
         Whether it is about each answer against the rest, and so only for more than two answers.
-    goals : bool
-        Whether it can pursue a goal: by asking where that is decided, or by reading every probability.
     """
 
     estimator: EstimatorName
@@ -131,7 +126,6 @@ class Method:
     plan_budgets: tuple[float, ...] = ()
     several: SeveralAnswers | None = None
     classwise: bool = False
-    goals: bool = False
 
     def usual_queries(self, *, several: bool) -> float:
         """The usual mean number of queries per item, with two answers or with ``several``."""
@@ -189,7 +183,6 @@ METHODS: Mapping[str, Method] = {
             lambda spec, choices: DrawnAnswersDesign(choices, at_most_once(spec.queries), spec.seed),
             1.0,
         ),
-        goals=True,
     ),
     "latent": Method(
         "latent",
@@ -200,20 +193,17 @@ METHODS: Mapping[str, Method] = {
             spec.queries,
             spec.seed,
             spec.adaptive,
-            spec.pilot,
             1.0 if spec.summed else 0.0,
-            spec.goal,
         ),
         plan_budgets=(1.0, 1.5, 2.0, 3.0),
         several=SeveralAnswers(
             lambda spec, choices: GivenAnswerDesign(
-                spec.labels, choices, spec.queries, spec.seed, spec.adaptive, spec.pilot
+                spec.labels, choices, spec.queries, spec.seed, spec.adaptive
             ),
             2.0,
             "K answers per item (logit_bias, T = 0): the plain one, then those to queries about it, half of "
             "them with Gumbel numbers on the other answers",
         ),
-        goals=True,
     ),
     "classwise": Method(
         "latent",
@@ -234,7 +224,6 @@ METHODS: Mapping[str, Method] = {
         "one threshold answer per item (logit_bias, T = 0), none for one subset: 1 - 1/bins queries",
         lambda spec: BlindDesign(spec.labels.size, whole(spec.bins, "bins"), spec.seed, spec.members),
         budgets=(1,),
-        plan_budgets=(1.0,),
         several=SeveralAnswers(
             lambda spec, choices: BlindChoiceDesign(
                 choices, whole(spec.bins, "bins"), spec.seed, spec.members
@@ -250,7 +239,6 @@ METHODS: Mapping[str, Method] = {
         "K answers per item drawn at T = 1 (logit_bias)",
         lambda spec: SampledDesign(spec.labels.size, spec.queries, (1.0,), spec.seed),
         sampled=True,
-        plan_budgets=(2.0, 4.0, 8.0),
         several=SeveralAnswers(
             lambda spec, choices: DrawnAnswersDesign(choices, more_than_plain(spec.queries), spec.seed),
             4.0,
@@ -262,7 +250,6 @@ METHODS: Mapping[str, Method] = {
         6.0,
         "K threshold answers per item (logit_bias, T = 0) that bisect its log-odds on [-15, 15]",
         lambda spec: ExtractionDesign(spec.labels.size, whole_queries(spec.queries)),
-        plan_budgets=(4.0, 6.0, 8.0),
     ),
     "temperature": Method(
         "latent",
@@ -354,10 +341,8 @@ def make_design(
     seed: int = 0,
     adaptive: bool = True,
     stages: Sequence[IntArray] | None = None,
-    pilot: int | None = None,
     choices: IntArray | None = None,
     summed: bool = False,
-    goal: Goal | None = None,
 ) -> Design:
     """Make the design of a method.
 
@@ -377,22 +362,16 @@ def make_design(
     stages : sequence of arrays, optional
         Sorted item numbers of each stage. Only these items are asked, stage by stage, each stage with its own
         design.
-    pilot : int, optional
-        Number of items in the first round of ``latent``.
     choices : array, optional
         Number of answers of each item, if there are more than two.
     summed : bool
         Whether threshold answers follow the sum of several spellings (METHOD 8).
-    goal : Goal, optional
-        What ``latent`` asks for after its pilot.
     """
-    if goal is not None:
-        check_goal(method, goal, several=choices is not None)
     y = labels_array(labels) if choices is None else np.asarray(labels, np.int64)
     if not (np.isfinite(queries) and queries > 0):
         raise InputError(f"queries: must be a positive number, got {queries!r}")
     if stages is None:
-        spec = DesignSpec(y, queries, bins, seed, adaptive, pilot, choices=choices, summed=summed, goal=goal)
+        spec = DesignSpec(y, queries, bins, seed, adaptive, choices=choices, summed=summed)
         return _design(method, spec)
     if method == "blind":
         if len(stages) > 1:
@@ -409,10 +388,8 @@ def make_design(
                 bins,
                 seed + k * 2**32,
                 adaptive,
-                pilot,
                 choices=None if choices is None else choices[members],
                 summed=summed,
-                goal=goal,
             ),
         )
         for k, members in enumerate(stages)
@@ -434,23 +411,6 @@ def several_answers(method: str) -> SeveralAnswers:
         fit = ", ".join(name for name, one in METHODS.items() if one.several is not None)
         raise InputError(f"method: {method} audits two answers only; with more, use one of {fit}")
     return found
-
-
-def check_goal(method: str, goal: Goal, *, several: bool = False) -> None:
-    """Raise `ConfigError` if a method cannot pursue a goal, or the items have ``several`` answers."""
-    if several:
-        raise ConfigError(
-            f"goal: {goal} is for two answers, and these items have more",
-            remedy="leave {goal} out, and choose a threshold from the finished run",
-            options={"goal": str(goal)},
-        )
-    if not method_of(method).goals:
-        able = " or ".join(name for name, one in METHODS.items() if one.goals)
-        raise ConfigError(
-            f"goal: {method} cannot ask where {goal} is decided; {able} can",
-            remedy="use {method}, or leave {goal} out and choose a threshold from the finished run",
-            options={"method": ASSUMED, "goal": str(goal)},
-        )
 
 
 def count_queries(method: str, n: int, queries: float, bins: int, *, several: bool = False) -> int:

@@ -11,9 +11,8 @@ import msgspec
 
 from blindcal.endpoints.http import OPENAI, Address
 from blindcal.endpoints.query_format import ANSWER_TOKENS, STATED_TOKENS
-from blindcal.errors import ConfigError, InputError
+from blindcal.errors import ConfigError
 from blindcal.estimate.truth import bins_blind
-from blindcal.goals import Goal
 from blindcal.items.files import Items
 from blindcal.items.record_format import RecordFormat
 from blindcal.methods import (
@@ -22,7 +21,6 @@ from blindcal.methods import (
     LEAST_REPEATED,
     METHODS,
     TOO_FEW_REPEATED,
-    check_goal,
     estimator_of,
 )
 from blindcal.prices import Prices, list_prices
@@ -79,8 +77,6 @@ class DesignSettings:
     sample of that many items; a run may be continued with more. ``offset`` is the common bias C of METHOD 2
     and ``limit`` the largest bias the service accepts. ``send_seed`` sends a seed with each sampled query,
     for endpoints that honour it. ``batch`` uses the provider's Batch API; all first queries are one round.
-    ``goal`` is what the audit is to decide, such as ``precision=0.95``: the queries after the pilot go where
-    they decide it (see `Goal`).
     """
 
     method: str = AUTO
@@ -91,7 +87,6 @@ class DesignSettings:
     offset: float = 50.0
     limit: float = 100.0
     batch: bool = False
-    goal: str | None = None
 
     def __post_init__(self) -> None:
         if self.method not in (AUTO, *METHODS):
@@ -116,14 +111,6 @@ class DesignSettings:
             raise ConfigError(f"queries: {TOO_FEW_REPEATED}, not {self.queries:g}")
         if self.method == "verbalized" and self.queries not in (None, 1):
             raise ConfigError(f"queries: verbalized asks each item once, not {self.queries:g} times")
-        if self.goal is not None:
-            try:
-                goal = Goal.parse(self.goal)
-            except InputError as error:
-                raise ConfigError(str(error)) from None
-            object.__setattr__(self, "goal", str(goal))
-            if self.method != AUTO:
-                check_goal(self.method, goal)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -329,26 +316,21 @@ class Settings:
         return list_prices(self.endpoint.model) if self.endpoint.base_url == OPENAI else None
 
     @property
-    def goal(self) -> Goal | None:
-        """What the audit is to decide, if it has a goal."""
-        return None if self.design.goal is None else Goal.parse(self.design.goal)
-
-    @property
     def answer_words(self) -> tuple[str, ...]:
         """The positive and the negative answer word, or more than two in the order of the answers."""
         if self.prompt.answers:
             return self.prompt.answers
         return self.prompt.positive or DEFAULT_WORDS[0], self.prompt.negative or DEFAULT_WORDS[1]
 
-    def resolved(self, n: int, words: tuple[str, ...] | None = None, *, budgeted: bool = False) -> Settings:
+    def resolved(self, n: int, words: tuple[str, ...] | None = None) -> Settings:
         """Fill in the defaults that depend on the method, the number of items and their answer words.
 
-        If ``budgeted``, a budget decides the number of queries later; so does the choice of the method.
+        Until a method is chosen, the number of queries is open.
         """
         design, blind = self.design, self.design.method == "blind"
         bins = bins_blind(min(n, design.sample or n)) if blind else DEFAULT_BINS
         several = len(words or self.prompt.answers) > 2 and not blind  # whose number is fixed
-        usual = None if budgeted or self.auto else METHODS[design.method].usual_queries(several=several)
+        usual = None if self.auto else METHODS[design.method].usual_queries(several=several)
         return self.replace(
             queries=usual if design.queries is None else design.queries,
             bins=self.estimation.bins or bins,
@@ -395,7 +377,6 @@ class Settings:
                 if getattr(self.prompt, name) is None
             ),
             *(() if self.prompt.answers else ("answers",)),
-            *(() if self.design.goal else ("goal",)),
         }
         shaping = {name: value for name, value in self._flat.items() if name not in free}
         return plain({**shaping, "items": len(items), "items_digest": items.digest})

@@ -18,17 +18,16 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from blindcal.atomic_write import writing
+from blindcal.auditing.audit_design import audit_design
 from blindcal.auditing.batch_sender import Polling, ask_in_batches
-from blindcal.auditing.budget import check_affords_probe, check_cost_known
 from blindcal.auditing.conclude import conclude, write_files
 from blindcal.auditing.controls import Controls, control_every
 from blindcal.auditing.job import Job, Send
-from blindcal.auditing.limits import Limits
+from blindcal.auditing.limits import Limits, check_cost_known
 from blindcal.auditing.live_sender import ask_live
 from blindcal.auditing.logged_answers import LoggedAnswers
 from blindcal.auditing.prepare import Prepared, prepare
-from blindcal.auditing.session import Session, begin, ignore, settle
-from blindcal.auditing.strategy import choose_strategy
+from blindcal.auditing.session import Session, begin, check_affords_probe, ignore, settle
 from blindcal.endpoints.base import Endpoint
 from blindcal.endpoints.batches import Batches
 from blindcal.endpoints.http import Address, HttpEndpoint, check_key
@@ -162,19 +161,19 @@ async def audit_async(
         if polling.cancel and all(batch.ended for batch in store.batches()):
             raise ConfigError("no batch of this run is with the provider: there is nothing to cancel")
         check_affords_probe(session)
-        ask = None if session.settings.auto else await asyncio.to_thread(choose_strategy, session)
+        wanted = None if session.settings.auto else await asyncio.to_thread(audit_design, session)
         truth = await asyncio.to_thread(_read_oracle, session, oracle)
         started, known = time.monotonic(), store.usage().queries
         async with opened_endpoint(endpoint, settings.endpoint) as model:
             batches = await _open_batches(model, session)
             prepared = await unless_stopped(stop, prepare(session, model, targets=targets, force=force))
-            if ask is None:
+            if wanted is None:
                 session = settle(session, prepared.method)
-                ask = await asyncio.to_thread(choose_strategy, session)
+                wanted = await asyncio.to_thread(audit_design, session)
                 truth = await asyncio.to_thread(_read_oracle, session, oracle)
             tell("asking")
-            asked = await ask(prepared, _sender(session, prepared, model, batches, polling, force))
-        outcome = asked.outcome
+            send = _sender(session, prepared, model, batches, polling, force)
+            outcome = await send(wanted.design, wanted.planned)
         if outcome.stopped is not None and not len(outcome.answered):
             raise _stopped_early(session, prepared, outcome.stopped)
         seconds = store.note("seconds") or 0.0
@@ -183,7 +182,7 @@ async def audit_async(
             store.set_note("seconds", seconds)
         parts = len(set(loaded.parts or ()))
         tell(f"estimating, also each of {parts} parts" if parts else "estimating")
-        result = await asyncio.to_thread(conclude, session, prepared, asked, seconds, truth)
+        result = await asyncio.to_thread(conclude, session, prepared, wanted, outcome, seconds, truth)
         tell("writing the report")
         with answers_kept():
             await asyncio.to_thread(write_files, session, result, folder)

@@ -21,7 +21,6 @@ import numpy as np
 from scipy.special import expit
 
 from blindcal.auditing.audit import opened_endpoint, wait_for
-from blindcal.auditing.budget import check_cost_known
 from blindcal.auditing.certify_design import CertifyDesign, Reuse, SideState
 from blindcal.auditing.certify_plan import (
     CertifyGoal,
@@ -33,7 +32,7 @@ from blindcal.auditing.certify_plan import (
 )
 from blindcal.auditing.controls import Controls
 from blindcal.auditing.job import Job, RunOutcome
-from blindcal.auditing.limits import Limits
+from blindcal.auditing.limits import Limits, check_cost_known
 from blindcal.auditing.live_sender import ask_live
 from blindcal.auditing.prepare import accepted_fields
 from blindcal.auditing.session import ignore

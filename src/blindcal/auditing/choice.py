@@ -61,7 +61,6 @@ class MethodOption:
             min(self.queries, MAX_QUERIES),
             bins=self.bins,
             level=self.level,
-            with_power=False,
         )
         return found.half_width
 

@@ -10,12 +10,12 @@ from pathlib import Path
 
 import numpy as np
 
+from blindcal.auditing.audit_design import AuditDesign
 from blindcal.auditing.item_sample import members_of
-from blindcal.auditing.job import reason_in
+from blindcal.auditing.job import RunOutcome, reason_in
 from blindcal.auditing.prepare import Prepared
 from blindcal.auditing.session import Session
 from blindcal.auditing.steadiness_check import check_steadiness
-from blindcal.auditing.strategy import Asked
 from blindcal.auditing.token_estimate import TOKENS_NOTE
 from blindcal.endpoints.query_format import ConfidenceQuestion, QuestionFormat, VerbalAnswers
 from blindcal.estimate.findings import Findings
@@ -23,7 +23,6 @@ from blindcal.estimate.margins import AnswerMargins
 from blindcal.evidence import Evidence, estimate, measures
 from blindcal.items.files import Items
 from blindcal.methods import METHODS
-from blindcal.planning.next_dollar import NextDollar, next_dollar
 from blindcal.prices import total_cost
 from blindcal.records import INVALID, NEGATIVE, PLAIN, POSITIVE, AnswerTable, Message
 from blindcal.report.page import PAGE_FILE, write_page
@@ -49,12 +48,13 @@ MOST_REASONS = 5
 def conclude(
     session: Session,
     prepared: Prepared,
-    asked: Asked,
+    asked: AuditDesign,
+    outcome: RunOutcome,
     seconds: float,
     truth: Truth | ChoiceTruth | None = None,
 ) -> AuditResult:
     """Compute the result of a run: all estimates, and what the answers cost."""
-    settings, items, outcome = asked.settings, session.items, asked.outcome
+    settings, items = session.settings, session.items
     question = prepared.question(settings)
     answered, reasons = session.store.answered(), session.store.invalid_reasons()
     if isinstance(question, ConfidenceQuestion):
@@ -86,8 +86,6 @@ def conclude(
         noise.noise.flip_rate,
         noise.plausible,
         items.choices,
-        goal=settings.goal,
-        max_shift=prepared.max_shift,
         simultaneous=settings.estimation.simultaneous,
     )
     found = estimate(evidence)
@@ -112,14 +110,13 @@ def conclude(
         by=settings.prompt.by_field,
         invalid_reasons=reasons | _unusable_reasons(session.store),
         counts=_counts(evidence, members.size, stopped=outcome.stopped is not None),
-        spend=_spend(session, prepared, asked),
+        spend=_spend(session, prepared, outcome),
         seconds=round(seconds, 3),
         targets=prepared.targets,
         example=_example(items, question, answered, settings.prompt.keep_prompts),
         probe=prepared.probe,
         oracle=None if truth is None else truth.compare(items.labels, found.ece, settings.bins, targets),
         settings=settings.fixed(items),
-        next_dollar=_next_dollar(session, evidence, members.size, found, asked),
         repeated=items.repeated(members),
         steadiness=steady,
         shown=ShownProbabilities.of(session.store.masses(), answered.bounds),
@@ -166,9 +163,9 @@ def _counts(evidence: Evidence, members: int, *, stopped: bool) -> AnswerCounts:
     )
 
 
-def _spend(session: Session, prepared: Prepared, asked: Asked) -> Spend:
-    answered = asked.outcome.usage + asked.outcome.beside
-    paid, prices = prepared.spent + answered, session.prices
+def _spend(session: Session, prepared: Prepared, outcome: RunOutcome) -> Spend:
+    answered = outcome.usage + outcome.beside
+    paid, prices, batch = prepared.spent + answered, session.prices, session.settings.design.batch
     return Spend(
         queries=paid.served,
         probe_queries=prepared.spent.queries,
@@ -176,26 +173,12 @@ def _spend(session: Session, prepared: Prepared, asked: Asked) -> Spend:
         prompt_tokens=paid.prompt_tokens,
         completion_tokens=paid.completion_tokens,
         cached_tokens=paid.cached_tokens,
-        cost=None
-        if prices is None
-        else total_cost(prices, prepared.spent, answered, asked.settings.design.batch),
+        cost=None if prices is None else total_cost(prices, prepared.spent, answered, batch),
         batches=len(session.store.batches()),
         tokens_estimated=bool(session.store.note(TOKENS_NOTE)),
-        control_queries=asked.outcome.beside.queries,
+        control_queries=outcome.beside.queries,
         logged_answers=answered.logged,
     )
-
-
-def _next_dollar(
-    session: Session, evidence: Evidence, n: int, found: Findings, asked: Asked
-) -> NextDollar | None:
-    prices = session.prices
-    if prices is None or session.limits.max_cost is None or evidence.method != "latent":
-        return None
-    if evidence.choices is not None:  # the precision of audits of several answers cannot be forecast
-        return None
-    live = prices.batched if asked.settings.design.batch else prices
-    return next_dollar(found.ece, evidence, n, asked.outcome.usage, live)
 
 
 def _example(items: Items, question: QuestionFormat, answered: AnswerTable, keep_prompts: bool) -> Example:

@@ -30,7 +30,6 @@ from blindcal.auditing.audit import (
     unless_stopped,
     wait_for,
 )
-from blindcal.auditing.budget import check_cost_known
 from blindcal.auditing.certified_endpoint import (
     CERTIFY_AGAIN,
     certified_job,
@@ -42,7 +41,7 @@ from blindcal.auditing.certified_endpoint import (
 )
 from blindcal.auditing.controls import Controls, bias_lost, control_every, stored_controls
 from blindcal.auditing.job import RunOutcome
-from blindcal.auditing.limits import Limits
+from blindcal.auditing.limits import Limits, check_cost_known
 from blindcal.auditing.live_sender import ask_live
 from blindcal.auditing.prepare import Prepared, accepted_fields
 from blindcal.auditing.session import Session, ignore

@@ -42,12 +42,6 @@ def sample_stages(items: Items, settings: Settings, store: Store) -> list[IntArr
                 remedy="choose another folder with {out}",
                 options={"out": ...},
             )
-        if settings.design.queries is None and before:
-            raise ConfigError(
-                "sample: a run whose queries a budget decides cannot grow",
-                remedy="raise {max_cost}",
-                options={"max_cost": ...},
-            )
         store.set_note(_NOTE, [_packed(stage, n) for stage in stages])
     return list(stages)
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Self
 
 from blindcal.errors import ConfigError, InputError
+from blindcal.prices import Prices
 
 OTHER_FILES = 24
 """Files that an audit opens besides its connections: streams, run file, items, libraries."""
@@ -61,6 +62,16 @@ class Limits:
             stacklevel=2,
         )
         return replace(self, concurrency=int(room))
+
+
+def check_cost_known(limits: Limits | None, prices: Prices | None) -> None:
+    """Refuse a limit on the cost if it is not known what a query costs."""
+    if limits is not None and limits.max_cost is not None and prices is None:
+        raise ConfigError(
+            "{max_cost} limits nothing if it is not known what a query costs",
+            remedy="give {prices} too",
+            options={"max_cost": limits.max_cost, "prices": ...},
+        )
 
 
 def _most_open_files() -> float:

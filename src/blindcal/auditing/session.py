@@ -8,17 +8,18 @@ from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from blindcal.auditing.limits import Limits
+from blindcal.errors import ConfigError
 from blindcal.items.files import Items
-from blindcal.methods import METHODS, check_goal
-from blindcal.prices import Prices
-from blindcal.records import Progress, Way
+from blindcal.methods import METHODS
+from blindcal.planning.plan import probe_queries
+from blindcal.prices import CHARACTERS_A_TOKEN, Prices
+from blindcal.records import Progress, Usage, Way
 from blindcal.settings import Settings
 from blindcal.store.run_store import Store
 
 ONCE: tuple[Way, ...] = ("logprobs", "stated confidence")
 """Ways to audit in which asking an item again tells nothing more."""
-QUERIES_NOTE, ITEMS_NOTE = "budget", "budget_items"
-"""Names under which a run notes what its budget decided."""
+_CLEARLY = 1.5  # factor by which the estimated cost of the probe may exceed the limit
 
 
 def ignore(_: str) -> None:
@@ -78,29 +79,22 @@ def begin(session: Session) -> Session:
     known = store.note("config") or {}
     if session.settings.auto and known.get("method") in METHODS:  # chosen, or named, when the run began
         session = replace(session, settings=_with_method(session.settings, known["method"]))
-    settings = session.settings.resolved(len(items), items.words, budgeted=_decides_queries(session))
-    if settings.goal is not None and items.answers:
-        check_goal(settings.assumed_method, settings.goal, several=True)
+    settings = session.settings.resolved(len(items), items.words)
     if known.get("batch"):  # a run begun with batches continues with them
         settings = settings.replace(batch=True)
     store.begin(settings.fixed(items), items, keep_prompts=settings.prompt.keep_prompts)
     store.set_parts(settings.prompt.by_field, items.parts)
-    begun = replace(session, settings=settings)
-    return replace(begun, limits=_kept_limits(begun))
+    return replace(session, settings=settings)
 
 
 def settle(session: Session, method: str) -> Session:
     """The session with the method that was chosen for it; the run file notes it as if it had been named."""
     if not session.settings.auto:
         return session
-    if session.settings.goal is not None:
-        check_goal(method, session.settings.goal)
     items, settings = session.items, _with_method(session.settings, method)
-    budgeted = settings.design.method == "latent" and session.limits.max_cost is not None
-    settings = settings.resolved(len(items), items.words, budgeted=budgeted)
+    settings = settings.resolved(len(items), items.words)
     session.store.set_note("config", settings.fixed(items))
-    settled = replace(session, settings=settings)
-    return replace(settled, limits=_kept_limits(settled))
+    return replace(session, settings=settings)
 
 
 def _with_method(settings: Settings, method: str) -> Settings:
@@ -111,32 +105,20 @@ def _with_method(settings: Settings, method: str) -> Settings:
     return settings.replace(method=method, queries=queries)
 
 
-def _decides_queries(session: Session) -> bool:
-    """Whether a budget decides the number of queries: since the run began or, in a new run, from now on."""
-    design = session.settings.design
-    if design.method != "latent" or design.queries is not None:
-        return False
-    begun = session.store.note("config")
-    return session.limits.max_cost is not None if begun is None else begun.get("queries") is None
+def check_affords_probe(session: Session) -> None:
+    """Refuse a limit on the cost that clearly cannot pay even for the probe, before anything is asked.
 
-
-def decides_items(session: Session) -> bool:
-    """Whether a budget decides the number of items, for methods that ask every item equally often.
-
-    This applies if a budget is given and no number of items, and if it applied before. Without a probe, the
-    cost of a query is unknown, and a budget only ends the run.
+    Tokens are estimated from the mean number of characters per item.
     """
-    settings, store = session.settings, session.store
-    design = settings.design
-    if design.method == "latent" or not settings.probed or design.sample is not None:
-        return False
-    return store.note(ITEMS_NOTE) is not None or (session.limits.max_cost is not None and not store.rounds())
-
-
-def _kept_limits(session: Session) -> Limits:
-    """The limits, with the budget decided on before if none is given now, so that no more is spent."""
-    limits, store = session.limits, session.store
-    if not (session.settings.design.queries is None or decides_items(session)):
-        return limits
-    noted = store.note(QUERIES_NOTE) or store.note(ITEMS_NOTE)
-    return limits if noted is None or limits.max_cost else replace(limits, max_cost=noted["max_cost"])
+    max_cost, prices, items = session.limits.max_cost, session.prices, session.items
+    if max_cost is None or prices is None or session.store.note("ready") is not None:
+        return
+    count = probe_queries(several=items.choices is not None)
+    tokens = round(items.characters / len(items) / CHARACTERS_A_TOKEN * count)
+    cost = prices.cost(Usage(count, count, tokens, count))
+    if cost > _CLEARLY * max_cost:
+        raise ConfigError(
+            f"{{max_cost}} does not pay for the probe: its about {count} queries cost about ${cost:.2g}; "
+            "nothing was asked",
+            options={"max_cost": max_cost},
+        )

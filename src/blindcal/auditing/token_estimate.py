@@ -1,6 +1,6 @@
 """How many tokens a prompt has, expected and at most, learnt from answered prompts.
 
-A mean is not enough to stay within a budget: prompts differ in length, and digits or other scripts take
+A mean is not enough to keep to a limit: prompts differ in length, and digits or other scripts take
 several times the tokens of plain English. But no token is shorter than a byte. Where an endpoint reports no
 tokens, or impossible numbers, the expected ones are counted: an answer has its price, and limits must hold.
 """

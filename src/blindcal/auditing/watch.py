@@ -18,8 +18,7 @@ import msgspec
 
 from blindcal.atomic_write import writing
 from blindcal.auditing.audit import default_folder, opened_endpoint, wait_for
-from blindcal.auditing.budget import check_cost_known
-from blindcal.auditing.limits import Limits
+from blindcal.auditing.limits import Limits, check_cost_known
 from blindcal.auditing.prepare import accepted_fields
 from blindcal.auditing.session import ignore
 from blindcal.auditing.watch_budget import Clock, DayBudget, check_budget, utc_now

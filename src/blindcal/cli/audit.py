@@ -19,7 +19,6 @@ from blindcal.errors import PendingError, UnfitError
 from blindcal.items import catalogue
 from blindcal.json_form import json_line
 from blindcal.methods import AUTO, METHODS
-from blindcal.planning.next_dollar import MOST_QUERIES
 from blindcal.planning.plan import CHOICE_PROBE_QUERIES, PROBE_QUERIES, Plan, plan_audit
 from blindcal.progress_bar import ProgressBar
 from blindcal.report.page import PAGE_FILE
@@ -66,7 +65,6 @@ LONGEST_POLL = 60.0  # maximum number of seconds between polls of a batch, unles
     "[default: all items]",
 )
 @options.queries_option(note="the method's own; see above")
-@options.goal_option("What the audit is to decide; the queries after the pilot go where they decide it")
 @options.bins_option(note="5; for blind round(N^(1/5))")
 @options.level_option
 @options.resamples_option
@@ -93,8 +91,7 @@ LONGEST_POLL = 60.0  # maximum number of seconds between polls of a batch, unles
     "--max-cost",
     type=options.POSITIVE_NUMBER,
     metavar="DOLLARS",
-    help="Maximum cost; requires prices. Without --queries, latent asks as many queries per item as it pays "
-    "for, and the other methods ask as many items.",
+    help="Maximum cost; requires prices.",
 )
 @options.price_options
 @click.option(
@@ -280,22 +277,15 @@ def _print_plan(plan: Plan, settings: Settings, max_cost: float | None, as_json:
     print_field("tokens", tokens_text(plan))
     print_field("cost", cost_text(plan))
     if max_cost is not None and plan.cost:
-        print_field("budget", f"${max_cost:g} {_budget_effect(plan, plan.cost, settings, max_cost)}")
+        print_field("limit", f"${max_cost:g} {_limit_effect(plan, plan.cost, max_cost)}")
 
 
-def _budget_effect(plan: Plan, cost: float, settings: Settings, max_cost: float) -> str:
-    """What a budget pays for, in words."""
-    run = plan.queries + plan.control_queries
-    each = cost / (run + plan.probe_queries)
-    queries = (max_cost / each - plan.probe_queries) * plan.queries / run
-    latent = settings.assumed_method == "latent"
-    if queries <= 0:
-        return "does not pay for the probe"
-    if latent and settings.design.queries is None:
-        each_item = min(queries / plan.items, MOST_QUERIES)
-        return f"pays for about {each_item:.2f} queries per item"
+def _limit_effect(plan: Plan, cost: float, max_cost: float) -> str:
+    """What a limit on the cost pays for, in words."""
     if max_cost >= cost:
         return "pays for all of it"
-    if latent or not settings.probed or settings.design.sample is not None:
-        return f"pays for about {queries / plan.queries:.0%} of the queries: the run stops there"
-    return f"pays for about {plan.items * queries / plan.queries:,.0f} of the items"
+    run = plan.queries + plan.control_queries
+    share = (max_cost * (run + plan.probe_queries) / cost - plan.probe_queries) / run
+    if share <= 0:
+        return "does not pay for the probe"
+    return f"pays for about {share:.0%} of the queries: the run stops there"

@@ -12,11 +12,10 @@ from typing import Any, TypeAlias, TypeVar, get_args
 import click
 
 from blindcal.cli.console import print_warning
-from blindcal.cli.param_types import GOAL, JSON_OBJECT, TOKEN_IDS, FiniteRange
+from blindcal.cli.param_types import JSON_OBJECT, TOKEN_IDS, FiniteRange
 from blindcal.endpoints import http
 from blindcal.endpoints.http import OPENAI, Address
 from blindcal.errors import StoreError
-from blindcal.goals import GOAL_FORMS
 from blindcal.methods import ESTIMATOR_CHOICES
 from blindcal.prices import Prices, list_prices
 from blindcal.records import AnswerFormat
@@ -328,15 +327,6 @@ def queries_option(default: float | None = None, note: str = "") -> Decorator:
         default=default,
         metavar="K",
         help=f"Mean number of queries per item; may be a fraction.{f'  [default: {note}]' if note else ''}",
-    )
-
-
-def goal_option(sets: str) -> Decorator:
-    """What an audit is to decide."""
-    return click.option(
-        "--goal",
-        type=GOAL,
-        help=f"{sets}: {GOAL_FORMS}.",
     )
 
 

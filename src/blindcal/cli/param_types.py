@@ -9,8 +9,6 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 import click
 import msgspec
 
-from blindcal.errors import InputError
-from blindcal.goals import Goal
 from blindcal.text import printable
 from blindcal.untrusted_json import JsonError, read_json
 
@@ -83,14 +81,6 @@ def _budgets(text: str) -> tuple[int, ...]:
     return tuple(sorted(found))
 
 
-def _goal(text: str) -> str:
-    try:
-        return str(Goal.parse(text))
-    except InputError as error:
-        raise click.BadParameter(printable(error.message.removeprefix("goal: "), 200)) from None
-
-
 JSON_OBJECT = Parsed("JSON", _json_object)
 TOKEN_IDS = Parsed("ID,ID...", _token_ids)
 BUDGETS = Parsed("K-K|K,K", _budgets)
-GOAL = Parsed("NAME=VALUE", _goal)

@@ -7,21 +7,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
-from tqdm import tqdm
 
 from blindcal.cli import options
 from blindcal.cli.console import print_field
 from blindcal.cli.param_types import FiniteRange
-from blindcal.goals import Goal
 from blindcal.items.catalogue import open_items
 from blindcal.json_form import json_line
 from blindcal.methods import METHODS, SIMULABLE, count_queries
 from blindcal.planning import shapes
-from blindcal.planning.goal_forecast import MOST, WANTED, goal_forecast, least_items
 from blindcal.planning.plan import (
     LATENCY,
     Plan,
-    PlanGoal,
     PlanInputs,
     Throughput,
     TokenCount,
@@ -63,17 +59,10 @@ WIDTH = 12
 @options.queries_option(note="the method's own")
 @click.option(
     "--half-width",
-    type=float,
+    type=options.INNER_SHARE,
     metavar="W",
     help="Half-width of the interval to reach: finds the numbers of items and queries.",
 )
-@click.option(
-    "--power",
-    type=float,
-    metavar="P",
-    help="Power to reach against the shape: finds the numbers of items and queries.",
-)
-@options.goal_option("Goal to reach; forecasts how often an audit does, and finds the number of items")
 @options.bins_option(note="5; for blind round(N^(1/5))")
 @options.level_option
 @click.option("--model", help="Model whose tokens are counted and whose list prices are used.")
@@ -108,8 +97,6 @@ def command(
     method: str | None,
     queries: float | None,
     half_width: float | None,
-    power: float | None,
-    goal: str | None,
     bins: int | None,
     level: float,
     model: str | None,
@@ -128,39 +115,28 @@ def command(
     model is like, so a shape is assumed; the folder of an earlier run on a similar model is the best guess,
     and brings its own tokens and seconds per query.
 
-    With --half-width, or with --power and --ece, the command finds the numbers of items and of queries per
-    item that reach the goal, cheapest first. With --goal, it says how often an audit with this goal reaches
-    it, and how many items it takes to reach it four times in five.
+    With --half-width, the command finds the numbers of items and of queries per item that reach it, cheapest
+    first.
 
     \b
     Examples:
       blindcal plan --sample 3000
       blindcal plan boolq.jsonl --model gpt-4o-mini --template "{passage}\\n{question}?"
       blindcal plan --half-width 0.02 --tokens 250 --price-in 0.15 --price-out 0.6
-      blindcal plan --ece 0.05 --power 0.9 --shape runs/boolq-gpt-4o-mini
-      blindcal plan --goal precision=0.85 --sample 3000
+      blindcal plan --half-width 0.02 --shape runs/boolq-gpt-4o-mini
     """
-    if power is not None and ece is None and shape_name == "calibrated":
-        raise click.UsageError(
-            "--power needs a departure to find: give --ece, or a shape that is not calibrated"
-        )
     if items is not None and tokens is not None:
         raise click.UsageError("--tokens is for plans without a file: those of a file are counted")
-    if goal is not None and (half_width, power) != (None, None):
-        raise click.UsageError("--goal goes without --half-width and --power")
     assumed = _assumed(shape_name)
     seconds = latency or assumed.latency
     throughput = replace(options.taken(Throughput, chosen), latency=seconds or LATENCY)
     settings = Settings(model=model or "unknown", **chosen)
     wanted = method or assumed.method
     size, counted, audit = (None, None, None) if items is None else _measure(items, settings, wanted, queries)
-    if audit is not None and (half_width, power, goal, ece) != (None,) * 4:
+    if audit is not None and (half_width, ece) != (None, None):
         raise click.UsageError(
-            "--half-width, --power, --goal and --ece are for two answers: how precise an audit of "
-            "more is cannot be forecast"
+            "--half-width and --ece are for two answers: how precise an audit of more is cannot be forecast"
         )
-    if goal is not None and (wanted != "latent" or queries not in (None, 1.0)):
-        raise click.UsageError("--goal is forecast for one query per item by latent")
     if size is not None and sample is not None and sample > size:
         raise click.UsageError(f"--sample {sample:,}: the file holds {size:,}")
     inputs = PlanInputs(
@@ -179,22 +155,18 @@ def command(
         best = inputs.priced(wanted, n, asked)
         _print_several(best, inputs, audit, as_json, latency_known=bool(seconds))
         return
-    if goal is not None:
-        _print_goal(inputs, Goal.parse(goal), given, as_json, latency_known=bool(seconds))
-        return
-    if half_width is not None or power is not None:
+    if half_width is not None:
         most = {} if given is None else {"most": n}
         budgets = None if queries is None else [queries]
-        found = choices(inputs, PlanGoal(half_width, power), wanted, budgets, **most)
+        found = choices(inputs, half_width, wanted, budgets, **most)
         if not found:
             best = inputs.plan(wanted, n, queries or METHODS[wanted].plan_budgets[-1])
-            raise click.ClickException(_out_of_reach(best, half_width))
+            raise click.ClickException(_out_of_reach(best))
         _print_choices(found, inputs, as_json)
-        best = found[0]
-    else:
-        best = inputs.plan(wanted, n, queries or METHODS[wanted].queries)
-        guess = "" if given else _guess(assumed)
-        _print_plan(best, inputs, guess, as_json, latency_known=bool(seconds))
+        return
+    best = inputs.plan(wanted, n, queries or METHODS[wanted].queries)
+    guess = "" if given else _guess(assumed)
+    _print_plan(best, inputs, guess, as_json, latency_known=bool(seconds))
 
 
 @dataclass(frozen=True, slots=True)
@@ -259,17 +231,12 @@ def _measure(
         return len(loaded), count_tokens(loaded, settings), audit if loaded.answers else None
 
 
-def _out_of_reach(best: Plan, half_width: float | None) -> str:
+def _out_of_reach(best: Plan) -> str:
     expected = best.forecast
     assert expected is not None
-    reached = (
-        f"a half-width of {expected.half_width:.4f}"
-        if half_width is not None
-        else f"a power of {expected.power:.2f}"
-    )
     return (
-        f"{best.items:,} items do not suffice: with {expected.queries:g} queries per item they reach "
-        f"{reached}; plan for more with --sample"
+        f"{best.items:,} items do not suffice: with {expected.queries:g} queries per item they reach a "
+        f"half-width of {expected.half_width:.4f}; plan for more with --sample"
     )
 
 
@@ -295,42 +262,6 @@ def _print_plan(plan: Plan, inputs: PlanInputs, guess: str, as_json: bool, *, la
         if expected.half_width is None
         else f"+- {expected.half_width:.4f} at {inputs.level:.0%}",
         "error": f"{expected.error:.4f} on average, below {expected.error_95:.4f} in 19 of 20 audits",
-    }
-    if expected.power is not None:
-        fields["power"] = f"{expected.power:.0%} to find that it is not calibrated (p < 0.05)"
-    for name, text in fields.items():
-        print_field(name, text, width=WIDTH)
-
-
-def _print_goal(
-    inputs: PlanInputs, goal: Goal, given: int | None, as_json: bool, *, latency_known: bool
-) -> None:
-    """Print how often audits reach a goal: those of the given number of items, and the smallest ones."""
-    bins, level = inputs.bins or DEFAULT_BINS, inputs.level
-    with tqdm(unit="forecast", leave=False, delay=1, disable=None) as bar:
-        at = None if given is None else goal_forecast(inputs.shape, goal, given, bins=bins, level=level)
-        least = least_items(inputs.shape, goal, tried=bar.update, bins=bins, level=level)
-    n = given or (None if least is None else least.items)
-    if n is None:
-        raise click.ClickException(
-            f"{MOST:,} items do not suffice for {goal.words} if it is {inputs.shape.name}: lower the goal"
-        )
-    plan = inputs.priced("latent", n, count_queries("latent", n, 1.0, DEFAULT_BINS))
-    expected = at or least
-    assert expected is not None
-    if as_json:
-        found = {"shape": inputs.shape.name, **asdict(plan), "goal": expected, "least": least}
-        click.echo(json_line(found))
-        return
-    recall = "" if expected.recall is None else f", with a recall of about {expected.recall:.2f}"
-    enough = f"{least.items:,} items" if least is not None else f"more than {MOST:,} items"
-    fields = {
-        "items": f"{n:,}",
-        "queries": _queries_text(plan, "latent"),
-        **_effort(plan, inputs, latency_known=latency_known),
-        "if it is": inputs.shape.name,
-        "goal": f"{goal.words}: reached by {expected.chance:.0%} of such audits{recall}",
-        "it takes": f"about {enough} to reach it in {WANTED:.0%} of audits",
     }
     for name, text in fields.items():
         print_field(name, text, width=WIDTH)
@@ -378,15 +309,14 @@ def _print_choices(found: tuple[Plan, ...], inputs: PlanInputs, as_json: bool) -
         return
     ece = inputs.shape.ece(inputs.bins or DEFAULT_BINS)
     print_field("if it is", f"{inputs.shape.name}: ECE {ece:.4f}", width=WIDTH)
-    click.echo("     items  queries/item     queries          cost      time  half-width  power")
+    click.echo("     items  queries/item     queries          cost      time  half-width")
     for one in found:
         expected = one.forecast
         assert expected is not None
-        power = "" if expected.power is None else f"{expected.power:.0%}"
         cost = "?" if one.cost is None else f"${one.cost:,.4f}"
         click.echo(
             f"{one.items:10,}  {expected.queries:12g}  {one.queries:10,}  {cost:>12}  "
-            f"{_duration(one.seconds):>8}  {expected.half_width:10.4f}  {power:>5}"
+            f"{_duration(one.seconds):>8}  {expected.half_width:10.4f}"
         )
     if inputs.prices is None or inputs.tokens is None:
         click.echo("cost unknown: give --price-in and --price-out, and a file of items or --tokens")

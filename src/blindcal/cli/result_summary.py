@@ -7,9 +7,8 @@ from pathlib import Path
 import click
 
 from blindcal.cli.console import WIDTH, print_field
-from blindcal.estimate.findings import GoalOutcome, Part
+from blindcal.estimate.findings import Part
 from blindcal.evidence import FEW_ITEMS
-from blindcal.goals import SURE, Goal
 from blindcal.records import level_percent
 from blindcal.report.page import PAGE_FILE
 from blindcal.report.sentences import few_groups, item_count, percent
@@ -53,8 +52,6 @@ def _print_estimates(result: AuditResult) -> None:
         print_field("direction", _direction(result))
         print_field("AUROC", _auroc(result))
         print_field("accuracy", f"{result.accuracy:.4f}")
-    if result.goal is not None:
-        print_field("goal", _goal(result.goal))
     if result.calibrated_pvalue is not None:
         print_field("p-value", f"{result.calibrated_pvalue:.3g} for perfect calibration")
     if result.ece.has_interval:
@@ -78,16 +75,6 @@ def _print_estimates(result: AuditResult) -> None:
         print_field("note", "few groups: the intervals are wide because a group counts as one observation")
     for text in () if result.steadiness is None else result.steadiness.notes:
         print_field("note", printable(text, 600))
-
-
-def _goal(found: GoalOutcome) -> str:
-    goal = Goal.parse(found.goal)
-    if not found.reached:
-        return f"not reached: {goal.words}; {printable(found.why or '', 600)}"
-    if found.threshold is None:
-        return f"reached: {goal.words}"
-    at = f"at threshold {found.threshold:.6g}, where it is {found.value:.4f}"
-    return f"{goal.words}: {at}" if goal.name == "cost" else f"reached: {goal.words}, {SURE:.0%} sure, {at}"
 
 
 def _direction(result: AuditResult) -> str:
@@ -223,12 +210,6 @@ def _print_answers(result: AuditResult) -> None:
         )
     if spend.tokens_estimated:
         print_field("tokens", "in part estimated: the endpoint reports none, or impossible numbers")
-    if result.next_dollar is not None and result.ece.has_interval:
-        print_field(
-            "next $1",
-            f"would pay for {result.next_dollar.queries:,} more queries, and narrow the ECE's interval from "
-            f"+- {result.ece.half_width:.4f} to about +- {result.next_dollar.half_width:.4f}",
-        )
 
 
 def _print_comparison(result: AuditResult) -> None:

@@ -98,7 +98,7 @@ def _fields(found: dict[str, Any]) -> dict[str, Any]:
     """The fields of a status, as printed."""
     usage, probed, controls, result = (found[part] for part in ("usage", "probe", "controls", "result"))
     queries = (
-        "as many queries as the budget pays for"
+        "queries as usual"
         if found["queries"] is None
         else f"{found['queries']:g} {'query' if found['queries'] == 1 else 'queries'} per item"
     )

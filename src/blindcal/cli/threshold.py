@@ -22,7 +22,6 @@ from blindcal.errors import NotIdentifiedError
 from blindcal.estimate.findings import OperatingPoint
 from blindcal.estimate.given_fit import GivenFit
 from blindcal.estimate.operating import TESTED, ChosenThreshold
-from blindcal.goals import Goal
 from blindcal.json_form import json_line
 from blindcal.progress_bar import count_bar
 from blindcal.records import Estimate, level_percent
@@ -55,7 +54,6 @@ MARGINS = np.array([0.01, 0.5, 1, 1.5, 2, 2.5, 3, 3.5, 4, 5, 6, 8, 10])
 @click.option(
     "--cost-fn", type=options.POSITIVE_NUMBER, help="Cost of a wrong negative decision; requires --cost-fp."
 )
-@click.option("--all", "every", is_flag=True, help="Print all thresholds, even if the audit had a goal.")
 @click.option(
     "--confidence",
     type=FiniteRange(0.5, 1, max_open=True),
@@ -88,7 +86,6 @@ MARGINS = np.array([0.01, 0.5, 1, 1.5, 2, 2.5, 3, 3.5, 4, 5, 6, 8, 10])
 @options.json_option()
 def command(
     runs: tuple[Path, ...],
-    every: bool,
     confidence: float,
     estimate: bool,
     decisions: int | None,
@@ -104,8 +101,8 @@ def command(
 
     RUN is the folder of the audit; if the audit was split, name the folders of all its parts. The request
     carries the threshold in its logit_bias, so that the deployed model decides by itself: one query at
-    temperature 0, one token, no probabilities. Without a goal, that of the audit counts (its --goal); if it
-    has none, the command prints the precision, recall and accuracy at all thresholds.
+    temperature 0, one token, no probabilities. Without a goal, the command prints the precision, recall and
+    accuracy at all thresholds.
 
     With more than two answers, the decision is to answer or to abstain: the plain question is asked, then
     once more with the logit of the answer given lowered by a margin. If the same answer comes again, it
@@ -134,19 +131,13 @@ def command(
     goals = sum(goal[name] is not None for name in ("precision", "recall", "cost_fp"))
     if goals > 1:
         raise click.UsageError("give only one of --precision, --recall, or --cost-fp with --cost-fn")
-    if goals and every:
-        raise click.UsageError("--all prints all thresholds, and a goal chooses one: give one of the two")
-    opened = [open_run(run) for run in runs]
-    if not goals and not every and (own := opened[0].settings.get("goal")):
-        pursued = Goal.parse(own)
-        goals = int(pursued.chooses_threshold)
-        goal |= pursued.wanted if goals else {}
     if not goals and (snippet is not None or decisions is not None):
         raise click.UsageError("give a goal: --precision, --recall, or --cost-fp with --cost-fn")
     if by_part and (not goals or snippet is not None or decisions is not None):
         raise click.UsageError("--by needs a goal, and prints no --snippet and no --decisions")
     if simultaneous and not by_part:
         raise click.UsageError("--simultaneous is about the parts: add --by")
+    opened = [open_run(run) for run in runs]
     run = together(opened) if len(opened) > 1 else opened[0]
     _warn_about_run(run)
     if by_part:

@@ -137,22 +137,6 @@ class AnswerPart:
     few: bool
 
 
-@dataclass(frozen=True, slots=True)
-class GoalOutcome:
-    """Whether an audit reached its ``goal``, such as ``precision=0.95``; ``why`` says why not.
-
-    ``value`` is the precision, the recall or the expected cost at the ``threshold`` that the goal chooses,
-    or the ECE. ``shift`` on the positive answer deploys the threshold.
-    """
-
-    goal: str
-    reached: bool
-    value: Estimate = NOTHING
-    threshold: float | None = None
-    shift: float | None = None
-    why: str | None = None
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Findings:
     """What answers tell about calibration; an `Estimate` of ``None`` means that the method cannot tell.
@@ -167,8 +151,7 @@ class Findings:
     With more than two answers (METHOD 8), everything is about the answer that the model gave and whether it
     is right ("top-label"), and ``leaning`` is not known; if each answer was audited against the rest
     ("classwise"), ``ece`` is the mean over the answers. ``by_answer`` has a row per answer. ``confusion``
-    counts the answers given: a row per label, a column per answer. ``goal`` says whether the goal was
-    reached, if the audit has one.
+    counts the answers given: a row per label, a column per answer.
     """
 
     ece: Estimate
@@ -191,7 +174,6 @@ class Findings:
     parts_level: float | None = None
     by_answer: tuple[AnswerPart, ...] = ()
     confusion: tuple[tuple[int, ...], ...] = ()
-    goal: GoalOutcome | None = None
 
     @property
     def metrics(self) -> dict[str, Estimate]:

@@ -23,7 +23,10 @@ from blindcal.estimate.grid import CELLS, EDGES_S, MID_S, cells_between, edge_of
 from blindcal.records import INVALID, POSITIVE, AnswerTable, FloatArray, IntArray, Noise
 
 _NARROW = 8  # cells of an interval that are summed one by one
-_MANY, _LARGE_SHARE = 30, 0.02  # answers at one edge, and their share of all, that only a goal brings about
+_MANY, _LARGE_SHARE = (
+    30,
+    0.02,
+)  # answers at one edge, and their share of all, if it is one of few
 _LEAST = np.log(1e-6)  # of the probability of an answer to a query with Gumbel numbers: none is impossible
 
 
@@ -163,7 +166,7 @@ class Patterns:
     def tested_beyond(self) -> FloatArray:
         """Number of answers at or beyond each inner edge: above it for edges from 1/2 up, else below it.
 
-        If most items were asked once, many of them at the same edge, as for a goal, only the answers at each
+        If most items were asked once, many of them at the same edge, as by `blind`, only the answers at each
         edge count: the smoothness of the fit decides what happens between them. Noisy answers tell a little
         everywhere, so they count at every edge.
         """

@@ -7,7 +7,7 @@ tenth of a second for any number of items. docs/plan.md compares forecasts with 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import product
@@ -19,11 +19,11 @@ from blindcal import design
 from blindcal.errors import InputError
 from blindcal.estimate import functionals as of
 from blindcal.estimate.grid import CELLS, EDGES_P, MID_P, MID_S, positions
-from blindcal.estimate.model import Ensemble, fit_ensemble, link_scores, refit, tangents
+from blindcal.estimate.model import Ensemble, fit_ensemble, refit, tangents
 from blindcal.estimate.patterns import Patterns, count_patterns
 from blindcal.estimate.resampling import of_items
 from blindcal.estimate.truth import bin_edges
-from blindcal.estimate.uncertainty import absolute_sum_interval, quadratic_pvalue, unseen_share
+from blindcal.estimate.uncertainty import absolute_sum_interval, unseen_share
 from blindcal.methods import FITTED, METHODS, SIMULABLE, at_most_once, repeated_queries, whole_queries
 from blindcal.planning.shapes import Shape
 from blindcal.records import AnswerTable, FloatArray, IntArray
@@ -39,7 +39,6 @@ _REHEARSED = 3000  # items of the simulated audit that measures the gain of furt
 _STEPS = (1.5, 2.0, 3.0, 4.0, 6.0, 8.0)  # queries per item at which it is evaluated
 #: Most queries per item for which fits are forecast; well before, only the noise of the labels is left.
 MAX_QUERIES = _STEPS[-1]
-_ALPHA = 0.05  # significance level of the test whose power is forecast
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -49,7 +48,6 @@ class Forecast:
     ``queries`` is the mean number per item and ``ece`` the ECE of the population. ``half_width`` is that of
     the interval for the ECE, ``None`` for methods without intervals. ``error`` is the mean absolute error of
     the estimate against the population's ECE, and ``error_95`` is the error exceeded in 5% of audits.
-    ``power`` is the probability that the test of perfect calibration rejects (p < 0.05).
     """
 
     method: str
@@ -59,7 +57,6 @@ class Forecast:
     error: float
     error_95: float
     half_width: float | None
-    power: float | None
 
     def __repr__(self) -> str:
         return f"Forecast({self.items:,} items, {self.queries:g} queries per item, {self.summary})"
@@ -68,8 +65,7 @@ class Forecast:
     def summary(self) -> str:
         """The forecast on one line."""
         width = "" if self.half_width is None else f" ± {self.half_width:.4f}"
-        power = "" if self.power is None else f", power {self.power:.0%}"
-        return f"{self.method}: ECE {self.ece:.4f}{width}{power}"
+        return f"{self.method}: ECE {self.ece:.4f}{width}"
 
 
 def forecast(
@@ -80,7 +76,6 @@ def forecast(
     *,
     bins: int = 5,
     level: float = 0.95,
-    with_power: bool = True,
 ) -> Forecast:
     """Forecast the precision of one audit.
 
@@ -94,8 +89,6 @@ def forecast(
         Number of items, and mean queries per item; below one, only some of the items are asked.
     bins, level : int, float
         Bins of the ECE, and confidence level of its interval.
-    with_power : bool
-        Whether to forecast the power of the test too, which doubles the time.
     """
     if method not in SIMULABLE:
         raise InputError(f"method: can be planned for {', '.join(SIMULABLE)}, got {method!r}")
@@ -105,7 +98,7 @@ def forecast(
         repeated_queries(queries)
     if METHODS[method].logprobs:
         at_most_once(queries)
-    half_width = power = None
+    half_width = None
     if method not in FITTED:
         estimates = _face_value(shape, method, n, queries, bins)
     elif queries > MAX_QUERIES:
@@ -116,12 +109,11 @@ def forecast(
     else:
         asked = max(1.0, min(queries, 1.0) * n)
         estimates = _ece(_scatter(shape, method, _rounded(asked), queries, bins))
-        power = _power(shape, method, asked, queries) if with_power else None
         half_width = _mean_width(shape, method, asked, queries, bins, level) / 2
     ece = shape.ece(bins)
     off = np.abs(estimates - ece)
     error, error_95 = float(off.mean()), float(np.quantile(off, 0.95))
-    return Forecast(method, n, queries, ece, error, error_95, half_width, power)
+    return Forecast(method, n, queries, ece, error, error_95, half_width)
 
 
 # Latent, temperature and repeated: one fit to expected counts
@@ -221,17 +213,10 @@ def _thresholds(table: FloatArray, n: float) -> Patterns:
     edges = np.arange(2, CELLS, _COARSE)
     middles = np.concatenate([[0.0], (EDGES_P[edges[1:]] + EDGES_P[edges[:-1]]) / 2, [1.0]])
     pilot = design.PILOT if n >= design.LEAST_PILOT else 1.0
-    shares = []
-    for informative in design.threshold_densities(table):
-        density = pilot * np.diff(EDGES_P) + (1 - pilot) * informative / informative.sum()
-        shares.append(np.diff(np.interp(middles, EDGES_P, np.concatenate([[0.0], np.cumsum(density)]))))
-    return threshold_counts(table, n, edges, shares)
-
-
-def threshold_counts(table: FloatArray, n: float, edges: IntArray, shares: Sequence[FloatArray]) -> Patterns:
-    """Expected counts of one threshold query per item; ``shares`` are those of the edges, for each label."""
     starts, stops, counts = [], [], []
-    for y, share in enumerate(shares):
+    for y, informative in enumerate(design.threshold_densities(table)):
+        density = pilot * np.diff(EDGES_P) + (1 - pilot) * informative / informative.sum()
+        share = np.diff(np.interp(middles, EDGES_P, np.concatenate([[0.0], np.cumsum(density)])))
         cells = table[y * CELLS : (y + 1) * CELLS]
         below = np.cumsum(cells)[edges - 1]
         first, last = np.full(edges.size, y * CELLS), np.full(edges.size, (y + 1) * CELLS)
@@ -314,33 +299,6 @@ def _mean_width(shape: Shape, method: str, n: float, queries: float, bins: int, 
         least = (1 - unseen) * np.abs(gaps).sum()
         widths.append(float(min(1.0, max(high, least + unseen)) - max(0.0, min(low, least))))
     return float(np.mean(widths))
-
-
-def _power(shape: Shape, method: str, n: float, queries: float) -> float:
-    """Probability that the test of perfect calibration rejects."""
-    if method != "latent":
-        return _rejected(shape, method, _rounded(n), queries)
-    return _rejected(shape, method, _rounded(n * worth(shape, queries)), 1.0)
-
-
-@lru_cache(maxsize=128)
-def _rejected(shape: Shape, method: str, n: float, queries: float) -> float:
-    """How often the score test rejects under the expected counts, by drawing its statistic."""
-    from scipy.optimize import brentq  # slow to import, and needed only for a forecast
-
-    patterns = _expected(shape.table, method, n, queries)
-    departures = link_scores(patterns)
-    mean = patterns.counts @ departures.scores
-    variance = (departures.scores * patterns.counts[:, None]).T @ departures.scores - np.outer(mean, mean) / n
-    prior = np.diag(departures.precision)
-    inner = np.linalg.inv(departures.variance + prior)
-    weights = 1 - np.asarray(np.linalg.eigvals(inner @ prior).real, dtype=np.float64)
-    most = 10 * weights.sum() + 100
-    critical = brentq(lambda q: quadratic_pvalue(q, weights) - _ALPHA, 1e-6, most, xtol=1e-6)
-    values, axes = np.linalg.eigh(variance)
-    root = axes * np.sqrt(np.maximum(values, 0.0))
-    totals = mean + np.random.default_rng(0).standard_normal((4000, mean.size)) @ root.T
-    return float((np.einsum("ij,jk,ik->i", totals, inner, totals) > critical).mean())
 
 
 # Gain of further queries

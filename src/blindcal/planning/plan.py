@@ -1,4 +1,4 @@
-"""Plans: the queries, cost and precision of an audit, and the smallest audit that meets a goal."""
+"""Plans: the queries, cost and precision of an audit, and the smallest audit that reaches a half-width."""
 
 from __future__ import annotations
 
@@ -9,8 +9,6 @@ from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-
-from scipy.special import ndtri
 
 from blindcal.confidence_prompt import INSTRUCTION, ask_confidence, ask_json
 from blindcal.endpoints import tokens
@@ -28,6 +26,7 @@ from blindcal.settings import DEFAULT_BINS, Settings
 PROBE_QUERIES, CHOICE_PROBE_QUERIES = 170, 240
 """Pilot queries and probe together, roughly; with two answers, and with more."""
 LATENCY = 0.6  # seconds per reply, assumed if unknown
+
 _LEAST, _MOST = 20, 10_000_000  # range of items in which a plan is searched
 
 
@@ -103,12 +102,10 @@ class PlanInputs:
         prices = "" if self.prices is None else f", {self.prices!r}"
         return f"PlanInputs({self.shape!r}{tokens}{prices})"
 
-    def plan(self, method: str, n: int, queries: float, *, with_power: bool = True) -> Plan:
-        """Plan one audit; ``with_power`` as in `forecast`."""
+    def plan(self, method: str, n: int, queries: float) -> Plan:
+        """Plan one audit."""
         bins = self.bins or (bins_blind(n) if method == "blind" else DEFAULT_BINS)
-        expected = forecast(
-            self.shape, method, n, queries, bins=bins, level=self.level, with_power=with_power
-        )
+        expected = forecast(self.shape, method, n, queries, bins=bins, level=self.level)
         return self.priced(method, n, count_queries(method, n, queries, bins), expected)
 
     def priced(
@@ -231,53 +228,28 @@ async def _count_tokens(items: Items, settings: Settings) -> TokenCount:
     return TokenCount(each / CHARACTERS_A_TOKEN, longest)
 
 
-# From a goal to a number of items
-
-
-@dataclass(frozen=True, slots=True)
-class PlanGoal:
-    """The goal of a plan: the half-width of the ECE's interval or the power of the calibration test."""
-
-    half_width: float | None = None
-    power: float | None = None
-
-    def __post_init__(self) -> None:
-        if (self.half_width is None) == (self.power is None):
-            raise InputError(
-                "a plan has one goal",
-                remedy="give either {half_width} or {power}",
-                options={"half_width": ..., "power": ...},
-            )
-        for name, goal in (("half_width", self.half_width), ("power", self.power)):
-            if goal is not None and not 0 < goal < 1:
-                raise InputError(f"{name}: must be between 0 and 1, got {goal!r}")
-
-    def met(self, expected: Forecast) -> bool:
-        """Whether a forecast meets the goal."""
-        if self.half_width is not None:
-            return expected.half_width is not None and expected.half_width <= self.half_width
-        return self.power is not None and expected.power is not None and expected.power >= self.power
+# From a half-width to a number of items
 
 
 def choices(
     inputs: PlanInputs,
-    goal: PlanGoal,
+    half_width: float,
     method: str,
     budgets: Iterable[float] | None = None,
     most: int = _MOST,
 ) -> tuple[Plan, ...]:
-    """The smallest audit that meets a goal, for each number of queries per item.
+    """The smallest audit whose interval has this half-width, for each number of queries per item.
 
-    ``budgets`` are the queries per item, by default those of the method. Budgets that miss the goal even with
-    ``most`` items are left out. The plan with the fewest queries comes first.
+    ``budgets`` are the queries per item, by default those of the method. Those that do not reach it even
+    with ``most`` items are left out. The plan with the fewest queries comes first.
     """
     if not method_of(method).fitted:
-        raise InputError(f"method: {method} gives neither an interval nor a test; plan with latent")
+        raise InputError(f"method: {method} gives no interval; plan with latent")
     found = []
     start = 2000.0
     for queries in METHODS[method].plan_budgets if budgets is None else budgets:
         each = worth(inputs.shape, queries) if method == "latent" else 1.0
-        least = _smallest(inputs, goal, method, queries, most, start / each)
+        least = _smallest(inputs, half_width, method, queries, most, start / each)
         if least is not None:
             start = least.items * each  # the next search starts where this one ended
             found.append(least)
@@ -285,15 +257,20 @@ def choices(
 
 
 def _smallest(
-    inputs: PlanInputs, goal: PlanGoal, method: str, queries: float, most: int, start: float
+    inputs: PlanInputs, half_width: float, method: str, queries: float, most: int, start: float
 ) -> Plan | None:
-    """The plan with the fewest items (to a few per cent) that meets a goal; ``None`` if ``most`` do not."""
+    """The plan with the fewest items (to a few per cent) that reaches a half-width.
+
+    ``None`` if ``most`` items do not.
+    """
     low, best = _LEAST, None
     n = round(min(max(start, _LEAST), most))
     for _ in range(12):
-        tried = inputs.plan(method, n, queries, with_power=goal.power is not None)
+        tried = inputs.plan(method, n, queries)
         assert tried.forecast is not None
-        if goal.met(tried.forecast):
+        assert tried.forecast.half_width is not None
+        ratio = tried.forecast.half_width / half_width
+        if ratio <= 1:
             best = tried
         elif n >= most:
             return None
@@ -301,27 +278,15 @@ def _smallest(
             low = n
         if best is not None and best.items <= 1.03 * low:
             break
-        n = _next_try(tried.forecast, goal, low, None if best is None else best.items, most)
+        n = _next_try(n, ratio, low, None if best is None else best.items, most)
         if best is not None and n >= 0.97 * best.items:
             break
     return best
 
 
-def _next_try(at: Forecast, goal: PlanGoal, low: int, high: int | None, most: int) -> int:
-    """The next number of items to try: widths and standardised departures scale with sqrt(n); plus 2%."""
-    if goal.half_width is not None:
-        assert at.half_width is not None
-        ratio = at.half_width / goal.half_width
-    else:
-        assert goal.power is not None
-        assert at.power is not None
-        ratio = _departure(goal.power) / _departure(at.power)
-    guess = max(1.02 * at.items * ratio**2, low + 1)
+def _next_try(n: int, ratio: float, low: int, high: int | None, most: int) -> int:
+    """The next number of items, if the width for n is ``ratio`` times that wanted; it scales as 1/sqrt(n)."""
+    guess = max(1.02 * n * ratio**2, low + 1)
     if high is None:
         return round(min(guess, most, 1000 * low))
     return round(guess) if guess < high else round(math.sqrt(low * high))
-
-
-def _departure(power: float) -> float:
-    """Roughly how many standard errors a departure from calibration must have for this power."""
-    return float(ndtri(min(max(power, 0.06), 0.999)) + 1.96)

@@ -8,7 +8,7 @@ from xml.etree import ElementTree
 
 from blindcal.records import Estimate, level_percent
 from blindcal.report.sentences import item_count
-from blindcal.results.check import CheckResult, Verdict
+from blindcal.results.check import CheckOutcome, CheckResult, Verdict
 from blindcal.text import printable
 
 _MARKS = {"passed": "✅ passed", "failed": "❌ failed", "undecided": "⚠️ undecided"}
@@ -86,7 +86,7 @@ def workflow_commands(runs: Sequence[CheckResult]) -> list[str]:
     for run in runs:
         texts = [(one.outcome, f"{_name(one)}: {verdict_text(one)}") for one in _shown(run)]
         wrong = [one for one in texts if one[0] != "passed"]
-        passed = ("passed", "; ".join(text for _, text in texts))
+        passed: tuple[CheckOutcome, str] = ("passed", "; ".join(text for _, text in texts))
         annotations += [(outcome, _title(run), text) for outcome, text in wrong or [passed]]
     return [
         f"::{kind} title={_property(f'Calibration: {title}')}::{_message(text)}"

@@ -11,7 +11,7 @@ from blindcal.atomic_write import atomic_write
 from blindcal.estimate.findings import CostCurve
 from blindcal.methods import METHODS
 from blindcal.report import narrative, wording
-from blindcal.report.sentences import Number, Numbers, Quoted, goal_sentence, word
+from blindcal.report.sentences import Number, Numbers, Quoted, word
 from blindcal.report.wording import least_confidence, wording_of
 from blindcal.results.result import AuditResult
 from blindcal.text import visible
@@ -47,7 +47,6 @@ def render(result: AuditResult) -> str:
         headline=narrative.headline(result),
         warnings=narrative.warnings(result),
         notes=narrative.notes(result),
-        goal=goal_sentence(result),
         metrics=wording.metrics(result),
         limits=wording.limits(result),
         alpha=narrative.ALPHA,

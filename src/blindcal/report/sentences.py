@@ -17,7 +17,6 @@ import msgspec
 from markupsafe import Markup
 
 from blindcal.evidence import FEW_GROUPS
-from blindcal.goals import Goal
 from blindcal.records import Estimate, level_percent
 from blindcal.results.result import AnswerCounts, AuditResult
 from blindcal.results.watch_result import WatchResult
@@ -174,22 +173,6 @@ def sentence(template: str, **pieces: Piece) -> Sentence:
         if path is not None:
             found.append(pieces[path] if path in pieces else Number(path, form or "percent"))
     return tuple(found)
-
-
-def goal_sentence(result: AuditResult) -> Sentence | None:
-    """Whether the goal was reached, and how; ``None`` without a goal."""
-    if (found := result.goal) is None:
-        return None
-    goal = Goal.parse(found.goal)
-    if not found.reached:
-        return sentence(f"{goal.words}: not reached. {{why}}.", why=found.why or "")
-    if not goal.chooses_threshold:
-        return sentence(f"{goal.words}: reached, the interval ends at {{goal.value.high}}.")
-    at = "at threshold {goal.threshold:short}"
-    if goal.name == "cost":
-        return sentence(f"{goal.words}: {{goal.value.value:three}} per decision, {at}.")
-    estimated = "{goal.value.value} ({goal.value.low} to {goal.value.high})"
-    return sentence(f"{goal.words}: reached {at}, where it is {estimated}.")
 
 
 def item_count(counts: AnswerCounts) -> str:

@@ -14,7 +14,6 @@ from matplotlib.ticker import MaxNLocator
 from blindcal.atomic_write import atomic_write
 from blindcal.estimate.findings import Bin
 from blindcal.estimate.truth import bin_edges
-from blindcal.pareto import pareto_front
 from blindcal.records import Estimate
 from blindcal.report.page import environment, style
 from blindcal.report.plots import Drawing, plot_calibration_curves, plot_reliability, save_drawings
@@ -102,6 +101,15 @@ def points(comparison: MethodTable) -> list[CostPoint]:
     return found
 
 
+def pareto_front(every: Sequence[CostPoint]) -> list[CostPoint]:
+    """The points with a smaller error than every other point of the same or a lower cost, cheapest first."""
+    front: list[CostPoint] = []
+    for point in sorted(every, key=lambda point: (point.queries, point.error)):
+        if not front or point.error < front[-1].error:
+            front.append(point)
+    return front
+
+
 def plot_pareto(comparison: MethodTable, ax: Axes | None = None) -> Axes:
     """Mean absolute error against queries per item: a line per method, rings on the front."""
     every = points(comparison)
@@ -117,7 +125,7 @@ def plot_pareto(comparison: MethodTable, ax: Axes | None = None) -> Axes:
                 markersize=4.5,
                 label=method,
             )
-        front = pareto_front(every, cost=lambda point: point.queries, error=lambda point: point.error)
+        front = pareto_front(every)
         axes.plot(
             [point.queries for point in front],
             [max(point.error, _LEAST) for point in front],

@@ -17,7 +17,6 @@ from blindcal.errors import ConfigError, InputError
 from blindcal.estimate.findings import Findings
 from blindcal.estimate.margins import AnswerMargins
 from blindcal.evidence import Evidence, estimate
-from blindcal.goals import Goal
 from blindcal.items.repeated_prompts import repeated_prompts
 from blindcal.methods import FITTED, METHODS, make_design
 from blindcal.records import AnswerTable
@@ -43,7 +42,7 @@ def merge(runs: Sequence[Run | str | Path], *, resamples: int = 1000) -> AuditRe
     """
     each = [opened(run) for run in runs]
     one = together(each)
-    result, goal = one.result, one.settings.get("goal")
+    result = one.result
     evidence = Evidence(
         result.method,
         make_design(
@@ -63,8 +62,6 @@ def merge(runs: Sequence[Run | str | Path], *, resamples: int = 1000) -> AuditRe
         flip_rate=one.flip_rate,
         resamples=resamples,
         choices=one.choices,
-        goal=None if goal is None else Goal.parse(goal),
-        max_shift=one.max_shift,
         simultaneous=result.parts_level is not None,
     )
     found = estimate(evidence)

@@ -21,7 +21,6 @@ from blindcal.estimate.findings import Findings
 from blindcal.estimate.margins import AnswerMargins
 from blindcal.items.repeated_prompts import RepeatedPrompts
 from blindcal.json_form import json_page
-from blindcal.planning.next_dollar import NextDollar
 from blindcal.records import EstimatorName, FloatArray, Message, Targets
 from blindcal.results.steadiness import Steadiness
 from blindcal.results.tables import FrameLibrary, TableName, frame, tables_of
@@ -206,7 +205,6 @@ class AuditResult(Findings):
     probe: dict[str, Any] | None
     oracle: Oracle | None
     settings: dict[str, Any]
-    next_dollar: NextDollar | None = None
     repeated: RepeatedPrompts | None = None
     steadiness: Steadiness | None = None
     shown: ShownProbabilities | None = None
