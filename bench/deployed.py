@@ -30,7 +30,6 @@ from blindcal.items import catalogue
 from blindcal.items.record_format import RecordFormat
 from blindcal.records import POSITIVE, Estimate, IntArray, Item, Request
 from blindcal.reproduce import sources
-from blindcal.results.deployment import deployment
 from blindcal.simulation import replay
 from record import Cell, parser, record, table
 
@@ -60,7 +59,7 @@ class Outcome:
 
 async def decide(run: bc.Run, items: Sequence[Item], shift: float) -> IntArray:
     """The decision of the deployed model on each item, with the printed bias."""
-    bias = {int(token): value for token, value in deployment(run, shift).logit_bias.items()}
+    bias = {int(token): value for token, value in run.decision_request(shift).ask["logit_bias"].items()}
     question = TokenQuestion(run.result.targets, run.settings["offset"])
     answers = np.empty(len(items), np.int64)
     numbers = iter(range(len(items)))

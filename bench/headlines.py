@@ -32,10 +32,9 @@ from blindcal.evidence import Evidence, estimate
 from blindcal.items.score_files import read_scores
 from blindcal.methods import make_design
 from blindcal.records import FloatArray, IntArray, Targets, Token
-from blindcal.report.number_format import Number, Numbers
+from blindcal.report.narrative import quote, quoted_tail
 from blindcal.report.page import write_page
-from blindcal.report.quoted_confidence import quote, quoted_tail
-from blindcal.report.sentences import Quoted
+from blindcal.report.sentences import Number, Numbers, Quoted
 from blindcal.results.result import AnswerCounts, Spend
 from blindcal.simulation.simulate import ask
 from populations import Population, Recorded, drawn, narrow
@@ -168,8 +167,23 @@ def audited(labels: IntArray, p: FloatArray, name: str, seed: int) -> bc.AuditRe
         level=0.95,
         by=None,
         invalid_reasons={},
-        counts=AnswerCounts(labels.size, int(labels.sum()), positive, len(answers) - positive, 0, 0),
-        spend=Spend(labels.size, 0, labels.size, 0, 0, 0, None),
+        counts=AnswerCounts(
+            items=labels.size,
+            positive_labels=int(labels.sum()),
+            positive=positive,
+            negative=len(answers) - positive,
+            invalid=0,
+            unanswered=0,
+        ),
+        spend=Spend(
+            queries=labels.size,
+            probe_queries=0,
+            attempts=labels.size,
+            prompt_tokens=0,
+            completion_tokens=0,
+            cached_tokens=0,
+            cost=None,
+        ),
         seconds=0.0,
         targets=Targets((Token(1, "Yes"),), (Token(2, "No"),)),
         example=None,

@@ -23,8 +23,8 @@ from playwright.sync_api import sync_playwright
 import blindcal as bc
 from blindcal.estimate.truth import bin_index
 from blindcal.records import FloatArray, IntArray
+from blindcal.report.narrative import quoted_tail
 from blindcal.report.page import PAGE_FILE
-from blindcal.report.quoted_confidence import quoted_tail
 from blindcal.report.style import figure_style, file_bytes, ink
 from blindcal.reproduce import sources
 from record import ROOT, Cell, parser, record, table

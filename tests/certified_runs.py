@@ -12,7 +12,6 @@ import numpy as np
 
 from blindcal.records import FloatArray
 from blindcal.results.certificate import AskedAs, Certificate, CertifiedSide, ServedModel, prompt_digest
-from blindcal.results.deployment import deployment
 from blindcal.results.run import open_run
 from blindcal.store.run_store import RUN_FILE, Store
 from certifying import ACCEPT, certificate
@@ -46,9 +45,9 @@ def certificate_of(
         expires=today + timedelta(90),
         settings=asked,
     )
-    body = deployment(run, upper.shift).body
-    lower_body = None if lower is None else deployment(run, lower.shift).body
-    request = replace(made.request, url=deployment(run, 0.0).url, accept=body, reject=lower_body)
+    body = run.decision_request(upper.shift).ask
+    lower_body = None if lower is None else run.decision_request(lower.shift).ask
+    request = replace(made.request, url=run.decision_request(0.0).url, accept=body, reject=lower_body)
     return replace(made, **{"request": request, **changes})
 
 

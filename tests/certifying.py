@@ -8,8 +8,18 @@ from typing import Any
 
 from blindcal.results.certificate import AskedAs, Certificate, CertifiedRequest, CertifiedSide, ServedModel
 
-ACCEPT = CertifiedSide(0.9, -2.1972, 0.953, 0.95, 396, 400, 1000, 0.4, 0.95)
-REJECT = CertifiedSide(0.2, 1.3863, 0.961, 0.95, 396, 400, 1000, 0.4, 0.975)
+ACCEPT = CertifiedSide(
+    threshold=0.9,
+    shift=-2.1972,
+    bound=0.953,
+    wanted=0.95,
+    right=396,
+    decided=400,
+    items=1000,
+    share=0.4,
+    level=0.95,
+)
+REJECT = replace(ACCEPT, threshold=0.2, shift=1.3863, bound=0.961, level=0.975)
 
 
 def certificate(**changes: Any) -> Certificate:
@@ -29,7 +39,11 @@ def certificate(**changes: Any) -> Certificate:
         made=date(2026, 11, 16),
         expires=date(2027, 2, 14),
         request=CertifiedRequest(
-            "http://127.0.0.1:1/v1/chat/completions", {"model": "replay"}, None, ("Yes",), ("No",)
+            url="http://127.0.0.1:1/v1/chat/completions",
+            accept={"model": "replay"},
+            reject=None,
+            positive=("Yes",),
+            negative=("No",),
         ),
         settings=AskedAs({"model": "replay"}, {"max_shift": 50.0}),
     )

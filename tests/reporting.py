@@ -16,8 +16,7 @@ from blindcal.estimate.truth import binned_ece
 from blindcal.evidence import Evidence, estimate
 from blindcal.methods import estimator_of, make_design, method_of
 from blindcal.records import INVALID, FloatArray, IntArray, Message, Targets, Token
-from blindcal.report.number_format import Number, Numbers
-from blindcal.report.sentences import Sentence
+from blindcal.report.sentences import Number, Numbers, Sentence
 from blindcal.results.result import AnswerCounts, AuditResult, Example, Oracle, Spend
 from blindcal.results.run import Run
 from blindcal.simulation.simulate import ask
@@ -83,12 +82,12 @@ def audited(
     true = binned_ece(labels, p, 5)
     ece = found.ece
     oracle = Oracle(
-        "scores.csv",
-        "p",
-        float(true.ece),
-        None if ece.value is None else ece.value - float(true.ece),
-        float(true.ece) in ece if ece.has_interval else None,
-        tuple(true.gaps.tolist()),
+        path="scores.csv",
+        column="p",
+        ece=float(true.ece),
+        difference=None if ece.value is None else ece.value - float(true.ece),
+        inside_interval=float(true.ece) in ece if ece.has_interval else None,
+        gaps=tuple(true.gaps.tolist()),
     )
     result = AuditResult(
         **{field.name: getattr(found, field.name) for field in fields(Findings)},
@@ -106,20 +105,33 @@ def audited(
         by=None if parts is None else "topic",
         invalid_reasons={},
         counts=AnswerCounts(
-            labels.size, int(labels.sum()), int(counts[2]), int(counts[1]), int(counts[0]), unanswered=0
+            items=labels.size,
+            positive_labels=int(labels.sum()),
+            positive=int(counts[2]),
+            negative=int(counts[1]),
+            invalid=int(counts[0]),
+            unanswered=0,
         ),
-        spend=Spend(labels.size + 83, 83, labels.size + 85, 412345, labels.size + 83, 1200, 0.0621),
+        spend=Spend(
+            queries=labels.size + 83,
+            probe_queries=83,
+            attempts=labels.size + 85,
+            prompt_tokens=412345,
+            completion_tokens=labels.size + 83,
+            cached_tokens=1200,
+            cost=0.0621,
+        ),
         seconds=131.7,
         targets=Targets((Token(9642, "Yes"),), (Token(2822, "No"),)),
         example=Example(
-            (
+            messages=(
                 Message("system", "You answer with one word."),
                 Message("user", "Passage: Rain fell.\nQuestion: was it dry?\nAnswer Yes or No."),
             ),
-            0,
-            {"9642": 48.317, "2822": 50.0},
-            0.8433,
-            0.0,
+            left_out=0,
+            logit_bias={"9642": 48.317, "2822": 50.0},
+            threshold=0.8433,
+            temperature=0.0,
         ),
         probe=PROBE,
         oracle=oracle if truth else None,
@@ -189,15 +201,26 @@ def audited_answers(
         by_answer=tuple(_by_answer(k, labels, given, p) for k in range(len(words))),
         confusion=table,
         margins=AnswerMargins.of(table),
-        counts=AnswerCounts(n, 0, 0, 0, 0, 0, each=tuple((2 * confusion.sum(axis=0)).tolist())),
+        counts=replace(
+            result.counts,
+            items=n,
+            positive_labels=0,
+            positive=0,
+            negative=0,
+            invalid=0,
+            unanswered=0,
+            each=tuple((2 * confusion.sum(axis=0)).tolist()),
+        ),
         targets=Targets((), (), answers=tokens),
         example=Example(
-            (Message("user", "Which of these is a fruit?\nA. brick\nB. pear\nReply with the letter."),),
-            0,
-            {str(32 + k): 50.0 + 0.37 * k for k in range(len(words))},
-            0.8433,
-            0.0,
-            1,
+            messages=(
+                Message("user", "Which of these is a fruit?\nA. brick\nB. pear\nReply with the letter."),
+            ),
+            left_out=0,
+            logit_bias={str(32 + k): 50.0 + 0.37 * k for k in range(len(words))},
+            threshold=0.8433,
+            temperature=0.0,
+            about=1,
         ),
         settings={
             name: value for name, value in result.settings.items() if name not in ("positive", "negative")

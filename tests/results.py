@@ -85,6 +85,22 @@ def part(name: str, ece: Estimate, items: int = 400) -> Part:
     return Part(name, items, items // 2, ece, around(0.8), around(0.01), around(0.02), items < 100)
 
 
+def spend(queries: int, probe_queries: int, **more: Any) -> Spend:
+    """What these queries cost, in a hundred tokens each."""
+    return Spend(
+        **{
+            "queries": queries,
+            "probe_queries": probe_queries,
+            "attempts": queries,
+            "prompt_tokens": 100 * (queries - probe_queries),
+            "completion_tokens": queries,
+            "cached_tokens": 0,
+            "cost": None,
+            **more,
+        }
+    )
+
+
 def result(**changes: Any) -> AuditResult:
     """A complete result of `latent`."""
     found = AuditResult(
@@ -117,8 +133,10 @@ def result(**changes: Any) -> AuditResult:
         parts_pvalue=0.3,
         ece_if_invalid=(0.125, 0.125),
         invalid_reasons={},
-        counts=AnswerCounts(1000, 500, 520, 480, 0, 0),
-        spend=Spend(1080, 80, 1080, 100_000, 1080, 0, None),
+        counts=AnswerCounts(
+            items=1000, positive_labels=500, positive=520, negative=480, invalid=0, unanswered=0
+        ),
+        spend=spend(queries=1080, probe_queries=80),
         seconds=12.0,
         targets=Targets((Token(1, "Yes"),), (Token(2, "No"),)),
         example=None,

@@ -38,7 +38,7 @@ def written(path: Path, **changes: Any) -> Path:
 
 
 def outcomes(path: Path, **wanted: Any) -> dict[str, str]:
-    return {one.limit.quantity: one.outcome for one in check(path, **wanted).verdicts}
+    return {one.quantity: one.outcome for one in check(path, **wanted).verdicts}
 
 
 def test_a_certificate_holds_by_its_own_promise(saved: Path) -> None:
@@ -157,7 +157,7 @@ def test_a_run_fits_the_certificate_of_its_model(run: Path, tmp_path: Path) -> N
     assert set(held(run, modest).values()) == {"passed"}
     both = check(run, max_ece=0.9, certificate=modest, resamples=REFITS)
     assert both.outcome == "passed"
-    assert both.verdicts[0].limit.quantity == "ece"
+    assert both.verdicts[0].quantity == "ece"
 
 
 def test_a_run_that_does_not_fit(run: Path) -> None:

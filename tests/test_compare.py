@@ -19,9 +19,17 @@ from blindcal.estimate.latent.fit import LatentFit
 from blindcal.estimate.latent.paired import Difference, differences
 from blindcal.methods import make_design
 from blindcal.records import Estimate, FloatArray, IntArray
-from blindcal.report.comparison import comparison_page, draw_comparison, labels_of
+from blindcal.report.comparison import (
+    better,
+    comparison_page,
+    differing,
+    draw_comparison,
+    headline,
+    labels_of,
+    pairing,
+)
 from blindcal.report.plots import save_drawings
-from blindcal.results.compare import RunComparison, better, compare, differing, headline, pairing
+from blindcal.results.compare import RunComparison, compare
 from blindcal.results.run import open_run
 from blindcal.simulation.simulate import ask
 from browsing import CONTRAST, Seen, chromium
@@ -235,7 +243,18 @@ def made_up(**found: tuple[float, float, float]) -> RunComparison:
         Difference(name, Estimate(0.1), Estimate(second), Estimate(second - 0.1, low, high, 0.95), 0.3)
         for name, (second, low, high) in found.items()
     )
-    return RunComparison("a", "b", ("m", "n"), 100, 0, 0, 0, 5, 0.95, differences)
+    return RunComparison(
+        first="a",
+        second="b",
+        models=("m", "n"),
+        common=100,
+        reworded=0,
+        only_first=0,
+        only_second=0,
+        bins=5,
+        level=0.95,
+        differences=differences,
+    )
 
 
 def test_the_headline_reads_no_more_than_is_shown() -> None:

@@ -16,7 +16,6 @@ from blindcal.endpoints.http import Address, HttpEndpoint
 from blindcal.errors import NotIdentifiedError
 from blindcal.methods import make_design
 from blindcal.records import FloatArray, IntArray, Message, Request
-from blindcal.results.deployment import deployment
 from blindcal.results.run import open_run
 from blindcal.simulation.simulate import ask
 from deciding import TEMPLATE, audited, model, serving, write_items
@@ -35,7 +34,9 @@ def test_the_deployed_endpoint_keeps_the_promise_over_http(tmp_path: Path) -> No
         run = open_run(audited(tmp_path / "audited.jsonl", server, tmp_path / "run"))
         fit = run.fit(resamples=300)
         point = fit.choose_threshold(precision=0.9, max_shift=run.max_shift).point
-        bias = {int(token): value for token, value in deployment(run, point.shift).logit_bias.items()}
+        bias = {
+            int(token): value for token, value in run.decision_request(point.shift).ask["logit_bias"].items()
+        }
 
         async def decide() -> list[bool]:
             async with HttpEndpoint(Address(server.base_url, "replay"), environ={}) as endpoint:

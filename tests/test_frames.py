@@ -13,8 +13,7 @@ import pytest
 
 import blindcal as bc
 import results
-from blindcal.report.csv_tables import FILES, write_curves
-from blindcal.results.frames import frame
+from blindcal.results.tables import FILES, frame, write_tables
 from deciding import TEMPLATE, model, serving, write_items
 from results import NOTHING, around, part
 
@@ -71,7 +70,7 @@ def test_a_result_is_a_frame_of_its_metrics(library: Any) -> None:
 def test_frames_hold_what_the_csv_files_hold(table: Any, library: Any, tmp_path: Path) -> None:
     """Both are made from the same tables, to the last digit."""
     found = replace(SEVERAL, by_answer=()) if table != "by_answer" else _by_answer()
-    write_curves(found, tmp_path)
+    write_tables(found, found.answers, tmp_path)
     with (tmp_path / f"{FILES[table]}.csv").open(newline="") as file:
         written = list(csv.DictReader(file))
     framed = rows(found.to_frame(table, library))

@@ -246,7 +246,6 @@ def test_importing_is_quick_and_light() -> None:
         "pandas",
         "polars",
         "pyarrow",
-        "sklearn",
         "torch",
         "transformers",
         "matplotlib",

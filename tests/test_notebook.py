@@ -181,7 +181,7 @@ def test_what_cannot_be_drawn_is_refused_with_what_can(published: BlindResult, f
     ):
         draw(published)
     draw = plot.parts
-    by = "calibration_curve, reliability, confidence, operating, cost, calibration_display"
+    by = "calibration_curve, reliability, confidence, operating, cost"
     with pytest.raises(InputError, match=f"^parts: this LatentFit has no parts; it can be drawn by {by}$"):
         draw(fit)
     bare = results.result(curve=None, confidence=None, operating=(), costs=(), parts=())

@@ -10,7 +10,6 @@ from blindcal.estimate.findings import Findings
 from blindcal.results.check import check
 from blindcal.results.compare import compare
 from blindcal.results.merge import merge
-from blindcal.results.part_check import check_parts
 from blindcal.results.run import Run, open_run
 from deciding import audited, model, serving, write_items
 
@@ -68,5 +67,5 @@ def test_comparisons_thresholds_and_merges_use_the_same_fit(run: Run) -> None:
     merged = merge([run], resamples=REFITS)
     assert (merged.ece, merged.curve, merged.operating) == (run.result.ece, run.result.curve, points)
     whole = replace(run, parts=("all",) * len(run.parts), result=replace(run.result, by="topic"))
-    (part,) = check_parts(whole, max_ece=1.0, confidence=SURE, resamples=REFITS).verdicts
-    assert part.verdict.bound == run.result.ece.high
+    checked = check(whole, max_ece=1.0, confidence=SURE, resamples=REFITS, by_part=True).verdicts
+    assert {one.part: one.bound for one in checked} == dict.fromkeys((None, "all"), run.result.ece.high)

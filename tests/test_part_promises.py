@@ -18,9 +18,8 @@ from scipy.stats import norm
 import blindcal as bc
 from blindcal.estimate.simultaneous import holm
 from blindcal.records import Estimate
-from blindcal.results.part_check import _Case, _failed
+from blindcal.results.check import Limit, _Case, _failed
 from blindcal.results.run import open_run
-from blindcal.results.verdicts import Limit
 from blindcal.simulation.replay import Server
 from commanding import blindcal, printed_error
 from deciding import audited, model, serving, write_items
@@ -81,7 +80,7 @@ def test_the_audit_says_what_holds_together(run: Path, items: Path, server: Serv
 
 def test_each_part_has_a_threshold(run: Path) -> None:
     """Each is that of its own fit; a part without one says why, and does not keep the others from theirs."""
-    found = bc.part_thresholds(run, precision=0.8, resamples=REFITS)
+    found = open_run(run).part_thresholds(precision=0.8, resamples=REFITS)
     assert [one.part for one in found] == ["even", "odd", "swapped"]
     for one in found[:2]:
         fit = open_run(run).fit(part=one.part, resamples=REFITS)
@@ -96,8 +95,8 @@ def test_each_part_has_a_threshold(run: Path) -> None:
 
 def test_promises_that_hold_together_ask_for_more(run: Path) -> None:
     """Each has the confidence that is left after sharing the error, from as many refits as that needs."""
-    alone = bc.part_thresholds(run, precision=0.8, resamples=REFITS)
-    joint = bc.part_thresholds(run, precision=0.8, resamples=REFITS, simultaneous=True)
+    alone = open_run(run).part_thresholds(precision=0.8, resamples=REFITS)
+    joint = open_run(run).part_thresholds(precision=0.8, resamples=REFITS, simultaneous=True)
     for one, other in zip(alone[:2], joint[:2], strict=True):
         assert one.chosen is not None
         assert other.chosen is not None
@@ -137,8 +136,8 @@ def test_a_run_without_parts_says_how_to_get_them(items: Path, server: Server, t
 
 def test_a_part_fails_only_if_it_is_shown_to_be_beyond(run: Path) -> None:
     """The swapped part fails, others do not although their estimates may be beyond: that may be chance."""
-    found = bc.check_parts(run, max_ece=0.03, resamples=REFITS)
-    outcomes = {one.part: one.verdict for one in found.verdicts}
+    found = bc.check(run, max_ece=0.03, by_part=True, resamples=REFITS)
+    outcomes = {one.part: one for one in found.parts}
     assert outcomes["swapped"].outcome == "failed"
     fit = open_run(run).fit(part="swapped", level=0.9, resamples=REFITS)
     low = fit.ece.low
@@ -147,8 +146,8 @@ def test_a_part_fails_only_if_it_is_shown_to_be_beyond(run: Path) -> None:
     assert bound is not None
     assert 0.03 < bound < low  # three parts are held to more than one is
     assert {outcomes["even"].outcome, outcomes["odd"].outcome} == {"undecided"}
-    wide = bc.check_parts(run, max_ece=0.9, min_accuracy=0.05, resamples=REFITS)
-    assert (len(wide.verdicts), wide.outcome) == (6, "passed")
+    wide = bc.check(run, max_ece=0.9, min_accuracy=0.05, every_part=True, resamples=REFITS)
+    assert (len(wide.verdicts), len(wide.parts), wide.outcome) == (2, 6, "passed")
 
 
 @given(st.lists(st.floats(-6, 2), min_size=1, max_size=8), st.sampled_from([0.01, 0.05, 0.2]))
@@ -163,7 +162,9 @@ def test_parts_fail_as_by_holms_pvalues(scores: list[float], alpha: float) -> No
     cases = []
     for score in scores:
         fit: Any = SimpleNamespace(at=lambda level, score=score: SimpleNamespace(ece=between(score, level)))
-        cases.append(_Case("part", 100, limit, between(score, 1 - 2 * alpha), fit))
+        cases.append(
+            _Case(part="part", items=100, limit=limit, estimate=between(score, 1 - 2 * alpha), fit=fit)
+        )
     adjusted = holm([float(norm.cdf(score)) for score in scores])
     near = {k for k, p in enumerate(adjusted) if p is not None and abs(p - alpha) < 1e-9}  # rounding decides
     assert (

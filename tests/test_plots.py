@@ -23,9 +23,9 @@ import results
 from blindcal.estimate.findings import Bin, ConfidenceHistogram, Curve
 from blindcal.records import Estimate
 from blindcal.report import alt_text, plots, style
-from blindcal.report.csv_tables import write_curves
 from blindcal.report.style import root_figure
 from blindcal.results.result import AuditResult
+from blindcal.results.tables import write_tables
 from results import NOTHING, around
 
 HOSTILE = '$\\frac{1}{0}$ <script>alert(\'1\')</script> ]]> --> \u202egnp.\x1b[31m & " id="x" 東京'
@@ -271,7 +271,7 @@ def test_degenerate_results_are_drawn(which: str, tmp_path: Path) -> None:
     assert "calibration-curve" in pages
     assert ("operating" in pages) == bool(found.operating)
     assert ("cost-5-1" in pages) == bool(found.costs)
-    write_curves(found, tmp_path)
+    write_tables(found, found.answers, tmp_path)
     drawn(plots.plot_operating(found.operating))
     drawn(plots.plot_reliability(found.curve))
 
@@ -437,7 +437,7 @@ def test_hostile_names_are_text(tmp_path: Path) -> None:
 def test_curves_are_written_as_tables(tmp_path: Path) -> None:
     """Every figure has a table with exactly the numbers of the result; formulas in names are disarmed."""
     found = results.result(parts=(results.part("=1+1", NOTHING), results.part("law", around(0.1))))
-    names = sorted(path.name for path in write_curves(found, tmp_path))
+    names = sorted(path.name for path in write_tables(found, found.answers, tmp_path))
     assert names == [
         "calibration-curve.csv",
         "confidence.csv",

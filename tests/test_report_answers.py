@@ -15,10 +15,11 @@ import pytest
 from blindcal import plot
 from blindcal.estimate.findings import NOTHING, Curve
 from blindcal.records import Estimate
-from blindcal.report.narrative import headline, limits, metrics, notes, position
+from blindcal.report.narrative import headline, notes, position
 from blindcal.report.notebook import html
 from blindcal.report.page import write_page
 from blindcal.report.plots import draw
+from blindcal.report.wording import limits, metrics
 from blindcal.results.result import AuditResult
 from browsing import CONTRAST, Seen, check_numbers, chromium
 from reporting import EMOTIONS, audited_answers, spelled_out

@@ -227,7 +227,7 @@ def test_the_table_has_every_method_and_samples_read_by_latent() -> None:
     """Each method is in it with its own budgets, the published ones before ours; `logprobs` is the oracle."""
     published, ours = ("blind", "verbalized", "sampling", "extraction"), ("latent", "sampling+latent")
     assert tuple(TABLE_METHODS) == (*published, *ours, "temperature", "repeated")
-    assert {method.base for method in TABLE_METHODS.values()} == set(METHODS) - {"logprobs", "classwise"}
+    assert {method.base for method in TABLE_METHODS.values()} == set(METHODS) - {"logprobs"}
     assert all(method.budgets() == METHODS[method.base].budgets for method in TABLE_METHODS.values())
     fitted = [name for name, method in TABLE_METHODS.items() if method.fitted]
     assert fitted == [*ours, "temperature", "repeated"]

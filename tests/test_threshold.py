@@ -16,7 +16,6 @@ import pytest
 from blindcal.auditing.limits import Limits
 from blindcal.errors import NotIdentifiedError
 from blindcal.records import Estimate
-from blindcal.results.deployment import deployment
 from blindcal.results.run import open_run
 from blindcal.simulation.replay import Server
 from commanding import blindcal, printed_error
@@ -201,4 +200,4 @@ def test_hostile_words_stay_text(items: Path, tmp_path: Path) -> None:
             done = subprocess.run([shell, script], cwd=tmp_path, capture_output=True, text=True, check=True)
             assert answer in done.stdout
             assert not (tmp_path / "owned").exists()
-    assert deployment(open_run(out), 0.5).body["messages"][0]["content"] == hostile
+    assert open_run(out).decision_request(0.5).body["messages"][0]["content"] == hostile

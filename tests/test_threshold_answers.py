@@ -13,13 +13,13 @@ import pytest
 
 from answering import audited, greedy, serving, write_choices
 from blindcal.choice_design import GivenAnswerDesign
+from blindcal.cli import snippets, threshold
 from blindcal.design import answer_design
 from blindcal.estimate.latent.fit import LatentFit
 from blindcal.estimate.latent.fitting import fit_problem
 from blindcal.estimate.latent.given_fit import MarginFit
 from blindcal.estimate.problem import Problem
 from blindcal.records import FloatArray, IntArray
-from blindcal.results.choice_deployment import FEWER_OPTIONS, choice_deployment
 from blindcal.results.run import open_run
 from commanding import blindcal, refusal
 from reporting import logits_of
@@ -90,7 +90,7 @@ def test_the_printed_program_answers_or_abstains(served: tuple[Path, FloatArray,
     with serving(path, logits) as server:
         here = replace(run, settings=run.settings | {"base_url": server.base_url})
         for item in (int(lead.argmax()), int(lead.argmin())):
-            deployed = _about(choice_deployment(here, -float(np.median(lead))).python(), item)
+            deployed = _about(snippets.python(here.decision_request(-float(np.median(lead)))), item)
             said = subprocess.run(
                 [sys.executable, "-c", deployed], capture_output=True, text=True, check=True, timeout=60
             ).stdout.strip()
@@ -151,13 +151,20 @@ def test_drawn_answers_deploy_no_margin(served: tuple[Path, FloatArray, Path], t
     assert "audit with --method latent" in refusal(body)
 
 
-def test_fewer_options_are_mentioned_where_they_occur(served: tuple[Path, FloatArray, Path]) -> None:
+def test_fewer_options_are_mentioned_where_they_occur(
+    served: tuple[Path, FloatArray, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The tokens of options that a question lacks must not be biased."""
     run = open_run(served[0])
     assert run.choices is not None
-    assert FEWER_OPTIONS not in choice_deployment(run, -1.0).curl()
     mixed = replace(run, choices=np.where(np.arange(N) == 0, 3, run.choices))
-    assert FEWER_OPTIONS in choice_deployment(mixed, -1.0).python()
+    words = ("threshold", served[0], "--cost-fp", 1, "--cost-fn", 1, "--resamples", 40)
+    for kind in ("curl", "python"):
+        for opened, mentioned in ((run, False), (mixed, True)):
+            monkeypatch.setattr(threshold, "open_run", lambda _, opened=opened: opened)
+            shown = blindcal(*words, "--snippet", kind)
+            assert shown.exit_code == 0, shown.output
+            assert (snippets.FEWER_OPTIONS in shown.output) == mentioned
 
 
 def test_a_plan_says_that_it_cannot_forecast(served: tuple[Path, FloatArray, Path]) -> None:

@@ -14,7 +14,7 @@ import msgspec
 import pytest
 
 from blindcal.cli import watch as watch_command
-from blindcal.cli.look_line import look_line
+from blindcal.report.watch_page import look_line
 from blindcal.results.watch_result import WatchResult
 from commanding import blindcal, refusal
 from deciding import audited, model, serving, write_items

@@ -15,10 +15,16 @@ import pytest
 from blindcal.errors import InputError
 from blindcal.estimate.streams.alarms import SliceAlarm
 from blindcal.records import Estimate
+from blindcal.report.sentences import evidence_text
 from blindcal.report.watch_figures import plot_evidence
-from blindcal.report.watch_page import WATCH_PAGE, render_watch, write_watch_page
+from blindcal.report.watch_page import (
+    ADVICE,
+    WATCH_PAGE,
+    render_watch,
+    verdicts,
+    write_watch_page,
+)
 from blindcal.results.watch_result import WATCH_FILE, WatchResult
-from blindcal.results.watch_verdicts import ADVICE, evidence_text, verdicts
 from browsing import CONTRAST, Seen, check_numbers, chromium
 from watched_streams import quiet_result, watch_result
 

@@ -14,8 +14,8 @@ from blindcal.estimate.latent.fitting import latent
 from blindcal.estimate.streams.alarms import MonitorState
 from blindcal.records import FloatArray
 from blindcal.results.monitor import Monitor
-from blindcal.results.result import Spend
 from blindcal.results.watch_result import WatchResult, WindowCurve
+from results import spend
 
 N = 1500
 TOPICS = ("law", "physics", "history")
@@ -87,7 +87,14 @@ def quiet_result(folder: Path) -> WatchResult:
         facts=(),
         first_seen={},
         window=None,
-        spend=Spend(1800, 120, 1805, 84000, 1800, 0, 0.0412, control_queries=180),
+        spend=spend(
+            queries=1800,
+            probe_queries=120,
+            attempts=1805,
+            prompt_tokens=84000,
+            cost=0.0412,
+            control_queries=180,
+        ),
         cost_today=0.0061,
         max_cost_per_day=0.05,
         stopped=None,
@@ -97,4 +104,10 @@ def quiet_result(folder: Path) -> WatchResult:
 def _window(labels: FloatArray, t: FloatArray, answers: FloatArray) -> WindowCurve:
     fit, known = latent(labels, np.log((1 - t) / t), answers, resamples=40), reference_fit()
     assert fit.curve is not None
-    return WindowCurve(len(labels), fit.curve, fit.ece, known.curve, known.ece)
+    return WindowCurve(
+        items=len(labels),
+        curve=fit.curve,
+        ece=fit.ece,
+        reference=known.curve,
+        reference_ece=known.ece,
+    )

@@ -55,8 +55,6 @@ if TYPE_CHECKING:
     from blindcal.results.decisions import Decision, DecisionResult
     from blindcal.results.merge import merge
     from blindcal.results.monitor import Monitor
-    from blindcal.results.part_check import PartsCheck, check_parts
-    from blindcal.results.part_thresholds import PartThreshold, part_thresholds
     from blindcal.results.result import AuditResult
     from blindcal.results.run import Run, open_run
     from blindcal.results.watch_result import WatchResult
@@ -90,8 +88,6 @@ __all__ = [
     "NoSenseError",
     "NotCertifiedError",
     "NotIdentifiedError",
-    "PartThreshold",
-    "PartsCheck",
     "Plan",
     "Prices",
     "ProgressBar",
@@ -112,7 +108,6 @@ __all__ = [
     "certify",
     "certify_async",
     "check",
-    "check_parts",
     "compare",
     "count_on_ray",
     "decide",
@@ -120,7 +115,6 @@ __all__ = [
     "latent",
     "merge",
     "open_run",
-    "part_thresholds",
     "plan",
     "plot",
     "probe",
@@ -157,8 +151,6 @@ _MODULES = {
     "results.decisions": ("Decision", "DecisionResult"),
     "results.merge": ("merge",),
     "results.monitor": ("Monitor",),
-    "results.part_check": ("PartsCheck", "check_parts"),
-    "results.part_thresholds": ("PartThreshold", "part_thresholds"),
     "results.result": ("AuditResult",),
     "results.run": ("Run", "open_run"),
     "results.watch_result": ("WatchResult",),

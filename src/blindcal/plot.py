@@ -1,8 +1,8 @@
 """Figures of results and fits: ``bc.plot.reliability(result)``.
 
 Each function takes an `AuditResult`, a `Run` (drawn as its result), a `LatentFit` or a `BlindResult`, draws
-on ``ax`` or on a new figure, and returns the axes; `calibration_display` returns scikit-learn's display of
-them. A fit is drawn in its own bins and at its own level; ``fit.at(bins=10, level=0.9)`` changes them.
+on ``ax`` or on a new figure, and returns the axes. A fit is drawn in its own bins and at its own level;
+``fit.at(bins=10, level=0.9)`` changes them.
 """
 
 from __future__ import annotations
@@ -11,27 +11,24 @@ import math
 from contextlib import suppress
 from typing import Any, TypeAlias
 
-import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from blindcal.errors import InputError, MissingExtraError, NotIdentifiedError
-from blindcal.estimate.findings import ConfidenceHistogram, CostCurve, Findings, OperatingPoint
+from blindcal.errors import InputError, NotIdentifiedError
+from blindcal.estimate.findings import CostCurve, Findings, OperatingPoint
 from blindcal.estimate.latent.fit import LatentFit
 from blindcal.estimate.latent.operating import check_costs
 from blindcal.estimate.published.blind import BlindResult
-from blindcal.records import Estimate, FloatArray
+from blindcal.records import Estimate
 from blindcal.report import plots
-from blindcal.report.style import SQUARE, drawing, figure_style, root_figure
+from blindcal.report.style import figure_style, root_figure
 from blindcal.report.style import svg as svg_element
 from blindcal.report.wording import TWO_ANSWERS, Wording, shown_curve, wording_of
 from blindcal.results.result import AuditResult
 from blindcal.results.run import Run
-from blindcal.text import printable
 
 __all__ = [
-    *("calibration_curve", "calibration_display", "confidence", "cost", "operating", "parts", "reliability"),
-    *("style", "svg"),
+    *("calibration_curve", "confidence", "cost", "operating", "parts", "reliability", "style", "svg"),
 ]
 
 style = figure_style
@@ -46,7 +43,6 @@ _NEEDS = {
     "operating": ("operating", "operating points"),
     "cost": ("operating", "operating points"),
     "parts": ("parts", "parts"),
-    "calibration_display": ("confidence", "distribution of the confidence"),
 }
 
 
@@ -93,57 +89,6 @@ def parts(found: Drawable, ax: Axes | None = None) -> Axes:
     """The ECE of each part with its interval."""
     source = _source(found, "parts")
     return plots.plot_parts(source.parts, ax, overall=source.ece)
-
-
-def calibration_display(
-    found: AuditResult | Run | LatentFit, ax: Axes | None = None, *, name: str | None = None
-) -> Any:
-    """The bins as a ``CalibrationDisplay`` of scikit-learn, drawn; ``display.plot(ax=...)`` draws it again.
-
-    ``prob_pred`` and ``prob_true`` are the mean confidence and the share of positive labels of each bin that
-    has items. Each item's own probability is hidden, so ``y_prob`` are as many quantiles of the estimated
-    distribution. ``name`` is shown in the legend, by default the name of the model.
-
-    Raises
-    ------
-    MissingExtraError
-        If scikit-learn is not installed.
-    """
-    try:
-        from sklearn.calibration import CalibrationDisplay
-    except ImportError:
-        raise MissingExtraError(
-            "calibration_display needs scikit-learn", remedy="pip install scikit-learn"
-        ) from None
-    source = _source(found, "calibration_display")
-    dots = [(one.predicted, one.observed, one.share) for one in source.bins if one.observed is not None]
-    predicted, observed, shares = np.array(dots, float).reshape(-1, 3).T
-    audited = isinstance(source, AuditResult)
-    display = CalibrationDisplay(
-        observed,
-        predicted,
-        _quantiles(
-            source.confidence,
-            positive=float(shares @ observed),
-            size=source.counts.items if audited else source.items,
-        ),
-        estimator_name=printable(source.model, 80) if audited and name is None else name,
-        pos_label=1 if _words(source) is TWO_ANSWERS else None,
-    )
-    with drawing(ax, *SQUARE) as axes:
-        display.plot(ax=axes)
-        if (legend := axes.get_legend()) is not None:
-            for text in legend.get_texts():  # a name is no formula
-                text.set_parse_math(False)
-    return display
-
-
-def _quantiles(confidence: ConfidenceHistogram, *, positive: float, size: int) -> FloatArray:
-    """Quantiles of the confidence of all items, given the share of them with a positive label."""
-    sides = np.array([confidence.negatives, confidence.positives])
-    below = np.concatenate([[0.0], np.cumsum(np.array([1 - positive, positive]) @ sides)])
-    found: FloatArray = np.interp((np.arange(size) + 0.5) / size * below[-1], below, confidence.edges)
-    return found
 
 
 def svg(drawn: Axes | Figure, title: str = "") -> str:

@@ -61,7 +61,6 @@ from blindcal.results.certificate import (
     ServedModel,
     prompt_digest,
 )
-from blindcal.results.deployment import deployment
 from blindcal.results.run import Run, opened
 from blindcal.settings import plain
 from blindcal.store.run_store import RUN_FILE, Store
@@ -340,8 +339,8 @@ def _conclude(
     assert accept is not None
     made = _date(store, accept, reject)
     _, served = count_controls(store)
-    request = deployment(run, accept.shift, asked.accepted)
-    second = None if reject is None else deployment(run, reject.shift, asked.accepted)
+    request = run.decision_request(accept.shift, asked.accepted)
+    second = None if reject is None else run.decision_request(reject.shift, asked.accepted)
     paid = outcome.usage + outcome.beside
     certificate = Certificate(
         blindcal=version("blindcal"),
@@ -359,11 +358,11 @@ def _conclude(
         made=made,
         expires=made + timedelta(days=expires),
         request=CertifiedRequest(
-            request.url,
-            request.body,
-            None if second is None else second.body,
-            request.positive,
-            tuple(token.text for token in run.result.targets.negative),
+            url=request.url,
+            accept=request.body,
+            reject=None if second is None else second.body,
+            positive=request.tokens[0],
+            negative=request.tokens[1],
         ),
         settings=AskedAs(run.settings, asked.ready, plain(msgspec.to_builtins(asked.accepted))),
     )
@@ -377,15 +376,15 @@ def _certified(state: SideState) -> CertifiedSide | None:
     if test is None:
         return None
     return CertifiedSide(
-        test.threshold,
-        test.shift,
-        certified_bound(state.side, state.tests),
-        state.side.wanted,
-        test.right,
-        test.decided,
-        test.items,
-        test.decided / test.items,
-        state.side.level,
+        threshold=test.threshold,
+        shift=test.shift,
+        bound=certified_bound(state.side, state.tests),
+        wanted=state.side.wanted,
+        right=test.right,
+        decided=test.decided,
+        items=test.items,
+        share=test.decided / test.items,
+        level=state.side.level,
     )
 
 

@@ -15,7 +15,6 @@ from blindcal.estimate.latent.model import working_table
 from blindcal.estimate.readings import read
 from blindcal.methods import control_spacing
 from blindcal.records import IntArray, Noise
-from blindcal.results.deployment import need_bias
 from blindcal.results.run import Run
 from blindcal.text import printable
 
@@ -101,7 +100,7 @@ def check_certifiable(run: Run) -> None:
             f"{run.folder}: its items have more than two answers, and only a decision between two can be "
             "certified: no single query decides by the probability of one of several"
         )
-    need_bias(run)
+    run.need_bias()
     if result.objection is not None:
         raise NotIdentifiedError(
             f"{run.folder}: the audit was forced although its probe found the endpoint unfit "

@@ -165,15 +165,15 @@ def _spend(session: Session, prepared: Prepared, outcome: RunOutcome) -> Spend:
     answered = outcome.usage + outcome.beside
     paid, prices = prepared.spent + answered, session.prices
     return Spend(
-        paid.served,
-        prepared.spent.queries,
-        paid.attempts,
-        paid.prompt_tokens,
-        paid.completion_tokens,
-        paid.cached_tokens,
-        None if prices is None else prices.cost(paid),
-        bool(session.store.note(TOKENS_NOTE)),
-        outcome.beside.queries,
+        queries=paid.served,
+        probe_queries=prepared.spent.queries,
+        attempts=paid.attempts,
+        prompt_tokens=paid.prompt_tokens,
+        completion_tokens=paid.completion_tokens,
+        cached_tokens=paid.cached_tokens,
+        cost=None if prices is None else prices.cost(paid),
+        tokens_estimated=bool(session.store.note(TOKENS_NOTE)),
+        control_queries=outcome.beside.queries,
     )
 
 
@@ -186,10 +186,10 @@ def _example(items: Items, question: QuestionFormat, answered: AnswerTable, keep
     asked = question.request(items[int(answered.items[row])].messages, shift, temperature, row, biases)
     messages = asked.messages if keep_prompts else ()
     return Example(
-        tuple(Message(one.role, one.content[:EXAMPLE_CHARACTERS]) for one in messages),
-        sum(max(0, len(one.content) - EXAMPLE_CHARACTERS) for one in messages),
-        {str(token): bias for token, bias in asked.logit_bias.items()},
-        1 / (1 + math.exp(min(shift, 700))),
-        temperature,
-        None if about == PLAIN else about,
+        messages=tuple(Message(one.role, one.content[:EXAMPLE_CHARACTERS]) for one in messages),
+        left_out=sum(max(0, len(one.content) - EXAMPLE_CHARACTERS) for one in messages),
+        logit_bias={str(token): bias for token, bias in asked.logit_bias.items()},
+        threshold=1 / (1 + math.exp(min(shift, 700))),
+        temperature=temperature,
+        about=None if about == PLAIN else about,
     )

@@ -38,13 +38,13 @@ def check_steadiness(
     lost = bias_lost(controls)
     begun = None if lost is None else controls[lost].after + 1
     found = Steadiness(
-        places.size,
-        counts,
-        noise.flip_rate,
-        noise.jitter,
-        drift_test(*_in_order(labels, rounds, answers, at_once)),
-        begun,
-        _served(store, places),
+        queries=places.size,
+        controls=counts,
+        flip_rate=noise.flip_rate,
+        jitter=noise.jitter,
+        drift=drift_test(*_in_order(labels, rounds, answers, at_once)),
+        bias_lost=begun,
+        served=_served(store, places),
     )
     return with_sentences(found, slack), noise
 
@@ -126,5 +126,13 @@ def _served(store: Store, places: IntArray) -> tuple[ServerName, ...]:
     for number, (model, fingerprint) in enumerate(store.served_names(), 1):
         own = places[rows[rows[:, 1] == number, 0]]
         if own.size:
-            found.append(ServerName(model, fingerprint, own.size, int(own.min()), int(own.max())))
+            found.append(
+                ServerName(
+                    model=model,
+                    fingerprint=fingerprint,
+                    answers=own.size,
+                    first=int(own.min()),
+                    last=int(own.max()),
+                )
+            )
     return tuple(sorted(found, key=lambda one: one.first))

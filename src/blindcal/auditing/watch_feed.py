@@ -112,4 +112,10 @@ class WatchFeed:
         except NotIdentifiedError:  # such as labels of one kind alone
             return None
         found = reference.result
-        return WindowCurve(items.size, curve, last_items.ece, found.curve, found.ece)
+        return WindowCurve(
+            items=items.size,
+            curve=curve,
+            ece=last_items.ece,
+            reference=found.curve,
+            reference_ece=found.ece,
+        )

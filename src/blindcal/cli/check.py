@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -16,13 +17,10 @@ from blindcal.json_form import json_line
 from blindcal.progress_bar import count_bar
 from blindcal.records import level_percent
 from blindcal.report import check_summary
-from blindcal.results.certificate_check import is_certificate
-from blindcal.results.check import CheckResult, check
-from blindcal.results.part_check import PartsCheck, check_parts
-from blindcal.results.verdicts import LimitVerdict
+from blindcal.results.certificate import is_certificate
+from blindcal.results.check import CheckResult, Verdict, check
 from blindcal.text import printable
 
-PART_RESAMPLES = 300  # refits of each part, to save time
 EXIT = {"failed": 3, "undecided": 4, "passed": 0}  # the worst first
 
 
@@ -146,49 +144,46 @@ def command(
         raise click.UsageError("--by needs intervals, and --estimate ignores them")
     if annotate and as_json:
         raise click.UsageError("--annotate and --json both print to standard output; give one of them")
-    required = None if estimate else confidence
-    checked, parts = [], {}
+    checked = []
     for run in runs:
         if not estimate and run not in certificates and sys.stderr.isatty():
             print_stage(f"{run}: refitting {resamples:,} times")
-        found = check(
-            run,
-            **limits,
-            min_precision=min_precision,
-            model=model,
-            certificate=certificate,
-            confidence=required,
-            resamples=resamples,
-            partial=partial,
-        )
+        with count_bar(unit="part", delay=2, disable=None) as progress:
+            found = check(
+                run,
+                **limits,
+                min_precision=min_precision,
+                model=model,
+                certificate=certificate,
+                confidence=None if estimate else confidence,
+                resamples=resamples,
+                partial=partial,
+                by_part=by_part,
+                every_part=every_part,
+                progress=progress,
+            )
         checked.append(found)
-        mine = None
-        if (by_part or every_part) and run not in certificates:
-            mine = parts[found.path] = _check_parts(run, limits, confidence, resamples)
         if as_json:
-            click.echo(json_line(_record(found) | ({} if mine is None else _parts_record(mine))))
+            click.echo(json_line(_record(found)))
         else:
             _print(found, partial)
-            if mine is not None:
-                _print_parts(mine, every=every_part)
     if junit_file is not None:
         with atomic_write(junit_file) as draft:
-            draft.write_bytes(check_summary.junit(checked, parts))
+            draft.write_bytes(check_summary.junit(checked))
     if summary_file is not None:
         with writing(summary_file), summary_file.open("a", encoding="utf-8") as file:
-            file.write(check_summary.summary(checked, parts))
+            file.write(check_summary.summary(checked))
     if annotate:
-        for line in check_summary.workflow_commands(checked, parts):
+        for line in check_summary.workflow_commands(checked):
             click.echo(line)
     outcomes = {run.outcome for run in checked}
-    outcomes |= {one.outcome for one in parts.values() if every_part or one.outcome == "failed"}
     click.get_current_context().exit(next(status for one, status in EXIT.items() if one in outcomes))
 
 
 def _print(run: CheckResult, partial: bool) -> None:
     click.echo(f"{printable(run.path)}: {printable(run.model)}, {check_summary.checked_items(run)} items")
     for one in run.verdicts:
-        click.echo(f"  {one.outcome:<10} {one.limit.words}: {check_summary.verdict_text(one)}")
+        click.echo(f"  {one.outcome:<10} {one.words}: {check_summary.verdict_text(one)}")
     if (result := run.result) is None:
         return
     notes = []
@@ -204,57 +199,46 @@ def _print(run: CheckResult, partial: bool) -> None:
         )
     for note in notes:
         click.echo(f"  {'note':<10} {note}")
+    if run.by is not None:
+        _print_parts(run)
 
 
-def _check_parts(run: Path, limits: dict[str, float | None], confidence: float, resamples: int) -> PartsCheck:
-    """Check the parts of a run, with a bar."""
-    given = {name: value for name, value in limits.items() if name != "max_invalid"}
-    with count_bar(unit="part", delay=2, disable=None) as progress:
-        return check_parts(
-            run, **given, confidence=confidence, resamples=min(resamples, PART_RESAMPLES), progress=progress
-        )
-
-
-def _print_parts(found: PartsCheck, *, every: bool) -> None:
+def _print_parts(run: CheckResult) -> None:
     """Print the parts that fail, and those that are undecided if every part must pass."""
-    count = {outcome: len(found.of(outcome)) for outcome in ("failed", "passed", "undecided")}
+    count = Counter(one.outcome for one in run.parts)
     click.echo(
-        f"  {'parts':<10} by {printable(found.by, 40)}: {count['failed']:,} shown to be beyond a limit, "
+        f"  {'parts':<10} by {printable(str(run.by), 40)}: {count['failed']:,} shown to be beyond a limit, "
         f"{count['passed']:,} within, {count['undecided']:,} undecided; if all are within, any fails in at "
-        f"most {level_percent(1 - found.confidence)} of audits"
+        f"most {level_percent(1 - (run.confidence or 0.0))} of audits"
     )
-    for one in found.verdicts:
-        if one.verdict.outcome == "failed" or (every and one.verdict.outcome == "undecided"):
-            text = f"{one.verdict.limit.words}: {check_summary.verdict_text(one.verdict)}"
-            click.echo(f"  {one.verdict.outcome:<10} {printable(one.part, 40)}, {one.items:,} items: {text}")
-
-
-def _parts_record(found: PartsCheck) -> dict[str, Any]:
-    return {
-        "by": found.by,
-        "parts": [{"part": one.part, "items": one.items, **_limit(one.verdict)} for one in found.verdicts],
-    }
-
-
-def _limit(one: LimitVerdict) -> dict[str, Any]:
-    return {
-        "quantity": one.limit.quantity,
-        "limit": one.limit.value,
-        "outcome": one.outcome,
-        "estimate": one.estimate,
-        "bound": one.bound,
-        "why": one.why,
-    }
+    for one in run.counting_parts:
+        text = f"{one.words}: {check_summary.verdict_text(one)}"
+        click.echo(f"  {one.outcome:<10} {printable(str(one.part), 40)}, {one.items:,} items: {text}")
 
 
 def _record(run: CheckResult) -> dict[str, Any]:
     counted = run.certificate if run.result is None else run.result.counts
     assert counted is not None
-    return {
+    record = {
         "run": run.path,
         "model": run.model,
         "items": counted.items,
         "outcome": run.outcome,
         "confidence": run.confidence,
         "limits": [_limit(one) for one in run.verdicts],
+    }
+    if run.by is not None:
+        parts = [{"part": one.part, "items": one.items, **_limit(one)} for one in run.parts]
+        record |= {"by": run.by, "parts": parts}
+    return record
+
+
+def _limit(one: Verdict) -> dict[str, Any]:
+    return {
+        "quantity": one.quantity,
+        "limit": one.limit,
+        "outcome": one.outcome,
+        "estimate": one.estimate,
+        "bound": one.bound,
+        "why": one.why,
     }

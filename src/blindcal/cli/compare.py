@@ -12,15 +12,17 @@ from blindcal.atomic_write import atomic_write
 from blindcal.cli import options
 from blindcal.cli.console import print_field, print_stage, print_warning
 from blindcal.json_form import json_line
-from blindcal.results.compare import (
+from blindcal.report.comparison import (
     NAMES,
     OTHER_SEMANTICS,
-    RunComparison,
-    compare,
+    comparison_page,
+    draw_comparison,
     headline,
+    labels_of,
     pairing,
     verdict,
 )
+from blindcal.results.compare import RunComparison, compare
 from blindcal.results.run import Run, open_run
 from blindcal.text import printable
 
@@ -91,7 +93,6 @@ def _write(
     """Write the page and the figures, and list the files."""
     if html is None and figures is None:
         return []
-    from blindcal.report.comparison import comparison_page, draw_comparison, labels_of
     from blindcal.report.plots import save_drawings
 
     drawings = draw_comparison([run.result for run in runs], labels_of(found))

@@ -11,6 +11,7 @@ from blindcal.cli.console import print_field
 from blindcal.report.page import PAGE_FILE, write_page
 from blindcal.report.watch_page import WATCH_PAGE, write_watch_page
 from blindcal.results.run import open_result
+from blindcal.results.tables import write_tables
 from blindcal.results.watch_result import WATCH_FILE, WatchResult
 
 
@@ -63,9 +64,8 @@ def _report_audit(run: Path, out: Path | None, figures: Path | None, tables: Pat
 
         print_field("figures", ", ".join(str(path) for path in save_drawings(draw(result), figures)))
     if tables is not None:
-        from blindcal.report.csv_tables import write_curves
-
-        print_field("tables", ", ".join(str(path) for path in write_curves(result, tables)))
+        written = write_tables(result, result.answers, tables)
+        print_field("tables", ", ".join(map(str, written)))
     return page
 
 

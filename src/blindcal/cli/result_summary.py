@@ -10,9 +10,8 @@ from blindcal.cli.console import WIDTH, print_field
 from blindcal.estimate.findings import Part
 from blindcal.evidence import FEW_ITEMS
 from blindcal.records import level_percent
-from blindcal.report.number_format import percent
 from blindcal.report.page import PAGE_FILE
-from blindcal.report.sentences import few_groups, item_count
+from blindcal.report.sentences import few_groups, item_count, percent
 from blindcal.results.answer_rows import ANSWERS_FILE
 from blindcal.results.result import RESULT_FILE, AuditResult
 from blindcal.store.run_store import RUN_FILE

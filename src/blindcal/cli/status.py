@@ -11,10 +11,10 @@ import click
 from blindcal.auditing.controls import controls_usage, stored_controls
 from blindcal.cli import options
 from blindcal.cli.console import WIDTH
-from blindcal.cli.look_line import look_line
 from blindcal.json_form import json_line
 from blindcal.methods import METHODS
 from blindcal.records import Estimate
+from blindcal.report.watch_page import look_line
 from blindcal.results.result import RESULT_FILE, AuditResult
 from blindcal.results.watch_result import WATCH_FILE, WatchResult
 from blindcal.store.run_file import in_use

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import sys
+from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -13,23 +14,19 @@ import click
 import numpy as np
 from scipy.special import expit, logit
 
-from blindcal.cli import options
+from blindcal.cli import options, snippets
 from blindcal.cli.console import error_text, print_field, print_stage, print_warning
 from blindcal.cli.param_types import FiniteRange
-from blindcal.cli.part_thresholds import print_part_thresholds
+from blindcal.endpoints.decision_request import DecisionRequest
 from blindcal.errors import NotIdentifiedError
 from blindcal.estimate.findings import OperatingPoint
-from blindcal.estimate.latent.fit import LatentFit
 from blindcal.estimate.latent.given_fit import MarginFit
 from blindcal.estimate.latent.operating import TESTED, ChosenThreshold
 from blindcal.json_form import json_line
 from blindcal.progress_bar import count_bar
-from blindcal.records import Estimate
-from blindcal.results.choice_deployment import ChoiceDeployment, choice_deployment
-from blindcal.results.deployment import Deployment, deployment
+from blindcal.records import Estimate, level_percent
 from blindcal.results.merge import together
-from blindcal.results.part_thresholds import part_thresholds
-from blindcal.results.run import Run, open_run
+from blindcal.results.run import PartThreshold, Run, open_run
 from blindcal.text import printable
 
 THRESHOLDS = np.arange(1, 20) / 20
@@ -146,8 +143,7 @@ def command(
     if by_part:
         wanted = None if estimate else confidence
         with count_bar(unit="part", delay=2, disable=None) as progress:
-            found = part_thresholds(
-                run,
+            found = run.part_thresholds(
                 **goal,
                 confidence=wanted,
                 simultaneous=simultaneous,
@@ -155,11 +151,17 @@ def command(
                 resamples=resamples,
                 progress=progress,
             )
-        print_part_thresholds(found, run, goal, wanted, simultaneous=simultaneous, as_json=as_json)
+        if all(one.chosen is None for one in found):
+            raise NotIdentifiedError(f"no part has such a threshold: {found[0].why}")
+        if as_json:
+            click.echo(json_line([_part_record(one) for one in found]))
+        else:
+            _print_parts(found, run, goal, wanted, simultaneous=simultaneous)
         return
     if sys.stderr.isatty():
         print_stage(f"refitting {resamples:,} times")
-    fit, by_margin = _decisions(run, level, resamples)
+    fit = run.fit(level=level, resamples=resamples).deployable
+    by_margin = isinstance(fit, MarginFit)
     if not goals:
         at = expit(MARGINS) if by_margin else THRESHOLDS
         _print_all(fit.operating_at(at), run, level, as_json, by_margin=by_margin)
@@ -171,9 +173,8 @@ def command(
     if not run.result.answers:
         _warn_about_untested(run, threshold)
     following = None if decisions is None else fit.next_precision(threshold, decisions)
-    deploy = choice_deployment if run.result.answers else deployment
     try:
-        request: Deployment | ChoiceDeployment | NotIdentifiedError = deploy(run, chosen.point.shift)
+        request: DecisionRequest | NotIdentifiedError = run.decision_request(chosen.point.shift)
     except NotIdentifiedError as error:
         request = error
     if as_json:
@@ -182,20 +183,12 @@ def command(
         _print(chosen, run, goal, decisions, following, request)
     elif isinstance(request, NotIdentifiedError):
         raise request
+    elif snippet == "body":
+        click.echo(json.dumps(request.body, indent=2))
     else:
-        snippets = {"curl": request.curl, "python": request.python}
-        text = snippets[snippet]() if snippet in snippets else json.dumps(request.body, indent=2) + "\n"
-        click.echo(text, nl=False)
-
-
-def _decisions(run: Run, level: float, resamples: int) -> tuple[LatentFit, bool]:
-    """The fit to choose a threshold by, and whether its thresholds are margins.
-
-    With more than two answers, one query can decide by the margin of the answer given but not by its
-    probability, so the margin is what thresholds are about, unless no query tested any.
-    """
-    fit = run.fit(level=level, resamples=resamples).deployable
-    return fit, isinstance(fit, MarginFit)
+        answers = len(run.result.answers)
+        varies = run.choices is not None and bool((run.choices < answers).any())
+        click.echo(getattr(snippets, snippet)(request, varies=varies), nl=False)
 
 
 def _warn_about_run(run: Run) -> None:
@@ -259,7 +252,7 @@ def _print(
     goal: dict[str, float | None],
     decisions: int | None,
     following: Estimate | None,
-    request: Deployment | ChoiceDeployment | NotIdentifiedError,
+    request: DecisionRequest | NotIdentifiedError,
 ) -> None:
     point, several = chosen.point, bool(run.result.answers)
     print_field(*_rule(point, run, request))
@@ -279,16 +272,13 @@ def _print(
         print_field("request", f"none: {error_text(request)}")
         return
     print_field("shift", f"{point.shift:+.4f}")
-    if isinstance(request, Deployment):
-        print_field("logit_bias", json.dumps(request.logit_bias))
+    if not request.confirm:
+        print_field("logit_bias", json.dumps(request.ask["logit_bias"]))
     print_field("request", f"POST {printable(request.url, 400)}")
-    if isinstance(request, ChoiceDeployment):
-        word, body = next(iter(request.confirm.items()))
-        click.echo(json.dumps(request.ask, indent=2))
+    click.echo(json.dumps(request.ask, indent=2))
+    for word, body in list(request.confirm.items())[:1]:
         print_field("then", f"the same with another logit_bias; for {printable(word, 40)!r} this one:")
         click.echo(json.dumps(body["logit_bias"]))
-    else:
-        click.echo(json.dumps(request.body, indent=2))
     click.echo("(--snippet curl or --snippet python prints it ready to run)")
 
 
@@ -297,23 +287,15 @@ def _threshold(threshold: float) -> str:
     return f"{threshold:.4f}" if 0.0005 < threshold < 0.9995 else f"{threshold:.7g}"
 
 
-def _rule(
-    point: OperatingPoint, run: Run, request: Deployment | ChoiceDeployment | NotIdentifiedError
-) -> tuple[str, str]:
+def _rule(point: OperatingPoint, run: Run, request: DecisionRequest | NotIdentifiedError) -> tuple[str, str]:
     """The name and the value of what decides, in words."""
     if not run.result.answers:
         positive = printable(run.result.targets.positive[0].text.strip(), 40)
-        return (
-            "threshold",
-            f"{_threshold(point.threshold)}: the answer is {positive!r} where its probability is at least "
-            "this",
-        )
-    if isinstance(request, ChoiceDeployment):
-        return (
-            "margin",
-            f"{-point.shift:.4f}: an answer counts if it is given again with its logit lowered by this; "
-            "otherwise abstain",
-        )
+        where = f"the answer is {positive!r} where its probability is at least this"
+        return "threshold", f"{_threshold(point.threshold)}: {where}"
+    if isinstance(request, DecisionRequest):
+        again = "an answer counts if it is given again with its logit lowered by this; otherwise abstain"
+        return "margin", f"{-point.shift:.4f}: {again}"
     return "threshold", f"{point.threshold:.4f}: an answer counts where its probability is at least this"
 
 
@@ -330,23 +312,78 @@ def _promise(chosen: ChosenThreshold, goal: dict[str, float | None], *, several:
 
 def _record(
     chosen: ChosenThreshold,
-    request: Deployment | ChoiceDeployment | NotIdentifiedError,
+    request: DecisionRequest | NotIdentifiedError,
     decisions: int | None,
     following: Estimate | None,
 ) -> dict[str, Any]:
-    found = {
+    record = _chosen_record(chosen)
+    if following is not None:
+        record["next"] = {"decisions": decisions, **asdict(following)}
+    if isinstance(request, NotIdentifiedError):
+        return record | {"logit_bias": None, "request": None, "why": error_text(request)}
+    if request.confirm:
+        threshold = record.pop("threshold")
+        margin = {name: float(logit(threshold[name])) for name in ("value", "low", "high")}
+        record["margin"] = {**margin, "level": threshold["level"]}
+    else:
+        record["logit_bias"] = request.ask["logit_bias"]
+    return record | {"url": request.url, "request": request.body}
+
+
+def _chosen_record(chosen: ChosenThreshold) -> dict[str, Any]:
+    return {
         **asdict(chosen.point),
         "threshold": asdict(chosen.threshold),
         "confidence": chosen.confidence,
         "expected_cost": None if chosen.expected_cost is None else asdict(chosen.expected_cost),
     }
-    if following is not None:
-        found["next"] = {"decisions": decisions, **asdict(following)}
-    if isinstance(request, NotIdentifiedError):
-        return found | {"logit_bias": None, "request": None, "why": error_text(request)}
-    if isinstance(request, ChoiceDeployment):
-        threshold = found.pop("threshold")
-        margin = {name: float(logit(threshold[name])) for name in ("value", "low", "high")}
-        found["margin"] = {**margin, "level": threshold["level"]}
-        return found | {"url": request.url, "request": request.body}
-    return found | {"logit_bias": request.logit_bias, "url": request.url, "request": request.body}
+
+
+def _part_record(one: PartThreshold) -> dict[str, Any]:
+    chosen = {"threshold": None} if one.chosen is None else _chosen_record(one.chosen)
+    return {"part": one.part, "items": one.items, "why": one.why, **chosen}
+
+
+def _print_parts(
+    thresholds: Sequence[PartThreshold],
+    run: Run,
+    goal: dict[str, float | None],
+    confidence: float | None,
+    *,
+    simultaneous: bool,
+) -> None:
+    """Print a line per part, and what is promised for them."""
+    wanted = ", ".join(
+        f"{name.replace('_', ' ')} {value:g}" for name, value in goal.items() if value is not None
+    )
+    print_field("goal", f"{wanted}, in each part by {printable(str(run.result.by), 40)}")
+    print_field("promise", _promise_of_parts(thresholds, confidence, simultaneous=simultaneous))
+    names = [printable(one.part, 30) for one in thresholds]
+    width = max(len(name) for name in [*names, "part"])
+    click.echo(f"{'part':{width}}    items  threshold    shift  {'precision':<22}  recall")
+    for name, one in zip(names, thresholds, strict=True):
+        if one.chosen is None:
+            why = printable(str(one.why).partition(";")[0], 200)
+            click.echo(f"{name:{width}}  {one.items:>7,}  none: {why}")
+            continue
+        point = one.chosen.point
+        # the level is the same for all, and is printed below the table
+        cells = [f"{replace(each, level=None):.3f}" for each in (point.precision, point.recall)]
+        where = f"{one.items:>7,}  {point.threshold:>9.4f}  {point.shift:>+7.3f}"
+        click.echo(f"{name:{width}}  {where}  {cells[0]:<22}  {cells[1]}")
+    level = next(one.chosen.threshold.level or 0.0 for one in thresholds if one.chosen is not None)
+    what = "expected of new questions like these"
+    click.echo(f"{what}, with a {level_percent(level)} interval for each number by itself")
+
+
+def _promise_of_parts(
+    thresholds: Sequence[PartThreshold], confidence: float | None, *, simultaneous: bool
+) -> str:
+    chosen = [one.chosen for one in thresholds if one.chosen is not None]
+    parts = f"{len(chosen):,} parts (of {len(thresholds):,})"
+    if confidence is None or all(one.confidence is None for one in chosen):
+        return f"a threshold for {len(chosen):,} of {len(thresholds):,} parts, by the estimate alone"
+    sure = level_percent(confidence)
+    if simultaneous:
+        return f"all of {parts} together reach it, {sure} sure"
+    return f"each of {parts} reaches it, {sure} sure of each by itself"

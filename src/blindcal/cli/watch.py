@@ -15,13 +15,11 @@ from blindcal.auditing.watch_reference import open_reference
 from blindcal.cli import INTERRUPTED, options
 from blindcal.cli.alarm_command import AlarmCommand
 from blindcal.cli.console import error_text, print_field
-from blindcal.cli.look_line import look_line
 from blindcal.cli.param_types import FiniteRange
 from blindcal.errors import BlindcalError
 from blindcal.progress_bar import ProgressBar
-from blindcal.report.watch_page import WATCH_PAGE, write_watch_page
+from blindcal.report.watch_page import WATCH_PAGE, look_line, verdicts, write_watch_page
 from blindcal.results.watch_result import WATCH_FILE, WatchResult
-from blindcal.results.watch_verdicts import verdicts
 from blindcal.store.run_store import RUN_FILE
 from blindcal.text import printable
 

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from blindcal.estimate.findings import Bin, ConfidenceHistogram, CostCurve, Curve, OperatingPoint, Part
 from blindcal.estimate.streams.alarms import EvidencePath
 from blindcal.records import Estimate
+from blindcal.report.sentences import evidence_text, gap_text
 from blindcal.report.wording import TWO_ANSWERS, Wording
-from blindcal.results.watch_verdicts import evidence_text, gap_text
 from blindcal.text import listed, printable
 
 _CONFIDENCES = (0.1, 0.3, 0.5, 0.7, 0.9)
@@ -67,31 +67,21 @@ def confidence(found: ConfidenceHistogram, words: Wording = TWO_ANSWERS) -> str:
     if any(found.positives):
         shares.append(f"{sum(found.positives[middle:]):.0%} of the {words.of_sides[0]} are above one half")
     if any(found.negatives):
-        two = words is TWO_ANSWERS
-        where, share = ("below", found.negatives[:middle]) if two else ("above", found.negatives[middle:])
+        above = ("above", found.negatives[middle:])
+        where, share = above if words.several else ("below", found.negatives[:middle])
         shares.append(f"{sum(share):.0%} of the {words.of_sides[1]} are {where} one half")
     return _sentences(words.distribution, listed(shares) if shares else "")
 
 
 def operating(points: Sequence[OperatingPoint], words: Wording = TWO_ANSWERS) -> str:
     """Precision and recall at three thresholds; with several answers, precision and the share answered."""
-    several = words is not TWO_ANSWERS
     found = []
     for at in _THRESHOLDS:
         point = min(points, key=lambda one: abs(one.threshold - at))
-        right, other = point.precision.value, (point.positive_rate if several else point.recall).value
-        if right is None or other is None:
-            continue
-        if several:
-            told = f"{other:.0%} are answered, and {right:.0%} of these answers are right"
-        else:
-            told = f"precision is {right:.0%} and recall is {other:.0%}"
-        found.append(f"At threshold {point.threshold:g}, {told}")
-    if several:
-        first = "Share of right answers, and share of questions answered, at each threshold"
-    else:
-        first = "Precision, recall and accuracy at each threshold"
-    return _sentences(first, *found)
+        rates = {name: getattr(point, name).value for name, _ in words.rates[:2]}
+        if None not in rates.values():
+            found.append(f"At threshold {point.threshold:g}, {words.decided.format(**rates)}")
+    return _sentences(words.decisions, *found)
 
 
 def cost(thresholds: Sequence[float], costs: CostCurve, words: Wording = TWO_ANSWERS) -> str:

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from xml.etree import ElementTree
 
 from blindcal.records import Estimate, level_percent
 from blindcal.report.sentences import item_count
-from blindcal.results.check import CheckResult
-from blindcal.results.part_check import PartsCheck, PartVerdict
-from blindcal.results.verdicts import Condition, LimitVerdict
+from blindcal.results.check import CheckOutcome, CheckResult, Verdict
 from blindcal.text import printable
 
 _MARKS = {"passed": "✅ passed", "failed": "❌ failed", "undecided": "⚠️ undecided"}
@@ -18,45 +16,42 @@ _ANNOTATIONS = {"failed": "error", "undecided": "warning", "passed": "notice"}
 _MARKUP = re.compile(r"[\\`*_{}\[\]()<>#+!|&~@:$'\"-]")  # special in Markdown or in GitHub mentions
 
 
-def junit(runs: Sequence[CheckResult], parts: Mapping[str, PartsCheck] | None = None) -> bytes:
+def junit(runs: Sequence[CheckResult]) -> bytes:
     """A JUnit report: one suite per run, one case per limit; an undecided limit counts as a failure.
 
-    ``parts`` are the checks of parts by the path of their run. Each part that fails is a case of its own.
+    Each part that fails is a case of its own.
     """
     root = ElementTree.Element("testsuites", name="blindcal check")
     for run in runs:
-        alarms = _alarms(run, parts)
-        failed = sum(one.outcome != "passed" for one in run.verdicts) + len(alarms)
+        verdicts = _shown(run)
         suite = ElementTree.SubElement(
             root,
             "testsuite",
             name=_plain(_title(run)),
-            tests=str(len(run.verdicts) + len(alarms)),
-            failures=str(failed),
+            tests=str(len(verdicts)),
+            failures=str(sum(one.outcome != "passed" for one in verdicts)),
             errors="0",
             skipped="0",
             time="0",
             timestamp=_timestamp(run),
         )
-        named = [(one.limit.words, one) for one in run.verdicts]
-        named += [(f"{one.part}: {one.verdict.limit.words}", one.verdict) for one in alarms]
-        for name, one in named:
+        for one in verdicts:
             case = ElementTree.SubElement(
-                suite, "testcase", classname=_plain(run.path), name=_plain(name), time="0"
+                suite, "testcase", classname=_plain(run.path), name=_plain(_name(one)), time="0"
             )
-            if one.outcome != "passed":
-                ElementTree.SubElement(
-                    case, "failure", type=one.outcome, message=_plain(verdict_text(one))
-                ).text = _plain(one.why)
-            else:
+            if one.outcome == "passed":
                 ElementTree.SubElement(case, "system-out").text = _plain(verdict_text(one))
+            else:
+                message = _plain(verdict_text(one))
+                failure = ElementTree.SubElement(case, "failure", type=one.outcome, message=message)
+                failure.text = _plain(one.why)
     for name in ("tests", "failures"):
         root.set(name, str(sum(int(suite.get(name, "0")) for suite in root)))
     ElementTree.indent(root)
     return ElementTree.tostring(root, encoding="unicode").encode() + b"\n"
 
 
-def summary(runs: Sequence[CheckResult], parts: Mapping[str, PartsCheck] | None = None) -> str:
+def summary(runs: Sequence[CheckResult]) -> str:
     """A Markdown table of all verdicts and of the parts that fail, for the summary of a workflow run."""
     lines = [
         "### Calibration",
@@ -65,20 +60,13 @@ def summary(runs: Sequence[CheckResult], parts: Mapping[str, PartsCheck] | None 
         "|---|---|---|---|---|---|",
     ]
     for run in runs:
-        rows = [(checked_items(run), _quoted(one.limit.words), one) for one in run.verdicts]
-        for part in _alarms(run, parts):
-            limit = f"{_quoted(part.part)}: {_quoted(part.verdict.limit.words)}"
-            rows.append((f"{part.items:,}", limit, part.verdict))
-        for items, limit, one in rows:
+        for one in _shown(run):
             cells = (
                 _quoted(run.model),
-                items,
-                limit,
-                *(
-                    ("", "")
-                    if _without_number(one)
-                    else (str(Estimate(one.estimate)), str(Estimate(one.bound)))
-                ),
+                checked_items(run) if one.items is None else f"{one.items:,}",
+                ": ".join(map(_quoted, filter(None, (one.part, one.words)))),
+                "" if one.estimate is None else str(Estimate(one.estimate)),
+                "" if one.estimate is None else str(Estimate(one.bound)),
                 f"{_MARKS[one.outcome]}: {_quoted(one.why)}",
             )
             lines.append(f"| {' | '.join(cells)} |")
@@ -88,28 +76,22 @@ def summary(runs: Sequence[CheckResult], parts: Mapping[str, PartsCheck] | None 
     return "\n".join(lines) + "\n"
 
 
-def workflow_commands(
-    runs: Sequence[CheckResult], parts: Mapping[str, PartsCheck] | None = None
-) -> list[str]:
+def workflow_commands(runs: Sequence[CheckResult]) -> list[str]:
     """Workflow commands of GitHub Actions, which annotate a pull request; the worst first.
 
     Each limit and part that fails is an error, each undecided limit a warning, each run that passes a notice.
     GitHub shows ten of each kind per step.
     """
-    found: list[tuple[str, str, str]] = []
+    annotations: list[tuple[str, str, str]] = []
     for run in runs:
-        said = [(one.outcome, f"{one.limit.words}: {verdict_text(one)}") for one in run.verdicts]
-        said += [
-            ("failed", f"{one.part}: {one.verdict.limit.words}: {verdict_text(one.verdict)}")
-            for one in _alarms(run, parts)
-        ]
-        wrong = [one for one in said if one[0] != "passed"]
-        shown = wrong or [("passed", "; ".join(text for _, text in said))]
-        found += [(outcome, _title(run), text) for outcome, text in shown]
+        texts = [(one.outcome, f"{_name(one)}: {verdict_text(one)}") for one in _shown(run)]
+        wrong = [one for one in texts if one[0] != "passed"]
+        passed: tuple[CheckOutcome, str] = ("passed", "; ".join(text for _, text in texts))
+        annotations += [(outcome, _title(run), text) for outcome, text in wrong or [passed]]
     return [
         f"::{kind} title={_property(f'Calibration: {title}')}::{_message(text)}"
         for outcome, kind in _ANNOTATIONS.items()
-        for mine, title, text in found
+        for mine, title, text in annotations
         if mine == outcome
     ]
 
@@ -124,15 +106,9 @@ def _property(text: str) -> str:
     return _message(text).replace(":", "%3A").replace(",", "%2C")
 
 
-def _alarms(run: CheckResult, parts: Mapping[str, PartsCheck] | None) -> tuple[PartVerdict, ...]:
-    """The parts of a run that fail."""
-    found = (parts or {}).get(run.path)
-    return () if found is None else found.of("failed")
-
-
-def verdict_text(one: LimitVerdict) -> str:
+def verdict_text(one: Verdict) -> str:
     """A verdict's numbers, if it is about any, and its reason, in one line."""
-    if _without_number(one):
+    if one.estimate is None:
         return one.why
     bound = "" if one.bound is None else f", bound {one.bound:.4f}"
     return f"{Estimate(one.estimate)}{bound}: {one.why}"
@@ -146,6 +122,16 @@ def checked_items(run: CheckResult) -> str:
     return f"{run.certificate.items:,}"
 
 
+def _shown(run: CheckResult) -> list[Verdict]:
+    """The verdicts on the limits, and on the parts that fail."""
+    return [*run.verdicts, *(one for one in run.parts if one.outcome == "failed")]
+
+
+def _name(one: Verdict) -> str:
+    """What must hold, and for which part if it is about one."""
+    return one.words if one.part is None else f"{one.part}: {one.words}"
+
+
 def _title(run: CheckResult) -> str:
     return f"{run.model} on {run.result.items}" if run.result is not None else f"certificate of {run.model}"
 
@@ -155,11 +141,6 @@ def _timestamp(run: CheckResult) -> str:
         return run.result.created[:19]
     assert run.certificate is not None
     return f"{run.certificate.made}T00:00:00"
-
-
-def _without_number(one: LimitVerdict) -> bool:
-    """Whether a verdict is about no number."""
-    return isinstance(one.limit, Condition) and one.estimate is None
 
 
 def _plain(text: str) -> str:

@@ -1,34 +1,141 @@
-"""A comparison of two runs as figures and as one self-contained HTML page."""
+"""A comparison of two runs in sentences, as figures and as one self-contained HTML page."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
+from blindcal.estimate.latent.paired import Difference
 from blindcal.evidence import FEW_ITEMS
 from blindcal.records import level_percent
-from blindcal.report.narrative import meanings
 from blindcal.report.page import environment, style
-from blindcal.report.plots import Drawing, plot_calibration_curves, plot_reliabilities
 from blindcal.report.sentences import item_count
-from blindcal.report.style import root_figure
 from blindcal.report.wording import shown_curve, wording_of
-from blindcal.results.compare import (
-    NAMES,
-    OTHER_SEMANTICS,
-    RunComparison,
-    better,
-    differing,
-    headline,
-    pairing,
-    verdict,
-)
+from blindcal.results.compare import RunComparison
 from blindcal.results.result import AuditResult
 from blindcal.results.run import Run
-from blindcal.text import printable
+from blindcal.text import listed, printable
+
+if TYPE_CHECKING:
+    from blindcal.report.plots import Drawing
+
+
+NAMES = {
+    "ece": "ECE",
+    "accuracy": "accuracy",
+    "auroc": "AUROC",
+    "brier": "Brier score",
+    "log_loss": "log loss",
+}
+
+
+OTHER_SEMANTICS = (
+    "The runs measured different things: one spelling of each answer (pair), the likeliest one (max) or all "
+    "together (sum). Part of a difference may be that."
+)
+#: For the other quantities, higher is better.
+LOWER_IS_BETTER = ("ece", "brier", "log_loss")
+
+
+def verdict(one: Difference) -> str:
+    """What the interval of a difference shows."""
+    if 0 in one.difference:
+        return "no difference shown"
+    return "higher in B" if float(one.difference) > 0 else "lower in B"
+
+
+def better(one: Difference) -> str | None:
+    """The run that a significant difference favours, ``A`` or ``B``; ``None`` if it is not significant."""
+    if 0 in one.difference:
+        return None
+    return "B" if (float(one.difference) < 0) == (one.quantity in LOWER_IS_BETTER) else "A"
+
+
+def headline(found: RunComparison) -> tuple[str, ...]:
+    """What the comparison shows, in plain sentences.
+
+    First the calibration error, then the other quantities. If a single quantity other than the ECE differs,
+    the last sentence says that this may be chance.
+    """
+    ece = next(one for one in found.differences if one.quantity == "ece")
+    others = [one for one in found.differences if one.quantity != "ece"]
+    a, b = f"{float(ece.first):.1%}", f"{float(ece.second):.1%}"
+    low, high = ece.difference.low or 0.0, ece.difference.high or 0.0
+    sure = f"{found.level:.0%} sure"
+    if better(ece) is None:
+        most = 100 * max(abs(low), abs(high))
+        first = (
+            f"The runs do not differ significantly in calibration error: A has {a}, B has {b}, and the "
+            f"difference is at most {most:.1f} points ({sure})."
+        )
+    else:
+        off = float(ece.difference)
+        which, near, far = ("lower", -high, -low) if off < 0 else ("higher", low, high)
+        first = (
+            f"B's calibration error is {100 * abs(off):.1f} points {which} than A's: {b} against {a} "
+            f"({sure}: {100 * near:.1f} to {100 * far:.1f} points)."
+        )
+    shown = [one for one in others if better(one) is not None]
+    if not shown:
+        names = listed([NAMES[one.quantity] for one in others])
+        return (first, f"{names[0].upper()}{names[1:]} do not differ significantly.")
+    sides = {
+        side: [NAMES[one.quantity] for one in shown if (float(one.difference) > 0) == (side == "higher")]
+        for side in ("higher", "lower")
+    }
+    directions = " and ".join(
+        f"{listed(names)} {'is' if len(names) == 1 else 'are'} {side}"
+        for side, names in sides.items()
+        if names
+    )
+    sentences = [first, f"{directions[0].upper()}{directions[1:]} in B."]
+    if better(ece) is None and len(shown) == 1:
+        chance = min(1.0, (1 - found.level) * len(found.differences))
+        sentences.append(
+            f"This may be chance: with {len(found.differences)} quantities, up to {chance:.0%} of "
+            "comparisons between identical models show at least one difference."
+        )
+    return tuple(sentences)
+
+
+def differing(first: Run, second: Run) -> tuple[tuple[str, str, str], ...]:
+    """The settings that differ: name, value in the first run, value in the second."""
+    sides = [_settings(run) for run in (first, second)]
+    names = dict.fromkeys([*sides[0], *sides[1]])
+    return tuple(
+        (name, str(sides[0].get(name, "")), str(sides[1].get(name, "")))
+        for name in names
+        if sides[0].get(name) != sides[1].get(name)
+    )
+
+
+def _settings(run: Run) -> dict[str, Any]:
+    """The settings of a run, including those that only its result records."""
+    kept = {name: value for name, value in run.settings.items() if name != "items_digest"}
+    result = run.result
+    known = {"items": result.counts.items, "estimator": result.estimator, "bins": len(result.bins)}
+    return kept | known | {"semantics": result.semantics}
+
+
+def pairing(found: RunComparison) -> str:
+    """Which items the comparison uses, in words."""
+    rest = found.only_first + found.only_second
+    if not found.paired:
+        return (
+            "not paired: the runs have no item in common, so the intervals are those of independent samples"
+        )
+    words = f", {found.reworded:,} of them asked in other words" if found.reworded else ""
+    others = (
+        f"; beside them A has {found.only_first:,} and B {found.only_second:,} of its own" if rest else ""
+    )
+    return f"paired on {found.common:,} items that both runs asked about{words}{others}"
 
 
 def draw_comparison(results: Sequence[AuditResult], names: Sequence[str]) -> tuple[Drawing, ...]:
     """The calibration curves of both runs in one figure, and their reliability curves in another."""
+    from blindcal.report.plots import Drawing, plot_calibration_curves, plot_reliabilities  # slow to import
+    from blindcal.report.style import root_figure
+
     words = wording_of(results[0])
     shown = {name: shown_curve(one) for name, one in zip(names, results, strict=True)}
     curves = {name: curve for name, curve in shown.items() if curve is not None}
@@ -66,7 +173,7 @@ def comparison_page(found: RunComparison, drawn: Sequence[Drawing], runs: tuple[
             runs=tuple(zip("AB", runs, strict=True)),
             item_count=item_count,
             rows=[(one, NAMES[one.quantity], verdict(one), better(one)) for one in found.differences],
-            meanings=meanings(runs[0].result),
+            meanings=wording_of(runs[0].result).meanings,
             words=wording_of(runs[0].result),
             settings=differing(*runs),
             drawings=[(one.name, one.svg()) for one in drawn],

@@ -1,4 +1,11 @@
-"""A result in sentences: the headline, its caveats, the meaning of each metric and the method's limits.
+"""A result in sentences: the headline and its caveats.
+
+The headline begins with how often the model is right where it is confident: "When it says “Yes” with at least
+90% confidence, as it does for 34% of the questions, it is right 78% of the time (74% to 82%)." The sentence
+is about all answers from a confidence up, not about one point of the curve: a point at the edge of where a
+model answers may be far off, and hardly any answer is there. The confidence is the highest round one that is
+common, and whose interval is narrow; of two answers, the more frequent one is quoted. If there is none, the
+sentence is about all answers: how often they are right, and how confident the model is on average.
 
 No sentence claims more than the estimates support: an interval that contains zero gives no direction,
 methods without intervals are said to have none, and nothing is claimed that was not measured.
@@ -6,16 +13,16 @@ methods without intervals are said to have none, and nothing is claimed that was
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import groupby
 from string import ascii_uppercase
 
-from blindcal.estimate.findings import Curve
+from blindcal.estimate.findings import Curve, OperatingPoint
 from blindcal.evidence import FEW_ITEMS
-from blindcal.report.number_format import Number
-from blindcal.report.quoted_confidence import END, quote, sides, tail_of
+from blindcal.records import Estimate
 from blindcal.report.sentences import (
+    Number,
     Quoted,
     Sentence,
     all_answers,
@@ -25,41 +32,22 @@ from blindcal.report.sentences import (
     valid_answers,
     word,
 )
-from blindcal.report.wording import least_confidence
+from blindcal.report.wording import least_confidence, wording_of
 from blindcal.results.result import AuditResult
 
 ALPHA = 0.05
+END = 0.95
+QUOTED = (END, 0.9, 0.8, 0.7, 0.6)  # round confidences, the most informative first
+COMMON = 1 / 3  # share of the items that must have at least a confidence for it to be quoted
+FULL = 0.2  # share of the items that must be in a bin for it to be quoted
+NOTABLE = 0.1  # share that is worth mentioning
+WIDEST = 0.2  # no sentence quotes a wider interval
+TWO_SIDES = ("positive", "negative")
 LEAST_RUN = 0.05  # shortest stretch of confidence off the diagonal that is mentioned
 TOP = 0.97  # a stretch that reaches this confidence is described without an upper end
 OUTSIDE = 0.1  # mean probability of neither answer that is mentioned
 LEFT_OPEN = 0.01  # mean range of the probabilities shown that is mentioned
 NEAR = 0.015  # a stretch that starts this near to the lowest confidence is described without a lower end
-
-MEANINGS = {
-    "ece": "Average gap between confidence and the share of correct answers, over the bins. Lower is better.",
-    "accuracy": "Share of correct answers without any bias. Higher is better.",
-    "auroc": "Probability that a positive item gets a higher confidence than a negative one; one half is a "
-    "coin flip. Higher is better.",
-    "brier": "Mean squared difference between confidence and label, which measures calibration and sharpness "
-    "together. Lower is better.",
-    "log_loss": "Mean negative log-likelihood of the labels, in nats. A confident wrong answer is expensive. "
-    "Lower is better.",
-}
-"""The meaning, in one line, of each metric by which runs are compared, with two answers."""
-SEVERAL_MEANINGS = MEANINGS | {
-    "auroc": "Probability that a right answer has a higher confidence than a wrong one; one half is a coin "
-    "flip. Higher is better.",
-    "brier": "Mean squared difference between the confidence in the answer given and whether it is right, "
-    "which measures calibration and sharpness together. Lower is better.",
-    "log_loss": "Mean negative log-likelihood of being right or wrong, in nats. A confident wrong answer is "
-    "expensive. Lower is better.",
-}
-"""The same with more than two answers, where the confidence is that in the answer given."""
-
-
-def meanings(result: AuditResult) -> Mapping[str, str]:
-    """The meaning of each metric by which runs are compared, for a result."""
-    return SEVERAL_MEANINGS if result.answers else MEANINGS
 
 
 def headline(result: AuditResult) -> tuple[Sentence, ...]:
@@ -70,20 +58,17 @@ def headline(result: AuditResult) -> tuple[Sentence, ...]:
 
 
 def _nothing(result: AuditResult) -> Sentence:
-    words = f"“{word(result, 'positive')}” or “{word(result, 'negative')}”"
-    if result.answers:
-        words = "one of those asked for"
+    words = wording_of(result).asked_for
     if result.counts.valid == 0:
-        return sentence(
-            "Nothing can be said about its calibration: not one of {counts.invalid:count} answers was "
-            "{words}.",
-            words=words,
-        )
-    return sentence(
-        "Its calibration error could not be estimated: only {valid} answers were {words}, which is too few.",
-        valid=valid_answers(result),
-        words=words,
-    )
+        start = "Nothing can be said about its calibration: not one of {counts.invalid:count} answers was "
+        return sentence(f"{start}{words}.", **_words(result))
+    start = "Its calibration error could not be estimated: only {valid} answers were "
+    return sentence(f"{start}{words}, which is too few.", valid=valid_answers(result), **_words(result))
+
+
+def _words(result: AuditResult) -> dict[str, str]:
+    """The answer words, by their names in templates."""
+    return {"yes": word(result, "positive"), "no": word(result, "negative")}
 
 
 def _error(result: AuditResult) -> Sentence:
@@ -94,6 +79,144 @@ def _error(result: AuditResult) -> Sentence:
     return sentence(
         "Its calibration error is estimated at {ece.value}. This method gives no interval, so the effect of "
         "chance is unknown."
+    )
+
+
+# How often the model is right where it is confident
+
+
+def quote(result: AuditResult) -> Sentence | None:
+    """The sentence, unless too little is known for one."""
+    if (side := one_label(result)) is not None:
+        return _quote_label(result, side)
+    return _quote_tail(result) or _quote_bin(result) or _quote_all(result)
+
+
+def sides(result: AuditResult) -> tuple[str, ...]:
+    """The sides of one half on which a model can be confident: both for two answers, else the upper one."""
+    return TWO_SIDES[:1] if result.answers else TWO_SIDES
+
+
+def _beginning(result: AuditResult, side: str, confident: Sentence) -> Sentence:
+    """The first part of a sentence about how often it is right."""
+    if result.answers:
+        return ("When it is ", *confident, " confident in its answer, ")
+    return (f"When it says “{word(result, side)}” with ", *confident, " confidence, ")
+
+
+def _quote_label(result: AuditResult, side: str) -> Sentence | None:
+    """If all items have the same label: how often the model gives the correct answer."""
+    if result.accuracy.value is None:
+        return None
+    right = "The correct answer to every question is “{word}”. It gets {accuracy.value} right"
+    interval = " ({accuracy.low} to {accuracy.high})" if result.accuracy.has_interval else ""
+    return sentence(f"{right}{interval}.", word=word(result, side))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tail:
+    """The answers of one side from a confidence up: their share of all items, and how often they are right.
+
+    ``row`` is that of the operating point which decides so, ``confidence`` the round number.
+    """
+
+    side: str
+    confidence: float
+    share: float
+    right: Estimate
+    row: int
+
+    @property
+    def _flip(self) -> str:
+        return "" if self.side == "positive" else "1-"
+
+    @property
+    def sure(self) -> Number:
+        """The confidence."""
+        return Number(f"{self._flip}operating.{self.row}.threshold", "whole")
+
+    @property
+    def often(self) -> Number:
+        """The share of all items."""
+        return Number(f"{self._flip}operating.{self.row}.positive_rate.value", "whole")
+
+    def quoted(self) -> Sentence:
+        """How often they are right, with the interval."""
+        path = f"operating.{self.row}.{'precision' if self.side == 'positive' else 'negative_precision'}"
+        value, low, high = (Number(f"{path}.{end}", "whole") for end in ("value", "low", "high"))
+        return (value, " of the time (", low, " to ", high, ")")
+
+
+def tail_of(result: AuditResult, side: str, confidence: float, least: float = NOTABLE) -> Tail | None:
+    """The answers of a side from a confidence up, unless they are too few or their interval is too wide."""
+    yes = side == "positive"
+    at = confidence if yes else 1 - confidence
+
+    def near(point: OperatingPoint) -> bool:
+        return abs(point.threshold - at) < 1e-6
+
+    row = next((k for k, point in enumerate(result.operating) if near(point)), None)
+    if row is None or (rate := result.operating[row].positive_rate.value) is None:
+        return None
+    share = rate if yes else 1 - rate
+    right = result.operating[row].precision if yes else result.operating[row].negative_precision
+    if share < least or right.low is None or right.high is None or right.high - right.low > WIDEST:
+        return None
+    return Tail(side=side, confidence=confidence, share=share, right=right, row=row)
+
+
+def quoted_tail(result: AuditResult) -> Tail | None:
+    """The answers that the sentence is about; ``None`` if it is about all answers."""
+    for confidence in QUOTED:
+        found = [tail for side in sides(result) if (tail := tail_of(result, side, confidence, COMMON))]
+        if found:
+            return max(found, key=lambda tail: tail.share)
+    return None
+
+
+def _quote_tail(result: AuditResult) -> Sentence | None:
+    """How often the model is right from a confidence up that is common."""
+    if (tail := quoted_tail(result)) is None:
+        return None
+    often = ("as it is for " if result.answers else "as it does for ", tail.often, " of the questions, ")
+    return (
+        *_beginning(result, tail.side, ("at least ", tail.sure)),
+        *often,
+        "it is right ",
+        *tail.quoted(),
+        ".",
+    )
+
+
+def _quote_bin(result: AuditResult) -> Sentence | None:
+    """For methods without intervals: a sentence about the fullest bin on one side of one half."""
+    if result.ece.has_interval:
+        return None
+    sided = [
+        k
+        for k, one in enumerate(result.bins)
+        if one.predicted is not None
+        and (one.share or 0.0) >= FULL
+        and (one.low >= 0.5 or one.high <= 0.5 or result.answers)
+    ]
+    if not sided:
+        return None
+    k = max(sided, key=lambda k: result.bins[k].share or 0.0)
+    yes = result.bins[k].low >= 0.5 or bool(result.answers)
+    flip = "" if yes else "1-"
+    predicted, observed = (Number(f"{flip}bins.{k}.{name}", "whole") for name in ("predicted", "observed"))
+    beginning = _beginning(result, "positive" if yes else "negative", ("about ", predicted))
+    return (*beginning, "it is right ", observed, " of the time.")
+
+
+def _quote_all(result: AuditResult) -> Sentence | None:
+    """How often all answers are right, and how confident the model is on average."""
+    if result.accuracy.value is None or result.overconfidence.value is None:
+        return None
+    interval = " ({accuracy.low:whole} to {accuracy.high:whole})" if result.accuracy.has_interval else ""
+    return sentence(
+        f"It is right {{accuracy.value:whole}} of the time{interval}, and {{mean}} confident on average.",
+        mean=Number("accuracy.value+overconfidence.value", "whole"),
     )
 
 
@@ -260,7 +383,7 @@ def notes(result: AuditResult) -> Iterator[Sentence]:
             else "the estimates are unreliable.",
         )
     if result.repeated is not None:
-        other = "another" if result.answers else "the other"
+        other = wording_of(result).other_label
         yield sentence(
             "{repeated.items:count} of {counts.items:count} items have the prompt of another item. They are "
             "answered alike, so the intervals count items with the same prompt as one observation."
@@ -279,29 +402,18 @@ def notes(result: AuditResult) -> Iterator[Sentence]:
             else "All items are in one group, and the items of a group may be alike: what holds for other "
             "groups is unknown, and the intervals are as wide as that."
         )
+    words = wording_of(result)
     if result.counts.invalid and result.ece.value is not None:
+        were = "could not be read" if result.estimator == "stated" else words.invalid
         yield sentence(
-            "{counts.invalid:count} of {all} answers {were}. If they had been valid, the calibration error "
-            "of these items would be between {ece_if_invalid.0} and {ece_if_invalid.1}.",
+            f"{{counts.invalid:count}} of {{all}} answers {were}. If they had been valid, the calibration "
+            "error of these items would be between {ece_if_invalid.0} and {ece_if_invalid.1}.",
             all=all_answers(result),
-            were="could not be read"
-            if result.estimator == "stated"
-            else "were none of those asked for"
-            if result.answers
-            else f"were neither “{word(result, 'positive')}” nor “{word(result, 'negative')}”",
+            **_words(result),
         )
-    if result.shown is not None and result.shown.outside > OUTSIDE and result.answers:
-        yield sentence(
-            "On average, {shown.outside} of the probability is on first words that are none of the answers. "
-            "The confidence compares only the answers."
-        )
-    elif result.shown is not None and result.shown.outside > OUTSIDE:
-        yield sentence(
-            "On average, {shown.outside} of the probability is on first words that are neither “{yes}” nor "
-            "“{no}”. The confidence compares only these two.",
-            yes=word(result, "positive"),
-            no=word(result, "negative"),
-        )
+    if result.shown is not None and result.shown.outside > OUTSIDE:
+        start = "On average, {shown.outside} of the probability is on "
+        yield sentence(start + words.outside, **_words(result))
     if result.shown is not None and result.shown.open > LEFT_OPEN:
         yield sentence(
             "The endpoint shows so few logprobs that {shown.open} of each probability is left open on "
@@ -313,146 +425,8 @@ def notes(result: AuditResult) -> Iterator[Sentence]:
             "is probably smaller. The estimator “latent” reads the same answers without this bias, at no "
             "cost.",
         )
-    if (doubt := _order(result)) is not None:
-        yield doubt
+    auroc = result.auroc  # the confidence may not rank positive items, or right answers, above the others
+    if auroc.low is not None and auroc.high is not None and auroc.low <= 0.5:
+        yield sentence(words.reversed if auroc.high < 0.5 else words.unordered, **_words(result))
     for text in () if result.steadiness is None else result.steadiness.notes:
         yield (Quoted(text),)
-
-
-def _order(result: AuditResult) -> Sentence | None:
-    """The caveat if the confidence may not rank positive items above negative ones."""
-    auroc = result.auroc
-    if auroc.low is None or auroc.high is None or auroc.low > 0.5:
-        return None
-    if result.answers:
-        return sentence(
-            "It is more confident in its wrong answers than in its right ones (AUROC {auroc.low:three} to "
-            "{auroc.high:three}). Are the labels in the order of the answers?"
-            if auroc.high < 0.5
-            else "Its confidence may be no better than a coin flip at telling right answers from wrong ones "
-            "(AUROC {auroc.low:three} to {auroc.high:three}). If so, no threshold on it makes the answers "
-            "more reliable."
-        )
-    if auroc.high < 0.5:
-        return sentence(
-            "It is more confident in “{yes}” where that is wrong than where it is right (AUROC "
-            "{auroc.low:three} to {auroc.high:three}). Are the labels or the two answer words swapped?",
-            yes=word(result, "positive"),
-        )
-    return sentence(
-        "It may be no better than a coin flip at telling positive items from negative ones (AUROC "
-        "{auroc.low:three} to {auroc.high:three}). If so, no threshold makes its answers useful, however "
-        "well calibrated they are."
-    )
-
-
-@dataclass(frozen=True, slots=True)
-class Metric:
-    """One row of the table of metrics."""
-
-    path: str
-    form: str
-    name: str
-    meaning: str
-
-
-def metrics(result: AuditResult) -> Sequence[Metric]:
-    """Every metric and its meaning in one line."""
-    meaning, yes = meanings(result), word(result, "positive")
-    leaning = Metric(
-        "leaning",
-        "signed",
-        f"Leaning towards “{yes}”, points",
-        f"Mean probability of “{yes}”, minus the share of items for which it is correct.",
-    )
-    return (
-        Metric("ece", "percent", "Calibration error (ECE)", meaning["ece"]),
-        Metric(
-            "tce",
-            "percent",
-            "Unbinned calibration error",
-            "The same at every single confidence instead of in bins, for the population of similar "
-            "questions. Errors that cancel within a bin count here.",
-        ),
-        Metric(
-            "overconfidence",
-            "signed",
-            "Overconfidence, points",
-            "Mean confidence in the answer given, minus the share of correct answers. Positive means too "
-            "confident.",
-        ),
-        *(() if result.answers else (leaning,)),
-        Metric("accuracy", "percent", "Accuracy", meaning["accuracy"]),
-        Metric("auroc", "three", "AUROC", meaning["auroc"]),
-        Metric("brier", "four", "Brier score", meaning["brier"]),
-        Metric("log_loss", "four", "Log loss", meaning["log_loss"]),
-    )
-
-
-def limits(result: AuditResult) -> tuple[str, ...]:
-    """What the method cannot do."""
-    words = "answers" if result.answers else "two answer words"
-    general = (
-        "Calibration is a property of a model, a prompt and a set of questions together. Another prompt or "
-        "other questions may give another result.",
-        ""
-        if result.semantics in ("configured", "stated")
-        else f"Only the {words} are compared, as the first word of the answer. What the model would write in "
-        "free text is not audited."
-        if result.shown is not None
-        else f"Only the {words} are compared. What the model would write in free text, without the bias, is "
-        "not audited.",
-        "The labels are assumed to be correct. Wrong labels look like miscalibration.",
-    )
-    semantics = _SEMANTICS_LIMITS | (_SEVERAL_LIMITS if result.answers else {})
-    own = _ESTIMATOR_LIMITS[result.estimator]
-    if result.answers and result.estimator == "shares":
-        own = (_SEVERAL_SHARES,)
-    return tuple(filter(None, (*general, semantics.get(result.semantics), *own)))
-
-
-_SEMANTICS_LIMITS = {
-    "pair": "One token stands for each answer. If the model spreads an answer over several spellings, the "
-    "others are ignored.",
-    "max": "The likeliest spelling of each answer counts, as in greedy decoding, not their sum.",
-    "sum": "All spellings of an answer count together, as they do when answers are sampled.",
-    "configured": "The confidence is that of the endpoint at its own setting: its temperature, its sampler "
-    "and whatever the model thinks before it answers are part of it. Answers that are neither word are left "
-    "out.",
-    "stated": "Answers without a confidence from one half to certainty are left out of the estimates.",
-}
-_SEVERAL_LIMITS = {
-    "configured": "The confidence is that of the endpoint at its own setting: its temperature, its sampler "
-    "and whatever the model thinks before it answers are part of it. Answers that are none of those asked "
-    "for are left out.",
-    "stated": "Answers without a readable confidence are left out of the estimates.",
-}
-_SEVERAL_SHARES = (
-    "The share of the samples of an item that repeat the answer given is taken as its probability. With few "
-    "samples, the noise alone looks like miscalibration."
-)
-_ESTIMATOR_LIMITS = {
-    "blind": (
-        "The published estimator uses a small part of the items for each threshold, and the middle of each "
-        "bin as its confidence. With few items, or for a model that is nearly always very confident, it can "
-        "be off by several points. It has no interval.",
-    ),
-    "shares": (
-        "The share of positive answers among an item's samples is taken as its probability. With few "
-        "samples, the noise alone looks like miscalibration.",
-    ),
-    "flips": (
-        "Each item's probability is the midpoint of what a few bisection steps left open, not the exact "
-        "probability.",
-    ),
-    "stated": (
-        "A stated confidence is text like any other. It is often a round number, and it is not the "
-        "probability with which the model gives its answer.",
-    ),
-    "latent": (
-        "The hidden confidence is estimated as a smooth distribution. A spike or a step narrower than the "
-        "answers can resolve is smoothed out. The intervals allow for that, but the curve does not show it.",
-        "The intervals are for the population of similar questions. They do not cover an endpoint that "
-        "changes its model or its settings during the audit, of which only a clear change is noticed.",
-    ),
-}

@@ -12,8 +12,8 @@ from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocato
 from blindcal.estimate.streams.alarms import Alarm, AlarmName, EvidencePath, Gap
 from blindcal.records import level_percent
 from blindcal.report import alt_text
-from blindcal.report.number_format import MINUS
 from blindcal.report.plots import Drawing, plot_reliabilities, short_name
+from blindcal.report.sentences import MINUS
 from blindcal.report.style import DASHES, FAINT, FIRM, WIDTH, drawing, ink, root_figure, series
 from blindcal.results.watch_result import WatchResult, WindowCurve
 

@@ -27,7 +27,7 @@ FORMAT = 1
 """The number of the file's format; a file with another one is refused."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CertifiedSide:
     """One threshold, and the bound that holds for the decisions on its side.
 
@@ -48,7 +48,7 @@ class CertifiedSide:
     level: float
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CertifiedRequest:
     """The requests that decide, with the audit's template to fill in, and the answer words.
 
@@ -167,6 +167,17 @@ class Certificate:
             raise InputError(f"{path}: no such certificate", remedy="certify a run to get one") from None
         except (OSError, JsonError, msgspec.ValidationError) as error:
             raise _unreadable(path, printable(str(error))) from None
+
+
+def is_certificate(path: str | Path) -> bool:
+    """Whether a file looks like a certificate, which may be damaged."""
+    if not Path(path).is_file():
+        return False
+    try:
+        content = read_json(Path(path).read_bytes())
+    except (OSError, JsonError):
+        return False
+    return isinstance(content, dict) and {"format", "digest", "accept"} <= content.keys()
 
 
 def prompt_digest(settings: dict[str, Any], targets: Targets) -> str:

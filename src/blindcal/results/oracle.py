@@ -69,8 +69,15 @@ class ChoiceTruth:
 def _oracle(truth: Truth | ChoiceTruth, column: str, true: float, gaps: FloatArray, ece: Estimate) -> Oracle:
     difference = None if ece.value is None else ece.value - true
     inside = true in ece if ece.has_interval else None
-    path, other = truth.scores.path, truth.other_model
-    return Oracle(path, column, true, difference, inside, tuple(gaps.tolist()), other)
+    return Oracle(
+        path=truth.scores.path,
+        column=column,
+        ece=true,
+        difference=difference,
+        inside_interval=inside,
+        gaps=tuple(gaps.tolist()),
+        other_model=truth.other_model,
+    )
 
 
 def read_truth(

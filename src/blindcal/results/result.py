@@ -22,9 +22,8 @@ from blindcal.estimate.margins import AnswerMargins
 from blindcal.items.repeated_prompts import RepeatedPrompts
 from blindcal.json_form import json_page
 from blindcal.records import EstimatorName, FloatArray, Message, Targets
-from blindcal.results.frames import FrameLibrary, frame
 from blindcal.results.steadiness import Steadiness
-from blindcal.results.tables import TableName, tables_of
+from blindcal.results.tables import FrameLibrary, TableName, frame, tables_of
 from blindcal.text import listed, printable
 from blindcal.untrusted_json import JsonError, read_json
 
@@ -33,7 +32,7 @@ RESULT_FILE = "result.json"
 Direction: TypeAlias = Literal["overconfident", "underconfident", "undecided"]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Example:
     """One query as it was sent; ``messages`` is empty if the run keeps no prompts.
 
@@ -49,7 +48,7 @@ class Example:
     about: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class AnswerCounts:
     """Counts of items and answers.
 
@@ -79,7 +78,7 @@ class AnswerCounts:
         return self.positive + self.negative + sum(self.each)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ShownProbabilities:
     """What the probabilities that an endpoint shows leave open, over ``readings`` replies.
 
@@ -102,7 +101,13 @@ class ShownProbabilities:
         shown = np.empty((0, 2)) if bounds is None else bounds[~np.isnan(bounds).any(axis=1)]
         width = np.diff(expit(shown)).reshape(-1) if len(shown) else np.ones(1)
         rest = 1 - masses
-        return cls(masses.size, *(float(x) for x in (rest.mean(), rest.max(), width.mean(), width.max())))
+        return cls(
+            readings=masses.size,
+            outside=float(rest.mean()),
+            most_outside=float(rest.max()),
+            open=float(width.mean()),
+            most_open=float(width.max()),
+        )
 
     @classmethod
     def together(cls, parts: Sequence[ShownProbabilities | None]) -> ShownProbabilities | None:
@@ -112,15 +117,15 @@ class ShownProbabilities:
             return None
         weights = [part.readings for part in each]
         return cls(
-            sum(weights),
-            float(np.average([part.outside for part in each], weights=weights)),
-            max(part.most_outside for part in each),
-            float(np.average([part.open for part in each], weights=weights)),
-            max(part.most_open for part in each),
+            readings=sum(weights),
+            outside=float(np.average([part.outside for part in each], weights=weights)),
+            most_outside=max(part.most_outside for part in each),
+            open=float(np.average([part.open for part in each], weights=weights)),
+            most_open=max(part.most_open for part in each),
         )
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Spend:
     """What an audit cost. Tokens are as the endpoint reported them; ``cost`` is in dollars, if known.
 
@@ -145,7 +150,7 @@ class Spend:
         return self.queries - self.probe_queries - self.control_queries
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Oracle:
     """The truth from a score file, in the same bins, and how far the estimate is from it.
 

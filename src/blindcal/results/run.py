@@ -5,6 +5,8 @@ The run file is read once and closed, so that another process can continue the r
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -12,23 +14,39 @@ from typing import Any
 import msgspec
 import numpy as np
 
+from blindcal.endpoints.decision_request import DecisionRequest, decision_request
+from blindcal.endpoints.parameters import Accepted
 from blindcal.errors import InputError, NotIdentifiedError, StoreError
 from blindcal.estimate.latent.excess import excess_of
 from blindcal.estimate.latent.fit import LatentFit
 from blindcal.estimate.latent.fitting import fit_problem
+from blindcal.estimate.latent.operating import ChosenThreshold
 from blindcal.estimate.problem import NoisePosterior, Problem
+from blindcal.estimate.simultaneous import level_of_each
 from blindcal.evidence import UNNAMED
 from blindcal.items.repeated_prompts import resampling_units
+from blindcal.methods import METHODS
 from blindcal.records import AnswerTable, IntArray
 from blindcal.results.answer_rows import AnswerRows
-from blindcal.results.frames import FrameLibrary, frame
 from blindcal.results.result import RESULT_FILE, AuditResult
+from blindcal.results.tables import FrameLibrary, frame
 from blindcal.store.run_store import NOISE_NOTE, RUN_FILE, Store
 
+_BEYOND = 3  # refits that must lie beyond a bound for it to be one that the refits show
 _TEXTS = ("id", "group", "about", "answer", "text", "part")  # columns that hold text, if anything
 
 
-@dataclass(frozen=True, slots=True, repr=False, eq=False)
+@dataclass(frozen=True, slots=True)
+class PartThreshold:
+    """The threshold of a part; ``chosen`` is ``None`` if there is none, and ``why`` says why."""
+
+    part: str
+    items: int
+    chosen: ChosenThreshold | None
+    why: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False, eq=False)
 class Run:
     """A run: its result, its items as columns, and all answers.
 
@@ -53,8 +71,8 @@ class Run:
     choices: IntArray | None = None
 
     def __repr__(self) -> str:
-        found, items = self.result, self.labels.size
-        return f"Run({str(self.folder)!r}, {found.model!r}, {items:,} items, ECE {found.ece:.4f})"
+        result, items = self.result, self.labels.size
+        return f"Run({str(self.folder)!r}, {result.model!r}, {items:,} items, ECE {result.ece:.4f})"
 
     @property
     def groups(self) -> IntArray | None:
@@ -92,6 +110,11 @@ class Run:
         """The items of a part."""
         named = None if part == UNNAMED else part
         return np.array([k for k, name in enumerate(self.parts) if name in (part, named)], np.int64)
+
+    @property
+    def fits_parts(self) -> bool:
+        """Whether a part has a fit, unless its answers are too few."""
+        return self.result.estimator == "latent"
 
     def fit(
         self,
@@ -132,6 +155,93 @@ class Run:
             excess = excess_of(problem, self.noise.best)
             problem = replace(problem.of(self.members(part)), excess=excess)
         return fit_problem(problem, bins=bins, level=level, resamples=resamples)
+
+    def part_thresholds(
+        self,
+        *,
+        precision: float | None = None,
+        recall: float | None = None,
+        cost_fp: float | None = None,
+        cost_fn: float | None = None,
+        confidence: float | None = 0.95,
+        simultaneous: bool = False,
+        level: float = 0.95,
+        resamples: int = 1000,
+        progress: Callable[[int, int], object] = lambda *_: None,
+    ) -> tuple[PartThreshold, ...]:
+        """Choose a threshold for each part, from the answers of that part alone.
+
+        Parameters
+        ----------
+        precision, recall, cost_fp, cost_fn, confidence
+            As in `LatentFit.choose_threshold`.
+        simultaneous : bool
+            Whether ``confidence`` is that of all promises together: then the promise of each part has a
+            higher one (Bonferroni), and is based on more refits if that needs them.
+        level : float
+            Confidence level of the intervals, of each by itself.
+        resamples : int
+            Number of refits of each part.
+        progress : callable
+            Called with the number of parts that are done and that of all parts.
+        """
+        names = self.part_names
+        if simultaneous and confidence is not None:
+            confidence = level_of_each(confidence, len(names))
+            resamples = max(resamples, math.ceil(_BEYOND / (1 - confidence)))
+        goal = {"precision": precision, "recall": recall, "cost_fp": cost_fp, "cost_fn": cost_fn}
+        thresholds = []
+        for done, part in enumerate(names):
+            progress(done, len(names))
+            items = int(self.members(part).size)
+            chosen, why = None, None
+            try:
+                fit = self.fit(part=part, level=level, resamples=resamples).deployable
+                items = fit.items
+                chosen = fit.choose_threshold(**goal, confidence=confidence, max_shift=self.max_shift)
+            except NotIdentifiedError as error:
+                if not self.fits_parts:
+                    raise
+                why = str(error)
+            thresholds.append(PartThreshold(part, items, chosen, why))
+        progress(len(names), len(names))
+        return tuple(thresholds)
+
+    def need_bias(self) -> None:
+        """Raise `NotIdentifiedError` if the run used no ``logit_bias``, so that nothing can be deployed."""
+        method = METHODS[self.result.method]
+        if not method.biased or self.result.semantics in ("sum", "configured"):
+            shown = "compare the probability that the endpoint shows with it, or " if method.logprobs else ""
+            raise NotIdentifiedError(
+                f"a run of method {self.result.method} sends no logit_bias: its threshold is known, but one "
+                "query cannot decide by it",
+                remedy=shown + "audit with {method} where the endpoint takes logit_bias",
+                options={"method": "latent"},
+            )
+
+    def decision_request(self, shift: float, accepted: Accepted | None = None) -> DecisionRequest:
+        """The request to the run's endpoint that decides by the threshold with this shift.
+
+        ``accepted`` are the fields that the endpoint takes, if that is known.
+
+        Raises
+        ------
+        NotIdentifiedError
+            If the run used no ``logit_bias``, or its thresholds between more than two answers are not about
+            margins, so that no threshold can be deployed.
+        """
+        self.need_bias()
+        if self.result.answers and not self.problem.hard.any():
+            raise NotIdentifiedError(
+                f"a run of method {self.result.method} tests no margins: its threshold is known, but no "
+                "request can decide by it",
+                remedy="audit with {method}",
+                options={"method": "latent"},
+            )
+        result = self.result
+        return decision_request(
+            self.settings, result.targets, shift, answers=result.answers, accepted=accepted
+        )
 
     def answers(self, library: FrameLibrary | None = None) -> Any:
         """Every answer as a row of a ``DataFrame`` of pandas or polars, with the columns of answers.csv.
@@ -199,18 +309,18 @@ def open_run(path: str | Path) -> Run:
             "run has gone on since; let its audit finish first"
         )
     return Run(
-        folder,
-        result,
-        settings,
-        items.ids,
-        items.labels,
-        items.groups,
-        items.parts,
-        items.digests,
-        answered,
-        noise,
-        float(ready.get("max_shift", np.inf)),
-        items.choices,
+        folder=folder,
+        result=result,
+        settings=settings,
+        ids=items.ids,
+        labels=items.labels,
+        group_names=items.groups,
+        parts=items.parts,
+        digests=items.digests,
+        answered=answered,
+        noise=noise,
+        max_shift=float(ready.get("max_shift", np.inf)),
+        choices=items.choices,
     )
 
 

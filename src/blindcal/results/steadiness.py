@@ -15,7 +15,7 @@ MOST_FLIPS = 0.07
 """Share of flipped answers that the estimates can allow for; with more, the answers are not to be trusted."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ServerName:
     """A model and fingerprint that replies name, and from which query to which they do."""
 
@@ -31,7 +31,7 @@ class ServerName:
         return " ".join(filter(None, (self.model, self.fingerprint and f"({self.fingerprint})"))) or "no name"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Steadiness:
     """How steady the endpoint was during a run.
 

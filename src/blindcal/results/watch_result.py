@@ -22,7 +22,7 @@ FORMAT = 1
 """The number of the file's format; a file with another one is refused."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class WindowCurve:
     """The reliability curve of the last ``items`` labelled items, and that of the reference."""
 
