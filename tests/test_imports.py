@@ -41,7 +41,6 @@ ROOMS = (
     "planning",
     "results",
     "report",
-    "telemetry",
     "plot",
     "auditing",
     "scoring",
