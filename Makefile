@@ -9,7 +9,7 @@ export PIP_RESUME_RETRIES ?= 10
 export PIP_DEFAULT_TIMEOUT ?= 60
 export PIP_DISABLE_PIP_VERSION_CHECK ?= 1
 
-.PHONY: demo test lint unit browser docs study bench servers dist lowest clean
+.PHONY: demo test test-slow lint unit browser docs study bench servers dist lowest clean
 
 # what a user installs to audit the model in the box
 $(VENV)/.local: pyproject.toml
@@ -44,9 +44,13 @@ browser:
 	    install -y --no-install-recommends chromium >/dev/null; } || \
 	  echo "no chromium, and it cannot be installed: the tests of the report in a browser are skipped"
 
-# one process waits for a server most of the time: two files at a time
+# unit: no HTTP, no fit; flow: real HTTP, finished runs, a real model
 unit: $(VENV)/.dev browser
-	$(BIN)/pytest --numprocesses 2 --dist loadfile
+	$(BIN)/pytest --ignore tests/slow --numprocesses 2 --dist worksteal --durations 15
+
+# kills of every phase, installs, the site, the notebook, real servers, other tools' logs
+test-slow: $(VENV)/.dev browser
+	$(BIN)/pytest tests/slow --numprocesses 2 --dist worksteal --durations 15
 
 # the documentation site, in site/: a broken link fails
 docs: $(VENV)/.dev

@@ -18,8 +18,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from blindcal.endpoints import model_file
+from paths import ROOT
 
-ROOT = Path(__file__).resolve().parents[1]
 MODEL = Path(model_file.NAME).stem
 PORT = "8080"
 

@@ -20,10 +20,10 @@ from blindcal.simulation.http_server import Handler, HttpRequest, HttpResponse, 
 from blindcal.simulation.recording import RecordedTexts, Recording
 from blindcal.simulation.replay import running
 from misbehaving import Behaviour, Server
+from paths import DATA
 
-SHARED = Path(__file__).resolve().parents[2] / "shared"
 #: A small real model on 240 built-in questions: recorded data of the project's own.
-OWN_LOGITS = Path(__file__).parent / "data" / "smollm2__builtin__logits.csv.gz"
+OWN_LOGITS = DATA / "smollm2__builtin__logits.csv.gz"
 PAIR = Targets((Token(1, "Yes"),), (Token(2, "No"),))
 
 

@@ -22,10 +22,10 @@ import yaml
 
 from blindcal.simulation.replay import running
 from docs_world import MODELS, TEMPLATE, AnyPromptServer, write_questions
+from paths import ROOT
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="needs bash")
 
-ROOT = Path(__file__).parents[1]
 ACTION: dict[str, Any] = yaml.safe_load((ROOT / "action.yml").read_text())
 STEPS: list[dict[str, Any]] = ACTION["runs"]["steps"]
 EXPRESSION = re.compile(r"\$\{\{ *(\S+) *\}\}")

@@ -18,8 +18,7 @@ from blindcal.errors import InputError
 from blindcal.results import answer_counts
 from blindcal.simulation.simulate import generate
 from fitting import asked
-
-ROOT = Path(__file__).parents[1]
+from paths import ROOT
 
 
 def table(n: int = 1200, queries: float = 1.0) -> dict[str, np.ndarray]:

@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-ROOT = Path(__file__).parents[1]
+from paths import ROOT
+
 RESULTS = sorted((ROOT / "bench" / "results").glob("*.json"))
-sys.path.append(str(ROOT / "bench"))
 
 import docs  # noqa: E402 - bench/ is a folder of scripts, not a package
 import record  # noqa: E402

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import math
-import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -15,9 +13,6 @@ from blindcal.errors import InputError, NotIdentifiedError
 from blindcal.estimate.published.blind import BlindResult, blind, blind_subsets
 from blindcal.estimate.truth import bins_blind
 from blindcal.records import Estimate, FloatArray, IntArray
-
-sys.path.append(str(Path(__file__).parents[1] / "bench"))
-
 from theorem import blind_bounds
 
 NAN = float("nan")

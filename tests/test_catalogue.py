@@ -26,8 +26,8 @@ from blindcal.settings import Settings
 from blindcal.simulation.recording import Recording
 from blindcal.simulation.replay import Server, running
 from commanding import blindcal
+from paths import SHARED
 
-SHARED = Path(__file__).parents[2] / "shared"
 BOOLQ: list[dict[str, Any]] = [
     {"question": f"is {k} odd", "passage": f"About, {k}.\nMore", "answer": k % 2 == 1} for k in range(6)
 ]

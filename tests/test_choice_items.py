@@ -24,8 +24,8 @@ from blindcal.items.record_format import RecordFormat
 from blindcal.items.repeated_prompts import RepeatedPrompts
 from blindcal.settings import Settings
 from commanding import blindcal
+from paths import SHARED
 
-SHARED = Path(__file__).parents[2] / "shared"
 EMOTIONS = ("joy", "anger", "fear")
 CAPITALS: list[dict[str, Any]] = [
     {"question": "Capital of France?", "choices": ["Rome", "Paris", "Oslo"], "label": "B"},

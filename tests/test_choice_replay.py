@@ -18,7 +18,7 @@ from blindcal.errors import FatalError, InputError
 from blindcal.records import INVALID, PLAIN, Item, Message, Reply, Request, Round, Targets
 from blindcal.simulation.recording import Recording
 from misbehaving import Behaviour, Server
-from serving import SHARED
+from paths import SHARED
 
 ANSWERS = ("A", "B", "C", "D")
 RNG = np.random.default_rng(5)

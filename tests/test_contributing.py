@@ -9,8 +9,9 @@ from typing import cast
 import pytest
 
 from blindcal.methods import METHODS, Method
+from paths import ROOT
 
-PAGE = Path(__file__).parents[1] / "CONTRIBUTING.md"
+PAGE = ROOT / "CONTRIBUTING.md"
 
 
 def test_a_new_method_and_a_new_endpoint_work(

@@ -19,7 +19,7 @@ from blindcal.records import FloatArray, IntArray, Message, Request
 from blindcal.results.run import open_run
 from blindcal.simulation.simulate import ask
 from deciding import TEMPLATE, audited, model, serving, write_items
-from serving import SHARED
+from paths import SHARED
 
 LOGITS = SHARED / "logits" / "qwen__boolq__logits.csv.gz"
 

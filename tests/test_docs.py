@@ -28,8 +28,8 @@ from click.testing import CliRunner
 
 from blindcal.cli import app
 from docs_world import World, docs_world
+from paths import ROOT
 
-ROOT = Path(__file__).parents[1]
 PAGES = (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))
 REFITS = 40
 BLOCK = re.compile(r"((?:^<!--[^\n]*?-->\n)*)^```(\w*)\n(.*?)^```$", re.M | re.S)

@@ -19,7 +19,8 @@ from blindcal.records import Item, Message, Reply, Request
 from blindcal.simulation.recording import Recording
 from blindcal.simulation.replay import running
 from misbehaving import Behaviour, Server
-from serving import OWN_LOGITS, SHARED, items, recording, replayed
+from paths import SHARED
+from serving import OWN_LOGITS, items, recording, replayed
 
 ODDS = [-6.0, -1.0, 0.0, 0.7, 5.0]
 LOGITS = "id,label,Yes|11, Yes|12,No|21, No|22,lse,argmax\na,1,2.0,1.5,1.8,1.9,3.3,11\nb,0,0,0,0,0,9.0,77\n"

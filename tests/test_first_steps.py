@@ -38,6 +38,7 @@ from blindcal.simulation.recording import Recording
 from blindcal.simulation.replay import running
 from commanding import blindcal, printed_error
 from misbehaving import Behaviour, Server
+from paths import ROOT
 from results import around, part
 from results import result as made_up
 
@@ -325,7 +326,7 @@ def test_an_option_is_named_as_the_command_line_takes_it(name: str, value: objec
 
 def test_every_flag_in_an_error_exists() -> None:
     """Options that errors of the library name are options of the command line, by the names it prints."""
-    source = Path(__file__).parents[1] / "src" / "blindcal"
+    source = ROOT / "src" / "blindcal"
     named = set()
     for path in source.rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text())):

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import csv
 import gzip
-from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from blindcal.endpoints.free_text import parse_free_text
-
-SHARED = Path(__file__).parents[2] / "shared"
+from paths import SHARED
 
 YES_OR_NO = [
     ("Yes", "Yes"),

@@ -13,7 +13,8 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[1]
+from paths import ROOT
+
 SOURCE = ROOT / "src"
 STANDARD = set(sys.stdlib_module_names)
 

@@ -30,7 +30,8 @@ from commanding import blindcal
 from deciding import TEMPLATE, audited, model, serving, settings, write_items
 from fitting import asked, fitted
 from misbehaving import Behaviour, Server
-from serving import OWN_LOGITS, SHARED, Altered
+from paths import SHARED
+from serving import OWN_LOGITS, Altered
 
 N = 240
 SETS = sorted((SHARED / "scores").glob("*.csv.gz"))

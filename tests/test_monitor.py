@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -24,9 +22,6 @@ from blindcal.records import FloatArray, IntArray
 from fitting import asked, fitted
 from slow_betting import bin_of, found_by_e_bh
 from slow_betting import wealth_path as slow_wealth_path
-
-sys.path.append(str(Path(__file__).parents[1] / "bench"))
-
 from wealth import ever_named, first_reached, wealth_path  # bench/ is a folder of scripts, not a package
 
 LEVEL = 0.05

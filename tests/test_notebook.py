@@ -26,6 +26,7 @@ from blindcal.report import notebook, style
 from blindcal.report.style import in_notebook
 from blindcal.results.run import Run
 from blindcal.simulation.simulate import generate
+from paths import ROOT
 from reporting import evidence, finished
 from test_plots import bars, texts, whiskers
 
@@ -281,7 +282,7 @@ def test_a_real_notebook_shows_results_and_fits(tmp_path: Path, monkeypatch: pyt
     cells = [
         "import sys; import blindcal; from blindcal import notebook_display; notebook_display.register()\n"
         "assert 'matplotlib' not in sys.modules and 'numpy' not in sys.modules",
-        f"sys.path.insert(0, {str(Path(__file__).parent)!r}); import results; results.result()",
+        f"sys.path.insert(0, {str(ROOT / 'tests')!r}); import results; results.result()",
         "from blindcal.estimate.published.blind import blind; blind([1, 0], [0.0, 0.5], [1, 1], bins=2)",
         "from blindcal.estimate.latent.fitting import latent\n"
         "latent([1, 0, 1], [0.0, 1.0, -1.0], [1, 1, 0], resamples=20)",
@@ -335,6 +336,6 @@ def test_a_notebook_without_widgets_has_a_bar_and_no_warning() -> None:
         "with ProgressBar() as bar: bar(Progress(3, 10, Usage(3, 3, 3, 3), None, 1))\n"
     )
     done = subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True, check=True, cwd=Path(__file__).parent
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True, cwd=ROOT / "tests"
     )
     assert "3/10" in done.stderr

@@ -9,7 +9,6 @@ import math
 from collections import Counter
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -24,10 +23,11 @@ from blindcal.records import Item, Message, Reply, Request
 from blindcal.simulation.http_server import HttpRequest, HttpResponse, json_response
 from blindcal.simulation.replay import running
 from misbehaving import BEHAVIOURS, REASONING, Behaviour, Server
+from paths import DATA
 from refusals import Dialect
 from serving import CHAT_YES, Recorder, answering, asking, items, recording, replayed
 
-REFUSALS: list[dict[str, Any]] = json.loads((Path(__file__).parent / "data" / "refusals.json").read_text())
+REFUSALS: list[dict[str, Any]] = json.loads((DATA / "refusals.json").read_text())
 NAMES = [f"{k}-{case['service']}-{','.join(case['refused']) or 'none'}" for k, case in enumerate(REFUSALS)]
 EACH = pytest.mark.parametrize("case", REFUSALS, ids=NAMES)
 DIALECTS: list[Dialect] = ["openai", "azure", "litellm", "vllm", "llama.cpp"]

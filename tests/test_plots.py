@@ -26,6 +26,7 @@ from blindcal.report import alt_text, plots, style
 from blindcal.report.style import root_figure
 from blindcal.results.result import AuditResult
 from blindcal.results.tables import write_tables
+from paths import ROOT
 from results import NOTHING, around
 
 HOSTILE = '$\\frac{1}{0}$ <script>alert(\'1\')</script> ]]> --> \u202egnp.\x1b[31m & " id="x" 東京'
@@ -227,7 +228,7 @@ def test_pyplot_keeps_nothing() -> None:
         "assert matplotlib.rcParams.copy() == before\n"
         "assert 'matplotlib.pyplot' not in sys.modules"
     )
-    subprocess.run([sys.executable, "-c", script], check=True, cwd=Path(__file__).parent)
+    subprocess.run([sys.executable, "-c", script], check=True, cwd=ROOT / "tests")
 
 
 def degenerate() -> dict[str, AuditResult]:
@@ -354,7 +355,7 @@ def test_files_are_the_same_bytes_again(tmp_path: Path) -> None:
         "save_drawings(draw(results.result()), sys.argv[1])"
     )
     command = [sys.executable, "-c", script, str(tmp_path / "other")]
-    subprocess.run(command, check=True, cwd=Path(__file__).parent)
+    subprocess.run(command, check=True, cwd=ROOT / "tests")
     paths = plots.save_drawings(plots.draw(results.result()), tmp_path / "mine")
     assert len(paths) == 14
     for path in paths:

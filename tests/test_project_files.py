@@ -15,8 +15,8 @@ import pytest
 import yaml
 
 from blindcal.cli import app
+from paths import ROOT
 
-ROOT = Path(__file__).parents[1]
 FORMS = (ROOT / ".github" / "ISSUE_TEMPLATE").glob("*.yml")
 SCHEMAS = {
     "github-actions": ["action.yml"],

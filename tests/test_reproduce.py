@@ -40,7 +40,7 @@ from blindcal.settings import Settings
 from blindcal.simulation import replay
 from blindcal.simulation.replay import Server
 from blindcal.simulation.simulate import generate, simulate
-from serving import SHARED
+from paths import SHARED
 
 DIAGRAM = findings_at_face_value(np.array([1, 1, 0, 0, 0]), np.array([0.5] * 5), 2)  # an ECE of 0.1
 

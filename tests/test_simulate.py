@@ -21,9 +21,10 @@ from blindcal.items.score_files import read_scores
 from blindcal.methods import SIMULABLE
 from blindcal.records import Round
 from blindcal.simulation.simulate import Simulation, generate, log_odds, respond, simulate
+from paths import SHARED
 from serving import OWN_LOGITS
 
-SCORES = Path(__file__).parents[2] / "shared" / "scores"
+SCORES = SHARED / "scores"
 
 
 def round_of(shifts: list[float], temperatures: list[float]) -> Round:

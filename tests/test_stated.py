@@ -28,9 +28,9 @@ from blindcal.settings import Settings
 from blindcal.simulation.recording import RecordedTexts, Recording
 from blindcal.simulation.replay import Server, running
 from commanding import blindcal
+from paths import SHARED
 from serving import replaying, write_items
 
-SHARED = Path(__file__).parents[2] / "shared"
 N = 120
 SAID = INSTRUCTION.replace("{positive}", "Yes").replace("{negative}", "No")
 

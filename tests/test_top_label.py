@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -32,8 +30,9 @@ from blindcal.items.score_files import read_choices
 from blindcal.methods import METHODS, make_design
 from blindcal.records import INVALID, PLAIN, AnswerTable, FloatArray, IntArray, Noise, Round
 from blindcal.simulation.simulate import ask_choices, simulate, simulate_choices
+from paths import SHARED
 
-CHOICES = Path(__file__).parents[2] / "shared" / "choices"
+CHOICES = SHARED / "choices"
 
 
 def model(n: int, k: int = 4, seed: int = 0, heat: float = 1.3) -> tuple[IntArray, FloatArray]:

@@ -7,22 +7,17 @@ from __future__ import annotations
 
 import math
 import re
-import sys
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
+import tutorial
 from blindcal.items.files import load
 from blindcal.items.record_format import RecordFormat
 from blindcal.simulation.recording import Recording
 from blindcal.simulation.replay import running
 from misbehaving import Behaviour, Server
-
-ROOT = Path(__file__).parents[1]
-sys.path.append(str(ROOT / "bench"))
-
-import tutorial  # noqa: E402 - bench/ is a folder of scripts, not a package
+from paths import ROOT
 
 STEPS = list(tutorial.steps(tutorial.PAGE.read_text()))
 DEMO = next(step for step in STEPS if "blindcal demo" in step.text)

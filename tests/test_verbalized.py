@@ -5,15 +5,13 @@ from __future__ import annotations
 import csv
 import gzip
 import re
-from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from blindcal.endpoints.verbalized import parse_verbalized
-
-SHARED = Path(__file__).parents[2] / "shared"
+from paths import SHARED
 
 READ = [
     ("Yes, 85%", 0.85),

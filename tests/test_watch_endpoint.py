@@ -19,7 +19,8 @@ from blindcal.records import FloatArray, Item, Message, Reply, Request
 from blindcal.results.monitor import Monitor
 from blindcal.results.watch_result import WatchResult
 from blindcal.store.watch_store import WatchStore
-from serving import PAIR, SHARED
+from paths import SHARED
+from serving import PAIR
 from watching import REFERENCE, N, Production, production, swap, write
 
 WITHIN = 50  # anchor queries

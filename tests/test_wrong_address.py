@@ -6,7 +6,6 @@ import asyncio
 import json
 import re
 from collections.abc import Callable, Mapping
-from pathlib import Path
 
 import pytest
 
@@ -16,6 +15,7 @@ from blindcal.endpoints.services import LOOKED_UP, SERVICES, Service, service_at
 from blindcal.errors import ConfigError, EndpointError, FatalError, NoTokenIdsError, RetryableError
 from blindcal.simulation.http_server import HttpRequest, HttpResponse
 from misbehaving import Behaviour
+from paths import ROOT
 from serving import CHAT_YES, answering, asking, items, replayed
 
 NOT_FOUND = {"detail": "Not Found"}  # FastAPI: vLLM, LiteLLM, transformers serve
@@ -269,7 +269,7 @@ def test_known_services(one: Service) -> None:
 
 def test_the_docs_list_what_is_known() -> None:
     """The table in the docs has the same facts, with the date on which they were looked up."""
-    page = (Path(__file__).parents[1] / "docs" / "endpoints.md").read_text()
+    page = (ROOT / "docs" / "endpoints.md").read_text()
     assert f"as read on {LOOKED_UP}" in page
     for one in SERVICES:
         row = next(line for line in page.splitlines() if line.startswith(f"| [{one.name}]({one.source})"))

@@ -20,8 +20,9 @@ from blindcal.items.record_format import RecordFormat
 from blindcal.records import Token
 from blindcal.simulation.recording import Recording
 from blindcal.simulation.replay import Server, running
+from paths import ROOT
 
-NOTEBOOK = Path(__file__).parents[1] / "docs" / "example.ipynb"
+NOTEBOOK = ROOT / "docs" / "example.ipynb"
 MODEL = "gpt-4o-mini"
 ASKED = 400
 

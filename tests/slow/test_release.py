@@ -14,7 +14,8 @@ from pathlib import Path
 import pytest
 
 from commanding import blindcal
-from fresh_install import ROOT, build, outside, transcript, wording
+from fresh_install import build, outside, transcript, wording
+from paths import ROOT
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="the session is one of a POSIX shell")
 

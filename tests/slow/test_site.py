@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import shutil
-import sys
 import tomllib
 from collections import Counter
 from collections.abc import Iterator
@@ -17,11 +16,10 @@ from markdown_it import MarkdownIt
 
 import blindcal as bc
 from browsing import chromium
+from paths import ROOT
 
 pytest.importorskip("zensical", reason="the site needs: pip install --group docs")
-ROOT = Path(__file__).parents[1]
 PAGES = sorted(path.relative_to(ROOT / "docs") for path in (ROOT / "docs").rglob("*.md"))
-sys.path.append(str(ROOT / "bench"))
 
 import docs_site  # noqa: E402 - bench/ is a folder of scripts, not a package
 
