@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from test_local import model_or_skip
+
 from blindcal.auditing.decide import decide
 from blindcal.auditing.limits import Limits
 from blindcal.endpoints.local_server import ServerSettings, serve
 from certified_runs import near, ruled
 from local_ruling import ruling, write_questions
-from test_local import model_or_skip
 
 N = 24
 

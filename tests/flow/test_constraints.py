@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from test_local import model_or_skip
 
 from blindcal.endpoints.constraints import CONSTRAINTS, ConstraintName, effect
 from blindcal.endpoints.http import Address, HttpEndpoint
@@ -16,7 +17,6 @@ from blindcal.errors import FatalError, InputError, ReplyError
 from blindcal.records import INVALID, Item, Message, Reply, Request, Targets, Token
 from misbehaving import Behaviour
 from serving import PAIR, items, replayed
-from test_local import model_or_skip
 
 ITEMS = [
     Item(str(k), 1, (Message("user", f"{text} Answer Yes or No."),))
