@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from test_local import model_or_skip
-
-from blindcal.auditing.decide import decide
 from blindcal.auditing.limits import Limits
+from blindcal.certifying.decide import decide
 from blindcal.endpoints.local_server import ServerSettings, serve
 from certified_runs import near, ruled
 from local_ruling import ruling, write_questions
+from serving import model_or_skip
 
 N = 24
 

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from test_local import model_or_skip
 
 from blindcal.endpoints.local_server import Served, ServerSettings, serve
 from blindcal.errors import InputError
@@ -20,6 +19,7 @@ from blindcal.items.record_format import RecordFormat
 from blindcal.records import Message
 from commanding import blindcal, refusal
 from evaluating import run_inspect, run_lm_eval
+from serving import model_or_skip
 
 if TYPE_CHECKING:
     from inspect_ai.log import EvalLog

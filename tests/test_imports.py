@@ -45,6 +45,8 @@ ROOMS = (
     "report",
     "plot",
     "auditing",
+    "certifying",
+    "watching",
     "scoring",
     "progress_bar",
     "reproduce",
