@@ -29,7 +29,7 @@ from tqdm import tqdm
 
 import blindcal as bc
 from audits import simulated_fit
-from blindcal.auditing.certify_design import CertifyDesign
+from blindcal.certifying.design import CertifyDesign
 from blindcal.design import answer_design
 from blindcal.estimate.certification import (
     CHOOSING,

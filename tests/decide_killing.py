@@ -22,8 +22,8 @@ from pathlib import Path
 import aiohttp
 from aiohttp import web
 
-from blindcal.auditing.decide import decide
 from blindcal.auditing.limits import Limits
+from blindcal.certifying.decide import decide
 from blindcal.endpoints import base
 from blindcal.results.certificate import Certificate
 from blindcal.results.decisions import DECISIONS_LINES, DECISIONS_TABLE

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.special import expit
 
-from blindcal.auditing.certify_design import CertifyDesign, Reuse
+from blindcal.certifying.design import CertifyDesign, Reuse
 from blindcal.design import answer_design
 from blindcal.estimate.certification import (
     CandidateTest,

@@ -14,9 +14,9 @@ import numpy as np
 import pytest
 
 import blindcal as bc
-from blindcal.auditing.certified_endpoint import CHECKED
 from blindcal.auditing.controls import stored_controls
-from blindcal.auditing.decide import DecisionDesign, decide, decide_async
+from blindcal.certifying.decide import DecisionDesign, decide, decide_async
+from blindcal.certifying.endpoint_check import CHECKED
 from blindcal.endpoints.http import Address, HttpEndpoint
 from blindcal.errors import CertificateError, ConfigError, InputError, NotIdentifiedError, UnfitError
 from blindcal.items.files import load

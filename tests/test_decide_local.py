@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from blindcal.auditing.decide import decide
 from blindcal.auditing.limits import Limits
+from blindcal.certifying.decide import decide
 from blindcal.endpoints.local_server import ServerSettings, serve
 from certified_runs import near, ruled
 from local_ruling import ruling, write_questions

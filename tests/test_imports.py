@@ -44,6 +44,8 @@ ROOMS = (
     "report",
     "plot",
     "auditing",
+    "certifying",
+    "watching",
     "scoring",
     "progress_bar",
     "reproduce",

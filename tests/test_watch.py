@@ -17,13 +17,13 @@ import pytest
 from scipy.special import expit, logit
 
 from blindcal.auditing.limits import Limits
-from blindcal.auditing.watch import watch, watch_async
 from blindcal.errors import ConfigError, InputError
 from blindcal.results.watch_result import WatchResult
 from blindcal.simulation.http_server import HttpResponse
 from blindcal.simulation.replay import error
 from blindcal.store.run_store import RUN_FILE
 from blindcal.store.watch_store import WatchStore
+from blindcal.watching.watch import watch, watch_async
 from watching import REFERENCE, N, Production, production, write
 
 STREAM = range(REFERENCE, N)

@@ -13,12 +13,12 @@ import pytest
 from scipy.special import expit, logit
 
 from blindcal.auditing.job import Job
-from blindcal.auditing.watch_anchors import Anchors, is_wrong
 from blindcal.endpoints.query_format import TokenQuestion
 from blindcal.records import FloatArray, Item, Message, Reply, Request
 from blindcal.results.monitor import Monitor
 from blindcal.results.watch_result import WatchResult
 from blindcal.store.watch_store import WatchStore
+from blindcal.watching.anchors import Anchors, is_wrong
 from paths import SHARED
 from serving import PAIR
 from watching import REFERENCE, N, Production, production, swap, write

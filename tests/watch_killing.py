@@ -13,12 +13,12 @@ from pathlib import Path
 from typing import Any, Literal
 
 from blindcal.auditing.limits import Limits
-from blindcal.auditing.watch import watch
 from blindcal.endpoints import base
 from blindcal.endpoints.http import Address, HttpEndpoint
 from blindcal.records import Reply, Request
 from blindcal.results.watch_result import WatchResult
 from blindcal.store.watch_store import WatchStore
+from blindcal.watching.watch import watch
 from killing import CONCURRENCY, CONTEXT
 from watching import Clock, copied_monitors
 

@@ -18,9 +18,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from blindcal.auditing import watch as watch_module
 from blindcal.auditing.limits import Limits
-from blindcal.auditing.watch import watch
 from blindcal.records import FloatArray, IntArray
 from blindcal.results.monitor import Monitor
 from blindcal.results.run import Run
@@ -28,6 +26,8 @@ from blindcal.results.watch_result import WatchResult
 from blindcal.simulation.recording import Recording
 from blindcal.store.run_store import RUN_FILE
 from blindcal.store.watch_store import WatchStore
+from blindcal.watching import watch as watch_module
+from blindcal.watching.watch import watch
 from deciding import audited, model, serving, write_items
 from misbehaving import Server
 

@@ -32,11 +32,10 @@ from blindcal.errors import (
 if TYPE_CHECKING:
     from blindcal import plot
     from blindcal.auditing.audit import audit, audit_async
-    from blindcal.auditing.certify import certify, certify_async
-    from blindcal.auditing.decide import decide, decide_async
     from blindcal.auditing.limits import Limits
     from blindcal.auditing.probe_endpoint import EndpointProbe, probe
-    from blindcal.auditing.watch import watch, watch_async
+    from blindcal.certifying.certify import certify, certify_async
+    from blindcal.certifying.decide import decide, decide_async
     from blindcal.estimate.counts import Counts
     from blindcal.estimate.latent.fit import LatentFit
     from blindcal.estimate.latent.fitting import latent
@@ -60,6 +59,7 @@ if TYPE_CHECKING:
     from blindcal.results.watch_result import WatchResult
     from blindcal.settings import Settings
     from blindcal.simulation.simulate import Simulation, simulate
+    from blindcal.watching.watch import watch, watch_async
 
 __all__ = [
     "Alarm",
@@ -129,11 +129,11 @@ __all__ = [
 # starts without numpy.
 _MODULES = {
     "auditing.audit": ("audit", "audit_async"),
-    "auditing.certify": ("certify", "certify_async"),
-    "auditing.decide": ("decide", "decide_async"),
+    "certifying.certify": ("certify", "certify_async"),
+    "certifying.decide": ("decide", "decide_async"),
     "auditing.limits": ("Limits",),
     "auditing.probe_endpoint": ("EndpointProbe", "probe"),
-    "auditing.watch": ("watch", "watch_async"),
+    "watching.watch": ("watch", "watch_async"),
     "estimate.streams.alarms": ("Alarm", "MonitorState"),
     "estimate.published.blind": ("BlindResult", "blind"),
     "estimate.counts": ("Counts",),

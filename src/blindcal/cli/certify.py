@@ -8,9 +8,9 @@ from typing import Any
 
 import click
 
-from blindcal.auditing.certify import EXPIRES, FOLDER, certify
-from blindcal.auditing.certify_plan import CertifyPlan, check_certifiable, goal_of, plan_certification
 from blindcal.auditing.limits import Limits
+from blindcal.certifying.certify import EXPIRES, FOLDER, certify
+from blindcal.certifying.plan import CertifyPlan, check_certifiable, goal_of, plan_certification
 from blindcal.cli import INTERRUPTED, options
 from blindcal.cli.console import error_text, print_error, print_field, print_stage, print_warning
 from blindcal.cli.param_types import FiniteRange

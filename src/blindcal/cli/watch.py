@@ -10,8 +10,6 @@ from typing import Any
 import click
 
 from blindcal.auditing.limits import Limits
-from blindcal.auditing.watch import EVERY, watch, watch_folder
-from blindcal.auditing.watch_reference import open_reference
 from blindcal.cli import INTERRUPTED, options
 from blindcal.cli.alarm_command import AlarmCommand
 from blindcal.cli.console import error_text, print_field
@@ -22,6 +20,8 @@ from blindcal.report.watch_page import WATCH_PAGE, look_line, verdicts, write_wa
 from blindcal.results.watch_result import WATCH_FILE, WatchResult
 from blindcal.store.run_store import RUN_FILE
 from blindcal.text import printable
+from blindcal.watching.reference import open_reference
+from blindcal.watching.watch import EVERY, watch, watch_folder
 
 QUIET, STOPPED, RAISED = 0, 3, 4
 

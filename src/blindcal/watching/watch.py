@@ -21,11 +21,6 @@ from blindcal.auditing.audit import default_folder, opened_endpoint, wait_for
 from blindcal.auditing.limits import Limits, check_cost_known
 from blindcal.auditing.prepare import accepted_fields
 from blindcal.auditing.session import ignore
-from blindcal.auditing.watch_budget import Clock, DayBudget, check_budget, utc_now
-from blindcal.auditing.watch_feed import WatchFeed
-from blindcal.auditing.watch_intake import Intake
-from blindcal.auditing.watch_looks import Watch
-from blindcal.auditing.watch_reference import WatchReference, open_reference
 from blindcal.endpoints.base import Endpoint
 from blindcal.endpoints.http import HttpEndpoint, check_key
 from blindcal.errors import InputError
@@ -38,6 +33,11 @@ from blindcal.results.run import Run
 from blindcal.results.watch_result import WatchResult
 from blindcal.store.run_store import RUN_FILE
 from blindcal.store.watch_store import WatchStore
+from blindcal.watching.budget import Clock, DayBudget, check_budget, utc_now
+from blindcal.watching.feed import WatchFeed
+from blindcal.watching.intake import Intake
+from blindcal.watching.looks import Watch
+from blindcal.watching.reference import WatchReference, open_reference
 
 FOLDER = Path("watches")
 EVERY = 100

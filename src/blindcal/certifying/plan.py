@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from blindcal.auditing.certify_design import CertifyDesign, Reuse
+from blindcal.certifying.design import CertifyDesign, Reuse
 from blindcal.errors import InputError, NotIdentifiedError
 from blindcal.estimate.certification import KnownRange, Side, SideName, choose_candidates, split_items
 from blindcal.estimate.latent.model import working_table

@@ -27,11 +27,6 @@ from blindcal.auditing.live_sender import ask_live
 from blindcal.auditing.prepare import patient_of
 from blindcal.auditing.remembered_endpoint import LimitTooLowError, RememberedEndpoint
 from blindcal.auditing.token_estimate import TOKENS_NOTE
-from blindcal.auditing.watch_anchors import ANCHORS, SET_UP, Anchors, AnchorSet, noted_anchors, queries_due
-from blindcal.auditing.watch_budget import DayBudget
-from blindcal.auditing.watch_feed import WatchFeed, thresholds
-from blindcal.auditing.watch_intake import Intake
-from blindcal.auditing.watch_reference import WatchReference
 from blindcal.design import make_round
 from blindcal.endpoints.base import Endpoint
 from blindcal.errors import EndpointError, FatalError, NotIdentifiedError
@@ -44,6 +39,11 @@ from blindcal.results.watch_result import WatchResult
 from blindcal.store.run_store import UNASKED
 from blindcal.store.watch_store import Look, WatchStore
 from blindcal.text import listed, printable
+from blindcal.watching.anchors import ANCHORS, SET_UP, Anchors, AnchorSet, noted_anchors, queries_due
+from blindcal.watching.budget import DayBudget
+from blindcal.watching.feed import WatchFeed, thresholds
+from blindcal.watching.intake import Intake
+from blindcal.watching.reference import WatchReference
 
 _MOST_ASKED = 10_000  # items in one round: their prompts are kept in memory
 _FACTS_NOTE, _REPORTED_NOTE = "facts", "reported"

@@ -10,7 +10,6 @@ from __future__ import annotations
 import numpy as np
 from scipy.special import logit
 
-from blindcal.auditing.watch_anchors import AnchorSet, is_wrong
 from blindcal.errors import NotIdentifiedError
 from blindcal.estimate.latent.fitting import fit_problem
 from blindcal.estimate.problem import Problem
@@ -20,6 +19,7 @@ from blindcal.results.monitor import Monitor
 from blindcal.results.run import Run
 from blindcal.results.watch_result import WindowCurve
 from blindcal.store.watch_store import Look, WatchStore
+from blindcal.watching.anchors import AnchorSet, is_wrong
 
 WINDOW, LEAST_WINDOW = 500, 100
 _RESAMPLES = 200

@@ -21,15 +21,6 @@ import numpy as np
 from scipy.special import expit
 
 from blindcal.auditing.audit import opened_endpoint, wait_for
-from blindcal.auditing.certify_design import CertifyDesign, Reuse, SideState
-from blindcal.auditing.certify_plan import (
-    CertifyGoal,
-    CertifyPlan,
-    check_certifiable,
-    goal_of,
-    noted_plan,
-    plan_certification,
-)
 from blindcal.auditing.controls import Controls
 from blindcal.auditing.job import Job, RunOutcome
 from blindcal.auditing.limits import Limits, check_cost_known
@@ -37,6 +28,15 @@ from blindcal.auditing.live_sender import ask_live
 from blindcal.auditing.prepare import accepted_fields
 from blindcal.auditing.session import ignore
 from blindcal.auditing.steadiness_check import count_controls
+from blindcal.certifying.design import CertifyDesign, Reuse, SideState
+from blindcal.certifying.plan import (
+    CertifyGoal,
+    CertifyPlan,
+    check_certifiable,
+    goal_of,
+    noted_plan,
+    plan_certification,
+)
 from blindcal.endpoints.base import Endpoint
 from blindcal.endpoints.http import Address, HttpEndpoint, check_key
 from blindcal.endpoints.parameters import Accepted

@@ -30,15 +30,6 @@ from blindcal.auditing.audit import (
     unless_stopped,
     wait_for,
 )
-from blindcal.auditing.certified_endpoint import (
-    CERTIFY_AGAIN,
-    certified_job,
-    check_endpoint,
-    check_expiry,
-    doubts,
-    note_doubt,
-    note_other_names,
-)
 from blindcal.auditing.controls import Controls, bias_lost, control_every, stored_controls
 from blindcal.auditing.job import RunOutcome
 from blindcal.auditing.limits import Limits, check_cost_known
@@ -47,6 +38,15 @@ from blindcal.auditing.prepare import Prepared, accepted_fields
 from blindcal.auditing.session import Session, ignore
 from blindcal.auditing.steadiness_check import count_controls
 from blindcal.auditing.token_estimate import TOKENS_NOTE
+from blindcal.certifying.endpoint_check import (
+    CERTIFY_AGAIN,
+    certified_job,
+    check_endpoint,
+    check_expiry,
+    doubts,
+    note_doubt,
+    note_other_names,
+)
 from blindcal.design import make_round
 from blindcal.endpoints.base import Endpoint
 from blindcal.endpoints.http import HttpEndpoint, check_key

@@ -1,0 +1,1 @@
+"""Certificates: exact bounds at thresholds, and decisions by them."""

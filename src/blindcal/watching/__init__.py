@@ -1,0 +1,1 @@
+"""Watching a stream: anchors, queries, looks and alarms."""
