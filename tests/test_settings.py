@@ -55,7 +55,7 @@ def test_replacing_leaves_the_rest_alone() -> None:
         ({"model": "m", "tempalte": "x"}, "'tempalte' is not a setting; did you mean 'template'"),
         ({"template": "{q}"}, "a model is required"),
         ({"model": "m", "method": "guess"}, "method must be one of auto, logprobs, latent"),
-        ({"model": "m", "level": 1.5}, "level must be between 0 and 1"),
+        ({"model": "m", "level": 1.5}, "level must be a number between 0 and 1"),
         ({"model": "m", "resamples": 1}, "resamples must be a whole number from 2 up"),
         ({"model": "m", "sample": 0}, "sample must be a whole number from 1 up"),
         ({"model": "m", "method": "latent", "instruction": "x"}, "only verbalized asks in words of its own"),
@@ -85,6 +85,6 @@ def test_a_repr_shows_what_was_chosen() -> None:
 def test_absurd_numbers_of_queries_are_refused() -> None:
     """More than a hundred queries per item is refused, with the reason."""
     with pytest.raises(
-        bc.ConfigError, match="queries must be at most 100 per item: more would tell nothing more"
+        bc.InputError, match="queries must be at most 100 per item: more would tell nothing more"
     ):
         bc.Settings(model="m", queries=1000)

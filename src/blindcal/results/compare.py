@@ -70,8 +70,7 @@ def compare(
         if len(each) > 1:
             raise ConfigError(
                 f"the runs have {' and '.join(map(str, sorted(each)))} bins",
-                remedy="choose one with {bins}",
-                options={"bins": max(each)},
+                remedy="give the number of bins for both",
             )
         bins = each.pop()
     asked = [run.problem.items for run in (first, second)]
