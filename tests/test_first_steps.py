@@ -166,7 +166,8 @@ def test_a_logit_file_is_an_oracle_and_can_be_simulated(items: Path, tmp_path: P
     with running(Server(Recording.load(path), asked)) as server:
         done = blindcal(
             "audit", items, "--model", "m__d__logits", "--base-url", server.base_url, "--out", out,
-            "--oracle", path, "--set", "positive=True", "--set", "negative=False", "--method", "blind", "--quiet",
+            "--oracle", path, "--set", "positive=True", "--set", "negative=False", "--quiet",
+            "--method", "blind",
         )  # fmt: skip
     assert done.exit_code == 0, done.output
     found = AuditResult.load(out / "result.json")
