@@ -31,7 +31,7 @@ from blindcal.endpoints.parameters import OPENAI_SAMPLERS, Accepted, changes_not
 from blindcal.endpoints.services import service_at
 from blindcal.endpoints.shown_logprobs import BY_ID, named_by_id
 from blindcal.endpoints.urls import is_loopback, web_url
-from blindcal.errors import ConfigError, EndpointError, FatalError, InputError, RetryableError
+from blindcal.errors import EndpointError, FatalError, InputError, RetryableError
 from blindcal.records import Message, Reply, Request
 from blindcal.text import encodable, printable
 from blindcal.untrusted_json import JsonError, read_json
@@ -73,7 +73,7 @@ class Address:
 
     def __post_init__(self) -> None:
         if not (math.isfinite(self.timeout) and self.timeout > 0):
-            raise ConfigError(f"timeout must be a number of seconds above 0, not {self.timeout!r}")
+            raise InputError(f"timeout must be a number of seconds above 0, not {self.timeout!r}")
         secrets.check_variable(self.api_key_env)
         secrets.check_url(self.base_url)
         secrets.check_body(self.extra_body)
@@ -347,7 +347,7 @@ def check_key(address: Address, environ: Mapping[str, str] = os.environ, *, begu
     host = None if begun else keyless_host(address, environ)
     known = address.api_version is not None or service_at(address.base_url) is not None
     if host is not None and known:
-        raise ConfigError(
+        raise InputError(
             f"{printable(host, 80)} wants an API key and {printable(address.api_key_env, 80)} is not set",
             remedy=_key_remedy(address),
             options={"api_key_env": ...},
@@ -383,7 +383,7 @@ def _usable_key(address: Address, environ: Mapping[str, str]) -> str:
     """The key that the environment holds, empty if none; raises an error if it cannot be one."""
     key = environ.get(address.api_key_env, "").strip()
     if not all(33 <= ord(char) < 127 for char in key):
-        raise ConfigError(
+        raise InputError(
             f"the value of {address.api_key_env} has characters that no API key has: set it again"
         )
     kept = ("base_url", "model", "api_version", "extra_body")
