@@ -19,7 +19,7 @@ from blindcal.items.record_format import RecordFormat
 from blindcal.records import Message
 from commanding import blindcal, refusal
 from evaluating import run_inspect, run_lm_eval
-from test_local import model_or_skip
+from serving import model_or_skip
 
 if TYPE_CHECKING:
     from inspect_ai.log import EvalLog

@@ -36,6 +36,7 @@ ROOMS = (
     "evidence",
     "items",
     "endpoints",
+    "probing",
     "simulation",
     "store",
     "settings",

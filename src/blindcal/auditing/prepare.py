@@ -17,8 +17,6 @@ from blindcal.endpoints.base import Endpoint, Patient
 from blindcal.endpoints.constraints import CONSTRAINTS, ConstraintName
 from blindcal.endpoints.http import HttpEndpoint
 from blindcal.endpoints.parameters import Accepted
-from blindcal.endpoints.probe import ITEMS_WITHOUT_BIAS, ProbeQuestions, probe
-from blindcal.endpoints.probe_findings import Probe
 from blindcal.endpoints.query_format import (
     STATED_TOKENS,
     ConfidenceQuestion,
@@ -32,6 +30,8 @@ from blindcal.errors import InputError, UnfitError
 from blindcal.items.files import Items
 from blindcal.methods import ASSUMED, AUTO, METHODS, Method
 from blindcal.planning.plan import probe_queries
+from blindcal.probing.findings import Probe
+from blindcal.probing.probe import ITEMS_WITHOUT_BIAS, ProbeQuestions, probe
 from blindcal.records import (
     AnswerFormat,
     Item,

@@ -25,8 +25,8 @@ from blindcal.auditing.prepare import Prepared, patient_of
 from blindcal.auditing.remembered_endpoint import RememberedEndpoint
 from blindcal.auditing.session import Session
 from blindcal.endpoints.base import Endpoint
-from blindcal.endpoints.bias_checks import IRRESISTIBLE
 from blindcal.errors import BlindcalError, NotCertifiedError, UnfitError
+from blindcal.probing.bias_checks import IRRESISTIBLE
 from blindcal.records import Usage
 from blindcal.results.certificate import Certificate, ServedModel
 from blindcal.store.run_store import SavedAnswer, Store

@@ -20,16 +20,16 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from blindcal.endpoints.base import Endpoint
-from blindcal.endpoints.bias_checks import BiasChecks
-from blindcal.endpoints.choice_checks import ChoiceChecks
 from blindcal.endpoints.constraints import CONSTRAINTS, ConstraintName, effect
-from blindcal.endpoints.draw_checks import DrawChecks
 from blindcal.endpoints.http_errors import ITEM_STATUSES
-from blindcal.endpoints.probe_client import ProbeClient
-from blindcal.endpoints.probe_findings import QUESTIONS, Finding, Probe, ProbeVerdict
 from blindcal.endpoints.query_format import FreeTextQuestion, QuestionFormat, TokenQuestion
 from blindcal.endpoints.shown_logprobs import TOP_LOGPROBS, fault_in
 from blindcal.errors import FatalError, InputError, UnsupportedError
+from blindcal.probing.bias_checks import BiasChecks
+from blindcal.probing.choice_checks import ChoiceChecks
+from blindcal.probing.client import ProbeClient
+from blindcal.probing.draw_checks import DrawChecks
+from blindcal.probing.findings import QUESTIONS, Finding, Probe, ProbeVerdict
 from blindcal.records import INVALID, Item, Reply, Request, Targets, Way
 
 ITEMS = 6  # number of items whose answers are forced

@@ -17,12 +17,12 @@ from typing import TypeAlias
 
 import numpy as np
 
-from blindcal.endpoints.draw_checks import DrawChecks
-from blindcal.endpoints.flip_search import FlipFit, bisect, fit
-from blindcal.endpoints.probe_client import ProbeClient
-from blindcal.endpoints.probe_findings import LEAST_SHIFT, SCALE, FindingOutcome
-from blindcal.endpoints.response_curve import CurveEvidence, Query, ask_until_settled
 from blindcal.errors import FatalError
+from blindcal.probing.client import ProbeClient
+from blindcal.probing.draw_checks import DrawChecks
+from blindcal.probing.findings import LEAST_SHIFT, SCALE, FindingOutcome
+from blindcal.probing.flip_search import FlipFit, bisect, fit
+from blindcal.probing.response_curve import CurveEvidence, Query, ask_until_settled
 from blindcal.records import INVALID, NEGATIVE, POSITIVE, Item
 
 Biases: TypeAlias = tuple[float | None, float | None]  # on the positive and the negative side

@@ -25,7 +25,7 @@ from typing import Literal, TypeAlias
 import numpy as np
 from scipy.special import expit, logsumexp, ndtr
 
-from blindcal.endpoints.flip_search import DROP, Reading
+from blindcal.probing.flip_search import DROP, Reading
 from blindcal.records import INVALID, POSITIVE, FloatArray
 
 Cause: TypeAlias = Literal["honoured", "scaled", "ignored", "fixed", "cut"]

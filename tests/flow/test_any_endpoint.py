@@ -18,8 +18,8 @@ from scipy.special import expit
 
 from blindcal.auditing.audit import audit_async
 from blindcal.auditing.choice import METHOD_OF, MethodChoice
-from blindcal.endpoints.probe_findings import Probe
 from blindcal.errors import InputError, UnfitError
+from blindcal.probing.findings import Probe
 from blindcal.records import Item, Message, Targets, Token, Way
 from blindcal.results.result import AuditResult
 from blindcal.settings import Settings

@@ -15,8 +15,7 @@ from blindcal.endpoints.query_format import FreeTextQuestion, TokenQuestion
 from blindcal.errors import FatalError, InputError, ReplyError
 from blindcal.records import INVALID, Item, Message, Reply, Request, Targets, Token
 from misbehaving import Behaviour
-from serving import PAIR, items, replayed
-from test_local import model_or_skip
+from serving import PAIR, items, model_or_skip, replayed
 
 ITEMS = [
     Item(str(k), 1, (Message("user", f"{text} Answer Yes or No."),))

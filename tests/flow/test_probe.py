@@ -21,15 +21,15 @@ from blindcal.cli.probe import command
 from blindcal.endpoints import local_server as local
 from blindcal.endpoints import tokens
 from blindcal.endpoints.base import Patient
-from blindcal.endpoints.flip_search import Reading, bisect, fit
 from blindcal.endpoints.http import Address, HttpEndpoint
 from blindcal.endpoints.model_file import ModelError
-from blindcal.endpoints.probe import probe
-from blindcal.endpoints.probe_client import ProbeClient
-from blindcal.endpoints.probe_findings import Probe
 from blindcal.errors import EndpointError, FatalError, InputError, MissingExtraError, UnfitError
 from blindcal.items.catalogue import open_items
 from blindcal.methods import METHODS
+from blindcal.probing.client import ProbeClient
+from blindcal.probing.findings import Probe
+from blindcal.probing.flip_search import Reading, bisect, fit
+from blindcal.probing.probe import probe
 from blindcal.records import NEGATIVE, POSITIVE, Item, Reply, Request, Targets, Token
 from blindcal.simulation.http_server import HttpRequest, HttpResponse
 from blindcal.simulation.recording import Recording

@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from blindcal.endpoints.base import Endpoint
-from blindcal.endpoints.flip_search import Reading
-from blindcal.endpoints.probe_findings import Finding, FindingOutcome
 from blindcal.endpoints.query_format import ParsedAnswer, QuestionFormat, TokenQuestion
 from blindcal.errors import ReplyError
+from blindcal.probing.findings import Finding, FindingOutcome
+from blindcal.probing.flip_search import Reading
 from blindcal.query_seeds import query_seeds
 from blindcal.records import INVALID, NEGATIVE, POSITIVE, Item, Reply, Request, Targets, Token
 

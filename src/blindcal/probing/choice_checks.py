@@ -19,11 +19,11 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.special import logsumexp
 
-from blindcal.endpoints.bias_checks import IRRESISTIBLE, BiasChecks
-from blindcal.endpoints.flip_search import bisect
-from blindcal.endpoints.probe_client import ProbeClient
-from blindcal.endpoints.probe_findings import FindingOutcome
 from blindcal.errors import FatalError
+from blindcal.probing.bias_checks import IRRESISTIBLE, BiasChecks
+from blindcal.probing.client import ProbeClient
+from blindcal.probing.findings import FindingOutcome
+from blindcal.probing.flip_search import bisect
 from blindcal.records import INVALID, NEGATIVE, POSITIVE, FloatArray, Item
 from blindcal.text import listed, printable
 

@@ -21,7 +21,6 @@ from click.testing import CliRunner
 
 from blindcal.cli.score import command as score_command
 from blindcal.cli.serve import command as serve_command
-from blindcal.endpoints import model_file as models
 from blindcal.endpoints import tokens
 from blindcal.endpoints.http import Address, HttpEndpoint
 from blindcal.endpoints.local_server import Served, ServerError, ServerSettings, serve
@@ -29,18 +28,10 @@ from blindcal.endpoints.query_format import TokenQuestion
 from blindcal.errors import InputError, MissingExtraError
 from blindcal.records import Item, Message, Request, Targets
 from blindcal.scoring.logprobs import Reader, Score, in_order, log_odds
+from serving import model_or_skip
 
 SMALL = ServerSettings(context=256, threads=1)
 PROMPTS = ("Is fire hot? Answer:", "Fire is hot. Yes or no?\n")
-
-
-def model_or_skip() -> Path:
-    """The default model; where it is not installed, the tests that need it are skipped."""
-    pytest.importorskip("xllamacpp", reason="the embedded model needs: pip install 'blindcal[local]'")
-    try:
-        return models.default_model()
-    except models.ModelError:
-        pytest.skip("no model on this machine: fetch it with 'blindcal pull'")
 
 
 @pytest.fixture(scope="module")

@@ -10,9 +10,9 @@ import pytest
 
 from blindcal.endpoints.base import Patient
 from blindcal.endpoints.http import Address, HttpEndpoint
-from blindcal.endpoints.probe import ProbeQuestions, probe
-from blindcal.endpoints.probe_findings import Probe
 from blindcal.endpoints.query_format import ConfidenceQuestion, LogprobQuestion, TokenQuestion
+from blindcal.probing.findings import Probe
+from blindcal.probing.probe import ProbeQuestions, probe
 from blindcal.records import FloatArray, Item, Message, Targets, Token
 from blindcal.simulation.recording import Recording
 from misbehaving import Behaviour, Server

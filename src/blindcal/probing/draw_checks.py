@@ -16,11 +16,11 @@ from dataclasses import replace
 import numpy as np
 from scipy.special import betaln
 
-from blindcal.endpoints.flip_search import Reading
-from blindcal.endpoints.probe_client import ProbeClient
 from blindcal.endpoints.query_format import FreeTextQuestion, TokenQuestion
-from blindcal.endpoints.response_curve import CurveEvidence, Query, ask_all, ask_until_settled
 from blindcal.errors import FatalError, ReplyError
+from blindcal.probing.client import ProbeClient
+from blindcal.probing.flip_search import Reading
+from blindcal.probing.response_curve import CurveEvidence, Query, ask_all, ask_until_settled
 from blindcal.records import INVALID, NEGATIVE, POSITIVE, Item, Request
 
 HEATS = (0.0, 0.5, 1.0, 2.0)  # temperatures at which answers show how temperature acts
