@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from blindcal.errors import ConfigError, InputError
+from blindcal.errors import InputError
 from blindcal.items import files
 from blindcal.items.catalogue import BUILTIN_SIZE, FAMILIES, builtin, open_items
 from blindcal.items.record_files import as_line
@@ -134,4 +134,4 @@ def test_items_command(tmp_path: Path) -> None:
     assert printed == path.read_text()
     assert [json.loads(line) for line in printed.splitlines()] == QUESTIONS[:30]
     assert "1,000" in str(blindcal("items", "builtin", "--n", 1001).exception)
-    assert isinstance(blindcal("items", "boolq", "--n", 30).exception, ConfigError)
+    assert isinstance(blindcal("items", "boolq", "--n", 30).exception, InputError)

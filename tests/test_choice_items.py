@@ -16,7 +16,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from blindcal.errors import BlindcalError, ConfigError, InputError
+from blindcal.errors import BlindcalError, InputError
 from blindcal.items.answers import label_readings, parse_answers, read_label, written_label
 from blindcal.items.catalogue import SETS, open_items
 from blindcal.items.files import Items, load
@@ -462,9 +462,9 @@ def test_settings_take_the_answers_of_the_items(tmp_path: Path) -> None:
     assert settings.answer_words == ("A", "B", "C", "D")
     fixed = settings.fixed(items)
     assert (fixed["answers"], fixed["positive"], fixed["negative"]) == (["A", "B", "C", "D"], None, None)
-    with pytest.raises(ConfigError, match="positive: is for two answers, and the items have 4: A, B"):
+    with pytest.raises(InputError, match="positive: is for two answers, and the items have 4: A, B"):
         Settings(model="m", positive="A").resolved(3, items.words)
-    with pytest.raises(ConfigError, match="answers: names all answer words; leave out positive and negative"):
+    with pytest.raises(InputError, match="answers: names all answer words; leave out positive and negative"):
         Settings(model="m", answers=EMOTIONS, positive="joy")
     assert Settings(model="m", answers=EMOTIONS).answer_words == EMOTIONS
     assert Settings(model="m", answers=EMOTIONS).resolved(5).answer_words == EMOTIONS

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from blindcal.endpoints.http import Address, HttpEndpoint
-from blindcal.errors import ConfigError, FatalError, InputError
+from blindcal.errors import FatalError, InputError
 from blindcal.records import Item, Message, Reply, Request
 from blindcal.simulation.recording import Recording
 from blindcal.simulation.replay import running
@@ -193,7 +193,7 @@ def test_taken_port() -> None:
     with running(Server(recording(ODDS), items(5))) as server:
         port = int(server.base_url.split(":")[2].split("/")[0])
         with (
-            pytest.raises(ConfigError, match="cannot listen"),
+            pytest.raises(InputError, match="cannot listen"),
             running(Server(recording(ODDS), items(5), port=port)),
         ):
             pass

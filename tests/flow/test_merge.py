@@ -12,7 +12,7 @@ from click.testing import CliRunner
 
 from blindcal.auditing.audit import audit
 from blindcal.cli import app
-from blindcal.errors import ConfigError, InputError, StoreError
+from blindcal.errors import InputError, StoreError
 from blindcal.estimate.latent.fitting import latent
 from blindcal.results.answer_counts import read_counts
 from blindcal.results.merge import merge, together
@@ -83,10 +83,10 @@ def test_runs_that_do_not_belong_together_are_refused(runs: list[Run]) -> None:
     with pytest.raises(InputError, match=r"item 'q0' is in more than one run, and 79 others"):
         merge([runs[0], runs[1], runs[0]])
     other = replace(runs[1], settings={**runs[1].settings, "model": "another"})
-    with pytest.raises(ConfigError, match=r"model is 'another' there and 'replay' here"):
+    with pytest.raises(InputError, match=r"model is 'another' there and 'replay' here"):
         merge([runs[0], other])
     blind = replace(runs[0], result=replace(runs[0].result, method="blind", estimator="blind"))
-    with pytest.raises(ConfigError, match="runs of method 'blind' cannot be merged"):
+    with pytest.raises(InputError, match="runs of method 'blind' cannot be merged"):
         merge([blind, runs[1]])
 
 
@@ -102,7 +102,7 @@ def test_the_command_writes_a_result_and_counts(folders: list[Path], tmp_path: P
     assert json.loads((out / "result.json").read_text())["counts"]["items"] == N
     assert read_counts(table).items == N
     again = CliRunner().invoke(app, ["merge", *named, "--out", named[0]])
-    assert isinstance(again.exception, ConfigError)
+    assert isinstance(again.exception, InputError)
     assert "holds a run of its own" in str(again.exception)
     with pytest.raises(StoreError, match="has a result but no answers, as a merged one has"):
         open_run(out)

@@ -71,7 +71,7 @@ def probe(
 
     Raises
     ------
-    ConfigError
+    InputError
         If the endpoint needs an API key and there is none.
     FatalError
         If the key, the model or the address is wrong, or no token of the model is an answer word.
