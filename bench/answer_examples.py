@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(ROOT / "tests"))
+sys.path[:0] = [str(ROOT / "tests"), str(ROOT / "tests" / "unit")]
 
 from test_free_text import OTHERS, UNREADABLE, YES_OR_NO  # noqa: E402 - the one table of examples
 

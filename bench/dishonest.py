@@ -28,10 +28,10 @@ import numpy as np
 from blindcal.auditing.prepare import objection
 from blindcal.endpoints.base import Patient
 from blindcal.endpoints.http import Address, HttpEndpoint
-from blindcal.endpoints.probe import probe
-from blindcal.endpoints.probe_findings import Probe
 from blindcal.items.score_files import read_table
 from blindcal.methods import METHODS
+from blindcal.probing.findings import Probe
+from blindcal.probing.probe import probe
 from blindcal.records import FloatArray, Item, Message, Targets, Token
 from blindcal.simulation.recording import Recording
 from misbehaving import Behaviour, Server

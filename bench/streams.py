@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 from scipy.special import expit
 
-from blindcal.endpoints.flip_search import Reading, bisect, fit
+from blindcal.probing.flip_search import Reading, bisect, fit
 from blindcal.records import FloatArray, IntArray
 from blindcal.reproduce import sources
 from blindcal.simulation.simulate import log_odds

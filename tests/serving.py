@@ -11,7 +11,9 @@ from typing import Any
 
 import msgspec
 import numpy as np
+import pytest
 
+from blindcal.endpoints import model_file as models
 from blindcal.endpoints.http import Address, HttpEndpoint
 from blindcal.items.files import load
 from blindcal.items.record_format import RecordFormat
@@ -122,3 +124,12 @@ CHAT_YES = {"choices": [{"message": {"role": "assistant", "content": "Yes"}, "fi
 def asking(text: str = "Is 1 odd? Yes or No.", **changes: Any) -> Request:
     """A request for one user message."""
     return Request((Message("user", text),), **changes)
+
+
+def model_or_skip() -> Path:
+    """The default model; where it is not installed, the tests that need it are skipped."""
+    pytest.importorskip("xllamacpp", reason="the embedded model needs: pip install 'blindcal[local]'")
+    try:
+        return models.default_model()
+    except models.ModelError:
+        pytest.skip("no model on this machine: fetch it with 'blindcal pull'")

@@ -25,11 +25,9 @@ from blindcal.auditing.limits import Limits
 from blindcal.cli.result_summary import print_result
 from blindcal.errors import (
     BlindcalError,
-    ConfigError,
     EndpointError,
     InputError,
     NotIdentifiedError,
-    NoTokenIdsError,
     UnfitError,
 )
 from blindcal.estimate.published.face_value import findings_at_face_value
@@ -169,10 +167,10 @@ def test_the_same_call_again_costs_nothing(items: Path, server: Server, tmp_path
 def test_other_settings_are_refused(items: Path, server: Server, tmp_path: Path) -> None:
     """A folder that holds another audit is not touched, and the difference is shown."""
     audit(items, settings(server), out=tmp_path / "run")
-    with pytest.raises(ConfigError, match="seed: 0 then, 1 now"):
+    with pytest.raises(InputError, match="seed: 0 then, 1 now"):
         audit(items, settings(server, seed=1), out=tmp_path / "run")
     items.write_text(items.read_text().replace("SECRET9?", "SECRET9!"))
-    with pytest.raises(ConfigError, match=r"other settings \(the questions changed"):
+    with pytest.raises(InputError, match=r"other settings \(the questions changed"):
         audit(items, settings(server), out=tmp_path / "run")
 
 
@@ -192,13 +190,13 @@ def test_other_settings_are_refused(items: Path, server: Server, tmp_path: Path)
 )
 def test_settings_out_of_range_are_refused(name: str, value: Any, rule: str) -> None:
     """A setting that breaks its rule is refused with its name, the rule and the value."""
-    with pytest.raises(ConfigError, match=f"^{name} must be {rule}$"):
+    with pytest.raises(InputError, match=f"^{name} must be {rule}$"):
         Settings(model="m", **{name: value})
 
 
 def test_blind_takes_no_number_of_queries() -> None:
     """The blind design asks what it asks; another number is refused, not ignored."""
-    with pytest.raises(ConfigError, match="blind always asks 1 - 1/bins per item, not 3"):
+    with pytest.raises(InputError, match="blind always asks 1 - 1/bins per item, not 3"):
         Settings(model="m", method="blind", queries=3)
 
 
@@ -291,7 +289,7 @@ def test_a_limit_below_the_probe_is_named(
 ) -> None:
     """A limit that the probe alone reaches is an error that names it, and what was paid for is kept."""
     prices = Prices(10, 10)
-    with pytest.raises(ConfigError, match=message):
+    with pytest.raises(InputError, match=message):
         audit(items, settings(server), out=tmp_path / "run", limits=limits, prices=prices)
     assert 0 < server.answered < 150
     found = audit(items, settings(server), out=tmp_path / "run", prices=prices)
@@ -391,7 +389,7 @@ def test_a_server_that_dies_during_the_probe(items: Path, tmp_path: Path) -> Non
 def test_a_service_that_tells_no_ids(items: Path, tmp_path: Path) -> None:
     """Without token ids only a method that sends a bias is stopped."""
     with serving(items, tokenize="none") as server:
-        with pytest.raises(NoTokenIdsError, match="does not tell its token ids"):
+        with pytest.raises(UnfitError, match="does not tell its token ids"):
             audit(items, settings(server), out=tmp_path / "biased")
         found = audit(items, settings(server, method="temperature"), out=tmp_path / "run")
     assert found.complete

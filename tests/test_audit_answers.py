@@ -25,9 +25,9 @@ from blindcal.estimate.truth import top_label_ece
 from blindcal.evidence import Evidence, estimate
 from blindcal.items.record_format import RecordFormat
 from blindcal.records import INVALID, PLAIN, AnswerTable, Item, Message, Reply, Round, Targets, Token
-from blindcal.results.answer_rows import ANSWERS_FILE, write_answers
 from blindcal.results.result import AuditResult
 from blindcal.results.run import open_run
+from blindcal.results.tables import ANSWERS_FILE, write_answers
 from blindcal.store.run_store import RUN_FILE, SavedAnswer, Store
 from reporting import logits_of
 
@@ -290,15 +290,15 @@ def test_a_change_during_the_run_is_noticed(tmp_path: Path) -> None:
 
 def test_results_of_other_answers_are_not_mixed(run: tuple[Path, AuditResult]) -> None:
     """Runs that asked for other answers cannot be compared or merged; the reason is said."""
-    from blindcal.errors import ConfigError
+    from blindcal.errors import InputError
     from blindcal.results.compare import compare
     from blindcal.results.merge import together
 
     one = open_run(run[0] / "run")
     other = replace(one, result=replace(one.result, answers=("A", "B", "C", "E")))
-    with pytest.raises(ConfigError, match=r"asked for different answers: A, B, C, D and A, B, C, E"):
+    with pytest.raises(InputError, match=r"asked for different answers: A, B, C, D and A, B, C, E"):
         compare(one, other)
-    with pytest.raises(ConfigError, match="asked for other answers"):
+    with pytest.raises(InputError, match="asked for other answers"):
         together([one, other])
 
 

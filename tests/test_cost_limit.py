@@ -16,7 +16,7 @@ from blindcal.auditing.audit import audit
 from blindcal.auditing.controls import controls_usage, stored_controls
 from blindcal.auditing.limits import Limits
 from blindcal.cli import app
-from blindcal.errors import ConfigError, InputError
+from blindcal.errors import InputError
 from blindcal.items.files import load
 from blindcal.planning import shapes
 from blindcal.prices import Prices
@@ -112,7 +112,7 @@ def test_a_limit_below_the_probe_is_refused_before_anything_is_asked(
 ) -> None:
     """What cannot pay for the probe is refused with its price, and no request is made."""
     with pytest.raises(
-        ConfigError, match=r"does not pay for the probe: .* cost about \$\d.*nothing was asked"
+        InputError, match=r"does not pay for the probe: .* cost about \$\d.*nothing was asked"
     ):
         spend(items, server, tmp_path / "run", 0.01)
     assert server.requests == 0
@@ -128,7 +128,7 @@ def test_limits_that_are_no_sum_are_refused(money: float) -> None:
 def test_a_limit_on_the_cost_needs_prices(items: Path, server: Server, tmp_path: Path) -> None:
     """A limit that cannot be kept is refused before anything is asked, and the error says what is missing."""
     settings = Settings(model="replay", base_url=server.base_url)
-    with pytest.raises(ConfigError, match=r"max_cost=0\.5 limits nothing .*: give prices=\.\.\. too"):
+    with pytest.raises(InputError, match=r"max_cost=0\.5 limits nothing .*: give prices=\.\.\. too"):
         audit(items, settings, out=tmp_path / "run", limits=Limits(max_cost=0.5))
     assert server.requests == 0
 

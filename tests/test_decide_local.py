@@ -9,7 +9,7 @@ from blindcal.certifying.decide import decide
 from blindcal.endpoints.local_server import ServerSettings, serve
 from certified_runs import near, ruled
 from local_ruling import ruling, write_questions
-from test_local import model_or_skip
+from serving import model_or_skip
 
 N = 24
 

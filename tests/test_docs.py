@@ -37,8 +37,8 @@ BLOCK = re.compile(r"((?:^<!--[^\n]*?-->\n)*)^```(\w*)\n(.*?)^```$", re.M | re.S
 #: Commands that are only parsed here, and why.
 PARSED_ONLY = {
     "demo": "tests/test_demo.py runs it",
-    "serve": "it serves until it is stopped; tests/test_local.py and tests/test_endpoints_replay.py run it",
-    "pull": "tests/test_models.py runs it",
+    "serve": "it serves until it is stopped; tests/flow/test_local.py runs it",
+    "pull": "tests/flow/test_models.py runs it",
 }
 #: Other programs that blocks may call, and why they are not run.
 NOT_OURS = {

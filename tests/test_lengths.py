@@ -20,7 +20,7 @@ from blindcal.auditing.token_estimate import TokenEstimator, bytes_of
 from blindcal.design import SampledDesign
 from blindcal.endpoints.base import Patient
 from blindcal.endpoints.query_format import TokenQuestion
-from blindcal.errors import ConfigError, EndpointError, ReplyError, RetryableError
+from blindcal.errors import EndpointError, InputError, ReplyError, RetryableError
 from blindcal.items.files import collect
 from blindcal.prices import Prices
 from blindcal.records import Item, Message, Reply, Request, Targets, Token, Usage
@@ -91,7 +91,7 @@ def test_a_probe_never_costs_more(kinds: list[tuple[str, int]], money: float, co
         probe = RememberedEndpoint(endpoint, Session(one, Settings(model="m"), store, limits, PRICES), 1)
         replies = await asyncio.gather(*map(probe.ask, asked), return_exceptions=True)
         refused = [reply for reply in replies if not isinstance(reply, Reply)]
-        assert all(isinstance(one, ConfigError) for one in refused)
+        assert all(isinstance(one, InputError) for one in refused)
         assert probe.paid == endpoint.paid
         return not refused
 
@@ -135,7 +135,7 @@ def test_refusals_in_the_probe_are_kept_and_what_was_served_counts(tmp_path: Pat
                 with pytest.raises(ReplyError, match=str(error)):
                     await probe.ask(request)
             assert (await Patient(probe, sleep=lambda _: asyncio.sleep(0)).ask(asked[2])).text == "Yes"
-            with pytest.raises(ConfigError, match="max_queries=3 does not pay for the probe"):
+            with pytest.raises(InputError, match="max_queries=3 does not pay for the probe"):
                 await probe.ask(asked[2])
             probes.append(probe)
         return probes

@@ -14,7 +14,7 @@ from scipy.special import expit, logit
 
 import blindcal as bc
 from blindcal.auditing.audit import audit
-from blindcal.errors import ConfigError, UnfitError
+from blindcal.errors import InputError, UnfitError
 from blindcal.estimate.truth import binned_ece
 from blindcal.items.files import load
 from blindcal.items.score_files import read_scores
@@ -362,7 +362,7 @@ def test_a_limit_on_the_cost_stops_the_reading(items: Path, server: Server, tmp_
 
 def test_each_item_is_read_once() -> None:
     """More than one query per item is refused; a fraction reads a part of the items."""
-    with pytest.raises(ConfigError, match="logprobs reads each item once, not 2 times"):
+    with pytest.raises(InputError, match="logprobs reads each item once, not 2 times"):
         bc.Settings(model="m", method="logprobs", queries=2.0)
     labels, p = model(100, 1)
     assert len(asked(labels, p, 0.5, "logprobs")) == 50

@@ -10,7 +10,7 @@ from pyreqwest.exceptions import ConnectError
 from blindcal.auditing import limits
 from blindcal.auditing.limits import OTHER_FILES, Limits
 from blindcal.endpoints.http_errors import from_exception
-from blindcal.errors import ConfigError, FatalError
+from blindcal.errors import FatalError, InputError
 
 
 def allow(monkeypatch: pytest.MonkeyPatch, most: float) -> None:
@@ -33,7 +33,7 @@ def test_the_concurrency_fits_the_open_files(monkeypatch: pytest.MonkeyPatch) ->
 def test_too_few_open_files_are_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without room for one connection nothing is begun."""
     allow(monkeypatch, 20)
-    with pytest.raises(ConfigError, match=r"only 20 open files, .* needs 25: raise the limit \(ulimit -n"):
+    with pytest.raises(InputError, match=r"only 20 open files, .* needs 25: raise the limit \(ulimit -n"):
         Limits().within_open_files()
 
 

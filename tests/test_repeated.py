@@ -26,7 +26,7 @@ from blindcal.auditing.prepare import PROBED, Prepared
 from blindcal.auditing.prepare import prepare as prepare_as_usual
 from blindcal.endpoints.query_format import TokenQuestion
 from blindcal.endpoints.replies import read
-from blindcal.errors import ConfigError, FatalError, InputError, ReplyError
+from blindcal.errors import FatalError, InputError, ReplyError
 from blindcal.estimate.drift import drift_test
 from blindcal.evidence import measures
 from blindcal.items.score_files import read_scores
@@ -54,7 +54,7 @@ def test_one_answer_per_item_is_refused_and_said_why() -> None:
     why = "repeated asks each item at least 2 times: one answer per item cannot tell a model that wavers"
     with pytest.raises(InputError, match=why):
         make_design("repeated", [0, 1], queries=1.5)
-    with pytest.raises(ConfigError, match=why):
+    with pytest.raises(InputError, match=why):
         DesignSettings(method="repeated", queries=1)
     assert Settings(model="m", method="repeated").resolved(10).queries == 2
 

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from blindcal.errors import ConfigError, InputError, StoreError
+from blindcal.errors import InputError, StoreError
 from blindcal.records import Item, Message, Round, Usage
 from blindcal.store import run_file
 from blindcal.store.run_file import in_use
@@ -142,7 +142,7 @@ def test_other_settings_are_refused_with_the_difference(path: Path) -> None:
     with Store.open(path) as store:
         store.begin({"model": "a", "seed": 1, "same": [1]}, ITEMS)
         keep(store, saved(0))
-        with pytest.raises(ConfigError, match='model: "a" then, "b" now; seed: 1 then, null now') as raised:
+        with pytest.raises(InputError, match='model: "a" then, "b" now; seed: 1 then, null now') as raised:
             store.begin({"model": "b", "same": [1]}, ITEMS)
         assert "same" not in str(raised.value).replace("same settings", "")
 

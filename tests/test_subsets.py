@@ -20,7 +20,7 @@ from blindcal.auditing.audit import audit
 from blindcal.auditing.item_sample import grown
 from blindcal.auditing.limits import Limits
 from blindcal.cli import app
-from blindcal.errors import ConfigError, InputError
+from blindcal.errors import InputError
 from blindcal.methods import make_design
 from blindcal.planning import shapes
 from blindcal.records import IntArray
@@ -73,7 +73,7 @@ def test_groups_stay_whole() -> None:
 
 def test_a_part_cannot_shrink() -> None:
     """Fewer than were taken is refused: what was asked stays asked."""
-    with pytest.raises(ConfigError, match="already asks 100 items, and 50 are wanted now"):
+    with pytest.raises(InputError, match="already asks 100 items, and 50 are wanted now"):
         grown(grown([], 100, labels_of(500)), 50, labels_of(500))
 
 
@@ -165,14 +165,14 @@ def test_an_audit_asks_a_part_and_grows(items: Path, server: Server, tmp_path: P
     assert (out / "answers.csv").read_text().splitlines()[:81] == answers
     everything = audit(items, settings(server), out=out)
     assert everything.counts.items == N
-    with pytest.raises(ConfigError, match="already asks 240 items, and 100 are wanted now"):
+    with pytest.raises(InputError, match="already asks 240 items, and 100 are wanted now"):
         audit(items, settings(server, sample=100), out=out)
 
 
 def test_a_whole_run_cannot_become_a_part(items: Path, server: Server, tmp_path: Path) -> None:
     """A run begun with all items refuses fewer, and takes as many."""
     whole = audit(items, settings(server), out=tmp_path / "run")
-    with pytest.raises(ConfigError, match="already asks 240 items"):
+    with pytest.raises(InputError, match="already asks 240 items"):
         audit(items, settings(server, sample=50), out=tmp_path / "run")
     asked = server.answered
     assert audit(items, settings(server, sample=N), out=tmp_path / "run").ece == whole.ece
@@ -185,7 +185,7 @@ def test_blind_audits_a_part(items: Path, server: Server, tmp_path: Path) -> Non
     assert found.counts.items == 100
     assert found.counts.positive + found.counts.negative == 80
     asked = server.requests
-    with pytest.raises(ConfigError, match="cannot grow"):
+    with pytest.raises(InputError, match="cannot grow"):
         audit(items, settings(server, method="blind", sample=150, bins=5), out=tmp_path / "run")
     assert server.requests == asked
 

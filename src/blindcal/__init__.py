@@ -9,25 +9,18 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from blindcal import notebook_display
 from blindcal.errors import (
     BlindcalError,
-    CertificateError,
-    ConfigError,
     EndpointError,
-    FatalError,
     FileError,
     InputError,
     MissingExtraError,
-    NoSenseError,
     NotCertifiedError,
     NotIdentifiedError,
-    ReplyError,
-    RetryableError,
     StoreError,
     UnfitError,
-    UnsupportedError,
 )
+from blindcal.report import show_in_notebooks
 
 if TYPE_CHECKING:
     from blindcal import plot
@@ -68,16 +61,13 @@ __all__ = [
     "BlindResult",
     "BlindcalError",
     "Certificate",
-    "CertificateError",
     "CheckResult",
-    "ConfigError",
     "Counts",
     "Decision",
     "DecisionResult",
     "EndpointError",
     "EndpointProbe",
     "Estimate",
-    "FatalError",
     "FileError",
     "InputError",
     "LatentFit",
@@ -85,21 +75,17 @@ __all__ = [
     "MissingExtraError",
     "Monitor",
     "MonitorState",
-    "NoSenseError",
     "NotCertifiedError",
     "NotIdentifiedError",
     "Plan",
     "Prices",
     "ProgressBar",
-    "ReplyError",
-    "RetryableError",
     "Run",
     "RunComparison",
     "Settings",
     "Simulation",
     "StoreError",
     "UnfitError",
-    "UnsupportedError",
     "WatchResult",
     "audit",
     "audit_async",
@@ -159,7 +145,7 @@ _MODULES = {
 }
 _MODULE_OF = {name: module for module, names in _MODULES.items() for name in names}
 
-notebook_display.register()
+show_in_notebooks()
 
 
 def __dir__() -> list[str]:

@@ -125,7 +125,7 @@ async def audit_async(
     ------
     UnfitError
         If the probe or the run finds the endpoint unfit and ``force`` is not set.
-    ConfigError
+    InputError
         If the folder holds a run with other settings, a limit is too low even for the probe, or the cost is
         limited and no prices are given.
     NotIdentifiedError

@@ -13,11 +13,11 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from blindcal.auditing.session import ONCE
-from blindcal.endpoints.probe_findings import Probe
 from blindcal.errors import InputError
 from blindcal.methods import LEAST_REPEATED, METHODS
 from blindcal.planning.forecast import MAX_QUERIES, forecast
 from blindcal.planning.shapes import DEFAULT, preset
+from blindcal.probing.findings import Probe
 from blindcal.records import Way
 from blindcal.settings import DEFAULT_BINS, Settings
 

@@ -24,10 +24,10 @@ import numpy as np
 
 from blindcal.auditing.job import Job
 from blindcal.auditing.session import Session
-from blindcal.endpoints.bias_checks import IRRESISTIBLE
 from blindcal.endpoints.query_format import TokenQuestion
 from blindcal.errors import UnfitError
 from blindcal.methods import METHODS, control_spacing
+from blindcal.probing.bias_checks import IRRESISTIBLE
 from blindcal.records import INVALID, NEGATIVE, POSITIVE, Reply, Request, Round, Usage
 from blindcal.store.run_store import SavedAnswer, Store, usage_of
 

@@ -8,7 +8,7 @@ import warnings
 from dataclasses import dataclass, replace
 from typing import Self
 
-from blindcal.errors import ConfigError, InputError
+from blindcal.errors import InputError
 from blindcal.prices import Prices
 
 OTHER_FILES = 24
@@ -44,13 +44,13 @@ class Limits:
 
         Raises
         ------
-        ConfigError
+        InputError
             If it may not have a single one.
         """
         most = _most_open_files()
         room = most - OTHER_FILES
         if room < 1:
-            raise ConfigError(
+            raise InputError(
                 f"this process may have only {most} open files, and an audit needs {OTHER_FILES + 1:.0f}",
                 remedy="raise the limit (ulimit -n 256)",
             )
@@ -67,7 +67,7 @@ class Limits:
 def check_cost_known(limits: Limits | None, prices: Prices | None) -> None:
     """Refuse a limit on the cost if it is not known what a query costs."""
     if limits is not None and limits.max_cost is not None and prices is None:
-        raise ConfigError(
+        raise InputError(
             "{max_cost} limits nothing if it is not known what a query costs",
             remedy="give {prices} too",
             options={"max_cost": limits.max_cost, "prices": ...},

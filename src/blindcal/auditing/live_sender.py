@@ -39,7 +39,8 @@ from blindcal.auditing.usability import Usability
 from blindcal.design import Design
 from blindcal.endpoints.base import Endpoint, backoff
 from blindcal.endpoints.http_errors import ITEM_STATUSES
-from blindcal.errors import EndpointError, FatalError, NoSenseError, ReplyError, RetryableError
+from blindcal.endpoints.query_format import NoAnswerWordError
+from blindcal.errors import EndpointError, FatalError, ReplyError, RetryableError
 from blindcal.records import INVALID, AnswerTable, Progress, Reply, Request, Usage
 from blindcal.store.run_store import SavedAnswer, usage_of
 
@@ -127,7 +128,7 @@ class _Sender:
             self._total = max(self._total, first + len(asked))
             try:
                 await self._ask_round()
-            except NoSenseError as error:  # stop asking; the result says what came back
+            except NoAnswerWordError as error:  # stop asking; the result says what came back
                 self._round = replace(self._round, answers=self._store.answers(first, len(asked)))
                 nonsense = error.message
             have = self._round.answered

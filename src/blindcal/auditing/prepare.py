@@ -17,8 +17,6 @@ from blindcal.endpoints.base import Endpoint, Patient
 from blindcal.endpoints.constraints import CONSTRAINTS, ConstraintName
 from blindcal.endpoints.http import HttpEndpoint
 from blindcal.endpoints.parameters import Accepted
-from blindcal.endpoints.probe import ITEMS_WITHOUT_BIAS, ProbeQuestions, probe
-from blindcal.endpoints.probe_findings import Probe
 from blindcal.endpoints.query_format import (
     STATED_TOKENS,
     ConfidenceQuestion,
@@ -28,10 +26,12 @@ from blindcal.endpoints.query_format import (
     TokenQuestion,
 )
 from blindcal.endpoints.shown_logprobs import TOP_LOGPROBS
-from blindcal.errors import ConfigError, NoTokenIdsError, UnfitError
+from blindcal.errors import InputError, UnfitError
 from blindcal.items.files import Items
 from blindcal.methods import ASSUMED, AUTO, METHODS, Method
 from blindcal.planning.plan import probe_queries
+from blindcal.probing.findings import Probe
+from blindcal.probing.probe import ITEMS_WITHOUT_BIAS, ProbeQuestions, probe
 from blindcal.records import (
     AnswerFormat,
     Item,
@@ -284,7 +284,7 @@ async def choose_tokens(
     if settings.free_text:
         return tokens.Choice(_words(settings), {}, 0, no_ids="free text needs none")
     if not isinstance(endpoint, HttpEndpoint):
-        raise ConfigError("an endpoint of your own needs the answer tokens too: pass targets")
+        raise InputError("an endpoint of your own needs the answer tokens too: pass targets")
     by_hand = bool(prompt.positive_ids) and bool(prompt.negative_ids)
     try:
         if by_hand:
@@ -298,7 +298,7 @@ async def choose_tokens(
         return await tokens.choose(
             patient, pilots, positive, negative, settings.target_semantics, unsure=vocabulary.unsure
         )
-    except NoTokenIdsError as error:
+    except UnfitError as error:
         if not settings.auto and METHODS[settings.design.method].biased:
             raise
         # Without a bias only the words matter, and no vocabulary is needed.
@@ -322,7 +322,7 @@ def check_semantics(settings: Settings) -> None:
     """Raise an error if several spellings of more than two answers would have to be biased."""
     wanted = settings.prompt.semantics
     if len(settings.answer_words) > 2 and wanted in ("max", "sum") and settings.design.method != "logprobs":
-        raise ConfigError(
+        raise InputError(
             f"semantics: of more than two answers, each is one token (pair), not {wanted}; leave it out, or "
             "read all spellings with {method}",
             options={"method": "logprobs"},

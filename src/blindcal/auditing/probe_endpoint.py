@@ -12,10 +12,10 @@ from blindcal.auditing.choice import MethodChoice
 from blindcal.auditing.prepare import PILOTS, check_semantics, choose_tokens, probe_sample, probe_sampled
 from blindcal.endpoints.base import Endpoint, Patient
 from blindcal.endpoints.http import HttpEndpoint, check_key
-from blindcal.endpoints.probe_findings import Probe, ProbeVerdict
 from blindcal.endpoints.tokens import Choice
 from blindcal.items.catalogue import open_items
 from blindcal.planning.plan import PROBE_QUERIES
+from blindcal.probing.findings import Probe, ProbeVerdict
 from blindcal.records import Progress, Reply, Request, Usage
 from blindcal.settings import Settings
 from blindcal.text import printable
@@ -71,7 +71,7 @@ def probe(
 
     Raises
     ------
-    ConfigError
+    InputError
         If the endpoint needs an API key and there is none.
     FatalError
         If the key, the model or the address is wrong, or no token of the model is an answer word.

@@ -14,11 +14,11 @@ from blindcal.auditing.session import Asking
 from blindcal.auditing.token_estimate import TokenEstimator
 from blindcal.endpoints.base import Endpoint
 from blindcal.endpoints.http import HttpEndpoint
-from blindcal.errors import ConfigError, EndpointError, ReplyError
+from blindcal.errors import EndpointError, InputError, ReplyError
 from blindcal.records import Progress, Reply, Request, Usage
 
 
-class LimitTooLowError(ConfigError):
+class LimitTooLowError(InputError):
     """A limit ends the queries before a run."""
 
 

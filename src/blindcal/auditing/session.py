@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from blindcal.auditing.limits import Limits
-from blindcal.errors import ConfigError
+from blindcal.errors import InputError
 from blindcal.items.files import Items
 from blindcal.methods import METHODS
 from blindcal.planning.plan import probe_queries
@@ -115,7 +115,7 @@ def check_affords_probe(session: Session) -> None:
     tokens = round(items.characters / len(items) / CHARACTERS_A_TOKEN * count)
     cost = prices.cost(Usage(count, count, tokens, count))
     if cost > _CLEARLY * max_cost:
-        raise ConfigError(
+        raise InputError(
             f"{{max_cost}} does not pay for the probe: its about {count} queries cost about ${cost:.2g}; "
             "nothing was asked",
             options={"max_cost": max_cost},

@@ -167,7 +167,7 @@ async def certify_async(
     ------
     NotCertifiedError
         If no threshold passes; no file is written.
-    NotIdentifiedError, ConfigError
+    NotIdentifiedError, InputError
         If this run cannot be certified at all.
     UnfitError
         If the endpoint no longer does what the audit saw.

@@ -151,11 +151,11 @@ async def decide_async(
 
     Raises
     ------
-    CertificateError
+    NotCertifiedError
         If the certificate has expired, or replies name another model or system than it does.
     UnfitError
         If the endpoint does not follow the bias.
-    ConfigError
+    InputError
         If the folder holds another run, or a limit is too low even for the check of the endpoint.
     NotIdentifiedError
         If the run is stopped before the first answer.

@@ -25,8 +25,8 @@ from blindcal.auditing.prepare import Prepared, patient_of
 from blindcal.auditing.remembered_endpoint import RememberedEndpoint
 from blindcal.auditing.session import Session
 from blindcal.endpoints.base import Endpoint
-from blindcal.endpoints.bias_checks import IRRESISTIBLE
-from blindcal.errors import BlindcalError, CertificateError, UnfitError
+from blindcal.errors import BlindcalError, NotCertifiedError, UnfitError
+from blindcal.probing.bias_checks import IRRESISTIBLE
 from blindcal.records import Usage
 from blindcal.results.certificate import Certificate, ServedModel
 from blindcal.store.run_store import SavedAnswer, Store
@@ -59,7 +59,7 @@ def note_other_names(store: Store, certificate: Certificate) -> None:
 def check_expiry(store: Store, certificate: Certificate, *, force: bool) -> None:
     """Refuse a certificate that has expired, unless the run is forced."""
     if certificate.expired():
-        expired = CertificateError(
+        expired = NotCertifiedError(
             f"the certificate expired on {certificate.expires}",
             remedy="certify again; or {force} goes on, and nothing is promised",
             options={"force": True},
@@ -97,13 +97,13 @@ async def check_endpoint(
     store.set_note("ready", msgspec.to_builtins(prepared))
 
 
-def other_names(heard: Iterable[ServedModel], certificate: Certificate) -> CertificateError | None:
+def other_names(heard: Iterable[ServedModel], certificate: Certificate) -> NotCertifiedError | None:
     """The error about replies that name a model or system that was not certified, if any does."""
     others = unknown_names(heard, certificate.served)
     if not others:
         return None
     certified = certificate.served or (NAMELESS,)
-    return CertificateError(
+    return NotCertifiedError(
         f"replies come from {listed(others)}, and what was certified is "
         f"{listed([one.words for one in certified])}",
         remedy=CERTIFY_AGAIN,
@@ -111,7 +111,7 @@ def other_names(heard: Iterable[ServedModel], certificate: Certificate) -> Certi
     )
 
 
-def _other_names_so_far(store: Store, certificate: Certificate) -> CertificateError | None:
+def _other_names_so_far(store: Store, certificate: Certificate) -> NotCertifiedError | None:
     return other_names([ServedModel(*name) for name in store.served_names()], certificate)
 
 

@@ -28,7 +28,7 @@ import numpy as np
 import numpy.typing as npt
 
 from blindcal.atomic_write import make_folder
-from blindcal.errors import ConfigError, StoreError
+from blindcal.errors import InputError, StoreError
 from blindcal.records import INVALID, AnswerTable, FloatArray, IntArray, Item, Message, Round, Usage
 from blindcal.store.run_file import hold, lock_path, looked_at, opened, transaction, translated
 from blindcal.text import printable
@@ -184,7 +184,7 @@ class Store:
         """Store settings and items, or check that the run was begun with the same ones.
 
         Returns whether they were stored. Different settings replace those of a run without answers (after a
-        wrong address, or a method that the probe advises against); otherwise they raise `ConfigError`, which
+        wrong address, or a method that the probe advises against); otherwise they raise `InputError`, which
         shows the difference.
         """
         wanted = json.loads(json.dumps(config))
@@ -193,7 +193,7 @@ class Store:
             return False
         if begun is not None:
             if not self._is_empty():
-                raise ConfigError(
+                raise InputError(
                     f"{self.path} was begun with other settings ({_difference(begun, wanted)})",
                     remedy="go back to the old settings, or choose another folder with {out}",
                     options={"out": ...},

@@ -20,10 +20,10 @@ import numpy as np
 from blindcal.auditing.endpoint_identity import ask_forced, bias_ignored
 from blindcal.auditing.job import Job
 from blindcal.endpoints.base import Endpoint
-from blindcal.endpoints.bias_checks import IRRESISTIBLE
-from blindcal.endpoints.flip_search import Reading, bisect, fit
 from blindcal.endpoints.query_format import TokenQuestion
 from blindcal.errors import ReplyError
+from blindcal.probing.bias_checks import IRRESISTIBLE
+from blindcal.probing.flip_search import Reading, bisect, fit
 from blindcal.records import INVALID, NEGATIVE, POSITIVE, Item, Request
 from blindcal.store.watch_store import AnchorAnswer, WatchStore
 

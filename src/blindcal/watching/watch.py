@@ -190,10 +190,9 @@ async def watch_async(
 
     Raises
     ------
-    ConfigError
-        If the reference cannot be watched against, the folder holds another watch, or a budget has no prices.
     InputError
-        If the stream cannot be read, or none of its records.
+        If the reference cannot be watched against, the folder holds another watch, a budget has no prices, or
+        no record of the stream can be read.
     UnfitError
         If the reference is doubtful, and ``force`` is not set.
     EndpointError

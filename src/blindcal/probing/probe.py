@@ -1,0 +1,389 @@
+"""How can this endpoint be audited? A few queries find out before thousands are paid for.
+
+There are five ways, each of which needs something of the endpoint that some services refuse and others
+accept and ignore:
+
+- *logprobs* that are shown (METHOD 9);
+- *thresholds*: ``logit_bias`` at temperature 0 (METHOD 2), about 170 queries to check;
+- *temperature* without a bias (METHOD 6);
+- *repeated answers* at the endpoint's own setting, if they vary (METHOD 9);
+- *stated confidence*: the endpoint only has to answer in words.
+
+The ways are tried in the order given until one is usable, and the next one could not be better.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from blindcal.endpoints.base import Endpoint
+from blindcal.endpoints.constraints import CONSTRAINTS, ConstraintName, effect
+from blindcal.endpoints.http_errors import ITEM_STATUSES
+from blindcal.endpoints.query_format import FreeTextQuestion, QuestionFormat, TokenQuestion
+from blindcal.endpoints.shown_logprobs import TOP_LOGPROBS, fault_in
+from blindcal.errors import FatalError, InputError, UnsupportedError
+from blindcal.probing.bias_checks import BiasChecks
+from blindcal.probing.choice_checks import ChoiceChecks
+from blindcal.probing.client import ProbeClient
+from blindcal.probing.draw_checks import DrawChecks
+from blindcal.probing.findings import QUESTIONS, Finding, Probe, ProbeVerdict
+from blindcal.records import INVALID, Item, Reply, Request, Targets, Way
+
+ITEMS = 6  # number of items whose answers are forced
+ITEMS_WITHOUT_BIAS = 12  # number of items to draw from if the bias is unusable
+TOPS = (TOP_LOGPROBS, 5)  # numbers of logprobs to ask for: older APIs show 5 at most
+STATED = 3  # number of items that are asked for a confidence in words
+CONSTRAINED = 4  # number of items on which a constraint must act
+LEGIBLE = 5 / 6  # least share of items whose logprobs must show an answer word
+
+
+@dataclass(frozen=True, slots=True)
+class ProbeQuestions:
+    """How the ways without a bias ask: ``plain`` forms of an answer to choose from, the first one preferred.
+
+    ``logprobs`` makes the form that asks for so many logprobs, and ``stated`` asks for a confidence in words.
+    Without one of these, that way is not tried.
+    """
+
+    plain: tuple[TokenQuestion | FreeTextQuestion, ...]
+    logprobs: Callable[[int], QuestionFormat] | None = None
+    stated: QuestionFormat | None = None
+
+
+async def probe(
+    endpoint: Endpoint,
+    items: Sequence[Item],
+    targets: Targets,
+    *,
+    ways: Sequence[Way] = ("thresholds", "temperature"),
+    questions: ProbeQuestions | None = None,
+    no_ids: str = "",
+    enough: Callable[[Way], bool] = lambda _: True,
+    constrained: bool = False,
+    offset: float = 50.0,
+    limit: float = 100.0,
+    seed: int = 0,
+    send_seed: bool = False,
+) -> Probe:
+    """Find out how `endpoint` can be audited, on a few of the audit's own items.
+
+    Parameters
+    ----------
+    endpoint : Endpoint
+        Wrap it in :class:`~blindcal.endpoints.base.Patient` if it may be throttled.
+    items : sequence of Item
+        Up to `ITEMS_WITHOUT_BIAS` of them are used.
+    targets : Targets
+        The answer tokens. If their ids are not known, ``no_ids`` says why.
+    ways : sequence of str
+        The ways to try, in this order, until a usable one is ``enough``. If answers will be drawn without a
+        bias whatever is found, ``constrained`` looks for a field that allows only the answers.
+    questions : ProbeQuestions, optional
+        How queries without a bias are asked; by default for one token.
+    offset, limit : float
+        The common bias C that the audit will use, and the largest bias that the service documents.
+    seed, send_seed : int, bool
+        Choose the items; with ``send_seed``, sampled requests get seeds that follow from ``seed``.
+
+    Raises
+    ------
+    FatalError
+        If the key, the model or the address is wrong, as it would in a run.
+    """
+    if not items:
+        raise InputError("a probe needs at least one item")
+    rng = np.random.default_rng(seed)
+    chosen = [items[int(k)] for k in rng.permutation(len(items))[:ITEMS_WITHOUT_BIAS]]
+    asker = ProbeClient(endpoint, targets, seed if send_seed else None)
+    questions = questions or ProbeQuestions((TokenQuestion(targets, biased=False),))
+    return await _Probing(asker, chosen, questions, no_ids, offset, limit).run(ways, enough, constrained)
+
+
+class _Probing:
+    """A probe in progress."""
+
+    def __init__(
+        self,
+        asker: ProbeClient,
+        items: list[Item],
+        questions: ProbeQuestions,
+        no_ids: str,
+        offset: float,
+        limit: float,
+    ) -> None:
+        self.asker, self.questions, self.no_ids = asker, questions, no_ids
+        self.all_items = items
+        self.draws = DrawChecks(asker, items, questions.plain[0])
+        self.bias = BiasChecks(asker, self.draws, items[:ITEMS], offset, limit)
+        self.one_token = True  # whether a reply of one token has content
+        self.cold: float | None = 0.0  # the temperature of greedy queries, if the endpoint takes one
+        self.legible = 0  # greedy answers that could be read
+        self.plain: dict[str, int] = {}  # the greedy answers by item
+        self.top = 0
+        self.constraint: ConstraintName | None = None
+        self.found: dict[Way, str] = {}
+
+    async def run(self, ways: Sequence[Way], enough: Callable[[Way], bool], constrained: bool) -> Probe:
+        if broken := await self._broken():
+            return self._conclude(broken)
+        checks: dict[Way, Callable[[], Awaitable[str]]] = {
+            "logprobs": self._logprobs,
+            "thresholds": self._thresholds,
+            "temperature": self._temperature,
+            "repeated answers": self._repeated,
+            "stated confidence": self._stated,
+        }
+        if "logprobs" not in ways and self.one_token:
+            await self._look_for_logprobs()
+        for way in ways:
+            self.found[way] = await checks[way]()
+            if not self.found[way] and enough(way):
+                break
+        if constrained and "temperature" not in self.found:
+            await self._constrain()
+        return self._conclude()
+
+    # The ways
+
+    async def _logprobs(self) -> str:
+        make, question = self.questions.logprobs, "logprobs"
+        if make is None or not self.one_token:
+            return "the answer is not the first token of the reply"
+        shown = await self._look_for_logprobs()
+        if not shown:
+            return "logprobs are hidden"
+        if fault := next(filter(None, (fault_in(reply.logprobs) for reply in shown.values())), None):
+            self.asker.findings[-1] = Finding(question, "bad", f"no: {fault}")
+            return fault
+        form = make(self.top)
+        total = len(self.bias.items)
+        read = sum(form.parse(reply).answer != INVALID for reply in shown.values())
+        if read < LEGIBLE * total:
+            trouble = f"the logprobs of {total - read} of {total} items show no answer word"
+            self.asker.findings[-1] = Finding(question, "caution", f"shown, but {trouble}")
+            return trouble
+        if not self.no_ids and self.cold is not None:
+            return await self.bias.agrees_with_logprobs()
+        return ""
+
+    async def _thresholds(self) -> str:
+        if not self.one_token:
+            return "the answers are longer than one token"
+        if self.cold is None:
+            return "temperature 0 is refused, which thresholds need"
+        if self.no_ids:
+            trouble = "its token ids are not known"
+            return self.asker.find("token ids", "bad", f"not known: {self.no_ids}", trouble)
+        if self.asker.targets.answers:
+            return await ChoiceChecks(self.asker, self.bias, self.plain).check()
+        return await self.bias.check()
+
+    async def _temperature(self) -> str:
+        if self.cold is None:
+            return "temperature is not accepted"
+        if self.bias.hopeless:
+            return self.found["thresholds"]
+        await self._choose_form()
+        plain = self.draws.question
+        await self._constrain()
+        trouble = await self.draws.temperature()
+        self.draws.question = plain  # other ways ask the endpoint as it is configured
+        return trouble
+
+    async def _repeated(self) -> str:
+        await self._choose_form()
+        return await self.draws.repeated()
+
+    async def _stated(self) -> str:
+        form, asked = self.questions.stated, "states its confidence"
+        if form is None:
+            return "not tried"
+        answers = []
+        for item in self.bias.items[:STATED]:
+            request = self._cold_request(form, item)
+            try:
+                answers.append(await self.asker.answer(request, form))
+            except FatalError as error:
+                return self.asker.find(asked, "bad", f"no: {error}", "it does not state its confidence")
+        if answers.count(INVALID) * 2 >= len(answers):
+            answer = f"no: {answers.count(INVALID)} of {len(answers)} answers state none"
+            return self.asker.find(asked, "bad", answer, "it does not state its confidence")
+        return self.asker.find(asked, "good", "yes, when asked to")
+
+    # What they need
+
+    async def _broken(self) -> str:
+        """Find a form of question that is answered, and leave out items that are not, as filters refuse some.
+
+        Returns why none is answered, empty if one is. A wrong key or model raises an error here.
+        """
+        for form in self.questions.plain:
+            if answered := await self._answered(form):
+                self.draws.items = self.all_items = answered
+                self.bias.items = answered[:ITEMS]
+                self.draws.question = form
+                self.one_token = form.max_tokens == 1
+                return ""
+        assert self.asker.broken is not None
+        message = self.asker.broken.message
+        return self.asker.find("answers at all", "bad", message, message)
+
+    async def _answered(self, form: QuestionFormat) -> list[Item]:
+        """The first few items that are answered, followed by those not tried; none if none is answered."""
+        answered: list[Item] = []
+        fatal, self.legible = None, 0
+        untried = iter(self.all_items)
+        for tried, item in enumerate(untried, 1):
+            try:
+                reply = await self._greedy(form, item)
+            except FatalError as error:
+                if error.status not in ITEM_STATUSES:
+                    raise
+                fatal, reply = error, None
+            if reply is not None:
+                answered.append(item)
+                self.plain[item.id] = form.parse(reply).answer
+                self.legible += self.plain[item.id] != INVALID
+            if len(answered) == ITEMS or (not answered and tried == ITEMS):
+                break
+        if not answered and fatal is not None:
+            raise fatal
+        return [*answered, *untried] if answered else []
+
+    async def _greedy(self, form: QuestionFormat, item: Item) -> Reply | None:
+        request = self._cold_request(form, item)
+        try:
+            return await self.asker.reply(request)
+        except UnsupportedError as error:
+            if error.parameter != "temperature" or self.cold is None:
+                raise
+            self.cold = None
+            self.asker.find("temperature accepted", "caution", f"no: {error}")
+            return await self.asker.reply(replace(request, temperature=None))
+
+    def _cold_request(self, form: QuestionFormat, item: Item) -> Request:
+        return replace(form.request(item.messages, 0.0, 0.0), temperature=self.cold)
+
+    async def _choose_form(self) -> None:
+        """Ask for another form of answer if most answers of the present form could not be read."""
+        here = self.questions.plain.index(self.draws.question)
+        for form in self.questions.plain[here + 1 :]:
+            if 2 * self.legible > len(self.bias.items):
+                return
+            before = self.legible
+            if await self._answered(form) and self.legible > before:
+                self.draws.question = form
+            else:
+                self.legible = before
+
+    async def _constrain(self) -> None:
+        """Allow only the answers, if the endpoint has a field for that: hot answers are often others.
+
+        Constraints that force JSON change what is measured, and are left out.
+        """
+        asked, question = "only the answers allowed", self.draws.question
+        if not isinstance(question, TokenQuestion):
+            return
+        for name, constraint in CONSTRAINTS.items():
+            if constraint.form != "word" or (constraint.by_id and self.no_ids):
+                continue
+            items = self.bias.items[:CONSTRAINED]
+            if await effect(name, self.asker.asked, items, self.asker.targets) == "acts":
+                self.constraint = name
+                self.draws.question = replace(question, constraint=name, max_tokens=constraint.max_tokens)
+                self.asker.find(asked, "good", f"yes, by {name}")
+                return
+
+    async def _look_for_logprobs(self) -> dict[str, Reply]:
+        """Replies with logprobs by item, empty if they are hidden."""
+        shown: dict[str, Reply] = {}
+        for self.top in TOPS:
+            try:
+                for item in self.bias.items:
+                    asked = Request(item.messages, temperature=self.cold, top_logprobs=self.top)
+                    reply = await self.asker.reply(asked)
+                    if reply is None or not reply.logprobs:
+                        break
+                    shown[item.id] = reply
+                break
+            except FatalError as error:
+                shown = {}
+                if isinstance(error, UnsupportedError) and error.parameter == "logprobs":
+                    break
+        if not shown:
+            self.top = 0
+            self.asker.find("logprobs", "good", "hidden, as a black box has them")
+        else:
+            self.asker.find("logprobs", "good", f"shown, {self.top} at most")
+            self.bias.gaps = self._gaps(shown)
+        return shown
+
+    def _gaps(self, replies: dict[str, Reply]) -> dict[str, float]:
+        """The log-odds of the likeliest answer tokens by item, where both are shown."""
+        gaps = {}
+        for name, reply in replies.items():
+            seen = reply.logprobs or {}
+            shown = [
+                (max(seen[token.text] for token in side if token.text in seen), number)
+                for number, side in enumerate(self.asker.targets.answers)
+                if any(token.text in seen for token in side)
+            ]
+            if len(shown) > 1:
+                (_, best), (_, second) = sorted(shown, reverse=True)[:2]
+                self.asker.pairs[name] = second, best
+            sides = [
+                [seen[token.text] for token in side if token.text in seen] for side in self.asker.sides(name)
+            ]
+            if all(sides):
+                gaps[name] = max(sides[0]) - max(sides[1])
+        return gaps
+
+    def _conclude(self, broken: str = "") -> Probe:
+        asker, bias = self.asker, self.bias
+        if asker.longest > 1 and self.one_token:
+            billed = f"no: up to {asker.longest} were billed, so max_tokens is ignored or the model reasons"
+            asker.find("one token out", "caution", billed)
+        verdict, reason = self._verdict(broken)
+        return Probe(
+            verdict,
+            reason,
+            tuple(sorted(asker.findings, key=lambda finding: QUESTIONS.index(finding.question))),
+            asker.targets,
+            bias.offset,
+            bias.max_shift,
+            bias.clamp,
+            bias.integer_bias,
+            bias.jitter,
+            bias.crowd_jitter,
+            bias.scale,
+            bias.outside,
+            self.top > 0,
+            asker.queries,
+            asker.prompt_tokens,
+            asker.completion_tokens,
+            asker.broken.remedy if asker.broken else "",
+            asker.broken.options if asker.broken else {},
+            {**self.found},
+            self.top,
+            self.draws.at_once,
+            self.cold is not None,
+            self.draws.question.form,
+            self.constraint,
+        )
+
+    def _verdict(self, broken: str) -> tuple[ProbeVerdict, str]:
+        """The best usable way, and why: what is wrong with better ones, or what to mind."""
+        *others, last = dict.fromkeys(filter(None, self.found.values())) or ("",)
+        wrong = f"{', '.join(others)}, and {last}" if others else last
+        usable = next((way for way, trouble in self.found.items() if not trouble), None)
+        if usable is None:
+            return "not auditable", broken or wrong
+        if usable == "logprobs":
+            return usable, "logprobs are shown"
+        if usable == "thresholds":
+            worst = [finding.question for finding in self.asker.findings if finding.outcome == "caution"]
+            return usable, f"the bias acts as it should{'; mind: ' if worst else ''}{', '.join(worst)}"
+        return usable, wrong

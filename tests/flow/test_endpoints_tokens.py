@@ -1,0 +1,305 @@
+"""From answer words to token ids."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from blindcal.endpoints import openai_token_ids as openai_ids
+from blindcal.endpoints import tokens
+from blindcal.endpoints.http import Address, HttpEndpoint
+from blindcal.endpoints.query_format import TokenQuestion
+from blindcal.errors import InputError, MissingExtraError, UnfitError
+from blindcal.records import INVALID, NEGATIVE, POSITIVE, Reply, Request, Targets, Token
+from blindcal.simulation.recording import Recording
+from misbehaving import Behaviour, Server
+from serving import items, replayed
+
+VOCABULARY = {"Yes": 5, " Yes": 6, "yes": 7, "No": 8, " no": 9}
+
+
+async def encode(text: str) -> Sequence[int]:
+    """A vocabulary of a few words, in which everything else takes two tokens."""
+    return [VOCABULARY[text]] if text in VOCABULARY else [1, 2]
+
+
+def spoken(positive: Sequence[float], negative: Sequence[float]) -> Recording:
+    """A model whose spellings Yes, ␣Yes, yes / No, ␣no have these logits, for two items."""
+    chosen = tuple(Token(number, text) for text, number in VOCABULARY.items())
+    logits = np.tile(np.array([*positive, *negative]), (2, 1))
+    return Recording("m", ("item-0", "item-1"), chosen, logits, np.full(2, -9.0), np.zeros(2, np.int64))
+
+
+def chosen(
+    recording: Recording, behaviour: Behaviour | None = None, semantics: str = "pair"
+) -> tokens.Choice:
+    """What is chosen by asking a model."""
+
+    async def talk() -> tokens.Choice:
+        async with (
+            Server(recording, items(2), behaviour) as server,
+            HttpEndpoint(Address(server.base_url, "m"), environ={}) as endpoint,
+        ):
+            source = (await tokens.find(endpoint, endpoint, items(1)[0])).encode
+            up, down = await tokens.candidates("Yes", source), await tokens.candidates("no", source)
+            return await tokens.choose(endpoint, items(2), up, down, "max" if semantics == "max" else "pair")
+
+    return asyncio.run(talk())
+
+
+def test_candidates_are_single_tokens() -> None:
+    """Case and leading-space spellings count if they are one token, the given one first."""
+    found = asyncio.run(tokens.candidates("yes", encode))
+    assert [(token.text, token.id) for token in found] == [("yes", 7), ("Yes", 5), (" Yes", 6)]
+
+
+def test_no_single_token() -> None:
+    """A word without a single-token spelling is refused by name."""
+    with pytest.raises(UnfitError, match="'Perhaps'"):
+        asyncio.run(tokens.candidates("Perhaps", encode))
+    with pytest.raises(InputError, match="empty"):
+        asyncio.run(tokens.candidates("  ", encode))
+
+
+@pytest.mark.parametrize("form", ["llama.cpp", "vllm"])
+def test_served_vocabulary(form: str) -> None:
+    """The endpoint's own /tokenize is used, in llama.cpp's form or in vLLM's."""
+
+    async def talk() -> Sequence[int]:
+        behaviour = Behaviour(tokenize="vllm" if form == "vllm" else "llama.cpp")
+        async with replayed([0.0], behaviour) as (_, endpoint):
+            source = tokens.served(endpoint, "replay")
+            return [*await source("Yes"), *await source("No"), len(await source("Perhaps"))]
+
+    assert asyncio.run(talk()) == [1, 2, 7]
+
+
+def test_no_served_vocabulary() -> None:
+    """An endpoint that keeps its vocabulary to itself leads to a message with the other ways."""
+
+    async def talk() -> None:
+        async with replayed([0.0], Behaviour(tokenize="none")) as (_, endpoint):
+            await tokens.candidates("Yes", tokens.served(endpoint, "replay"))
+
+    with pytest.raises(UnfitError, match=r"tokenizer=.*positive_ids="):
+        asyncio.run(talk())
+
+
+def guessed(
+    behaviour: Behaviour, ids: tuple[int, int] = (13022, 3160), others: tuple[int, int] = (7, 8)
+) -> str:
+    """The doubt about the ids that are found for a model with these ids, which is called gpt-4o-mini."""
+    said = (*zip(ids, ("Yes", "No"), strict=True), *zip(others, (" cat", " dog"), strict=True))
+    known = tuple(Token(number, text) for number, text in said)
+    logits = np.tile([2.0, 1.0, -4.0, -5.0], (2, 1))
+    model = Recording(
+        "gpt-4o-mini", ("item-0", "item-1"), known, logits, np.full(2, -9.0), np.zeros(2, np.int64)
+    )
+
+    async def talk() -> str:
+        async with (
+            Server(model, items(2), behaviour) as server,
+            HttpEndpoint(Address(server.base_url, "gpt-4o-mini"), environ={}) as endpoint,
+        ):
+            found = await tokens.find(endpoint, endpoint, items(1)[0])
+            up = await tokens.candidates("Yes", found.encode)
+            down = await tokens.candidates("No", found.encode)
+            choice = await tokens.choose(endpoint, items(2), up, down, unsure=found.unsure)
+            assert choice.targets.positive[0].id == (ids[0] if not choice.doubt else 13022)
+            return choice.doubt
+
+    return asyncio.run(talk())
+
+
+@pytest.mark.parametrize("form", ["llama.cpp", "vllm"])
+def test_the_endpoint_is_asked_before_its_models_name(form: str) -> None:
+    """A server that tells its ids is believed, whatever it calls its model."""
+    behaviour = Behaviour(tokenize="vllm" if form == "vllm" else "llama.cpp")
+    assert guessed(behaviour, ids=(5, 6)) == ""
+
+
+def test_guessed_ids_that_are_right() -> None:
+    """A proxy of OpenAI tells none; with the ids of the name, the model says the words."""
+    assert guessed(Behaviour(tokenize="none")) == ""
+
+
+def test_guessed_ids_of_other_words() -> None:
+    """If the bias makes the model say other words, the ids are those of another model."""
+    with pytest.raises(
+        UnfitError, match=r"OpenAI's o200k_base.* are not those of this model.*' cat', ' dog'"
+    ):
+        guessed(Behaviour(tokenize="none"), ids=(5, 6), others=(13022, 3160))
+
+
+def test_guessed_ids_where_the_bias_does_nothing() -> None:
+    """If the answers are words of the sides, the bias is at fault, and if they are others, either may be."""
+    assert guessed(Behaviour(tokenize="none", bias="ignored")) == ""
+    doubt = guessed(Behaviour(tokenize="none", bias="ignored", outside=1.0))
+    assert "may not be those of this model: whichever answer the bias raises, it says" in doubt
+    assert guessed(Behaviour(tokenize="none", bias="rejected")) == ""
+
+
+def test_openai_is_not_asked_for_its_ids() -> None:
+    """OpenAI's own service has no /tokenize, and its models have the published ids."""
+
+    class Silent:
+        async def ask(self, _: Request) -> Reply:
+            raise AssertionError("nothing is asked")
+
+        async def close(self) -> None:
+            """Nothing to release."""
+
+    async def talk() -> tokens.Vocabulary:
+        async with HttpEndpoint(Address("https://api.openai.com/v1", "gpt-4o"), environ={}) as endpoint:
+            return await tokens.find(endpoint, Silent(), items(1)[0])
+
+    found = asyncio.run(talk())
+    assert found.unsure == ""
+    assert asyncio.run(_encoded(found.encode, "Yes")) == [13022]
+
+
+def test_pair_is_what_the_model_says() -> None:
+    """The default pair is the spelling the model prefers on each side, though it only ever says one side."""
+    choice = chosen(spoken([3.0, 4.0, 1.0], [-9.0, -5.0]))
+    assert choice.targets == Targets((Token(6, " Yes"),), (Token(9, " no"),), "pair")
+    assert choice.votes == {" Yes": 2, " no": 2}
+    assert choice.queries == 4
+
+
+def test_max_takes_every_spelling() -> None:
+    """Max semantics biases all spellings and asks nothing."""
+    choice = chosen(spoken([3.0, 4.0, 1.0], [-9.0, -5.0]), semantics="max")
+    assert [token.id for token in choice.targets.positive] == [5, 6, 7]
+    assert [token.id for token in choice.targets.negative] == [9, 8]
+    assert (choice.targets.semantics, choice.queries) == ("max", 0)
+
+
+@pytest.mark.parametrize("behaviour", [Behaviour(bias="rejected"), Behaviour(bias="ignored")])
+def test_pilots_without_bias(behaviour: Behaviour) -> None:
+    """Where the bias is refused or ignored a choice still stands, for the probe to speak about."""
+    choice = chosen(spoken([3.0, 4.0, 1.0], [-9.0, -5.0]), behaviour)
+    assert choice.targets.negative == (Token(9, " no"),)
+
+
+def test_ids_by_hand() -> None:
+    """Ids given by hand are taken as they are, once each."""
+    found = asyncio.run(tokens.candidates("Yes", encode, [9642, 10035, 9642]))
+    assert found == (Token(9642, "Yes"), Token(10035, "Yes"))
+    with pytest.raises(InputError, match="from 0 up"):
+        asyncio.run(tokens.candidates("Yes", encode, [-1]))
+
+
+def test_sides_must_differ() -> None:
+    """One token, or one word, cannot mean both."""
+
+    async def talk(negative: Token) -> None:
+        async with replayed([0.0]) as (_, endpoint):
+            await tokens.choose(endpoint, items(1), [Token(1, "Yes")], [negative])
+
+    for negative in (Token(1, "No"), Token(2, " yes")):
+        with pytest.raises(InputError, match="different"):
+            asyncio.run(talk(negative))
+
+
+@pytest.mark.parametrize(
+    ("model", "ids"),
+    [
+        ("gpt-4o-mini", {"Yes": 13022, " No": 3004}),
+        ("gpt-4o-2024-08-06", {"Yes": 13022}),
+        ("openai/gpt-4.1", {"Yes": 13022}),
+        ("ft:gpt-4o:mine", {"Yes": 13022}),
+        ("o200k_base", {"Yes": 13022}),
+        ("gpt-4-turbo", {"Yes": 9642, "No": 2822}),
+        ("cl100k_base", {"Yes": 9642, "No": 2822}),
+    ],
+)
+def test_openai_vocabularies(model: str, ids: dict[str, int]) -> None:
+    """OpenAI's models have their published ids, without a download."""
+    source = tokens.named(model)
+    for text, number in ids.items():
+        assert asyncio.run(_encoded(source, text)) == [number]
+
+
+@pytest.mark.parametrize("encoding", openai_ids.ENCODINGS)
+def test_ids_known_by_heart(encoding: str) -> None:
+    """The table of usual answer words and letters is what OpenAI's published vocabulary says."""
+    vocabulary, ids = tokens.vocabulary(encoding), openai_ids.IDS[encoding]
+    assert {"Yes", " no", "A", " Z"} <= ids.keys()
+    assert {text: list(vocabulary.encode(text)) for text in ids} == {
+        text: [number] for text, number in ids.items()
+    }
+
+
+def test_usual_answer_words_need_no_vocabulary(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without the extra, Yes and No have all their spellings; for another word the error names the extra."""
+    monkeypatch.setitem(sys.modules, "bpe_openai", None)
+    source = tokens.openai("o200k_base")
+    found = asyncio.run(tokens.candidates("Yes", source))
+    assert {token.text: token.id for token in found}["Yes"] == 13022
+    assert {token.text for token in found} == {"Yes", " Yes", "yes", " yes", "YES", " YES"}
+    with pytest.raises(MissingExtraError, match=r"only the ids of Yes, No.*blindcal\[tokenizers\]"):
+        asyncio.run(tokens.candidates("Maybe", source))
+
+
+async def _encoded(source: tokens.Encoder, text: str) -> list[int]:
+    return list(await source(text))
+
+
+def test_find_prefers_what_is_named() -> None:
+    """A named tokenizer wins, OpenAI's models need none, and others ask their endpoint."""
+    assert tokens.openai_encoding("Qwen/Qwen2.5-7B-Instruct") is None
+    assert tokens.openai_encoding("gpt-5-nano") == "o200k_base"
+    assert tokens.openai_encoding("gpt-3.5-turbo-0125") == "cl100k_base"
+
+
+def test_hugging_face_file(tmp_path: Path) -> None:
+    """A tokenizer.json, or the folder that holds one, gives its ids without special tokens."""
+    vocabulary = {"Yes": 0, "ĠYes": 1, "No": 2, "<s>": 3}
+    (tmp_path / "tokenizer.json").write_text(
+        json.dumps(
+            {
+                "version": "1.0",
+                "added_tokens": [],
+                "pre_tokenizer": {
+                    "type": "ByteLevel",
+                    "add_prefix_space": False,
+                    "use_regex": False,
+                    "trim_offsets": True,
+                },
+                "model": {"type": "WordLevel", "vocab": vocabulary, "unk_token": "<s>"},
+            }
+        )
+    )
+    for source in (tmp_path, tmp_path / "tokenizer.json"):
+        encoder = tokens.hugging_face(str(source))
+        assert [asyncio.run(_encoded(encoder, text)) for text in ("Yes", " Yes", "No")] == [[0], [1], [2]]
+
+
+def test_broken_tokenizer_file(tmp_path: Path) -> None:
+    """A file that is no tokenizer is an input error that names it."""
+    (tmp_path / "tokenizer.json").write_text("{}")
+    with pytest.raises(InputError, match="no tokenizer at"):
+        tokens.hugging_face(str(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("text", "meaning"),
+    [
+        ("Yes", POSITIVE),
+        (" yes\n", POSITIVE),
+        ("NO", NEGATIVE),
+        ("", INVALID),
+        ("Yes.", INVALID),
+        ("The", INVALID),
+    ],
+)
+def test_reading_an_answer(text: str, meaning: int) -> None:
+    """A reply is positive, negative or invalid by its word alone, whatever its case and spaces."""
+    targets = Targets((Token(5, "Yes"),), (Token(9, " no"),))
+    assert TokenQuestion(targets).parse(Reply(text)).answer == meaning

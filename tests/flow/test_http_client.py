@@ -1,0 +1,406 @@
+"""The HTTP client, against servers and proxies that answer in raw bytes."""
+
+from __future__ import annotations
+
+import asyncio
+import gzip
+import itertools
+import shutil
+import socket
+import ssl
+import subprocess
+import sys
+from collections.abc import Awaitable, Callable, Sequence
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from blindcal.endpoints.http import Address, HttpEndpoint
+from blindcal.endpoints.http_client import HttpClient, ServerResponse
+from blindcal.errors import EndpointError, FatalError, RetryableError
+from blindcal.records import Message, Request
+
+OK = b"HTTP/1.1 200 OK\r\n"
+PLAIN = OK + b"Content-Type: text/plain\r\nContent-Length: 5\r\n\r\nhello"
+CHUNKED = OK + b"Transfer-Encoding: chunked\r\n\r\n2\r\nhe\r\n3;x=1\r\nllo\r\n0\r\nTrailer: t\r\n\r\n"
+PACKED = gzip.compress(b"hello", mtime=0)
+FORMS = {
+    "plain": PLAIN,
+    "chunked": CHUNKED,
+    "announced": b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 103 Early Hints\r\nLink: x\r\n\r\n" + PLAIN,
+    "packed": OK + b"Content-Encoding: gzip\r\nContent-Length: %d\r\n\r\n%b" % (len(PACKED), PACKED),
+    "headers in any case": OK + b"cOnTeNt-LeNgTh: 5\r\nRETRY-AFTER: 7\r\n\r\nhello",
+}
+
+
+class Scripted:
+    """A server that answers every request with the same bytes, in pieces, and may then close."""
+
+    def __init__(self, pieces: Sequence[bytes], *, closes: bool = False) -> None:
+        self._pieces, self._closes = pieces, closes
+        self.connections = 0
+        self.requests: list[bytes] = []
+
+    async def __call__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Serve one connection."""
+        self.connections += 1
+        try:
+            while True:
+                head = await reader.readuntil(b"\r\n\r\n")
+                length = int(head.lower().split(b"content-length: ")[1].split(b"\r\n")[0])
+                self.requests.append(head + await reader.readexactly(length))
+                for piece in self._pieces:
+                    writer.write(piece)
+                    await writer.drain()
+                    await asyncio.sleep(0)
+                if self._closes:
+                    break
+        except (asyncio.IncompleteReadError, ConnectionError):
+            pass
+        finally:
+            writer.close()
+
+
+def talk(
+    server: Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]],
+    times: int = 1,
+    *,
+    timeout: float = 20.0,
+    tls: ssl.SSLContext | None = None,
+) -> list[ServerResponse]:
+    """The responses to requests that follow each other."""
+
+    async def run() -> list[ServerResponse]:
+        listening = await asyncio.start_server(server, "127.0.0.1", 0, ssl=tls)
+        port = listening.sockets[0].getsockname()[1]
+        root = f"{'https' if tls else 'http'}://127.0.0.1:{port}"
+        client = HttpClient(root, {"X-Header": "one"}, timeout)
+        try:
+            return [await client.send("POST", f"{root}/a?b=c+d", b"body") for _ in range(times)]
+        finally:
+            await client.close()
+            listening.close()
+            await listening.wait_closed()
+
+    return asyncio.run(run())
+
+
+def test_request_as_sent() -> None:
+    """A request names its path, host, headers and length, and carries its body."""
+    server = Scripted([PLAIN])
+    talk(server)
+    head, _, body = server.requests[0].partition(b"\r\n\r\n")
+    first, *fields = head.split(b"\r\n")
+    assert first == b"POST /a?b=c+d HTTP/1.1"
+    assert {b"X-Header: one", b"Content-Length: 4", b"Accept-Encoding: identity"} < {*fields}
+    assert any(field.startswith(b"Host: 127.0.0.1:") for field in fields)
+    assert any(field.startswith(b"User-Agent: blindcal/") for field in fields)
+    assert body == b"body"
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_every_form_of_a_reply_is_read(form: str) -> None:
+    """However a server frames its body, it is read whole, and the connection is used again."""
+    server = Scripted([FORMS[form]])
+    found = talk(server, 3)
+    assert [(one.status, one.body) for one in found] == [(200, b"hello")] * 3
+    assert server.connections == 1
+
+
+def test_headers_of_a_refusal() -> None:
+    """Headers are read in any case, and one that is no text spoils nothing."""
+    head = b"HTTP/1.1 429 No\r\ncOnTeNt-LeNgTh: 5\r\nRETRY-AFTER: 7\r\nX: \xe9\r\n\r\nhello"
+    (found,) = talk(Scripted([head]))
+    assert (found.status, found.body) == (429, b"hello")
+    assert found.headers == {"content-length": "5", "retry-after": "7"}
+
+
+@given(form=st.sampled_from(list(FORMS)), cuts=st.lists(st.integers(1, 150), max_size=8))
+@settings(max_examples=40, deadline=None)
+def test_pieces_do_not_matter(form: str, cuts: list[int]) -> None:
+    """A reply is the same however its bytes arrive."""
+    whole = FORMS[form]
+    edges = [0, *sorted({cut for cut in cuts if cut < len(whole)}), len(whole)]
+    (found,) = talk(Scripted([whole[a:b] for a, b in itertools.pairwise(edges)]))
+    assert found.body == b"hello"
+
+
+def test_a_body_may_end_with_the_connection() -> None:
+    """Without a length the body ends where the server closes, and the next request connects anew."""
+    server = Scripted([OK + b"\r\nhel", b"lo"], closes=True)
+    assert [one.body for one in talk(server, 2)] == [b"hello"] * 2
+    assert server.connections == 2
+
+
+@pytest.mark.parametrize(
+    "reply",
+    [PLAIN.replace(b"OK\r\n", b"OK\r\nConnection: close\r\n"), PLAIN + b"HTTP/1.1 200 OK\r\n"],
+    ids=["asked to close", "more than was asked for"],
+)
+def test_a_connection_that_cannot_be_trusted_is_not_used_again(reply: bytes) -> None:
+    """One that the server will close, or on which it says more than it was asked, is given up."""
+    server = Scripted([reply])
+    assert [one.body for one in talk(server, 2)] == [b"hello"] * 2
+    assert server.connections == 2
+
+
+@pytest.mark.parametrize(
+    "reply",
+    [
+        b"hello\r\n\r\n",
+        b"HTTP/1.1 abc\r\n\r\n",
+        OK + b"Content-Length: five\r\n\r\nhello",
+        OK + b"Content-Length: 9\r\n\r\nhello",
+        OK + b"Transfer-Encoding: chunked\r\n\r\nzz\r\nhello",
+        OK + b"Content-Encoding: gzip\r\nContent-Length: 5\r\n\r\nhello",
+        OK + b"Content-Encoding: br\r\nContent-Length: 5\r\n\r\nhello",
+        OK + b"Content-Encoding: other\r\nContent-Length: 5\r\n\r\nhello",
+        OK + b"Content-Encoding: \xe9\r\nContent-Length: 5\r\n\r\nhello",
+        OK + b"Content-Encoding: gzip\r\nContent-Length: 12\r\n\r\n" + PACKED[:12],
+        b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: x\r\nConnection: upgrade\r\n\r\n",
+    ],
+)
+def test_what_is_no_reply_is_an_error(reply: bytes) -> None:
+    """A reply that is not HTTP, breaks off or cannot be unpacked may come whole the next time."""
+    with pytest.raises(RetryableError, match="breaks off"):
+        talk(Scripted([reply], closes=True))
+
+
+def test_no_reply_at_all() -> None:
+    """A server that closes without a word has disconnected, and may have served the request."""
+    with pytest.raises(RetryableError, match="the server disconnected"):
+        talk(Scripted([], closes=True))
+
+
+@pytest.mark.parametrize(
+    "reply",
+    [
+        OK + b"X: " + b"x" * 1_000_000,
+        OK + b"Content-Length: 9999999999\r\n\r\n" + b"x" * 5_000_000,
+        OK + b"Content-Encoding: gzip\r\n\r\n" + gzip.compress(bytes(20_000_000)),
+    ],
+    ids=["head", "body", "unpacked"],
+)
+def test_endless_replies_are_cut_off(reply: bytes) -> None:
+    """Neither headers nor a body nor what it unpacks to can fill the memory."""
+    with pytest.raises(RetryableError, match=r"a reply of more than|not valid HTTP"):
+        talk(Scripted([reply], closes=True))
+
+
+def test_silence_ends() -> None:
+    """A server that takes the request and says nothing is left after the time-out."""
+    with pytest.raises(RetryableError, match="in time"):
+        talk(Scripted([]), timeout=0.2)
+
+
+def failure(root: str) -> EndpointError:
+    """The error of a request to an address that cannot be reached."""
+
+    async def run() -> None:
+        client = HttpClient(root, {}, 5.0)
+        try:
+            await client.send("GET", root)
+        finally:
+            await client.close()
+
+    with pytest.raises(EndpointError) as caught:
+        asyncio.run(run())
+    return caught.value
+
+
+def test_nobody_there() -> None:
+    """Nobody listening is a wrong address, and an outage once the server has answered; nothing is sent."""
+    with socket.socket() as deaf:  # bound, so that nobody else listens there either
+        deaf.bind(("127.0.0.1", 0))
+        root = f"http://127.0.0.1:{deaf.getsockname()[1]}"
+        error = failure(root)
+    assert isinstance(error, FatalError)
+    assert str(error).startswith(f"cannot reach {root[7:]}: Connection refused: check")
+
+    async def outage() -> None:
+        last = PLAIN.replace(b"OK\r\n", b"OK\r\nConnection: close\r\n")
+        listening = await asyncio.start_server(Scripted([last]), "127.0.0.1", 0)
+        root = f"http://127.0.0.1:{listening.sockets[0].getsockname()[1]}"
+        client = HttpClient(root, {}, 5.0)
+        try:
+            await client.send("POST", root, b"body")
+            listening.close()
+            await listening.wait_closed()
+            await client.send("POST", root, b"body")
+        finally:
+            await client.close()
+
+    with pytest.raises(RetryableError, match=r"the connection failed: .*: Connection refused"):
+        asyncio.run(outage())
+
+
+@pytest.mark.parametrize("root", ["http://x..y/v1", "http://nobody.invalid/v1"])
+def test_an_unknown_host(root: str) -> None:
+    """A name that no host has is an address where nothing is."""
+    assert str(failure(root)).startswith("cannot reach ")
+
+
+@pytest.fixture(scope="module")
+def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A certificate for 127.0.0.1 that nobody has signed but itself, with its key."""
+    if shutil.which("openssl") is None:
+        pytest.skip("no openssl to make a certificate with")
+    path = tmp_path_factory.mktemp("tls") / "both.pem"
+    how = "openssl req -x509 -newkey rsa:2048 -nodes -days 2 -subj /CN=localhost -addext"
+    fields = ("subjectAltName=IP:127.0.0.1", "-addext", "basicConstraints=critical,CA:FALSE")
+    made = subprocess.run(
+        [*how.split(), *fields, "-keyout", str(path), "-out", "-"], capture_output=True, check=True
+    )
+    path.write_bytes(path.read_bytes() + made.stdout)
+    return path
+
+
+def test_a_stranger_is_not_trusted(certificate: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A certificate that the system does not trust ends the connection; one that it trusts does not."""
+    tls = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    tls.load_cert_chain(certificate)
+    server = Scripted([PLAIN])
+    with pytest.raises(FatalError, match=r"invalid peer certificate.*check .* its certificate"):
+        talk(server, tls=tls)
+    assert not server.requests
+    monkeypatch.setenv("SSL_CERT_FILE", str(certificate))
+    assert [one.body for one in talk(server, 2, tls=tls)] == [b"hello"] * 2
+
+
+def test_a_server_without_tls() -> None:
+    """A server that answers https in plain text is not an outage: the base URL is wrong."""
+
+    async def run() -> None:
+        async def plain(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            await reader.read(10)
+            writer.write(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+            await writer.drain()
+            writer.close()
+
+        listening = await asyncio.start_server(plain, "127.0.0.1", 0)
+        root = f"https://127.0.0.1:{listening.sockets[0].getsockname()[1]}"
+        client = HttpClient(root, {}, 5.0)
+        try:
+            await client.send("GET", root)
+        finally:
+            await client.close()
+            listening.close()
+            await listening.wait_closed()
+
+    with pytest.raises(FatalError, match="cannot talk to"):
+        asyncio.run(run())
+
+
+def test_a_redirect_is_not_followed() -> None:
+    """The response that redirects is returned as it is."""
+    head = b"HTTP/1.1 308 Permanent Redirect\r\nLocation: http://127.0.0.1:1/\r\nContent-Length: 0\r\n\r\n"
+    server = Scripted([head])
+    assert [one.status for one in talk(server)] == [308]
+    assert len(server.requests) == 1
+
+
+def test_closing_ends_what_is_under_way() -> None:
+    """A request that is under way when the client closes fails, and a cancelled one leaves nothing behind."""
+
+    async def run() -> None:
+        listening = await asyncio.start_server(Scripted([]), "127.0.0.1", 0)
+        root = f"http://127.0.0.1:{listening.sockets[0].getsockname()[1]}"
+        client = HttpClient(root, {}, 20.0)
+        cancelled, closed = (asyncio.create_task(client.send("POST", root, b"body")) for _ in range(2))
+        await asyncio.sleep(0.1)
+        cancelled.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await cancelled
+        await client.close()
+        await client.close()
+        listening.close()
+        await closed
+
+    with pytest.raises(RetryableError, match="the connection failed"):
+        asyncio.run(run())
+
+
+def test_a_proxy_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the environment names a proxy for another machine, the query goes to the proxy."""
+    reply = b'{"choices":[{"message":{"role":"assistant","content":"Yes"},"finish_reason":"stop"}]}'
+    server = Scripted([OK + b"Content-Length: %d\r\n\r\n%b" % (len(reply), reply)])
+
+    async def run() -> str:
+        listening = await asyncio.start_server(server, "127.0.0.1", 0)
+        port = listening.sockets[0].getsockname()[1]
+        monkeypatch.setenv("http_proxy", f"http://127.0.0.1:{port}")
+        async with HttpEndpoint(Address("http://model.invalid/v1", "m"), environ={}) as endpoint:
+            found = await endpoint.ask(Request((Message("user", "?"),), {}))
+        listening.close()
+        await listening.wait_closed()
+        return found.text
+
+    assert asyncio.run(run()) == "Yes"
+    assert server.requests[0].startswith(b"POST http://model.invalid/v1/chat/completions ")
+
+
+@pytest.mark.parametrize("scheme", ["http", "https"])
+def test_a_proxy_that_refuses(scheme: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A proxy gets its password, and a refusal shows neither the password nor what the proxy says."""
+    heads: list[bytes] = []
+
+    async def refuse(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        heads.append(await reader.readuntil(b"\r\n\r\n"))
+        writer.write(b"HTTP/1.1 407 hunter2\r\nContent-Length: 7\r\n\r\nhunter2")
+        await writer.drain()
+        writer.close()
+
+    async def run() -> None:
+        listening = await asyncio.start_server(refuse, "127.0.0.1", 0)
+        port = listening.sockets[0].getsockname()[1]
+        monkeypatch.setenv(f"{scheme}_proxy", f"http://me:hunter2@127.0.0.1:{port}")
+        try:
+            address = Address(f"{scheme}://model.invalid/v1", "m")
+            async with HttpEndpoint(address, environ={}) as endpoint:
+                await endpoint.ask(Request((Message("user", "?"),), {}))
+        finally:
+            listening.close()
+            await listening.wait_closed()
+
+    with pytest.raises(FatalError) as caught:
+        asyncio.run(run())
+    assert b"basic bwu6ahvudgvymg==" in heads[0].lower()
+    if scheme == "https":
+        assert heads[0].startswith(b"CONNECT model.invalid:443 ")
+        assert "the proxy refuses the connection" in str(caught.value)
+        assert "hunter2" not in str(caught.value)
+
+
+def test_hosts_without_a_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
+    """This machine itself, and hosts that NO_PROXY names, are reached directly."""
+    monkeypatch.setenv("http_proxy", "http://127.0.0.1:1")
+    assert talk(Scripted([PLAIN]))[0].body == b"hello"
+    monkeypatch.setenv("no_proxy", "model.invalid")
+    root = "http://model.invalid/v1"
+    assert "not known" in str(failure(root))
+
+
+def test_a_second_run_in_one_process() -> None:
+    """Clients work in one thread after the other, whichever thread was the first to need one."""
+    script = """
+import asyncio, threading
+from blindcal.endpoints.http import Address, HttpEndpoint
+from blindcal.errors import EndpointError
+
+async def ask():
+    async with HttpEndpoint(Address("http://127.0.0.1:9/v1", "m"), environ={}) as endpoint:
+        return await asyncio.gather(*(endpoint.models() for _ in range(50)), return_exceptions=True)
+
+def run():
+    assert all(isinstance(error, EndpointError) for error in asyncio.run(ask()))
+
+for _ in range(3):
+    thread = threading.Thread(target=run)
+    thread.start()
+    thread.join()
+print("done")
+"""
+    ran = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    assert (ran.returncode, ran.stdout) == (0, "done\n"), ran.stderr

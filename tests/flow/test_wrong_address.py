@@ -1,0 +1,291 @@
+"""A wrong base URL, model or key is named for what it is; the bodies are those of real servers."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+from collections.abc import Callable, Mapping
+
+import pytest
+
+from blindcal.endpoints import tokens
+from blindcal.endpoints.http import Address, HttpEndpoint, check_key
+from blindcal.endpoints.services import LOOKED_UP, SERVICES, Service, service_at
+from blindcal.errors import EndpointError, FatalError, InputError, RetryableError, UnfitError
+from blindcal.simulation.http_server import HttpRequest, HttpResponse
+from misbehaving import Behaviour
+from paths import ROOT
+from serving import CHAT_YES, answering, asking, items, replayed
+
+NOT_FOUND = {"detail": "Not Found"}  # FastAPI: vLLM, LiteLLM, transformers serve
+VLLM_UNKNOWN = {
+    "error": {
+        "message": "The model `wrong` does not exist. Valid aliases: Qwen/Qwen2.5-7B-Instruct.",
+        "type": "NotFoundError",
+        "param": "model",
+        "code": 404,
+    }
+}
+LITELLM_UNKNOWN = {
+    "error": {
+        "message": "/chat/completions: Invalid model name passed in model=wrong. Call `/v1/models` to view "
+        "available models for your key.",
+        "type": "invalid_request_error",
+        "param": "model",
+        "code": "400",
+    }
+}
+LITELLM_NO_KEY = {
+    "error": {
+        "message": "Authentication Error, No api key passed in.",
+        "type": "auth_error",
+        "param": "None",
+        "code": "401",
+    }
+}
+OPENAI_INVALID_URL = {
+    "error": {
+        "message": "Invalid URL (POST /chat/completions)",
+        "type": "invalid_request_error",
+        "param": None,
+        "code": None,
+    }
+}
+Routes = Mapping[tuple[str, str], tuple[int, object]]
+
+
+def serving(routes: Routes, missing: object = NOT_FOUND) -> Callable[[HttpRequest], HttpResponse]:
+    """A server with these routes."""
+
+    def handle(request: HttpRequest) -> HttpResponse:
+        status, body = routes.get((request.method, request.path), (404, missing))
+        return HttpResponse(json.dumps(body).encode(), status)
+
+    return handle
+
+
+def models(*names: str) -> dict[str, object]:
+    return {"object": "list", "data": [{"id": name, "object": "model"} for name in names]}
+
+
+def vllm(model: str, *, served: str = "Qwen/Qwen2.5-7B-Instruct") -> Routes:
+    """vLLM with one model, asked for another."""
+    known = model == served
+    return {
+        ("GET", "/v1/models"): (200, models(served)),
+        ("POST", "/v1/chat/completions"): (200, CHAT_YES) if known else (404, VLLM_UNKNOWN),
+        ("POST", "/tokenize"): (200, {"tokens": [1]}) if known else (404, VLLM_UNKNOWN),
+    }
+
+
+def found(
+    handler: Callable[[HttpRequest], HttpResponse], model: str = "wrong", path: str = "/v1"
+) -> tokens.Vocabulary:
+    """The vocabulary that is found at a server."""
+
+    async def talk() -> tokens.Vocabulary:
+        async with answering(handler) as url:
+            address = Address(url.removesuffix("/v1") + path, model)
+            async with HttpEndpoint(address, environ={}) as endpoint:
+                return await tokens.find(endpoint, endpoint, items(1)[0])
+
+    return asyncio.run(talk())
+
+
+@pytest.mark.parametrize("path", ["/v1", "/v1/", "/v1//", "/v1/chat/completions", "/v1/chat/completions/"])
+def test_what_stands_after_a_base_url_is_dropped(path: str) -> None:
+    """A slash or the path of completions after the base URL changes nothing, also for /tokenize."""
+    assert Address(f"https://h:8000{path}", "m") == Address("https://h:8000/v1", "m")
+    assert found(serving(vllm("m", served="m")), "m", path).unsure == ""
+
+
+def test_a_base_url_with_a_query_keeps_it() -> None:
+    """What a gateway wants after the question mark stays."""
+    kept = Address("https://h/v1/?region=eu", "m").base_url
+    assert kept == "https://h/v1?region=eu"
+
+
+@pytest.mark.parametrize(
+    ("routes", "missing"),
+    [
+        (vllm("wrong"), NOT_FOUND),
+        ({("GET", "/v1/models"): (401, LITELLM_NO_KEY)}, OPENAI_INVALID_URL),
+    ],
+    ids=["vllm", "openai"],
+)
+def test_a_base_url_without_v1(routes: Routes, missing: object) -> None:
+    """If the models are listed below /v1, the error gives the base URL that works."""
+    handler = serving({at: what for at, what in routes.items() if at[1] != "/tokenize"}, missing)
+    with pytest.raises(
+        FatalError, match=r"nothing at .*/chat/completions \(404\).*base_url='http.*/v1'"
+    ) as said:
+        found(handler, path="")
+    assert not isinstance(said.value, UnfitError)
+
+
+@pytest.mark.parametrize("where", ["/tokenize", "/v1/chat/completions"])
+def test_a_wrong_model_on_vllm(where: str) -> None:
+    """The error names the model and those that are served, wherever it is noticed first."""
+    routes = {at: what for at, what in vllm("wrong").items() if at[0] == "GET" or at[1] == where}
+    with pytest.raises(FatalError, match=r"no model 'wrong': name one .* model=...: 'Qwen/Qwen2.5-7B-Inst"):
+        found(serving(routes))
+
+
+def test_a_wrong_model_on_litellm() -> None:
+    """A proxy that refuses the name with 400 is understood, and the names most like it are shown."""
+    routes = {
+        ("GET", "/v1/models"): (200, models(*(f"model-{k}" for k in range(20)), "wrong-1")),
+        ("POST", "/v1/chat/completions"): (400, LITELLM_UNKNOWN),
+    }
+    with pytest.raises(FatalError, match=r"no model 'wrong'.*: 'wrong-1', .* and 16 more$"):
+        found(serving(routes))
+
+
+def test_a_missing_key_on_litellm() -> None:
+    """It is the key that is missing, although /tokenize is not offered either."""
+    paths = (("GET", "/v1/models"), ("POST", "/v1/chat/completions"))
+    routes = dict.fromkeys(paths, (401, LITELLM_NO_KEY))
+    with pytest.raises(
+        FatalError, match=r"wants an API key, and OPENAI_API_KEY is not set \(401\).*api_key_env"
+    ):
+        found(serving(routes))
+
+
+def test_a_missing_key_on_litellm_without_a_database() -> None:
+    """LiteLLM 1.106 then fails with 500, so that the key can only be suspected."""
+
+    def handle(request: HttpRequest) -> HttpResponse:
+        if request.path == "/tokenize":
+            return HttpResponse(json.dumps(NOT_FOUND).encode(), 404)
+        return HttpResponse(b"Internal Server Error", 500, "text/plain")
+
+    with pytest.raises(RetryableError, match=r"\(500\).*: if it wants an API key: export OPENAI_API_KEY="):
+        found(handle)
+
+
+def test_a_wrong_key_on_litellm_without_a_database() -> None:
+    """LiteLLM 1.106 looks for an unknown key in its database, and refuses the request if it has none."""
+    body = {
+        "error": {"message": "No connected db.", "type": "no_db_connection", "param": None, "code": "400"}
+    }
+    with pytest.raises(FatalError, match=r"OPENAI_API_KEY is not set \(400\): No connected db"):
+        found(serving({("POST", "/v1/chat/completions"): (400, body)}))
+
+
+def test_a_wrong_model_on_transformers_serve() -> None:
+    """It lists no models, and says itself what is wrong."""
+    body = {"detail": "Server is pinned to '/models/smollm2'; requested 'wrong'."}
+    routes = {("POST", "/v1/chat/completions"): (400, body), ("GET", "/v1/models"): (500, "Internal")}
+    with pytest.raises(FatalError, match=r"pinned to '/models/smollm2'; requested 'wrong'"):
+        found(serving(routes))
+
+
+def test_a_key_that_is_not_accepted() -> None:
+    """A key that is set and refused is told apart from one that is missing."""
+
+    async def talk() -> None:
+        async with replayed([0.0], Behaviour(api_key="right")) as (server, _):
+            address = Address(server.base_url, "replay", api_key_env="MY_KEY")
+            async with HttpEndpoint(address, environ={"MY_KEY": "wrong-but-long"}) as endpoint:
+                await endpoint.ask(asking())
+
+    with pytest.raises(FatalError, match=r"does not accept the API key in MY_KEY \(401\).*api_key_env="):
+        asyncio.run(talk())
+
+
+def test_the_wrong_api() -> None:
+    """A model that is listed but has no such path may be asked by the other API."""
+    routes = {("GET", "/v1/models"): (200, models("base"))}
+    with pytest.raises(FatalError, match=r"lists model 'base', but has nothing at .*: try api='completions'"):
+        found(serving(routes), "base")
+
+
+@pytest.mark.parametrize("status", [401, 403, 404, 405])
+def test_a_service_that_tells_no_ids(status: int) -> None:
+    """Where everything else works, it is the ids that are missing, and a method without them can go on."""
+    routes = {
+        ("GET", "/v1/models"): (200, models("mine")),
+        ("POST", "/v1/chat/completions"): (200, CHAT_YES),
+        ("POST", "/tokenize"): (status, NOT_FOUND),
+    }
+    with pytest.raises(UnfitError, match=r"does not tell its token ids.*tokenizer=.*positive_ids="):
+        found(serving(routes), "mine")
+
+
+def test_a_wrong_key_on_every_path() -> None:
+    """A server that guards /tokenize too is an error about the key."""
+
+    async def talk() -> None:
+        async with replayed([0.0], Behaviour(api_key="right")) as (_, endpoint):
+            await tokens.find(endpoint, endpoint, items(1)[0])
+
+    with pytest.raises(FatalError, match="API key"):
+        asyncio.run(talk())
+
+
+@pytest.mark.parametrize(("model", "odd"), [("mine", None), ("other", "lists no model 'other', but 'mine'")])
+def test_a_name_that_is_not_listed_is_mentioned(model: str, odd: str | None) -> None:
+    """llama.cpp answers under any name, so this is no error."""
+
+    async def talk() -> str | None:
+        async with (
+            answering(serving({("GET", "/v1/models"): (200, models("mine"))})) as url,
+            HttpEndpoint(Address(url, model), environ={}) as endpoint,
+        ):
+            return await endpoint.unlisted()
+
+    said = asyncio.run(talk())
+    assert said == odd if odd is None else odd in str(said)
+
+
+def test_a_server_without_a_list_is_not_doubted() -> None:
+    """No list, no remark, also if nothing answers at all."""
+
+    async def talk(url: str) -> str | None:
+        async with HttpEndpoint(Address(url, "m"), environ={}) as endpoint:
+            return await endpoint.unlisted()
+
+    async def served() -> str | None:
+        async with answering(serving({})) as url:
+            return await talk(url)
+
+    assert asyncio.run(served()) is None
+    assert asyncio.run(talk("http://127.0.0.1:9/v1")) is None
+
+
+@pytest.mark.parametrize("one", SERVICES, ids=lambda one: one.name)
+def test_known_services(one: Service) -> None:
+    """Each known service has a source, and a missing key names the variable that its users usually set."""
+    host = one.hosts[0] if not one.hosts[0].startswith(".") else f"mine{one.hosts[0]}"
+    address = Address(f"https://{host}/v1", "m", api_key_env="MY_KEY")
+    assert service_at(address.base_url) is one
+    assert one.source.startswith("https://")
+    with pytest.raises(
+        InputError, match=f"MY_KEY is not set.*keys of {one.name} are usually in {one.key_variable}"
+    ):
+        check_key(address, {})
+
+
+def test_the_docs_list_what_is_known() -> None:
+    """The table in the docs has the same facts, with the date on which they were looked up."""
+    page = (ROOT / "docs" / "endpoints.md").read_text()
+    assert f"as read on {LOOKED_UP}" in page
+    for one in SERVICES:
+        row = next(line for line in page.splitlines() if line.startswith(f"| [{one.name}]({one.source})"))
+        host = one.hosts[0] if not one.hosts[0].startswith(".") else f"*{one.hosts[0]}"
+        assert f"`{host}`" in row
+        assert f"`{one.key_variable}`" in row
+        assert set(re.findall(r"`(\w+)`", row.rsplit("|", 2)[1])) == one.lacks
+
+
+def test_unknown_hosts() -> None:
+    """A host that only resembles a known one, or none at all, is not known."""
+    for url in ("https://api.openai.com.example.org/v1", "https://notopenrouter.ai/v1", "h", "http://["):
+        assert service_at(url) is None
+
+
+def test_endpoint_errors_stay_what_they_are_without_a_list() -> None:
+    """A 404 that no list of models explains keeps the message that names both suspects."""
+    with pytest.raises(EndpointError, match="check the model's name and the base URL"):
+        found(serving({}))

@@ -1,0 +1,242 @@
+"""Questions from the logs of other tools, which run here for real against the embedded model."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from blindcal.endpoints.local_server import Served, ServerSettings, serve
+from blindcal.errors import InputError
+from blindcal.items.catalogue import open_items
+from blindcal.items.files import load
+from blindcal.items.logged_questions import LoggedQuestion, item_records
+from blindcal.items.record_format import RecordFormat
+from blindcal.records import Message
+from commanding import blindcal, refusal
+from evaluating import run_inspect, run_lm_eval
+from serving import model_or_skip
+
+if TYPE_CHECKING:
+    from inspect_ai.log import EvalLog
+
+
+@pytest.fixture(scope="module")
+def served() -> Iterator[Served]:
+    with serve(model_or_skip(), ServerSettings(context=512, threads=1)) as served:
+        yield served
+
+
+@pytest.fixture(scope="module")
+def inspect(served: Served, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """Logs that Inspect wrote, by the names of its tasks."""
+    if importlib.util.find_spec("inspect_ai") is None:
+        pytest.skip("Inspect needs: pip install 'blindcal[inspect]'")
+    return run_inspect(served.base_url, served.model, tmp_path_factory.mktemp("inspect"))
+
+
+@pytest.fixture(scope="module")
+def harness(served: Served, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """Logs that lm-evaluation-harness wrote, by the names of its tasks."""
+    if importlib.util.find_spec("lm_eval") is None:
+        pytest.skip("the harness needs: pip install 'lm-eval[api]'")
+    return run_lm_eval(served.base_url, served.model, tmp_path_factory.mktemp("harness"))
+
+
+def audited(log: Path, served: Served, out: Path, *options: object) -> Any:
+    """The result of an audit of the model that is served, on the questions of a log."""
+    where = "--model", served.model, "--base-url", served.base_url, "--resamples", 20, "--concurrency", 2
+    done = blindcal("audit", log, *where, "--out", out, "--quiet", *options)
+    assert done.exit_code == 0, done.output
+    return json.loads((out / "result.json").read_text())
+
+
+# Inspect
+
+
+@pytest.mark.parametrize("kind", ["", ".json"])
+def test_inspect_asks_what_was_sent(inspect: dict[str, Path], kind: str) -> None:
+    """Messages, targets and ids of a log in either form are its samples', system messages included."""
+    items = open_items(inspect[f"odd{kind}"])
+    found = {item.id: item for item in items}
+    assert items.words == ("Yes", "No")
+    assert sorted(found) == ["0", "1", "2", "3", "4", "5"]
+    assert found["3"].messages == (Message("system", "Be brief."), Message("user", "Is 3 odd? Yes or No?"))
+    assert [found[str(k)].label for k in range(6)] == [0, 1, 0, 1, 0, 1]
+
+
+def test_inspect_options_are_shown_in_a_prompt_of_ours(inspect: dict[str, Path]) -> None:
+    """Multiple choice is answered with a letter, and of several epochs each sample is asked once."""
+    items = open_items(inspect["quiz"])
+    found = {item.id: item for item in items}
+    assert items.words == ("B", "A")  # of two options, the second is the positive answer
+    assert sorted(found) == ["q0", "q1", "q2"]
+    (asked,) = found["q2"].messages
+    assert asked.content == "What is 2 + 1?\nA. 3\nB. 2\nReply only with the letter of the right answer."
+    assert {item.label for item in found.values()} == {0}
+
+
+def test_inspect_free_text_is_refused_with_a_cure(inspect: dict[str, Path], tmp_path: Path) -> None:
+    """Targets that are no words of a fixed set end the command in one line; the user can name the set."""
+    log, out = inspect["capitals"], tmp_path / "items.jsonl"
+    line = refusal(blindcal("items", log))
+    assert line.startswith(f"{log}: the target 'Paris' is free text: ")
+    assert "--answers" in line
+    assert blindcal("items", log, "--answers", "Paris,Rome,Oslo", "--out", out).exit_code == 0
+    items = load(out)
+    assert (items.answers, items[0].label) == (("Paris", "Rome", "Oslo"), 0)
+
+
+def test_inspect_logs_convert_and_read_back(inspect: dict[str, Path], tmp_path: Path) -> None:
+    """The items of a log are the same as those of the file that they are written to, metadata included."""
+    out = tmp_path / "items.jsonl"
+    assert blindcal("items", inspect["odd"], "--out", out).exit_code == 0
+    log = open_items(inspect["odd"], RecordFormat(by_field="even"))
+    items = load(out, RecordFormat(by_field="even"))
+    assert list(items) == list(log)
+    assert set(log.parts or ()) == {"0", "1"}
+    assert items.digest == log.digest
+
+
+def test_an_inspect_log_is_audited(inspect: dict[str, Path], served: Served, tmp_path: Path) -> None:
+    """An audit takes the log as it takes a file."""
+    result = audited(inspect["odd"], served, tmp_path / "run", "--method", "logprobs", "--by", "even")
+    assert result["complete"]
+    assert (result["counts"]["items"], len(result["parts"])) == (6, 2)
+
+
+def changed(log: Path, to: Path, change: Callable[[EvalLog], None]) -> Path:
+    """A copy of a log that tells something else."""
+    from inspect_ai.log import read_eval_log, write_eval_log
+
+    told = read_eval_log(str(log))
+    change(told)
+    write_eval_log(told, str(to))
+    return to
+
+
+def test_a_second_turn_is_refused(inspect: dict[str, Path], tmp_path: Path) -> None:
+    """The model's first answer is no part of a question."""
+    from inspect_ai.model import ChatMessageAssistant, ChatMessageUser
+
+    def ask_again(log: EvalLog) -> None:
+        for sample in log.samples or ():
+            sample.messages += [ChatMessageUser(content="Are you sure?"), ChatMessageAssistant(content="Yes")]
+
+    with pytest.raises(InputError, match="several turns"):
+        open_items(changed(inspect["odd"], tmp_path / "other.eval", ask_again))
+
+
+# lm-evaluation-harness
+
+
+def test_harness_texts_are_audited(harness: dict[str, Path], served: Served, tmp_path: Path) -> None:
+    """What the harness sent as a chat is asked again."""
+    items = open_items(harness["odd_said"])
+    assert items.words == ("Yes", "No")
+    assert items[3].messages == (Message("user", "Is 3 odd? Yes or No?"),)
+    assert items.labels.tolist() == [k % 2 for k in range(12)]
+    result = audited(harness["odd_said"], served, tmp_path / "run", "--method", "logprobs")
+    assert result["complete"]
+    assert result["counts"]["items"] == 12
+
+
+def test_harness_words_that_were_scored_are_the_answers(harness: dict[str, Path]) -> None:
+    """If all questions have the same options of one word, these answer the prompt as it was."""
+    items = open_items(harness["odd_scored"], RecordFormat(role="prompt"))
+    assert items.words == ("yes", "no")
+    assert items[3].messages == (Message("prompt", "Is 3 odd?\nAnswer:"),)
+    assert items.labels.tolist() == [k % 2 for k in range(12)]
+
+
+def test_a_target_that_could_be_an_index_or_a_text_is_refused(
+    harness: dict[str, Path], tmp_path: Path
+) -> None:
+    """The harness writes indices as texts, so that of options "1" and "2" the target "1" may be either."""
+    path = tmp_path / "samples_odd_2026.jsonl"
+    lines = harness["odd_scored"].read_text().replace('" no"', '"1"').replace('" yes"', '"2"')
+    path.write_text(lines)
+    with pytest.raises(InputError, match="may be the text of an option or its index"):
+        open_items(path)
+
+
+def test_harness_texts_that_were_scored_become_options(harness: dict[str, Path]) -> None:
+    """Longer options are shown with letters, in place of the cue that ends the prompt."""
+    items = open_items(harness["sums_scored"])
+    assert items.words == ("B", "A")
+    assert items[2].messages[0].content == (
+        "What is 2 + 1?\nA. it is 2\nB. it is 3\nReply only with the letter of the right answer."
+    )
+    assert items.labels.tolist() == [1, 1, 1]
+
+
+@pytest.mark.parametrize(
+    ("change", "error"),
+    [
+        ({"target": "[0, 1]"}, r"sample 1: the target '\[0, 1\]' is not exactly one of its 2 options"),
+        (
+            {"arguments": {"gen_args_0": {"arg_0": "a", "arg_1": "b"}}},
+            "sample 1: is the likelihood of a text",
+        ),
+        ({"arguments": {}}, "sample 1: is not one of lm-evaluation-harness"),
+    ],
+)
+def test_harness_samples_that_are_no_questions(
+    harness: dict[str, Path], tmp_path: Path, change: dict[str, Any], error: str
+) -> None:
+    """What cannot be audited is named with its place."""
+    lines = harness["odd_scored"].read_text().splitlines()
+    path = tmp_path / "samples_odd_2026.jsonl"
+    path.write_text("\n".join([json.dumps({**json.loads(lines[0]), **change}), *lines[1:]]))
+    with pytest.raises(InputError, match=error):
+        open_items(path)
+
+
+# What is asked and what is not
+
+
+def asked_of(*targets: str) -> list[LoggedQuestion]:
+    return [
+        LoggedQuestion(k, (Message("user", f"{k}?"),), target, f"{k}?") for k, target in enumerate(targets)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("targets", "answers"),
+    [
+        (("no", "no"), ["yes", "no"]),
+        (("TRUE", "FALSE"), ["TRUE", "FALSE"]),
+        (("A", "C", "B"), ["A", "B", "C"]),
+    ],
+)
+def test_targets_show_the_answers(targets: tuple[str, ...], answers: list[str]) -> None:
+    """Yes or no, true or false, and letters are recognised, in the spelling of the log."""
+    assert [record["answers"] for record in item_records(asked_of(*targets))] == [answers] * len(targets)
+
+
+def test_targets_that_show_too_little() -> None:
+    """One letter, or words of two pairs, could mean anything."""
+    for targets in (("A", "A"), ("yes", "false")):
+        with pytest.raises(InputError, match="do not show which answers are possible"):
+            list(item_records(asked_of(*targets)))
+
+
+def test_a_damaged_log_is_named(tmp_path: Path) -> None:
+    """A file that only looks like a log of Inspect is one line, with the path."""
+    pytest.importorskip("inspect_ai")
+    path = tmp_path / "broken.eval"
+    path.write_bytes(b"PK\x03\x04 not a log")
+    with pytest.raises(InputError, match=r"broken\.eval: is not a log that Inspect can read"):
+        open_items(path)
+
+
+def test_other_json_is_no_log(tmp_path: Path) -> None:
+    """A file in JSON that is no log is refused as any other file."""
+    path = tmp_path / "some.json"
+    path.write_text('{"questions": []}')
+    with pytest.raises(InputError, match="a file of items ends in"):
+        open_items(path)
