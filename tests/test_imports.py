@@ -51,7 +51,6 @@ ROOMS = (
     "scoring",
     "progress_bar",
     "reproduce",
-    "notebook_display",
     "blindcal",
     "cli",
     "__main__",

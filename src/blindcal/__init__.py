@@ -9,7 +9,6 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from blindcal import notebook_display
 from blindcal.errors import (
     BlindcalError,
     EndpointError,
@@ -21,6 +20,7 @@ from blindcal.errors import (
     StoreError,
     UnfitError,
 )
+from blindcal.report import show_in_notebooks
 
 if TYPE_CHECKING:
     from blindcal import plot
@@ -145,7 +145,7 @@ _MODULES = {
 }
 _MODULE_OF = {name: module for module, names in _MODULES.items() for name in names}
 
-notebook_display.register()
+show_in_notebooks()
 
 
 def __dir__() -> list[str]:

@@ -25,9 +25,9 @@ from blindcal.estimate.truth import top_label_ece
 from blindcal.evidence import Evidence, estimate
 from blindcal.items.record_format import RecordFormat
 from blindcal.records import INVALID, PLAIN, AnswerTable, Item, Message, Reply, Round, Targets, Token
-from blindcal.results.answer_rows import ANSWERS_FILE, write_answers
 from blindcal.results.result import AuditResult
 from blindcal.results.run import open_run
+from blindcal.results.tables import ANSWERS_FILE, write_answers
 from blindcal.store.run_store import RUN_FILE, SavedAnswer, Store
 from reporting import logits_of
 

@@ -26,7 +26,6 @@ from blindcal.items.files import Items
 from blindcal.methods import METHODS
 from blindcal.records import INVALID, NEGATIVE, PLAIN, POSITIVE, AnswerTable, Message
 from blindcal.report.page import PAGE_FILE, write_page
-from blindcal.results.answer_rows import ANSWERS_FILE, write_answers
 from blindcal.results.oracle import ChoiceTruth, Truth
 from blindcal.results.result import (
     RESULT_FILE,
@@ -36,6 +35,7 @@ from blindcal.results.result import (
     ShownProbabilities,
     Spend,
 )
+from blindcal.results.tables import ANSWERS_FILE, write_answers
 from blindcal.store.run_store import NOISE_NOTE, Store
 from blindcal.text import encodable, printable
 

@@ -13,10 +13,13 @@ refused, and the key is removed from a response before anything reads it.
 from __future__ import annotations
 
 import contextlib
+import importlib
 import json
 import math
 import os
 import re
+import sys
+import threading
 import warnings
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
@@ -45,6 +48,26 @@ OPENAI = "https://api.openai.com/v1"
 
 NOT_OFFERED = frozenset({400, 401, 403, 404, 405, 422, 501})
 _BEYOND_BASE = re.compile(r"(?<=[^/:])(/+((chat/)?completions)?)+(?=$|\?)")
+
+
+def _load_client() -> None:
+    """Load the HTTP client in a thread that never ends.
+
+    pyreqwest's allocator takes the thread that loads it for the main thread; once that has ended, the next
+    client crashes the process.
+    """
+    loaded = threading.Event()
+
+    def load() -> None:
+        try:
+            importlib.import_module("blindcal.endpoints.http_client")
+        finally:
+            loaded.set()
+        threading.Event().wait()
+
+    if "pyreqwest" not in sys.modules and threading.current_thread() is not threading.main_thread():
+        threading.Thread(target=load, name="blindcal-http", daemon=True).start()
+        loaded.wait()
 
 
 def without_path(url: str) -> str:
@@ -266,6 +289,7 @@ class HttpEndpoint:
     async def _send(self, method: str, url: str, body: bytes | None = None) -> ServerResponse:
         """Send a request; its response no longer holds the key."""
         if self._client is None:
+            _load_client()
             from blindcal.endpoints.http_client import HttpClient  # slow to import
 
             self._client = HttpClient(self.address.base_url, self._headers, self.address.timeout)

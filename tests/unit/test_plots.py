@@ -17,7 +17,7 @@ import pytest
 from matplotlib.axes import Axes
 from matplotlib.collections import LineCollection, PathCollection, PolyCollection
 from matplotlib.figure import Figure
-from matplotlib.patches import Rectangle, StepPatch
+from matplotlib.patches import StepPatch
 
 import results
 from blindcal.estimate.findings import Bin, ConfidenceHistogram, Curve
@@ -27,30 +27,10 @@ from blindcal.report.style import root_figure
 from blindcal.results.result import AuditResult
 from blindcal.results.tables import write_tables
 from paths import ROOT
+from reporting import bars, texts, whiskers
 from results import NOTHING, around
 
 HOSTILE = '$\\frac{1}{0}$ <script>alert(\'1\')</script> ]]> --> \u202egnp.\x1b[31m & " id="x" 東京'
-
-
-def bars(axes: Axes) -> list[Rectangle]:
-    return [
-        patch for patch in axes.patches if isinstance(patch, Rectangle) and np.isfinite(patch.get_height())
-    ]
-
-
-def whiskers(axes: Axes) -> list[tuple[float, float]]:
-    """Lower and upper end of every vertical or horizontal whisker that is not a cap."""
-    lines = [
-        line for one in axes.collections if isinstance(one, LineCollection) for line in one.get_segments()
-    ]
-    return [(float(line[0][1]), float(line[1][1])) for line in lines if line[0][0] == line[1][0]]
-
-
-def texts(axes: Axes) -> str:
-    words = [axes.get_title(loc="left"), axes.get_title(loc="right"), *(one.get_text() for one in axes.texts)]
-    if (legend := axes.get_legend()) is not None:
-        words += [one.get_text() for one in legend.get_texts()]
-    return "\n".join(words)
 
 
 def drawn(axes: Axes) -> str:

@@ -16,7 +16,7 @@ from blindcal.records import Estimate
 from results import result
 
 #: Where the command line writes JSON that is not its own output: requests to copy, and values of flags.
-REQUESTS = ("threshold.py", "console.py")
+REQUESTS = ("threshold.py", "console.py", "snippets.py")
 
 
 @pytest.mark.parametrize("unknown", [None, float("nan"), float("inf"), np.float64("nan")])

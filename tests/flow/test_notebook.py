@@ -27,8 +27,7 @@ from blindcal.report.style import in_notebook
 from blindcal.results.run import Run
 from blindcal.simulation.simulate import generate
 from paths import ROOT
-from reporting import evidence, finished
-from test_plots import bars, texts, whiskers
+from reporting import bars, evidence, finished, texts, whiskers
 
 
 @pytest.fixture(scope="module")
@@ -280,7 +279,7 @@ def test_the_theme_of_a_notebook_is_followed() -> None:
 def test_a_real_notebook_shows_results_and_fits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """In a kernel of Jupyter all four are HTML once registered, and drawing is imported when one is shown."""
     cells = [
-        "import sys; import blindcal; from blindcal import notebook_display; notebook_display.register()\n"
+        "import sys; import blindcal; from blindcal.report import show_in_notebooks; show_in_notebooks()\n"
         "assert 'matplotlib' not in sys.modules and 'numpy' not in sys.modules",
         f"sys.path.insert(0, {str(ROOT / 'tests')!r}); import results; results.result()",
         "from blindcal.estimate.published.blind import blind; blind([1, 0], [0.0, 0.5], [1, 1], bins=2)",
@@ -316,7 +315,7 @@ def test_registering_outside_a_notebook_does_nothing(before: str) -> None:
     script = (
         f"import sys, types\n{before}"
         "if 'kernel' in globals(): sys.modules['IPython'] = kernel\n"
-        "from blindcal import notebook_display; notebook_display.register()\n"
+        "from blindcal.report import show_in_notebooks; show_in_notebooks()\n"
         "assert ('IPython' in sys.modules) == ('kernel' in globals())\n"
         "assert 'matplotlib' not in sys.modules and 'numpy' not in sys.modules\n"
     )
