@@ -8,6 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.collections import LineCollection
+from matplotlib.patches import Rectangle
 
 from blindcal.estimate.findings import NOTHING, AnswerPart, Findings
 from blindcal.estimate.margins import AnswerMargins
@@ -254,3 +257,24 @@ def spelled_out(result: AuditResult, sentences: Sequence[Sentence]) -> str:
         )
         for sentence in sentences
     )
+
+
+def bars(axes: Axes) -> list[Rectangle]:
+    return [
+        patch for patch in axes.patches if isinstance(patch, Rectangle) and np.isfinite(patch.get_height())
+    ]
+
+
+def whiskers(axes: Axes) -> list[tuple[float, float]]:
+    """Lower and upper end of every vertical or horizontal whisker that is not a cap."""
+    lines = [
+        line for one in axes.collections if isinstance(one, LineCollection) for line in one.get_segments()
+    ]
+    return [(float(line[0][1]), float(line[1][1])) for line in lines if line[0][0] == line[1][0]]
+
+
+def texts(axes: Axes) -> str:
+    words = [axes.get_title(loc="left"), axes.get_title(loc="right"), *(one.get_text() for one in axes.texts)]
+    if (legend := axes.get_legend()) is not None:
+        words += [one.get_text() for one in legend.get_texts()]
+    return "\n".join(words)

@@ -85,6 +85,6 @@ def test_a_repr_shows_what_was_chosen() -> None:
 def test_absurd_numbers_of_queries_are_refused() -> None:
     """More than a hundred queries per item is refused, with the reason."""
     with pytest.raises(
-        bc.ConfigError, match="queries must be at most 100 per item: more would tell nothing more"
+        bc.InputError, match="queries must be at most 100 per item: more would tell nothing more"
     ):
         bc.Settings(model="m", queries=1000)

@@ -11,7 +11,7 @@ import msgspec
 
 from blindcal.endpoints.http import OPENAI, Address
 from blindcal.endpoints.query_format import ANSWER_TOKENS, STATED_TOKENS
-from blindcal.errors import ConfigError
+from blindcal.errors import InputError
 from blindcal.estimate.truth import bins_blind
 from blindcal.items.files import Items
 from blindcal.items.record_format import RecordFormat
@@ -60,7 +60,7 @@ class PromptSettings(RecordFormat):
     def __post_init__(self) -> None:
         RecordFormat.__post_init__(self)
         if self.answers and (self.positive is not None or self.negative is not None):
-            raise ConfigError("answers: names all answer words; leave out positive and negative")
+            raise InputError("answers: names all answer words; leave out positive and negative")
         forms = get_args(AnswerFormat)
         known = self.answer_format is None or self.answer_format in forms
         _check("answer_format", self.answer_format, known, f"one of {', '.join(forms)}")
@@ -89,7 +89,7 @@ class DesignSettings:
 
     def __post_init__(self) -> None:
         if self.method not in (AUTO, *METHODS):
-            raise ConfigError(f"method must be one of {', '.join((AUTO, *METHODS))}, not {self.method!r}")
+            raise InputError(f"method must be one of {', '.join((AUTO, *METHODS))}, not {self.method!r}")
         _check("seed", self.seed, _whole(self.seed, 0), "a whole number from 0 up")
         _check("queries", self.queries, self.queries is None or _positive(self.queries), "a number above 0")
         few = self.queries is None or self.queries <= MOST_QUERIES
@@ -100,16 +100,16 @@ class DesignSettings:
         _check("offset", self.offset, _finite(self.offset), "a finite number")
         _check("limit", self.limit, _positive(self.limit), "a number above 0")
         if self.method == "blind" and self.queries not in (None, METHODS["blind"].queries):
-            raise ConfigError(
+            raise InputError(
                 f"queries: blind always asks 1 - 1/bins per item, not {self.queries:g}; "
                 "leave it out, or choose a method that can ask more, such as latent"
             )
         if self.method == "logprobs" and (self.queries or 1) > 1:
-            raise ConfigError(f"queries: {self.method} reads each item once, not {self.queries:g} times")
+            raise InputError(f"queries: {self.method} reads each item once, not {self.queries:g} times")
         if self.method == "repeated" and self.queries is not None and self.queries < LEAST_REPEATED:
-            raise ConfigError(f"queries: {TOO_FEW_REPEATED}, not {self.queries:g}")
+            raise InputError(f"queries: {TOO_FEW_REPEATED}, not {self.queries:g}")
         if self.method == "verbalized" and self.queries not in (None, 1):
-            raise ConfigError(f"queries: verbalized asks each item once, not {self.queries:g} times")
+            raise InputError(f"queries: verbalized asks each item once, not {self.queries:g} times")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -184,11 +184,11 @@ class Settings:
             if name not in _PART_OF:
                 near = difflib.get_close_matches(name, _PART_OF, 1)
                 hint = f"; did you mean {near[0]!r}?" if near else ""
-                raise ConfigError(f"{name!r} is not a setting{hint}")
+                raise InputError(f"{name!r} is not a setting{hint}")
             changed[_PART_OF[name]][name] = value
         if "endpoint" not in parts:
             if "model" not in options:
-                raise ConfigError("a model is required: model='...' names the one to audit")
+                raise InputError("a model is required: model='...' names the one to audit")
             changed["endpoint"].setdefault("base_url", OPENAI)
         for name, kind in _PARTS.items():
             part = replace(parts[name], **changed[name]) if name in parts else kind(**changed[name])
@@ -199,11 +199,11 @@ class Settings:
         object.__setattr__(self, "prompt", replace(self.prompt, role=role))
         estimator_of(self.assumed_method, self.estimation.estimator)
         if self.prompt.instruction is not None and self.design.method not in (AUTO, "verbalized"):
-            raise ConfigError(
+            raise InputError(
                 f"instruction: only verbalized asks in words of its own, not {self.design.method}"
             )
         if self.estimation.simultaneous and self.prompt.by_field is None:
-            raise ConfigError(
+            raise InputError(
                 "simultaneous: is about the parts of a breakdown, and there is none",
                 remedy="name its field with {by_field}",
                 options={"by_field": ...},
@@ -222,7 +222,7 @@ class Settings:
 
     def _set_reasoning_effort(self, effort: str) -> None:
         if self.endpoint.api != "chat":
-            raise ConfigError("reasoning_effort: is a field of the chat API, not of plain completions")
+            raise InputError("reasoning_effort: is a field of the chat API, not of plain completions")
         body = {**self.endpoint.extra_body, "reasoning_effort": effort}
         object.__setattr__(self, "endpoint", replace(self.endpoint, extra_body=body))
 
@@ -232,21 +232,21 @@ class Settings:
             return
         name, method, prompt = self.design.method, METHODS[self.design.method], self.prompt
         if self.estimator_name == "stated" and prompt.answer_format is not None:
-            raise ConfigError(f"answer_format: {name} asks for a confidence too, in a form of its own")
+            raise InputError(f"answer_format: {name} asks for a confidence too, in a form of its own")
         if self.free_text and not method.free_text:
-            raise ConfigError(
+            raise InputError(
                 f"answer_format: {name} reads answers of one token, and a {prompt.answer_format} has more",
                 remedy="leave {answer_format} out, or use {method}",
                 options={"answer_format": prompt.answer_format, "method": "temperature"},
             )
         if self.summed and not method.fitted:
-            raise ConfigError(
+            raise InputError(
                 f"semantics: {name} reads exact thresholds, and answers that follow a sum are noisy",
                 remedy="use {method}, which allows for it",
                 options={"method": "latent"},
             )
         if method.biased and prompt.max_tokens not in (None, 1):
-            raise ConfigError(f"max_tokens: {name} reads answers of one token, not of {prompt.max_tokens}")
+            raise InputError(f"max_tokens: {name} reads answers of one token, not of {prompt.max_tokens}")
 
     def __repr__(self) -> str:
         usual = {**Settings(model=None)._flat, "role": self.prompt.role}
@@ -345,7 +345,7 @@ class Settings:
             return {"answers": (), "positive": positive, "negative": negative}
         for name in ("positive", "negative", "positive_ids", "negative_ids"):
             if getattr(prompt, name):
-                raise ConfigError(
+                raise InputError(
                     f"{name}: is for two answers, and the items have {len(words)}: "
                     f"{printable(', '.join(words), 80)}; leave it out"
                 )
@@ -372,7 +372,7 @@ class Settings:
 
 def _check(name: str, value: object, holds: bool, rule: str) -> None:
     if not holds:
-        raise ConfigError(f"{name} must be {rule}, not {value!r}")
+        raise InputError(f"{name} must be {rule}, not {value!r}")
 
 
 def _whole(value: object, least: int) -> bool:

@@ -22,7 +22,7 @@ from blindcal.endpoints.query_format import (
     FreeTextQuestion,
     TokenQuestion,
 )
-from blindcal.errors import BlindcalError, ConfigError, ReplyError, UnfitError
+from blindcal.errors import BlindcalError, InputError, ReplyError, UnfitError
 from blindcal.items.files import load
 from blindcal.methods import METHODS
 from blindcal.records import INVALID, NEGATIVE, POSITIVE, Message, Reply
@@ -398,7 +398,7 @@ def test_a_threshold_method_refuses_sentences_on_the_command_line(tmp_path: Path
     done = blindcal(
         "audit", written(tmp_path), "--model", "m", "--method", "latent", "--answer-format", "sentence"
     )
-    assert isinstance(done.exception, ConfigError)
+    assert isinstance(done.exception, InputError)
     said = printed_error(done)
     assert "latent reads answers of one token" in said
     assert "use --method temperature" in said
@@ -407,7 +407,7 @@ def test_a_threshold_method_refuses_sentences_on_the_command_line(tmp_path: Path
 def test_scores_are_of_one_token(tmp_path: Path) -> None:
     """There is no probability to read for a sentence, and nothing is asked."""
     chosen = Settings(model="m", method="temperature", answer_format="sentence")
-    with pytest.raises(ConfigError, match="scores are read at the first token"):
+    with pytest.raises(InputError, match="scores are read at the first token"):
         asyncio.run(score_items(written(tmp_path), chosen, tmp_path / "scores.csv"))
 
 

@@ -23,7 +23,7 @@ from blindcal.endpoints import tokens
 from blindcal.endpoints.base import Patient
 from blindcal.endpoints.http import Address, HttpEndpoint
 from blindcal.endpoints.model_file import ModelError
-from blindcal.errors import EndpointError, FatalError, InputError, MissingExtraError, NoTokenIdsError
+from blindcal.errors import EndpointError, FatalError, InputError, MissingExtraError, UnfitError
 from blindcal.items.catalogue import open_items
 from blindcal.methods import METHODS
 from blindcal.probing.client import ProbeClient
@@ -570,7 +570,7 @@ def test_real_server_under_a_name_of_openai(served: local.Served, model: str) ->
             return await tokens.choose(endpoint, [pilot], up, down, unsure=found.unsure)
 
     assert asyncio.run(chosen(None)).targets == Targets((Token(10539, "Yes"),), (Token(5230, "No"),))
-    with pytest.raises(NoTokenIdsError, match="are not those of this model"):
+    with pytest.raises(UnfitError, match="are not those of this model"):
         asyncio.run(chosen(tokens.openai_encoding(model)))
 
 

@@ -11,13 +11,13 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
+from blindcal.asking.job import RunOutcome, reason_in
+from blindcal.asking.token_estimate import TOKENS_NOTE
 from blindcal.auditing.audit_design import AuditDesign
 from blindcal.auditing.item_sample import members_of
-from blindcal.auditing.job import RunOutcome, reason_in
 from blindcal.auditing.prepare import Prepared
 from blindcal.auditing.session import Session
 from blindcal.auditing.steadiness_check import check_steadiness
-from blindcal.auditing.token_estimate import TOKENS_NOTE
 from blindcal.endpoints.query_format import ConfidenceQuestion, QuestionFormat, VerbalAnswers
 from blindcal.estimate.findings import Findings
 from blindcal.estimate.margins import AnswerMargins
@@ -26,7 +26,6 @@ from blindcal.items.files import Items
 from blindcal.methods import METHODS
 from blindcal.records import INVALID, NEGATIVE, PLAIN, POSITIVE, AnswerTable, Message
 from blindcal.report.page import PAGE_FILE, write_page
-from blindcal.results.answer_rows import ANSWERS_FILE, write_answers
 from blindcal.results.oracle import ChoiceTruth, Truth
 from blindcal.results.result import (
     RESULT_FILE,
@@ -36,6 +35,7 @@ from blindcal.results.result import (
     ShownProbabilities,
     Spend,
 )
+from blindcal.results.tables import ANSWERS_FILE, write_answers
 from blindcal.store.run_store import NOISE_NOTE, Store
 from blindcal.text import encodable, printable
 

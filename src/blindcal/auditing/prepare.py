@@ -8,14 +8,15 @@ from dataclasses import dataclass, field, replace
 import msgspec
 import numpy as np
 
+from blindcal.asking.context import accepted_fields, patient_of
+from blindcal.asking.job import Job
+from blindcal.asking.remembered_endpoint import RememberedEndpoint
 from blindcal.auditing.choice import METHOD_OF, MethodChoice
-from blindcal.auditing.remembered_endpoint import RememberedEndpoint
-from blindcal.auditing.session import Asking, Session
+from blindcal.auditing.session import Session
 from blindcal.endpoints import tokens
-from blindcal.endpoints.base import Endpoint, Patient
+from blindcal.endpoints.base import Endpoint
 from blindcal.endpoints.constraints import CONSTRAINTS, ConstraintName
 from blindcal.endpoints.http import HttpEndpoint
-from blindcal.endpoints.parameters import Accepted
 from blindcal.endpoints.query_format import (
     STATED_TOKENS,
     ConfidenceQuestion,
@@ -25,7 +26,7 @@ from blindcal.endpoints.query_format import (
     TokenQuestion,
 )
 from blindcal.endpoints.shown_logprobs import TOP_LOGPROBS
-from blindcal.errors import ConfigError, NoTokenIdsError, UnfitError
+from blindcal.errors import InputError, UnfitError
 from blindcal.items.files import Items
 from blindcal.methods import ASSUMED, AUTO, METHODS, Method
 from blindcal.planning.plan import probe_queries
@@ -41,7 +42,6 @@ from blindcal.records import (
     Way,
 )
 from blindcal.settings import Settings
-from blindcal.store.run_store import Store
 
 PILOTS, PROBED = 4, ITEMS_WITHOUT_BIAS
 
@@ -133,6 +133,23 @@ async def prepare(
     return prepared
 
 
+def job_of(session: Session, prepared: Prepared) -> Job:
+    """The job of a session, as its preparation found that it is to be asked."""
+    return Job(
+        session.items,
+        prepared.question(session.settings),
+        session.store,
+        session.limits,
+        session.prices,
+        prepared.spent,
+        prepared.max_shift,
+        session.progress,
+        session.stop,
+        prepared.at_once,
+        len(session.items.answers) or 2,
+    )
+
+
 def _without_probe(session: Session, targets: Targets | None) -> Prepared:
     """Prepare a method that only needs the endpoint to answer, which the run itself will show."""
     settings = session.settings
@@ -199,12 +216,6 @@ def _chosen(session: Session, choosing: MethodChoice, found: Probe, no_ids: str,
         raise _refusal(found, AUTO, found.reason, no_ids)
     session.tell(f"chose {choosing.line(best, found)}")
     return best.method
-
-
-def patient_of(session: Asking, endpoint: Endpoint) -> Patient:
-    """An endpoint that waits and asks again, for the few queries before a run."""
-    kept = "every answer so far is kept, and the same again goes on from there"
-    return Patient(endpoint, patience=session.limits.patience, kept=kept, tell=session.tell)
 
 
 def probe_sample(items: Items, seed: int) -> list[Item]:
@@ -282,7 +293,7 @@ async def choose_tokens(
     if settings.free_text:
         return tokens.Choice(_words(settings), {}, 0, no_ids="free text needs none")
     if not isinstance(endpoint, HttpEndpoint):
-        raise ConfigError("an endpoint of your own needs the answer tokens too: pass targets")
+        raise InputError("an endpoint of your own needs the answer tokens too: pass targets")
     by_hand = bool(prompt.positive_ids) and bool(prompt.negative_ids)
     try:
         if by_hand:
@@ -296,7 +307,7 @@ async def choose_tokens(
         return await tokens.choose(
             patient, pilots, positive, negative, settings.target_semantics, unsure=vocabulary.unsure
         )
-    except NoTokenIdsError as error:
+    except UnfitError as error:
         if not settings.auto and METHODS[settings.design.method].biased:
             raise
         # Without a bias only the words matter, and no vocabulary is needed.
@@ -320,17 +331,11 @@ def check_semantics(settings: Settings) -> None:
     """Raise an error if several spellings of more than two answers would have to be biased."""
     wanted = settings.prompt.semantics
     if len(settings.answer_words) > 2 and wanted in ("max", "sum") and settings.design.method != "logprobs":
-        raise ConfigError(
+        raise InputError(
             f"semantics: of more than two answers, each is one token (pair), not {wanted}; leave it out, or "
             "read all spellings with {method}",
             options={"method": "logprobs"},
         )
-
-
-def accepted_fields(store: Store) -> Accepted:
-    """What was learnt about the endpoint's fields when the run was begun."""
-    noted = store.note("accepted")
-    return Accepted() if noted is None else msgspec.convert(noted, Accepted)
 
 
 def _words(settings: Settings) -> Targets:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from blindcal.errors import ConfigError
+from blindcal.errors import InputError
 from blindcal.estimate.latent.paired import Difference, differences
 from blindcal.records import IntArray
 from blindcal.results.run import Run, opened
@@ -61,14 +61,14 @@ def compare(
     first, second = opened(first), opened(second)
     if first.result.answers != second.result.answers:
         words = [", ".join(run.result.answers) or "two answers" for run in (first, second)]
-        raise ConfigError(
+        raise InputError(
             f"the runs asked for different answers: {printable(words[0], 80)} and {printable(words[1], 80)}; "
             "only audits of the same answers can be compared"
         )
     if bins is None:
         each = {len(run.result.bins) for run in (first, second)}
         if len(each) > 1:
-            raise ConfigError(
+            raise InputError(
                 f"the runs have {' and '.join(map(str, sorted(each)))} bins",
                 remedy="choose one with {bins}",
                 options={"bins": max(each)},

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from blindcal.errors import ConfigError, InputError
+from blindcal.errors import InputError
 from blindcal.estimate.findings import Findings
 from blindcal.estimate.margins import AnswerMargins
 from blindcal.estimate.problem import NoisePosterior
@@ -36,10 +36,8 @@ def merge(runs: Sequence[Run | str | Path], *, resamples: int = 1000) -> AuditRe
 
     Raises
     ------
-    ConfigError
-        If the runs have different settings, or their method has no fit.
     InputError
-        If an item is in more than one run.
+        If the runs have different settings, their method has no fit, or an item is in more than one run.
     """
     each = [opened(run) for run in runs]
     one = together(each)
@@ -88,7 +86,7 @@ def together(runs: Sequence[Run]) -> Run:
 
     Raises
     ------
-    ConfigError, InputError
+    InputError
         As in `merge`.
     """
     first = runs[0]
@@ -123,7 +121,7 @@ def together(runs: Sequence[Run]) -> Run:
 def _check_alike(runs: Sequence[Run]) -> None:
     first = runs[0]
     if first.result.estimator != "latent":
-        raise ConfigError(
+        raise InputError(
             f"{first.folder}: runs of method {first.result.method!r} cannot be merged; only those read by a "
             f"fit can ({', '.join(FITTED)})",
             remedy="run its audit again with {estimator}, which asks nothing",
@@ -131,20 +129,20 @@ def _check_alike(runs: Sequence[Run]) -> None:
         )
     for run in runs[1:]:
         if run.result.answers != first.result.answers:
-            raise ConfigError(
+            raise InputError(
                 f"{run.folder} asked for other answers than {first.folder}: {_answers(run, first)}"
             )
         for name in sorted({*first.settings, *run.settings} - _FREE):
             mine, theirs = first.settings.get(name), run.settings.get(name)
             if mine != theirs:
-                raise ConfigError(
+                raise InputError(
                     f"{run.folder} asked otherwise than {first.folder}: {name} is "
                     f"{printable(repr(theirs), 80)} there and {printable(repr(mine), 80)} here"
                 )
         if run.result.targets != first.result.targets:
-            raise ConfigError(f"{run.folder} biased other tokens than {first.folder}")
+            raise InputError(f"{run.folder} biased other tokens than {first.folder}")
         if run.result.by != first.result.by:
-            raise ConfigError(f"{run.folder} is broken down by another field than {first.folder}")
+            raise InputError(f"{run.folder} is broken down by another field than {first.folder}")
     twice = [
         name for name, times in Counter(chain.from_iterable(run.ids for run in runs)).items() if times > 1
     ]

@@ -27,9 +27,8 @@ from blindcal.evidence import UNNAMED
 from blindcal.items.repeated_prompts import resampling_units
 from blindcal.methods import METHODS
 from blindcal.records import AnswerTable, IntArray
-from blindcal.results.answer_rows import AnswerRows
 from blindcal.results.result import RESULT_FILE, AuditResult
-from blindcal.results.tables import FrameLibrary, frame
+from blindcal.results.tables import FrameLibrary, answer_table, frame
 from blindcal.store.run_store import NOISE_NOTE, RUN_FILE, Store
 
 _BEYOND = 3  # refits that must lie beyond a bound for it to be one that the refits show
@@ -255,7 +254,9 @@ class Run:
             If neither pandas nor polars is installed.
         """
         with Store.read(self.folder / RUN_FILE) as store:
-            columns = AnswerRows.of(store, self.result.answers).columns()
+            names, rows = answer_table(store, self.result.answers)
+            listed = list(rows)
+        columns = {name: [row[place] for row in listed] for place, name in enumerate(names)}
         if self.result.by is not None:
             columns["part"] = [self.parts[item] for item in self.answered.items]
         return frame(columns, library, texts=_TEXTS)

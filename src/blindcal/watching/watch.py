@@ -16,11 +16,10 @@ from typing import Any, Literal
 
 import msgspec
 
+from blindcal.asking.context import accepted_fields, ignore, opened_endpoint, wait_for
+from blindcal.asking.limits import Limits, check_cost_known
 from blindcal.atomic_write import writing
-from blindcal.auditing.audit import default_folder, opened_endpoint, wait_for
-from blindcal.auditing.limits import Limits, check_cost_known
-from blindcal.auditing.prepare import accepted_fields
-from blindcal.auditing.session import ignore
+from blindcal.auditing.audit import default_folder
 from blindcal.endpoints.base import Endpoint
 from blindcal.endpoints.http import HttpEndpoint, check_key
 from blindcal.errors import InputError
@@ -190,10 +189,9 @@ async def watch_async(
 
     Raises
     ------
-    ConfigError
-        If the reference cannot be watched against, the folder holds another watch, or a budget has no prices.
     InputError
-        If the stream cannot be read, or none of its records.
+        If the reference cannot be watched against, the folder holds another watch, a budget has no prices, or
+        no record of the stream can be read.
     UnfitError
         If the reference is doubtful, and ``force`` is not set.
     EndpointError
