@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 
 from blindcal.records import FloatArray
-from blindcal.results.certificate import AskedAs, Certificate, CertifiedSide, ServedModel, prompt_digest
+from blindcal.results.certificate import AskedAs, Certificate, CertifiedSide, prompt_digest
 from blindcal.results.run import open_run
-from blindcal.store.run_store import RUN_FILE, Store
+from blindcal.store.run_store import RUN_FILE, ServedModel, Store
 from certifying import ACCEPT, certificate
 
 DIGITS = 4

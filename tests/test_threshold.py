@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from blindcal.auditing.limits import Limits
+from blindcal.asking.limits import Limits
 from blindcal.errors import NotIdentifiedError
 from blindcal.records import Estimate
 from blindcal.results.run import open_run

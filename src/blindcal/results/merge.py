@@ -99,7 +99,7 @@ def together(runs: Sequence[Run]) -> Run:
             complete=not stopped,
             stopped=stopped[0] if stopped else None,
             counts=_counts([run.result.counts for run in runs]),
-            probe=next((run.result.probe for run in runs if run.result.objection), first.result.probe),
+            objection=next((run.result.objection for run in runs if run.result.objection), None),
             steadiness=next(
                 (run.result.steadiness for run in runs if run.result.warnings), first.result.steadiness
             ),
