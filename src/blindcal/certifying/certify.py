@@ -28,6 +28,7 @@ from blindcal.auditing.live_sender import ask_live
 from blindcal.auditing.prepare import accepted_fields
 from blindcal.auditing.session import ignore
 from blindcal.auditing.steadiness_check import count_controls
+from blindcal.certifying.decision_request import decision_request
 from blindcal.certifying.design import CertifyDesign, Reuse, SideState
 from blindcal.certifying.plan import (
     CertifyGoal,
@@ -339,8 +340,8 @@ def _conclude(
     assert accept is not None
     made = _date(store, accept, reject)
     _, served = count_controls(store)
-    request = run.decision_request(accept.shift, asked.accepted)
-    second = None if reject is None else run.decision_request(reject.shift, asked.accepted)
+    request = decision_request(run, accept.shift, asked.accepted)
+    second = None if reject is None else decision_request(run, reject.shift, asked.accepted)
     paid = outcome.usage + outcome.beside
     certificate = Certificate(
         blindcal=version("blindcal"),

@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
+from blindcal.certifying.decision_request import need_bias
 from blindcal.certifying.design import CertifyDesign, Reuse
 from blindcal.errors import InputError, NotIdentifiedError
 from blindcal.estimate.certification import KnownRange, Side, SideName, choose_candidates, split_items
@@ -100,7 +101,7 @@ def check_certifiable(run: Run) -> None:
             f"{run.folder}: its items have more than two answers, and only a decision between two can be "
             "certified: no single query decides by the probability of one of several"
         )
-    run.need_bias()
+    need_bias(run)
     if result.objection is not None:
         raise NotIdentifiedError(
             f"{run.folder}: the audit was forced although its probe found the endpoint unfit "
