@@ -12,9 +12,9 @@ import numpy as np
 
 from blindcal.certifying.decision_request import decision_request
 from blindcal.records import FloatArray
-from blindcal.results.certificate import AskedAs, Certificate, CertifiedSide, ServedModel, prompt_digest
+from blindcal.results.certificate import AskedAs, Certificate, CertifiedSide, prompt_digest
 from blindcal.results.run import open_run
-from blindcal.store.run_store import RUN_FILE, Store
+from blindcal.store.run_store import RUN_FILE, ServedModel, Store
 from certifying import ACCEPT, certificate
 
 DIGITS = 4

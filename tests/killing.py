@@ -21,8 +21,8 @@ from pathlib import Path
 
 import numpy as np
 
+from blindcal.asking.limits import Limits
 from blindcal.auditing.audit import audit
-from blindcal.auditing.limits import Limits
 from blindcal.endpoints import base
 from blindcal.errors import StoreError
 from blindcal.items.files import load

@@ -17,9 +17,10 @@ from blindcal.endpoints.local_server import Served
 from blindcal.items.catalogue import builtin
 from blindcal.items.files import load
 from blindcal.records import FloatArray, Item, Request, Targets, Usage
-from blindcal.results.certificate import AskedAs, Certificate, ServedModel
+from blindcal.results.certificate import AskedAs, Certificate
 from blindcal.scoring.logprobs import Reader, log_odds
 from blindcal.settings import Settings
+from blindcal.store.run_store import ServedModel
 from certified_runs import side
 from certifying import certificate
 

@@ -21,7 +21,7 @@ import blindcal as bc
 from answering import audited as audited_choices
 from answering import serving as serving_choices
 from answering import write_choices
-from blindcal.auditing.limits import Limits
+from blindcal.asking.limits import Limits
 from blindcal.certifying.certify import certify
 from blindcal.certifying.plan import CertifyGoal, plan_certification
 from blindcal.errors import NotCertifiedError, NotIdentifiedError

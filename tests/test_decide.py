@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 import blindcal as bc
-from blindcal.auditing.controls import stored_controls
+from blindcal.asking.controls import stored_controls
 from blindcal.certifying.decide import DecisionDesign, decide, decide_async
 from blindcal.certifying.endpoint_check import CHECKED
 from blindcal.endpoints.http import Address, HttpEndpoint
@@ -23,11 +23,10 @@ from blindcal.items.files import load
 from blindcal.items.record_format import RecordFormat
 from blindcal.methods import control_spacing
 from blindcal.records import AnswerTable, Reply, Request
-from blindcal.results.certificate import ServedModel
 from blindcal.simulation.http_server import HttpResponse
 from blindcal.simulation.recording import Recording
 from blindcal.simulation.replay import running
-from blindcal.store.run_store import RUN_FILE, Store
+from blindcal.store.run_store import RUN_FILE, ServedModel, Store
 from certified_runs import at, certificate_of, near, read_lines, ruled, without_labels
 from commanding import blindcal, printed_error
 from deciding import TEMPLATE, audited, model, serving, write_items

@@ -39,6 +39,7 @@ ROOMS = (
     "probing",
     "simulation",
     "store",
+    "asking",
     "settings",
     "planning",
     "results",

@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from blindcal.asking.limits import Limits
 from blindcal.certifying.decision_request import decision_request
-from blindcal.auditing.limits import Limits
 from blindcal.errors import NotIdentifiedError
 from blindcal.records import Estimate
 from blindcal.results.run import open_run

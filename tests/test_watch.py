@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 from scipy.special import expit, logit
 
-from blindcal.auditing.limits import Limits
+from blindcal.asking.limits import Limits
 from blindcal.errors import InputError
 from blindcal.results.watch_result import WatchResult
 from blindcal.simulation.http_server import HttpResponse

@@ -24,8 +24,8 @@ from blindcal.report import show_in_notebooks
 
 if TYPE_CHECKING:
     from blindcal import plot
+    from blindcal.asking.limits import Limits
     from blindcal.auditing.audit import audit, audit_async
-    from blindcal.auditing.limits import Limits
     from blindcal.auditing.probe_endpoint import EndpointProbe, probe
     from blindcal.certifying.certify import certify, certify_async
     from blindcal.certifying.decide import decide, decide_async
@@ -117,7 +117,7 @@ _MODULES = {
     "auditing.audit": ("audit", "audit_async"),
     "certifying.certify": ("certify", "certify_async"),
     "certifying.decide": ("decide", "decide_async"),
-    "auditing.limits": ("Limits",),
+    "asking.limits": ("Limits",),
     "auditing.probe_endpoint": ("EndpointProbe", "probe"),
     "watching.watch": ("watch", "watch_async"),
     "estimate.streams.alarms": ("Alarm", "MonitorState"),

@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from blindcal.asking.limits import Limits
 from blindcal.auditing.audit import audit
-from blindcal.auditing.limits import Limits
 from blindcal.errors import InputError, NotIdentifiedError, StoreError
 from blindcal.items.files import load
 from blindcal.records import INVALID

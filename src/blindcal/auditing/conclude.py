@@ -11,13 +11,13 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
+from blindcal.asking.job import RunOutcome, reason_in
+from blindcal.asking.token_estimate import TOKENS_NOTE
 from blindcal.auditing.audit_design import AuditDesign
 from blindcal.auditing.item_sample import members_of
-from blindcal.auditing.job import RunOutcome, reason_in
 from blindcal.auditing.prepare import Prepared
 from blindcal.auditing.session import Session
 from blindcal.auditing.steadiness_check import check_steadiness
-from blindcal.auditing.token_estimate import TOKENS_NOTE
 from blindcal.endpoints.query_format import ConfidenceQuestion, QuestionFormat, VerbalAnswers
 from blindcal.estimate.findings import Findings
 from blindcal.estimate.margins import AnswerMargins

@@ -9,14 +9,15 @@ from typing import Any
 import msgspec
 import numpy as np
 
+from blindcal.asking.context import accepted_fields, patient_of
+from blindcal.asking.job import Job
+from blindcal.asking.remembered_endpoint import RememberedEndpoint
 from blindcal.auditing.choice import METHOD_OF, MethodChoice
-from blindcal.auditing.remembered_endpoint import RememberedEndpoint
-from blindcal.auditing.session import Asking, Session
+from blindcal.auditing.session import Session
 from blindcal.endpoints import tokens
-from blindcal.endpoints.base import Endpoint, Patient
+from blindcal.endpoints.base import Endpoint
 from blindcal.endpoints.constraints import CONSTRAINTS, ConstraintName
 from blindcal.endpoints.http import HttpEndpoint
-from blindcal.endpoints.parameters import Accepted
 from blindcal.endpoints.query_format import (
     STATED_TOKENS,
     ConfidenceQuestion,
@@ -42,7 +43,6 @@ from blindcal.records import (
     Way,
 )
 from blindcal.settings import Settings, plain
-from blindcal.store.run_store import Store
 
 PILOTS, PROBED = 4, ITEMS_WITHOUT_BIAS
 
@@ -130,6 +130,23 @@ async def prepare(
     return prepared
 
 
+def job_of(session: Session, prepared: Prepared) -> Job:
+    """The job of a session, as its preparation found that it is to be asked."""
+    return Job(
+        session.items,
+        prepared.question(session.settings),
+        session.store,
+        session.limits,
+        session.prices,
+        prepared.spent,
+        prepared.max_shift,
+        session.progress,
+        session.stop,
+        prepared.at_once,
+        len(session.items.answers) or 2,
+    )
+
+
 def _without_probe(session: Session, targets: Targets | None) -> Prepared:
     """Prepare a method that only needs the endpoint to answer, which the run itself will show."""
     settings = session.settings
@@ -201,12 +218,6 @@ def _chosen(session: Session, choosing: MethodChoice, found: Probe, no_ids: str,
         raise _refusal(found, AUTO, found.reason, no_ids)
     session.tell(f"chose {choosing.line(best, found)}")
     return best.method
-
-
-def patient_of(session: Asking, endpoint: Endpoint) -> Patient:
-    """An endpoint that waits and asks again, for the few queries before a run."""
-    kept = "every answer so far is kept, and the same again goes on from there"
-    return Patient(endpoint, patience=session.limits.patience, kept=kept, tell=session.tell)
 
 
 def probe_sample(items: Items, seed: int) -> list[Item]:
@@ -327,12 +338,6 @@ def check_semantics(settings: Settings) -> None:
             "read all spellings with {method}",
             options={"method": "logprobs"},
         )
-
-
-def accepted_fields(store: Store) -> Accepted:
-    """What was learnt about the endpoint's fields when the run was begun."""
-    noted = store.note("accepted")
-    return Accepted() if noted is None else msgspec.convert(noted, Accepted)
 
 
 def _words(settings: Settings) -> Targets:

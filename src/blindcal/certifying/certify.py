@@ -20,13 +20,11 @@ import msgspec
 import numpy as np
 from scipy.special import expit
 
-from blindcal.auditing.audit import opened_endpoint, wait_for
-from blindcal.auditing.controls import Controls
-from blindcal.auditing.job import Job, RunOutcome
-from blindcal.auditing.limits import Limits, check_cost_known
-from blindcal.auditing.live_sender import ask_live
-from blindcal.auditing.prepare import accepted_fields
-from blindcal.auditing.session import ignore
+from blindcal.asking.context import accepted_fields, ignore, opened_endpoint, wait_for
+from blindcal.asking.controls import Controls
+from blindcal.asking.job import Job, RunOutcome
+from blindcal.asking.limits import Limits, check_cost_known
+from blindcal.asking.sender import ask_live
 from blindcal.auditing.steadiness_check import count_controls
 from blindcal.certifying.decision_request import decision_request
 from blindcal.certifying.design import CertifyDesign, Reuse, SideState
@@ -59,12 +57,11 @@ from blindcal.results.certificate import (
     Certificate,
     CertifiedRequest,
     CertifiedSide,
-    ServedModel,
     prompt_digest,
 )
 from blindcal.results.run import Run, opened
 from blindcal.settings import plain
-from blindcal.store.run_store import RUN_FILE, Store
+from blindcal.store.run_store import RUN_FILE, ServedModel, Store
 from blindcal.text import listed, printable
 
 FOLDER = "certify-"

@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from blindcal.auditing.limits import Limits
+from blindcal.asking.limits import Limits
 from blindcal.certifying.certify import EXPIRES, FOLDER, certify
 from blindcal.certifying.plan import CertifyPlan, check_certifiable, goal_of, plan_certification
 from blindcal.cli import INTERRUPTED, options

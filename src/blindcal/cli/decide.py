@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from blindcal.auditing.limits import Limits
+from blindcal.asking.limits import Limits
 from blindcal.certifying.decide import certified_settings, decide, decision_folder
 from blindcal.cli import INTERRUPTED, options
 from blindcal.cli.console import print_error, print_field, print_stage

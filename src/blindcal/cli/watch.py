@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from blindcal.auditing.limits import Limits
+from blindcal.asking.limits import Limits
 from blindcal.cli import INTERRUPTED, options
 from blindcal.cli.alarm_command import AlarmCommand
 from blindcal.cli.console import error_text, print_field

@@ -19,6 +19,7 @@ from blindcal.atomic_write import atomic_write
 from blindcal.errors import InputError
 from blindcal.json_form import json_page
 from blindcal.records import Targets
+from blindcal.store.run_store import ServedModel
 from blindcal.text import printable
 from blindcal.untrusted_json import JsonError, read_json
 
@@ -61,19 +62,6 @@ class CertifiedRequest:
     reject: dict[str, Any] | None
     positive: tuple[str, ...]
     negative: tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class ServedModel:
-    """What an endpoint calls its model and its system; an empty text if it says nothing."""
-
-    model: str
-    fingerprint: str
-
-    @property
-    def words(self) -> str:
-        """Both in words."""
-        return " ".join(filter(None, (self.model, self.fingerprint and f"({self.fingerprint})"))) or "no name"
 
 
 @dataclass(frozen=True, slots=True)

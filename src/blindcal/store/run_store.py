@@ -87,6 +87,19 @@ def usage_of(answers: Sequence[SavedAnswer]) -> Usage:
 
 
 @dataclass(frozen=True, slots=True)
+class ServedModel:
+    """What an endpoint calls its model and its system; an empty text if it says nothing."""
+
+    model: str
+    fingerprint: str
+
+    @property
+    def words(self) -> str:
+        """Both in words."""
+        return " ".join(filter(None, (self.model, self.fingerprint and f"({self.fingerprint})"))) or "no name"
+
+
+@dataclass(frozen=True, slots=True)
 class StoredItems:
     """The stored items of a run, in columns; ``digests`` tell whether prompts are the same.
 

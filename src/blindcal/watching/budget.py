@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
-from blindcal.auditing.limits import Limits
+from blindcal.asking.limits import Limits
 from blindcal.errors import InputError
 from blindcal.prices import Prices
 from blindcal.records import Usage

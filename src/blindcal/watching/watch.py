@@ -16,11 +16,10 @@ from typing import Any, Literal
 
 import msgspec
 
+from blindcal.asking.context import accepted_fields, ignore, opened_endpoint, wait_for
+from blindcal.asking.limits import Limits, check_cost_known
 from blindcal.atomic_write import writing
-from blindcal.auditing.audit import default_folder, opened_endpoint, wait_for
-from blindcal.auditing.limits import Limits, check_cost_known
-from blindcal.auditing.prepare import accepted_fields
-from blindcal.auditing.session import ignore
+from blindcal.auditing.audit import default_folder
 from blindcal.endpoints.base import Endpoint
 from blindcal.endpoints.http import HttpEndpoint, check_key
 from blindcal.errors import InputError

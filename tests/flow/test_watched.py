@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from blindcal.asking.controls import Control, ControlAnswer, bias_lost, stored_controls
+from blindcal.asking.limits import Limits
 from blindcal.auditing.audit import audit
-from blindcal.auditing.controls import Control, ControlAnswer, bias_lost, stored_controls
-from blindcal.auditing.limits import Limits
 from blindcal.errors import UnfitError
 from blindcal.methods import control_spacing
 from blindcal.report.page import render

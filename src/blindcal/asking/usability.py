@@ -15,7 +15,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from blindcal.auditing.job import HOPELESS
+from blindcal.asking.job import HOPELESS
 from blindcal.records import IntArray
 
 _OPEN, _USABLE, _UNUSABLE, _SKIPPED = range(4)  # what has become of a query

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from blindcal.auditing.rate_control import (
+from blindcal.asking.rate_control import (
     COOLING,
     HARMLESS,
     LONGEST_PAUSE,

@@ -17,11 +17,11 @@ import numpy as np
 import pytest
 from scipy.special import expit
 
+from blindcal.asking.job import Job, RunOutcome, asking_order, request_numbers
+from blindcal.asking.limits import Limits
+from blindcal.asking.sender import ask_live
 from blindcal.auditing import audit as auditing
 from blindcal.auditing.audit import audit
-from blindcal.auditing.job import Job, RunOutcome, asking_order, request_numbers
-from blindcal.auditing.limits import Limits
-from blindcal.auditing.live_sender import ask_live
 from blindcal.auditing.prepare import PROBED, Prepared
 from blindcal.auditing.prepare import prepare as prepare_as_usual
 from blindcal.endpoints.query_format import TokenQuestion

@@ -17,9 +17,9 @@ import msgspec
 import numpy as np
 import pytest
 
-from blindcal.auditing.job import HOPELESS, Job, RunOutcome
-from blindcal.auditing.limits import Limits
-from blindcal.auditing.live_sender import ask_live
+from blindcal.asking.job import HOPELESS, Job, RunOutcome
+from blindcal.asking.limits import Limits
+from blindcal.asking.sender import ask_live
 from blindcal.endpoints.http import Address, HttpEndpoint
 from blindcal.endpoints.query_format import TokenQuestion
 from blindcal.errors import EndpointError, FatalError, InputError, ReplyError, RetryableError, StoreError

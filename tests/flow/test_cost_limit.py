@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
+from blindcal.asking.controls import controls_usage, stored_controls
+from blindcal.asking.limits import Limits
 from blindcal.auditing.audit import audit
-from blindcal.auditing.controls import controls_usage, stored_controls
-from blindcal.auditing.limits import Limits
 from blindcal.cli import app
 from blindcal.errors import InputError
 from blindcal.items.files import load

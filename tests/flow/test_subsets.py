@@ -16,9 +16,9 @@ from click.testing import CliRunner
 
 import blindcal
 from blindcal import design
+from blindcal.asking.limits import Limits
 from blindcal.auditing.audit import audit
 from blindcal.auditing.item_sample import grown
-from blindcal.auditing.limits import Limits
 from blindcal.cli import app
 from blindcal.errors import InputError
 from blindcal.methods import make_design

@@ -11,12 +11,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from blindcal.auditing.job import Job
-from blindcal.auditing.limits import Limits
-from blindcal.auditing.live_sender import ask_live
-from blindcal.auditing.remembered_endpoint import RememberedEndpoint
+from blindcal.asking.job import Job
+from blindcal.asking.limits import Limits
+from blindcal.asking.remembered_endpoint import RememberedEndpoint
+from blindcal.asking.sender import ask_live
+from blindcal.asking.token_estimate import TokenEstimator, bytes_of
 from blindcal.auditing.session import Session
-from blindcal.auditing.token_estimate import TokenEstimator, bytes_of
 from blindcal.design import SampledDesign
 from blindcal.endpoints.base import Patient
 from blindcal.endpoints.query_format import TokenQuestion

@@ -6,17 +6,14 @@ import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, Self
+from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
 
-from blindcal.auditing.limits import Limits
-from blindcal.auditing.prepare import Prepared
-from blindcal.auditing.session import Session
+from blindcal.asking.limits import Limits
 from blindcal.endpoints.query_format import ParsedAnswer, QuestionFormat
 from blindcal.errors import EndpointError
-from blindcal.items.files import Items
 from blindcal.prices import Prices
 from blindcal.records import (
     INVALID,
@@ -37,6 +34,14 @@ from blindcal.text import printable
 ALL_INVALID = 50
 NOT_THERE = "an answer that the item does not have"
 HOPELESS = 20  # queries in a row without a usable reply, after which a run may give up
+
+
+class NumberedItems(Protocol):
+    """Items by their numbers, from 0 up."""
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, number: int, /) -> Item: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,10 +66,11 @@ class Job:
     ``spent`` is what was paid before (for the probe) and counts against the limits. Shifts are limited to
     ``max_shift``, the largest that the endpoint does not clamp. Equal queries of a round are asked in one
     request, ``at_once`` at most. Setting ``stop`` ends the run early and keeps what was paid for. ``answers``
-    is the number of answers, of which an item may have fewer if there are more than two.
+    is the number of answers, of which an item may have fewer if there are more than two. ``also_check`` is
+    called with every group of answers that is on disk, and ends the run by raising an error.
     """
 
-    items: Items | Sequence[Item]
+    items: NumberedItems
     question: QuestionFormat
     store: Store
     limits: Limits = field(default_factory=Limits)
@@ -75,24 +81,7 @@ class Job:
     stop: asyncio.Event = field(default_factory=asyncio.Event)
     at_once: int = 1
     answers: int = 2
-
-    @classmethod
-    def of(cls, session: Session, prepared: Prepared, **more: Any) -> Self:
-        """The job of a session, as its preparation found that it is to be asked."""
-        return cls(
-            session.items,
-            prepared.question(session.settings),
-            session.store,
-            session.limits,
-            session.prices,
-            prepared.spent,
-            prepared.max_shift,
-            session.progress,
-            session.stop,
-            prepared.at_once,
-            len(session.items.answers) or 2,
-            **more,
-        )
+    also_check: Callable[[Sequence[SavedAnswer]], None] | None = None
 
     def forced(self, item: int, answer: int) -> Request:
         """A query about an item whose answer is known if the bias acts: the largest shift decides it."""
@@ -160,6 +149,8 @@ class Job:
         last = next((one for one in reversed(saved) if not one.unusable), None)
         if last is not None and replies >= ALL_INVALID and usage.invalid == usage.queries:
             raise self.question.complaint(replies, last.text, last.reason)
+        if self.also_check is not None:
+            self.also_check(saved)
 
 
 @dataclass(frozen=True)

@@ -6,11 +6,11 @@ import asyncio
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from blindcal.auditing.job import Job
+from blindcal.asking.job import Job
 from blindcal.endpoints.base import Endpoint
 from blindcal.errors import ReplyError
 from blindcal.records import NEGATIVE, POSITIVE, Reply
-from blindcal.results.certificate import ServedModel
+from blindcal.store.run_store import ServedModel
 from blindcal.text import printable
 
 NAMELESS = ServedModel("", "")

@@ -10,8 +10,8 @@ from typing import Any
 
 import msgspec
 
-from blindcal.auditing.session import Asking
-from blindcal.auditing.token_estimate import TokenEstimator
+from blindcal.asking.context import Asking
+from blindcal.asking.token_estimate import TokenEstimator
 from blindcal.endpoints.base import Endpoint
 from blindcal.endpoints.http import HttpEndpoint
 from blindcal.errors import EndpointError, InputError, ReplyError

@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 
 from answering import LETTERS, audited, greedy, serving, write_choices
-from blindcal.auditing.controls import Control, ControlAnswer, Controls, bias_lost
+from blindcal.asking.controls import Control, ControlAnswer, Controls, bias_lost
+from blindcal.asking.job import Job, request_numbers
 from blindcal.auditing.item_sample import grown
-from blindcal.auditing.job import Job, request_numbers
 from blindcal.auditing.steadiness_check import check_steadiness
 from blindcal.choice_design import GivenAnswerDesign
 from blindcal.design import answer_design

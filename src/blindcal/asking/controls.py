@@ -22,11 +22,9 @@ from typing import Literal, TypeAlias
 import msgspec
 import numpy as np
 
-from blindcal.auditing.job import Job
-from blindcal.auditing.session import Session
+from blindcal.asking.job import Job
 from blindcal.endpoints.query_format import TokenQuestion
 from blindcal.errors import UnfitError
-from blindcal.methods import METHODS, control_spacing
 from blindcal.probing.bias_checks import IRRESISTIBLE
 from blindcal.records import INVALID, NEGATIVE, POSITIVE, Reply, Request, Round, Usage
 from blindcal.store.run_store import SavedAnswer, Store, usage_of
@@ -86,21 +84,6 @@ class ControlAnswer:
     def forced(self) -> bool:
         """Whether it is a forced query with a valid answer."""
         return self.control.kind != "repeat" and self.saved.answer != INVALID
-
-
-def control_every(session: Session) -> int | None:
-    """Of how many queries of a run one carries a control query: decided once, even if its sample grows.
-
-    ``None`` if none does, as with methods that send no bias.
-    """
-    design = session.settings.design
-    if not METHODS[design.method].biased:
-        return None
-    found = session.store.note(_EVERY_NOTE)
-    if found is None:
-        found = control_spacing(design.sample or len(session.items))
-        session.store.set_note(_EVERY_NOTE, found)
-    return int(found)
 
 
 def stored_controls(store: Store) -> list[ControlAnswer]:
@@ -216,4 +199,3 @@ def bias_lost(answers: Iterable[ControlAnswer]) -> int | None:
 
 
 _PREFIX = b"control:"
-_EVERY_NOTE = "control_every"

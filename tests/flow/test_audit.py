@@ -19,9 +19,9 @@ import numpy as np
 import pytest
 from markupsafe import Markup
 
+from blindcal.asking.controls import stored_controls
+from blindcal.asking.limits import Limits
 from blindcal.auditing.audit import audit, audit_async, default_folder
-from blindcal.auditing.controls import stored_controls
-from blindcal.auditing.limits import Limits
 from blindcal.cli.result_summary import print_result
 from blindcal.errors import (
     BlindcalError,

@@ -23,8 +23,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from blindcal.auditing.controls import Controls
-from blindcal.auditing.job import (
+from blindcal.asking.controls import Controls
+from blindcal.asking.job import (
     Job,
     OpenRound,
     RunOutcome,
@@ -33,9 +33,9 @@ from blindcal.auditing.job import (
     reason_in,
     request_numbers,
 )
-from blindcal.auditing.rate_control import ConcurrencyControl, RateLimiter, SharedPause
-from blindcal.auditing.token_estimate import TokenEstimator, bytes_of
-from blindcal.auditing.usability import Usability
+from blindcal.asking.rate_control import ConcurrencyControl, RateLimiter, SharedPause
+from blindcal.asking.token_estimate import TokenEstimator, bytes_of
+from blindcal.asking.usability import Usability
 from blindcal.design import Design
 from blindcal.endpoints.base import Endpoint, backoff
 from blindcal.endpoints.http_errors import ITEM_STATUSES

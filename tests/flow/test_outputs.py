@@ -16,9 +16,9 @@ from xml.etree import ElementTree
 import numpy as np
 import pytest
 
+from blindcal.asking.limits import OTHER_FILES
 from blindcal.atomic_write import atomic_write
 from blindcal.auditing.audit import audit
-from blindcal.auditing.limits import OTHER_FILES
 from blindcal.errors import FileError
 from blindcal.results.run import open_run
 from blindcal.settings import Settings
