@@ -14,10 +14,10 @@ import click
 import numpy as np
 from scipy.special import expit, logit
 
+from blindcal.certifying.decision_request import DecisionRequest, decision_request
 from blindcal.cli import options, snippets
 from blindcal.cli.console import error_text, print_field, print_stage, print_warning
 from blindcal.cli.param_types import FiniteRange
-from blindcal.certifying.decision_request import DecisionRequest, decision_request
 from blindcal.errors import NotIdentifiedError
 from blindcal.estimate.findings import OperatingPoint
 from blindcal.estimate.latent.given_fit import MarginFit
