@@ -18,6 +18,7 @@ from blindcal.estimate.problem import NoisePosterior
 from blindcal.estimate.truth import binned_ece
 from blindcal.evidence import Evidence, estimate
 from blindcal.methods import estimator_of, make_design, method_of
+from blindcal.probing.findings import Finding, Probe
 from blindcal.records import INVALID, FloatArray, IntArray, Message, Targets, Token
 from blindcal.report.sentences import Number, Numbers, Sentence
 from blindcal.results.result import AnswerCounts, AuditResult, Example, Oracle, Spend
@@ -25,21 +26,16 @@ from blindcal.results.run import Run
 from blindcal.simulation.simulate import ask
 from results import around
 
-PROBE = {
-    "verdict": "thresholds",
-    "reason": "logit_bias acts as it should",
-    "findings": [
-        {
-            "question": "logit_bias acts",
-            "outcome": "good",
-            "answer": "6 of 6 forced both ways",
-        },
-        {"question": "repeatable under concurrency", "outcome": "caution", "answer": "jitter 0.04"},
-        {"question": "logprobs", "outcome": "unknown", "answer": "not exposed"},
-    ],
-    "forced": False,
-    "objection": None,
-}
+PROBE = Probe(
+    verdict="thresholds",
+    reason="logit_bias acts as it should",
+    findings=(
+        Finding("logit_bias acts", "good", "6 of 6 forced both ways"),
+        Finding("repeatable under concurrency", "caution", "jitter 0.04"),
+        Finding("logprobs", "unknown", "not exposed"),
+    ),
+    targets=Targets((Token(1, "Yes"),), (Token(2, "No"),)),
+)
 
 
 def population(n: int = 3000, seed: int = 0) -> tuple[IntArray, FloatArray]:

@@ -326,9 +326,8 @@ def test_runs_that_cannot_be_certified_say_why(
 def test_forced_and_unsteady_runs_are_refused(run: Path) -> None:
     """Where the probe or the run itself objected, a certified shift may do nothing."""
     opened = open_run(run)
-    assert opened.result.probe is not None
     assert opened.result.steadiness is not None
-    forced = replace(opened.result, probe={**opened.result.probe, "forced": True, "objection": "no bias"})
+    forced = replace(opened.result, objection="no bias")
     changed = replace(opened.result.steadiness, warnings=("The answers changed.",))
     unsteady = replace(opened.result, steadiness=changed)
     with pytest.raises(NotIdentifiedError, match="forced although its probe"):

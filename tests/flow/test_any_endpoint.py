@@ -182,10 +182,7 @@ TARGETS = Targets((Token(1, "Yes"),), (Token(2, "No"),))
 def probed(ways: dict[Way, str]) -> Probe:
     """A probe that found these ways usable, or not."""
     usable = next(way for way, trouble in ways.items() if not trouble)
-    nothing = float("nan")
-    return Probe(
-        usable, "", (), TARGETS, 50, 50, None, False, 0, 0, None, nothing, False, 0, 0, 0, "", {}, ways
-    )
+    return Probe(verdict=usable, reason="", findings=(), targets=TARGETS, ways=ways)
 
 
 def test_the_order_of_the_ways_is_that_of_their_widths() -> None:

@@ -115,7 +115,7 @@ def test_an_audit_finds_and_writes_everything(
     true = binned_ece(loaded.labels, truth(), len(found.bins)).ece
     assert found.oracle.ece == pytest.approx(true.value)
     assert found.probe is not None
-    assert found.probe["verdict"] == "thresholds"
+    assert found.probe.verdict == "thresholds"
     assert AuditResult.load(tmp_path / "run" / "result.json") == found
     assert AuditResult.load(str(tmp_path / "run" / "result.json")) == found
     assert {path.name for path in (tmp_path / "run").iterdir()} >= {
@@ -215,8 +215,8 @@ def test_an_ignored_bias_is_refused_unless_forced(items: Path, tmp_path: Path) -
         forced = audit(items, settings(server), out=tmp_path / "forced", force=True)
         by_heat = audit(items, settings(server, method="temperature"), out=tmp_path / "heat")
     assert forced.probe is not None
-    assert forced.probe["forced"] is True
-    assert forced.probe["objection"] == "logit_bias is accepted but ignored"
+    assert forced.probe.verdict == "temperature"
+    assert forced.objection == "logit_bias is accepted but ignored"
     assert by_heat.complete
 
 
@@ -531,7 +531,7 @@ def test_the_summary_says_what_its_estimates_are_worth(
         ece=Estimate(0.1, 0.05, 0.2),
         calibrated_pvalue=0.0001,
         counts=replace(found.counts, items=99, positive_labels=99),
-        probe={"forced": True, "reason": "ignored\x1b", "objection": None},
+        objection="ignored\x1b",
     )
     print_result(little, tmp_path)
     shown = capsys.readouterr().out

@@ -149,7 +149,7 @@ def stored(tmp_path: Path, name: str = "result.json", **changes: object) -> Path
 
 def test_a_forced_audit_passes_nothing(tmp_path: Path) -> None:
     """Estimates of an endpoint that the probe found unfit may mean nothing, however good they look."""
-    found = check(stored(tmp_path, probe={"forced": True}), max_ece=0.5)
+    found = check(stored(tmp_path, objection="no"), max_ece=0.5)
     assert found.outcome == "undecided"
 
 

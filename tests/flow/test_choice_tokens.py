@@ -14,7 +14,7 @@ from blindcal.endpoints.base import Patient
 from blindcal.endpoints.http import HttpEndpoint
 from blindcal.endpoints.query_format import TokenQuestion
 from blindcal.errors import InputError, UnfitError
-from blindcal.records import Item, Message, Targets, Token, Usage
+from blindcal.records import Item, Message, Targets, Token
 from blindcal.settings import Settings
 from blindcal.simulation.recording import Recording
 from misbehaving import Behaviour, Server
@@ -148,6 +148,6 @@ def test_thresholds_sum_spellings_by_noise_of_our_own() -> None:
     ]:
         settings = Settings(model="m", method=method, semantics=semantics, seed=5).resolved(10)
         targets = Targets(summed.positive, summed.negative, settings.target_semantics)
-        question = Prepared(targets, Usage(), 50.0, 0.0, None).question(settings)
+        question = Prepared(targets=targets, max_shift=50.0).question(settings)
         assert isinstance(question, TokenQuestion)
         assert question.own_noise == (5 if noisy else None)

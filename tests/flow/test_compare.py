@@ -208,7 +208,7 @@ def test_the_page_shows_every_difference_and_every_caveat(tmp_path: Path) -> Non
     doubtful: dict[str, Any] = {
         "semantics": "sum",
         "complete": False,
-        "probe": {"forced": True, "objection": "no"},
+        "objection": "no",
     }
     two = replace(two, result=replace(two.result, **doubtful))
     found = compare(one, two, level=0.975, resamples=40)

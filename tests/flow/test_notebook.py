@@ -239,7 +239,7 @@ def test_a_notebook_shows_the_published_estimate(published: BlindResult, undefin
 
 def test_a_notebook_shows_a_result() -> None:
     """An audit's headline; a stop, a forced probe and what was not estimated are not passed over."""
-    found = results.result(stopped="limit of 10 queries", probe={"forced": True, "objection": "no"})
+    found = results.result(stopped="limit of 10 queries", objection="no")
     words = shown(notebook.html(found))
     assert "ECE 0.1250 (95%: 0.1050 to 0.1450)" in words
     assert "AUROC 0.8000 (95%: 0.7800 to 0.8200)" in words

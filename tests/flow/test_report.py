@@ -17,6 +17,7 @@ from click.testing import CliRunner
 from blindcal.cli import app
 from blindcal.estimate.findings import Curve
 from blindcal.items.files import load
+from blindcal.probing.findings import Finding
 from blindcal.records import Estimate, Message, Targets, Token
 from blindcal.report.narrative import headline, notes
 from blindcal.report.page import render, write_page
@@ -24,7 +25,7 @@ from blindcal.results.result import AuditResult
 from blindcal.simulation.recording import Recording
 from blindcal.simulation.replay import Server, running
 from browsing import CONTRAST, Seen, check_numbers, chromium
-from reporting import audited, population, spelled_out
+from reporting import PROBE, audited, population, spelled_out
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
@@ -221,7 +222,7 @@ def test_it_tells_the_truth_of_odd_runs(name: str, said: str, browser: Browser, 
         "swapped": lambda: audited(1 - labels, p),
         "blind": lambda: audited(labels, p, "blind"),
         "sampling": lambda: audited(labels, p, "sampling"),
-        "forced": lambda: audited(labels, p, probe={"forced": True, "objection": "ignored"}),
+        "forced": lambda: audited(labels, p, objection="ignored"),
     }
     result = made[name]()
     write_page(result, tmp_path / "report.html")
@@ -332,13 +333,8 @@ def test_hostile_texts_are_shown_as_texts(full: AuditResult, browser: Browser, t
             full.example, messages=(Message(HOSTILE, HOSTILE + "\n" + "x" * 100_000),), left_out=80_000
         ),
         targets=Targets((Token(1, HOSTILE),), (Token(2, HOSTILE),)),
-        probe={
-            "verdict": HOSTILE,
-            "reason": HOSTILE,
-            "findings": [{"question": HOSTILE, "outcome": HOSTILE, "answer": HOSTILE}],
-            "forced": True,
-            "objection": HOSTILE,
-        },
+        probe=replace(PROBE, reason=HOSTILE, findings=(Finding(HOSTILE, "bad", HOSTILE),)),
+        objection=HOSTILE,
         settings={**full.settings, "positive": HOSTILE, "negative": HOSTILE, "template": HOSTILE},
     )
     path = tmp_path / "a <b>&'\".html"

@@ -200,7 +200,7 @@ async def _ask(
 ) -> RunOutcome:
     """Get the queries of a design answered, with controls among them."""
     job = job_of(session, prepared)
-    seen = prepared.probe is not None and not prepared.probe["forced"]  # the probe saw the bias act
+    seen = prepared.probe is not None and prepared.objection is None  # the probe saw the bias act
     controls = Controls(job, every=control_every(session) if seen else None, force=force)
     return await ask_live(wanted.design, job, endpoint, planned=wanted.planned, controls=controls)
 

@@ -113,6 +113,8 @@ def conclude(
         targets=prepared.targets,
         example=_example(items, question, answered, settings.prompt.keep_prompts),
         probe=prepared.probe,
+        objection=prepared.objection,
+        unverified=prepared.unverified,
         oracle=None if truth is None else truth.compare(items.labels, found.ece, settings.bins, targets),
         settings=settings.fixed(items),
         repeated=items.repeated(members),

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import dataclass, field, replace
 
 import msgspec
 import numpy as np
@@ -42,26 +41,30 @@ from blindcal.records import (
     Usage,
     Way,
 )
-from blindcal.settings import Settings, plain
+from blindcal.settings import Settings
 
 PILOTS, PROBED = 4, ITEMS_WITHOUT_BIAS
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Prepared:
     """What must be known before the first query; noted in the run, so that it is paid for once.
 
-    ``spent`` is what finding out cost, and ``size`` the total bytes of its prompts. ``method`` is the chosen
+    ``objection`` says why the audit should not go on, if it was forced to, and ``unverified`` what the probe
+    could not verify although the estimates depend on it. ``spent`` is what finding out cost, and ``size`` the
+    total bytes of its prompts. ``method`` is the chosen
     one, ``answer_format`` the form of the answers, and ``constraint`` names what allows no others. ``top`` is
     the number of logprobs that the endpoint shows, and ``tempered`` whether it takes a temperature. At most
     ``at_once`` answers are asked for in one request.
     """
 
     targets: Targets
-    spent: Usage
     max_shift: float
-    jitter: float
-    probe: dict[str, Any] | None
+    jitter: float = 0.0
+    spent: Usage = field(default_factory=Usage)
+    probe: Probe | None = None
+    objection: str | None = None
+    unverified: str | None = None
     size: int = 0
     method: str = ""
     answer_format: AnswerFormat = "word"
@@ -151,7 +154,7 @@ def _without_probe(session: Session, targets: Targets | None) -> Prepared:
     """Prepare a method that only needs the endpoint to answer, which the run itself will show."""
     settings = session.settings
     room = settings.design.limit - settings.design.offset
-    return Prepared(targets or _words(settings), Usage(), room, 0.0, None)
+    return Prepared(targets=targets or _words(settings), max_shift=room)
 
 
 async def _with_probe(session: Session, endpoint: Endpoint, targets: Targets | None, force: bool) -> Prepared:
@@ -178,28 +181,23 @@ async def _with_probe(session: Session, endpoint: Endpoint, targets: Targets | N
     if unfit is not None and not force:
         session.store.forget_asides()
         raise _refusal(found, name, unfit)
+    targets = choice.targets
     return Prepared(
-        choice.targets if method.biased else replace(choice.targets, semantics=_semantics(settings, method)),
-        remembered.paid,
-        found.max_shift if "thresholds" in found.usable else design.limit - design.offset,
-        float(np.nan_to_num(max(found.jitter, found.crowd_jitter))) if method.biased else 0.0,
-        plain(
-            {
-                **msgspec.to_builtins(found),
-                "votes": choice.votes,
-                "forced": unfit is not None,
-                "objection": unfit,
-                "unverified": "the scale of logit_bias" if method.biased and found.scale_unknown else None,
-            }
-        ),
-        remembered.tokens.size,
-        name,
-        "word" if method.biased else found.answer_format,
-        found.constraint if method.way == "temperature" else None,
-        found.top_logprobs or TOP_LOGPROBS,
-        found.tempered,
+        targets=targets if method.biased else replace(targets, semantics=_semantics(settings, method)),
+        spent=remembered.paid,
+        max_shift=found.max_shift if "thresholds" in found.usable else design.limit - design.offset,
+        jitter=found.noise if method.biased else 0.0,
+        probe=found,
+        objection=unfit,
+        unverified="the scale of logit_bias" if method.biased and found.scale_unknown else None,
+        size=remembered.tokens.size,
+        method=name,
+        answer_format="word" if method.biased else found.answer_format,
+        constraint=found.constraint if method.way == "temperature" else None,
+        top=found.top_logprobs or TOP_LOGPROBS,
+        tempered=found.tempered,
         # the answers to one request share its seed
-        found.at_once if method.way == "repeated answers" and not design.send_seed else 1,
+        at_once=found.at_once if method.way == "repeated answers" and not design.send_seed else 1,
     )
 
 
@@ -363,9 +361,9 @@ def objection(found: Probe, method: Method) -> str | None:
 
 def _refusal(found: Probe, method: str, objection: str, no_ids: str = "") -> UnfitError:
     """An error with the objection, what can be done about it, and last how to override it."""
-    if any(f.question == "answers at all" and f.outcome == "bad" for f in found.findings):
+    if found.unreadable:
         return UnfitError(
-            f"this endpoint is not auditable: {objection}", remedy=found.remedy, options=found.options
+            f"this endpoint is not auditable: {objection}", remedy=found.remedy, options=found.remedy_options
         )
     cannot = "is not auditable" if found.verdict == "not auditable" else f"cannot be audited by {method}"
     options: dict[str, object] = {"force": True}

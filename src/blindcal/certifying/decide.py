@@ -269,7 +269,7 @@ async def _ask(session: Session, certificate: Certificate, endpoint: Endpoint, f
     """Get the answers that decide, with control queries among them if the bias was seen to act."""
     prepared = msgspec.convert(session.store.note("ready"), Prepared)
     job = certified_job(session, certificate, prepared, force=force)
-    every = control_every(session) if prepared.probe is None else None
+    every = control_every(session) if prepared.objection is None else None
     reject = None if certificate.reject is None else certificate.reject.shift
     n, again = len(session.items), 0.0 if reject is None else 1 - certificate.accept.share
     design = DecisionDesign(n, certificate.accept.shift, reject)

@@ -92,8 +92,8 @@ async def check_endpoint(
     except BlindcalError:
         store.forget_asides()
         raise
-    found = None if unbiased is None else {"forced": True, "objection": unbiased.message}
-    prepared = replace(prepared, spent=about.paid, size=about.tokens.size, probe=found)
+    objection = None if unbiased is None else unbiased.message
+    prepared = replace(prepared, spent=about.paid, size=about.tokens.size, objection=objection)
     store.set_note("ready", msgspec.to_builtins(prepared))
 
 

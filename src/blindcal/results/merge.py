@@ -91,7 +91,6 @@ def together(runs: Sequence[Run]) -> Run:
     _check_alike(runs)
     first, results = runs[0], [run.result for run in runs]
     stopped = next((result.stopped for result in results if result.stopped is not None), None)
-    doubtful = next((result for result in results if result.objection), results[0])
     unsteady = next((result for result in results if result.warnings), results[0])
     starts = np.cumsum([0, *(run.labels.size for run in runs)])
     tables = [
@@ -107,7 +106,7 @@ def together(runs: Sequence[Run]) -> Run:
             stopped=stopped,
             # runs may share groups, so their numbers of groups do not add up
             counts=replace(_total([result.counts for result in results]), groups=None),
-            probe=doubtful.probe,
+            objection=next(filter(None, (result.objection for result in results)), None),
             steadiness=unsteady.steadiness,
         ),
         ids=tuple(chain.from_iterable(run.ids for run in runs)),

@@ -23,6 +23,7 @@ from blindcal.estimate.margins import AnswerMargins
 from blindcal.estimate.noise import ControlCounts
 from blindcal.items.repeated_prompts import RepeatedPrompts
 from blindcal.json_form import json_page
+from blindcal.probing.findings import Probe
 from blindcal.records import Estimate, EstimatorName, FloatArray, Message, Targets
 from blindcal.results.tables import FrameLibrary, TableName, frame, tables_of
 from blindcal.text import listed, printable
@@ -207,13 +208,14 @@ class Oracle:
 class AuditResult(Findings):
     """The result of an audit: what was found, and how.
 
-    ``method`` chose the queries, ``estimator`` read the answers, and ``measures`` says what the estimates
-    are about. ``invalid_reasons`` counts why replies could not be read. ``by`` is the field that
-    defines the ``parts``. ``seconds`` is the time spent asking, over all calls. ``repeated`` counts the items
-    that share a prompt, if any do. ``steadiness`` says whether the endpoint stayed the same during the run.
-    ``shown`` is about the probabilities that were read, if logprobs were. ``answers`` are the words of the
-    answers, if there are more than two, and ``margins`` compares how often each was given with how often it
-    is right.
+    ``method`` chose the queries, ``estimator`` read the answers, and ``measures`` says what the estimates are
+    about. ``objection`` is the problem that the probe found, if the audit was forced, and ``unverified`` what
+    it could not verify although the estimates depend on it. ``invalid_reasons`` counts why replies could not
+    be read. ``by`` is the field that defines the ``parts``. ``seconds`` is the time spent asking, over all
+    calls. ``repeated`` counts the items that share a prompt, if any do. ``steadiness`` says whether the
+    endpoint stayed the same during the run. ``shown`` is about the probabilities that were read, if logprobs
+    were. ``answers`` are the words of the answers, if there are more than two, and ``margins`` compares how
+    often each was given with how often it is right.
     """
 
     schema_version: int = SCHEMA_VERSION
@@ -235,9 +237,11 @@ class AuditResult(Findings):
     seconds: float
     targets: Targets
     example: Example | None
-    probe: dict[str, Any] | None
+    probe: Probe | None
     oracle: Oracle | None
     settings: dict[str, Any]
+    objection: str | None = None
+    unverified: str | None = None
     repeated: RepeatedPrompts | None = None
     steadiness: Steadiness | None = None
     shown: ShownProbabilities | None = None
@@ -246,18 +250,6 @@ class AuditResult(Findings):
 
     def __repr__(self) -> str:
         return f"AuditResult({self.model!r}, {self.method}, {self.counts.items:,} items, ECE {self.ece:.4f})"
-
-    @property
-    def objection(self) -> str | None:
-        """The problem that the probe found, if the audit was forced."""
-        probe = self.probe or {}
-        return str(probe.get("objection") or probe.get("reason")) if probe.get("forced") else None
-
-    @property
-    def unverified(self) -> str | None:
-        """What the probe could not verify although the estimates depend on it, if anything."""
-        unverified = (self.probe or {}).get("unverified")
-        return None if unverified is None else str(unverified)
 
     @property
     def warnings(self) -> tuple[str, ...]:
