@@ -26,6 +26,7 @@ from blindcal.asking.job import Job, RunOutcome
 from blindcal.asking.limits import Limits, check_cost_known
 from blindcal.asking.sender import ask_live
 from blindcal.auditing.steadiness_check import count_controls
+from blindcal.certifying.decision_request import decision_request
 from blindcal.certifying.design import (
     CertifyDesign,
     CertifyGoal,
@@ -333,8 +334,8 @@ def _conclude(
     assert accept is not None
     made = _date(store, accept, reject)
     _, served = count_controls(store)
-    request = run.decision_request(accept.shift, asked.accepted)
-    second = None if reject is None else run.decision_request(reject.shift, asked.accepted)
+    request = decision_request(run, accept.shift, asked.accepted)
+    second = None if reject is None else decision_request(run, reject.shift, asked.accepted)
     paid = outcome.usage + outcome.beside
     certificate = Certificate(
         blindcal=version("blindcal"),

@@ -13,6 +13,7 @@ from typing import Literal, TypeAlias
 
 import numpy as np
 
+from blindcal.certifying.decision_request import need_bias
 from blindcal.design import make_round
 from blindcal.errors import InputError, NotIdentifiedError
 from blindcal.estimate.certification import (
@@ -136,7 +137,7 @@ def check_certifiable(run: Run) -> None:
             f"{run.folder}: its items have more than two answers, and only a decision between two can be "
             "certified: no single query decides by the probability of one of several"
         )
-    run.need_bias()
+    need_bias(run)
     if result.objection is not None:
         raise NotIdentifiedError(
             f"{run.folder}: the audit was forced although its probe found the endpoint unfit "

@@ -111,6 +111,12 @@ class Certificate:
             rule += f", reject below {self.reject.threshold:.4f}"
         return f"Certificate({self.model!r}, {rule}, precision {self.accept.bound:.4f}, until {self.expires})"
 
+    @property
+    def sides(self) -> dict[str, CertifiedSide]:
+        """The certified sides, by name."""
+        sides = {"accept": self.accept, "reject": self.reject}
+        return {name: side for name, side in sides.items() if side is not None}
+
     def expired(self, today: date | None = None) -> bool:
         """Whether the certificate is no longer valid today (UTC)."""
         return (today or datetime.now(UTC).date()) > self.expires
