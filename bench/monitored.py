@@ -33,11 +33,10 @@ from tqdm import tqdm
 
 import blindcal as bc
 from audits import simulated_fit
-from blindcal.estimate.streams.alarms import FOR_REFERENCE
 from blindcal.estimate.streams.betting import CurveClaim, Game, calibration_cells, question_cells
 from blindcal.estimate.streams.reference import Reference
 from blindcal.records import FloatArray
-from blindcal.results.monitor import Monitor
+from blindcal.results.monitor import FOR_REFERENCE, Monitor
 from blindcal.simulation.simulate import log_odds
 from record import Cell, Table, parser, record, table
 from streams import FARTHEST, OFF, Stream, ask_anchors, files, recorded, set_up_anchors

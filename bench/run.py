@@ -35,8 +35,8 @@ import orjson
 import uvloop
 
 import blindcal as bc
-from blindcal.auditing.job import Job
-from blindcal.auditing.live_sender import ask_live
+from blindcal.asking.job import Job
+from blindcal.asking.sender import ask_live
 from blindcal.endpoints.http import Address, HttpEndpoint
 from blindcal.endpoints.http_client import MAX_REPLY_BYTES, ServerResponse
 from blindcal.endpoints.query_format import TokenQuestion

@@ -6,7 +6,8 @@ from dataclasses import replace
 from datetime import date
 from typing import Any
 
-from blindcal.results.certificate import AskedAs, Certificate, CertifiedRequest, CertifiedSide, ServedModel
+from blindcal.results.certificate import AskedAs, Certificate, CertifiedRequest, CertifiedSide
+from blindcal.store.run_store import ServedModel
 
 ACCEPT = CertifiedSide(
     threshold=0.9,

@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
+from blindcal.asking.limits import Limits
 from blindcal.auditing.audit import audit
-from blindcal.auditing.limits import Limits
 from blindcal.records import FloatArray, IntArray
 from blindcal.settings import Settings
 from blindcal.simulation import replay

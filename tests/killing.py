@@ -21,14 +21,14 @@ from pathlib import Path
 
 import numpy as np
 
+from blindcal.asking.limits import Limits
 from blindcal.auditing.audit import audit
-from blindcal.auditing.limits import Limits
 from blindcal.endpoints import base
 from blindcal.errors import StoreError
 from blindcal.items.files import load
 from blindcal.records import Item, Progress
-from blindcal.results.answer_rows import ANSWERS_FILE
 from blindcal.results.result import RESULT_FILE, AuditResult
+from blindcal.results.tables import ANSWERS_FILE
 from blindcal.settings import Settings
 from blindcal.simulation.http_server import HttpResponse
 from blindcal.simulation.recording import Recording

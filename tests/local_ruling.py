@@ -16,10 +16,11 @@ from blindcal.endpoints.http import Address, HttpEndpoint
 from blindcal.endpoints.local_server import Served
 from blindcal.items.catalogue import builtin
 from blindcal.items.files import load
-from blindcal.records import FloatArray, Item, Request, Targets, Usage
-from blindcal.results.certificate import AskedAs, Certificate, ServedModel
+from blindcal.records import FloatArray, Item, Request, Targets
+from blindcal.results.certificate import AskedAs, Certificate
 from blindcal.scoring.logprobs import Reader, log_odds
 from blindcal.settings import Settings
+from blindcal.store.run_store import ServedModel
 from certified_runs import side
 from certifying import certificate
 
@@ -52,7 +53,7 @@ def ruling(served: Served, path: Path) -> tuple[Certificate, FloatArray]:
     third, sorted_odds = odds.size // 3, np.sort(odds)
     between = [sorted_odds[[k, k + 1]].mean() for k in (third, 2 * third)]
     lower, upper = (1 / (1 + np.exp(-np.array(between)))).tolist()
-    ready = msgspec.to_builtins(Prepared(targets, Usage(), 50.0, 0.0, None))
+    ready = msgspec.to_builtins(Prepared(targets=targets, max_shift=50.0))
     rule = certificate(
         accept=side(upper, 1 / 3),
         reject=side(lower, 1 / 3),

@@ -8,6 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.collections import LineCollection
+from matplotlib.patches import Rectangle
 
 from blindcal.estimate.findings import NOTHING, AnswerPart, Findings
 from blindcal.estimate.margins import AnswerMargins
@@ -15,6 +18,7 @@ from blindcal.estimate.problem import NoisePosterior
 from blindcal.estimate.truth import binned_ece
 from blindcal.evidence import Evidence, estimate
 from blindcal.methods import estimator_of, make_design, method_of
+from blindcal.probing.findings import Finding, Probe
 from blindcal.records import INVALID, FloatArray, IntArray, Message, Targets, Token
 from blindcal.report.sentences import Number, Numbers, Sentence
 from blindcal.results.result import AnswerCounts, AuditResult, Example, Oracle, Spend
@@ -22,21 +26,16 @@ from blindcal.results.run import Run
 from blindcal.simulation.simulate import ask
 from results import around
 
-PROBE = {
-    "verdict": "thresholds",
-    "reason": "logit_bias acts as it should",
-    "findings": [
-        {
-            "question": "logit_bias acts",
-            "outcome": "good",
-            "answer": "6 of 6 forced both ways",
-        },
-        {"question": "repeatable under concurrency", "outcome": "caution", "answer": "jitter 0.04"},
-        {"question": "logprobs", "outcome": "unknown", "answer": "not exposed"},
-    ],
-    "forced": False,
-    "objection": None,
-}
+PROBE = Probe(
+    verdict="thresholds",
+    reason="logit_bias acts as it should",
+    findings=(
+        Finding("logit_bias acts", "good", "6 of 6 forced both ways"),
+        Finding("repeatable under concurrency", "caution", "jitter 0.04"),
+        Finding("logprobs", "unknown", "not exposed"),
+    ),
+    targets=Targets((Token(1, "Yes"),), (Token(2, "No"),)),
+)
 
 
 def population(n: int = 3000, seed: int = 0) -> tuple[IntArray, FloatArray]:
@@ -258,3 +257,24 @@ def spelled_out(result: AuditResult, sentences: Sequence[Sentence]) -> str:
         )
         for sentence in sentences
     )
+
+
+def bars(axes: Axes) -> list[Rectangle]:
+    return [
+        patch for patch in axes.patches if isinstance(patch, Rectangle) and np.isfinite(patch.get_height())
+    ]
+
+
+def whiskers(axes: Axes) -> list[tuple[float, float]]:
+    """Lower and upper end of every vertical or horizontal whisker that is not a cap."""
+    lines = [
+        line for one in axes.collections if isinstance(one, LineCollection) for line in one.get_segments()
+    ]
+    return [(float(line[0][1]), float(line[1][1])) for line in lines if line[0][0] == line[1][0]]
+
+
+def texts(axes: Axes) -> str:
+    words = [axes.get_title(loc="left"), axes.get_title(loc="right"), *(one.get_text() for one in axes.texts)]
+    if (legend := axes.get_legend()) is not None:
+        words += [one.get_text() for one in legend.get_texts()]
+    return "\n".join(words)

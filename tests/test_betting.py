@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 from scipy.special import expit, logit, ndtr
 
 import slow_betting as slow
-from blindcal.estimate.streams.alternatives import BINS, EDGES, likelihood_ratios
 from blindcal.estimate.streams.betting import (
+    BINS,
+    EDGES,
     IN_THE_LARGE,
     RATIOS,
     CurveClaim,
@@ -23,6 +24,7 @@ from blindcal.estimate.streams.betting import (
     anchor_game,
     calibration_cells,
     label_dependence,
+    likelihood_ratios,
     question_cells,
     share_ratios,
 )
@@ -58,7 +60,7 @@ def path_of(game: Game, cells: IntArray, places: IntArray, spacing: int = 500) -
 @cache
 def tables(name: str) -> FloatArray:
     """The gains of a claim's sides, with axes (side, bin, answer, label)."""
-    return np.stack([side.gains.reshape(BINS, 2, 2) for side in CLAIMS[name].game.sides])
+    return np.stack([side.gains.reshape(BINS, 2, 2) for side in CLAIMS[name].game.bets])
 
 
 def means(gains: FloatArray, f: float, positive: float, yes: FloatArray | None = None) -> FloatArray:
@@ -97,7 +99,7 @@ def test_no_likelihood_ratio_has_a_mean_above_one(name: str) -> None:
     assert highest.min() > -0.01  # little is given away
     game = CLAIMS[name].game
     exact = slow.mean_gain(  # one of them once more in fractions
-        lambda k, d, y: float(game.sides[9].gains[4 * k + 2 * d + y]), Fraction(1, 3), Fraction(1, 3)
+        lambda k, d, y: float(game.bets[9].gains[4 * k + 2 * d + y]), Fraction(1, 3), Fraction(1, 3)
     )
     assert name == "curve" or exact == pytest.approx(means(tables(name), 1 / 3, 1 / 3)[9], abs=1e-12)
 
@@ -107,8 +109,8 @@ def test_a_likelihood_ratio_is_that_of_a_slow_computation() -> None:
     found = likelihood_ratios(EDGES)
     slow_ratio = slow.closest_ratio(0.3, 0.3, 0.0, 0.3, 500)
     place = 7 + 2  # the second distribution of the confidence, the third distortion
-    assert (found.means[place].shift, found.means[place].slope) == (0, 0.3)
-    factor = found.tables[place].ravel() / slow_ratio
+    assert (found[1][place].shift, found[1][place].slope) == (0, 0.3)
+    factor = found[0][place].ravel() / slow_ratio
     assert factor == pytest.approx(factor[0], rel=1e-9)
     assert 0.98 < factor[0] <= 1
 
@@ -153,8 +155,8 @@ def test_label_dependence_is_that_of_the_means() -> None:
 @pytest.mark.parametrize("reach", [np.inf, 5.0])
 def test_noise_is_paid_for(noise: Noise, reach: float) -> None:
     """With noisy answers and thresholds that cannot be reached, no side wins on average, whatever f is."""
-    game = CurveClaim(noise=noise, reach=reach).game
-    gains = np.stack([side.gains.reshape(BINS, 2, 2) for side in game.sides])
+    game = CurveClaim(noise=noise, max_shift=reach).game
+    gains = np.stack([side.gains.reshape(BINS, 2, 2) for side in game.bets])
     node, weight = np.polynomial.legendre.leggauss(10)
     pieces = 200  # of each bin
     edges = np.linspace(0, 1, BINS * pieces + 1)
@@ -176,13 +178,13 @@ def slow_factors(name: str) -> tuple[list[float], list[list[list[float]]]]:
     """Shares of all bets, and by cell what each is multiplied by; betting in the large is computed anew."""
     game, large = CLAIMS[name].game, name in ("perfect", "curve")
     shares, columns = [], []
-    for place, side in enumerate(game.sides):
+    for place, side in enumerate(game.bets):
         gains = side.gains.tolist()
         if large and place < 2:
             cells = [(k, d, y) for k in range(BINS) for d in (0, 1) for y in (0, 1)]
             gains = [(1 - 2 * place) * in_the_large(CLAIMS[name].curve, *cell) for cell in cells]
         stakes = slow.stakes_of(gains, IN_THE_LARGE if place < 2 else RATIOS)
-        share = 1 / 4 if place < 2 else 1 / 2 / (len(game.sides) - 2)
+        share = 1 / 4 if place < 2 else 1 / 2 / (len(game.bets) - 2)
         for stake in stakes:
             shares.append(share / len(stakes))
             columns.append([1 + stake * gain for gain in gains])
@@ -273,7 +275,7 @@ def test_no_bet_can_lose_more_than_all(name: str) -> None:
     """The worst observation loses just the share that is at stake."""
     game = CLAIMS[name].game
     least = np.exp(game.log_factors).min(axis=0)
-    stakes = np.array([stake for side in game.sides for stake in side.stakes])
+    stakes = np.array([stake for side in game.bets for stake in side.stakes])
     assert (least >= 1 - stakes - 1e-12).all()
     assert least[:12] == pytest.approx(1 - stakes[:12], abs=1e-12)
     assert float(sum(game.shares)) == pytest.approx(1)

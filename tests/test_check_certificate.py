@@ -14,9 +14,10 @@ import pytest
 
 import results
 from blindcal.report.check_summary import junit, summary
-from blindcal.results.certificate import Certificate, ServedModel
+from blindcal.results.certificate import Certificate
 from blindcal.results.check import check
 from blindcal.simulation.replay import Server
+from blindcal.store.run_store import ServedModel
 from certified_runs import certificate_of
 from certifying import ACCEPT, REJECT, certificate
 from commanding import blindcal, printed_error

@@ -14,20 +14,19 @@ import numpy as np
 import pytest
 
 import blindcal as bc
-from blindcal.auditing.controls import stored_controls
+from blindcal.asking.controls import stored_controls
 from blindcal.certifying.decide import DecisionDesign, decide, decide_async
 from blindcal.certifying.endpoint_check import CHECKED
 from blindcal.endpoints.http import Address, HttpEndpoint
-from blindcal.errors import CertificateError, ConfigError, InputError, NotIdentifiedError, UnfitError
+from blindcal.errors import InputError, NotCertifiedError, NotIdentifiedError, ReplyError, UnfitError
 from blindcal.items.files import load
 from blindcal.items.record_format import RecordFormat
 from blindcal.methods import control_spacing
 from blindcal.records import AnswerTable, Reply, Request
-from blindcal.results.certificate import ServedModel
 from blindcal.simulation.http_server import HttpResponse
 from blindcal.simulation.recording import Recording
 from blindcal.simulation.replay import running
-from blindcal.store.run_store import RUN_FILE, Store
+from blindcal.store.run_store import RUN_FILE, ServedModel, Store
 from certified_runs import at, certificate_of, near, read_lines, ruled, without_labels
 from commanding import blindcal, printed_error
 from deciding import TEMPLATE, audited, model, serving, write_items
@@ -104,7 +103,7 @@ def test_every_decision_is_that_of_the_rule(
 
 def test_a_certificate_is_applied_as_it_was_certified(run: Path, items: Path, tmp_path: Path) -> None:
     """From an audit over a certificate to decisions: the bound and the rule are those of the file."""
-    rule = bc.certify(run, 0.8, abstain=True, negative_precision=0.7, out=tmp_path / "c.json")
+    rule = bc.certify(run, 0.8, negative_precision=0.7, out=tmp_path / "c.json")
     assert near(P, rule) == 0
     found = decide(tmp_path / "c.json", items, out=tmp_path / "out")
     assert verdicts(found) == ruled(P, rule)
@@ -255,7 +254,7 @@ def test_a_refused_item_is_abstained_from_with_the_reason(
     class Filtered(HttpEndpoint):
         async def ask(self, request: Request) -> Reply:
             if '"1' in request.messages[-1].content:
-                raise bc.ReplyError("blocked by the content filter", status=400)
+                raise ReplyError("blocked by the content filter", status=400)
             return await super().ask(request)
 
     with serving(labelled, P) as server:
@@ -301,7 +300,7 @@ def test_another_system_is_refused(
         assert decide(rule, items, out=tmp_path / "same").complete
         server.behaviour = Behaviour(fingerprint=now)
         before = server.requests
-        with pytest.raises(CertificateError, match=r"what was certified is replay \(fp_1"):
+        with pytest.raises(NotCertifiedError, match=r"what was certified is replay \(fp_1"):
             decide(rule, items, out=tmp_path / "out")
         assert server.requests == before + 2 * CHECKED
         forced = decide(rule, items, out=tmp_path / "out", force=True)
@@ -318,7 +317,7 @@ def test_a_system_that_is_replaced_ends_the_run(
         later = Behaviour(fingerprint="fp_2")
         server.behaviour = Behaviour(fingerprint="fp_1", later=later, later_from=server.requests + 200)
         for _ in range(2):
-            with pytest.raises(CertificateError, match=r"replies come from replay \(fp_2"):
+            with pytest.raises(NotCertifiedError, match=r"replies come from replay \(fp_2"):
                 decide(rule, items, out=tmp_path / "out")
         asked = server.requests
         forced = decide(rule, items, out=tmp_path / "out", force=True)
@@ -382,9 +381,9 @@ def test_a_limit_stops_and_the_same_goes_on(run: Path, items: Path, server: Serv
 def test_limits_that_pay_for_nothing(run: Path, items: Path, tmp_path: Path) -> None:
     """A limit below the check of the endpoint, and a cost that nobody can compute, are errors."""
     rule = certificate_of(run)
-    with pytest.raises(ConfigError, match="does not pay for the check of the endpoint"):
+    with pytest.raises(InputError, match="does not pay for the check of the endpoint"):
         decide(rule, items, out=tmp_path / "out", limits=bc.Limits(max_queries=5))
-    with pytest.raises(ConfigError, match="limits nothing"):
+    with pytest.raises(InputError, match="limits nothing"):
         decide(rule, items, out=tmp_path / "out", limits=bc.Limits(max_cost=1.0))
     with pytest.raises(NotIdentifiedError, match="before the first answer"):
         decide(rule, items, out=tmp_path / "out", limits=bc.Limits(max_queries=2 * CHECKED))
@@ -431,7 +430,7 @@ def test_a_folder_is_for_one_certificate_and_one_file(run: Path, items: Path, tm
         (certificate_of(run, 0.8), few, tmp_path / "out"),
         (certificate_of(run, 0.8), items, run),
     ):
-        with pytest.raises(ConfigError, match="was begun with other settings"):
+        with pytest.raises(InputError, match="was begun with other settings"):
             decide(rule, path, out=out)
 
 

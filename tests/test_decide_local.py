@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from blindcal.auditing.limits import Limits
+from blindcal.asking.limits import Limits
 from blindcal.certifying.decide import decide
 from blindcal.endpoints.local_server import ServerSettings, serve
 from certified_runs import near, ruled

@@ -26,7 +26,7 @@ from blindcal.cli import COMMANDS, app
 from blindcal.cli.console import command_line_option
 from blindcal.cli.result_summary import print_result
 from blindcal.endpoints.http import Address, check_key, keyless_host
-from blindcal.errors import BlindcalError, ConfigError
+from blindcal.errors import BlindcalError, InputError
 from blindcal.estimate.truth import binned_ece
 from blindcal.evidence import measures
 from blindcal.items.files import load
@@ -77,11 +77,11 @@ def test_a_missing_key_is_noticed_before_anything_is_read(
         "score": ("broken.csv", "--out", "scores.csv"),
     }.get(command, ("broken.csv",))
     refused = blindcal(command, *given, "--model", "gpt-4o-mini")
-    assert isinstance(refused.exception, ConfigError)
+    assert isinstance(refused.exception, InputError)
     assert "export OPENAI_API_KEY=..., or name the variable that holds it with --api-key-env" in (
         printed_error(refused)
     )
-    with pytest.raises(ConfigError, match=r"export OPENAI_API_KEY=\.\.\."):
+    with pytest.raises(InputError, match=r"export OPENAI_API_KEY=\.\.\."):
         audit("broken.csv", Settings(model="gpt-4o-mini"))
     assert [path.name for path in tmp_path.iterdir()] == ["broken.csv"]
 
@@ -90,7 +90,7 @@ def test_only_other_machines_want_keys() -> None:
     """A key is missed over https on another machine, and needed where nothing is answered without one."""
     asked = Address("https://api.openai.com/v1", "m")
     assert keyless_host(asked, {}) == "api.openai.com"
-    with pytest.raises(ConfigError, match=r"api.openai.com wants an API key"):
+    with pytest.raises(InputError, match=r"api.openai.com wants an API key"):
         check_key(asked, {})
     assert keyless_host(asked, {"OPENAI_API_KEY": "sk"}) is None
     check_key(asked, {"OPENAI_API_KEY": "sk"})

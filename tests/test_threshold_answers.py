@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from answering import audited, greedy, serving, write_choices
+from blindcal.certifying.decision_request import decision_request
 from blindcal.choice_design import GivenAnswerDesign
 from blindcal.cli import snippets, threshold
 from blindcal.design import answer_design
@@ -90,7 +91,7 @@ def test_the_printed_program_answers_or_abstains(served: tuple[Path, FloatArray,
     with serving(path, logits) as server:
         here = replace(run, settings=run.settings | {"base_url": server.base_url})
         for item in (int(lead.argmax()), int(lead.argmin())):
-            deployed = _about(snippets.python(here.decision_request(-float(np.median(lead)))), item)
+            deployed = _about(snippets.python(decision_request(here, -float(np.median(lead)))), item)
             said = subprocess.run(
                 [sys.executable, "-c", deployed], capture_output=True, text=True, check=True, timeout=60
             ).stdout.strip()

@@ -16,8 +16,8 @@ import numpy as np
 import pytest
 from scipy.special import expit, logit
 
-from blindcal.auditing.limits import Limits
-from blindcal.errors import ConfigError, InputError
+from blindcal.asking.limits import Limits
+from blindcal.errors import InputError
 from blindcal.results.watch_result import WatchResult
 from blindcal.simulation.http_server import HttpResponse
 from blindcal.simulation.replay import error
@@ -241,7 +241,7 @@ def test_a_rate_chooses_by_the_id(live: Production, tmp_path: Path) -> None:
     back = write(tmp_path / "back.jsonl", live.records()[::-1])
     live.watch(back, tmp_path / "back", rate=0.3)
     assert live.asked(tmp_path / "back") == live.asked(tmp_path / "watch")
-    with pytest.raises(ConfigError, match=r"rate: 0\.3 then, 0\.5 now"):
+    with pytest.raises(InputError, match=r"rate: 0\.3 then, 0\.5 now"):
         live.watch(stream, tmp_path / "watch", rate=0.5)
 
 

@@ -236,7 +236,6 @@ class TestUsage:
         ("arguments", "said"),
         [
             ([], "Missing argument 'STREAM'"),
-            (["in.jsonl", "--against", "perfect", "--max-ece", "0.1"], "exclude each other"),
             (["in.jsonl", "--max-cost-per-day", "1"], "--max-cost-per-day requires --prices"),
             (["in.jsonl", "--rate", "0"], "--rate"),
             (["in.jsonl", "--alpha", "1"], "--alpha"),
@@ -268,7 +267,6 @@ class TestUsage:
             "rate": 0.05,
             "level": 0.01,
             "max_ece": 0.1,
-            "against": None,
             "by_field": "topic",
             "every": 50,
             "force": True,

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from blindcal.errors import ConfigError
+from blindcal.errors import InputError
 from blindcal.prices import Prices
 from watching import NOON, REFERENCE, Clock, Production, production, without_times, write
 
@@ -99,7 +99,7 @@ def test_clock_jumps_change_nothing_else(live: Production, tmp_path: Path) -> No
 def test_a_budget_needs_prices(live: Production, tmp_path: Path) -> None:
     """A limit on the cost means nothing if it is not known."""
     stream = write(tmp_path / "stream.jsonl", live.records(ITEMS))
-    with pytest.raises(ConfigError, match="max_cost_per_day"):
+    with pytest.raises(InputError, match="max_cost_per_day"):
         live.watch(stream, tmp_path / "watch", max_cost_per_day=1.0)
 
 

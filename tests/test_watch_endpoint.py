@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from scipy.special import expit, logit
 
-from blindcal.auditing.job import Job
+from blindcal.asking.job import Job
 from blindcal.endpoints.query_format import TokenQuestion
 from blindcal.records import FloatArray, Item, Message, Reply, Request
 from blindcal.results.monitor import Monitor

@@ -193,7 +193,12 @@ class TestPage:
         self, raised: WatchResult, tmp_path: Path, browser: Browser
     ) -> None:
         """Names, reasons and facts from outside are neither run nor hidden nor taken for a template."""
-        slices = (SliceAlarm(HOSTILE, 5, 30.0, 4, Estimate(0.1, 0.05, 0.2, 0.95)), *raised.state.slices)
+        slices = (
+            SliceAlarm(
+                name=HOSTILE, labelled=5, log_evidence=30.0, raised_at=4, gap=Estimate(0.1, 0.05, 0.2, 0.95)
+            ),
+            *raised.state.slices,
+        )
         gaps = (replace(raised.state.gaps[0], name=HOSTILE), *raised.state.gaps[1:])
         hostile = replace(
             raised,

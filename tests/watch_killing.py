@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from blindcal.auditing.limits import Limits
+from blindcal.asking.limits import Limits
 from blindcal.endpoints import base
 from blindcal.endpoints.http import Address, HttpEndpoint
 from blindcal.records import Reply, Request

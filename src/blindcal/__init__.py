@@ -9,30 +9,23 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from blindcal import notebook_display
 from blindcal.errors import (
     BlindcalError,
-    CertificateError,
-    ConfigError,
     EndpointError,
-    FatalError,
     FileError,
     InputError,
     MissingExtraError,
-    NoSenseError,
     NotCertifiedError,
     NotIdentifiedError,
-    ReplyError,
-    RetryableError,
     StoreError,
     UnfitError,
-    UnsupportedError,
 )
+from blindcal.report import show_in_notebooks
 
 if TYPE_CHECKING:
     from blindcal import plot
+    from blindcal.asking.limits import Limits
     from blindcal.auditing.audit import audit, audit_async
-    from blindcal.auditing.limits import Limits
     from blindcal.auditing.probe_endpoint import EndpointProbe, probe
     from blindcal.certifying.certify import certify, certify_async
     from blindcal.certifying.decide import decide, decide_async
@@ -68,16 +61,13 @@ __all__ = [
     "BlindResult",
     "BlindcalError",
     "Certificate",
-    "CertificateError",
     "CheckResult",
-    "ConfigError",
     "Counts",
     "Decision",
     "DecisionResult",
     "EndpointError",
     "EndpointProbe",
     "Estimate",
-    "FatalError",
     "FileError",
     "InputError",
     "LatentFit",
@@ -85,21 +75,17 @@ __all__ = [
     "MissingExtraError",
     "Monitor",
     "MonitorState",
-    "NoSenseError",
     "NotCertifiedError",
     "NotIdentifiedError",
     "Plan",
     "Prices",
     "ProgressBar",
-    "ReplyError",
-    "RetryableError",
     "Run",
     "RunComparison",
     "Settings",
     "Simulation",
     "StoreError",
     "UnfitError",
-    "UnsupportedError",
     "WatchResult",
     "audit",
     "audit_async",
@@ -131,7 +117,7 @@ _MODULES = {
     "auditing.audit": ("audit", "audit_async"),
     "certifying.certify": ("certify", "certify_async"),
     "certifying.decide": ("decide", "decide_async"),
-    "auditing.limits": ("Limits",),
+    "asking.limits": ("Limits",),
     "auditing.probe_endpoint": ("EndpointProbe", "probe"),
     "watching.watch": ("watch", "watch_async"),
     "estimate.streams.alarms": ("Alarm", "MonitorState"),
@@ -159,7 +145,7 @@ _MODULES = {
 }
 _MODULE_OF = {name: module for module, names in _MODULES.items() for name in names}
 
-notebook_display.register()
+show_in_notebooks()
 
 
 def __dir__() -> list[str]:

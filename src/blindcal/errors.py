@@ -3,22 +3,20 @@
 Catch the base class, or one of its kinds:
 
     BlindcalError
-    ├── InputError            an argument, a file or a field breaks a stated rule (also a ValueError)
+    ├── InputError            an argument, a setting, a file or a field breaks a rule (also a ValueError)
     ├── NotIdentifiedError    the data cannot answer the question
-    ├── NotCertifiedError     no threshold passed its test, or none could be tested to the end
-    ├── ConfigError           the settings of a command or a run do not fit together
+    ├── NotCertifiedError     no threshold passed its test, or a certificate does not hold now
     ├── EndpointError         the endpoint cannot be used as it is
     │   ├── RetryableError    may succeed if asked again later: 429, 5xx, a reset, a time-out
     │   ├── FatalError        will fail for every item: wrong key, model or address
-    │   │   ├── NoTokenIdsError  the token ids of the answer words are not known
     │   │   └── UnsupportedError  a field of the request that matters is refused
     │   ├── ReplyError        one reply does not follow the protocol
-    │   ├── NoSenseError      many replies, and none of them is an answer word
-    │   └── UnfitError        the probe or the answers show that the method cannot measure anything here
-    ├── CertificateError      a certificate that does not hold here and now
+    │   └── UnfitError        the probe or the answers show that the method cannot measure anything
     ├── StoreError            a run file that is missing, foreign, of another version, or in use
     ├── FileError             the system refuses a file or a folder: a full disk, no permission, an odd path
     └── MissingExtraError     a feature whose optional dependency is not installed
+
+The engine tells a `RetryableError`, a `FatalError` and a `ReplyError` apart; users catch `EndpointError`.
 """
 
 from __future__ import annotations
@@ -60,17 +58,17 @@ class BlindcalError(Exception):
 
     def prefixed(self, where: str) -> Self:
         """The same error with ``where`` it occurred in front of its message."""
-        found = copy.copy(self)
-        found.message = f"{where}{self.message}"
-        found.args = (found.message,)
-        return found
+        error = copy.copy(self)
+        error.message = f"{where}{self.message}"
+        error.args = (error.message,)
+        return error
 
     def __str__(self) -> str:
         return self.render(python_option)
 
 
 class InputError(BlindcalError, ValueError):
-    """An argument, a file or a field breaks a rule; the message names it, the rule and the value."""
+    """An argument, a setting, a file or a field breaks a rule, which the message names with the value."""
 
 
 class NotIdentifiedError(BlindcalError):
@@ -78,15 +76,14 @@ class NotIdentifiedError(BlindcalError):
 
 
 class NotCertifiedError(BlindcalError):
-    """No threshold passed its test; ``stopped`` says that the queries ended before one could be tested."""
+    """No threshold passed its test, or the certificate does not hold now.
 
-    def __init__(self, message: str, *, stopped: bool = False, **told: Any) -> None:
-        super().__init__(message, **told)
+    ``stopped`` says that the queries ended before a threshold could be tested.
+    """
+
+    def __init__(self, message: str, *, stopped: bool = False, **more: Any) -> None:
+        super().__init__(message, **more)
         self.stopped = stopped
-
-
-class ConfigError(BlindcalError):
-    """Settings that do not fit together, or do not fit the run they are applied to."""
 
 
 class EndpointError(BlindcalError):
@@ -102,9 +99,9 @@ class EndpointError(BlindcalError):
         *,
         status: int | None = None,
         billed: tuple[int, int, int] | None = None,
-        **told: Any,
+        **more: Any,
     ) -> None:
-        super().__init__(message, **told)
+        super().__init__(message, **more)
         self.status = status
         self.billed = billed
 
@@ -118,9 +115,9 @@ class RetryableError(EndpointError):
         *,
         retry_after: float | None = None,
         throttled: bool = False,
-        **told: Any,
+        **more: Any,
     ) -> None:
-        super().__init__(message, **told)
+        super().__init__(message, **more)
         self.retry_after = retry_after
         self.throttled = throttled
 
@@ -132,32 +129,17 @@ class FatalError(EndpointError):
 class UnsupportedError(FatalError):
     """The endpoint refuses a field that the method relies on; ``parameter`` is its name in the request."""
 
-    def __init__(self, message: str, *, parameter: str = "", **told: Any) -> None:
-        super().__init__(message, **told)
+    def __init__(self, message: str, *, parameter: str = "", **more: Any) -> None:
+        super().__init__(message, **more)
         self.parameter = parameter
-
-
-class NoTokenIdsError(FatalError):
-    """The token ids of the answer words are not known, or not those of this model.
-
-    Only methods that send a bias need them.
-    """
 
 
 class ReplyError(EndpointError):
     """One reply does not follow the protocol."""
 
 
-class NoSenseError(EndpointError):
-    """Many replies, and none of them is an answer word."""
-
-
 class UnfitError(EndpointError):
-    """The endpoint does not do what the method relies on, as its probe or its answers show."""
-
-
-class CertificateError(BlindcalError):
-    """A certificate does not hold here and now: it has expired, or the endpoint is not the certified one."""
+    """The endpoint does not do what the method relies on, or does not say what the method must know."""
 
 
 class StoreError(BlindcalError):

@@ -11,7 +11,7 @@ import msgspec
 
 from blindcal.endpoints.http import OPENAI, Address
 from blindcal.endpoints.query_format import ANSWER_TOKENS, STATED_TOKENS
-from blindcal.errors import ConfigError, InputError
+from blindcal.errors import InputError
 from blindcal.estimate.truth import bins_blind
 from blindcal.field_rules import (
     FieldRule,
@@ -86,7 +86,7 @@ class PromptSettings(RecordFormat):
     def __post_init__(self) -> None:
         RecordFormat.__post_init__(self)
         if self.answers and (self.positive is not None or self.negative is not None):
-            raise ConfigError("answers: names all answer words; leave out positive and negative")
+            raise InputError("answers: names all answer words; leave out positive and negative")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,20 +115,20 @@ class DesignSettings:
     def __post_init__(self) -> None:
         check_fields(self)
         if self.method not in (AUTO, *METHODS):
-            raise ConfigError(f"method must be one of {', '.join((AUTO, *METHODS))}, not {self.method!r}")
+            raise InputError(f"method must be one of {', '.join((AUTO, *METHODS))}, not {self.method!r}")
         if self.queries is not None and self.queries > MOST_QUERIES:
             raise InputError(f"queries must be at most {MOST_QUERIES} per item: more would tell nothing more")
         if self.method == "blind" and self.queries not in (None, METHODS["blind"].queries):
-            raise ConfigError(
+            raise InputError(
                 f"queries: blind always asks 1 - 1/bins per item, not {self.queries:g}; "
                 "leave it out, or choose a method that can ask more, such as latent"
             )
         if self.method == "logprobs" and (self.queries or 1) > 1:
-            raise ConfigError(f"queries: {self.method} reads each item once, not {self.queries:g} times")
+            raise InputError(f"queries: {self.method} reads each item once, not {self.queries:g} times")
         if self.method == "repeated" and self.queries is not None and self.queries < LEAST_REPEATED:
-            raise ConfigError(f"queries: {TOO_FEW_REPEATED}, not {self.queries:g}")
+            raise InputError(f"queries: {TOO_FEW_REPEATED}, not {self.queries:g}")
         if self.method == "verbalized" and self.queries not in (None, 1):
-            raise ConfigError(f"queries: verbalized asks each item once, not {self.queries:g} times")
+            raise InputError(f"queries: verbalized asks each item once, not {self.queries:g} times")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -218,7 +218,7 @@ class Settings:
             changed[_PART_OF[name]][name] = value
         if "endpoint" not in parts:
             if "model" not in options:
-                raise ConfigError("a model is required: model='...' names the one to audit")
+                raise InputError("a model is required: model='...' names the one to audit")
             changed["endpoint"].setdefault("base_url", OPENAI)
         for name, kind in _PARTS.items():
             part = replace(parts[name], **changed[name]) if name in parts else kind(**changed[name])
@@ -229,11 +229,11 @@ class Settings:
         object.__setattr__(self, "prompt", replace(self.prompt, role=role))
         estimator_of(self.assumed_method, self.estimation.estimator)
         if self.prompt.instruction is not None and self.design.method not in (AUTO, "verbalized"):
-            raise ConfigError(
+            raise InputError(
                 f"instruction: only verbalized asks in words of its own, not {self.design.method}"
             )
         if self.estimation.simultaneous and self.prompt.by_field is None:
-            raise ConfigError(
+            raise InputError(
                 "simultaneous: is about the parts of a breakdown, and there is none",
                 remedy="name its field with {by_field}",
                 options={"by_field": ...},
@@ -252,7 +252,7 @@ class Settings:
 
     def _set_reasoning_effort(self, effort: str) -> None:
         if self.endpoint.api != "chat":
-            raise ConfigError("reasoning_effort: is a field of the chat API, not of plain completions")
+            raise InputError("reasoning_effort: is a field of the chat API, not of plain completions")
         body = {**self.endpoint.extra_body, "reasoning_effort": effort}
         object.__setattr__(self, "endpoint", replace(self.endpoint, extra_body=body))
 
@@ -262,21 +262,21 @@ class Settings:
             return
         name, method, prompt = self.design.method, METHODS[self.design.method], self.prompt
         if self.estimator_name == "stated" and prompt.answer_format is not None:
-            raise ConfigError(f"answer_format: {name} asks for a confidence too, in a form of its own")
+            raise InputError(f"answer_format: {name} asks for a confidence too, in a form of its own")
         if self.free_text and not method.free_text:
-            raise ConfigError(
+            raise InputError(
                 f"answer_format: {name} reads answers of one token, and a {prompt.answer_format} has more",
                 remedy="leave {answer_format} out, or use {method}",
                 options={"answer_format": prompt.answer_format, "method": "temperature"},
             )
         if self.summed and not method.fitted:
-            raise ConfigError(
+            raise InputError(
                 f"semantics: {name} reads exact thresholds, and answers that follow a sum are noisy",
                 remedy="use {method}, which allows for it",
                 options={"method": "latent"},
             )
         if method.biased and prompt.max_tokens not in (None, 1):
-            raise ConfigError(f"max_tokens: {name} reads answers of one token, not of {prompt.max_tokens}")
+            raise InputError(f"max_tokens: {name} reads answers of one token, not of {prompt.max_tokens}")
 
     def __repr__(self) -> str:
         usual = {**Settings(model="")._flat, "role": self.prompt.role}
@@ -375,7 +375,7 @@ class Settings:
             return {"answers": (), "positive": positive, "negative": negative}
         for name in ("positive", "negative", "positive_ids", "negative_ids"):
             if getattr(prompt, name):
-                raise ConfigError(
+                raise InputError(
                     f"{name}: is for two answers, and the items have {len(words)}: "
                     f"{printable(', '.join(words), 80)}; leave it out"
                 )

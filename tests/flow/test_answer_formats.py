@@ -22,10 +22,10 @@ from blindcal.endpoints.query_format import (
     FreeTextQuestion,
     TokenQuestion,
 )
-from blindcal.errors import BlindcalError, ConfigError, ReplyError, UnfitError
+from blindcal.errors import BlindcalError, InputError, ReplyError, UnfitError
 from blindcal.items.files import load
 from blindcal.methods import METHODS
-from blindcal.records import INVALID, NEGATIVE, POSITIVE, Message, Reply, Usage
+from blindcal.records import INVALID, NEGATIVE, POSITIVE, Message, Reply
 from blindcal.results.result import AuditResult
 from blindcal.scoring.score_items import score_items
 from blindcal.settings import Settings
@@ -256,7 +256,7 @@ def test_runs_begun_before_go_on(tmp_path: Path) -> None:
 def test_a_prepared_run_knows_its_question(form: Any, options: dict[str, Any], most: int) -> None:
     """The form that was found decides how answers are read, the settings how long they may be."""
     settings = Settings(model="m", method="temperature", **options).resolved(N)
-    prepared = Prepared(PAIR, Usage(), 50.0, 0.0, None, answer_format=form)
+    prepared = Prepared(targets=PAIR, max_shift=50.0, answer_format=form)
     question = msgspec.convert(msgspec.to_builtins(prepared), Prepared).question(settings)
     assert isinstance(question, TokenQuestion if form == "word" else FreeTextQuestion)
     assert question.max_tokens == most
@@ -266,7 +266,7 @@ def test_a_constraint_has_the_tokens_it_needs() -> None:
     """A word may be several tokens; an id is one."""
     settings = Settings(model="m", method="temperature").resolved(N)
     for name, most in (("allowed_token_ids", 1), ("structured_outputs", 16)):
-        prepared = Prepared(PAIR, Usage(), 50.0, 0.0, None, constraint=name)  # type: ignore[arg-type]
+        prepared = Prepared(targets=PAIR, max_shift=50.0, constraint=name)  # type: ignore[arg-type]
         assert prepared.question(settings).max_tokens == most
 
 
@@ -398,7 +398,7 @@ def test_a_threshold_method_refuses_sentences_on_the_command_line(tmp_path: Path
     done = blindcal(
         "audit", written(tmp_path), "--model", "m", "--method", "latent", "--set", "answer_format=sentence"
     )
-    assert isinstance(done.exception, ConfigError)
+    assert isinstance(done.exception, InputError)
     said = printed_error(done)
     assert "latent reads answers of one token" in said
     assert "use --method temperature" in said
@@ -407,7 +407,7 @@ def test_a_threshold_method_refuses_sentences_on_the_command_line(tmp_path: Path
 def test_scores_are_of_one_token(tmp_path: Path) -> None:
     """There is no probability to read for a sentence, and nothing is asked."""
     chosen = Settings(model="m", method="temperature", answer_format="sentence")
-    with pytest.raises(ConfigError, match="scores are read at the first token"):
+    with pytest.raises(InputError, match="scores are read at the first token"):
         asyncio.run(score_items(written(tmp_path), chosen, tmp_path / "scores.csv"))
 
 

@@ -18,7 +18,7 @@ from scipy.special import expit
 
 from blindcal.auditing.audit import audit_async
 from blindcal.auditing.choice import METHOD_OF, MethodChoice
-from blindcal.errors import ConfigError, UnfitError
+from blindcal.errors import InputError, UnfitError
 from blindcal.probing.findings import Probe
 from blindcal.records import Item, Message, Targets, Token, Way
 from blindcal.results.result import AuditResult
@@ -166,7 +166,7 @@ def test_the_same_again_goes_on_with_the_chosen_method(tmp_path: Path) -> None:
         result, requests = asyncio.run(again(**options))
         assert (result.method, requests) == ("temperature", 0)
         assert result.ece == first.ece
-    with pytest.raises(ConfigError, match="method"):
+    with pytest.raises(InputError, match="method"):
         asyncio.run(again(method="latent"))
 
 
@@ -182,10 +182,7 @@ TARGETS = Targets((Token(1, "Yes"),), (Token(2, "No"),))
 def probed(ways: dict[Way, str]) -> Probe:
     """A probe that found these ways usable, or not."""
     usable = next(way for way, trouble in ways.items() if not trouble)
-    nothing = float("nan")
-    return Probe(
-        usable, "", (), TARGETS, 50, 50, None, False, 0, 0, None, nothing, False, 0, 0, 0, "", {}, ways
-    )
+    return Probe(verdict=usable, reason="", findings=(), targets=TARGETS, ways=ways)
 
 
 def test_the_order_of_the_ways_is_that_of_their_widths() -> None:

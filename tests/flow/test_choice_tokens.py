@@ -13,8 +13,8 @@ from blindcal.endpoints import tokens
 from blindcal.endpoints.base import Patient
 from blindcal.endpoints.http import HttpEndpoint
 from blindcal.endpoints.query_format import TokenQuestion
-from blindcal.errors import ConfigError, InputError, NoTokenIdsError
-from blindcal.records import Item, Message, Targets, Token, Usage
+from blindcal.errors import InputError, UnfitError
+from blindcal.records import Item, Message, Targets, Token
 from blindcal.settings import Settings
 from blindcal.simulation.recording import Recording
 from misbehaving import Behaviour, Server
@@ -94,7 +94,7 @@ def test_every_answer_is_piloted(count: int) -> None:
 
 def test_an_answer_of_several_tokens_is_refused_with_the_cure() -> None:
     """Letters are one token in every vocabulary."""
-    with pytest.raises(NoTokenIdsError, match=r"'hopelessness' is not one token.* with letters: .*choices"):
+    with pytest.raises(UnfitError, match=r"'hopelessness' is not one token.* with letters: .*choices"):
         chosen(model(["joy", "fear"], [[0.0, 1.0]] * PILOTS), answers=("joy", "fear", "hopelessness"))
 
 
@@ -123,7 +123,7 @@ def test_foreign_ids_are_noticed() -> None:
             async with HttpEndpoint(settings.endpoint, environ={}) as endpoint:
                 await tokens.choose_answers(endpoint, ITEMS, foreign, unsure="elsewhere")
 
-    with pytest.raises(NoTokenIdsError, match="are not those of this model"):
+    with pytest.raises(UnfitError, match="are not those of this model"):
         asyncio.run(talk())
 
 
@@ -131,7 +131,7 @@ def test_only_pairs_of_tokens_are_compared() -> None:
     """Several spellings per answer are for two answers."""
     for semantics in ("max", "sum"):
         settings = Settings(model="m", answers=tuple(LETTERS), semantics=semantics)
-        with pytest.raises(ConfigError, match="of more than two answers, each is one token"):
+        with pytest.raises(InputError, match="of more than two answers, each is one token"):
             check_semantics(settings)
         check_semantics(settings.replace(method="logprobs"))
     check_semantics(Settings(model="m", answers=tuple(LETTERS)))
@@ -148,6 +148,6 @@ def test_thresholds_sum_spellings_by_noise_of_our_own() -> None:
     ]:
         settings = Settings(model="m", method=method, semantics=semantics, seed=5).resolved(10)
         targets = Targets(summed.positive, summed.negative, settings.target_semantics)
-        question = Prepared(targets, Usage(), 50.0, 0.0, None).question(settings)
+        question = Prepared(targets=targets, max_shift=50.0).question(settings)
         assert isinstance(question, TokenQuestion)
         assert question.own_noise == (5 if noisy else None)

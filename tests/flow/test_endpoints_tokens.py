@@ -15,7 +15,7 @@ from blindcal.endpoints import openai_token_ids as openai_ids
 from blindcal.endpoints import tokens
 from blindcal.endpoints.http import Address, HttpEndpoint
 from blindcal.endpoints.query_format import TokenQuestion
-from blindcal.errors import InputError, MissingExtraError, NoTokenIdsError
+from blindcal.errors import InputError, MissingExtraError, UnfitError
 from blindcal.records import INVALID, NEGATIVE, POSITIVE, Reply, Request, Targets, Token
 from blindcal.simulation.recording import Recording
 from misbehaving import Behaviour, Server
@@ -61,7 +61,7 @@ def test_candidates_are_single_tokens() -> None:
 
 def test_no_single_token() -> None:
     """A word without a single-token spelling is refused by name."""
-    with pytest.raises(NoTokenIdsError, match="'Perhaps'"):
+    with pytest.raises(UnfitError, match="'Perhaps'"):
         asyncio.run(tokens.candidates("Perhaps", encode))
     with pytest.raises(InputError, match="empty"):
         asyncio.run(tokens.candidates("  ", encode))
@@ -87,7 +87,7 @@ def test_no_served_vocabulary() -> None:
         async with replayed([0.0], Behaviour(tokenize="none")) as (_, endpoint):
             await tokens.candidates("Yes", tokens.served(endpoint, "replay"))
 
-    with pytest.raises(NoTokenIdsError, match=r"tokenizer=.*positive_ids="):
+    with pytest.raises(UnfitError, match=r"tokenizer=.*positive_ids="):
         asyncio.run(talk())
 
 
@@ -132,7 +132,7 @@ def test_guessed_ids_that_are_right() -> None:
 def test_guessed_ids_of_other_words() -> None:
     """If the bias makes the model say other words, the ids are those of another model."""
     with pytest.raises(
-        NoTokenIdsError, match=r"OpenAI's o200k_base.* are not those of this model.*' cat', ' dog'"
+        UnfitError, match=r"OpenAI's o200k_base.* are not those of this model.*' cat', ' dog'"
     ):
         guessed(Behaviour(tokenize="none"), ids=(5, 6), others=(13022, 3160))
 

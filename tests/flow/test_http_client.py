@@ -9,6 +9,7 @@ import shutil
 import socket
 import ssl
 import subprocess
+import sys
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 
@@ -379,3 +380,27 @@ def test_hosts_without_a_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("no_proxy", "model.invalid")
     root = "http://model.invalid/v1"
     assert "not known" in str(failure(root))
+
+
+def test_a_second_run_in_one_process() -> None:
+    """Clients work in one thread after the other, whichever thread was the first to need one."""
+    script = """
+import asyncio, threading
+from blindcal.endpoints.http import Address, HttpEndpoint
+from blindcal.errors import EndpointError
+
+async def ask():
+    async with HttpEndpoint(Address("http://127.0.0.1:9/v1", "m"), environ={}) as endpoint:
+        return await asyncio.gather(*(endpoint.models() for _ in range(50)), return_exceptions=True)
+
+def run():
+    assert all(isinstance(error, EndpointError) for error in asyncio.run(ask()))
+
+for _ in range(3):
+    thread = threading.Thread(target=run)
+    thread.start()
+    thread.join()
+print("done")
+"""
+    ran = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    assert (ran.returncode, ran.stdout) == (0, "done\n"), ran.stderr

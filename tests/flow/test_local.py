@@ -25,7 +25,7 @@ from blindcal.endpoints import tokens
 from blindcal.endpoints.http import Address, HttpEndpoint
 from blindcal.endpoints.local_server import Served, ServerError, ServerSettings, serve
 from blindcal.endpoints.query_format import TokenQuestion
-from blindcal.errors import ConfigError, InputError, MissingExtraError
+from blindcal.errors import InputError, MissingExtraError
 from blindcal.records import Item, Message, Request, Targets
 from blindcal.scoring.logprobs import Reader, Score, in_order, log_odds
 from serving import model_or_skip
@@ -284,7 +284,7 @@ def test_serve_command_mistakes(tmp_path: Path, arguments: list[str], message: s
     file = tmp_path / "file.csv"
     file.write_text("id,label,p\n")
     result = CliRunner().invoke(serve_command, [str(file) if a == "FILE" else a for a in arguments])
-    assert isinstance(result.exception, ConfigError)
+    assert isinstance(result.exception, InputError)
     assert message in str(result.exception)
 
 

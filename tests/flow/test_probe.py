@@ -23,7 +23,7 @@ from blindcal.endpoints import tokens
 from blindcal.endpoints.base import Patient
 from blindcal.endpoints.http import Address, HttpEndpoint
 from blindcal.endpoints.model_file import ModelError
-from blindcal.errors import EndpointError, FatalError, InputError, MissingExtraError, NoTokenIdsError
+from blindcal.errors import EndpointError, FatalError, InputError, MissingExtraError, UnfitError
 from blindcal.items.catalogue import open_items
 from blindcal.methods import METHODS
 from blindcal.probing.client import ProbeClient
@@ -130,7 +130,7 @@ def test_certain_probabilities_are_no_clamp() -> None:
 def test_exposed_logprobs() -> None:
     """Logprobs that are exposed are told, and the flip is checked against them."""
     found = probed(Behaviour(logprobs=True))
-    assert found.logprobs
+    assert found.top_logprobs
     assert outcome(found, "acts by the right amount") == "good"
 
 
@@ -275,7 +275,7 @@ def test_jitter_is_measured(seed: int) -> None:
     """Jitter is seen, its size is told to within a factor, and it passes for nothing worse."""
     found = probed(Behaviour(jitter=0.3, seed=seed), seed=seed)
     assert found.verdict == "thresholds"
-    assert 0.1 < max(found.jitter, found.crowd_jitter) < 4 * math.hypot(0.3, 0.3)
+    assert 0.1 < found.noise < 4 * math.hypot(0.3, 0.3)
     assert outcome(found, "repeatable alone") in ("good", "caution")
 
 
@@ -283,7 +283,7 @@ def test_jitter_under_concurrency_alone() -> None:
     """Answers that vary only in a crowd are told from those that always do, with the cure."""
     found = probed(Behaviour(crowd_jitter=0.5, latency=0.002))
     assert found.jitter == 0
-    assert found.crowd_jitter > 0
+    assert found.noise > 0
     (crowd,) = [f for f in found.findings if f.question == "repeatable under concurrency"]
     assert "less concurrency" in crowd.answer
 
@@ -298,7 +298,7 @@ def test_answers_outside_the_targets() -> None:
     """A few stray answers are counted and tolerated; many make the endpoint unusable."""
     few, many = probed(Behaviour(outside=0.05)), probed(Behaviour(outside=0.4))
     assert few.verdict == "thresholds"
-    assert 0 < few.outside < 0.2
+    assert 0 < (few.outside or 0) < 0.2
     assert outcome(few, "answers inside the targets") == "caution"
     assert many.verdict == "not auditable"
 
@@ -572,7 +572,7 @@ def test_real_server_under_a_name_of_openai(served: local.Served, model: str) ->
             return await tokens.choose(endpoint, [pilot], up, down, unsure=found.unsure)
 
     assert asyncio.run(chosen(None)).targets == Targets((Token(10539, "Yes"),), (Token(5230, "No"),))
-    with pytest.raises(NoTokenIdsError, match="are not those of this model"):
+    with pytest.raises(UnfitError, match="are not those of this model"):
         asyncio.run(chosen(tokens.openai_encoding(model)))
 
 
@@ -598,6 +598,6 @@ def test_real_server(served: local.Served) -> None:
     assert [token.text for token in (*choice.targets.positive, *choice.targets.negative)] == ["Yes", "No"]
     assert [token.id for token in (*choice.targets.positive, *choice.targets.negative)] == [10539, 5230]
     assert found.verdict == "thresholds"
-    assert found.logprobs
+    assert found.top_logprobs
     assert outcome(found, "acts by the right amount") == "good"
     assert around_the_gap == [NEGATIVE, POSITIVE]

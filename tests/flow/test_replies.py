@@ -14,8 +14,8 @@ import msgspec
 import numpy as np
 import pytest
 
+from blindcal.asking.limits import Limits
 from blindcal.auditing.audit import audit
-from blindcal.auditing.limits import Limits
 from blindcal.endpoints.http import Address, HttpEndpoint
 from blindcal.errors import EndpointError, FatalError, InputError, ReplyError, RetryableError, StoreError
 from blindcal.items.files import load

@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from blindcal.asking.limits import Limits
 from blindcal.auditing.audit import audit
-from blindcal.auditing.limits import Limits
 from blindcal.confidence_prompt import INSTRUCTION, ask_confidence
 from blindcal.endpoints.query_format import STATED_TOKENS, ConfidenceQuestion
 from blindcal.errors import BlindcalError, FatalError, UnfitError

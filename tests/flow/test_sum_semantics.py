@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from blindcal.auditing.audit import audit
-from blindcal.errors import ConfigError
+from blindcal.errors import InputError
 from blindcal.items.files import load
 from blindcal.records import Token
 from blindcal.settings import Settings
@@ -70,5 +70,5 @@ def test_an_audit_measures_the_sum_of_all_spellings(tmp_path: Path) -> None:
 @pytest.mark.parametrize("method", ["blind", "extraction"])
 def test_methods_that_read_exact_thresholds_refuse_it(method: str) -> None:
     """Answers that follow a sum are noisy, which their estimators do not allow for."""
-    with pytest.raises(ConfigError, match=f"semantics: {method} reads exact thresholds"):
+    with pytest.raises(InputError, match=f"semantics: {method} reads exact thresholds"):
         Settings(model="m", method=method, semantics="sum")

@@ -12,7 +12,7 @@ import pytest
 from blindcal.endpoints import tokens
 from blindcal.endpoints.http import Address, HttpEndpoint, check_key
 from blindcal.endpoints.services import LOOKED_UP, SERVICES, Service, service_at
-from blindcal.errors import ConfigError, EndpointError, FatalError, NoTokenIdsError, RetryableError
+from blindcal.errors import EndpointError, FatalError, InputError, RetryableError, UnfitError
 from blindcal.simulation.http_server import HttpRequest, HttpResponse
 from misbehaving import Behaviour
 from paths import ROOT
@@ -121,7 +121,7 @@ def test_a_base_url_without_v1(routes: Routes, missing: object) -> None:
         FatalError, match=r"nothing at .*/chat/completions \(404\).*base_url='http.*/v1'"
     ) as said:
         found(handler, path="")
-    assert not isinstance(said.value, NoTokenIdsError)
+    assert not isinstance(said.value, UnfitError)
 
 
 @pytest.mark.parametrize("where", ["/tokenize", "/v1/chat/completions"])
@@ -209,7 +209,7 @@ def test_a_service_that_tells_no_ids(status: int) -> None:
         ("POST", "/v1/chat/completions"): (200, CHAT_YES),
         ("POST", "/tokenize"): (status, NOT_FOUND),
     }
-    with pytest.raises(NoTokenIdsError, match=r"does not tell its token ids.*tokenizer=.*positive_ids="):
+    with pytest.raises(UnfitError, match=r"does not tell its token ids.*tokenizer=.*positive_ids="):
         found(serving(routes), "mine")
 
 
@@ -262,7 +262,7 @@ def test_known_services(one: Service) -> None:
     assert service_at(address.base_url) is one
     assert one.source.startswith("https://")
     with pytest.raises(
-        ConfigError, match=f"MY_KEY is not set.*keys of {one.name} are usually in {one.key_variable}"
+        InputError, match=f"MY_KEY is not set.*keys of {one.name} are usually in {one.key_variable}"
     ):
         check_key(address, {})
 

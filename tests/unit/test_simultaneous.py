@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import chi2, norm
 
-from blindcal.errors import ConfigError
+from blindcal.errors import InputError
 from blindcal.estimate.simultaneous import beyond, difference_pvalues, holm, level_of_each, outlier_pvalues
 from blindcal.evidence import estimate
 from blindcal.records import Estimate
@@ -143,6 +143,6 @@ def test_few_items_raise_no_alarm() -> None:
 
 def test_without_parts_nothing_is_simultaneous() -> None:
     """The option needs a field to break down by, and says so."""
-    with pytest.raises(ConfigError, match="simultaneous: is about the parts of a breakdown"):
+    with pytest.raises(InputError, match="simultaneous: is about the parts of a breakdown"):
         Settings(model="m", simultaneous=True)
     assert Settings(model="m", simultaneous=True, by_field="topic").estimation.simultaneous

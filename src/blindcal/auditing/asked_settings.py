@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 import msgspec
 
 from blindcal.auditing.prepare import Prepared
-from blindcal.errors import ConfigError, InputError
+from blindcal.errors import InputError
 from blindcal.records import Usage
 from blindcal.results.certificate import AskedAs
 from blindcal.settings import Settings
@@ -37,7 +37,7 @@ def settings_as_asked(
         return Settings.noted(asked.config).replace(
             **usual, **named, api_key_env=api_key_env, timeout=timeout
         )
-    except (ConfigError, InputError, TypeError) as error:
+    except (InputError, TypeError) as error:
         raise _unusable(source, error) from None
 
 

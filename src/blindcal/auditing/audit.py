@@ -8,33 +8,31 @@ programs with their own event loop.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import re
-import threading
 import time
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
-from concurrent.futures import Future
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
+from blindcal.asking.context import answers_kept, ignore, opened_endpoint, unless_stopped, wait_for
+from blindcal.asking.controls import Controls
+from blindcal.asking.job import RunOutcome
+from blindcal.asking.limits import Limits, check_cost_known
+from blindcal.asking.sender import ask_live
 from blindcal.atomic_write import writing
 from blindcal.auditing.audit_design import AuditDesign, audit_design
 from blindcal.auditing.conclude import conclude, write_files
-from blindcal.auditing.controls import Controls, control_every
-from blindcal.auditing.job import Job, RunOutcome
-from blindcal.auditing.limits import Limits, check_cost_known
-from blindcal.auditing.live_sender import ask_live
-from blindcal.auditing.prepare import Prepared, prepare
-from blindcal.auditing.session import Session, begin, check_affords_probe, ignore, settle
+from blindcal.auditing.prepare import Prepared, job_of, prepare
+from blindcal.auditing.session import Session, begin, check_affords_probe, control_every, settle
 from blindcal.endpoints.base import Endpoint
-from blindcal.endpoints.http import Address, HttpEndpoint, check_key
-from blindcal.errors import FileError, NotIdentifiedError
+from blindcal.endpoints.http import check_key
+from blindcal.errors import NotIdentifiedError
 from blindcal.items.catalogue import open_items
 from blindcal.items.score_files import stem
 from blindcal.methods import METHODS
 from blindcal.prices import Prices
 from blindcal.records import Progress, Targets
-from blindcal.results.oracle import ChoiceTruth, Truth, read_choice_truth, read_truth
+from blindcal.results.oracle import Truth, read_truth
 from blindcal.results.result import AuditResult
 from blindcal.settings import Settings
 from blindcal.store.run_store import RUN_FILE, Store
@@ -125,7 +123,7 @@ async def audit_async(
     ------
     UnfitError
         If the probe or the run finds the endpoint unfit and ``force`` is not set.
-    ConfigError
+    InputError
         If the folder holds a run with other settings, a limit is too low even for the probe, or the cost is
         limited and no prices are given.
     NotIdentifiedError
@@ -174,21 +172,14 @@ async def audit_async(
     return result
 
 
-def _read_oracle(session: Session, oracle: str | Path | None) -> Truth | ChoiceTruth | None:
+def _read_oracle(session: Session, oracle: str | Path | None) -> Truth | None:
     """The truth to compare with, under the semantics of the method."""
     settings = session.settings
     if oracle is None:
         return None
-    if session.items.answers:
-        method = METHODS[settings.assumed_method]
-        return read_choice_truth(
-            Path(oracle),
-            session.items,
-            settings.endpoint.model,
-            drawn=not method.tempered,
-        )
-    about = settings.semantics, settings.endpoint.model, settings.answer_words
-    return read_truth(Path(oracle), session.items, *about)
+    about = settings.endpoint.model, settings.semantics, settings.answer_words
+    drawn = not METHODS[settings.assumed_method].tempered
+    return read_truth(Path(oracle), session.items, *about, drawn=drawn)
 
 
 def default_folder(items: str | Path, model: str) -> Path:
@@ -197,32 +188,12 @@ def default_folder(items: str | Path, model: str) -> Path:
     return Path("runs") / "-".join(re.sub(r"[^\w.]+", "-", one).strip("-.") for one in names)
 
 
-@contextlib.asynccontextmanager
-async def opened_endpoint(endpoint: Endpoint | None, address: Address) -> AsyncIterator[Endpoint]:
-    """The endpoint that is given, or the one at the address; it is closed at the end."""
-    asked = HttpEndpoint(address) if endpoint is None else endpoint
-    try:
-        yield asked
-    finally:
-        await asked.close()
-
-
-@contextlib.contextmanager
-def answers_kept() -> Iterator[None]:
-    """Add to an error about files that no answer is lost with them."""
-    try:
-        yield
-    except FileError as error:
-        kept = "every answer is kept, and the same again writes the files and asks nothing"
-        raise FileError(error.message, remedy=f"{error.remedy}; {kept}") from error
-
-
 async def _ask(
     session: Session, prepared: Prepared, wanted: AuditDesign, endpoint: Endpoint, force: bool
 ) -> RunOutcome:
     """Get the queries of a design answered, with controls among them."""
-    job = Job.of(session, prepared)
-    seen = prepared.probe is not None and not prepared.probe["forced"]  # the probe saw the bias act
+    job = job_of(session, prepared)
+    seen = prepared.probe is not None and prepared.objection is None  # the probe saw the bias act
     controls = Controls(job, every=control_every(session) if seen else None, force=force)
     return await ask_live(wanted.design, job, endpoint, planned=wanted.planned, controls=controls)
 
@@ -233,51 +204,3 @@ def _stopped_early(session: Session, prepared: Prepared, why: str) -> NotIdentif
         f"and {len(session.items)} items are to be asked; nothing is lost: run the same again, with a higher "
         "limit if one was reached"
     )
-
-
-async def unless_stopped(stop: asyncio.Event, preparing: Coroutine[Any, Any, T]) -> T:
-    """Await the probe or the preparation; raises `NotIdentifiedError` if ``stop`` is set first.
-
-    An audit keeps the replies that have arrived by then.
-    """
-    task = asyncio.ensure_future(preparing)
-    stopped = asyncio.ensure_future(stop.wait())
-    await asyncio.wait({task, stopped}, return_when=asyncio.FIRST_COMPLETED)
-    stopped.cancel()
-    if not task.done():
-        task.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await task
-        raise NotIdentifiedError("stopped while probing; nothing is lost, the same again goes on")
-    return await task
-
-
-def wait_for(
-    begin: Callable[[asyncio.Event], Coroutine[Any, Any, T]], stage: Callable[[str], None] | None
-) -> T:
-    """Run a coroutine in a thread with its own event loop; Ctrl-C stops it first and is then raised."""
-    started: Future[tuple[asyncio.AbstractEventLoop, asyncio.Event]] = Future()
-    finished: Future[T] = Future()
-
-    async def main() -> T:
-        stop = asyncio.Event()
-        started.set_result((asyncio.get_running_loop(), stop))
-        return await begin(stop)
-
-    def work() -> None:
-        try:
-            finished.set_result(asyncio.run(main()))
-        except BaseException as error:
-            finished.set_exception(error)
-
-    threading.Thread(target=work, name="blindcal-audit", daemon=True).start()
-    try:
-        return finished.result()
-    except KeyboardInterrupt:
-        loop, stop = started.result()
-        with contextlib.suppress(RuntimeError):  # it may just have ended
-            loop.call_soon_threadsafe(stop.set)
-        if stage is not None and not finished.done():
-            stage("stopping, and keeping what is under way; Ctrl-C again does not wait")
-        finished.exception()  # wait; a second Ctrl-C is raised here
-        raise

@@ -11,13 +11,13 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
+from blindcal.asking.job import RunOutcome, reason_in
+from blindcal.asking.token_estimate import TOKENS_NOTE
 from blindcal.auditing.audit_design import AuditDesign
 from blindcal.auditing.item_sample import members_of
-from blindcal.auditing.job import RunOutcome, reason_in
 from blindcal.auditing.prepare import Prepared
 from blindcal.auditing.session import Session
 from blindcal.auditing.steadiness_check import check_steadiness
-from blindcal.auditing.token_estimate import TOKENS_NOTE
 from blindcal.endpoints.query_format import ConfidenceQuestion, QuestionFormat, VerbalAnswers
 from blindcal.estimate.findings import Findings
 from blindcal.estimate.margins import AnswerMargins
@@ -26,8 +26,7 @@ from blindcal.items.files import Items
 from blindcal.methods import METHODS
 from blindcal.records import INVALID, NEGATIVE, PLAIN, POSITIVE, AnswerTable, Message
 from blindcal.report.page import PAGE_FILE, write_page
-from blindcal.results.answer_rows import ANSWERS_FILE, write_answers
-from blindcal.results.oracle import ChoiceTruth, Truth
+from blindcal.results.oracle import Truth
 from blindcal.results.result import (
     RESULT_FILE,
     AnswerCounts,
@@ -36,6 +35,7 @@ from blindcal.results.result import (
     ShownProbabilities,
     Spend,
 )
+from blindcal.results.tables import ANSWERS_FILE, write_answers
 from blindcal.store.run_store import NOISE_NOTE, Store
 from blindcal.text import encodable, printable
 
@@ -51,7 +51,7 @@ def conclude(
     asked: AuditDesign,
     outcome: RunOutcome,
     seconds: float,
-    truth: Truth | ChoiceTruth | None = None,
+    truth: Truth | None = None,
 ) -> AuditResult:
     """Compute the result of a run: all estimates, and what the answers cost."""
     settings, items = session.settings, session.items
@@ -113,6 +113,8 @@ def conclude(
         targets=prepared.targets,
         example=_example(items, question, answered, settings.prompt.keep_prompts),
         probe=prepared.probe,
+        objection=prepared.objection,
+        unverified=prepared.unverified,
         oracle=None if truth is None else truth.compare(items.labels, found.ece, settings.bins, targets),
         settings=settings.fixed(items),
         repeated=items.repeated(members),
@@ -164,16 +166,12 @@ def _counts(evidence: Evidence, members: int, *, stopped: bool) -> AnswerCounts:
 def _spend(session: Session, prepared: Prepared, outcome: RunOutcome) -> Spend:
     answered = outcome.usage + outcome.beside
     paid, prices = prepared.spent + answered, session.prices
-    return Spend(
-        queries=paid.served,
-        probe_queries=prepared.spent.queries,
-        attempts=paid.attempts,
-        prompt_tokens=paid.prompt_tokens,
-        completion_tokens=paid.completion_tokens,
-        cached_tokens=paid.cached_tokens,
-        cost=None if prices is None else prices.cost(paid),
-        tokens_estimated=bool(session.store.note(TOKENS_NOTE)),
-        control_queries=outcome.beside.queries,
+    return Spend.of(
+        paid,
+        prices,
+        probe=prepared.spent.queries,
+        controls=outcome.beside.queries,
+        estimated=bool(session.store.note(TOKENS_NOTE)),
     )
 
 

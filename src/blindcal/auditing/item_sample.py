@@ -14,7 +14,7 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from blindcal.errors import ConfigError
+from blindcal.errors import InputError
 from blindcal.items.files import Items
 from blindcal.records import IntArray
 from blindcal.settings import Settings
@@ -36,7 +36,7 @@ def sample_stages(items: Items, settings: Settings, store: Store) -> list[IntArr
     stages = grown(before, wanted or n, items.labels, items.groups, items.parts, seed=seed)
     if len(stages) > len(before):
         if settings.design.method == "blind" and before:
-            raise ConfigError(
+            raise InputError(
                 f"sample: this run asks {before[0].size:,} items by blind, which splits them all at once and "
                 "cannot grow",
                 remedy="choose another folder with {out}",
@@ -62,13 +62,13 @@ def grown(
 ) -> tuple[IntArray, ...]:
     """Stages with ``size`` items in total: those already taken and, if needed, one more.
 
-    With groups there may be a few more items, because the last group is kept whole. Raises `ConfigError` if
+    With groups there may be a few more items, because the last group is kept whole. Raises `InputError` if
     ``size`` is smaller than what was already taken: a sample can only grow.
     """
     asked = np.concatenate([np.empty(0, np.int64), *taken])
     have, size = asked.size, min(size, labels.size)
     if have > size and not _within_last_group(have - size, taken, groups):
-        raise ConfigError(
+        raise InputError(
             f"sample: this run already asks {have:,} items, and {size:,} are wanted now; a run can only grow",
             remedy="choose another folder with {out} for a smaller one",
             options={"out": ...},

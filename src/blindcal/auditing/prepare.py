@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import dataclass, field, replace
 
 import msgspec
 import numpy as np
 
+from blindcal.asking.context import accepted_fields, patient_of
+from blindcal.asking.job import Job
+from blindcal.asking.remembered_endpoint import RememberedEndpoint
 from blindcal.auditing.choice import METHOD_OF, MethodChoice
-from blindcal.auditing.remembered_endpoint import RememberedEndpoint
-from blindcal.auditing.session import Asking, Session
+from blindcal.auditing.session import Session
 from blindcal.endpoints import tokens
-from blindcal.endpoints.base import Endpoint, Patient
+from blindcal.endpoints.base import Endpoint
 from blindcal.endpoints.constraints import CONSTRAINTS, ConstraintName
 from blindcal.endpoints.http import HttpEndpoint
-from blindcal.endpoints.parameters import Accepted
 from blindcal.endpoints.query_format import (
     STATED_TOKENS,
     ConfidenceQuestion,
@@ -26,7 +26,7 @@ from blindcal.endpoints.query_format import (
     TokenQuestion,
 )
 from blindcal.endpoints.shown_logprobs import TOP_LOGPROBS
-from blindcal.errors import ConfigError, NoTokenIdsError, UnfitError
+from blindcal.errors import InputError, UnfitError
 from blindcal.items.files import Items
 from blindcal.methods import ASSUMED, AUTO, METHODS, Method
 from blindcal.planning.plan import probe_queries
@@ -41,27 +41,30 @@ from blindcal.records import (
     Usage,
     Way,
 )
-from blindcal.settings import Settings, plain
-from blindcal.store.run_store import Store
+from blindcal.settings import Settings
 
 PILOTS, PROBED = 4, ITEMS_WITHOUT_BIAS
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Prepared:
     """What must be known before the first query; noted in the run, so that it is paid for once.
 
-    ``spent`` is what finding out cost, and ``size`` the total bytes of its prompts. ``method`` is the chosen
+    ``objection`` says why the audit should not go on, if it was forced to, and ``unverified`` what the probe
+    could not verify although the estimates depend on it. ``spent`` is what finding out cost, and ``size`` the
+    total bytes of its prompts. ``method`` is the chosen
     one, ``answer_format`` the form of the answers, and ``constraint`` names what allows no others. ``top`` is
     the number of logprobs that the endpoint shows, and ``tempered`` whether it takes a temperature. At most
     ``at_once`` answers are asked for in one request.
     """
 
     targets: Targets
-    spent: Usage
     max_shift: float
-    jitter: float
-    probe: dict[str, Any] | None
+    jitter: float = 0.0
+    spent: Usage = field(default_factory=Usage)
+    probe: Probe | None = None
+    objection: str | None = None
+    unverified: str | None = None
     size: int = 0
     method: str = ""
     answer_format: AnswerFormat = "word"
@@ -130,11 +133,28 @@ async def prepare(
     return prepared
 
 
+def job_of(session: Session, prepared: Prepared) -> Job:
+    """The job of a session, as its preparation found that it is to be asked."""
+    return Job(
+        session.items,
+        prepared.question(session.settings),
+        session.store,
+        session.limits,
+        session.prices,
+        prepared.spent,
+        prepared.max_shift,
+        session.progress,
+        session.stop,
+        prepared.at_once,
+        len(session.items.answers) or 2,
+    )
+
+
 def _without_probe(session: Session, targets: Targets | None) -> Prepared:
     """Prepare a method that only needs the endpoint to answer, which the run itself will show."""
     settings = session.settings
     room = settings.design.limit - settings.design.offset
-    return Prepared(targets or _words(settings), Usage(), room, 0.0, None)
+    return Prepared(targets=targets or _words(settings), max_shift=room)
 
 
 async def _with_probe(session: Session, endpoint: Endpoint, targets: Targets | None, force: bool) -> Prepared:
@@ -161,28 +181,23 @@ async def _with_probe(session: Session, endpoint: Endpoint, targets: Targets | N
     if unfit is not None and not force:
         session.store.forget_asides()
         raise _refusal(found, name, unfit)
+    targets = choice.targets
     return Prepared(
-        choice.targets if method.biased else replace(choice.targets, semantics=_semantics(settings, method)),
-        remembered.paid,
-        found.max_shift if "thresholds" in found.usable else design.limit - design.offset,
-        float(np.nan_to_num(max(found.jitter, found.crowd_jitter))) if method.biased else 0.0,
-        plain(
-            {
-                **msgspec.to_builtins(found),
-                "votes": choice.votes,
-                "forced": unfit is not None,
-                "objection": unfit,
-                "unverified": "the scale of logit_bias" if method.biased and found.scale_unknown else None,
-            }
-        ),
-        remembered.tokens.size,
-        name,
-        "word" if method.biased else found.answer_format,
-        found.constraint if method.way == "temperature" else None,
-        found.top_logprobs or TOP_LOGPROBS,
-        found.tempered,
+        targets=targets if method.biased else replace(targets, semantics=_semantics(settings, method)),
+        spent=remembered.paid,
+        max_shift=found.max_shift if "thresholds" in found.usable else design.limit - design.offset,
+        jitter=found.noise if method.biased else 0.0,
+        probe=found,
+        objection=unfit,
+        unverified="the scale of logit_bias" if method.biased and found.scale_unknown else None,
+        size=remembered.tokens.size,
+        method=name,
+        answer_format="word" if method.biased else found.answer_format,
+        constraint=found.constraint if method.way == "temperature" else None,
+        top=found.top_logprobs or TOP_LOGPROBS,
+        tempered=found.tempered,
         # the answers to one request share its seed
-        found.at_once if method.way == "repeated answers" and not design.send_seed else 1,
+        at_once=found.at_once if method.way == "repeated answers" and not design.send_seed else 1,
     )
 
 
@@ -201,12 +216,6 @@ def _chosen(session: Session, choosing: MethodChoice, found: Probe, no_ids: str,
         raise _refusal(found, AUTO, found.reason, no_ids)
     session.tell(f"chose {choosing.line(best, found)}")
     return best.method
-
-
-def patient_of(session: Asking, endpoint: Endpoint) -> Patient:
-    """An endpoint that waits and asks again, for the few queries before a run."""
-    kept = "every answer so far is kept, and the same again goes on from there"
-    return Patient(endpoint, patience=session.limits.patience, kept=kept, tell=session.tell)
 
 
 def probe_sample(items: Items, seed: int) -> list[Item]:
@@ -284,7 +293,7 @@ async def choose_tokens(
     if settings.free_text:
         return tokens.Choice(_words(settings), {}, 0, no_ids="free text needs none")
     if not isinstance(endpoint, HttpEndpoint):
-        raise ConfigError("an endpoint of your own needs the answer tokens too: pass targets")
+        raise InputError("an endpoint of your own needs the answer tokens too: pass targets")
     by_hand = bool(prompt.positive_ids) and bool(prompt.negative_ids)
     try:
         if by_hand:
@@ -298,7 +307,7 @@ async def choose_tokens(
         return await tokens.choose(
             patient, pilots, positive, negative, settings.target_semantics, unsure=vocabulary.unsure
         )
-    except NoTokenIdsError as error:
+    except UnfitError as error:
         if not settings.auto and METHODS[settings.design.method].biased:
             raise
         # Without a bias only the words matter, and no vocabulary is needed.
@@ -322,17 +331,11 @@ def check_semantics(settings: Settings) -> None:
     """Raise an error if several spellings of more than two answers would have to be biased."""
     wanted = settings.prompt.semantics
     if len(settings.answer_words) > 2 and wanted in ("max", "sum") and settings.design.method != "logprobs":
-        raise ConfigError(
+        raise InputError(
             f"semantics: of more than two answers, each is one token (pair), not {wanted}; leave it out, or "
             "read all spellings with {method}",
             options={"method": "logprobs"},
         )
-
-
-def accepted_fields(store: Store) -> Accepted:
-    """What was learnt about the endpoint's fields when the run was begun."""
-    noted = store.note("accepted")
-    return Accepted() if noted is None else msgspec.convert(noted, Accepted)
 
 
 def _words(settings: Settings) -> Targets:
@@ -358,9 +361,9 @@ def objection(found: Probe, method: Method) -> str | None:
 
 def _refusal(found: Probe, method: str, objection: str, no_ids: str = "") -> UnfitError:
     """An error with the objection, what can be done about it, and last how to override it."""
-    if any(f.question == "answers at all" and f.outcome == "bad" for f in found.findings):
+    if found.unreadable:
         return UnfitError(
-            f"this endpoint is not auditable: {objection}", remedy=found.remedy, options=found.options
+            f"this endpoint is not auditable: {objection}", remedy=found.remedy, options=found.remedy_options
         )
     cannot = "is not auditable" if found.verdict == "not auditable" else f"cannot be audited by {method}"
     options: dict[str, object] = {"force": True}

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from blindcal.auditing.audit import unless_stopped, wait_for
+from blindcal.asking.context import unless_stopped, wait_for
 from blindcal.auditing.choice import MethodChoice
 from blindcal.auditing.prepare import PILOTS, check_semantics, choose_tokens, probe_sample, probe_sampled
 from blindcal.endpoints.base import Endpoint, Patient
@@ -71,7 +71,7 @@ def probe(
 
     Raises
     ------
-    ConfigError
+    InputError
         If the endpoint needs an API key and there is none.
     FatalError
         If the key, the model or the address is wrong, or no token of the model is an answer word.

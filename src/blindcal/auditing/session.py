@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import Protocol
 
-from blindcal.auditing.limits import Limits
-from blindcal.errors import ConfigError
+from blindcal.asking.context import ignore
+from blindcal.asking.limits import Limits
+from blindcal.errors import InputError
 from blindcal.items.files import Items
-from blindcal.methods import METHODS
+from blindcal.methods import METHODS, control_spacing
 from blindcal.planning.plan import probe_queries
 from blindcal.prices import CHARACTERS_A_TOKEN, Prices
 from blindcal.records import Progress, Usage, Way
@@ -19,40 +19,8 @@ from blindcal.store.run_store import Store
 
 ONCE: tuple[Way, ...] = ("logprobs", "stated confidence")
 """Ways to audit in which asking an item again tells nothing more."""
+_EVERY_NOTE = "control_every"
 _CLEARLY = 1.5  # factor by which the estimated cost of the probe may exceed the limit
-
-
-def ignore(_: str) -> None:
-    """Discard a message."""
-
-
-class Asking(Protocol):
-    """What it takes to ask a few queries: a run file, limits, and whom to tell."""
-
-    @property
-    def store(self) -> Store:
-        """The run file."""
-        ...
-
-    @property
-    def limits(self) -> Limits:
-        """How fast to ask, and when to stop."""
-        ...
-
-    @property
-    def prices(self) -> Prices | None:
-        """What tokens cost."""
-        ...
-
-    @property
-    def progress(self) -> Callable[[Progress], None] | None:
-        """Called with the progress."""
-        ...
-
-    @property
-    def tell(self) -> Callable[[str], None]:
-        """Called with a description of each step."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -115,8 +83,23 @@ def check_affords_probe(session: Session) -> None:
     tokens = round(items.characters / len(items) / CHARACTERS_A_TOKEN * count)
     cost = prices.cost(Usage(count, count, tokens, count))
     if cost > _CLEARLY * max_cost:
-        raise ConfigError(
+        raise InputError(
             f"{{max_cost}} does not pay for the probe: its about {count} queries cost about ${cost:.2g}; "
             "nothing was asked",
             options={"max_cost": max_cost},
         )
+
+
+def control_every(session: Session) -> int | None:
+    """Of how many queries of a run one carries a control query: decided once, even if its sample grows.
+
+    ``None`` if none does, as with methods that send no bias.
+    """
+    design = session.settings.design
+    if not METHODS[design.method].biased:
+        return None
+    found = session.store.note(_EVERY_NOTE)
+    if found is None:
+        found = control_spacing(design.sample or len(session.items))
+        session.store.set_note(_EVERY_NOTE, found)
+    return int(found)

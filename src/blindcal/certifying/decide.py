@@ -21,23 +21,25 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
-from blindcal.atomic_write import writing
-from blindcal.auditing.asked_settings import AskedSource, preparation_as_asked, settings_as_asked
-from blindcal.auditing.audit import (
+from blindcal.asking.context import (
+    accepted_fields,
     answers_kept,
-    default_folder,
+    ignore,
     opened_endpoint,
     unless_stopped,
     wait_for,
 )
-from blindcal.auditing.controls import Controls, bias_lost, control_every, stored_controls
-from blindcal.auditing.job import RunOutcome
-from blindcal.auditing.limits import Limits, check_cost_known
-from blindcal.auditing.live_sender import ask_live
-from blindcal.auditing.prepare import Prepared, accepted_fields
-from blindcal.auditing.session import Session, ignore
+from blindcal.asking.controls import Controls, bias_lost, stored_controls
+from blindcal.asking.job import RunOutcome
+from blindcal.asking.limits import Limits, check_cost_known
+from blindcal.asking.sender import ask_live
+from blindcal.asking.token_estimate import TOKENS_NOTE
+from blindcal.atomic_write import writing
+from blindcal.auditing.asked_settings import AskedSource, preparation_as_asked, settings_as_asked
+from blindcal.auditing.audit import default_folder
+from blindcal.auditing.prepare import Prepared
+from blindcal.auditing.session import Session, control_every
 from blindcal.auditing.steadiness_check import count_controls
-from blindcal.auditing.token_estimate import TOKENS_NOTE
 from blindcal.certifying.endpoint_check import (
     CERTIFY_AGAIN,
     certified_job,
@@ -151,11 +153,11 @@ async def decide_async(
 
     Raises
     ------
-    CertificateError
+    NotCertifiedError
         If the certificate has expired, or replies name another model or system than it does.
     UnfitError
         If the endpoint does not follow the bias.
-    ConfigError
+    InputError
         If the folder holds another run, or a limit is too low even for the check of the endpoint.
     NotIdentifiedError
         If the run is stopped before the first answer.
@@ -267,7 +269,7 @@ async def _ask(session: Session, certificate: Certificate, endpoint: Endpoint, f
     """Get the answers that decide, with control queries among them if the bias was seen to act."""
     prepared = msgspec.convert(session.store.note("ready"), Prepared)
     job = certified_job(session, certificate, prepared, force=force)
-    every = control_every(session) if prepared.probe is None else None
+    every = control_every(session) if prepared.objection is None else None
     reject = None if certificate.reject is None else certificate.reject.shift
     n, again = len(session.items), 0.0 if reject is None else 1 - certificate.accept.share
     design = DecisionDesign(n, certificate.accept.shift, reject)

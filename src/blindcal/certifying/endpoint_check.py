@@ -7,12 +7,13 @@ does not fit ends the run, or is noted as a reason why nothing is promised if th
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import msgspec
 import numpy as np
 
-from blindcal.auditing.endpoint_identity import (
+from blindcal.asking.context import patient_of
+from blindcal.asking.endpoint_identity import (
     NAMELESS,
     ForcedReply,
     ask_forced,
@@ -20,16 +21,15 @@ from blindcal.auditing.endpoint_identity import (
     name_in,
     unknown_names,
 )
-from blindcal.auditing.job import Job
-from blindcal.auditing.prepare import Prepared, patient_of
-from blindcal.auditing.remembered_endpoint import RememberedEndpoint
+from blindcal.asking.job import Job
+from blindcal.asking.remembered_endpoint import RememberedEndpoint
+from blindcal.auditing.prepare import Prepared, job_of
 from blindcal.auditing.session import Session
 from blindcal.endpoints.base import Endpoint
-from blindcal.errors import BlindcalError, CertificateError, UnfitError
+from blindcal.errors import BlindcalError, NotCertifiedError, UnfitError
 from blindcal.probing.bias_checks import IRRESISTIBLE
-from blindcal.records import Usage
-from blindcal.results.certificate import Certificate, ServedModel
-from blindcal.store.run_store import SavedAnswer, Store
+from blindcal.results.certificate import Certificate
+from blindcal.store.run_store import SavedAnswer, ServedModel, Store
 from blindcal.text import listed
 
 CHECKED = 6
@@ -59,7 +59,7 @@ def note_other_names(store: Store, certificate: Certificate) -> None:
 def check_expiry(store: Store, certificate: Certificate, *, force: bool) -> None:
     """Refuse a certificate that has expired, unless the run is forced."""
     if certificate.expired():
-        expired = CertificateError(
+        expired = NotCertifiedError(
             f"the certificate expired on {certificate.expires}",
             remedy="certify again; or {force} goes on, and nothing is promised",
             options={"force": True},
@@ -92,18 +92,18 @@ async def check_endpoint(
     except BlindcalError:
         store.forget_asides()
         raise
-    found = None if unbiased is None else {"forced": True, "objection": unbiased.message}
-    prepared = replace(prepared, spent=about.paid, size=about.tokens.size, probe=found)
+    objection = None if unbiased is None else unbiased.message
+    prepared = replace(prepared, spent=about.paid, size=about.tokens.size, objection=objection)
     store.set_note("ready", msgspec.to_builtins(prepared))
 
 
-def other_names(heard: Iterable[ServedModel], certificate: Certificate) -> CertificateError | None:
+def other_names(heard: Iterable[ServedModel], certificate: Certificate) -> NotCertifiedError | None:
     """The error about replies that name a model or system that was not certified, if any does."""
     others = unknown_names(heard, certificate.served)
     if not others:
         return None
     certified = certificate.served or (NAMELESS,)
-    return CertificateError(
+    return NotCertifiedError(
         f"replies come from {listed(others)}, and what was certified is "
         f"{listed([one.words for one in certified])}",
         remedy=CERTIFY_AGAIN,
@@ -111,31 +111,22 @@ def other_names(heard: Iterable[ServedModel], certificate: Certificate) -> Certi
     )
 
 
-def _other_names_so_far(store: Store, certificate: Certificate) -> CertificateError | None:
+def _other_names_so_far(store: Store, certificate: Certificate) -> NotCertifiedError | None:
     return other_names([ServedModel(*name) for name in store.served_names()], certificate)
 
 
-@dataclass(frozen=True, kw_only=True)
-class CertifiedJob(Job):
-    """A job that ends once a reply names a model or system that was not certified."""
+def certified_job(session: Session, certificate: Certificate, prepared: Prepared, *, force: bool) -> Job:
+    """What is asked; unless it is forced, the job ends once a reply names what was not certified."""
+    store = session.store
 
-    certificate: Certificate
-
-    def check(self, usage: Usage, saved: Sequence[SavedAnswer]) -> None:
-        """Raise if many replies make no sense, or if one is not from what was certified."""
-        Job.check(self, usage, saved)
-        names = self.store.served_names()
+    def check_names(saved: Sequence[SavedAnswer]) -> None:
+        names = store.served_names()
         readable = {one.served for one in saved if not one.unusable}
-        heard = [ServedModel(*names[number - 1]) if number else NAMELESS for number in readable]
-        if (error := other_names(heard, self.certificate)) is not None:
+        named = [ServedModel(*names[number - 1]) if number else NAMELESS for number in readable]
+        if (error := other_names(named, certificate)) is not None:
             raise error
 
-
-def certified_job(session: Session, certificate: Certificate, prepared: Prepared, *, force: bool) -> Job:
-    """What is asked; unless it is forced, the job ends if the endpoint is replaced."""
-    if force:
-        return Job.of(session, prepared)
-    return CertifiedJob.of(session, prepared, certificate=certificate)
+    return replace(job_of(session, prepared), also_check=None if force else check_names)
 
 
 def _bias_error(forced: Sequence[ForcedReply]) -> UnfitError | None:

@@ -7,8 +7,8 @@ from typing import Any
 
 import click
 
+from blindcal.asking.limits import Limits
 from blindcal.auditing.audit import audit, default_folder
-from blindcal.auditing.limits import Limits
 from blindcal.cli import INTERRUPTED, options
 from blindcal.cli.console import print_error, print_field, print_stage
 from blindcal.cli.plan import cost_text, tokens_text

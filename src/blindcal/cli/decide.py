@@ -8,11 +8,11 @@ from typing import Any
 
 import click
 
-from blindcal.auditing.limits import Limits
+from blindcal.asking.limits import Limits
 from blindcal.certifying.decide import certified_settings, decide, decision_folder
 from blindcal.cli import INTERRUPTED, options
 from blindcal.cli.console import print_error, print_field, print_stage
-from blindcal.errors import CertificateError, UnfitError
+from blindcal.errors import NotCertifiedError, UnfitError
 from blindcal.items import catalogue
 from blindcal.prices import Prices
 from blindcal.progress_bar import ProgressBar
@@ -108,7 +108,7 @@ def command(
                 progress=bar,
                 stage=None if quiet else bar.wrap_print(print_stage),
             )
-    except (CertificateError, UnfitError) as error:
+    except (NotCertifiedError, UnfitError) as error:
         print_error(error)
         context.exit(NOT_CERTIFIED)
     except KeyboardInterrupt:

@@ -14,7 +14,7 @@ from tqdm import tqdm
 from blindcal.atomic_write import atomic_write
 from blindcal.cli import options
 from blindcal.cli.console import print_stage
-from blindcal.errors import ConfigError
+from blindcal.errors import InputError
 from blindcal.field_rules import rules_of
 from blindcal.items import catalogue, files
 from blindcal.items.record_format import RecordFormat
@@ -62,7 +62,7 @@ def command(name: str | None, out: Path | None, n: int | None, as_json: bool, **
         _list(as_json)
         return
     if name != catalogue.BUILTIN and n is not None:
-        raise ConfigError(f"--n is for {catalogue.BUILTIN} only, not for {printable(name)}")
+        raise InputError(f"--n is for {catalogue.BUILTIN} only, not for {printable(name)}")
     changed = chosen.pop("changed")
     given = {name: value for name, value in chosen.items() if value is not None}
     reading = RecordFormat(**{**given, **changed})

@@ -10,7 +10,7 @@ import click
 from blindcal.cli import options
 from blindcal.cli.console import print_stage
 from blindcal.cli.result_summary import print_result
-from blindcal.errors import ConfigError
+from blindcal.errors import InputError
 from blindcal.report.page import PAGE_FILE, write_page
 from blindcal.results.merge import merge
 from blindcal.results.result import RESULT_FILE
@@ -40,7 +40,7 @@ def command(runs: tuple[Path, ...], out: Path, resamples: int, counts: Path | No
     """
     opened = [open_run(run) for run in runs]
     if (out / RUN_FILE).exists():
-        raise ConfigError(f"--out {out}: holds a run of its own", remedy="choose a new folder")
+        raise InputError(f"--out {out}: holds a run of its own", remedy="choose a new folder")
     if sys.stderr.isatty():
         print_stage(f"estimating from {len(opened)} runs")
     result = merge(opened, resamples=resamples)

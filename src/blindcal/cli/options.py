@@ -14,7 +14,7 @@ from typing import Any, Literal, TypeAlias, TypeVar, get_args, get_origin
 
 import click
 
-from blindcal.auditing.limits import Limits
+from blindcal.asking.limits import Limits
 from blindcal.cli.console import AUDIT_SETTINGS, print_warning
 from blindcal.cli.param_types import PRICES, FieldType, FiniteRange, field_value
 from blindcal.endpoints import http

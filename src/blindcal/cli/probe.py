@@ -117,7 +117,7 @@ def _advice(found: EndpointProbe) -> str:
     """What to do next."""
     result = found.probe
     if result.remedy:
-        return printable(error_text(UnfitError(result.remedy, options=result.options)), 400)
+        return printable(error_text(UnfitError(result.remedy, options=result.remedy_options)), 400)
     if within := result.within_clamp:
         return f"try again with {' and '.join(command_line_option(*one) for one in within.items())}"
     best = None if found.methods is None else found.methods.best(result)

@@ -10,7 +10,7 @@ from tqdm import tqdm
 
 from blindcal.cli import INTERRUPTED, options
 from blindcal.cli.param_types import BUDGETS
-from blindcal.errors import ConfigError
+from blindcal.errors import InputError
 from blindcal.reproduce import sources, table
 from blindcal.reproduce.sources import Source
 from blindcal.reproduce.table import TABLE_METHODS, Column, Measured, MethodTable
@@ -87,7 +87,7 @@ def command(
         source = sources.read(path, positive=positive, negative=negative)
         key = file_name(source.model, source.data)
         if key in known:
-            raise ConfigError(
+            raise InputError(
                 f"{path}: a second file of {source.name}; files are named MODEL__DATASET.csv, and the last "
                 "two underscores separate the names"
             )

@@ -15,7 +15,7 @@ import click
 from blindcal.cli import options
 from blindcal.cli.param_types import FiniteRange
 from blindcal.endpoints import local_server as local
-from blindcal.errors import ConfigError
+from blindcal.errors import InputError
 from blindcal.field_rules import rules_of
 from blindcal.items import catalogue
 from blindcal.settings import PromptSettings
@@ -96,7 +96,7 @@ def command(
       blindcal serve --scores scores.csv --items questions.jsonl --clamp 20
     """
     if (scores is None) != (items is None) or (scores is not None and model is not None):
-        raise ConfigError("a replay needs --scores and --items together, and no MODEL")
+        raise InputError("a replay needs --scores and --items together, and no MODEL")
     server_settings = options.taken(local.ServerSettings, chosen)
     if scores is None or items is None:
         _refuse_replay_options()
@@ -121,7 +121,7 @@ def _refuse_replay_options() -> None:
         if option.name is None or option.name in _OF_MODELS:
             continue
         if ctx.get_parameter_source(option.name) is click.core.ParameterSource.COMMANDLINE:
-            raise ConfigError(f"{option.opts[0]} is for a replay: give --scores and --items too")
+            raise InputError(f"{option.opts[0]} is for a replay: give --scores and --items too")
 
 
 def _wait(base_url: str, name: str, alive: Callable[[], bool]) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from blindcal.auditing.controls import controls_usage, stored_controls
+from blindcal.asking.controls import controls_usage, stored_controls
 from blindcal.cli import options
 from blindcal.cli.console import WIDTH
 from blindcal.json_form import json_line

@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from blindcal.auditing.limits import Limits
+from blindcal.asking.limits import Limits
 from blindcal.cli import INTERRUPTED, options
 from blindcal.cli.alarm_command import AlarmCommand
 from blindcal.cli.console import error_text, print_field
@@ -60,13 +60,10 @@ QUIET, STOPPED, RAISED = 0, 3, 4
     help="Highest chance of each alarm ever to be raised for nothing.",
 )
 @click.option(
-    "--against",
-    type=click.Choice(["reference", "perfect"]),
-    help="What the calibration is tested against: the reference audit, or perfect calibration.  "
-    "[default: reference]",
-)
-@click.option(
-    "--max-ece", type=options.INNER_SHARE, help="Test the calibration against this limit of the ECE instead."
+    "--max-ece",
+    type=FiniteRange(0, 1, max_open=True),
+    help="Test the calibration against this limit of the ECE; 0 for perfect calibration.  "
+    "[default: compare with the reference]",
 )
 @click.option("--by", "by_field", metavar="FIELD", help="Field that defines slices, each with an alarm.")
 @click.option("--every", type=click.IntRange(1), default=EVERY, help="Number of new items to ask per look.")
@@ -140,7 +137,6 @@ def command(
       130  interrupted; nothing is lost
     """
     context = click.get_current_context()
-    _check_usage(**given)
     limits = options.taken(Limits, given)
     asked = open_reference(reference, api_key_env=api_key_env, force=given["force"])
     settings = asked.settings
@@ -182,11 +178,6 @@ def command(
     if not quiet:
         _print_end(found)
     context.exit(RAISED if found.raised else QUIET if found.complete else STOPPED)
-
-
-def _check_usage(*, against: str | None, max_ece: float | None, **_: Any) -> None:
-    if against is not None and max_ece is not None:
-        raise click.UsageError("--against and --max-ece exclude each other: give one of them")
 
 
 @dataclass

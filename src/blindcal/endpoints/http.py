@@ -13,9 +13,12 @@ refused, and the key is removed from a response before anything reads it.
 from __future__ import annotations
 
 import contextlib
+import importlib
 import json
 import os
 import re
+import sys
+import threading
 import warnings
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
@@ -30,7 +33,7 @@ from blindcal.endpoints.parameters import OPENAI_SAMPLERS, Accepted, changes_not
 from blindcal.endpoints.services import service_at
 from blindcal.endpoints.shown_logprobs import BY_ID, named_by_id
 from blindcal.endpoints.urls import is_loopback, web_url
-from blindcal.errors import ConfigError, EndpointError, FatalError, InputError, RetryableError
+from blindcal.errors import EndpointError, FatalError, InputError, RetryableError
 from blindcal.field_rules import Positive, check_fields
 from blindcal.records import Message, Reply, Request
 from blindcal.text import encodable, printable
@@ -45,6 +48,26 @@ OPENAI = "https://api.openai.com/v1"
 
 NOT_OFFERED = frozenset({400, 401, 403, 404, 405, 422, 501})
 _BEYOND_BASE = re.compile(r"(?<=[^/:])(/+((chat/)?completions)?)+(?=$|\?)")
+
+
+def _load_client() -> None:
+    """Load the HTTP client in a thread that never ends.
+
+    pyreqwest's allocator takes the thread that loads it for the main thread; once that has ended, the next
+    client crashes the process.
+    """
+    loaded = threading.Event()
+
+    def load() -> None:
+        try:
+            importlib.import_module("blindcal.endpoints.http_client")
+        finally:
+            loaded.set()
+        threading.Event().wait()
+
+    if "pyreqwest" not in sys.modules and threading.current_thread() is not threading.main_thread():
+        threading.Thread(target=load, name="blindcal-http", daemon=True).start()
+        loaded.wait()
 
 
 def without_path(url: str) -> str:
@@ -268,6 +291,7 @@ class HttpEndpoint:
     async def _send(self, method: str, url: str, body: bytes | None = None) -> ServerResponse:
         """Send a request; its response no longer holds the key."""
         if self._client is None:
+            _load_client()
             from blindcal.endpoints.http_client import HttpClient  # slow to import
 
             self._client = HttpClient(self.address.base_url, self._headers, self.address.timeout)
@@ -349,7 +373,7 @@ def check_key(address: Address, environ: Mapping[str, str] = os.environ, *, begu
     host = None if begun else keyless_host(address, environ)
     known = address.api_version is not None or service_at(address.base_url) is not None
     if host is not None and known:
-        raise ConfigError(
+        raise InputError(
             f"{printable(host, 80)} wants an API key and {printable(address.api_key_env, 80)} is not set",
             remedy=_key_remedy(address),
             options={"api_key_env": ...},
@@ -385,7 +409,7 @@ def _usable_key(address: Address, environ: Mapping[str, str]) -> str:
     """The key that the environment holds, empty if none; raises an error if it cannot be one."""
     key = environ.get(address.api_key_env, "").strip()
     if not all(33 <= ord(char) < 127 for char in key):
-        raise ConfigError(
+        raise InputError(
             f"the value of {address.api_key_env} has characters that no API key has: set it again"
         )
     kept = ("base_url", "model", "api_version", "extra_body")

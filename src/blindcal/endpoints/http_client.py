@@ -1,4 +1,4 @@
-"""The HTTP client of everything that is sent: queries, lists of models, webhooks.
+"""The HTTP client of everything that is sent: queries, lists of models, probes.
 
 pyreqwest (reqwest and hyper, in Rust) keeps the connections; ``docs/decisions/http-client.md`` says why. This
 file holds what blindcal promises about them: certificates are verified, proxies are those of the environment,

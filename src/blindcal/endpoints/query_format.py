@@ -16,7 +16,7 @@ from blindcal.endpoints.free_text import FreeText, parse_free_text, parse_json_t
 from blindcal.endpoints.replies import REFUSED
 from blindcal.endpoints.shown_logprobs import TOP_LOGPROBS, fault_in, shown_answers
 from blindcal.endpoints.verbalized import Verbalized, parse_stated_choice, parse_verbalized
-from blindcal.errors import EndpointError, InputError, NoSenseError, UnfitError
+from blindcal.errors import EndpointError, InputError, UnfitError
 from blindcal.query_seeds import query_seeds
 from blindcal.records import (
     INVALID,
@@ -57,6 +57,10 @@ class ParsedAnswer:
     high: float | None = None
     reason: str = ""
     mass: float | None = None
+
+
+class NoAnswerWordError(UnfitError):
+    """No reply is an answer word. A run stops at it, and its result says what came back."""
 
 
 class QuestionFormat(Protocol):
@@ -191,7 +195,7 @@ class TokenQuestion:
 
     def complaint(self, count: int, text: str, reason: str = "") -> EndpointError:  # noqa: ARG002 - has none
         """An error that suggests wrong answer words or a bias without effect."""
-        return NoSenseError(
+        return NoAnswerWordError(
             f"none of {count} answers is one of the answer words (the last one: {text[:40]!r}): "
             "check the words and tokens, and that logit_bias acts"
         )

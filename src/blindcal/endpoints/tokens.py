@@ -22,7 +22,7 @@ from blindcal.endpoints.http import HttpEndpoint
 from blindcal.endpoints.http_errors import ITEM_STATUSES
 from blindcal.endpoints.openai_token_ids import IDS, WORDS
 from blindcal.endpoints.services import service_at
-from blindcal.errors import FatalError, InputError, MissingExtraError, NoTokenIdsError, ReplyError
+from blindcal.errors import FatalError, InputError, MissingExtraError, ReplyError, UnfitError
 from blindcal.records import Item, Request, Semantics, Targets, Token
 from blindcal.text import printable, spellings, spoken
 
@@ -99,13 +99,13 @@ async def candidates(
         if len(encoded) == 1:
             found.setdefault(encoded[0], Token(int(encoded[0]), text))
     if not found and choice:
-        raise NoTokenIdsError(
+        raise UnfitError(
             f"the answer {printable(word)!r} is not one token of this model in any spelling",
             remedy=LETTERS,
             options=LETTER_OPTIONS,
         )
     if not found:
-        raise NoTokenIdsError(
+        raise UnfitError(
             f"no spelling of {printable(word)!r} is one token of this model: use a shorter, commoner word"
         )
     return tuple(found.values())
@@ -127,7 +127,7 @@ async def choose(
 
     Raises
     ------
-    NoTokenIdsError
+    UnfitError
         If the ids are ``unsure`` and the bias makes the model say other words.
     """
     shared_ids = {token.id for token in positive} & {token.id for token in negative}
@@ -164,7 +164,7 @@ async def choose_answers(
     ------
     InputError
         If two answers share a word or a token.
-    NoTokenIdsError
+    UnfitError
         If the ids are ``unsure`` and the bias makes the model say other words.
     """
     check_clashes(answers)
@@ -264,8 +264,8 @@ def served(endpoint: HttpEndpoint, model: str) -> Encoder:
     return encode
 
 
-def _no_ids(message: str) -> NoTokenIdsError:
-    return NoTokenIdsError(
+def _no_ids(message: str) -> UnfitError:
+    return UnfitError(
         message,
         remedy="name the tokenizer with {tokenizer} (a tokenizer.json, a Hugging Face name or an OpenAI "
         "encoding), or give the ids with {positive_ids} and {negative_ids}",
@@ -350,7 +350,7 @@ async def find(
 
     Raises
     ------
-    NoTokenIdsError
+    UnfitError
         If there is none.
     FatalError
         If the key, the model or the address is wrong.
@@ -365,7 +365,7 @@ async def find(
     try:
         await own("Yes")
         return Vocabulary(own)
-    except NoTokenIdsError as error:
+    except UnfitError as error:
         await _check_address(asked, pilot)
         if encoding is not None:
             return Vocabulary(openai(encoding), f"OpenAI's {encoding}, as the model's name suggests,")

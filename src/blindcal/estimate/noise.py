@@ -12,11 +12,11 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
-from scipy.special import betaincinv
 
 from blindcal.estimate.latent.model import working_table
 from blindcal.estimate.problem import NoisePosterior
 from blindcal.estimate.readings import Patterns, count_patterns
+from blindcal.estimate.uncertainty import share_bounds
 from blindcal.records import AnswerTable, Estimate, FloatArray, IntArray, Noise
 
 _FLIP_RATES = np.array([0.0, 0.003, 0.01, 0.025, 0.05, 0.1, 0.2])
@@ -102,9 +102,7 @@ def forced_noise(counts: ControlCounts, jitter: float) -> NoiseEstimate:
     Repeated queries that disagree do not tell which of several close answers moved, so the jitter stays what
     the probe found.
     """
-    failed, passed = counts.failed, counts.forced - counts.failed
-    low = float(betaincinv(failed, passed + 1, (1 - _LEVEL) / 2)) if failed else 0.0
-    high = float(betaincinv(failed + 1, passed, (1 + _LEVEL) / 2)) if passed else 1.0
+    failed, (low, high) = counts.failed, share_bounds(counts.failed, counts.forced, (1 - _LEVEL) / 2)
     rate = Estimate(failed / max(1, counts.forced), low, min(0.5, high), _LEVEL)
     ends = (low, min(0.5, high)) if failed else ()
     return NoiseEstimate(rate, Estimate(jitter), tuple(Noise(jitter, end) for end in ends))

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-from scipy.special import gammaincc, ndtr
+from scipy.special import betaincinv, gammaincc, ndtr
 
 from blindcal.records import FloatArray
 
@@ -27,6 +27,19 @@ def percentile_interval(draws: FloatArray, level: float) -> tuple[float, float]:
     """The range of the central share ``level`` of the draws."""
     tail = (1 - level) / 2
     return float(draw_quantile(draws, tail)), float(draw_quantile(draws, 1 - tail))
+
+
+def share_bounds(hits: int, trials: int, tail: float) -> tuple[float, float]:
+    """Clopper-Pearson bounds of a share; the truth is beyond each with probability at most ``tail``.
+
+    Examples
+    --------
+    >>> [round(bound, 4) for bound in share_bounds(59, 59, 0.05)], share_bounds(0, 0, 0.05)
+    ([0.9505, 1.0], (0.0, 1.0))
+    """
+    low = float(betaincinv(hits, trials - hits + 1, tail)) if hits else 0.0
+    high = float(betaincinv(hits + 1, trials - hits, 1 - tail)) if hits < trials else 1.0
+    return low, high
 
 
 def absolute_sum_interval(estimate: FloatArray, draws: FloatArray, level: float) -> tuple[float, float]:

@@ -57,7 +57,7 @@ class BiasChecks:
 
     ``offset`` is the common bias C of the audit and ``limit`` the largest bias that the service documents.
     After `check`, ``max_shift`` is the largest usable shift, ``clamp`` where the bias is clamped and
-    ``integer_bias`` whether it is rounded; ``jitter`` and ``crowd_jitter`` are NaN if they were not measured.
+    ``integer_bias`` whether it is rounded; ``jitter`` and ``crowd_jitter`` are ``None`` if not measured.
     ``hopeless`` says that temperature without a bias cannot help either. ``flips`` are those of the first two
     items. ``gaps`` are the log-odds of the
     answer tokens by item, where logprobs show them.
@@ -74,7 +74,8 @@ class BiasChecks:
         self.max_shift = 0.0
         self.clamp: float | None = None
         self.integer_bias = False
-        self.jitter = self.crowd_jitter = math.nan
+        self.jitter: float | None = None
+        self.crowd_jitter: float | None = None
         self.scale: tuple[float, float] | None = None
         self.forced = self.strays = 0  # answers far from the flips, and those that contradict the bias
         self.hopeless = False
@@ -115,8 +116,8 @@ class BiasChecks:
 
     @property
     def outside(self) -> float:
-        """The share of biased answers that were neither target; NaN without any."""
-        return self.asker.outside / self.asker.biased if self.asker.biased else math.nan
+        """The share of biased answers that were neither target."""
+        return self.asker.outside / max(1, self.asker.biased)
 
     @property
     def _inside(self) -> str:
@@ -272,9 +273,10 @@ class BiasChecks:
 
     def _shape(self, flips: FlipFit) -> str:
         """Check that the flips are sharp enough for thresholds."""
-        alone = max(flips.jitter, self.jitter)
-        if max(alone, self.crowd_jitter / 3) > MOST_JITTER:
-            jitter = max(alone, self.crowd_jitter)
+        crowd = self.crowd_jitter or 0.0
+        alone = max(flips.jitter, self.jitter or 0.0)
+        if max(alone, crowd / 3) > MOST_JITTER:
+            jitter = max(alone, crowd)
             answer = f"none that is sharper than {jitter:.2g} in log-odds"
             trouble = f"answers at T = 0 change from query to query (by about {jitter:.2g} in log-odds)"
             self.hopeless = True

@@ -49,38 +49,36 @@ class Finding:
     answer: str
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Probe:
-    """What the probe found.
+    """What the probe found; a number that could not be measured is ``None``.
 
-    ``ways`` has an entry for each way to audit that was tried: why it is unusable, empty if it is usable; the
-    verdict is the best usable one. ``max_shift`` is the largest usable |b| at ``offset``; ``clamp`` is the
-    value at which the endpoint clamps the bias, ``integer_bias`` whether it rounds it. ``jitter`` and
+    ``ways`` says of each way to audit that was tried why it is unusable, empty if it is usable; the verdict
+    is the best usable one. ``max_shift`` is the largest usable |b| at ``offset``, ``clamp`` the value at
+    which the endpoint clamps the bias, and ``integer_bias`` whether it rounds it. ``jitter`` and
     ``crowd_jitter`` are standard deviations in log-odds, alone and under concurrency; ``outside`` is the
-    share of biased answers that were neither target. These three are NaN if they could not be measured.
-    ``scale`` is a 95% interval of the factor by which the bias acts, ``None`` if it could not be measured.
-    ``remedy`` and ``options`` are those of the last reply that could not be read. ``top_logprobs`` is how
-    many logprobs are shown, and ``at_once`` how many independent answers one request gives. ``tempered`` says
-    whether a temperature is accepted; answers without a bias have the form ``answer_format``, and only those
-    that ``constraint`` allows.
+    share of biased answers that were neither target, and ``scale`` a 95% interval of the factor by which the
+    bias acts. ``remedy`` and ``options`` are those of the last reply that could not be read; the user chooses
+    the value of an option that is ``None``. ``top_logprobs`` is the number of logprobs shown, and ``at_once``
+    the number of independent answers to one request. ``tempered`` says whether a temperature is accepted.
+    Answers without a bias have the form ``answer_format``, and only those that ``constraint`` allows come.
     """
 
     verdict: ProbeVerdict
     reason: str
     findings: tuple[Finding, ...]
     targets: Targets
-    offset: float
-    max_shift: float
-    clamp: float | None
-    integer_bias: bool
-    jitter: float
-    crowd_jitter: float
-    scale: tuple[float, float] | None
-    outside: float
-    logprobs: bool
-    queries: int
-    prompt_tokens: int
-    completion_tokens: int
+    offset: float = 0.0
+    max_shift: float = 0.0
+    clamp: float | None = None
+    integer_bias: bool = False
+    jitter: float | None = None
+    crowd_jitter: float | None = None
+    scale: tuple[float, float] | None = None
+    outside: float | None = None
+    queries: int = 0
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
     remedy: str = ""
     options: dict[str, Any] = field(default_factory=dict)
     ways: dict[Way, str] = field(default_factory=dict)
@@ -89,6 +87,21 @@ class Probe:
     tempered: bool = True
     answer_format: AnswerFormat = "word"
     constraint: ConstraintName | None = None
+
+    @property
+    def noise(self) -> float:
+        """The larger of the two jitters; 0 if neither was measured."""
+        return max(self.jitter or 0.0, self.crowd_jitter or 0.0)
+
+    @property
+    def unreadable(self) -> bool:
+        """Whether no reply could be read at all."""
+        return any(one.question == "answers at all" and one.outcome == "bad" for one in self.findings)
+
+    @property
+    def remedy_options(self) -> dict[str, object]:
+        """The options that the remedy names, with an ellipsis for a value that the user chooses."""
+        return {name: ... if value is None else value for name, value in self.options.items()}
 
     @property
     def usable(self) -> tuple[Way, ...]:

@@ -1,0 +1,32 @@
+"""Pages, figures and every sentence on them.
+
+Results and fits are shown as HTML in a running IPython: the classes are registered by name, and drawing is
+imported when one of them is first shown.
+"""
+
+from __future__ import annotations
+
+import sys
+
+_SHOWN = (
+    ("blindcal.results.result", "AuditResult"),
+    ("blindcal.results.run", "Run"),
+    ("blindcal.estimate.latent.fit", "LatentFit"),
+    ("blindcal.estimate.published.blind", "BlindResult"),
+)
+
+
+def show_in_notebooks() -> None:
+    """Register the HTML display of results and fits; does nothing outside IPython."""
+    get_ipython = getattr(sys.modules.get("IPython"), "get_ipython", None)
+    shell = None if get_ipython is None else get_ipython()
+    formatter = getattr(shell, "display_formatter", None)
+    if formatter is not None:
+        for module, name in _SHOWN:
+            formatter.formatters["text/html"].for_type_by_name(module, name, _html)
+
+
+def _html(shown: object) -> str:
+    from blindcal.report.notebook import html  # imports matplotlib
+
+    return html(shown)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Literal
 
 import numpy as np
 from scipy.special import gammaincc
@@ -12,17 +11,28 @@ from scipy.special import gammaincc
 from blindcal.errors import InputError
 from blindcal.estimate.checks import ArrayLike, answers_array, fraction, probabilities, whole
 from blindcal.estimate.latent.fit import LatentFit
-from blindcal.estimate.streams.alarms import FOR_REFERENCE, Against, MonitorState, StreamMonitor
-from blindcal.estimate.streams.betting import CurveClaim
+from blindcal.estimate.streams.alarms import GameAlarm, Gap, MonitorState, SliceAlarms
+from blindcal.estimate.streams.betting import (
+    CurveClaim,
+    anchor_cells,
+    anchor_game,
+    calibration_cells,
+    question_cells,
+)
+from blindcal.estimate.streams.confidence_sequence import RANGES, GapCounts
 from blindcal.estimate.streams.reference import Reference
-from blindcal.records import INVALID, UNLABELLED, FloatArray, Noise
+from blindcal.estimate.uncertainty import share_bounds
+from blindcal.records import INVALID, UNLABELLED, FloatArray, IntArray, Noise
 from blindcal.results.run import Run, opened
 
+FOR_REFERENCE = 0.2
+"""Share of the level of an alarm that allows for what its reference leaves uncertain."""
+_ANCHOR_SPACING = 20
 _BINS = 20
 _CLEARLY_UNEVEN = 1e-9  # p-value; evenly drawn thresholds hardly ever have one that low
 
 
-class Monitor(StreamMonitor):
+class Monitor:
     """Alarms for a stream of answers that may be looked at any time.
 
     Every item is asked once, with the threshold t in the logit_bias (a shift of ``-logit(t)``), and t has to
@@ -35,11 +45,10 @@ class Monitor(StreamMonitor):
         The audit that the stream is held against. Without one, only the calibration is watched.
     level : float
         The highest chance of each alarm ever to be raised for nothing.
-    against : "reference" or "perfect", optional
-        What the calibration is held against; by default the reference if there is one.
     max_ece : float, optional
-        Hold the calibration against this limit instead: the alarm is raised if the expected calibration error
-        is above it.
+        The calibration alarm is raised if the expected calibration error is above this limit; 0 tests for
+        perfect calibration. By default the calibration is compared with that of the reference, or without
+        one tested for perfection.
     slices : int
         The highest number of slices that are told apart.
 
@@ -62,32 +71,30 @@ class Monitor(StreamMonitor):
         reference: Run | str | Path | LatentFit | None = None,
         *,
         level: float = 0.05,
-        against: Literal["reference", "perfect"] | None = None,
         max_ece: float | None = None,
         slices: int = 20,
     ) -> None:
-        level = fraction(level, "level")
-        fit, reach = _fit_of(reference)
-        known = None
-        if fit is not None:
-            known = Reference.of(fit, level * FOR_REFERENCE, reach=reach)
-        claim = _claim(known, against, max_ece)
-        if claim == "reference" and known is not None:
-            curve = known.curve
+        self._level = fraction(level, "level")
+        fit, max_shift = _fit_of(reference)
+        known = None if fit is None else Reference.of(fit, level * FOR_REFERENCE, max_shift=max_shift)
+        if max_ece is not None and not 0 <= max_ece < 1:
+            raise InputError(f"max_ece: must be at least 0 and below 1, got {max_ece!r}")
+        self._questions = None
+        if known is not None:
+            self._questions = GameAlarm("questions", known.share.game, level, FOR_REFERENCE)
+        if known is not None and max_ece is None:
+            spent, game = FOR_REFERENCE, known.curve.game
         else:
+            spent, max_ece = 0.0, max_ece or 0.0
             noise = Noise() if known is None else known.curve.noise
-            curve = CurveClaim(allowance=max_ece or 0.0, noise=noise, reach=reach)
-        super().__init__(
-            curve.game,
-            None if known is None else known.share.game,
-            level=level,
-            against=claim,
-            max_ece=max_ece,
-            for_reference=FOR_REFERENCE,
-            slices=whole(slices, "slices", 2),
-        )
+            game = CurveClaim(allowance=max_ece, noise=noise, max_shift=max_shift).game
+        self._max_ece = max_ece
+        self._calibration = GameAlarm("calibration", game, level, spent)
+        self._endpoint: GameAlarm | None = None
+        self._slices = SliceAlarms(game, whole(slices, "slices", 2), level * (1 - spent))
+        self._gaps = GapCounts()
+        self._answers = self._anchors = self._rows = 0
         self._spread = np.zeros(_BINS)
-        self._rows = 0
 
     def __repr__(self) -> str:
         return f"Monitor({self._answers:,} answers, {self._calibration.process.observations:,} labelled)"
@@ -126,9 +133,64 @@ class Monitor(StreamMonitor):
         valid = given != INVALID
         self.add_answers(t[valid], given[valid], places[valid])
         both = valid & (known != UNLABELLED)
-        chosen = None if parts is None else [part for part, one in zip(parts, both, strict=True) if one]
+        chosen = None if parts is None else [part for part, known in zip(parts, both, strict=True) if known]
         self.add_labelled(known[both], t[both], given[both], places[both], chosen)
         return self.state()
+
+    def state(self) -> MonitorState:
+        """Everything that is known now."""
+        alarms = [one for one in (self._endpoint, self._questions, self._calibration) if one is not None]
+        level = 1 - self._level
+        return MonitorState(
+            answers=self._answers,
+            labelled=self._calibration.process.observations,
+            max_ece=self._max_ece,
+            alarms=tuple(one.state(self._max_ece) for one in alarms),
+            gaps=tuple(
+                Gap(name, self._gaps.gap(weight, level), self._gaps.share(weight))
+                for name, weight in RANGES.items()
+            ),
+            slices=self._slices.state(level),
+            paths={one.name: one.path() for one in alarms},
+        )
+
+    def add_answers(self, thresholds: FloatArray, answers: IntArray, places: IntArray) -> None:
+        """Add valid answers at thresholds, of items at these places in the stream."""
+        self._answers += len(answers)
+        if self._questions is not None:
+            self._questions.add(question_cells(thresholds, answers), places)
+
+    def add_labelled(
+        self,
+        labels: IntArray,
+        thresholds: FloatArray,
+        answers: IntArray,
+        places: IntArray,
+        parts: Sequence[str | None] | None = None,
+    ) -> None:
+        """Add labelled answers in the order in which their labels came; ``parts`` are their slices."""
+        if not len(labels):
+            return
+        cells = calibration_cells(labels, thresholds, answers)
+        self._calibration.add(cells, places)
+        self._gaps.add(labels, thresholds, answers)
+        if parts is not None:
+            self._slices.add(parts, cells, places, labels, thresholds, answers)
+
+    def expect_anchors(self, up_wrong: int, up_asked: int, down_wrong: int, down_asked: int) -> None:
+        """Give the numbers of wrong answers to anchor queries above and below their flips at the set-up."""
+        tail = self._level * FOR_REFERENCE / 2
+        most = (share_bounds(*seen, tail)[1] for seen in ((up_wrong, up_asked), (down_wrong, down_asked)))
+        game = anchor_game(*most)
+        self._endpoint = GameAlarm("endpoint", game, self._level, FOR_REFERENCE, spacing=_ANCHOR_SPACING)
+        self._anchors = 0
+
+    def add_anchors(self, up: IntArray, wrong: IntArray) -> None:
+        """Add answers to anchor queries: whether each was asked above its flip, and whether it was wrong."""
+        assert self._endpoint is not None, "the answers at the set-up come first"
+        places = np.arange(self._anchors, self._anchors + len(up))
+        self._anchors += len(up)
+        self._endpoint.add(anchor_cells(np.asarray(up, np.int64), np.asarray(wrong, np.int64)), places)
 
     def _check_spread(self, t: FloatArray) -> None:
         """Refuse thresholds that are clearly not uniform, by a chi-square test of all so far."""
@@ -150,18 +212,3 @@ def _fit_of(reference: Run | str | Path | LatentFit | None) -> tuple[LatentFit |
         return reference, np.inf
     run = opened(reference)
     return run.fit(), run.max_shift
-
-
-def _claim(known: Reference | None, against: str | None, max_ece: float | None) -> Against:
-    if max_ece is not None:
-        if against is not None:
-            raise InputError("against and max_ece exclude each other: give one of them")
-        fraction(max_ece, "max_ece")
-        return "max_ece"
-    if against is None:
-        return "perfect" if known is None else "reference"
-    if against not in ("reference", "perfect"):
-        raise InputError(f"against: must be 'reference' or 'perfect', not {against!r}")
-    if against == "reference" and known is None:
-        raise InputError("against: there is no reference to hold the stream against")
-    return "reference" if against == "reference" else "perfect"

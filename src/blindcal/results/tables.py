@@ -1,22 +1,30 @@
-"""The numbers of a result as tables: columns of equal length by name, ``None`` for an unknown value.
+"""The numbers of a result, and the answers of a run, as tables.
 
-An estimate takes three columns: ``ece``, ``ece_low`` and ``ece_high``. CSV files are made from these tables,
-and frames of pandas or polars, whichever is installed; neither is required.
+A table is a dictionary of columns of equal length, with ``None`` for an unknown value; an estimate takes
+three columns: ``ece``, ``ece_low`` and ``ece_high``. CSV files are made from these tables, and frames of
+pandas or polars, whichever is installed; neither is required.
 """
 
 from __future__ import annotations
 
+import csv
 import importlib
+import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
-from typing import Any, Literal, TypeAlias, get_args
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
+
+import numpy as np
 
 from blindcal.atomic_write import atomic_write
 from blindcal.errors import InputError, MissingExtraError
 from blindcal.estimate.findings import Findings
-from blindcal.records import Estimate
-from blindcal.text import csv_text
+from blindcal.records import INVALID, PLAIN, Estimate, FloatArray
+from blindcal.text import csv_cell, csv_text
+
+if TYPE_CHECKING:
+    from blindcal.store.run_store import Store
 
 FrameLibrary: TypeAlias = Literal["pandas", "polars"]
 LIBRARIES: tuple[FrameLibrary, ...] = get_args(FrameLibrary)
@@ -37,61 +45,63 @@ FILES = {
     "confidence": "confidence",
 }
 """The file of each table that has one: the name of its figure."""
+ANSWERS_FILE = "answers.csv"
+_DIGITS = {"temperature": "g", "seconds": ""}  # of the numbers in answers.csv; nine elsewhere
 
 
-def tables_of(found: Findings, answers: Sequence[str] = ()) -> dict[str, Columns]:
+def tables_of(findings: Findings, answers: Sequence[str] = ()) -> dict[str, Columns]:
     """Every table that there are numbers for; ``answers`` are the words if there are more than two."""
     made = {
-        "metrics": _metrics(found),
-        "bins": _columns(found.bins),
-        "curve": _curve(found),
-        "confidence": _confidence(found),
-        "operating": _columns(found.operating),
-        "costs": _costs(found),
-        "parts": _columns(found.parts),
-        "by_answer": _columns(found.by_answer),
-        "confusion": _confusion(found, answers),
+        "metrics": _metrics(findings),
+        "bins": _columns(findings.bins),
+        "curve": _curve(findings),
+        "confidence": _confidence(findings),
+        "operating": _columns(findings.operating),
+        "costs": _costs(findings),
+        "parts": _columns(findings.parts),
+        "by_answer": _columns(findings.by_answer),
+        "confusion": _confusion(findings, answers),
     }
     return {name: columns for name, columns in made.items() if any(columns.values())}
 
 
-def _metrics(found: Findings) -> Columns:
+def _metrics(findings: Findings) -> Columns:
     """One row per metric, whether it is known or not, so that every result has the same rows."""
-    names, each = list(found.metrics), list(found.metrics.values())
+    each = findings.metrics
     ends = ("value", "low", "high", "level")
-    return {"metric": names, **{end: [getattr(one, end) for one in each] for end in ends}}
+    return {"metric": list(each), **{end: [getattr(one, end) for one in each.values()] for end in ends}}
 
 
-def _curve(found: Findings) -> Columns:
-    if (curve := found.curve) is None:
+def _curve(findings: Findings) -> Columns:
+    if (curve := findings.curve) is None:
         return {}
-    nothing = (None,) * len(curve.f)
-    columns = {"f": curve.f, "value": curve.value, "low": curve.low or nothing, "high": curve.high or nothing}
+    unknown = (None,) * len(curve.f)
+    columns = {"f": curve.f, "value": curve.value, "low": curve.low or unknown, "high": curve.high or unknown}
     return {name: list(column) for name, column in columns.items()}
 
 
-def _confidence(found: Findings) -> Columns:
-    if (shown := found.confidence) is None:
+def _confidence(findings: Findings) -> Columns:
+    if (shares := findings.confidence) is None:
         return {}
-    edges = shown.edges
-    columns = {"low": edges[:-1], "high": edges[1:], "negatives": shown.negatives}
-    return {name: list(column) for name, column in (columns | {"positives": shown.positives}).items()}
+    low, high = shares.edges[:-1], shares.edges[1:]
+    columns = {"low": low, "high": high, "negatives": shares.negatives, "positives": shares.positives}
+    return {name: list(column) for name, column in columns.items()}
 
 
-def _costs(found: Findings) -> Columns:
+def _costs(findings: Findings) -> Columns:
     rows = [
-        (one.cost_fp, one.cost_fn, point.threshold, cost.value, cost.low, cost.high)
-        for one in found.costs
-        for point, cost in zip(found.operating, one.expected, strict=True)
+        (curve.cost_fp, curve.cost_fn, point.threshold, cost.value, cost.low, cost.high)
+        for curve in findings.costs
+        for point, cost in zip(findings.operating, curve.expected, strict=True)
     ]
     names = ("cost_fp", "cost_fn", "threshold", "expected", "expected_low", "expected_high")
     return {name: [row[place] for row in rows] for place, name in enumerate(names)}
 
 
-def _confusion(found: Findings, answers: Sequence[str]) -> Columns:
-    if not found.confusion:
+def _confusion(findings: Findings, answers: Sequence[str]) -> Columns:
+    if not findings.confusion:
         return {}
-    counts = zip(answers, zip(*found.confusion, strict=True), strict=True)
+    counts = zip(answers, zip(*findings.confusion, strict=True), strict=True)
     return {"label": list(answers), **{word: list(column) for word, column in counts}}
 
 
@@ -111,9 +121,9 @@ def _cells(record: Any) -> Iterator[tuple[str, Any]]:
             yield field.name, value
 
 
-def write_tables(found: Findings, answers: Sequence[str], folder: str | Path) -> list[Path]:
+def write_tables(findings: Findings, answers: Sequence[str], folder: str | Path) -> list[Path]:
     """Write the table behind each figure as CSV; an empty cell is an unknown value."""
-    tables = tables_of(found, answers)
+    tables = tables_of(findings, answers)
     written = []
     for name, file in FILES.items():
         if (columns := tables.get(name)) is not None:
@@ -122,6 +132,68 @@ def write_tables(found: Findings, answers: Sequence[str], folder: str | Path) ->
                 rows = zip(*columns.values(), strict=True)
                 draft.write_text(csv_text(list(columns), rows), encoding="utf-8", newline="")
     return written
+
+
+# Answers
+
+
+def answer_table(store: Store, words: tuple[str, ...] = ()) -> tuple[list[str], Iterator[tuple[Any, ...]]]:
+    """The names of the columns, and a row for every answer of a run in the order of the queries.
+
+    Labels are 0 and 1. With ``words``, if there are more than two answers, labels and answers are these
+    words, the column ``about`` (the answer with the shift) replaces ``threshold``, and there is a column for
+    what was added to each answer. ``low`` and ``high`` are bounds of the log-odds, if answers show any.
+    """
+    bounds = store.answered().bounds
+    names = ["id", "label", "group", "round", "about" if words else "threshold", "shift", "temperature"]
+    names += ["answer", "text", "seconds", *(() if bounds is None else ("low", "high"))]
+    return [*names, *(f"bias_{word}" for word in words)], _answer_rows(store, words, bounds)
+
+
+def _answer_rows(
+    store: Store, words: tuple[str, ...], bounds: FloatArray | None
+) -> Iterator[tuple[Any, ...]]:
+    rounds = store.rounds()
+    firsts = np.cumsum([0, *(len(asked) for asked in rounds)])
+    answer_words = {INVALID: "invalid", **dict(enumerate(words or ("negative", "positive")))}
+    for row, (query, answer, text, seconds) in enumerate(store.texts()):
+        which = int(np.searchsorted(firsts, query, side="right")) - 1
+        asked, place = rounds[which], query - int(firsts[which])
+        name, label, group = store.item(int(asked.items[place]))
+        shift, temperature = float(asked.shifts[place]), float(asked.temperatures[place])
+        tested: float | str | None = 1 / (1 + math.exp(min(shift, 700)))
+        if words:
+            about = PLAIN if asked.about is None else int(asked.about[place])
+            tested = None if about == PLAIN else words[about]
+        shown = () if bounds is None else bounds[row].tolist()
+        added = () if asked.biases is None else asked.biases[place].tolist()
+        yield (
+            *(name, words[label] if words else label, group, which + 1, tested, shift, temperature),
+            *(answer_words[answer], text, seconds),
+            *(None if math.isnan(bound) else bound for bound in shown),
+            *(None if math.isinf(bias) else bias for bias in added),
+        )
+
+
+def write_answers(store: Store, path: Path, words: tuple[str, ...] = ()) -> None:
+    """Write every answer of a run as CSV that is safe to open in a spreadsheet."""
+    names, rows = answer_table(store, words)
+    digits = [_DIGITS.get(name, ".9g") for name in names]
+    with atomic_write(path) as draft, draft.open("w", newline="", encoding="utf-8") as file:
+        table = csv.writer(file)
+        table.writerow(map(csv_cell, names))
+        table.writerows(map(_cell, row, digits) for row in rows)
+
+
+def _cell(value: Any, digits: str) -> Any:
+    if value is None:
+        return ""
+    if isinstance(value, str):
+        return csv_cell(value)
+    return format(value, digits) if isinstance(value, float) else value
+
+
+# Frames
 
 
 def frame(
@@ -143,9 +215,8 @@ def frame(
         types = {"text": "String", "bool": "Boolean", "whole": "Int64", "real": "Float64"}
         schema = {column: getattr(module, types[kind]) for column, kind in kinds.items()}
         return module.DataFrame(dict(columns), schema=schema)
-    return module.DataFrame(
-        {column: _series(module, values, kinds[column]) for column, values in columns.items()}
-    )
+    series = {column: _series(module, values, kinds[column]) for column, values in columns.items()}
+    return module.DataFrame(series)
 
 
 def _imported(library: str | None) -> tuple[str, Any]:
@@ -175,12 +246,11 @@ def _kind(values: Sequence[Any]) -> str:
 
 
 def _series(pandas: Any, values: Sequence[Any], kind: str) -> Any:
-    missing = any(value is None for value in values)
-    if kind == "real":
-        return pandas.Series(values, dtype="float64")
-    if kind == "whole":
-        return pandas.Series(values, dtype="Int64" if missing else "int64")
-    if kind == "bool":
-        return pandas.Series(values, dtype="boolean" if missing else "bool")
-    # the type of text depends on the version of pandas; a column without any has none to find it by
-    return pandas.Series(values, dtype=None if any(values) else "object")
+    if kind == "text":  # its type depends on the version of pandas, but not if there is no text at all
+        return pandas.Series(values, dtype=None if any(values) else "object")
+    complete, gaps = {
+        "real": ("float64", "float64"),
+        "whole": ("int64", "Int64"),
+        "bool": ("bool", "boolean"),
+    }[kind]
+    return pandas.Series(values, dtype=gaps if None in values else complete)

@@ -14,7 +14,7 @@ from blindcal.auditing.prepare import PILOTS, choose_tokens
 from blindcal.endpoints import tokens
 from blindcal.endpoints.base import Patient
 from blindcal.endpoints.http import HttpEndpoint, check_key
-from blindcal.errors import ConfigError
+from blindcal.errors import InputError
 from blindcal.items.catalogue import open_items
 from blindcal.records import Item, Targets
 from blindcal.scoring.hf import HfModel, HfSettings
@@ -58,7 +58,7 @@ async def score_items(
         Called with the number of items scored so far and the total.
     """
     if settings.free_text:
-        raise ConfigError("answer_format: scores are read at the first token, and a sentence has more")
+        raise InputError("answer_format: scores are read at the first token, and a sentence has more")
     if transformers is None:
         check_key(settings.endpoint)
     settings = settings.replace(semantics="max")
@@ -121,7 +121,7 @@ async def _model_scorer(
     model = HfModel(settings.endpoint.model, transformers)
     prompt = settings.prompt
     if prompt.tokenizer:
-        raise ConfigError(
+        raise InputError(
             "{tokenizer} is for endpoints: a model that is loaded here has its own",
             options={"tokenizer": prompt.tokenizer},
         )

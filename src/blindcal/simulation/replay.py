@@ -28,7 +28,7 @@ from typing import Any, Literal, Self, TypeAlias, TypeVar
 import numpy as np
 
 from blindcal.confidence_prompt import ask_confidence
-from blindcal.errors import ConfigError, InputError
+from blindcal.errors import InputError
 from blindcal.query_seeds import uniform_draws
 from blindcal.records import Item
 from blindcal.simulation.completion_request import CHAT, PROMPT, ChatRequest, PromptRequest, joined
@@ -123,7 +123,7 @@ class Server:
         try:
             self._port = await self._listener.open(HOST, self._port)
         except OSError as error:
-            raise ConfigError(
+            raise InputError(
                 f"cannot listen on {HOST}:{self._port} ({error.strerror})",
                 remedy="{port} takes any free port",
                 options={"port": 0},

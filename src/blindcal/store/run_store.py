@@ -28,7 +28,7 @@ import numpy as np
 import numpy.typing as npt
 
 from blindcal.atomic_write import make_folder
-from blindcal.errors import ConfigError, StoreError
+from blindcal.errors import InputError, StoreError
 from blindcal.records import INVALID, AnswerTable, FloatArray, IntArray, Item, Message, Round, Usage
 from blindcal.store.run_file import hold, lock_path, looked_at, opened, transaction, translated
 from blindcal.text import printable
@@ -84,6 +84,19 @@ def usage_of(answers: Sequence[SavedAnswer]) -> Usage:
         sum(one.answer == INVALID for one in answers),
         sum(one.unusable for one in answers),
     )
+
+
+@dataclass(frozen=True, slots=True)
+class ServedModel:
+    """What an endpoint calls its model and its system; an empty text if it says nothing."""
+
+    model: str
+    fingerprint: str
+
+    @property
+    def words(self) -> str:
+        """Both in words."""
+        return " ".join(filter(None, (self.model, self.fingerprint and f"({self.fingerprint})"))) or "no name"
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,7 +197,7 @@ class Store:
         """Store settings and items, or check that the run was begun with the same ones.
 
         Returns whether they were stored. Different settings replace those of a run without answers (after a
-        wrong address, or a method that the probe advises against); otherwise they raise `ConfigError`, which
+        wrong address, or a method that the probe advises against); otherwise they raise `InputError`, which
         shows the difference.
         """
         wanted = json.loads(json.dumps(config))
@@ -193,7 +206,7 @@ class Store:
             return False
         if begun is not None:
             if not self._is_empty():
-                raise ConfigError(
+                raise InputError(
                     f"{self.path} was begun with other settings ({_difference(begun, wanted)})",
                     remedy="go back to the old settings, or choose another folder with {out}",
                     options={"out": ...},

@@ -17,8 +17,8 @@ from dataclasses import dataclass, replace
 import msgspec
 import numpy as np
 
-from blindcal.auditing.endpoint_identity import ask_forced, bias_ignored
-from blindcal.auditing.job import Job
+from blindcal.asking.endpoint_identity import ask_forced, bias_ignored
+from blindcal.asking.job import Job
 from blindcal.endpoints.base import Endpoint
 from blindcal.endpoints.query_format import TokenQuestion
 from blindcal.errors import ReplyError

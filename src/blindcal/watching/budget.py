@@ -7,8 +7,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
-from blindcal.auditing.limits import Limits
-from blindcal.errors import ConfigError, InputError
+from blindcal.asking.limits import Limits
+from blindcal.errors import InputError
 from blindcal.prices import Prices
 from blindcal.records import Usage
 from blindcal.store.watch_store import WatchStore
@@ -28,7 +28,7 @@ def check_budget(max_cost_per_day: float | None, prices: Prices | None) -> None:
     if not (math.isfinite(max_cost_per_day) and max_cost_per_day > 0):
         raise InputError(f"max_cost_per_day: must be a number of dollars above 0, got {max_cost_per_day!r}")
     if prices is None:
-        raise ConfigError(
+        raise InputError(
             "{max_cost_per_day} limits nothing if it is not known what a query costs",
             remedy="give {prices} too",
             options={"max_cost_per_day": max_cost_per_day, "prices": ...},

@@ -19,24 +19,22 @@ from typing import overload
 import numpy as np
 from scipy.special import logit
 
-from blindcal.auditing.audit import answers_kept, unless_stopped
-from blindcal.auditing.endpoint_identity import NAMELESS, unknown_names
-from blindcal.auditing.job import Job
-from blindcal.auditing.limits import Limits
-from blindcal.auditing.live_sender import ask_live
-from blindcal.auditing.prepare import patient_of
-from blindcal.auditing.remembered_endpoint import LimitTooLowError, RememberedEndpoint
-from blindcal.auditing.token_estimate import TOKENS_NOTE
+from blindcal.asking.context import answers_kept, patient_of, unless_stopped
+from blindcal.asking.endpoint_identity import NAMELESS, unknown_names
+from blindcal.asking.job import Job
+from blindcal.asking.limits import Limits
+from blindcal.asking.remembered_endpoint import LimitTooLowError, RememberedEndpoint
+from blindcal.asking.sender import ask_live
+from blindcal.asking.token_estimate import TOKENS_NOTE
 from blindcal.design import make_round
 from blindcal.endpoints.base import Endpoint
 from blindcal.errors import EndpointError, FatalError, NotIdentifiedError
 from blindcal.prices import Prices
 from blindcal.query_seeds import draw_of_name
 from blindcal.records import AnswerTable, Arrival, Item, Position, Progress, Round
-from blindcal.results.certificate import ServedModel
 from blindcal.results.result import Spend
 from blindcal.results.watch_result import WatchResult
-from blindcal.store.run_store import UNASKED
+from blindcal.store.run_store import UNASKED, ServedModel
 from blindcal.store.watch_store import Look, WatchStore
 from blindcal.text import listed, printable
 from blindcal.watching.anchors import ANCHORS, SET_UP, Anchors, AnchorSet, noted_anchors, queries_due

@@ -9,17 +9,18 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
+from blindcal.asking.context import accepted_fields
 from blindcal.auditing.asked_settings import AskedSource, preparation_as_asked, settings_as_asked
-from blindcal.auditing.prepare import Prepared, accepted_fields
+from blindcal.auditing.prepare import Prepared
 from blindcal.endpoints.parameters import Accepted
 from blindcal.endpoints.query_format import TokenQuestion
-from blindcal.errors import ConfigError, UnfitError
+from blindcal.errors import InputError, UnfitError
 from blindcal.methods import METHODS
 from blindcal.records import Item
-from blindcal.results.certificate import AskedAs, ServedModel
+from blindcal.results.certificate import AskedAs
 from blindcal.results.run import Run, opened
 from blindcal.settings import Settings
-from blindcal.store.run_store import RUN_FILE, Store
+from blindcal.store.run_store import RUN_FILE, ServedModel, Store
 from blindcal.text import printable
 
 _SOURCE = AskedSource("the reference", "audit again")
@@ -73,12 +74,12 @@ def open_reference(
 
 def _check(run: Run, force: bool) -> None:
     if run.result.answers or run.choices is not None:
-        raise ConfigError(
+        raise InputError(
             f"{run.folder}: its items have more than two answers, and only questions with two can be watched"
         )
     method = METHODS[run.result.method]
     if not method.biased or method.sampled or run.result.semantics not in ("pair", "max"):
-        raise ConfigError(
+        raise InputError(
             f"{run.folder}: a watch asks at exact thresholds, by logit_bias, and this audit (method "
             f"{run.result.method}, {run.result.semantics}) did not",
             remedy="audit with {method} where the endpoint takes logit_bias",

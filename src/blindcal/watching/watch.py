@@ -12,15 +12,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import msgspec
 
+from blindcal.asking.context import accepted_fields, ignore, opened_endpoint, wait_for
+from blindcal.asking.limits import Limits, check_cost_known
 from blindcal.atomic_write import writing
-from blindcal.auditing.audit import default_folder, opened_endpoint, wait_for
-from blindcal.auditing.limits import Limits, check_cost_known
-from blindcal.auditing.prepare import accepted_fields
-from blindcal.auditing.session import ignore
+from blindcal.auditing.audit import default_folder
 from blindcal.endpoints.base import Endpoint
 from blindcal.endpoints.http import HttpEndpoint, check_key
 from blindcal.errors import InputError
@@ -54,7 +53,6 @@ def watch(
     out: str | Path | None = None,
     rate: float = 1.0,
     level: float = 0.05,
-    against: Literal["reference", "perfect"] | None = None,
     max_ece: float | None = None,
     by_field: str | None = None,
     limits: Limits | None = None,
@@ -86,7 +84,6 @@ def watch(
             out=out,
             rate=rate,
             level=level,
-            against=against,
             max_ece=max_ece,
             by_field=by_field,
             limits=limits,
@@ -118,7 +115,6 @@ async def watch_async(
     out: str | Path | None = None,
     rate: float = 1.0,
     level: float = 0.05,
-    against: Literal["reference", "perfect"] | None = None,
     max_ece: float | None = None,
     by_field: str | None = None,
     limits: Limits | None = None,
@@ -156,9 +152,9 @@ async def watch_async(
         The share of the items that are asked, chosen by their ids.
     level : float
         The highest chance of each alarm ever to be raised for nothing.
-    against, max_ece : optional
-        What the calibration is held against: the ``reference`` (by default), ``perfect`` calibration, or a
-        limit on the expected calibration error.
+    max_ece : float, optional
+        Raise the calibration alarm if the expected calibration error is above this limit, instead of
+        comparing with the reference; 0 tests for perfect calibration.
     by_field : str, optional
         The field whose values are the slices, each with an alarm of its own.
     limits, prices : optional
@@ -190,10 +186,9 @@ async def watch_async(
 
     Raises
     ------
-    ConfigError
-        If the reference cannot be watched against, the folder holds another watch, or a budget has no prices.
     InputError
-        If the stream cannot be read, or none of its records.
+        If the reference cannot be watched against, the folder holds another watch, a budget has no prices, or
+        no record of the stream can be read.
     UnfitError
         If the reference is doubtful, and ``force`` is not set.
     EndpointError
@@ -215,9 +210,9 @@ async def watch_async(
         begun = (folder / RUN_FILE).exists()
     if endpoint is None:
         check_key(address, begun=begun)
-    monitor = await asyncio.to_thread(Monitor, found.run, level=level, against=against, max_ece=max_ece)
+    monitor = await asyncio.to_thread(Monitor, found.run, level=level, max_ece=max_ece)
     with WatchStore.open(folder / RUN_FILE) as store:
-        claims = {"level": level, "against": against, "max_ece": max_ece, "by_field": by_field}
+        claims = {"level": level, "max_ece": max_ece, "by_field": by_field}
         store.begin(_config(found, rate, claims), ())
         intake = Intake(
             store,

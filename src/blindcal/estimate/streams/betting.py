@@ -1,49 +1,86 @@
 """Games: bets against a claim about a stream of answers, which do not win on average if the claim holds.
 
 An item is asked at a threshold t that is uniform on (0, 1), answers ``d = 1[f >= t]``, and may get a label Y.
-A game has a few *sides*. Each is a table of gains by the bin of t, by d and by Y, whose mean is not positive
+A game has several bets. Each has a table of gains by the bin of t, by d and by Y, whose mean is at most 0
 under the claim, whatever the distribution of f (METHOD 11, docs/method.md section 9). The claims:
 
 - *calibration*: E[Y|f] is a given curve c, for perfect calibration c(f) = f. A function with slope c' in each
   bin is measured without bias by ``c(0) + d c'(t)``, so ``c(0) + d c'(t) - Y`` has mean zero: calibration in
-  the large. The other sides are likelihood ratios of `alternatives`, which also see gaps of opposite sign.
-- *questions*: a given share of the answers at each threshold is positive. The sides are likelihood ratios.
-- *anchors*: a repeated query is answered wrongly at most so often.
+  the large. Other bets are likelihood ratios, which also see gaps of opposite sign.
+- *questions*: a given share of the answers at each threshold is positive. The bets are likelihood ratios.
+- *anchors*: a repeated query is answered wrongly with at most a given probability.
+
+The best bet against a curve, if answers and labels have another law Q, is the likelihood ratio of Q and the
+closest law that the claim allows (the reverse information projection). Q is one of a few fixed alternatives:
+some distributions of f, and a curve whose log-odds are shifted or stretched. The closest law is computed by
+iteration; the ratio is then divided by its highest mean, so that its mean is at most 1 exactly, however well
+the iteration has converged.
 
 A gain also pays for what the claim leaves open: a band around the curve, a mean deviation, and the known
-noise of the answers, in proportion to how much the gain depends on the label. The bets are fixed in advance,
-so their wealth is a product over the items, whose order does not matter.
+noise of the answers, in proportion to how much the gain depends on the label. The stakes are fixed in
+advance, so the wealth is a product over the items, whose order does not matter.
+
+References
+----------
+Grünwald, de Heide & Koolen, Safe testing, JRSS B 86 (2024). Larsson, Ramdas & Ruf, The numeraire e-variable
+and reverse information projection, Annals of Statistics 53 (2025).
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, lru_cache
+from itertools import product
 
 import numpy as np
 from scipy.special import expit, logit, ndtr
 
-from blindcal.estimate.streams.alternatives import BINS, EDGES, Distortion, likelihood_ratios
 from blindcal.records import FloatArray, IntArray, Noise
 
+BINS = 60
+"""Bins of the threshold."""
+EDGES: FloatArray = np.linspace(0, 1, BINS + 1)
 IN_THE_LARGE = (0.02, 0.05, 0.1, 0.2, 0.4, 0.7)
-"""Stakes on a side that is linear in the gap, as shares of what could be lost at once."""
+"""Stakes on a bet that is linear in the gap, as shares of the highest possible loss."""
 RATIOS = (0.3, 0.97)
 """Stakes on a likelihood ratio."""
 ANCHOR_STAKES = (0.3, 0.7)
 """Stakes on wrong answers to anchor queries, which a change makes frequent."""
+_LEAST_LOSS = 1e-3  # a bet that can hardly lose would have no highest stake
+_POINTS = 20  # of the threshold in a bin, over which noisy answers are averaged
+_CELLS = 2 * BINS  # of the confidence, in the iteration
+_F = (np.arange(_CELLS) + 0.5) / _CELLS
+_DENSITIES = ((1, 1), (0.3, 0.3), (0.4, 1.2), (1.2, 0.4), (4, 4))  # parameters of beta distributions of f
+_STEPS = 500
+_ANSWERS = np.array([[0.0], [1.0]])  # along the second last axis of a table
+
+
+@dataclass(frozen=True, slots=True)
+class Distortion:
+    """Log-odds become ``shift + slope * log-odds``."""
+
+    shift: float
+    slope: float
+
+    def __call__(self, p: FloatArray) -> FloatArray:
+        return np.asarray(expit(self.shift + self.slope * logit(np.clip(p, 1e-6, 1 - 1e-6))))
+
+
+LABEL_DISTORTIONS = tuple(
+    Distortion(*pair)
+    for pair in ((0.7, 1), (-0.7, 1), (0, 0.3), (0, 0.65), (0, 1.5), (0.7, 0.5), (-0.7, 0.5))
+)
+"""How labels may be distributed instead: more or fewer positive ones, more or less clear-cut, or both."""
 QUESTION_DISTORTIONS = tuple(
     Distortion(*pair) for pair in ((0.5, 1), (-0.5, 1), (1.5, 1), (-1.5, 1), (0, 0.6), (0, 1.6))
 )
 """How the log-odds of the confidences may have changed."""
-_LEAST_LOSS = 1e-3  # a side that can hardly lose would have no highest stake
-_POINTS = 20  # of the threshold in a bin, over which noisy answers are averaged
 
 
 @dataclass(frozen=True, eq=False)
-class BetSide:
-    """One thing to bet on: the gains of the cells, its share of the stakes, and what it means if it wins."""
+class Bet:
+    """The gains of the cells, the share of the wealth that is bet, and what it means if the bet wins."""
 
     gains: FloatArray
     means: Distortion
@@ -52,33 +89,22 @@ class BetSide:
 
 
 class Game:
-    """Fixed bets on several sides; an observation falls into one of the cells of their tables."""
+    """Fixed bets, each at several stakes; an observation falls into one of the cells of their tables."""
 
-    def __init__(self, sides: Sequence[BetSide]) -> None:
-        self.sides = tuple(sides)
-
-    @cached_property
-    def shares(self) -> FloatArray:
-        """The share of each bet in the wealth."""
-        return np.array([side.share / len(side.stakes) for side in self.sides for _ in side.stakes])
+    def __init__(self, bets: Sequence[Bet]) -> None:
+        self.bets = tuple(bets)
+        self.shares: FloatArray = np.array([bet.share / len(bet.stakes) for bet in bets for _ in bet.stakes])
+        """The share of each stake in the wealth."""
+        self.meanings = [bet.means for bet in bets for _ in bet.stakes]
 
     @cached_property
     def log_factors(self) -> FloatArray:
-        """What an observation in each cell (rows) multiplies each bet (columns) by, as logarithms."""
+        """What an observation in each cell (rows) multiplies each stake (columns) by, as logarithms."""
         columns = []
-        for side in self.sides:
-            most = max(-float(side.gains.min()), _LEAST_LOSS)
-            columns += [np.log1p(stake / most * side.gains) for stake in side.stakes]
+        for bet in self.bets:
+            most = max(-float(bet.gains.min()), _LEAST_LOSS)
+            columns += [np.log1p(stake / most * bet.gains) for stake in bet.stakes]
         return np.stack(columns, axis=1)
-
-    def meaning(self, bet: int) -> Distortion:
-        """What it means if a bet wins."""
-        return [side.means for side in self.sides for _ in side.stakes][bet]
-
-
-def calibration_cells(labels: IntArray, thresholds: FloatArray, answers: IntArray) -> IntArray:
-    """The cell of each labelled answer: by bin of the threshold, answer and label."""
-    return 2 * question_cells(thresholds, answers) + labels
 
 
 def question_cells(thresholds: FloatArray, answers: IntArray) -> IntArray:
@@ -86,18 +112,26 @@ def question_cells(thresholds: FloatArray, answers: IntArray) -> IntArray:
     return 2 * np.minimum((thresholds * BINS).astype(np.int64), BINS - 1) + answers
 
 
+def calibration_cells(labels: IntArray, thresholds: FloatArray, answers: IntArray) -> IntArray:
+    """The cell of each labelled answer: by bin of the threshold, answer and label."""
+    return 2 * question_cells(thresholds, answers) + labels
+
+
 def anchor_cells(above: IntArray, wrong: IntArray) -> IntArray:
-    """The cell of each answer to an anchor query: by the side of its flip, and whether it is wrong."""
+    """The cell of each answer to an anchor query: whether it was asked above the flip, and is wrong."""
     return 2 * above + wrong
+
+
+# Calibration
 
 
 @dataclass(frozen=True, eq=False)
 class CurveClaim:
     """The claim that the reliability curve is ``curve`` at the `EDGES` of the bins, and linear between them.
 
-    ``width`` is by how much it may be off there, times a factor for each side, of which the first is
+    It may be off by ``width`` there, times a factor for each table of gains, of which the first is
     calibration in the large; ``allowance`` is a mean deviation that is allowed on top, as by a limit of the
-    ECE. Answers may be noisy, and thresholds whose log-odds are beyond ``reach`` are asked there.
+    ECE. Answers may be noisy, and thresholds whose log-odds are beyond ``max_shift`` are asked there.
     """
 
     curve: FloatArray = field(default_factory=EDGES.copy)
@@ -105,86 +139,133 @@ class CurveClaim:
     factors: FloatArray | None = None
     allowance: float = 0.0
     noise: Noise = field(default_factory=Noise)
-    reach: float = np.inf
+    max_shift: float = np.inf
 
     @cached_property
     def game(self) -> Game:
         """The bets against the claim."""
-        found = likelihood_ratios(self.curve)
-        large = self.in_the_large
-        tables = np.concatenate([large, -large, found.tables - 1])
-        factors = np.ones(1 + len(found.tables)) if self.factors is None else self.factors
+        ratios, meanings = likelihood_ratios(self.curve)
+        tables = np.concatenate([self.in_the_large, -self.in_the_large, ratios - 1])
+        factors = np.ones(1 + len(ratios)) if self.factors is None else self.factors
         tables = tables - self._slack(tables, np.concatenate([factors[:1], factors]))
-        tables = tables - _noise_excess(tables, self.noise, self.reach)[:, None, None, None]
-        means = (Distortion(-1, 1), Distortion(1, 1), *found.means)
-        shares = [1 / 4, 1 / 4, *(1 / 2 / len(found.tables) for _ in found.tables)]
-        stakes = [IN_THE_LARGE] * 2 + [RATIOS] * len(found.tables)
-        return Game(
-            [
-                BetSide(table.reshape(-1), meaning, share, own)
-                for table, meaning, share, own in zip(tables, means, shares, stakes, strict=True)
-            ]
-        )
+        tables = tables - _noise_excess(tables, self.noise, self.max_shift)[:, None, None, None]
+        gains = tables.reshape(len(tables), -1)
+        large = [Bet(gains[k], Distortion(sign, 1), 1 / 4, IN_THE_LARGE) for k, sign in enumerate((-1, 1))]
+        share = 1 / 2 / len(ratios)
+        return Game(large + [Bet(*of, share) for of in zip(gains[2:], meanings, strict=True)])
 
     @property
     def in_the_large(self) -> FloatArray:
-        """The curve minus the label, measured by one answer: a table with one side."""
+        """The curve minus the label, measured by one answer; a single table."""
         slopes = np.diff(self.curve) * BINS
-        answers, labels = np.array([[0.0], [1.0]]), np.array([[0.0, 1.0]])
-        return np.asarray(self.curve[0] + slopes[:, None, None] * answers - labels)[None]
+        return np.asarray(self.curve[0] + slopes[:, None, None] * _ANSWERS - np.array([[0.0, 1.0]]))[None]
 
     def _slack(self, tables: FloatArray, factors: FloatArray) -> FloatArray:
-        """What each side pays for the band and the allowance."""
+        """What each table pays for the band and the allowance."""
         dependence = np.abs(label_dependence(tables))
         paid = self.allowance * dependence.max(axis=1)[:, None, None, None]
         band = factors[:, None] * self.width * dependence
         slopes = np.diff(band, axis=1) * BINS
-        answers = np.array([[0.0], [1.0]])
-        return np.asarray(paid + band[:, :1, None, None] + slopes[:, :, None, None] * answers)
+        return np.asarray(paid + band[:, :1, None, None] + slopes[:, :, None, None] * _ANSWERS)
+
+
+def likelihood_ratios(curve: FloatArray) -> tuple[FloatArray, tuple[Distortion, ...]]:
+    """The likelihood ratios against a reliability curve given at the `EDGES`, and what each of them means.
+
+    Their axes are alternative, bin of the threshold, answer and label.
+    """
+    return _likelihood_ratios(np.asarray(curve, float).tobytes())
+
+
+@lru_cache(maxsize=8)
+def _likelihood_ratios(curve_bytes: bytes) -> tuple[FloatArray, tuple[Distortion, ...]]:
+    curve = np.frombuffer(curve_bytes)
+    claimed = np.interp(_F, EDGES, curve)
+    pairs = list(product(_DENSITIES, LABEL_DISTORTIONS))
+    masses = np.stack([_F ** (a - 1) * (1 - _F) ** (b - 1) for (a, b), _ in pairs])
+    masses /= masses.sum(axis=1, keepdims=True)
+    other = np.stack([distortion(claimed) for _, distortion in pairs])
+    wanted = _law(masses * other, masses * (1 - other))
+    allowed = _law(np.diag(claimed), np.diag(1 - claimed))
+    weights = np.full(masses.shape, 1 / _CELLS)
+    for _ in range(_STEPS):
+        ratios = wanted / np.maximum(weights @ allowed, 1e-300)
+        weights = weights * (ratios @ allowed.T)
+        weights /= weights.sum(axis=1, keepdims=True)
+    ratios = wanted / np.maximum(weights @ allowed, 1e-300)
+    tables = ratios.reshape(len(pairs), BINS, 2, 2)
+    return tables / _highest_means(tables, curve)[:, None, None, None], tuple(means for _, means in pairs)
+
+
+def _law(positives: FloatArray, negatives: FloatArray) -> FloatArray:
+    """Probabilities of bin, answer and label, given the masses of f with either label (a row per law)."""
+    yes = np.clip(_F[:, None] * BINS - np.arange(BINS), 0, 1) / BINS
+    no = 1 / BINS - yes
+    joint = np.stack([negatives @ no, positives @ no, negatives @ yes, positives @ yes], axis=-1)
+    return joint.reshape(len(positives), -1)
+
+
+def _highest_means(tables: FloatArray, curve: FloatArray) -> FloatArray:
+    """The highest mean of each table over all confidences, exactly: it is quadratic in f within a bin."""
+
+    def means_at(f: FloatArray) -> FloatArray:
+        yes = np.clip(f[:, None] * BINS - np.arange(BINS), 0, 1) / BINS
+        label = np.interp(f, EDGES, curve)
+        rates = np.stack([1 / BINS - yes, yes], axis=2)
+        labels = np.stack([1 - label, label], axis=1)
+        return np.asarray(np.einsum("fba,fy,sbay->sf", rates, labels, tables, optimize=True))
+
+    low, high = EDGES[:-1], EDGES[1:]
+    inside = 1e-12  # edges belong to the bin on their right
+    first, middle, last = means_at(low), means_at((low + high) / 2), means_at(high - inside)
+    bend = 2 * (first + last) - 4 * middle
+    slope = 4 * middle - 3 * first - last
+    with np.errstate(divide="ignore", invalid="ignore"):
+        place = np.clip(np.where(bend < 0, -slope / (2 * bend), 0), 0, 1)
+    top = first + slope * place + bend * place**2
+    return np.asarray(np.maximum(np.maximum(first, last), top).max(axis=1))
 
 
 def label_dependence(tables: FloatArray) -> FloatArray:
-    """How much the mean gain of each side grows with E[Y|f], at the `EDGES`; it is linear between them."""
-    effect = tables[..., 1] - tables[..., 0]
-    no, yes = effect[..., 0] / BINS, effect[..., 1] / BINS
-    below = np.concatenate([np.zeros((len(tables), 1)), np.cumsum(yes, axis=1)], axis=1)
-    above = np.cumsum(no[:, ::-1], axis=1)[:, ::-1]
-    return np.asarray(below + np.concatenate([above, np.zeros((len(tables), 1))], axis=1))
+    """The slope of the mean gain of each table in E[Y|f], at the `EDGES`; it is linear between them."""
+    effect = (tables[..., 1] - tables[..., 0]) / BINS
+    below = np.cumsum(effect[..., 1], axis=1)
+    above = np.cumsum(effect[:, ::-1, 0], axis=1)[:, ::-1]
+    none = np.zeros((len(tables), 1))
+    return np.asarray(np.concatenate([none, below], axis=1) + np.concatenate([above, none], axis=1))
 
 
-def positive_rate(f: FloatArray, log_odds: FloatArray, noise: Noise) -> FloatArray:
-    """How often the answer at a threshold, given in log-odds, is positive for confidence f."""
-    distance = logit(f) - log_odds
-    clean = (distance >= 0).astype(float) if noise.jitter == 0 else ndtr(distance / noise.jitter)
+def positive_rates(f: FloatArray, noise: Noise, max_shift: float = np.inf) -> FloatArray:
+    """The probability of a positive answer in each bin of the threshold, with a row per confidence."""
+    if noise.jitter == 0 and not np.isfinite(max_shift):
+        clean = np.clip(f[:, None] * BINS - np.arange(BINS), 0, 1)
+    else:
+        t = (np.arange(BINS * _POINTS) + 0.5) / (BINS * _POINTS)
+        distance = logit(f)[:, None] - np.clip(logit(t), -max_shift, max_shift)
+        rates = (distance >= 0).astype(float) if noise.jitter == 0 else ndtr(distance / noise.jitter)
+        clean = rates.reshape(f.size, BINS, _POINTS).mean(axis=2)
     return np.asarray(noise.flip_rate + (1 - 2 * noise.flip_rate) * clean)
 
 
-def positive_rates(f: FloatArray, noise: Noise, reach: float = np.inf) -> FloatArray:
-    """The mean of `positive_rate` over each bin of the threshold, with a row per confidence."""
-    if noise.jitter == 0 and not np.isfinite(reach):
-        clean = np.clip(f[:, None] * BINS - np.arange(BINS), 0, 1)
-        return np.asarray(noise.flip_rate + (1 - 2 * noise.flip_rate) * clean)
-    t = (np.arange(BINS * _POINTS) + 0.5) / (BINS * _POINTS)
-    rates = positive_rate(f[:, None], np.clip(logit(t), -reach, reach), noise)
-    return np.asarray(rates.reshape(f.size, BINS, _POINTS).mean(axis=2))
-
-
-def _noise_excess(tables: FloatArray, noise: Noise, reach: float) -> FloatArray:
-    """By how much noise could raise the mean gain of each side, whatever f and the label are."""
-    if noise.jitter == 0 and noise.flip_rate == 0 and not np.isfinite(reach):
+def _noise_excess(tables: FloatArray, noise: Noise, max_shift: float) -> FloatArray:
+    """The most by which noise could raise the mean gain of each table, whatever f and the label are."""
+    if noise == Noise() and not np.isfinite(max_shift):
         return np.zeros(len(tables))
     f = expit(np.linspace(-12, 12, 241))
-    change = (positive_rates(f, noise, reach) - positive_rates(f, Noise())) / BINS
+    change = (positive_rates(f, noise, max_shift) - positive_rates(f, Noise())) / BINS
     by_label = np.einsum("fb,sby->fsy", change, tables[:, :, 1] - tables[:, :, 0])
     return np.asarray(np.maximum(0, by_label.max(axis=(0, 2))))
+
+
+# Questions and anchors
 
 
 @dataclass(frozen=True, eq=False)
 class ShareClaim:
     """The claim that a ``share`` of the answers in each bin of the threshold is positive.
 
-    ``width`` is by how much it may be off, times a factor for each of the `QUESTION_DISTORTIONS`.
-    ``others`` are the shares under these.
+    It may be off by ``width``, times a factor for each of the `QUESTION_DISTORTIONS`, under which the shares
+    are ``others``.
     """
 
     share: FloatArray
@@ -197,14 +278,9 @@ class ShareClaim:
         """The bets against the claim."""
         ratios = share_ratios(self.share, self.others)
         slack = self.factors[:, None] * self.width * np.abs(ratios[:, :, 1] - ratios[:, :, 0])
-        gains = ratios - 1 - slack[:, :, None]
-        count = len(self.others)
-        return Game(
-            [
-                BetSide(table.reshape(-1), meaning, 1 / count)
-                for table, meaning in zip(gains, QUESTION_DISTORTIONS, strict=True)
-            ]
-        )
+        gains = (ratios - 1 - slack[:, :, None]).reshape(len(ratios), -1)
+        share = 1 / len(self.others)
+        return Game([Bet(*of, share) for of in zip(gains, QUESTION_DISTORTIONS, strict=True)])
 
 
 def share_ratios(share: FloatArray, others: FloatArray) -> FloatArray:
@@ -217,15 +293,15 @@ def share_ratios(share: FloatArray, others: FloatArray) -> FloatArray:
 
 
 def anchor_game(most_above: float, most_below: float) -> Game:
-    """Bets on more wrong answers to anchor queries: above their flips, below them, and on both sides.
+    """Bets on more wrong answers to anchor queries: above their flips, below them, and in both places.
 
     Wrong answers above a flip are negative ones, as if the log-odds had become lower.
     """
     below, above = np.array([-most_below, 1 - most_below]), np.array([-most_above, 1 - most_above])
     none = np.zeros(2)
-    sides = (
+    tables = (
         (np.concatenate([none, above]), Distortion(-1, 1)),
         (np.concatenate([below, none]), Distortion(1, 1)),
         (np.concatenate([below, above]), Distortion(0, 1)),
     )
-    return Game([BetSide(gains, means, 1 / 3, ANCHOR_STAKES) for gains, means in sides])
+    return Game([Bet(*table, 1 / 3, ANCHOR_STAKES) for table in tables])

@@ -32,27 +32,19 @@ class PiecewiseLinear:
         slopes = np.diff(self.values) / np.diff(self.knots)
         return np.asarray(slopes[np.clip(np.searchsorted(self.knots, x, "right") - 1, 0, slopes.size - 1)])
 
-    @property
-    def first(self) -> float:
-        """The value at 0."""
-        return float(self.values[0])
 
-
-ONE = PiecewiseLinear(np.array([0.0, 1.0]), np.array([1.0, 1.0]))
-
-
-def soft_step(place: float, width: float, *, above: bool = True) -> PiecewiseLinear:
-    """1 above ``place`` (or below it) and 0 on the other side, with a ramp of this width inside [0, 1]."""
-    knots = np.unique(np.clip([0, place - width / 2, place + width / 2, 1], 0, 1))
-    values = np.clip((knots - place) / width + 0.5, 0, 1)
+def _soft_step(place: float, *, above: bool) -> PiecewiseLinear:
+    """1 above ``place`` (or below it) and 0 on the other side, with a ramp between."""
+    knots = np.unique(np.clip([0, place - _SOFT / 2, place + _SOFT / 2, 1], 0, 1))
+    values = np.clip((knots - place) / _SOFT + 0.5, 0, 1)
     return PiecewiseLinear(knots, values if above else 1 - values)
 
 
 _SOFT = 0.2  # width of the edge of a range
 RANGES: dict[str, PiecewiseLinear] = {
-    "all items": ONE,
-    **{f"confidence below {edge:g}": soft_step(edge, _SOFT, above=False) for edge in (0.1, 0.3, 0.5)},
-    **{f"confidence above {edge:g}": soft_step(edge, _SOFT) for edge in (0.5, 0.7, 0.9)},
+    "all items": PiecewiseLinear(np.array([0.0, 1.0]), np.array([1.0, 1.0])),
+    **{f"confidence below {edge:g}": _soft_step(edge, above=False) for edge in (0.1, 0.3, 0.5)},
+    **{f"confidence above {edge:g}": _soft_step(edge, above=True) for edge in (0.5, 0.7, 0.9)},
 }
 """Ranges of confidence, as weights of the items."""
 _BINS = 240  # of the threshold, in which answers are counted
@@ -75,17 +67,12 @@ class GapCounts:
         bins = np.minimum((thresholds * _BINS).astype(np.int64), _BINS - 1)
         np.add.at(self._counts, (bins, answers, labels), 1)
 
-    @property
-    def total(self) -> int:
-        """Labelled answers so far."""
-        return int(self._counts.sum())
-
-    def share(self, weight: PiecewiseLinear) -> float:
-        """The estimated share of the items that a weight counts; NaN without answers."""
-        if not self.total:
-            return np.nan
+    def share(self, weight: PiecewiseLinear) -> float | None:
+        """The estimated share of the items that a weight counts; ``None`` without answers."""
+        if not (total := int(self._counts.sum())):
+            return None
         counts, _, sizes = self._cells(weight)
-        return float(np.clip(counts @ sizes / self.total, 0, 1))
+        return float(np.clip(counts @ sizes / total, 0, 1))
 
     def gap(self, weight: PiecewiseLinear, level: float) -> Estimate:
         """The gap of the items that a weight counts, with a confidence sequence at this level (0.95)."""
@@ -114,17 +101,17 @@ class GapCounts:
 
     def _cells(self, weight: PiecewiseLinear) -> tuple[FloatArray, FloatArray, FloatArray]:
         """Counts of the cells that occur, their signed gaps, and their weights."""
-        bins, answers, labels = np.nonzero(self._counts)
-        return self._counts[bins, answers, labels].astype(float), *_measured(weight, bins, answers, labels)
+        cells = np.nonzero(self._counts)
+        return self._counts[cells].astype(float), *_measured(weight, *cells)
 
 
 def _measured(
     weight: PiecewiseLinear, bins: IntArray, answers: IntArray, labels: IntArray
 ) -> tuple[FloatArray, FloatArray]:
     """The signed gap and the weight of an item that one answer measures, each without bias."""
-    t = _MIDDLES[bins]
-    signed = answers * (weight(t) + (t - labels) * weight.slope(t)) - labels * weight.first
-    return signed, weight.first + answers * weight.slope(t)
+    t, first = _MIDDLES[bins], float(weight.values[0])
+    signed = answers * (weight(t) + (t - labels) * weight.slope(t)) - labels * first
+    return signed, first + answers * weight.slope(t)
 
 
 def _log_wealth(
@@ -132,8 +119,7 @@ def _log_wealth(
 ) -> FloatArray:
     """The logarithm of what bets have won against each value of a gap.
 
-    Cells that occur are given by their counts, signed gaps and weights. Stakes are shares of what could be
-    lost at once, in any cell.
+    Stakes are shares of the highest possible loss in any cell, also in those that do not occur.
     """
     anywhere, weights = _measured(weight, *np.indices((_BINS, 2, 2)).reshape(3, -1))
     possible = anywhere - values[:, None] * weights

@@ -2,8 +2,8 @@
 
 If the claim holds, the chance that the wealth ever reaches 1/level is at most ``level`` (Ville's inequality),
 however often one looks. The wealth is a mixture over bets and over starting points: half of it bets from the
-first observation on, the rest begins later, so that a change after a long quiet time is found soon too. What
-has not begun yet is cash.
+first observation on, the rest begins later, so that a change after a long quiet time is noticed soon too.
+What has not begun yet is cash.
 
 Each bet is a product over observations, so its wealth depends neither on their order nor on how many are
 added at a time. A late observation counts for the starting points before its place.
@@ -40,7 +40,7 @@ class EProcess:
     """The wealth of bets with these ``shares`` of the stakes, and the alarm that it raises at 1/``level``.
 
     ``log_evidence`` is the logarithm of the wealth now, ``strongest`` its highest value, and ``raised_at``
-    the number of observations after which it first reached the bar. ``path`` has its value after each one.
+    the number of observations after which it first reached the bar.
     """
 
     def __init__(self, shares: FloatArray, level: float, spacing: int = SPACING) -> None:
@@ -66,16 +66,11 @@ class EProcess:
         if not len(log_factors):
             return np.empty(0)
         starts = np.searchsorted(self._starts, places, side="right")
-        missing = int(starts.max()) - len(self._wealth)
-        if missing > 0:
-            self._wealth = np.concatenate([self._wealth, np.zeros((missing, self._log_shares.size))])
+        missing = max(0, int(starts.max()) - len(self._wealth))
+        self._wealth = np.concatenate([self._wealth, np.zeros((missing, self._log_shares.size))])
         # observations with the same starting points before them are multiplied together
-        borders = np.flatnonzero(np.diff(starts)) + 1
-        found = [
-            self._add(log_factors[own], int(starts[own[0]]))
-            for own in np.split(np.arange(len(places)), borders)
-        ]
-        path = np.concatenate(found)
+        pieces = np.split(np.arange(len(places)), np.flatnonzero(np.diff(starts)) + 1)
+        path = np.concatenate([self._add(log_factors[own], int(starts[own[0]])) for own in pieces])
         reached = np.flatnonzero(path >= self.bar)
         if self.raised_at is None and reached.size:
             self.raised_at = self.observations + int(reached[0]) + 1
@@ -103,9 +98,7 @@ class EProcess:
     @property
     def best_bet(self) -> int:
         """The bet that has won most, from its best starting point on."""
-        if not len(self._wealth):
-            return 0
-        return int(np.argmax(self._weighted)) % self._log_shares.size
+        return int(np.argmax(self._weighted)) % self._log_shares.size if len(self._wealth) else 0
 
 
 def changed_since(log_factors: FloatArray, places: IntArray) -> int:

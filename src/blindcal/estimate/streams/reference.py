@@ -14,12 +14,14 @@ import numpy as np
 from blindcal.estimate.grid import MID_P
 from blindcal.estimate.latent import functionals as of
 from blindcal.estimate.latent.fit import LatentFit
-from blindcal.estimate.streams.alternatives import BINS, EDGES, likelihood_ratios
 from blindcal.estimate.streams.betting import (
+    BINS,
+    EDGES,
     QUESTION_DISTORTIONS,
     CurveClaim,
     ShareClaim,
     label_dependence,
+    likelihood_ratios,
     positive_rates,
     share_ratios,
 )
@@ -40,27 +42,24 @@ class Reference:
     share: ShareClaim
 
     @classmethod
-    def of(cls, fit: LatentFit, missed: float, *, reach: float = np.inf) -> Reference:
+    def of(cls, fit: LatentFit, missed: float, *, max_shift: float = np.inf) -> Reference:
         """Read a fit, whose refits say how sure it is; a band is too narrow with chance ``missed``."""
-        mass, draws = (np.add(*of.by_label(one)) for one in (fit.population, fit.draws))
-        return cls(
-            _curve(fit.population, fit.draws, missed, fit.noise, reach),
-            _share(mass, draws, missed, fit.noise, reach),
-        )
+        seen = fit.noise, max_shift
+        return cls(_curve(fit.population, fit.draws, missed, *seen), _share(fit, missed, *seen))
 
 
-def _curve(table: FloatArray, draws: FloatArray, missed: float, noise: Noise, reach: float) -> CurveClaim:
+def _curve(table: FloatArray, draws: FloatArray, missed: float, noise: Noise, max_shift: float) -> CurveClaim:
     """The curve with a few knots, so that single answers do not weigh too much."""
     values, spread = _at_nodes(table[None])[0], _at_nodes(draws).std(axis=0)
     claim = CurveClaim(np.interp(EDGES, _NODES, values), np.interp(EDGES, _NODES, spread))
-    tables = np.concatenate([claim.in_the_large, likelihood_ratios(claim.curve).tables])
+    tables = np.concatenate([claim.in_the_large, likelihood_ratios(claim.curve)[0]])
     depends = np.stack([np.interp(MID_P, EDGES, one) for one in label_dependence(tables)])
     negatives, positives = of.by_label(draws)
     # what the bets would see if a refit were true, with its own distribution of confidences
     off = positives - (negatives + positives) * np.interp(MID_P, EDGES, claim.curve)
     width = np.interp(MID_P, EDGES, claim.width) * np.add(*of.by_label(table))
     factors = _factors(off @ depends.T, np.abs(depends) @ width, missed)
-    return replace(claim, factors=factors, noise=noise, reach=reach)
+    return replace(claim, factors=factors, noise=noise, max_shift=max_shift)
 
 
 def _at_nodes(tables: FloatArray) -> FloatArray:
@@ -72,12 +71,14 @@ def _at_nodes(tables: FloatArray) -> FloatArray:
     return np.clip(np.linalg.solve(stiff, (positives @ _HATS)[..., None])[..., 0], 0, 1)
 
 
-def _share(mass: FloatArray, draws: FloatArray, missed: float, noise: Noise, reach: float) -> ShareClaim:
+def _share(fit: LatentFit, missed: float, noise: Noise, max_shift: float) -> ShareClaim:
     """The share of positive answers in each bin of the threshold, as the noise lets it appear."""
-    rates = positive_rates(MID_P, noise, reach)
+    mass, draws = (np.add(*of.by_label(one)) for one in (fit.population, fit.draws))
+    rates = positive_rates(MID_P, noise, max_shift)
     share, drawn = mass @ rates, draws @ rates
     spread = drawn.std(axis=0)
-    others = np.stack([mass @ positive_rates(one(MID_P), noise, reach) for one in QUESTION_DISTORTIONS])
+    changed = [positive_rates(change(MID_P), noise, max_shift) for change in QUESTION_DISTORTIONS]
+    others = np.stack([mass @ one for one in changed])
     ratios = share_ratios(share, others)
     depends = (ratios[..., 1] - ratios[..., 0]) / BINS
     factors = _factors((drawn - share) @ depends.T, np.abs(depends) @ spread, missed)
@@ -85,7 +86,7 @@ def _share(mass: FloatArray, draws: FloatArray, missed: float, noise: Noise, rea
 
 
 def _factors(off: FloatArray, width: FloatArray, missed: float) -> FloatArray:
-    """By how much to multiply the widths of the averages so that all cover nearly all refits at once."""
+    """Factors for the widths of the averages, so that all together cover nearly all refits."""
     typical = np.sqrt((off**2).mean(axis=0))
     worst = np.max(np.abs(off) / np.maximum(typical, 1e-12), axis=1)
     return np.asarray(draw_quantile(worst, 1 - missed) * typical / np.maximum(width, 1e-12))

@@ -1,0 +1,1 @@
+"""The one engine that asks: every request of every command goes through it."""

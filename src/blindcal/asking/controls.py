@@ -1,0 +1,201 @@
+"""Control queries of a run, which show whether the endpoint still does what the probe saw.
+
+A probe is a moment, and a run may take hours. Every so-many-th query carries a control query, which is asked
+and on disk before it. Which ones do, and what they ask, depends on the number of the query alone, so that an
+interruption changes nothing. There are two kinds:
+
+- *forced*: the query's item at the largest shift, in one direction. If the bias acts, the answer is known,
+  whatever the model thinks. For each one that is wrong, more are asked at once, about other items. With more
+  than two answers, the shift raises one of them, each in turn.
+- *repeated*: another query of the round once more, with a slightly smaller common bias, which changes nothing
+  but keeps the endpoint from answering out of a cache. If its two answers differ, they are noisy.
+
+The run ends if too many forced answers are wrong: then the bias has stopped acting, and asking on is useless.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import Literal, TypeAlias
+
+import msgspec
+import numpy as np
+
+from blindcal.asking.job import Job
+from blindcal.endpoints.query_format import TokenQuestion
+from blindcal.errors import UnfitError
+from blindcal.probing.bias_checks import IRRESISTIBLE
+from blindcal.records import INVALID, NEGATIVE, POSITIVE, Reply, Request, Round, Usage
+from blindcal.store.run_store import SavedAnswer, Store, usage_of
+
+ControlKind: TypeAlias = Literal["up", "down", "repeat"]
+
+CONFIRMATIONS, MOST_CONFIRMATIONS = 30, 90  # for each wrong forced answer, and altogether per query
+_TURNS: tuple[ControlKind, ...] = ("up", "repeat", "down", "repeat")
+_OTHER_ITEM = 7919  # a prime: successive confirmations ask distant items
+_COOLER = 1.0  # by how much the common bias of a repeated query is smaller
+# Page's rule with a rate of wrong answers of 3% against 25%: an alarm if the log-likelihood ratio, restarted
+# at zero, reaches 8. At a rate of 3% that takes more than 10,000 controls.
+_WRONG, _RIGHT, _ALARM = np.log(0.25 / 0.03), np.log(0.75 / 0.97), 8.0
+
+
+@dataclass(frozen=True, slots=True)
+class Control:
+    """A control query: the ``nth`` of those that query number ``carrier`` carries.
+
+    A forced one is about ``item``, a repeated one asks query number ``again`` once more. ``answer`` is the
+    answer that is raised, if there are more than two.
+    """
+
+    carrier: int
+    nth: int
+    kind: ControlKind
+    item: int
+    again: int = -1
+    answer: int | None = None
+
+    @property
+    def forces(self) -> int | None:
+        """The answer that a forced query must get if the bias acts."""
+        if self.answer is not None:
+            return self.answer
+        return {"up": POSITIVE, "down": NEGATIVE}.get(self.kind)
+
+
+@dataclass(frozen=True, slots=True)
+class ControlAnswer:
+    """An answered control query; ``place`` counts them in the order in which they were answered.
+
+    ``after`` is the number of answers that the run had by then.
+    """
+
+    control: Control
+    place: int
+    after: int
+    saved: SavedAnswer
+
+    @property
+    def wrong(self) -> bool:
+        """Whether it is a forced query with another answer."""
+        return self.forced and self.saved.answer != self.control.forces
+
+    @property
+    def forced(self) -> bool:
+        """Whether it is a forced query with a valid answer."""
+        return self.control.kind != "repeat" and self.saved.answer != INVALID
+
+
+def stored_controls(store: Store) -> list[ControlAnswer]:
+    """The answered control queries of a run, in the order in which they were answered."""
+    found = (msgspec.json.decode(one, type=ControlAnswer) for one in store.asides(_PREFIX))
+    return sorted(found, key=lambda one: one.place)
+
+
+def controls_usage(answers: Iterable[ControlAnswer]) -> Usage:
+    """What control queries cost."""
+    return usage_of([one.saved for one in answers])
+
+
+class Controls:
+    """The control queries of a run: one for every ``every`` queries, none if that is ``None``.
+
+    With ``force`` the run goes on, whatever they show.
+    """
+
+    def __init__(self, job: Job, *, every: int | None, force: bool = False) -> None:
+        self._job, self._every, self._force = job, every, force
+        self._answers = [] if every is None else stored_controls(job.store)
+        self._by_carrier: dict[int, list[ControlAnswer]] = {}
+        for one in self._answers:
+            self._by_carrier.setdefault(one.control.carrier, []).append(one)
+        self.usage = controls_usage(self._answers)
+        self._can_force = job.max_shift >= IRRESISTIBLE
+
+    def due(self, query: int) -> bool:
+        """Whether a control query is to be asked before this query."""
+        return self._every is not None and query % self._every == 0 and query not in self._by_carrier
+
+    def next(self, query: int, asked: Round, first: int) -> Control | None:
+        """The next control query to ask before a query of this round, whose first number is ``first``."""
+        if self._every is None or query % self._every:
+            return None
+        heard, place = self._by_carrier.get(query, []), query - first
+        item = int(asked.items[place])
+        kind = _TURNS[query // self._every % len(_TURNS)]
+        if not heard:
+            if kind == "repeat" or not self._can_force:
+                other = (place + len(asked) // 2) % len(asked)
+                if other == place or asked.temperatures[other] > 0:
+                    return None
+                return Control(query, 0, "repeat", int(asked.items[other]), first + other)
+            return self._forced(query, 0, kind, item)
+        nth, wrong = len(heard), sum(one.wrong for one in heard)
+        if nth <= min(CONFIRMATIONS * wrong, MOST_CONFIRMATIONS) and wrong:
+            other_item = (item + nth * _OTHER_ITEM) % len(self._job.items)
+            return self._forced(query, nth, "down" if nth % 2 == (kind == "up") else "up", other_item)
+        return None
+
+    def _forced(self, carrier: int, nth: int, kind: ControlKind, item: int) -> Control:
+        if self._job.answers == 2:
+            return Control(carrier, nth, kind, item)
+        turn = carrier // (self._every or 1) // 2 + nth  # every second control is a repeated query
+        return Control(carrier, nth, "up", item, answer=turn % self._job.items[item].choices)
+
+    def request(self, control: Control, asked: Round, first: int) -> Request:
+        """The request of a control query."""
+        if control.forces is not None:
+            return self._job.forced(control.item, control.forces)
+        question, place = self._job.question, control.again - first
+        assert isinstance(question, TokenQuestion)
+        cooler = replace(question, offset=question.offset - _COOLER)
+        messages, biases = self._job.items[control.item].messages, asked.biases
+        row = None if biases is None else biases[place]
+        return cooler.request(messages, float(asked.shifts[place]), 0.0, biases=row)
+
+    def listen(self, control: Control, reply: Reply, answered: int) -> None:
+        """Keep the answer; raises `UnfitError` if the bias has stopped acting.
+
+        ``answered`` is the number of answers of the run so far.
+        """
+        saved = self._job.read(control.carrier, reply, 1)
+        heard = ControlAnswer(control, len(self._answers), answered, saved)
+        key = _PREFIX + str(control.carrier).encode()
+        self._job.store.add_aside(key, control.nth, msgspec.json.encode(heard).decode())
+        self._answers.append(heard)
+        self._by_carrier.setdefault(control.carrier, []).append(heard)
+        self.usage += usage_of([saved])
+        self.check()
+
+    def check(self) -> None:
+        """Raise `UnfitError` if the bias has stopped acting, unless the run is forced."""
+        since = None if self._force else bias_lost(self._answers)
+        if since is None:
+            return
+        forced = [one for one in self._answers[since:] if one.forced]
+        wrong = sum(one.wrong for one in forced)
+        raise UnfitError(
+            f"logit_bias acted in the probe but no longer does: since about answer {forced[0].after + 1:,}, "
+            f"{wrong} of {len(forced)} answers that were forced by the largest shift came out wrong. Answers "
+            "since then measure nothing; all are kept",
+            remedy="find out what changed at the provider and audit again in another folder with {out}; or "
+            "{force} goes on all the same, and the result says so",
+            options={"out": ..., "force": True},
+        )
+
+
+def bias_lost(answers: Iterable[ControlAnswer]) -> int | None:
+    """The place of the control query from which on too many forced answers are wrong, or ``None``."""
+    sum_, since = 0.0, 0
+    for one in answers:
+        if not one.forced:
+            continue
+        if sum_ <= 0:
+            sum_, since = 0.0, one.place
+        sum_ += _WRONG if one.wrong else _RIGHT
+        if sum_ >= _ALARM:
+            return since
+    return None
+
+
+_PREFIX = b"control:"

@@ -1,0 +1,252 @@
+"""What one audit asks, keeps and spends."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from blindcal.asking.limits import Limits
+from blindcal.endpoints.query_format import ParsedAnswer, QuestionFormat
+from blindcal.errors import EndpointError
+from blindcal.prices import Prices
+from blindcal.records import (
+    INVALID,
+    POSITIVE,
+    AnswerTable,
+    FloatArray,
+    IntArray,
+    Item,
+    Progress,
+    Reply,
+    Request,
+    Round,
+    Usage,
+)
+from blindcal.store.run_store import UNASKED, AnswerArray, SavedAnswer, Store
+from blindcal.text import printable
+
+ALL_INVALID = 50
+NOT_THERE = "an answer that the item does not have"
+HOPELESS = 20  # queries in a row without a usable reply, after which a run may give up
+
+
+class NumberedItems(Protocol):
+    """Items by their numbers, from 0 up."""
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, number: int, /) -> Item: ...
+
+
+@dataclass(frozen=True, slots=True)
+class RunOutcome:
+    """All answers, and why there are no more; ``stopped`` is ``None`` for a finished run.
+
+    ``beside`` is the usage of queries that are not part of the design, and ``failed`` the number of queries
+    that were given up after too many failures.
+    """
+
+    answered: AnswerTable
+    usage: Usage
+    stopped: str | None = None
+    beside: Usage = field(default_factory=Usage)
+    failed: int = 0
+
+
+@dataclass(frozen=True)
+class Job:
+    """What one audit asks, keeps and spends.
+
+    ``spent`` is what was paid before (for the probe) and counts against the limits. Shifts are limited to
+    ``max_shift``, the largest that the endpoint does not clamp. Equal queries of a round are asked in one
+    request, ``at_once`` at most. Setting ``stop`` ends the run early and keeps what was paid for. ``answers``
+    is the number of answers, of which an item may have fewer if there are more than two. ``also_check`` is
+    called with every group of answers that is on disk, and ends the run by raising an error.
+    """
+
+    items: NumberedItems
+    question: QuestionFormat
+    store: Store
+    limits: Limits = field(default_factory=Limits)
+    prices: Prices | None = None
+    spent: Usage = field(default_factory=Usage)
+    max_shift: float = np.inf
+    progress: Callable[[Progress], None] | None = None
+    stop: asyncio.Event = field(default_factory=asyncio.Event)
+    at_once: int = 1
+    answers: int = 2
+    also_check: Callable[[Sequence[SavedAnswer]], None] | None = None
+
+    def forced(self, item: int, answer: int) -> Request:
+        """A query about an item whose answer is known if the bias acts: the largest shift decides it."""
+        asked = self.items[item]
+        if self.answers == 2:
+            shift = self.max_shift if answer == POSITIVE else -self.max_shift
+            return self.question.request(asked.messages, shift, 0.0)
+        biases = np.where(np.arange(self.answers) < asked.choices, 0.0, -np.inf)
+        biases[answer] = self.max_shift
+        return self.question.request(asked.messages, self.max_shift, 0.0, 0, biases)
+
+    def read(
+        self, query: int, reply: Reply, attempts: int, seconds: float = 0.0, choices: int | None = None
+    ) -> SavedAnswer:
+        """Convert a reply to the answer to store, as the question format reads it.
+
+        If the item has only the first ``choices`` of the answers, the others are invalid.
+        """
+        parsed = self.question.parse(reply)
+        if choices is not None and parsed.answer >= choices:
+            parsed = ParsedAnswer(INVALID, parsed.text, reason=NOT_THERE)
+        return SavedAnswer(
+            query,
+            parsed.answer,
+            parsed.text,
+            reply.prompt_tokens,
+            reply.completion_tokens,
+            reply.cached_tokens,
+            attempts,
+            round(seconds, 4),
+            served=self.store.served_number(reply.model, reply.fingerprint),
+            low=parsed.low,
+            high=parsed.high,
+            reason=parsed.reason,
+            mass=parsed.mass,
+        )
+
+    def read_all(
+        self, queries: Sequence[int], reply: Reply, attempts: int, seconds: float, choices: int | None = None
+    ) -> list[SavedAnswer]:
+        """The answers to store for the queries of one request; a reply may have fewer than were asked for.
+
+        What the request cost is stored with the first.
+        """
+        return [
+            self.read(query, one, attempts if one is reply else 0, seconds, choices)
+            for query, one in zip(queries, (reply, *reply.further), strict=False)
+        ]
+
+    def unusable(self, query: int, error: EndpointError, attempts: int) -> SavedAnswer:
+        """The outcome to store for a query without a usable reply: invalid, with the reason as its text."""
+        billed = error.billed or (0, 0, 0)
+        text = printable(f"({error.message})")
+        return SavedAnswer(query, INVALID, text, *billed, attempts, 0.0, unusable=True)
+
+    def all_unusable(self, queries: Sequence[int], error: EndpointError, attempts: int) -> list[SavedAnswer]:
+        """The outcomes to store for the queries of one request without a usable reply."""
+        first = self.unusable(queries[0], error, attempts)
+        free = replace(first, prompt_tokens=0, completion_tokens=0, cached_tokens=0, attempts=0)
+        return [first, *(replace(free, query=query) for query in queries[1:])]
+
+    def check(self, usage: Usage, saved: Sequence[SavedAnswer]) -> None:
+        """Raise if many replies could be read and none is a valid answer; ``saved`` are the last answers."""
+        replies = usage.queries - usage.unusable
+        last = next((one for one in reversed(saved) if not one.unusable), None)
+        if last is not None and replies >= ALL_INVALID and usage.invalid == usage.queries:
+            raise self.question.complaint(replies, last.text, last.reason)
+        if self.also_check is not None:
+            self.also_check(saved)
+
+
+@dataclass(frozen=True)
+class OpenRound:
+    """A round that is being asked: its queries, of which ``first`` is the number of the first one.
+
+    ``answers`` are those so far, `UNASKED` where there is none.
+    """
+
+    job: Job
+    asked: Round
+    first: int
+    answers: AnswerArray
+
+    @cached_property
+    def order(self) -> IntArray:
+        """The queries in the order of asking, which is random.
+
+        This makes the answers of a stopped run a fair sample. The order is the same whenever the run is
+        continued, so that where a limit ends the run does not depend on how often it was stopped.
+        """
+        order: IntArray = self.first + asking_order(self.first, self.asked, self.job.at_once)
+        return order
+
+    @property
+    def answered(self) -> npt.NDArray[np.bool_]:
+        """Whether each query has an answer."""
+        answered: npt.NDArray[np.bool_] = self.answers != UNASKED
+        return answered
+
+    @property
+    def unanswered(self) -> IntArray:
+        """The queries without an answer, in the order of asking."""
+        queries: IntArray = self.order[~self.answered[self.order - self.first]]
+        return queries
+
+    def item(self, query: int) -> int:
+        """The item that a query is about."""
+        return int(self.asked.items[query - self.first])
+
+    def request(self, query: int, item: int | None = None) -> Request:
+        """The request of a query, if need be about another item."""
+        asked, place = self.asked, query - self.first
+        return self.job.question.request(
+            self.job.items[self.item(query) if item is None else item].messages,
+            float(asked.shifts[place]),
+            float(asked.temperatures[place]),
+            query,
+            None if asked.biases is None else asked.biases[place],
+        )
+
+    def choices(self, query: int) -> int | None:
+        """The number of answers of a query's item; ``None`` if there are two, as usual."""
+        biases = self.asked.biases
+        return None if biases is None else int(np.isfinite(biases[query - self.first]).sum())
+
+
+def clipped(asked: Round, most: float) -> Round:
+    """A round whose shifts, and all other biases on answers that an item has, are ``most`` at most."""
+
+    def within(values: FloatArray) -> FloatArray:
+        return np.where(np.isfinite(values), np.clip(values, -most, most), values)
+
+    biases = None if asked.biases is None else within(asked.biases)
+    return replace(asked, shifts=np.clip(asked.shifts, -most, most), biases=biases)
+
+
+def request_numbers(asked: Round, at_once: int) -> IntArray:
+    """The number of the request that asks each query of a round: equal ones share it, ``at_once`` at most."""
+    if at_once == 1:
+        return np.arange(len(asked))
+    biases = () if asked.biases is None else (asked.biases,)
+    columns = np.column_stack([asked.items, asked.shifts, asked.temperatures, *biases])
+    same = np.unique(columns, axis=0, return_inverse=True)[1].reshape(-1)
+    order = np.argsort(same, kind="stable")
+    nth = np.empty(len(asked), np.int64)  # of the equal queries
+    nth[order] = np.arange(len(asked)) - np.searchsorted(same[order], same[order])
+    numbers = np.unique(same * len(asked) + nth // at_once, return_inverse=True)[1]
+    return np.asarray(numbers.reshape(-1), np.int64)
+
+
+def asking_order(first: int, asked: Round, at_once: int) -> IntArray:
+    """The places of a round's queries in the order of asking; ``first`` is the number of the first query.
+
+    The order of the requests is random, and the queries of a request follow each other.
+    """
+    numbers = request_numbers(asked, at_once)
+    requests = np.random.default_rng(first).permutation(numbers.max() + 1 if numbers.size else 0)
+    return np.argsort(np.argsort(requests)[numbers], kind="stable")
+
+
+def reason_in(text: str) -> str:
+    """The reason in the text of an unusable outcome, without its parentheses."""
+    return text.removeprefix("(").removesuffix(")")
+
+
+def as_endpoint_error(error: EndpointError) -> EndpointError:
+    """Turn the error of one reply into an error of the endpoint, for when all replies fail alike."""
+    return EndpointError(error.message, remedy=error.remedy, options=error.options)

@@ -1,0 +1,80 @@
+"""How fast to ask, and when to stop."""
+
+from __future__ import annotations
+
+import math
+import sys
+import warnings
+from dataclasses import dataclass, replace
+from typing import Annotated, Self
+
+from blindcal.errors import InputError
+from blindcal.field_rules import FromOne, Positive, check_fields
+from blindcal.prices import Prices
+
+OTHER_FILES = 24
+"""Files that an audit opens besides its connections: streams, run file, items, libraries."""
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """How fast to ask, and when to stop.
+
+    Every reply that was served counts, whatever was in it. The run also stops if the server asks to wait
+    longer than ``patience``. Being told to slow down (429) does not count as one of the ``attempts``.
+    """
+
+    concurrency: Annotated[FromOne, "Maximum number of concurrent requests."] = 32
+    rpm: Annotated[Positive | None, "Maximum number of requests per minute."] = None
+    tpm: Annotated[Positive | None, "Maximum number of tokens per minute."] = None
+    max_queries: Annotated[FromOne | None, "Maximum number of queries, the probe's included."] = None
+    max_cost: Annotated[Positive | None, "Maximum cost in dollars; requires prices."] = None
+    attempts: Annotated[FromOne, "Maximum number of tries per query."] = 8
+    patience: Annotated[Positive, "Seconds without any answer after which the run stops."] = 300.0
+    backoff: Annotated[Positive, "Seconds of the first wait between tries; it doubles each time."] = 0.5
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+
+    def within_open_files(self) -> Self:
+        """With no more concurrent requests than this process may have connections.
+
+        Raises
+        ------
+        InputError
+            If it may not have a single one.
+        """
+        most = _most_open_files()
+        room = most - OTHER_FILES
+        if room < 1:
+            raise InputError(
+                f"this process may have only {most} open files, and an audit needs {OTHER_FILES + 1:.0f}",
+                remedy="raise the limit (ulimit -n 256)",
+            )
+        if self.concurrency <= room:
+            return self
+        warnings.warn(
+            f"the concurrency is {room} instead of {self.concurrency}, because this process may have only "
+            f"{most} open files; ulimit -n raises that limit",
+            stacklevel=2,
+        )
+        return replace(self, concurrency=int(room))
+
+
+def check_cost_known(limits: Limits | None, prices: Prices | None) -> None:
+    """Refuse a limit on the cost if it is not known what a query costs."""
+    if limits is not None and limits.max_cost is not None and prices is None:
+        raise InputError(
+            "{max_cost} limits nothing if it is not known what a query costs",
+            remedy="give {prices} too",
+            options={"max_cost": limits.max_cost, "prices": ...},
+        )
+
+
+def _most_open_files() -> float:
+    if sys.platform == "win32":
+        return math.inf
+    import resource
+
+    most, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return math.inf if most == resource.RLIM_INFINITY else most

@@ -1,0 +1,162 @@
+"""A limit on the cost is never exceeded, and stops the run."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+from blindcal.asking.controls import controls_usage, stored_controls
+from blindcal.asking.limits import Limits
+from blindcal.auditing.audit import audit
+from blindcal.cli import app
+from blindcal.errors import InputError
+from blindcal.items.files import load
+from blindcal.planning import shapes
+from blindcal.prices import Prices
+from blindcal.results.result import AuditResult
+from blindcal.settings import Settings
+from blindcal.simulation.replay import Server
+from blindcal.store.run_store import RUN_FILE, Store
+from serving import replaying
+
+N = 200
+PRICES = Prices(1000.0, 0.0)  # a dollar for a thousand tokens
+
+
+@pytest.fixture
+def items(tmp_path: Path) -> Path:
+    labels, _ = shapes.preset("confident").sample(N, np.random.default_rng(5))
+    path = tmp_path / "items.jsonl"
+    rng = np.random.default_rng(6)
+    with path.open("w") as file:
+        for k, label in enumerate(labels):
+            words = "word " * int(rng.integers(5, 60))  # questions differ in length, and so in price
+            file.write(json.dumps({"id": f"q{k}", "prompt": f"{words}{k}?", "label": int(label)}) + "\n")
+    return path
+
+
+def serving(items: Path, **behaviour: Any) -> Any:
+    _, p = shapes.preset("confident").sample(N, np.random.default_rng(5))
+    return replaying(items, p, **behaviour)
+
+
+@pytest.fixture
+def server(items: Path) -> Iterator[Server]:
+    with serving(items) as one:
+        yield one
+
+
+def spend(
+    items: Path, server: Server, out: Path, max_cost: float | None, concurrency: int = 8, **more: Any
+) -> AuditResult:
+    settings = Settings(**{"model": "replay", "base_url": server.base_url, "resamples": 50, **more})
+    limits = Limits(concurrency=concurrency, max_cost=max_cost)
+    return audit(items, settings, out=out, limits=limits, prices=PRICES)
+
+
+@pytest.fixture
+def unit(items: Path, tmp_path: Path) -> tuple[float, float]:
+    """What the probe costs, and one query an item; a fresh server draws the same answers again."""
+    with serving(items) as server:
+        found = spend(items, server, tmp_path / "unit", None, queries=1)
+    assert found.spend.cost is not None
+    with Store.read(tmp_path / "unit" / RUN_FILE) as store:
+        asked = PRICES.cost(store.usage() + controls_usage(stored_controls(store)))
+    return found.spend.cost - asked, asked
+
+
+@pytest.mark.parametrize(
+    ("method", "share"), [("latent", 0.5), ("latent", 2.5), ("blind", 0.4), ("temperature", 1.0)]
+)
+def test_a_limit_stops_the_run_and_a_higher_one_goes_on(
+    method: str, share: float, items: Path, server: Server, unit: tuple[float, float], tmp_path: Path
+) -> None:
+    """The run costs hardly less than the limit and never more; continued, it asks nothing twice."""
+    probe, each = unit
+    money = probe + share * each
+    queries = 4 if method == "latent" else None
+    found = spend(items, server, tmp_path / "run", money, method=method, queries=queries)
+    assert not found.complete
+    assert found.stopped == f"max_cost = {money:g} reached"
+    assert found.spend.cost is not None
+    assert 0.85 * money < found.spend.cost <= money
+    asked = server.requests
+    assert spend(items, server, tmp_path / "run", money, method=method, queries=queries).spend == found.spend
+    assert server.requests == asked
+    whole = spend(items, server, tmp_path / "run", None, method=method, queries=queries)
+    assert whole.complete
+    assert server.requests - asked == whole.spend.queries - found.spend.queries
+
+
+def test_a_stopped_run_asks_a_fair_part_of_the_items(
+    items: Path, server: Server, unit: tuple[float, float], tmp_path: Path
+) -> None:
+    """Below one query per item, the items asked have the file's share of labels."""
+    spend(items, server, tmp_path / "run", unit[0] + 0.5 * unit[1])
+    loaded = load(items)
+    with Store.read(tmp_path / "run" / RUN_FILE) as store:
+        asked = np.unique(store.answered().items)
+        assert loaded.labels[asked].mean() == pytest.approx(loaded.labels.mean(), abs=0.08)
+        assert 0.4 * N < asked.size < 0.6 * N
+
+
+def test_a_limit_below_the_probe_is_refused_before_anything_is_asked(
+    items: Path, server: Server, tmp_path: Path
+) -> None:
+    """What cannot pay for the probe is refused with its price, and no request is made."""
+    with pytest.raises(
+        InputError, match=r"does not pay for the probe: .* cost about \$\d.*nothing was asked"
+    ):
+        spend(items, server, tmp_path / "run", 0.01)
+    assert server.requests == 0
+
+
+@pytest.mark.parametrize("money", [0.0, -1.0, float("nan"), float("inf")])
+def test_limits_that_are_no_sum_are_refused(money: float) -> None:
+    """A limit on the cost is a number of dollars above zero."""
+    with pytest.raises(InputError, match="max_cost: must be a number of dollars above 0"):
+        Limits(max_cost=money)
+
+
+def test_a_limit_on_the_cost_needs_prices(items: Path, server: Server, tmp_path: Path) -> None:
+    """A limit that cannot be kept is refused before anything is asked, and the error says what is missing."""
+    settings = Settings(model="replay", base_url=server.base_url)
+    with pytest.raises(InputError, match=r"max_cost=0\.5 limits nothing .*: give prices=\.\.\. too"):
+        audit(items, settings, out=tmp_path / "run", limits=Limits(max_cost=0.5))
+    assert server.requests == 0
+
+
+def test_the_command_names_unknown_prices_and_what_the_limit_pays_for(
+    items: Path, server: Server, unit: tuple[float, float], tmp_path: Path
+) -> None:
+    """Without prices a limit is refused, naming the model; with them a dry run says what it pays for."""
+    given = ["audit", str(items), "--model", "replay", "--base-url", server.base_url, "--set", "resamples=50"]
+    given += ["--out", str(tmp_path / "run"), "--max-cost", str(unit[0] + 0.7 * unit[1])]
+    asked = server.requests
+    for method, words in (
+        ("blind", r"limit .* pays for all of it"),
+        ("sampling", r"limit .* pays for about \d+% of the queries: the run stops there"),
+        ("verbalized", r"limit .* pays for about \d+% of the queries: the run stops there"),
+    ):
+        priced = ["--prices", "1000,100", "--method", method, "--dry-run"]
+        found = CliRunner().invoke(app, [*given, *priced])
+        assert re.search(words, found.output), found.output
+    refused = CliRunner().invoke(app, given)
+    assert refused.exit_code == 2
+    assert "none are known for 'replay'" in refused.output
+    elsewhere = CliRunner().invoke(app, [*given, "--model", "gpt-4o-mini"])
+    assert elsewhere.exit_code == 2
+    assert f"those known for 'gpt-4o-mini' are OpenAI's own, not those at {server.base_url}" in (
+        " ".join(elsewhere.output.split())
+    )
+    assert server.requests == asked
+    done = CliRunner().invoke(app, [*given, "--prices", "1000,0"])
+    assert done.exit_code == 3, done.output
+    assert re.search(r"stopped +max_cost = \S+ reached", done.output)

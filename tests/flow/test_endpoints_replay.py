@@ -1,0 +1,261 @@
+"""The replay server: a recorded model must answer as METHOD 2 says a real one does."""
+
+from __future__ import annotations
+
+import asyncio
+import gzip
+import math
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import numpy as np
+import pytest
+
+from blindcal.endpoints.http import Address, HttpEndpoint
+from blindcal.errors import FatalError, InputError
+from blindcal.records import Item, Message, Reply, Request
+from blindcal.simulation.recording import Recording
+from blindcal.simulation.replay import running
+from misbehaving import Behaviour, Server
+from paths import SHARED
+from serving import OWN_LOGITS, items, recording, replayed
+
+ODDS = [-6.0, -1.0, 0.0, 0.7, 5.0]
+LOGITS = "id,label,Yes|11, Yes|12,No|21, No|22,lse,argmax\na,1,2.0,1.5,1.8,1.9,3.3,11\nb,0,0,0,0,0,9.0,77\n"
+
+
+def asked(talk: Callable[[Server, HttpEndpoint], Awaitable[Any]], behaviour: Behaviour | None = None) -> Any:
+    """What a conversation with a replayed model of the usual log-odds returns."""
+
+    async def start() -> Any:
+        async with replayed(ODDS, behaviour) as (server, endpoint):
+            return await talk(server, endpoint)
+
+    return asyncio.run(start())
+
+
+def logits_file(tmp_path: Path, text: str = LOGITS) -> Path:
+    """A file of logits."""
+    path = tmp_path / "m__set__logits.csv.gz"
+    path.write_bytes(gzip.compress(text.encode()))
+    return path
+
+
+def asked_logits(tmp_path: Path, item: str, bias: dict[int, float], **how: Any) -> Reply:
+    """What the model in LOGITS answers."""
+
+    async def talk() -> Reply:
+        found = Recording.load(logits_file(tmp_path))
+        questions = [Item(name, 0, (Message("prompt", name),)) for name in ("a", "b")]
+        async with (
+            Server(found, questions, Behaviour(logprobs=True)) as server,
+            HttpEndpoint(Address(server.base_url, found.name, api="completions"), environ={}) as endpoint,
+        ):
+            return await endpoint.ask(Request((Message("prompt", item),), bias, **how))
+
+    return asyncio.run(talk())
+
+
+@pytest.mark.parametrize("shift", [-5.5, -0.71, -0.69, 0.0, 0.99, 1.01, 6.5])
+def test_greedy_answer_is_a_threshold(shift: float) -> None:
+    """At temperature zero the answer is positive exactly where s >= -b, ties included."""
+
+    async def talk(_: Server, endpoint: HttpEndpoint) -> list[str]:
+        bias = {1: 50 + shift, 2: 50.0}
+        return [(await endpoint.ask(Request(item.messages, bias))).text for item in items(len(ODDS))]
+
+    assert asked(talk) == ["Yes" if s >= -shift else "No" for s in ODDS]
+
+
+@pytest.mark.parametrize("temperature", [0.5, 1.0, 2.0])
+def test_sampled_answer_follows_the_curve(temperature: float) -> None:
+    """Above zero the share of positive answers is sigmoid((s + b) / T), within binomial error."""
+    n, shift, s = 800, 0.4, 0.7
+
+    async def talk(_: Server, endpoint: HttpEndpoint) -> int:
+        request = Request(items(4)[3].messages, {1: 50 + shift, 2: 50.0}, temperature)
+        replies = [await endpoint.ask(request) for _ in range(n)]
+        return sum(reply.text == "Yes" for reply in replies)
+
+    p = 1 / (1 + math.exp(-(s + shift) / temperature))
+    assert abs(asked(talk) - n * p) < 5 * math.sqrt(n * p * (1 - p))
+
+
+def test_certain_probabilities() -> None:
+    """Probabilities of exactly zero and one are beyond any other's threshold, and in reach of the bias."""
+
+    async def talk(shift: float) -> list[str]:
+        found = Recording.from_probabilities(["item-0", "item-1"], np.array([0.0, 1.0]))
+        async with (
+            Server(found, items(2)) as server,
+            HttpEndpoint(Address(server.base_url, "replay"), environ={}) as endpoint,
+        ):
+            bias: list[dict[int, float]] = [{1: 50 + shift, 2: 50.0}, {1: 50 - shift, 2: 50.0}]
+            return [
+                (await endpoint.ask(Request(i.messages, b))).text for i, b in zip(items(2), bias, strict=True)
+            ]
+
+    nearest = 1 - np.finfo(float).epsneg  # the last double below one
+    assert asyncio.run(talk(math.log(nearest / (1 - nearest)))) == ["No", "Yes"]
+    assert asyncio.run(talk(50.0)) == ["Yes", "No"]
+
+
+def test_token_variants(tmp_path: Path) -> None:
+    """With all spellings raised the largest single token is said: max semantics, not the sum."""
+    every = {11: 50.0, 12: 50.0, 21: 50.0, 22: 50.0}
+    assert asked_logits(tmp_path, "a", every).text == "Yes"
+    gap = 2.0 - 1.9  # the likeliest of each side; the sums differ by -0.1 instead
+    for shift, said in ((-gap + 0.01, "Yes"), (-gap - 0.01, " No")):
+        assert asked_logits(tmp_path, "a", every | {11: 50 + shift, 12: 50 + shift}).text == said
+
+
+def test_unrecorded_tokens(tmp_path: Path) -> None:
+    """Where an unrecorded token is the likeliest it is said, and one that is forced is said too."""
+    assert asked_logits(tmp_path, "b", {}).text not in ("Yes", "No", " Yes", " No")
+    assert asked_logits(tmp_path, "a", {999: 100.0}).text == "token999"
+    assert asked_logits(tmp_path, "a", {}).text == "Yes"
+
+
+def test_logprobs_only_if_exposed(tmp_path: Path) -> None:
+    """Logprobs are the recorded ones where exposed, and asking is refused where hidden."""
+    reply = asked_logits(tmp_path, "a", {}, top_logprobs=5)
+    assert reply.logprobs is not None
+    assert reply.logprobs["Yes"] == pytest.approx(2.0 - 3.3, abs=1e-9)
+
+    async def talk(_: Server, endpoint: HttpEndpoint) -> None:
+        await endpoint.ask(Request(items(1)[0].messages, top_logprobs=5))
+
+    with pytest.raises(FatalError, match="logprobs"):
+        asked(talk)
+
+
+def test_counts_and_usage() -> None:
+    """The server counts what was asked and what was paid for, by item, and bills tokens."""
+
+    async def talk(server: Server, endpoint: HttpEndpoint) -> tuple[Server, Reply]:
+        question = Request(items(1)[0].messages)
+        for _ in range(3):
+            reply = await endpoint.ask(question)
+        with pytest.raises(FatalError, match="not recorded"):
+            await endpoint.ask(Request((Message("user", "something else"),)))
+        return server, reply
+
+    server, reply = asked(talk)
+    assert (server.requests, server.answered, server.paid) == (4, 3, {"item-0": 3})
+    assert (reply.prompt_tokens, reply.completion_tokens) == (1 + len("Is 0 odd? Yes or No.") // 4, 1)
+
+
+def test_models_stats_and_unknown_paths() -> None:
+    """The model is listed, the counts can be read over HTTP, and other paths do not exist."""
+
+    async def talk(server: Server, _: HttpEndpoint) -> list[Any]:
+        async with aiohttp.ClientSession() as session:
+            found = []
+            for path in ("/models", "/../stats", "/nothing"):
+                async with session.get(server.base_url + path) as response:
+                    found.append((response.status, await response.json()))
+            return found
+
+    models, stats, nothing = asked(talk)
+    assert models[1]["data"][0]["id"] == "replay"
+    assert stats[1]["requests"] == 0
+    assert nothing[0] == 404
+
+
+def test_wrong_key() -> None:
+    """A server that wants a key refuses requests without it."""
+
+    async def talk(_: Server, endpoint: HttpEndpoint) -> None:
+        await endpoint.ask(Request(items(1)[0].messages))
+
+    with pytest.raises(FatalError, match="API key"):
+        asked(talk, Behaviour(api_key="right"))
+
+
+def test_running_in_a_thread() -> None:
+    """A caller that is not asynchronous gets the same server, and the port is free afterwards."""
+
+    async def talk(base_url: str) -> str:
+        async with HttpEndpoint(Address(base_url, "replay"), environ={}) as endpoint:
+            return (await endpoint.ask(Request(items(1)[0].messages))).text
+
+    with running(Server(recording(ODDS), items(len(ODDS)))) as server:
+        assert asyncio.run(talk(server.base_url)) == "No"
+        base_url = server.base_url
+    with pytest.raises(FatalError, match="cannot reach"):
+        asyncio.run(talk(base_url))
+
+
+def test_taken_port() -> None:
+    """A port in use is an error that says so."""
+    with running(Server(recording(ODDS), items(5))) as server:
+        port = int(server.base_url.split(":")[2].split("/")[0])
+        with (
+            pytest.raises(InputError, match="cannot listen"),
+            running(Server(recording(ODDS), items(5), port=port)),
+        ):
+            pass
+
+
+def test_items_must_be_recorded() -> None:
+    """An item that the recording does not know is found out before anything is served."""
+    with pytest.raises(InputError, match="item-2"):
+        Server(recording([0.0, 1.0]), items(3))
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("id,label,q\na,1,0.5\n", "column p"),
+        ("id,label,p\na,1,high\n", "does not hold a number"),
+        ("id,label,p\na,1,1.5\n", "probability"),
+        ("id,label,Yes|x,lse,argmax\n", "text|token id"),
+        ("id,label,Yes|1\na,1,0.5\n", "no column 'lse'"),
+        ("", "column p"),
+    ],
+)
+def test_bad_files(tmp_path: Path, text: str, says: str) -> None:
+    """A file that is no recording is refused in words that name what is wrong."""
+    with pytest.raises(InputError, match=says.replace("|", r"\|")):
+        Recording.load(logits_file(tmp_path, text))
+
+
+def test_not_gzip(tmp_path: Path) -> None:
+    """A file that is not what its name says is an input error."""
+    path = tmp_path / "x.csv.gz"
+    path.write_text("id,label,p\n")
+    with pytest.raises(InputError, match="cannot be read"):
+        Recording.load(path)
+
+
+@pytest.mark.parametrize(
+    ("path", "n"),
+    [
+        (OWN_LOGITS, 240),
+        (SHARED / "logits" / "qwen__boolq__logits.csv.gz", 3270),
+        (SHARED / "logits" / "smollm2__boolq__logits.csv.gz", 3270),
+    ],
+    ids=lambda value: value.name if isinstance(value, Path) else "",
+)
+def test_real_logits(path: Path, n: int) -> None:
+    """Real recorded logits load, and their unbiased greedy answers are the recorded argmax."""
+    if not path.exists():
+        pytest.skip(f"no recorded logits at {path}")
+    found = Recording.load(path)
+    assert found.logits.shape[0] == len(found.ids) == n
+    texts = {token.id: token.text for token in found.tokens}
+    with gzip.open(path, "rt") as lines:
+        argmax = [int(line.rsplit(",", 1)[1]) for line in list(lines)[1:]]
+    questions = [Item(name, 0, (Message("user", name),)) for name in found.ids[:300]]
+
+    async def talk() -> list[str]:
+        async with (
+            Server(found, questions) as server,
+            HttpEndpoint(Address(server.base_url, found.name), environ={}) as endpoint,
+        ):
+            return [(await endpoint.ask(Request(item.messages))).text for item in questions]
+
+    for said, best in zip(asyncio.run(talk()), argmax, strict=False):
+        assert said == texts.get(best, "The")

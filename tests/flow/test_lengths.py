@@ -1,0 +1,158 @@
+"""A sum of money is never exceeded, whatever the prompts are like and however many are under way."""
+
+from __future__ import annotations
+
+import asyncio
+import tempfile
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from blindcal.asking.job import Job
+from blindcal.asking.limits import Limits
+from blindcal.asking.remembered_endpoint import RememberedEndpoint
+from blindcal.asking.sender import ask_live
+from blindcal.asking.token_estimate import TokenEstimator, bytes_of
+from blindcal.auditing.session import Session
+from blindcal.design import SampledDesign
+from blindcal.endpoints.base import Patient
+from blindcal.endpoints.query_format import TokenQuestion
+from blindcal.errors import EndpointError, InputError, ReplyError, RetryableError
+from blindcal.items.files import collect
+from blindcal.prices import Prices
+from blindcal.records import Item, Message, Reply, Request, Targets, Token, Usage
+from blindcal.settings import Settings
+from blindcal.store.run_store import Store
+
+PRICES = Prices(1000.0, 3000.0)
+QUESTION = TokenQuestion(Targets((Token(1, "Yes"),), (Token(2, "No"),)))
+#: Texts of very different tokens a byte: English, digits, another script, an emoji; and how long each is.
+texts = st.lists(
+    st.tuples(st.sampled_from(["plain words ", "1234567", "是吗", "🦜"]), st.integers(1, 60)),
+    min_size=1,
+    max_size=40,
+)
+money = st.floats(0.02, 60)
+concurrency = st.sampled_from([1, 2, 8, 64])
+
+
+@dataclass
+class Billing:
+    """An endpoint that bills a token for so many bytes of each kind of text, at most one a byte."""
+
+    paid: Usage = field(default_factory=Usage)
+
+    async def ask(self, request: Request) -> Reply:
+        await asyncio.sleep(0)
+        size = bytes_of(request)
+        a_token = {"p": 5.0, "1": 2.0, "是": 1.5, "🦜": 1.0}[request.messages[0].content[0]]
+        reply = Reply("Yes", prompt_tokens=7 + round(size / a_token), completion_tokens=request.max_tokens)
+        self.paid += Usage(1, 1, reply.prompt_tokens, reply.completion_tokens)
+        return reply
+
+    async def close(self) -> None:
+        pass
+
+
+def prompts(kinds: list[tuple[str, int]]) -> list[tuple[Message, ...]]:
+    return [(Message("user", text * times),) for text, times in kinds]
+
+
+@settings(max_examples=40, deadline=None)
+@given(texts, money, concurrency)
+def test_a_run_never_costs_more(kinds: list[tuple[str, int]], money: float, concurrency: int) -> None:
+    """Where the next query might pass the sum none goes out, and what is left is less than it might cost."""
+    endpoint = Billing()
+    items = [Item(f"q{k}", k % 2, messages) for k, messages in enumerate(prompts(kinds))]
+    limits = Limits(concurrency=concurrency, max_cost=money)
+    with tempfile.TemporaryDirectory() as folder, Store.open(Path(folder) / "run.sqlite") as store:
+        store.begin({}, items)
+        job = Job(items, QUESTION, store, limits, PRICES)
+        outcome = asyncio.run(ask_live(SampledDesign(len(items), 2, (1.0,), 0), job, endpoint))
+    assert PRICES.cost(endpoint.paid) <= money
+    assert outcome.usage.prompt_tokens == endpoint.paid.prompt_tokens
+    if outcome.stopped:
+        longest = max(bytes_of(Request(item.messages)) for item in items)
+        tokens = max(4 * longest + 28, 2 * (longest + 7))
+        assert money - PRICES.cost(endpoint.paid) < PRICES.cost(Usage(1, 1, tokens, 1))
+
+
+@settings(max_examples=40, deadline=None)
+@given(texts, money, concurrency)
+def test_a_probe_never_costs_more(kinds: list[tuple[str, int]], money: float, concurrency: int) -> None:
+    """Queries of any length go out together: either all are answered, or the sum is said to be too low."""
+    endpoint, asked = Billing(), [Request(messages, max_tokens=3) for messages in prompts(kinds)]
+
+    async def ask_all(store: Store) -> bool:
+        limits = Limits(concurrency=concurrency, max_cost=money)
+        probe = RememberedEndpoint(endpoint, Session(one, Settings(model="m"), store, limits, PRICES), 1)
+        replies = await asyncio.gather(*map(probe.ask, asked), return_exceptions=True)
+        refused = [reply for reply in replies if not isinstance(reply, Reply)]
+        assert all(isinstance(one, InputError) for one in refused)
+        assert probe.paid == endpoint.paid
+        return not refused
+
+    one = collect("one", [{"prompt": "Is it?", "label": 1}])
+    with tempfile.TemporaryDirectory() as folder, Store.open(Path(folder) / "run.sqlite") as store:
+        answered = asyncio.run(ask_all(store))
+    assert PRICES.cost(endpoint.paid) <= money
+    assert answered == (endpoint.paid.queries == len(asked))
+
+
+def test_refusals_in_the_probe_are_kept_and_what_was_served_counts(tmp_path: Path) -> None:
+    """An item refused in the probe is not asked again after an interruption; replies in vain are paid for."""
+    refused, empty = ReplyError("content filter", status=400), ReplyError("no choices", billed=(9, 1, 0))
+    said: list[Reply | EndpointError] = [
+        refused,
+        empty,
+        RetryableError("cut short", billed=(9, 1, 0)),
+        Reply("Yes", prompt_tokens=9, completion_tokens=1),
+    ]
+    asked = [Request((Message("user", text),)) for text in "abc"]
+
+    class Moody:
+        calls = 0
+
+        async def ask(self, _: Request) -> Reply:
+            self.calls += 1
+            found = said[self.calls - 1]
+            if isinstance(found, EndpointError):
+                raise found
+            return found
+
+        async def close(self) -> None:
+            pass
+
+    async def probe_twice(store: Store) -> list[RememberedEndpoint]:
+        probes = []
+        for _ in range(2):
+            session = Session(one, Settings(model="m"), store, Limits(max_queries=3), PRICES)
+            probe = RememberedEndpoint(endpoint, session, 1)
+            for request, error in ((asked[0], refused), (asked[1], empty)):
+                with pytest.raises(ReplyError, match=str(error)):
+                    await probe.ask(request)
+            assert (await Patient(probe, sleep=lambda _: asyncio.sleep(0)).ask(asked[2])).text == "Yes"
+            with pytest.raises(InputError, match="max_queries=3 does not pay for the probe"):
+                await probe.ask(asked[2])
+            probes.append(probe)
+        return probes
+
+    endpoint, one = Moody(), collect("one", [{"prompt": "Is it?", "label": 1}])
+    with Store.open(tmp_path / "run.sqlite") as store:
+        first, second = asyncio.run(probe_twice(store))
+        assert store.usage() == Usage(0, 1, 9, 1, wasted=1)
+        assert store.asides_usage().served == 2
+    assert endpoint.calls == len(said)
+    assert first.paid == second.paid == Usage(2, 3, 18, 2)
+
+
+@pytest.mark.parametrize("tokens", [0, 30])
+def test_what_is_expected_follows_what_was_billed(tokens: int) -> None:
+    """Until anything is billed four bytes are taken for a token."""
+    lengths = TokenEstimator()
+    assert lengths.expected(400) == 100
+    lengths.learn(300, tokens)
+    assert lengths.expected(400) == (40 if tokens else 100)

@@ -1,0 +1,370 @@
+"""Audits that read the probabilities which an endpoint shows, and everything that follows such an audit."""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from scipy.special import expit, logit
+
+import blindcal as bc
+from blindcal.auditing.audit import audit
+from blindcal.errors import InputError, UnfitError
+from blindcal.estimate.truth import binned_ece
+from blindcal.items.files import load
+from blindcal.items.score_files import read_scores
+from blindcal.prices import Prices
+from blindcal.records import FloatArray, IntArray
+from blindcal.results.answer_counts import of_run, read_counts, write_counts
+from blindcal.results.merge import merge
+from blindcal.results.run import Run, open_run
+from blindcal.simulation.recording import Recording
+from blindcal.simulation.replay import running
+from blindcal.simulation.simulate import simulate
+from commanding import blindcal
+from deciding import TEMPLATE, audited, model, serving, settings, write_items
+from fitting import asked, fitted
+from misbehaving import Behaviour, Server
+from paths import SHARED
+from serving import OWN_LOGITS, Altered
+
+N = 240
+SETS = sorted((SHARED / "scores").glob("*.csv.gz"))
+
+
+# Exact readings
+
+
+def near(fit: bc.LatentFit, labels: IntArray, p: FloatArray) -> float:
+    """How far the estimate is from the ECE of the probabilities themselves."""
+    return abs(float(fit.ece) - float(binned_ece(labels, p, 5).ece))
+
+
+@pytest.mark.skipif(not SETS, reason="no score files")
+def test_exact_readings_give_the_ece_of_real_models() -> None:
+    """On every set of scores the estimate is that of the probabilities, and its interval holds it.
+
+    A cell is at most 1/480 wide, and the errors of items within it cancel.
+    """
+    for path in SETS:
+        scores = read_scores(path)
+        some = np.random.default_rng(0).permutation(scores.labels.size)[:1500]
+        labels, p = scores.labels[some], scores.p[some]
+        fit = fitted(labels, asked(labels, p, method="logprobs"), resamples=100)
+        assert near(fit, labels, p) < 3e-4, path.name
+        assert float(binned_ece(labels, p, 5).ece) in fit.ece
+        accuracy = ((p >= 0.5) == (labels == 1)).mean()
+        assert float(fit.accuracy) == pytest.approx(accuracy, abs=1e-9)
+        assert float(fit.brier) == pytest.approx(((p - labels) ** 2).mean(), abs=1e-3)
+
+
+def test_the_interval_is_for_the_population() -> None:
+    """Of 40 samples of a made-up population, 34 intervals or more hold its ECE.
+
+    At 95% fewer would be seen once in a hundred times; the seeds are fixed.
+    """
+    held = 0
+    for seed in range(40):
+        rng = np.random.default_rng([seed, 21])
+        s = np.where(rng.random(400) < 0.5, -2.0, 2.5) + 1.8 * rng.standard_normal(400)
+        labels = (rng.random(400) < expit(0.5 * s - 0.2)).astype(np.int64)
+        held += TRUE_ECE in fitted(labels, asked(labels, expit(s), method="logprobs"), resamples=100).ece
+    assert held >= 34
+
+
+def _true_ece() -> float:
+    """The ECE of that population, from many draws without the noise of labels."""
+    rng = np.random.default_rng(22)
+    s = np.where(rng.random(10**6) < 0.5, -2.0, 2.5) + 1.8 * rng.standard_normal(10**6)
+    p = expit(s)
+    gaps = np.bincount((p * 5).astype(np.int64), p - expit(0.5 * s - 0.2), 5)
+    return float(np.abs(gaps).sum() / s.size)
+
+
+TRUE_ECE = _true_ece()
+
+
+def test_sure_and_certain_models_are_read() -> None:
+    """Probabilities of exactly 0 and 1, and all the same, have an estimate and an interval."""
+    labels = np.arange(200) % 2
+    for p in (labels.astype(float), np.full(200, 0.5), np.where(np.arange(200) < 100, 0.0, 1.0)):
+        fit = fitted(labels, asked(labels, p, method="logprobs"), resamples=50)
+        assert near(fit, labels, p) < 1.1e-3  # half a cell
+        assert fit.ece.low is not None
+
+
+def test_bounds_and_answers_are_one_likelihood() -> None:
+    """Readings of half the items and thresholds of the others are one fit, better than thresholds alone."""
+    labels, p = model(1200, 5, 0.6)
+    read, told = asked(labels, p, method="logprobs"), asked(labels, p)
+    mixed = read.of(np.arange(600)).joined(told.of(np.arange(600, 1200)))
+    assert mixed.bounds is not None
+    assert np.isnan(mixed.bounds[:, 0]).sum() == 600
+    widths = [fitted(labels, one, resamples=200).ece.half_width for one in (read, mixed, told)]
+    assert widths == sorted(widths)
+
+
+def test_wide_bounds_are_read_as_such() -> None:
+    """Bounds that say no more than an answer at a threshold are that answer, to the last digit."""
+    labels, p = model(600, 6)
+    told = asked(labels, p)
+    low = np.where(told.answers == 1, -told.shifts, -np.inf)
+    high = np.where(told.answers == 1, np.inf, -told.shifts)
+    y = labels[told.items]
+    shown = bc.latent(y, np.zeros(600), told.answers, bounds=np.column_stack([low, high]), resamples=50)
+    assert shown.ece == bc.latent(y, told.shifts, told.answers, resamples=50).ece
+
+
+@pytest.mark.parametrize(
+    ("bounds", "rule"),
+    [
+        ([[1.0, 0.0]], "the lower one first"),
+        ([[np.nan, 0.0]], "or NaN twice"),
+        ([0.0, 1.0], "one row of two per label"),
+    ],
+)
+def test_bounds_that_are_none_are_named(bounds: Any, rule: str) -> None:
+    """The error says what bounds must be."""
+    with pytest.raises(bc.InputError, match=rule):
+        bc.latent([1], [0.0], [1], bounds=bounds)
+
+
+# Audits
+
+
+@pytest.fixture(scope="module")
+def known() -> tuple[IntArray, FloatArray]:
+    return model(N, 3)
+
+
+@pytest.fixture(scope="module")
+def items(known: tuple[IntArray, FloatArray], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_items(tmp_path_factory.mktemp("logprobs") / "items.jsonl", known[0])
+
+
+@pytest.fixture(scope="module")
+def server(items: Path, known: tuple[IntArray, FloatArray]) -> Iterator[Server]:
+    """A service that shows logprobs, rejects any bias and tells no token ids."""
+    with serving(items, known[1], logprobs=True, bias="rejected", tokenize="none") as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def folder(items: Path, server: Server, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return audited(items, server, tmp_path_factory.mktemp("runs") / "run", method="logprobs")
+
+
+@pytest.fixture(scope="module")
+def run(folder: Path) -> Run:
+    return open_run(folder)
+
+
+def test_an_audit_reads_what_a_simulation_reads(
+    run: Run, known: tuple[IntArray, FloatArray], server: Server
+) -> None:
+    """One query per item, no token ids, and the ECE of the probabilities themselves."""
+    labels, p = known
+    result = run.result
+    assert result.complete
+    assert (result.spend.asked, result.counts.invalid) == (N, 0)
+    assert float(result.ece) == pytest.approx(float(binned_ece(labels, p, 5).ece), abs=1e-3)
+    # the rest of the vocabulary, 6e-6 of the probability, may move a reading into the next cell
+    simulated = simulate("logprobs", labels, p, repeats=1).estimates[0]
+    assert float(result.ece) == pytest.approx(simulated, abs=1e-5)
+    assert result.ece.has_interval
+    assert (result.semantics, result.estimator) == ("sum", "latent")
+    assert result.measures.startswith("all spellings of the positive answer against all of the negative")
+    assert server.behaviour.bias == "rejected"
+    assert run.answered.bounds is not None
+    middle = run.answered.bounds.mean(axis=1)
+    assert middle == pytest.approx(logit(p[run.answered.items]), abs=0.2)
+
+
+def test_the_result_says_what_is_left_open(run: Run, folder: Path, items: Path, server: Server) -> None:
+    """The mass outside the answers and the list is in the result, on the console and in the report."""
+    shown = run.result.shown
+    assert shown is not None
+    assert shown.readings == N
+    assert 0 < shown.outside <= shown.most_outside < 1e-5
+    assert 0 <= shown.open <= shown.most_open < 1e-4
+    again = blindcal(
+        *("audit", items, "--model", "replay", "--base-url", server.base_url, "--out", folder),
+        *("--method", "logprobs", "--template", TEMPLATE, "--set", "resamples=40"),
+    )
+    assert again.exit_code == 0, again.output
+    assert "shown      below 0.01% of the probability is on neither answer" in again.output
+    page = (folder / "report.html").read_text()
+    assert "Probability shown for neither answer" in page
+    assert "Tokens for" not in page
+
+
+def test_the_answers_are_written_with_their_bounds(run: Run, folder: Path) -> None:
+    """The CSV has the bounds of the log-odds, and the text what was said and both probabilities."""
+    with (folder / "answers.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert run.answered.bounds is not None
+    assert [float(row["low"]) for row in rows] == pytest.approx(run.answered.bounds[:, 0].tolist(), rel=1e-6)
+    assert all(float(row["low"]) <= float(row["high"]) for row in rows)
+    assert all("(Yes " in row["text"] for row in rows)
+
+
+def test_the_same_audit_again_asks_nothing(run: Run, folder: Path, items: Path, server: Server) -> None:
+    """A finished run is read back with all that was shown."""
+    before = server.requests
+    again = audit(items, settings(server, method="logprobs"), out=folder)
+    assert server.requests == before
+    assert (again.ece, again.shown) == (run.result.ece, run.result.shown)
+
+
+def test_counts_of_readings_give_the_same_fit(run: Run, tmp_path: Path) -> None:
+    """Counted, added up and read back from a file, the readings give the same estimate and interval."""
+    counts = of_run(run)
+    pytest.importorskip("pyarrow")
+    write_counts(counts, tmp_path / "counts.parquet")
+    assert read_counts(tmp_path / "counts.parquet") == counts
+    fit = counts.latent(resamples=40)
+    assert fit.ece == run.fit(resamples=40).ece == run.result.ece
+
+
+def test_parts_of_a_file_merge_to_the_whole(items: Path, server: Server, run: Run, tmp_path: Path) -> None:
+    """Runs on two halves are one run on all items."""
+    lines = items.read_text().splitlines(keepends=True)
+    folders = []
+    for part, half in enumerate((lines[: N // 2], lines[N // 2 :])):
+        path = tmp_path / f"part{part}.jsonl"
+        path.write_text("".join(half))
+        folders.append(audited(path, server, tmp_path / f"run{part}", method="logprobs"))
+    both = merge(folders, resamples=40)
+    assert float(both.ece) == pytest.approx(float(run.result.ece), abs=1e-12)
+    assert both.shown is not None
+    assert run.result.shown is not None
+    assert both.shown.outside == pytest.approx(run.result.shown.outside)
+    assert (both.shown.readings, both.shown.most_open) == (N, run.result.shown.most_open)
+
+
+def test_everything_after_an_audit_works(
+    known: tuple[IntArray, FloatArray], items: Path, folder: Path, tmp_path: Path
+) -> None:
+    """Gates, comparisons with thresholds on the same items, operating points and the status."""
+    assert blindcal("check", folder, "--max-ece", 0.5).exit_code == 0
+    with serving(items, known[1]) as black:
+        other = audited(items, black, tmp_path / "latent")
+    compared = blindcal("compare", folder, other, "--json")
+    assert compared.exit_code == 0, compared.output
+    found = json.loads(compared.stdout)
+    ece = next(one for one in found["differences"] if one["quantity"] == "ece")
+    assert ece["difference"]["low"] <= 0 <= ece["difference"]["high"]
+    chosen = blindcal("threshold", folder, "--cost-fp", 5, "--cost-fn", 1)
+    assert chosen.exit_code == 0, chosen.output
+    assert "compare the probability that the endpoint shows with it" in " ".join(chosen.output.split())
+    assert blindcal("status", folder).exit_code == 0
+    assert "logprobs" in blindcal("plan", "--sample", N, "--method", "logprobs").output
+
+
+@pytest.mark.parametrize("semantics", [None, "max", "pair"])
+def test_spellings_are_summed_unless_told_otherwise(semantics: str | None, tmp_path: Path) -> None:
+    """A real model's recorded spellings give the ECE of their sum, or of the likeliest, or of one pair."""
+    recording, labels = Recording.load(OWN_LOGITS), read_scores(OWN_LOGITS).labels
+    items = tmp_path / "items.jsonl"
+    rows = zip(recording.ids, labels.tolist(), strict=True)
+    items.write_text("".join(json.dumps({"id": k, "prompt": f"Is {k}?", "label": y}) + "\n" for k, y in rows))
+    loaded = load(items)
+    with running(Server(recording, loaded, Behaviour(logprobs=True))) as server:
+        chosen = settings(server, model=recording.name, template=None, method="logprobs", semantics=semantics)
+        found = audit(items, chosen, out=tmp_path / "run", oracle=OWN_LOGITS)
+    assert found.semantics == (semantics or "sum")
+    assert found.oracle is not None
+    assert found.oracle.difference == pytest.approx(0, abs=2e-3)
+
+
+def test_a_short_list_leaves_probabilities_open(
+    known: tuple[IntArray, FloatArray], items: Path, tmp_path: Path
+) -> None:
+    """Where only the likeliest token is shown, the other answer is bounded by the rest, and that is said."""
+    with serving(items, known[1], logprobs=True, top_logprobs=1) as server:
+        found = audit(items, settings(server, method="logprobs"), out=tmp_path / "run")
+    assert found.shown is not None
+    assert found.shown.open > 0.01
+    assert "shows so few logprobs" in (tmp_path / "run" / "report.html").read_text()
+
+
+@pytest.mark.parametrize(
+    ("logprobs", "message"),
+    [
+        (None, "logprobs are hidden"),
+        ({"token_id:1": -0.1, "token_id:2": -2.4}, "by token id and not by text"),
+        ({"Yes": 12.5, "No": 11.0}, "it seems to show logits"),
+    ],
+)
+def test_an_endpoint_that_shows_no_probabilities_is_refused(
+    logprobs: dict[str, float] | None,
+    message: str,
+    known: tuple[IntArray, FloatArray],
+    items: Path,
+    tmp_path: Path,
+) -> None:
+    """No logprobs, token ids and logits are named before the first item is asked."""
+
+    class Odd(Altered):
+        def alter(self, _: bytes, body: bytes) -> bytes:
+            reply = json.loads(body)
+            shown = None if logprobs is None else {"top_logprobs": [logprobs]}
+            reply["choices"][0]["logprobs"] = shown
+            return json.dumps(reply).encode()
+
+    loaded = load(items, bc.Settings(model="replay", template=TEMPLATE).prompt)
+    questions = list(loaded)
+    recording = Recording.from_probabilities([item.id for item in questions], known[1])
+    with running(Odd(recording, questions, Behaviour(logprobs=True))) as server:
+        with pytest.raises(UnfitError, match=message):
+            audit(items, settings(server, method="logprobs"), out=tmp_path / "run")
+        assert server.requests < 30
+
+
+def test_a_stopped_run_goes_on_with_what_was_shown(
+    items: Path, server: Server, run: Run, tmp_path: Path
+) -> None:
+    """Bounds are kept like answers: a run in two parts asks nothing twice and ends with the same estimate."""
+    chosen, asked_before = settings(server, method="logprobs"), server.answered
+    first = audit(items, chosen, out=tmp_path / "run", limits=bc.Limits(max_queries=90))
+    assert not first.complete
+    assert first.shown is not None
+    assert first.shown.readings == first.counts.answers
+    second = audit(items, chosen, out=tmp_path / "run")
+    assert server.answered - asked_before == N + second.spend.probe_queries
+    assert (second.ece, second.shown) == (run.result.ece, run.result.shown)
+
+
+def test_words_that_the_model_never_says_end_the_run(items: Path, server: Server, tmp_path: Path) -> None:
+    """Words that are in no list of logprobs are found out by the probe."""
+    chosen = settings(server, method="logprobs", positive="Oui", negative="Non")
+    with pytest.raises(UnfitError, match="show no answer word"):
+        audit(items, chosen, out=tmp_path / "run")
+
+
+def test_a_limit_on_the_cost_stops_the_reading(items: Path, server: Server, tmp_path: Path) -> None:
+    """Readings cost no more than the limit, and the result covers those there are."""
+    prices = Prices(1000, 1000)
+    limits = bc.Limits(max_cost=2.0)
+    found = audit(
+        items, settings(server, method="logprobs"), out=tmp_path / "run", limits=limits, prices=prices
+    )
+    assert not found.complete
+    assert 0 < found.counts.items < N
+    assert found.spend.cost is not None
+    assert found.spend.cost <= 2.0
+
+
+def test_each_item_is_read_once() -> None:
+    """More than one query per item is refused; a fraction reads a part of the items."""
+    with pytest.raises(InputError, match="logprobs reads each item once, not 2 times"):
+        bc.Settings(model="m", method="logprobs", queries=2.0)
+    labels, p = model(100, 1)
+    assert len(asked(labels, p, 0.5, "logprobs")) == 50
+    with pytest.raises(bc.InputError, match="logprobs reads each item once at most"):
+        simulate("logprobs", labels, p, queries=3)

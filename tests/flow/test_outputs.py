@@ -1,0 +1,270 @@
+"""Files and folders that cannot be written: one line with a cause and a cure, and nothing paid is lost."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from xml.etree import ElementTree
+
+import numpy as np
+import pytest
+
+from blindcal.asking.limits import OTHER_FILES
+from blindcal.atomic_write import atomic_write
+from blindcal.auditing.audit import audit
+from blindcal.errors import FileError
+from blindcal.results.run import open_run
+from blindcal.settings import Settings
+from blindcal.simulation.replay import Server
+from commanding import blindcal, refusal
+from places import small_disk
+from serving import replaying
+
+N = 60
+
+
+@dataclass(frozen=True)
+class World:
+    """A finished run, its questions, their true probabilities, and the model that answered."""
+
+    folder: Path
+    server: Server
+
+    @property
+    def items(self) -> Path:
+        return self.folder / "items.jsonl"
+
+    @property
+    def scores(self) -> Path:
+        return self.folder / "scores.csv"
+
+    @property
+    def run(self) -> Path:
+        return self.folder / "run"
+
+    def audit(self, out: Path, *given: object) -> tuple[object, ...]:
+        return (
+            *("audit", self.items, "--model", "replay", "--base-url", self.server.base_url),
+            *("--out", out, "--set", "resamples=20", "--quiet", *given),
+        )
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+    """A small world in which every command has something to do."""
+    folder = tmp_path_factory.mktemp("world")
+    p = np.random.default_rng(1).beta(0.5, 0.5, N)
+    records = [{"id": f"q{k}", "prompt": f"Is {k} odd? Yes or No.", "label": k % 2} for k in range(N)]
+    (folder / "items.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
+    rows = (f"q{k},{k % 2},{p[k]:.6f}\n" for k in range(N))
+    (folder / "scores.csv").write_text("id,label,p\n" + "".join(rows))
+    with replaying(folder / "items.jsonl", p, logprobs=True) as server:
+        made = World(folder, server)
+        assert blindcal(*made.audit(made.run)).exit_code == 0
+        yield made
+
+
+PLACES: dict[str, tuple[Callable[[Path], Path], str]] = {
+    "under a file": (lambda tmp: tmp / "file" / "x" / "y", "a part of the path is a file|something else is"),
+    "too long": (lambda tmp: tmp / ("x" * 300), "the name is too long"),
+    "a circle": (lambda tmp: tmp / "circle", "lead in a circle|something else is"),
+    "beyond a circle": (lambda tmp: tmp / "circle" / "x", "lead in a circle|something else is"),
+}
+WRITERS: dict[str, Callable[[World, Path], tuple[object, ...]]] = {
+    "audit": lambda world, path: world.audit(path),
+    "report": lambda world, path: ("report", world.run, "--out", path),
+    "figures": lambda world, path: ("report", world.run, "--figures", path),
+    "tables": lambda world, path: ("report", world.run, "--csv", path),
+    "junit": lambda world, path: ("check", world.run, "--max-ece", 1, "--estimate", "--junit", path),
+    "summary": lambda world, path: ("check", world.run, "--max-ece", 1, "--estimate", "--summary", path),
+    "compare": lambda world, path: ("compare", world.run, world.run, "--resamples", 20, "--html", path),
+    "curves": lambda world, path: ("compare", world.run, world.run, "--resamples", 20, "--figures", path),
+    "merge": lambda world, path: ("merge", world.run, "--resamples", 20, "--out", path),
+    "items": lambda _, path: ("items", "builtin", "--n", 20, "--out", path),
+    "score": lambda world, path: (
+        *("score", world.items, "--model", "replay", "--base-url", world.server.base_url),
+        *("--set", "positive_ids=1", "--set", "negative_ids=2", "--out", path),
+    ),
+    "reproduce": lambda world, path: (
+        *("reproduce", world.scores, "--method", "blind", "--budgets", 1, "--seeds", 1, "--jobs", 1),
+        *("--out", path),
+    ),
+}
+
+
+def names(folder: Path) -> list[str]:
+    """What is in a folder."""
+    return sorted(path.name for path in folder.iterdir())
+
+
+def odd_places(folder: Path) -> None:
+    """A file and a link in a circle, to name as folders."""
+    (folder / "file").write_text("mine")
+    (folder / "circle").symlink_to("circle")
+
+
+@pytest.mark.parametrize("writer", WRITERS)
+def test_every_command_says_why_it_cannot_write(writer: str, world: World, tmp_path: Path) -> None:
+    """Wherever a file stands in the place of a folder, each command names it, the cause and a cure."""
+    odd_places(tmp_path)
+    text = refusal(blindcal(*WRITERS[writer](world, tmp_path / "file" / "x" / "y")))
+    assert str(tmp_path / "file") in text
+    assert "a part of the path is a file" in text or "something else is in the place" in text
+    assert "choose another path" in text
+    assert (tmp_path / "file").read_text() == "mine"
+
+
+@pytest.mark.parametrize("writer", ["audit", "items"])
+@pytest.mark.parametrize("place", PLACES)
+def test_every_odd_path_has_its_cause(place: str, writer: str, world: World, tmp_path: Path) -> None:
+    """A folder and a file in every odd place: the cause is named, and nothing is left behind."""
+    odd_places(tmp_path)
+    where, cause = PLACES[place]
+    text = refusal(blindcal(*WRITERS[writer](world, where(tmp_path))))
+    assert any(one in text for one in cause.split("|")), text
+    assert names(tmp_path) == ["circle", "file"]
+
+
+def test_a_null_character_is_in_no_path(world: World) -> None:
+    """Python can name a path that no system has; it is refused as every odd path is."""
+    settings = Settings(model="replay", base_url=world.server.base_url)
+    with pytest.raises(FileError, match="a path cannot have a null character"):
+        audit(world.items, settings, out="a\0b")
+
+
+def test_counts_are_written_whole_or_not_at_all(world: World, tmp_path: Path) -> None:
+    """The counts of a merge have their own file, and their own error."""
+    pytest.importorskip("pyarrow")
+    (tmp_path / "file").write_text("mine")
+    counts = tmp_path / "file" / "counts.parquet"
+    given = ("merge", world.run, "--resamples", 20, "--out", tmp_path / "merged", "--counts", counts)
+    assert "choose another path" in refusal(blindcal(*given))
+
+
+def test_what_was_paid_for_is_kept_when_the_files_cannot_be_written(world: World, tmp_path: Path) -> None:
+    """Results that cannot be written are an error that says so; the same command writes them for nothing."""
+    (tmp_path / "run" / "answers.csv").mkdir(parents=True)
+    text = refusal(blindcal(*world.audit(tmp_path / "run")))
+    assert f"{tmp_path / 'run' / 'answers.csv'}: is a folder, not a file" in text
+    assert "every answer is kept, and the same again writes the files and asks nothing" in text
+    (tmp_path / "run" / "answers.csv").rmdir()
+    asked = world.server.requests
+    assert blindcal(*world.audit(tmp_path / "run")).exit_code == 0
+    assert world.server.requests == asked
+    assert len(open_run(tmp_path / "run").answered) == N
+
+
+def test_no_character_of_a_part_breaks_a_file(world: World, tmp_path: Path) -> None:
+    """Characters that XML, UTF-8 or a terminal lack are shown escaped in the page and the tables."""
+    names = ["a\ufffeb", "a\uffffb", "a\ud800b", "a\0b", "a\x1b[31mb"]
+    lines = [json.loads(line) for line in world.items.read_text().splitlines()]
+    records = [{**record, "part": names[k % len(names)]} for k, record in enumerate(lines)]
+    items = tmp_path / "items.jsonl"
+    items.write_text("".join(json.dumps(record) + "\n" for record in records))
+    given = ("--model", "replay", "--base-url", world.server.base_url, "--set", "resamples=20")
+    ended = blindcal("audit", items, *given, "--by", "part", "--out", tmp_path)
+    assert ended.exit_code == 0, ended.exception
+    assert "a\\ufffeb " in ended.output
+    written = blindcal("report", tmp_path, "--csv", tmp_path / "csv", "--figures", tmp_path / "figures")
+    assert written.exit_code == 0, written.exception
+    ElementTree.parse(tmp_path / "figures" / "parts.svg")
+    for name in ("report.html", "csv/parts.csv", "result.json"):
+        text = (tmp_path / name).read_text(encoding="utf-8")
+        assert not {"\0", "\x1b"} & set(text)
+        assert name == "result.json" or not {"\ufffe", "\uffff"} & set(text)
+
+
+def test_a_full_disk_ends_a_run_that_goes_on_later(world: World, tmp_path: Path) -> None:
+    """An audit on a full disk ends with one line; with more room the same command finishes it."""
+    with small_disk(tmp_path / "disk", "100k") as disk:
+        text = refusal(blindcal(*world.audit(disk / "run")))
+        assert "disk is full" in text
+        assert "free some space" in text
+        subprocess.run(["mount", "-o", "remount,size=8m", str(disk)], check=True)
+        assert blindcal(*world.audit(disk / "run")).exit_code == 0
+        assert len(open_run(disk / "run").answered) == N
+
+
+def test_a_file_beyond_the_size_limit_is_not_left_half_written(tmp_path: Path) -> None:
+    """A write that the system cuts short leaves no partial file, and an older one as it was."""
+    resource = pytest.importorskip("resource")
+    path = tmp_path / "items.jsonl"
+    path.write_text("older\n")
+    ended = subprocess.run(
+        [sys.executable, "-m", "blindcal", "items", "builtin", "--out", str(path)],
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (9000, 9000)),
+        env={**os.environ, "TMPDIR": "/dev/shm"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert ended.returncode == 1
+    assert "the file would be larger than the system allows: raise the limit (ulimit -f)" in ended.stderr
+    assert "Traceback" not in ended.stderr
+    assert path.read_text() == "older\n"
+    assert names(tmp_path) == ["items.jsonl"]
+
+
+def test_an_audit_asks_with_few_open_files(world: World, tmp_path: Path) -> None:
+    """An audit under a low limit of open files asks with less concurrency, and ends as any other."""
+    resource = pytest.importorskip("resource")
+    most = OTHER_FILES + 4
+    ended = subprocess.run(
+        [sys.executable, "-m", "blindcal", *map(str, world.audit(tmp_path / "run"))],
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (most, most)),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert ended.returncode == 0, ended.stderr
+    assert "the concurrency is 4 instead of 32" in ended.stderr
+    assert len(open_run(tmp_path / "run").answered) == N
+
+
+def test_a_pipe_is_written_to_and_not_replaced(tmp_path: Path) -> None:
+    """A pipe or a device in the place of a file gets the content and stays what it is."""
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    read: list[str] = []
+    reader = threading.Thread(target=lambda: read.append(pipe.read_text()))
+    reader.start()
+    assert blindcal("items", "builtin", "--n", 20, "--out", pipe).exit_code == 0
+    reader.join()
+    assert read[0].count("\n") == 20
+    assert pipe.is_fifo()
+
+
+def test_a_link_stays_a_link(tmp_path: Path) -> None:
+    """A file is written where the link leads, even if nothing is there yet."""
+    (tmp_path / "link").symlink_to("folder/file")
+    (tmp_path / "folder").mkdir()
+    with atomic_write(tmp_path / "link") as draft:
+        draft.write_text("new")
+    assert (tmp_path / "link").is_symlink()
+    assert (tmp_path / "folder" / "file").read_text() == "new"
+    assert names(tmp_path / "folder") == ["file"]
+
+
+def test_a_failed_write_leaves_nothing(tmp_path: Path) -> None:
+    """Whatever fails while a file is written, the older file stays and no draft is left."""
+    path = tmp_path / "file"
+    path.write_text("older")
+
+    def write(fault: BaseException) -> None:
+        with atomic_write(path) as draft:
+            draft.write_text("partial")
+            raise fault
+
+    with pytest.raises(KeyError):
+        write(KeyError())
+    with pytest.raises(FileError, match="the disk is full: free some space"):
+        write(OSError(errno.ENOSPC, "No space left on device"))
+    assert path.read_text() == "older"
+    assert names(tmp_path) == ["file"]

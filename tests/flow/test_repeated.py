@@ -1,0 +1,451 @@
+"""Repeated answers at an endpoint's own setting, and several answers in one request."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import sys
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from scipy.special import expit
+
+from blindcal.asking.job import Job, RunOutcome, asking_order, request_numbers
+from blindcal.asking.limits import Limits
+from blindcal.asking.sender import ask_live
+from blindcal.auditing import audit as auditing
+from blindcal.auditing.audit import audit
+from blindcal.auditing.prepare import PROBED, Prepared
+from blindcal.auditing.prepare import prepare as prepare_as_usual
+from blindcal.endpoints.query_format import TokenQuestion
+from blindcal.endpoints.replies import read
+from blindcal.errors import FatalError, InputError, ReplyError
+from blindcal.estimate.drift import drift_test
+from blindcal.evidence import measures
+from blindcal.items.score_files import read_scores
+from blindcal.methods import make_design
+from blindcal.prices import Prices
+from blindcal.records import AnswerTable, Item, Message, Reply, Request, Round, Targets, Token, Usage
+from blindcal.settings import DesignSettings, Settings
+from blindcal.simulation.simulate import simulate
+from blindcal.store.run_store import Store
+from killing import CONTEXT
+from misbehaving import Behaviour
+from serving import asking, replayed, replaying
+
+YES_NO = Targets((Token(1, "Yes"),), (Token(2, "No"),))
+QUESTION = TokenQuestion(YES_NO, biased=False, tempered=False)
+QUICK = Limits(backoff=0.001)
+N, K = 40, 3
+
+
+# The method
+
+
+def test_one_answer_per_item_is_refused_and_said_why() -> None:
+    """Below two answers per item neither a design nor settings are made."""
+    why = "repeated asks each item at least 2 times: one answer per item cannot tell a model that wavers"
+    with pytest.raises(InputError, match=why):
+        make_design("repeated", [0, 1], queries=1.5)
+    with pytest.raises(InputError, match=why):
+        DesignSettings(method="repeated", queries=1)
+    assert Settings(model="m", method="repeated").resolved(10).queries == 2
+
+
+def test_every_item_is_asked_the_same_without_a_shift() -> None:
+    """2.5 answers per item: two for all, a third for half of them, recorded at T = 1 and shift 0."""
+    asked = make_design("repeated", np.arange(200) % 2, queries=2.5).next_round(AnswerTable.empty())
+    assert asked is not None
+    assert np.bincount(np.bincount(asked.items)).tolist() == [0, 0, 100, 100]
+    assert set(asked.shifts) == {0.0}
+    assert set(asked.temperatures) == {1.0}
+
+
+def test_neither_bias_nor_temperature_is_sent() -> None:
+    """The request is the prompt alone; a seed is sent if it is asked for."""
+    messages = (Message("user", "q"),)
+    assert QUESTION.request(messages, 0.0, 1.0, 3) == Request(messages, temperature=None)
+    seeded = replace(QUESTION, seed=3)
+    assert len({seeded.request(messages, 0.0, 1.0, number).seed for number in range(50)}) == 50
+
+
+def test_the_quantity_is_that_of_the_endpoint_as_it_is() -> None:
+    """Not the model's probability under some decoding, but how often this endpoint answers so."""
+    said = measures("repeated", "configured", "latent", 2.0)
+    assert said.startswith("how often this endpoint, as it is configured, gives the positive answer")
+    assert "; from 2 answers per item at the endpoint's own setting" in said
+
+
+# Several answers in one request
+
+
+@dataclass(frozen=True)
+class Repeated:
+    """Every item K times, in passes over the items."""
+
+    n: int = N
+    times: int = K
+
+    def next_round(self, answered: AnswerTable) -> Round | None:
+        if len(answered):
+            return None
+        items = np.tile(np.arange(self.n), self.times)
+        return Round(items, np.zeros(items.size), np.ones(items.size))
+
+
+@dataclass
+class Several:
+    """An endpoint with ``gives`` choices for a request that asks for n: its answers are numbered."""
+
+    gives: Callable[[int], int] = lambda n: n
+    before: Callable[[int, Request], None] = lambda *_: None
+    requests: list[Request] = field(default_factory=list)
+    answered: Counter[str] = field(default_factory=Counter)
+    now: int = 0
+    most: int = 0
+
+    async def ask(self, request: Request) -> Reply:
+        self.requests.append(request)
+        self.now += request.n
+        self.most = max(self.most, self.now)
+        try:
+            await asyncio.sleep(0)
+            self.before(len(self.requests), request)
+        finally:
+            self.now -= request.n
+        many = self.gives(request.n)
+        self.answered[request.messages[-1].content] += many
+        further = tuple(Reply("No") for _ in range(many - 1))
+        return Reply("Yes", prompt_tokens=100, completion_tokens=many, further=further)
+
+    async def close(self) -> None:
+        pass
+
+
+def items(n: int = N) -> list[Item]:
+    return [Item(f"i{k}", k % 2, (Message("user", f"question {k}"),)) for k in range(n)]
+
+
+async def ask_all(
+    endpoint: Several, folder: Path, *, at_once: int = K, limits: Limits = QUICK, **more: Any
+) -> RunOutcome:
+    with Store.open(folder / "run.sqlite") as store:
+        store.begin({}, items())
+        job = Job(items(), QUESTION, store, limits, at_once=at_once, **more)
+        return await ask_live(Repeated(), job, endpoint)
+
+
+def rows(folder: Path, columns: str) -> list[tuple[Any, ...]]:
+    with Store.read(folder / "run.sqlite") as store:
+        return store._execute(f"SELECT {columns} FROM answers ORDER BY query")
+
+
+@pytest.mark.parametrize(
+    ("at_once", "sizes"), [(1, {1: 120}), (2, {1: 40, 2: 40}), (3, {3: 40}), (8, {3: 40})]
+)
+def test_equal_queries_share_a_request(at_once: int, sizes: dict[int, int], tmp_path: Path) -> None:
+    """The answers of an item come in as few requests as allowed; every query is answered and paid once."""
+    endpoint = Several()
+    outcome = asyncio.run(ask_all(endpoint, tmp_path, at_once=at_once))
+    assert outcome.stopped is None
+    assert Counter(request.n for request in endpoint.requests) == sizes
+    assert set(endpoint.answered.values()) == {K}
+    requests = sum(sizes.values())
+    assert outcome.usage == Usage(N * K, requests, 100 * requests, N * K, 0)
+    assert int(outcome.answered.answers.sum()) == requests
+
+
+def test_the_first_answer_of_a_request_carries_its_cost(tmp_path: Path) -> None:
+    """One row per answer; the tokens and the attempt are in the first, and all have the same time."""
+    asyncio.run(ask_all(Several(), tmp_path))
+    found = rows(tmp_path, "query % 40, answer, prompt_tokens, completion_tokens, attempts, seconds")
+    for item in range(N):
+        mine = sorted(row[1:] for row in found if row[0] == item)
+        assert [row[:4] for row in mine] == [(0, 0, 0, 0), (0, 0, 0, 0), (1, 100, 3, 1)]
+        assert len({row[4] for row in mine}) == 1
+
+
+@pytest.mark.parametrize("gives", [1, 2])
+def test_what_a_reply_leaves_unanswered_is_asked_again(gives: int, tmp_path: Path) -> None:
+    """An endpoint that gives fewer choices than asked for is asked until all queries have one answer each."""
+    endpoint = Several(lambda n: min(n, gives))
+    outcome = asyncio.run(ask_all(endpoint, tmp_path))
+    assert outcome.stopped is None
+    assert outcome.usage.queries == len(outcome.answered) == N * K
+    assert set(endpoint.answered.values()) == {K}
+    asked = {1: {3: N, 2: N, 1: N}, 2: {3: N, 1: N}}[gives]
+    assert Counter(request.n for request in endpoint.requests) == asked
+
+
+def test_more_choices_than_asked_for_are_not_kept(tmp_path: Path) -> None:
+    """Each query has one answer, whatever comes on top."""
+    outcome = asyncio.run(ask_all(Several(lambda n: n + 2), tmp_path))
+    assert outcome.usage.queries == len(outcome.answered) == N * K
+
+
+def test_a_refused_item_has_all_its_queries_refused_at_the_cost_of_one(tmp_path: Path) -> None:
+    """A content filter's refusal is the outcome of every query of the request."""
+
+    def refuse(_: int, request: Request) -> None:
+        if request.messages[-1].content in ("question 3", "question 17"):
+            raise FatalError("filtered", status=400)
+
+    outcome = asyncio.run(ask_all(Several(before=refuse), tmp_path))
+    assert outcome.stopped is None
+    assert (outcome.usage.queries, outcome.usage.unusable, outcome.usage.attempts) == (N * K, 2 * K, N)
+    assert {row[0] for row in rows(tmp_path, "query % 40, unusable") if row[1]} == {3, 17}
+
+
+def test_a_reply_that_cannot_be_used_is_billed_once(tmp_path: Path) -> None:
+    """Three replies are paid for and useless; then the queries of the request have no usable reply."""
+
+    def useless(_: int, request: Request) -> None:
+        if request.messages[-1].content == "question 5":
+            raise ReplyError("reasoning only", billed=(100, 9, 0))
+
+    outcome = asyncio.run(ask_all(Several(before=useless), tmp_path))
+    assert (outcome.usage.unusable, outcome.usage.wasted) == (K, 2)
+    assert outcome.usage.completion_tokens == (N - 1) * K + 3 * 9
+    assert outcome.usage.attempts == N - 1 + 3
+
+
+@pytest.mark.parametrize("concurrency", [1, 2, 7, 64])
+def test_no_more_queries_are_under_way_than_allowed(concurrency: int, tmp_path: Path) -> None:
+    """The bound counts queries, not requests; a single request may always be sent."""
+    endpoint = Several()
+    asyncio.run(ask_all(endpoint, tmp_path, limits=Limits(concurrency=concurrency)))
+    assert endpoint.most <= max(K, concurrency)
+
+
+@pytest.mark.parametrize("most", [1, 2, 3, 50, 119])
+def test_the_limit_on_queries_holds(most: int, tmp_path: Path) -> None:
+    """A request counts as all its queries, before it is sent; raising the limit asks the rest."""
+    endpoint = Several()
+    outcome = asyncio.run(ask_all(endpoint, tmp_path, limits=replace(QUICK, max_queries=most)))
+    assert outcome.stopped == f"max_queries = {most} reached"
+    assert sum(endpoint.answered.values()) == most - most % K
+    outcome = asyncio.run(ask_all(endpoint, tmp_path))
+    assert outcome.stopped is None
+    assert set(endpoint.answered.values()) == {K}
+
+
+@pytest.mark.parametrize("billed", [1, K])
+def test_the_limit_on_the_cost_holds(billed: int, tmp_path: Path) -> None:
+    """Whether the prompt is billed once or for every answer, no more is spent than allowed."""
+
+    @dataclass
+    class Billing(Several):
+        async def ask(self, request: Request) -> Reply:
+            reply = await super().ask(request)
+            return replace(reply, prompt_tokens=12 * (request.n if billed > 1 else 1))
+
+    endpoint, prices = Billing(), Prices(1.0, 1.0)
+    most = 30 * (12 * billed + K) / 1e6
+    limits = replace(QUICK, max_cost=most)
+    outcome = asyncio.run(ask_all(endpoint, tmp_path, limits=limits, prices=prices))
+    assert outcome.stopped is not None
+    assert "max_cost" in outcome.stopped
+    spent = len(endpoint.requests) * (12 * billed + K) / 1e6
+    assert most / 2 < spent <= most
+
+
+def test_an_interrupted_run_loses_and_repeats_nothing(tmp_path: Path) -> None:
+    """Stopped again and again in the middle, it ends with every query answered and paid for once."""
+    endpoint = Several(lambda n: min(n, 2))
+    for _ in range(200):
+        stop = asyncio.Event()
+        begun = len(endpoint.requests)
+
+        def after_some(call: int, _: Request, stop: asyncio.Event = stop, begun: int = begun) -> None:
+            if call >= begun + 7:
+                stop.set()
+
+        endpoint.before = after_some
+        outcome = asyncio.run(ask_all(endpoint, tmp_path, limits=Limits(concurrency=5), stop=stop))
+        if outcome.stopped is None:
+            break
+        assert outcome.stopped == "interrupted"
+    assert outcome.usage.queries == N * K
+    assert set(endpoint.answered.values()) == {K}
+
+
+def ask_until_killed(folder: Path) -> None:
+    """Ask, and kill this process when the twentieth request comes."""
+    endpoint = Several()
+
+    def kill(call: int, _: Request) -> None:
+        if call == 20:
+            (folder / "answered").write_text(str(sum(endpoint.answered.values())))
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    endpoint.before = kill
+    asyncio.run(ask_all(endpoint, folder, limits=Limits(concurrency=6)))
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="has no SIGKILL")
+def test_a_killed_run_loses_at_most_what_is_under_way(tmp_path: Path) -> None:
+    """After kill -9 requests are on disk as a whole, and all but the six queries under way are there."""
+    process = CONTEXT.Process(target=ask_until_killed, args=(tmp_path,))
+    process.start()
+    process.join()
+    assert process.exitcode == -signal.SIGKILL
+    kept = Counter(row[0] for row in rows(tmp_path, "query % 40"))
+    assert set(kept.values()) == {K}
+    assert kept.total() >= int((tmp_path / "answered").read_text()) - 6
+    endpoint = Several()
+    assert asyncio.run(ask_all(endpoint, tmp_path)).usage.queries == N * K
+    assert sum(endpoint.answered.values()) == N * K - kept.total()
+
+
+def test_without_several_at_once_the_order_is_the_random_one() -> None:
+    """Runs that were begun before keep their order of asking."""
+    asked = make_design("temperature", np.arange(50) % 2, queries=3).next_round(AnswerTable.empty())
+    assert asked is not None
+    wanted = np.random.default_rng(17).permutation(150)
+    assert asking_order(17, asked, 1).tolist() == wanted.tolist()
+
+
+@pytest.mark.parametrize("at_once", [2, 3, 5])
+def test_the_queries_of_a_request_are_equal_and_follow_each_other(at_once: int) -> None:
+    """Only queries with the same item, shift and temperature share one, as many as allowed."""
+    rng = np.random.default_rng(at_once)
+    item, shift, temperature = (rng.integers(size, size=200) for size in (9, 2, 2))
+    asked = Round(item, shift / 2, np.asarray(1.0 + temperature, np.float64))
+    numbers, order = request_numbers(asked, at_once), asking_order(0, asked, at_once)
+    assert sorted(order.tolist()) == list(range(200))
+    kinds = list(zip(asked.items, asked.shifts, asked.temperatures, strict=True))
+    for number in range(numbers.max() + 1):
+        mine = np.flatnonzero(numbers == number)
+        assert len({kinds[k] for k in mine}) == 1
+        assert 1 <= mine.size <= at_once
+        places = np.flatnonzero(numbers[order] == number)
+        assert np.ptp(places) == mine.size - 1
+    requests = sum(-(-many // at_once) for many in Counter(kinds).values())
+    assert numbers.max() + 1 == requests
+
+
+def test_alike_answers_of_a_request_are_no_change() -> None:
+    """Answers about an item resemble each other: counted singly, they would look like a change too often."""
+    accused, singly = 0, 0
+    for seed in range(200):
+        rng = np.random.default_rng(seed)
+        p = expit(4 * rng.standard_normal(300))
+        which = np.repeat(np.arange(300), 4)
+        answers = (rng.random(which.size) < p[which]).astype(np.int64)
+        table = AnswerTable(which, np.zeros(which.size), np.ones(which.size), answers)
+        labels = (rng.random(300) < 0.5).astype(np.int64)
+        together, apart = drift_test(labels, [table], [which]), drift_test(labels, [table])
+        assert together is not None
+        assert apart is not None
+        accused, singly = accused + (together.pvalue < 0.05), singly + (apart.pvalue < 0.05)
+    assert accused <= 10 + 3 * np.sqrt(200 * 0.05 * 0.95)
+    assert singly > 50
+
+
+def test_choices_that_cannot_be_used_are_left_out() -> None:
+    """Of three choices one has no answer: two answers, at the cost of all. None at all is an error."""
+    said = {"message": {"content": "Yes"}}
+    silent = {"message": {"content": None, "reasoning_content": "hm"}}
+    usage = {"prompt_tokens": 9, "completion_tokens": 30}
+    reply = read(200, json.dumps({"choices": [silent, said, said], "usage": usage}).encode(), chat=True)
+    assert isinstance(reply, Reply)
+    assert (reply.text, [one.text for one in reply.further]) == ("Yes", ["Yes"])
+    assert reply.usage == Usage(2, 1, 9, 30)
+    with pytest.raises(ReplyError, match="reasoning and no answer"):
+        read(200, json.dumps({"choices": [silent, silent], "usage": usage}).encode(), chat=True)
+
+
+# The replay
+
+
+@pytest.mark.parametrize(
+    ("behaviour", "many", "kinds"), [("honoured", 30, 2), ("ignored", 1, 1), ("identical", 30, 1)]
+)
+def test_the_replay_gives_as_many_answers_as_it_is_told(behaviour: Any, many: int, kinds: int) -> None:
+    """Several different ones, one only, or the same one every time; a seed repeats them all."""
+
+    async def ask(seed: int | None) -> list[str]:
+        async with replayed([0.0], Behaviour(n=behaviour)) as (server, endpoint):
+            reply = await endpoint.ask(asking("Is 0 odd? Yes or No.", temperature=None, n=30, seed=seed))
+            assert server.answered == many
+            assert reply.completion_tokens == many
+            return [reply.text, *(one.text for one in reply.further)]
+
+    found = asyncio.run(ask(None))
+    assert (len(found), len(set(found))) == (many, kinds)
+    first, second = asyncio.run(ask(7)), asyncio.run(ask(7))
+    assert first == second
+
+
+# End to end
+
+
+def truth() -> np.ndarray[tuple[int], np.dtype[np.float64]]:
+    return np.random.default_rng(8).beta(0.6, 0.5, 300)
+
+
+@pytest.fixture
+def questions(tmp_path: Path) -> Path:
+    labels = (np.random.default_rng(9).random(300) < 0.3 + 0.4 * truth()).astype(int)
+    path = tmp_path / "items.jsonl"
+    lines = [{"id": str(k), "prompt": f"Is {k} odd?", "label": int(y)} for k, y in enumerate(labels)]
+    path.write_text("\n".join(map(json.dumps, lines)))
+    scores = [f"{k},{y},{p},{p}" for k, (y, p) in enumerate(zip(labels, truth(), strict=True))]
+    (tmp_path / "scores.csv").write_text("\n".join(["id,label,p,p_sum", *scores]))
+    return path
+
+
+def settings(server: Any, **more: Any) -> Settings:
+    return Settings(model="replay", base_url=server.base_url, method="repeated", resamples=100, **more)
+
+
+@pytest.mark.parametrize("queries", [2, 3.5])
+def test_an_endpoint_that_takes_nothing_is_audited(queries: float, questions: Path, tmp_path: Path) -> None:
+    """Bias and temperature rejected: the audit finds what a simulation finds, to the last digit."""
+    with replaying(questions, truth(), bias="rejected", temperature="rejected", tokenize="none") as server:
+        found = audit(
+            questions,
+            settings(server, queries=queries, send_seed=True),
+            out=tmp_path / "run",
+            oracle=tmp_path / "scores.csv",
+        )
+    assert found.spend.queries == 300 * queries + found.spend.probe_queries
+    labels = read_scores(tmp_path / "scores.csv").labels
+    known = simulate("repeated", labels, truth(), queries=queries, repeats=1)
+    assert found.ece.value == known.estimates[0]
+    assert found.oracle is not None
+    assert found.oracle.ece == known.oracle
+    assert found.semantics == "configured"
+    assert found.example is not None
+    assert found.example.logit_bias == {}
+    assert "as it is configured" in (tmp_path / "run" / "report.html").read_text()
+
+
+@pytest.mark.parametrize("behaviour", ["honoured", "ignored"])
+def test_several_answers_at_once_make_a_whole_audit(
+    behaviour: Any, questions: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With n = 4 a quarter of the requests suffice; where n is ignored, nothing is lost or counted twice."""
+
+    async def four(*args: Any, **options: Any) -> Prepared:
+        return replace(await prepare_as_usual(*args, **options), at_once=4)
+
+    monkeypatch.setattr(auditing, "prepare", four)
+    with replaying(questions, truth(), bias="rejected", temperature="rejected", n=behaviour) as server:
+        out, oracle = tmp_path / "run", tmp_path / "scores.csv"
+        found = audit(questions, settings(server, queries=4), out=out, oracle=oracle)
+        assert server.requests < 400 if behaviour == "honoured" else server.requests >= 1200
+        assert Counter(server.paid.values())[4] >= 300 - PROBED
+    assert found.counts.positive + found.counts.negative == 1200
+    assert found.spend.queries == 1200 + found.spend.probe_queries
+    assert found.oracle is not None
+    assert found.oracle.ece in found.ece
+    assert found.steadiness is not None
+    assert found.steadiness.warnings == ()

@@ -1,0 +1,764 @@
+"""The run: everything asked once, whatever the endpoint does, and nothing lost."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import shutil
+import threading
+import time
+from collections import Counter
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+
+from blindcal.asking.job import HOPELESS, Job, RunOutcome
+from blindcal.asking.limits import Limits
+from blindcal.asking.sender import ask_live
+from blindcal.endpoints.http import Address, HttpEndpoint
+from blindcal.endpoints.query_format import TokenQuestion
+from blindcal.errors import EndpointError, FatalError, InputError, ReplyError, RetryableError, StoreError
+from blindcal.prices import Prices
+from blindcal.records import (
+    INVALID,
+    AnswerTable,
+    Item,
+    Message,
+    Progress,
+    Reply,
+    Request,
+    Round,
+    Targets,
+    Token,
+    Usage,
+)
+from blindcal.simulation.http_server import HttpResponse
+from blindcal.simulation.recording import Recording
+from blindcal.simulation.replay import Fault
+from blindcal.store.run_store import SavedAnswer, Store
+from misbehaving import Behaviour, Server
+
+YES_NO = Targets((Token(1, "Yes"),), (Token(2, "No"),))
+QUESTION = TokenQuestion(YES_NO)
+QUICK = Limits(backoff=0.001)
+
+
+def make_items(n: int) -> list[Item]:
+    return [Item(f"i{k}", k % 2, (Message("user", f"question {k}"),)) for k in range(n)]
+
+
+def truth(n: int) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
+    return np.random.default_rng(5).beta(0.5, 0.5, n)
+
+
+@dataclass(frozen=True)
+class Dithered:
+    """A trivial design: in each round every item is asked one random threshold."""
+
+    n: int
+    rounds: int = 1
+
+    def next_round(self, answered: AnswerTable) -> Round | None:
+        number = len(answered) // self.n
+        if number >= self.rounds:
+            return None
+        t = np.random.default_rng([3, number]).random(self.n)
+        return Round(np.arange(self.n), -np.log(t / (1 - t)), np.zeros(self.n))
+
+
+@dataclass
+class Fake:
+    """An endpoint that answers as a model of known log-odds would, after what ``before`` does."""
+
+    n: int
+    before: Callable[[int, Request], Awaitable[None]] | None = None
+    tokens: tuple[int, ...] = (100,) * 7
+    asked: Counter[str] = field(default_factory=Counter)
+    calls: int = 0
+    now: int = 0
+    most: int = 0
+
+    async def ask(self, request: Request) -> Reply:
+        self.calls += 1
+        call = self.calls
+        text = request.messages[-1].content
+        self.asked[text] += 1
+        self.now += 1
+        self.most = max(self.most, self.now)
+        try:
+            await asyncio.sleep(0)
+            if self.before is not None:
+                await self.before(call, request)
+        finally:
+            self.now -= 1
+        item = int(text.split()[-1])
+        p = truth(self.n)[item]
+        s = np.log(p / (1 - p)) + request.logit_bias[1] - request.logit_bias[2]
+        return Reply("Yes" if s >= 0 else "No", prompt_tokens=self.tokens[item % 7], completion_tokens=1)
+
+    async def close(self) -> None:
+        pass
+
+
+async def ask_all(
+    fake: Fake,
+    path: Path,
+    *,
+    rounds: int = 1,
+    limits: Limits = QUICK,
+    items: list[Item] | None = None,
+    **more: Any,
+) -> tuple[RunOutcome, Store]:
+    store = Store.open(path / "run.sqlite")
+    try:
+        store.begin({}, make_items(fake.n))
+        job = Job(items or make_items(fake.n), QUESTION, store, limits, **more)
+        return await ask_live(Dithered(fake.n, rounds), job, fake), store
+    finally:
+        store.close()
+
+
+def expected(n: int, rounds: int = 1) -> list[int]:
+    answers: list[int] = []
+    for number in range(rounds):
+        t = np.random.default_rng([3, number]).random(n)
+        answers += (truth(n) >= t).astype(int).tolist()
+    return answers
+
+
+def test_every_query_is_asked_once_and_answered_right(tmp_path: Path) -> None:
+    """Two rounds of a design give the answers of the model, one call each."""
+    fake = Fake(100)
+    outcome, _ = asyncio.run(ask_all(fake, tmp_path, rounds=2))
+    assert outcome.stopped is None
+    assert outcome.answered.answers.tolist() == expected(100, 2)
+    assert set(fake.asked.values()) == {2}
+    assert outcome.usage.prompt_tokens == 200 * 100
+
+
+def test_a_finished_run_asks_nothing_more(tmp_path: Path) -> None:
+    """Running again reads the answers back and makes no call."""
+    first, _ = asyncio.run(ask_all(Fake(30), tmp_path, rounds=2))
+    again = Fake(30)
+    second, _ = asyncio.run(ask_all(again, tmp_path, rounds=2))
+    assert again.calls == 0
+    assert second.answered.answers.tolist() == first.answered.answers.tolist()
+    assert second.usage == first.usage
+
+
+def test_no_more_are_under_way_than_allowed(tmp_path: Path) -> None:
+    """The concurrency is a bound on questions in flight and on answers not yet on disk together."""
+    fake = Fake(300)
+    asyncio.run(ask_all(fake, tmp_path, limits=Limits(concurrency=7)))
+    assert fake.most <= 7
+
+
+def test_the_shift_becomes_a_bias_around_the_offset() -> None:
+    """A query biases the positive side by C + b and the negative one by C, every variant alike."""
+    both = Targets((Token(1, "Yes"), Token(3, " yes")), (Token(2, "No"),), "max")
+    request = TokenQuestion(both, offset=40).request((Message("user", "q"),), -1.5, 0.0)
+    assert request.logit_bias == {1: 38.5, 3: 38.5, 2: 40}
+    assert TokenQuestion(both, biased=False).request((), 0.0, 0.6).logit_bias == {}
+
+
+def test_answers_are_read_regardless_of_case_and_space() -> None:
+    """Services trim and spell as they like; other words are invalid."""
+    assert [QUESTION.parse(Reply(text)).answer for text in (" yes", "No\n", "YES", "Sure", "", "Yes!")] == [
+        1,
+        0,
+        1,
+        -1,
+        -1,
+        -1,
+    ]
+
+
+def test_one_word_cannot_mean_both() -> None:
+    """Answer tokens that read alike are refused."""
+    with pytest.raises(InputError, match="cannot mean both"):
+        TokenQuestion(Targets((Token(1, "Yes"),), (Token(2, " yes"),)))
+
+
+def test_shifts_stay_inside_the_range_of_the_endpoint(tmp_path: Path) -> None:
+    """A shift beyond what the endpoint honours is cut before it is stored and asked."""
+    outcome, _ = asyncio.run(ask_all(Fake(200), tmp_path, max_shift=2.0))
+    assert np.abs(outcome.answered.shifts).max() == 2.0
+
+
+def test_failures_are_asked_again(tmp_path: Path) -> None:
+    """A third of calls failing costs more calls and loses nothing."""
+
+    async def fail(call: int, _: Request) -> None:
+        if call % 3 == 0:
+            raise RetryableError("500", throttled=call % 2 == 0)
+
+    fake = Fake(100, fail)
+    outcome, _ = asyncio.run(ask_all(fake, tmp_path))
+    assert outcome.stopped is None
+    assert outcome.answered.answers.tolist() == expected(100)
+    assert outcome.usage.attempts < fake.calls
+
+
+def test_being_throttled_lowers_the_concurrency(tmp_path: Path) -> None:
+    """An endpoint that takes four at a time is soon not sent many more."""
+    fake = Fake(400)
+    seen: list[int] = []
+
+    async def throttle(_call: int, _request: Request) -> None:
+        if fake.now > 4:
+            raise RetryableError("429", throttled=True)
+        await asyncio.sleep(0.001)
+
+    fake.before = throttle
+    limits = Limits(concurrency=64, backoff=0.02)
+    outcome, _ = asyncio.run(
+        ask_all(fake, tmp_path, limits=limits, progress=lambda p: seen.append(p.concurrency))
+    )
+    assert outcome.stopped is None
+    assert seen[0] <= 32
+    assert min(seen) <= 16
+
+
+def test_retry_after_pauses_everyone(tmp_path: Path) -> None:
+    """When the server names a time, nobody asks before it."""
+    times: list[float] = []
+
+    async def throttle(call: int, _: Request) -> None:
+        times.append(time.monotonic())
+        if call == 1:
+            raise RetryableError("429", retry_after=0.2, throttled=True)
+
+    outcome, _ = asyncio.run(ask_all(Fake(10, throttle), tmp_path, limits=Limits(concurrency=1)))
+    assert outcome.stopped is None
+    assert times[1] - times[0] >= 0.2
+
+
+def test_a_wait_beyond_patience_ends_the_run(tmp_path: Path) -> None:
+    """A server that asks to wait for hours is told to the user instead of waited for."""
+
+    async def throttle(_call: int, _request: Request) -> None:
+        raise RetryableError("429: daily quota", retry_after=7200, throttled=True)
+
+    with pytest.raises(EndpointError, match=r"daily quota; it asks to wait 7200 s: run again then"):
+        asyncio.run(ask_all(Fake(10, throttle), tmp_path))
+
+
+def test_a_fatal_error_stops_at_once_and_keeps_what_came(tmp_path: Path) -> None:
+    """A revoked key ends the run; answers under way are kept, and a later run asks only the rest."""
+
+    async def revoke(call: int, _: Request) -> None:
+        if call > 40:
+            raise FatalError("the key was revoked")
+
+    fake = Fake(100, revoke)
+    with pytest.raises(FatalError, match="revoked"):
+        asyncio.run(ask_all(fake, tmp_path))
+    assert fake.calls <= 40 + 32
+    again = Fake(100)
+    outcome, _ = asyncio.run(ask_all(again, tmp_path))
+    assert again.calls == 60
+    assert outcome.answered.answers.tolist() == expected(100)
+
+
+def test_nothing_but_failures_stops_early(tmp_path: Path) -> None:
+    """An endpoint that never answers is given up after a few tries, not after a thousand items."""
+
+    async def fail(_call: int, _request: Request) -> None:
+        raise RetryableError("the server failed (500)")
+
+    fake = Fake(1000, fail)
+    with pytest.raises(EndpointError, match=r"nothing but failures so far.*\(500\)"):
+        asyncio.run(ask_all(fake, tmp_path))
+    assert fake.calls <= 4 * 32
+
+
+def test_an_answer_on_its_way_to_disk_is_an_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a slow disk too: a query that fails four times ends no run in which another was answered."""
+    slow = threading.Event()
+    insert = Store._insert
+
+    def insert_late(store: Store, answers: list[SavedAnswer]) -> None:
+        slow.wait()
+        insert(store, answers)
+
+    async def fail(_call: int, request: Request) -> None:
+        if request.messages[0].content == "question 3" and fake.asked["question 3"] <= 4:
+            if fake.asked["question 3"] == 4:
+                slow.set()
+            raise RetryableError("500")
+
+    monkeypatch.setattr(Store, "_insert", insert_late)
+    fake = Fake(5, fail)
+    outcome, _ = asyncio.run(ask_all(fake, tmp_path))
+    assert outcome.stopped is None
+    assert outcome.answered.answers.tolist() == expected(5)
+
+
+def test_silence_ends_with_patience(tmp_path: Path) -> None:
+    """An endpoint that throttles for ever is given up when patience is spent."""
+
+    async def throttle(_call: int, _request: Request) -> None:
+        raise RetryableError("too many requests (429)", throttled=True)
+
+    with pytest.raises(EndpointError, match="no answer for"):
+        asyncio.run(ask_all(Fake(10, throttle), tmp_path, limits=Limits(patience=0.2, backoff=0.01)))
+
+
+def test_one_impossible_query_does_not_stop_the_rest(tmp_path: Path) -> None:
+    """A query that fails every time stays open and is said; the next run tries it again."""
+
+    async def fail(_call: int, request: Request) -> None:
+        if request.messages[0].content == "question 7":
+            raise RetryableError("500")
+
+    outcome, _ = asyncio.run(ask_all(Fake(50, fail), tmp_path))
+    assert outcome.stopped is not None
+    assert "1 queries failed 8 times each: 500" in outcome.stopped
+    assert len(outcome.answered) == 49
+    again = Fake(50)
+    outcome, _ = asyncio.run(ask_all(again, tmp_path))
+    assert outcome.stopped is None
+    assert again.calls == 1
+
+
+def test_a_refused_item_becomes_an_invalid_answer(tmp_path: Path) -> None:
+    """An item that a filter refuses is counted as invalid, with the reason, and the run goes on."""
+
+    async def refuse(_call: int, request: Request) -> None:
+        if request.messages[0].content == "question 7":
+            raise ReplyError("the endpoint refuses this item (400): content filter")
+
+    outcome, _ = asyncio.run(ask_all(Fake(50, refuse), tmp_path))
+    assert outcome.stopped is None
+    assert outcome.answered.answers[7] == INVALID
+    assert outcome.usage.invalid == 1
+    with Store.read(tmp_path / "run.sqlite") as store:
+        assert [text for q, _, text, _ in store.texts() if q == 7] == [
+            "(the endpoint refuses this item (400): content filter)"
+        ]
+
+
+def test_useless_replies_from_the_start_end_the_run_without_a_trace(tmp_path: Path) -> None:
+    """If no reply can be used, the run ends with the reason, and no answer was made up."""
+
+    async def nonsense(_call: int, _request: Request) -> None:
+        raise ReplyError("the endpoint answered with a web page")
+
+    with pytest.raises(EndpointError, match="web page"):
+        asyncio.run(ask_all(Fake(100, nonsense), tmp_path))
+    with Store.read(tmp_path / "run.sqlite") as store:
+        assert store.usage().queries == 0
+
+
+def test_answers_that_are_all_invalid_end_the_run(tmp_path: Path) -> None:
+    """A model that never says one of the words is not asked a thousand times; what it said is kept."""
+
+    class Chatty(Fake):
+        async def ask(self, request: Request) -> Reply:
+            await super().ask(request)
+            return Reply("\x1b[31mSure")
+
+    fake = Chatty(1000)
+    outcome, _ = asyncio.run(ask_all(fake, tmp_path))
+    assert re.match(r"none of \d+ answers .*'\\\\x1b\[31mSure'", outcome.stopped or "")
+    assert set(outcome.answered.answers) == {INVALID}
+    assert 50 <= len(outcome.answered) == outcome.usage.queries
+    assert fake.calls < 100
+
+
+def test_max_queries_is_never_passed_and_can_be_raised(tmp_path: Path) -> None:
+    """The limit stops a run that can be taken up with a higher one."""
+    fake = Fake(100)
+    outcome, _ = asyncio.run(ask_all(fake, tmp_path, limits=Limits(max_queries=30)))
+    assert fake.calls == 30
+    assert outcome.stopped == "max_queries = 30 reached"
+    assert len(outcome.answered) == 30
+    again = Fake(100)
+    outcome, _ = asyncio.run(ask_all(again, tmp_path))
+    assert again.calls == 70
+    assert outcome.stopped is None
+
+
+def test_a_stopped_run_has_asked_a_random_sample(tmp_path: Path) -> None:
+    """What is asked first does not depend on the order of the file."""
+    outcome, _ = asyncio.run(ask_all(Fake(1000), tmp_path, limits=Limits(max_queries=200)))
+    assert 400 < outcome.answered.items.mean() < 600
+
+
+def test_a_limit_ends_a_run_at_the_same_query_however_often_it_was_stopped(tmp_path: Path) -> None:
+    """Stopped three times on the way, a run has asked what one that was left alone has asked."""
+    prices = Prices(input=10, output=20)
+    for name, stops in (("left", ()), ("stopped", (30, 31, 60))):
+        for most in (*stops, None):
+            fake = Fake(300, tokens=(60, 130, 70, 150, 60, 140, 80))
+            limits = Limits(max_queries=most, max_cost=0.1)
+            asyncio.run(ask_all(fake, tmp_path / name, limits=limits, prices=prices))
+    with (
+        Store.read(tmp_path / "left" / "run.sqlite") as left,
+        Store.read(tmp_path / "stopped" / "run.sqlite") as stopped,
+    ):
+        assert left.answers(0, 300).tolist() == stopped.answers(0, 300).tolist()
+
+
+def test_an_item_that_cannot_be_read_any_more_ends_the_run(tmp_path: Path) -> None:
+    """Where it is looked at for its price, too, its error ends the run; what was answered is kept."""
+
+    class Torn(list[Item]):
+        def __getitem__(self, number: Any) -> Any:
+            if number == 7:
+                raise InputError("the file has changed")
+            return super().__getitem__(number)
+
+    limits, torn = Limits(max_cost=1.0, concurrency=4), Torn(make_items(60))
+    with pytest.raises(InputError, match="the file has changed"):
+        asyncio.run(ask_all(Fake(60), tmp_path, limits=limits, items=torn, prices=Prices(1, 1)))
+
+
+def test_max_cost_is_not_passed(tmp_path: Path) -> None:
+    """Money is reserved for what is under way before more is asked."""
+    prices = Prices(input=10, output=20)
+    outcome, _ = asyncio.run(ask_all(Fake(1000), tmp_path, limits=Limits(max_cost=0.1), prices=prices))
+    assert outcome.stopped == "max_cost = 0.1 reached"
+    assert 0.09 < prices.cost(outcome.usage) <= 0.1
+
+
+@pytest.mark.parametrize("concurrency", [1, 8, 256])
+@pytest.mark.parametrize("money", [0.01, 0.05, 0.3])
+def test_what_a_query_costs_need_not_be_known_before(money: float, concurrency: int, tmp_path: Path) -> None:
+    """Questions of one length cost what they like, and the money is spent to a few of them, not more."""
+    prices = Prices(input=10, output=20)
+    fake = Fake(1000, tokens=(60, 130, 70, 150, 60, 140, 80))
+    limits = Limits(concurrency=concurrency, max_cost=money)
+    outcome, _ = asyncio.run(ask_all(fake, tmp_path, limits=limits, prices=prices))
+    assert outcome.stopped == f"max_cost = {money:g} reached"
+    assert money - 3 * prices.cost(Usage(1, 1, 150, 1)) < prices.cost(outcome.usage) <= money
+
+
+def test_a_request_limit_is_kept(tmp_path: Path) -> None:
+    """600 requests a minute are one every tenth of a second: on a busy machine too, none leaves sooner."""
+    times: list[float] = []
+
+    async def note(_call: int, _request: Request) -> None:
+        times.append(time.monotonic())
+
+    begin = time.monotonic()
+    asyncio.run(ask_all(Fake(6, note), tmp_path, limits=Limits(rpm=600)))
+    assert all(at - begin > 0.1 * k - 1e-6 for k, at in enumerate(times))  # timers are that exact
+
+
+def test_stopping_drains_and_keeps_everything(tmp_path: Path) -> None:
+    """Setting ``stop`` lets what is under way finish and asks nothing more."""
+
+    async def interrupted() -> tuple[RunOutcome, Fake]:
+        stop = asyncio.Event()
+
+        async def interrupt(call: int, _: Request) -> None:
+            if call == 40:
+                stop.set()
+
+        fake = Fake(500, interrupt)
+        outcome, _ = await ask_all(fake, tmp_path, stop=stop)
+        return outcome, fake
+
+    outcome, fake = asyncio.run(interrupted())
+    assert outcome.stopped == "interrupted"
+    assert len(outcome.answered) == fake.calls < 100
+
+
+def test_progress_counts_only_what_is_on_disk(tmp_path: Path) -> None:
+    """Whenever progress is told, the file holds at least that many answers."""
+    told: list[Progress] = []
+
+    def look(progress: Progress) -> None:
+        told.append(progress)
+        with Store.read(tmp_path / "run.sqlite") as reader:
+            assert reader.usage().queries >= progress.done
+
+    asyncio.run(ask_all(Fake(300), tmp_path, progress=look, prices=Prices(1, 1)))
+    assert told[-1].done == told[-1].total == 300
+    assert told[-1].cost == pytest.approx(300 * 101 / 1e6)
+
+
+# Over real HTTP, against a server that misbehaves
+
+
+async def over_http(
+    path: Path, behaviour: Behaviour, n: int = 60, model: str = "replay", timeout: float = 5.0
+) -> tuple[RunOutcome, Server]:
+    items = make_items(n)
+    recording = Recording.from_probabilities([item.id for item in items], truth(n))
+    store = Store.open(path / "run.sqlite")
+    try:
+        store.begin({}, items)
+        async with (
+            Server(recording, items, behaviour) as server,
+            HttpEndpoint(Address(server.base_url, model, timeout=timeout), environ={}) as endpoint,
+        ):
+            limits = Limits(concurrency=8, backoff=0.01)
+            return await ask_live(Dithered(n), Job(items, QUESTION, store, limits), endpoint), server
+    finally:
+        store.close()
+
+
+@pytest.mark.parametrize(
+    ("fault", "retry_after"),
+    [
+        ("429", None),
+        ("429", "0.05"),
+        ("429", "nonsense"),
+        ("500", None),
+        ("reset", None),
+        ("truncated", None),
+    ],
+)
+def test_passing_faults_lose_nothing(tmp_path: Path, fault: Fault, retry_after: str | None) -> None:
+    """With a third of requests throttled, failing, reset or cut short, every item is still answered once."""
+    behaviour = Behaviour(fault=fault, fault_share=0.3, retry_after=retry_after)
+    outcome, server = asyncio.run(over_http(tmp_path, behaviour))
+    assert outcome.stopped is None
+    assert outcome.answered.answers.tolist() == expected(60)
+    assert server.requests > 60
+
+
+def test_hanging_requests_time_out_and_are_asked_again(tmp_path: Path) -> None:
+    """Requests that are never answered are given up in time and asked again."""
+    outcome, server = asyncio.run(over_http(tmp_path, Behaviour(fault="hang", fault_first=3), timeout=0.3))
+    assert outcome.stopped is None
+    assert outcome.answered.answers.tolist() == expected(60)
+    assert server.requests >= 63
+
+
+@pytest.mark.parametrize("fault", ["html", "schema", "empty", "reasoning"])
+def test_a_useless_reply_now_and_then_is_asked_again(tmp_path: Path, fault: Fault) -> None:
+    """A web page or a wrong form among good replies does not become an answer."""
+    outcome, _ = asyncio.run(over_http(tmp_path, Behaviour(fault=fault, fault_share=0.1)))
+    assert outcome.stopped is None
+    assert (outcome.answered.answers == INVALID).sum() <= 2
+
+
+@pytest.mark.parametrize(
+    ("fault", "message"),
+    [
+        ("401", "wants an API key"),
+        ("404", "no model 'replay' at this address"),
+        ("500", "nothing but failures so far"),
+        ("html", "web page"),
+        ("reasoning", "turn reasoning off"),
+        ("empty", "no choices"),
+        ("schema", "not a completion"),
+    ],
+)
+def test_a_broken_endpoint_stops_early_and_says_why(tmp_path: Path, fault: Fault, message: str) -> None:
+    """An endpoint that fails every time is left after a few requests, in words that say what to do."""
+    with pytest.raises(EndpointError, match=message):
+        asyncio.run(over_http(tmp_path, Behaviour(fault=fault), n=500))
+
+
+def test_a_wrong_model_name_stops_early(tmp_path: Path) -> None:
+    """A model that the endpoint does not have ends the run at once."""
+    with pytest.raises(FatalError, match="no model 'other'"):
+        asyncio.run(over_http(tmp_path, Behaviour(), model="other"))
+
+
+def test_stray_answers_are_counted_as_invalid(tmp_path: Path) -> None:
+    """Answers outside the targets are kept and counted, not dropped."""
+    outcome, _ = asyncio.run(over_http(tmp_path, Behaviour(outside=0.1), n=300))
+    invalid = outcome.answered.answers == INVALID
+    assert 10 <= invalid.sum() == outcome.usage.invalid <= 60
+    assert outcome.answered.answers[~invalid].tolist() == np.array(expected(300))[~invalid].tolist()
+
+
+# Items that a content filter refuses, and endpoints that break
+
+
+class Filtered(Server):
+    """A replay that refuses some items outright, or serves something without an answer for them.
+
+    ``served`` counts responses with status 200 by item text, ``refused`` the others that were refused.
+    """
+
+    def __init__(
+        self, n: int, refused: Callable[[int], bool], how: str = "filter", latency: float = 0.0
+    ) -> None:
+        items = make_items(n)
+        recording = Recording.from_probabilities([item.id for item in items], truth(n))
+        super().__init__(recording, items, Behaviour(latency=latency))
+        self.is_refused, self.how = refused, how
+        self.asked: Counter[int] = Counter()
+        self.served = 0
+
+    def _complete(self, body: bytes, *, chat: bool) -> HttpResponse:
+        item = int(re.findall(rb"question (\d+)", body)[-1])
+        self.asked[item] += 1
+        response = super()._complete(body, chat=chat)
+        if self.is_refused(item):
+            if self.how == "filter":
+                said = {"message": "filtered by the content policy", "code": "content_filter"}
+                return replace(response, status=400, body=msgspec.json.encode({"error": said}), delay=0.0)
+            if self.how == "flagged":
+                said = {"message": "Invalid prompt: it was flagged", "code": "invalid_prompt"}
+                return replace(response, status=400, body=msgspec.json.encode({"error": said}))
+            self.served += 1
+            empty = {"choices": [], "usage": {"prompt_tokens": 7, "completion_tokens": 1}}
+            return replace(response, body=msgspec.json.encode(empty))
+        self.served += 1
+        return response
+
+
+async def ask_filtered(server: Filtered, path: Path, limits: Limits, **more: Any) -> RunOutcome:
+    items = make_items(len(server.recording.ids))
+    with Store.open(path / "run.sqlite") as store:
+        store.begin({}, items)
+        async with HttpEndpoint(Address(server.base_url, "replay"), environ={}) as endpoint:
+            job = Job(items, QUESTION, store, limits, **more)
+            return await ask_live(Dithered(len(items)), job, endpoint)
+
+
+async def filtered(
+    path: Path, server: Filtered, stops: Sequence[int] = (), *, concurrency: int = 8, **more: Any
+) -> RunOutcome:
+    """A run that is stopped when it has so many answers, and is taken up again each time."""
+    limits = Limits(concurrency=concurrency, backoff=0.001, **more.pop("limits", {}))
+    async with server:
+        for stop_at in stops:
+            stop = asyncio.Event()
+
+            def look(progress: Progress, stop: asyncio.Event = stop, stop_at: int = stop_at) -> None:
+                if progress.done >= stop_at:
+                    stop.set()
+
+            await ask_filtered(server, path, limits, **more, stop=stop, progress=look)
+        return await ask_filtered(server, path, limits, **more)
+
+
+@pytest.mark.parametrize(("share", "concurrency"), [(3, 4), (10, 64), (50, 16)])
+@pytest.mark.parametrize("how", ["filter", "flagged"])
+def test_refused_items_are_final_at_once(tmp_path: Path, how: str, share: int, concurrency: int) -> None:
+    """A run with refused items is stopped and resumed, and asks each of its items exactly once."""
+    n = 300
+    refused = set(np.random.default_rng(share).permutation(n)[: n * share // 100].tolist())
+    server = Filtered(n, refused.__contains__, how, latency=0.001)
+    outcome = asyncio.run(filtered(tmp_path, server, (50, 150, 280), concurrency=concurrency))
+    assert outcome.stopped is None
+    assert set(server.asked.values()) == {1}
+    invalid = outcome.answered.answers == INVALID
+    assert set(np.flatnonzero(invalid)) == refused
+    assert outcome.answered.answers[~invalid].tolist() == np.array(expected(n))[~invalid].tolist()
+    assert outcome.usage.invalid == outcome.usage.unusable == len(refused)
+
+
+def test_a_row_of_refused_items_is_no_broken_endpoint(tmp_path: Path) -> None:
+    """With 95% refused there are long rows; an item that was answered is asked again, and the run goes on."""
+    n = 300
+    kept = set(np.random.default_rng(1).permutation(n)[: n // 20].tolist())
+    server = Filtered(n, lambda item: item not in kept)
+    outcome = asyncio.run(filtered(tmp_path, server))
+    assert outcome.stopped is None
+    assert outcome.usage.unusable == n - len(kept)
+    checks = sum(server.asked.values()) - n
+    assert 0 < checks == outcome.usage.wasted <= n / HOPELESS
+
+
+@pytest.mark.parametrize("how", ["filter", "empty"])
+def test_an_endpoint_that_breaks_ends_the_run_and_burns_nothing(tmp_path: Path, how: str) -> None:
+    """If from some point on nothing can be used, the run ends soon and those queries stay open."""
+    n, answered = 400, 0
+
+    def broken(_: int) -> bool:
+        nonlocal answered
+        answered += 1
+        return broken_now and answered > 100
+
+    broken_now = True
+    server = Filtered(n, broken, how)
+    with pytest.raises(EndpointError, match="content policy" if how == "filter" else "no choices"):
+        asyncio.run(filtered(tmp_path, server))
+    assert sum(server.asked.values()) <= 100 + 3 * (HOPELESS + 2 * 8)
+    with Store.read(tmp_path / "run.sqlite") as store:
+        usage = store.usage()
+        assert (usage.queries, usage.unusable) == (100, 0)
+        assert usage.served >= server.served
+    broken_now = False
+    outcome = asyncio.run(filtered(tmp_path, server))
+    assert outcome.stopped is None
+    assert outcome.answered.answers.tolist() == expected(n)
+
+
+@pytest.mark.parametrize("n", [7, 300])
+def test_an_endpoint_that_never_answers_leaves_open_queries_and_its_bill(tmp_path: Path, n: int) -> None:
+    """If nothing was ever answered, nothing is final; other settings may be tried, and the bill stands."""
+    server = Filtered(n, lambda _: True, "empty")
+    with pytest.raises(EndpointError, match="no choices"):
+        asyncio.run(filtered(tmp_path, server))
+    assert server.served <= 3 * (HOPELESS + 2 * 8)
+    with Store.open(tmp_path / "run.sqlite") as store:
+        usage = store.usage()
+        assert (usage.queries, usage.wasted) == (0, server.served)
+        assert usage.prompt_tokens == 7 * server.served
+        assert store.begin({"extra_body": {"reasoning_effort": "none"}}, make_items(n))
+
+
+@pytest.mark.parametrize("concurrency", [1, 8, 64])
+def test_what_was_served_is_spent(tmp_path: Path, concurrency: int) -> None:
+    """With 40% empty replies, no limit is passed, stopped and resumed or not; money counts what it pays."""
+    n = 300
+    chance = np.random.default_rng(4)
+    prices = Prices(input=10, output=20)
+    for name, limits in (("queries", {"max_queries": 200}), ("cost", {"max_cost": 0.01})):
+        server = Filtered(n, lambda _: chance.random() < 0.4, "empty")
+        outcome = asyncio.run(
+            filtered(tmp_path / name, server, (50,), concurrency=concurrency, limits=limits, prices=prices)
+        )
+        assert server.served <= limits.get("max_queries", n)
+        assert outcome.stopped is not None
+        assert outcome.stopped.startswith(f"max_{name}")
+        assert outcome.usage.served == server.served
+        with Store.read(tmp_path / name / "run.sqlite") as store:
+            assert store.usage() == outcome.usage
+        assert prices.cost(outcome.usage) <= limits.get("max_cost", 1)
+        assert name == "cost" or server.served > 200 - 2 * concurrency
+
+
+def test_a_deleted_folder_ends_the_run_at_once(tmp_path: Path) -> None:
+    """What nobody will find is not paid for: the run stops with what is under way, and says why."""
+    folder = tmp_path / "run"
+    server = Filtered(2000, lambda _: False)
+    deleted_at = 0
+
+    def delete(progress: Progress) -> None:
+        nonlocal deleted_at
+        if progress.done >= 100 and not deleted_at:
+            shutil.rmtree(folder)
+            deleted_at = server.requests
+
+    with pytest.raises(StoreError, match=r"run\.sqlite was moved or deleted during the run"):
+        asyncio.run(filtered(folder, server, progress=delete))
+    assert deleted_at > 0
+    assert server.requests <= deleted_at + 3 * 8
+    assert not folder.exists()
+
+
+def test_a_server_that_throttles_everything_is_left_alone(tmp_path: Path) -> None:
+    """429 without Retry-After for everything: a few dozen requests in all, until patience ends the run."""
+    n = 200
+    items = make_items(n)
+    recording = Recording.from_probabilities([item.id for item in items], truth(n))
+
+    async def throttled() -> Server:
+        with Store.open(tmp_path / "run.sqlite") as store:
+            store.begin({}, items)
+            async with (
+                Server(recording, items, Behaviour(fault="429")) as server,
+                HttpEndpoint(Address(server.base_url, "replay"), environ={}) as endpoint,
+            ):
+                limits = Limits(concurrency=32, backoff=0.02, patience=2.0)
+                with pytest.raises(EndpointError, match="no answer for"):
+                    await ask_live(Dithered(n), Job(items, QUESTION, store, limits), endpoint)
+                return server
+
+    assert asyncio.run(throttled()).requests < 100

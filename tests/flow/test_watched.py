@@ -1,0 +1,206 @@
+"""A run watches its endpoint: control queries, names in the replies, and a test for drift; over HTTP."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from blindcal.asking.controls import Control, ControlAnswer, bias_lost, stored_controls
+from blindcal.asking.limits import Limits
+from blindcal.auditing.audit import audit
+from blindcal.errors import UnfitError
+from blindcal.methods import control_spacing
+from blindcal.report.page import render
+from blindcal.results.check import check
+from blindcal.results.result import AuditResult
+from blindcal.settings import Settings
+from blindcal.store.run_store import RUN_FILE, SavedAnswer, Store
+from misbehaving import Behaviour
+from serving import replaying
+
+N = 1000
+ASKED = 750  # queries of `blind` with four bins
+PROBE = 200  # more queries than the probe takes, whose draws are seeded
+
+
+def truth(n: int = N) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
+    return np.random.default_rng(2).beta(0.6, 0.6, n)
+
+
+@pytest.fixture
+def items(tmp_path: Path) -> Path:
+    path = tmp_path / "items.jsonl"
+    labels = np.random.default_rng(3).random(N) < truth()
+    with path.open("w") as file:
+        for k in range(N):
+            record = {"id": f"q{k}", "prompt": f"question {k}?", "label": int(labels[k])}
+            file.write(json.dumps(record) + "\n")
+    return path
+
+
+def audited(items: Path, out: Path, behaviour: dict[str, Any], **more: Any) -> AuditResult:
+    force, limits = more.pop("force", False), more.pop("limits", None)
+    with replaying(items, truth(), **behaviour) as server:
+        settings = Settings(
+            **{
+                "model": "replay",
+                "base_url": server.base_url,
+                "method": "blind",
+                "bins": 4,
+                "send_seed": True,
+                **more,
+            }
+        )
+        return audit(items, settings, out=out, force=force, limits=limits)
+
+
+def later(at: int, **changed: Any) -> dict[str, Any]:
+    """A service that changes at this request."""
+    return {"later": Behaviour(**changed), "later_from": at}
+
+
+def test_an_honest_endpoint_gets_no_word(items: Path, tmp_path: Path) -> None:
+    """Controls are asked, counted as spent, and pass; the answers are those of a run without them."""
+    found = audited(items, tmp_path / "run", {"fingerprint": "fp_1"})
+    steady = found.steadiness
+    assert steady is not None
+    assert not steady.warnings
+    assert not steady.notes
+    controls = steady.controls
+    assert controls.forced + controls.repeated == ASKED // control_spacing(N) + 1
+    assert (controls.failed, controls.disagreed) == (0, 0)
+    assert steady.flip_rate.value == 0
+    assert found.spend.control_queries == controls.forced + controls.repeated
+    assert found.spend.asked == ASKED
+    (served,) = steady.served
+    assert (served.model, served.fingerprint, served.answers) == ("replay", "fp_1", ASKED)
+    assert AuditResult.load(tmp_path / "run" / "result.json") == found
+
+
+def test_a_bias_that_stops_acting_ends_the_run(items: Path, tmp_path: Path) -> None:
+    """Soon after the bias stops acting the run ends; continued, it ends at once, and is never estimated."""
+    with replaying(items, truth(), **later(PROBE + 120, bias="ignored")) as server:
+        settings = Settings(model="replay", base_url=server.base_url, method="blind")
+        with pytest.raises(UnfitError, match="no longer does"):
+            audit(items, settings, out=tmp_path / "run")
+        requests = server.requests
+        with pytest.raises(UnfitError, match="no longer does"):
+            audit(items, settings, out=tmp_path / "run")
+        assert server.requests == requests
+    assert not (tmp_path / "run" / "result.json").exists()
+    with Store.read(tmp_path / "run" / RUN_FILE) as store:
+        assert 100 <= store.usage().queries < 600
+
+
+def test_a_forced_run_says_that_the_bias_stopped_acting(items: Path, tmp_path: Path) -> None:
+    """With force the run goes on, and the page, the summary's record and a check say what that means."""
+    found = audited(items, tmp_path / "run", later(PROBE + 120, bias="ignored"), force=True)
+    assert "logit_bias stopped acting during the run" in found.warnings[0]
+    assert found.steadiness is not None
+    assert found.steadiness.bias_lost is not None
+    assert 80 < found.steadiness.bias_lost < 600
+    assert "logit_bias stopped acting" in render(found)
+    verdict = check(tmp_path / "run", max_ece=0.9)
+    assert verdict.outcome == "undecided"
+    assert "stopped acting" in verdict.verdicts[0].why
+
+
+def test_a_share_of_requests_that_ignores_the_bias_is_noticed(items: Path, tmp_path: Path) -> None:
+    """If 30% of the requests go to a machine that ignores the bias, the run ends too."""
+    with pytest.raises(UnfitError, match="no longer does"):
+        audited(items, tmp_path / "run", later(PROBE, bias_ignored=0.3))
+
+
+def test_a_change_of_the_answers_is_noticed(items: Path, tmp_path: Path) -> None:
+    """All log-odds move by 1 half-way: the result says so, and about when."""
+    found = audited(items, tmp_path / "run", later(PROBE + ASKED // 2, drift=1.5))
+    assert found.steadiness is not None
+    assert found.steadiness.drift is not None
+    assert any("answers changed during the run" in text for text in found.warnings)
+    assert abs(found.steadiness.drift.at - ASKED / 2) < 100
+
+
+def test_another_fingerprint_is_noticed(items: Path, tmp_path: Path) -> None:
+    """A fingerprint that changes once is named, with the query from which on; one in turns is said mildly."""
+    changed = {"fingerprint": "fp_1", **later(PROBE + 400, fingerprint="fp_2")}
+    found = audited(items, tmp_path / "run", changed, limits=Limits(concurrency=4))
+    assert found.steadiness is not None
+    (note,) = found.steadiness.notes
+    assert "was replaced during the run" in note
+    assert "fp_1" in note
+    assert "fp_2" in note
+    assert 300 < found.steadiness.served[1].first < 500
+
+
+def test_noise_is_estimated_and_allowed_for(items: Path, tmp_path: Path) -> None:
+    """With jitter that the probe did not see, repeated queries disagree; a note says what is allowed for."""
+    found = audited(items, tmp_path / "run", later(PROBE, jitter=1.0), method="latent", resamples=20)
+    steady = found.steadiness
+    assert steady is not None
+    assert steady.controls.disagreed
+    assert steady.jitter.value is not None
+    assert steady.jitter.value > 0.1
+    assert any("answers are noisy" in text for text in steady.notes)
+
+
+def test_limits_count_control_queries(items: Path, tmp_path: Path) -> None:
+    """No more requests are made than the limit allows, controls included."""
+    with replaying(items, truth()) as server:
+        settings = Settings(model="replay", base_url=server.base_url, method="blind")
+        found = audit(items, settings, out=tmp_path / "run", limits=Limits(max_queries=400))
+        assert server.answered == found.spend.queries <= 400
+        assert found.spend.queries > 390
+
+
+def test_a_killed_run_asks_the_same_controls(items: Path, tmp_path: Path) -> None:
+    """A run that is killed and continued asks each control once, and the same ones as any run."""
+    whole = audited(items, tmp_path / "whole", {})
+    with replaying(items, truth(), latency=0.01) as server:
+        command = [
+            *(sys.executable, "-m", "blindcal", "audit", str(items), "--model", "replay"),
+            *("--base-url", server.base_url, "--out", str(tmp_path / "run")),
+            *("--method", "blind", "--set", "bins=4"),
+        ]
+        going = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        while server.answered < 500 and going.poll() is None:
+            time.sleep(0.01)
+        going.send_signal(signal.SIGKILL)
+        going.wait()
+        settings = Settings(model="replay", base_url=server.base_url, method="blind", bins=4)
+        found = audit(items, settings, out=tmp_path / "run")
+    assert found.steadiness is not None
+    assert whole.steadiness is not None
+    assert found.steadiness.controls == whole.steadiness.controls
+    with Store.read(tmp_path / "run" / RUN_FILE) as store, Store.read(tmp_path / "whole" / RUN_FILE) as other:
+        mine, theirs = ({one.control for one in stored_controls(each)} for each in (store, other))
+    assert mine == theirs
+    assert len(mine) == found.steadiness.controls.forced + found.steadiness.controls.repeated
+    assert found.ece == whole.ece
+
+
+def _forced(wrong: list[bool]) -> list[ControlAnswer]:
+    return [
+        ControlAnswer(Control(k, 0, "up", k), k, k, SavedAnswer(k, int(not bad), "", 0, 0, 0, 1, 0.0))
+        for k, bad in enumerate(wrong)
+    ]
+
+
+def test_the_alarm_is_rare_at_a_few_flips_and_certain_if_the_bias_is_ignored() -> None:
+    """200 runs of 200 forced queries: 3% wrong hardly ever ends a run, one half always does, soon."""
+    rng = np.random.default_rng(0)
+    false = sum(bias_lost(_forced(list(rng.random(200) < 0.03))) is not None for _ in range(200))
+    assert false <= 2
+    begun = []
+    for _ in range(100):
+        found = bias_lost(_forced([*(rng.random(50) < 0.03), *(rng.random(50) < 0.5)]))
+        assert found is not None
+        begun.append(found)
+    assert 45 <= np.median(begun) <= 55

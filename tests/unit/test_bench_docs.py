@@ -1,0 +1,83 @@
+"""Tables in README and docs come from bench/results, where benchmarks record what they found."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import docs
+import record
+from paths import ROOT
+
+RESULTS = sorted((ROOT / "bench" / "results").glob("*.json"))
+
+
+def shown() -> list[docs.Block]:
+    """Every block of every page."""
+    return [block for page in docs.pages() for block in docs.blocks(page)]
+
+
+def test_tables_on_the_pages_are_the_recorded_ones() -> None:
+    """No page shows anything else."""
+    assert [line for page in docs.pages() for line in docs.problems(page)] == []
+
+
+def test_every_recorded_file_is_shown() -> None:
+    """No results without a page, and nothing on the front page without results."""
+    assert RESULTS
+    assert {block.results for block in shown()} >= set(RESULTS)
+    assert {block.results for block in docs.blocks(ROOT / "README.md")} <= set(RESULTS)
+
+
+def test_no_number_stands_where_nothing_is_recorded() -> None:
+    """A block without results names the script that makes them, and nothing else."""
+    for block in shown():
+        if block.results not in RESULTS:
+            assert re.fullmatch(r"\n\*Not recorded yet: run `python bench/\w+\.py`\.\*\n\n", block.body)
+
+
+def test_recorded_files_say_how_they_were_made() -> None:
+    """Each names a script that exists, its repeats, blindcal's version and the date."""
+    for path in RESULTS:
+        results = record.read(path)
+        assert results.script.is_file(), path.name
+        assert results.script.parent == ROOT / "bench"
+        repeats = [results.repeats] if isinstance(results.repeats, int) else [*results.repeats.values()]
+        assert min(repeats) >= 1, path.name
+        assert results.version
+        assert results.date
+        assert results.tables, path.name
+        assert all(len(row) == len(table.columns) for table in results.tables.values() for row in table.rows)
+
+
+def test_a_table_is_written_and_read_back(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Numbers keep their full precision in the file, and the page shows them as each column is formatted."""
+    columns = {"method": "{}", "K": "{:g}", "error": "{:.2f} ± {:.2f}"}
+    made = record.table(columns, [["latent", 1.5, (1 / 3, 0.01)], ["a|b", None, None]])
+    record.record("small", {"errors": made}, folder=tmp_path, repeats=3)
+    content: dict[str, Any] = json.loads((tmp_path / "small.json").read_text())
+    assert content["tables"]["errors"]["rows"][0] == ["latent", 1.5, [1 / 3, 0.01]]
+    again = record.read(tmp_path / "small.json").tables["errors"]
+    assert again.markdown() == made.markdown()
+    lines = again.markdown().splitlines()
+    assert lines[0] == "| method | K | error |"
+    assert lines[2:] == ["| latent | 1.5 | 0.33 ± 0.01 |", r"| a\|b |  |  |"]
+    assert "3 repeats" in capsys.readouterr().out
+
+
+def test_a_block_without_an_end_is_refused(tmp_path: Path) -> None:
+    """A comment that is not closed would swallow the rest of the page."""
+    page = tmp_path / "page.md"
+    page.write_text("<!-- bench: accuracy -->\n\nAnd on.\n")
+    with pytest.raises(docs.BlockError, match="not closed"):
+        list(docs.blocks(page))
+
+
+def test_a_block_of_unknown_results_is_refused() -> None:
+    """A name that neither a file nor a script has is named."""
+    with pytest.raises(docs.BlockError, match=r"nothing: there is neither bench/results/nothing\.json nor"):
+        docs.rendered("nothing")

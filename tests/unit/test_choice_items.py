@@ -1,0 +1,544 @@
+"""Questions with several answers: how labels name one, what prompts show, and what is refused."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import json
+import string
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from blindcal.errors import BlindcalError, InputError
+from blindcal.items.answers import label_readings, parse_answers, read_label, written_label
+from blindcal.items.catalogue import SETS, open_items
+from blindcal.items.files import Items, load
+from blindcal.items.record_format import RecordFormat
+from blindcal.items.repeated_prompts import RepeatedPrompts
+from blindcal.settings import Settings
+from commanding import blindcal
+from paths import SHARED
+
+EMOTIONS = ("joy", "anger", "fear")
+CAPITALS: list[dict[str, Any]] = [
+    {"question": "Capital of France?", "choices": ["Rome", "Paris", "Oslo"], "label": "B"},
+    {"question": "Capital of Italy?", "choices": ["Rome", "Paris", "Oslo", "Bern"], "label": 0},
+    {"question": "Capital of Norway?", "choices": ["Oslo", "Rome"], "label": "a"},
+]
+
+words = st.text(st.characters(categories=("L", "N", "P", "Zs")), min_size=1, max_size=6).filter(str.strip)
+answer_sets = st.lists(words, min_size=3, max_size=8, unique_by=lambda word: folded(word))
+
+
+def items_of(path: Path, records: list[dict[str, Any]], **reading: Any) -> Items:
+    """The items of a JSON lines file with these records."""
+    path = path / "items.jsonl"
+    path.write_text("".join(json.dumps(record) + "\n" for record in records))
+    return load(path, RecordFormat(**reading), keep_records=True)
+
+
+# Labels
+
+
+def folded(text: object) -> str:
+    """What is left of a word without case and spaces."""
+    return "".join(str(text).split()).casefold()
+
+
+@given(answer_sets, st.data())
+def test_a_label_is_read_as_its_only_meaning_or_refused(answers: list[str], data: st.DataObject) -> None:
+    """An answer, an index or a letter: what has one meaning is read, what has two or none is refused."""
+    k = len(answers)
+    forms = (st.sampled_from(answers), st.integers(0, 12), st.sampled_from("ABCDEFGHabcx"))
+    label = data.draw(st.one_of(*forms))
+    text = str(label).strip()
+    meanings = {number for number, word in enumerate(answers) if folded(word) == folded(text)}
+    if text in map(str, range(k)):
+        meanings.add(int(text))
+    if len(text) == 1 and text in string.ascii_letters and string.ascii_uppercase.index(text.upper()) < k:
+        meanings.add(string.ascii_uppercase.index(text.upper()))
+    assume(not text.endswith(".0"))
+    if len(meanings) == 1:
+        assert read_label(label, tuple(answers), "label") == meanings.pop()
+    else:
+        with pytest.raises(InputError, match="is ambiguous" if meanings else "field 'label' must be"):
+            read_label(label, tuple(answers), "label")
+
+
+@given(answer_sets)
+def test_written_labels_are_read_back(answers: list[str]) -> None:
+    """Every answer has a label that means it alone, unless the answers leave no way to say it."""
+    for number in range(len(answers)):
+        written = written_label(number, tuple(answers))
+        readings = set(label_readings(written, tuple(answers)).values())
+        assert readings == {number} or all(
+            len(set(label_readings(one, tuple(answers)).values())) > 1
+            for one in (answers[number], string.ascii_uppercase[number], number)
+        )
+
+
+@pytest.mark.parametrize("label", ["fear", " FEAR ", 2, "2", 2.0, "2.0", "C", "c"])
+def test_a_label_may_be_a_word_an_index_or_a_letter(label: object, tmp_path: Path) -> None:
+    """All forms of one label mean the same answer."""
+    items = items_of(tmp_path, [{"prompt": "a", "label": label}], answers=EMOTIONS)
+    assert items.labels.tolist() == [2]
+    assert (items.answers, items.words) == (EMOTIONS, EMOTIONS)
+    assert (items[0].choices, items.choices.tolist()) == (3, [3])  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("label", ["grief", 3, -1, 0.5, "D", None, True, "", [0], {"joy": 1}])
+def test_a_label_that_is_no_answer_is_refused(label: object, tmp_path: Path) -> None:
+    """The error names the file, the line, the field, the answers and what came."""
+    with pytest.raises(InputError) as refused:
+        items_of(tmp_path, [{"prompt": "a", "label": 0}, {"prompt": "b", "label": label}], answers=EMOTIONS)
+    said = str(refused.value)
+    assert "items.jsonl, line 2: field 'label' must be one of joy, anger, fear, a letter from A to C" in said
+    assert f"not {str(label)!r}: correct it, or map other labels to indices with label_map=..." in said
+
+
+def test_an_empty_label_does_not_mean_an_answer_called_none(tmp_path: Path) -> None:
+    """A missing label is missing, whatever the answers are called."""
+    with pytest.raises(InputError, match="field 'label' must be"):
+        items_of(tmp_path, [{"prompt": "a", "label": None}], answers="joy,anger,None")
+
+
+@pytest.mark.parametrize(("answers", "label"), [("1,2,3", 1), ("B,A,C", "A"), ("2,b,0", "0")])
+def test_a_label_with_two_meanings_is_refused(answers: str, label: object, tmp_path: Path) -> None:
+    """The error says what it may mean, and a label map says what it does."""
+    record = {"prompt": "a", "label": label}
+    with pytest.raises(InputError, match=r"line 1: field 'label': .* is ambiguous: it may .* \(as a word\)"):
+        items_of(tmp_path, [record], answers=answers)
+    items = items_of(tmp_path, [record], answers=answers, label_map={str(label): 2})
+    assert items.labels.tolist() == [2]
+
+
+@pytest.mark.parametrize(
+    ("answers", "label", "meant"), [("0,1,2", 1, 1), ("A,B,C", "b", 1), ("1,2,3", "B", 1)]
+)
+def test_readings_that_agree_are_no_conflict(answers: str, label: object, meant: int, tmp_path: Path) -> None:
+    """A label that means the same answer in every way is read."""
+    items = items_of(tmp_path, [{"prompt": "a", "label": label}], answers=answers)
+    assert items.labels.tolist() == [meant]
+
+
+def test_a_label_map_reaches_every_answer() -> None:
+    """With answers, a label map gives indices; others are refused before a file is read."""
+    reading = RecordFormat(answers=EMOTIONS, label_map={"happy": 0, "afraid": 2})
+    assert reading.item({"prompt": "a", "label": "afraid"}, 0).label == 2
+    with pytest.raises(InputError, match="'afraid' must map to an index from 0 to 2, not 3"):
+        RecordFormat(answers=EMOTIONS, label_map={"afraid": 3})
+
+
+# Answers
+
+
+@pytest.mark.parametrize("field", [["joy", "anger", "fear"], "joy,anger, fear", '["joy", "anger", "fear"]'])
+def test_records_may_name_the_answers(field: object, tmp_path: Path) -> None:
+    """A list or text in the field 'answers' is the same as the setting."""
+    records = [
+        {"prompt": text, "label": label, "answers": field} for text, label in (("a", "fear"), ("b", 0))
+    ]
+    items = items_of(tmp_path, records)
+    assert (items.answers, items.labels.tolist()) == (EMOTIONS, [2, 0])
+
+
+def test_answers_must_be_the_same_in_all_records(tmp_path: Path) -> None:
+    """The error names the record that differs, and says what to do if the field means something else."""
+    records = [
+        {"prompt": "a", "label": 0, "answers": "x,y,z"},
+        {"prompt": "b", "label": 0, "answers": "x,y,q"},
+    ]
+    with pytest.raises(InputError, match=r"line 2: field 'answers' must be the same in .*: rename it"):
+        items_of(tmp_path, records)
+
+
+@pytest.mark.parametrize("field", [{"text": ["Paris"]}, 3, None, ""])
+def test_an_answers_field_of_another_kind_is_left_alone(field: object, tmp_path: Path) -> None:
+    """Yes/no questions may have a field of this name that is no list of words."""
+    items = items_of(tmp_path, [{"prompt": "a", "label": 1, "answers": field}])
+    assert (items.words, items.choices, items.labels.tolist()) == (None, None, [1])
+
+
+def test_a_template_may_list_the_answers() -> None:
+    """{answers} is replaced by the answer words."""
+    reading = RecordFormat(template="{text} ({answers})", answers=EMOTIONS)
+    assert reading.item({"text": "Hm", "label": 0}, 0).messages[0].content == "Hm (joy, anger, fear)"
+
+
+@pytest.mark.parametrize(
+    ("answers", "rule"),
+    [
+        ("joy", "answers: must name at least two answers, not 1"),
+        ("joy,,fear", "answers: answer 2 is empty: give each answer a word"),
+        ("joy, ,fear", "answers: answer 2 is empty"),
+        ("joy,fear,joy", "answers: 'joy' is named twice: give each answer a word of its own"),
+        ("joy,fear,JOY", "answers: 'joy' and 'JOY' differ only by case or spaces"),
+        (("no thing", "x", "nothing"), "answers: 'no thing' and 'nothing' differ only by case or spaces"),
+        (
+            ",".join(map(str, range(30))),
+            "answers: must be at most 26, one per letter, not 30: leave out",
+        ),
+        (["a", None, "b"], "answers: must be a list of words such as A,B,C"),
+        ("[1, 2", "answers: must be a list of words such as A,B,C"),
+        (7, "answers: must be a list of words such as A,B,C"),
+    ],
+)
+def test_answers_that_cannot_be_told_apart_are_refused(answers: Any, rule: str, tmp_path: Path) -> None:
+    """Before a file is read, by the setting; in a record, with the line and the field."""
+    with pytest.raises(InputError) as refused:
+        RecordFormat(answers=answers)
+    assert rule in str(refused.value)
+    if isinstance(answers, str | list):
+        with pytest.raises(InputError, match=r"line 1: field 'answers': .*rename the field 'answers'"):
+            items_of(tmp_path, [{"prompt": "a", "label": 0, "answers": answers}])
+
+
+def test_thirty_answers_are_refused_on_the_command_line(tmp_path: Path) -> None:
+    """The error comes before a key is asked for, and no run is left behind."""
+    path, run = tmp_path / "a.jsonl", tmp_path / "run"
+    path.write_text('{"prompt": "a", "label": 1}\n')
+    thirty = ",".join(f"w{k}" for k in range(30))
+    refused = blindcal("audit", str(path), "--model", "m", "--answers", thirty, "--out", str(run))
+    assert isinstance(refused.exception, BlindcalError)
+    assert "answers: must be at most 26" in str(refused.exception)
+    assert not run.exists()
+
+
+# Two answers, the special case
+
+
+def test_two_answers_are_the_positive_and_the_negative_word(tmp_path: Path) -> None:
+    """Named by answers, the first of two is the positive one, and labels may be the words."""
+    records = [
+        {"prompt": "a", "label": "Sure"},
+        {"prompt": "b", "label": "never"},
+        {"prompt": "c", "label": "A"},
+    ]
+    items = items_of(tmp_path, records, answers="Sure,Never")
+    assert (items.words, items.answers, items.choices) == (("Sure", "Never"), (), None)
+    assert items.labels.tolist() == [1, 0, 1]
+    named = Settings(model="m", answers="Sure,Never").resolved(3, items.words)
+    assert named.fixed(items) == Settings(model="m", positive="Sure", negative="Never").resolved(3).fixed(
+        items
+    )
+
+
+@pytest.mark.parametrize("label", [0, 1, "1", 0.0])
+@pytest.mark.parametrize("answers", ["Sure,Never", "1,0", "0,1"])
+def test_numbers_are_ambiguous_with_two_answers(answers: str, label: object, tmp_path: Path) -> None:
+    """0 may be the first answer or the negative one: the error offers two cures."""
+    with pytest.raises(InputError, match=r"ambiguous with two answers: .*: write the words as labels, or"):
+        items_of(tmp_path, [{"prompt": "a", "label": label}], answers=answers)
+
+
+def test_the_digest_of_two_answers_does_not_know_of_more(tmp_path: Path) -> None:
+    """Runs begun before there were more than two answers can continue."""
+    records = [{"id": f"q{k}", "prompt": f"Is {k} odd?", "label": k % 2, "group": "g"} for k in range(3)]
+    items = items_of(tmp_path, records)
+    assert items.digest == "5a46837bf137d13d7a64da9c0aa09dc3"
+
+
+def test_all_items_with_two_choices_are_questions_with_two_answers(tmp_path: Path) -> None:
+    """The second option is the positive answer; the letters are the words."""
+    records = [{"question": f"q{k}", "choices": ["w", "r"], "label": k % 2} for k in range(4)]
+    items = items_of(tmp_path, records)
+    assert (items.words, items.answers, items.choices) == (("B", "A"), (), None)
+    assert items.labels.tolist() == [0, 1, 0, 1]
+
+
+# Choices
+
+
+def test_choices_become_lettered_options(tmp_path: Path) -> None:
+    """Items may have different numbers of options; letters and indices name the right one."""
+    items = items_of(tmp_path, CAPITALS)
+    assert items.answers == ("A", "B", "C", "D")
+    assert items.choices is not None
+    assert items.choices.tolist() == [item.choices for item in items] == [3, 4, 2]
+    assert items.labels.tolist() == [1, 0, 0]
+    assert items[0].messages[0].content == (
+        "Capital of France?\nA. Rome\nB. Paris\nC. Oslo\nReply only with the letter of the right answer."
+    )
+
+
+@pytest.mark.parametrize(
+    ("record", "reading", "shown"),
+    [
+        ({"prompt": "Which?"}, {}, "Which?\nA. x\nB. y\nC. z"),
+        ({"prompt": "Which?\nA. x\nB. y\nC. z\nSay!"}, {}, "Which?\nA. x\nB. y\nC. z\nSay!"),
+        ({"messages": [{"role": "user", "content": "Which?"}]}, {}, "Which?\nA. x\nB. y\nC. z"),
+        ({"q": "{choices}"}, {"template": "{choices}\n{q}"}, "A. x\nB. y\nC. z\n{choices}"),
+        (
+            {"question": "Which?", "q": "?"},
+            {"template": "{q} {choices}", "answers": "A,B,C,D"},
+            "? A. x\nB. y\nC. z",
+        ),
+    ],
+)
+def test_prompts_show_the_options_once(record: Any, reading: Any, shown: str) -> None:
+    """Options follow a prompt that lacks them, and go where a template wants them."""
+    item = RecordFormat(**reading).item({**record, "choices": ["x", "y", "z"], "label": 1}, 0)
+    assert (item.messages[-1].content, item.choices, item.label) == (shown, 3, 1)
+
+
+def test_choices_that_no_prompt_shows_are_a_field_like_any_other(tmp_path: Path) -> None:
+    """A template without {choices}, or two answer words, make a question of two answers as before."""
+    record = {"prompt": "Is it x?", "choices": ["x", "y", "z"], "label": 1}
+    items = items_of(tmp_path, [record], template="{prompt}")
+    assert (items[0].messages[0].content, items.words, items.choices) == ("Is it x?", None, None)
+    items = items_of(tmp_path, [{**record, "answer_words": "Yes/No"}])
+    assert (items[0].messages[0].content, items.words, items.choices) == ("Is it x?", ("Yes", "No"), None)
+
+
+def test_choices_with_labels_of_their_own(tmp_path: Path) -> None:
+    """Two lists, as some sets on the Hub have them: the label is one of theirs, not an index."""
+    record = {
+        "question": "q",
+        "choices": {"text": ["x", "y", "z"], "label": ["1", "2", "3"]},
+        "answerKey": "3",
+    }
+    items = items_of(tmp_path, [record], label_field="answerKey")
+    assert items.labels.tolist() == [2]
+    with pytest.raises(
+        InputError, match="field 'answerKey' must be one of the labels in 'choices', 1, 2, 3, not"
+    ):
+        items_of(tmp_path, [{**record, "answerKey": 0}], label_field="answerKey")
+    uneven = {**record, "choices": {"text": ["x", "y"], "label": ["1", "2", "3"]}}
+    with pytest.raises(InputError, match="must have one label per text"):
+        items_of(tmp_path, [uneven], label_field="answerKey")
+
+
+@pytest.mark.parametrize(
+    ("changes", "rule"),
+    [
+        (
+            {"choices": ["x"]},
+            "field 'choices' must have at least two options, not 1: add the others, or remove",
+        ),
+        ({"choices": []}, "field 'choices' must have at least two options, not 0"),
+        (
+            {"choices": list(range(30))},
+            "field 'choices': must be at most 26, one per letter, not 30: leave out",
+        ),
+        ({"choices": ["x", " ", "z"]}, "field 'choices': option 2 is empty: fill it in, or remove it"),
+        ({"choices": "x or y"}, "field 'choices' must be a list of texts, in CSV as JSON, not 'x or y'"),
+        ({"choices": ["x", None]}, "field 'choices' must be a list of texts"),
+        ({"choices": {"text": ["x", "y"]}}, "field 'choices' must be a list of texts"),
+        (
+            {"choices": ["x", "y", "z"], "label": "D"},
+            "field 'label' must be a letter from A to C or an index from 0",
+        ),
+        (
+            {"choices": ["x", "y"], "label": 2},
+            "field 'label' must be a letter from A to B or an index from 0 to 1",
+        ),
+        (
+            {"choices": None},
+            "has no field 'choices', unlike the records before it: give all records one, or none",
+        ),
+        ({"question": ""}, "the prompt is empty"),
+        ({"question": "", "prompt": " "}, "the prompt is empty"),
+    ],
+)
+def test_bad_choices_are_refused(changes: dict[str, Any], rule: str, tmp_path: Path) -> None:
+    """The error names the file, the line, the field, the rule, what came, and the cure."""
+    bad = {"question": "q", "prompt": "p", "choices": ["x", "y", "z"], "label": 1, **changes}
+    if "question" in changes and "prompt" not in changes:
+        del bad["prompt"]
+    with pytest.raises(InputError) as refused:
+        items_of(tmp_path, [CAPITALS[0], bad])
+    assert f"items.jsonl, line 2: {rule}" in str(refused.value)
+
+
+def test_choices_need_a_question(tmp_path: Path) -> None:
+    """Options alone are no prompt."""
+    with pytest.raises(InputError, match="line 1: needs a field 'question', 'prompt' or 'messages'"):
+        items_of(tmp_path, [{"choices": ["x", "y", "z"], "label": 1}])
+
+
+@pytest.mark.parametrize("answers", ["joy,anger,fear", "A,B", "A,C,B"])
+def test_other_answers_than_letters_do_not_go_with_choices(answers: str, tmp_path: Path) -> None:
+    """Options are answered with their letters."""
+    with pytest.raises(
+        InputError, match=r"options are answered with the letters A, B, C, not with .*: leave"
+    ):
+        items_of(tmp_path, CAPITALS, answers=answers)
+
+
+def test_every_format_reads_the_same_choices(tmp_path: Path) -> None:
+    """JSON lines, CSV (with JSON in a cell) and Parquet hold the same items."""
+    parquet = pytest.importorskip("pyarrow.parquet")
+    from pyarrow import Table  # type: ignore[import-untyped]  # ships no types
+
+    records = [{**one, "label": str(one["label"])} for one in CAPITALS]
+    paths = [tmp_path / "a.jsonl.gz", tmp_path / "a.csv", tmp_path / "a.parquet"]
+    paths[0].write_bytes(gzip.compress("".join(json.dumps(one) + "\n" for one in records).encode()))
+    with paths[1].open("w", newline="") as file:
+        table = csv.DictWriter(file, list(records[0]))
+        table.writeheader()
+        table.writerows({**one, "choices": json.dumps(one["choices"])} for one in records)
+    parquet.write_table(Table.from_pylist(records), paths[2])
+    digests = set()
+    for path in paths:
+        items = load(path)
+        assert items.answers == ("A", "B", "C", "D")
+        digests.add(items.digest)
+    assert len(digests) == 1
+
+
+def test_the_digest_knows_the_number_of_answers(tmp_path: Path) -> None:
+    """The same prompt and label with more answers is another question."""
+    three = items_of(tmp_path, [{"prompt": "a", "label": 0}], answers="x,y,z")
+    four = items_of(tmp_path, [{"prompt": "a", "label": 0}], answers="x,y,z,q")
+    assert three.digest != four.digest
+
+
+def test_repeated_prompts_with_different_labels_conflict(tmp_path: Path) -> None:
+    """Any two labels of one prompt are a conflict, not only the first two answers."""
+    records = [{"prompt": "a", "label": 1}, {"prompt": "a", "label": 2}, {"prompt": "b", "label": 2}] * 2
+    items = items_of(tmp_path, records, answers=EMOTIONS)
+    assert items.repeated(np.arange(6)) == RepeatedPrompts(4, 4)
+
+
+# The order of options
+
+
+def options_in(text: str) -> list[str]:
+    """The texts of the options that a prompt shows."""
+    return [line[3:] for line in text.splitlines() if line[1:3] == ". "]
+
+
+@pytest.mark.parametrize("prompt", ["question", "prompt", "template"])
+def test_permuted_options_take_the_label_along(prompt: str, tmp_path: Path) -> None:
+    """Whatever the order, the label is where the right text is shown; the order depends on seed and item."""
+    texts = ["w", "r", "x", "y"]
+    shown = "Which?\n" + "\n".join(f"{letter}. {text}" for letter, text in zip("ABCD", texts, strict=True))
+    record = {"question": "Which?", "choices": texts, "label": "B"}
+    if prompt == "prompt":
+        record["prompt"] = shown
+    reading = {"template": "{question}\n{choices}"} if prompt == "template" else {}
+    orders = {}
+    for seed in (0, 1):
+        items = items_of(tmp_path, [record] * 200, permute=seed, **reading)
+        orders[seed] = [options_in(item.messages[0].content) for item in items]
+        assert all(order[item.label] == "r" for order, item in zip(orders[seed], items, strict=True))
+        assert [options_in(item.messages[0].content) for item in items] == orders[seed]
+        assert items.labels.tolist() == [order.index("r") for order in orders[seed]]
+    assert all(sorted(order) == sorted(texts) for order in orders[0])
+    assert orders[0] != orders[1]
+    # each of four places has 50 of 200 right answers, with a standard deviation of 6.1
+    assert all(20 <= count <= 80 for count in Counter(order.index("r") for order in orders[0]).values())
+
+
+def test_permuting_needs_choices(tmp_path: Path) -> None:
+    """Answers that are words have no order in the prompt: the error says so."""
+    with pytest.raises(
+        InputError, match=r"line 1: permute: there are no options to permute.*: add the field"
+    ):
+        items_of(tmp_path, [{"prompt": "a", "label": 1}], answers=EMOTIONS, permute=0)
+    with pytest.raises(InputError, match="permute: must be a seed from 0 up, not -1"):
+        RecordFormat(permute=-1)
+
+
+def test_permute_is_a_flag_or_a_seed() -> None:
+    """True stands for seed 0, and False for the order of the records."""
+    assert [RecordFormat(permute=one).permute for one in (True, False, None, 7)] == [0, None, None, 7]
+
+
+# Settings
+
+
+def test_settings_take_the_answers_of_the_items(tmp_path: Path) -> None:
+    """More than two answers are settings of the run; two remain the positive and the negative word."""
+    items = items_of(tmp_path, CAPITALS)
+    settings = Settings(model="m").resolved(3, items.words)
+    assert settings.answer_words == ("A", "B", "C", "D")
+    fixed = settings.fixed(items)
+    assert (fixed["answers"], fixed["positive"], fixed["negative"]) == (["A", "B", "C", "D"], None, None)
+    with pytest.raises(InputError, match="positive: is for two answers, and the items have 4: A, B"):
+        Settings(model="m", positive="A").resolved(3, items.words)
+    with pytest.raises(InputError, match="answers: names all answer words; leave out positive and negative"):
+        Settings(model="m", answers=EMOTIONS, positive="joy")
+    assert Settings(model="m", answers=EMOTIONS).answer_words == EMOTIONS
+    assert Settings(model="m", answers=EMOTIONS).resolved(5).answer_words == EMOTIONS
+    assert Settings(model="m").resolved(5).answer_words == ("Yes", "No")
+
+
+# The named set, and files made from it
+
+MMLU = [
+    {"subject": subject, "question": f"{subject} {k}?", "choices": ["w", "x", "y", "1"], "answer": k % 4}
+    for subject in ("us_history", "anatomy")
+    for k in range(3)
+]
+
+
+def small_mmlu(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A copy of MMLU with six questions."""
+    monkeypatch.setitem(SETS, "mmlu-choices", replace(SETS["mmlu-choices"], rows=6))
+    (folder / "mmlu_test.jsonl").write_text("".join(json.dumps(row) + "\n" for row in MMLU))
+    return folder
+
+
+def test_mmlu_with_four_options(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each question is one item, known by subject and number; the prompt names the subject in words."""
+    folder = small_mmlu(tmp_path, monkeypatch)
+    items = open_items("mmlu-choices", RecordFormat(data_dir=str(folder), by_field="subject"))
+    assert items.answers == ("A", "B", "C", "D")
+    assert [item.id for item in items][::3] == ["anatomy/0", "us_history/0"]
+    assert items.labels.tolist() == [0, 1, 2] * 2
+    assert (items.groups, items.parts) == (None, ("anatomy",) * 3 + ("us_history",) * 3)
+    assert items[3].messages[0].content == (
+        "The following is a multiple choice question about us history.\n\nus_history 0?\n"
+        "A. w\nB. x\nC. y\nD. 1\nReply only with the letter of the right answer.\nAnswer:"
+    )
+
+
+def test_a_converted_set_has_the_same_items(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The file keeps the choices, so that it can be asked in another order, and needs no template."""
+    folder, out = small_mmlu(tmp_path, monkeypatch), tmp_path / "out.jsonl"
+    done = blindcal("items", "mmlu-choices", "--set", f"data_dir={folder}", "--out", str(out))
+    assert done.exit_code == 0
+    assert "6 questions in" in done.stderr
+    assert "the answers are A, B, C and D" in done.stderr
+    assert json.loads(out.read_text().splitlines()[0])["choices"] == ["w", "x", "y", "1"]
+    named = RecordFormat(data_dir=str(folder), by_field="subject")
+    for permute in (None, 5):
+        one = open_items("mmlu-choices", replace(named, permute=permute))
+        two = load(out, RecordFormat(by_field="subject", permute=permute))
+        assert list(one) == list(two)
+        assert one.digest == two.digest
+
+
+@pytest.mark.parametrize("answers", ["joy,anger,fear", "1,2,3", "B,A,C", "Sure,Never"])
+def test_converted_files_name_their_answers(answers: str, tmp_path: Path) -> None:
+    """A file written from records with answers has the same items without any option."""
+    named = parse_answers(answers)
+    records = [{"text": f"t{k}", "label": f"l{k}", "note": "kept"} for k in range(len(named))]
+    mapping = {f"l{k}": k for k in range(len(named))}
+    items = items_of(tmp_path, records, template="{text}?", answers=answers, label_map=mapping)
+    out = tmp_path / "out.jsonl"
+    out.write_bytes(b"".join(items.lines()))
+    again = load(out)
+    assert list(again) == list(items)
+    assert (again.words, again.digest) == (items.words, items.digest)
+
+
+@pytest.mark.parametrize("model", ["Llama-3.1-8B", "Llama-3.1-70B-Instruct"])
+def test_the_real_mmlu_joins_recorded_choices(model: str) -> None:
+    """Ids and labels of all 14,042 questions are those of logits recorded elsewhere, in the same order."""
+    logits, data = SHARED / "choices" / f"{model}__mmlu_test.csv.gz", SHARED / "data"
+    if not logits.exists() or not data.is_dir():
+        pytest.skip("the full set and recorded logits are not here (../shared)")
+    with gzip.open(logits, "rt", newline="") as file:
+        recorded = [(row["id"], int(row["label"])) for row in csv.DictReader(file)]
+    items = open_items("mmlu-choices", RecordFormat(data_dir=str(data)))
+    assert len(items) == 14042
+    assert [(item.id, item.label) for item in items] == recorded

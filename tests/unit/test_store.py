@@ -1,0 +1,298 @@
+"""The run on disk: what is promised about crashes, settings, versions and two processes at once."""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from blindcal.errors import InputError, StoreError
+from blindcal.records import Item, Message, Round, Usage
+from blindcal.store import run_file
+from blindcal.store.run_file import in_use
+from blindcal.store.run_store import UNASKED, SavedAnswer, Store
+from blindcal.text import printable
+
+ITEMS = [Item(f"i{k}", k % 2, (Message("user", f"question {k}"),), "g") for k in range(3)]
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "run" / "run.sqlite"
+
+
+def saved(query: int, answer: int = 1, text: str = "Yes") -> SavedAnswer:
+    return SavedAnswer(query, answer, text, 100, 1, 10, 1, 0.25)
+
+
+def keep(store: Store, *answers: SavedAnswer) -> None:
+    async def save_all() -> None:
+        await asyncio.gather(*(store.save(answer) for answer in answers))
+
+    asyncio.run(save_all())
+
+
+def a_round(size: int) -> Round:
+    return Round(np.arange(size), np.linspace(-3, 3, size), np.zeros(size))
+
+
+def test_everything_kept_is_there_after_reopening(path: Path) -> None:
+    """Settings, items, rounds, answers and notes survive closing."""
+    with Store.open(path) as store:
+        assert store.begin({"model": "m"}, ITEMS)
+        store.add_round(a_round(3))
+        store.add_round(a_round(2))
+        store.set_note("probe", {"verdict": "good"})
+        keep(store, saved(3, 0, "No"))
+    with Store.open(path) as store:
+        assert not store.begin({"model": "m"}, ITEMS)
+        assert [len(r) for r in store.rounds()] == [3, 2]
+        np.testing.assert_array_equal(store.rounds()[0].shifts, a_round(3).shifts)
+        assert store.answers(0, 3).tolist() == [UNASKED] * 3
+        assert store.answers(3, 2).tolist() == [0, UNASKED]
+        assert store.note("probe") == {"verdict": "good"}
+        assert store.note("nothing") is None
+        assert store.item(1) == ("i1", 1, "g")
+        assert store.usage() == Usage(1, 1, 100, 1, 10, 0)
+
+
+def test_a_saved_answer_is_on_disk(path: Path) -> None:
+    """When ``save`` returns, a reader of the file sees the answer."""
+
+    async def save_and_look() -> None:
+        for query in range(5):
+            await store.save(saved(query))
+            with Store.read(path) as reader:
+                assert reader.usage().queries == query + 1
+
+    with Store.open(path) as store:
+        store.begin({}, ITEMS)
+        asyncio.run(save_and_look())
+
+
+def test_answers_are_committed_in_groups(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Answers that wait together share commits instead of having one each."""
+    commits: list[int] = []
+    insert = Store._insert
+
+    def counted(self: Store, group: list[SavedAnswer]) -> None:
+        commits.append(len(group))
+        insert(self, group)
+
+    monkeypatch.setattr(Store, "_insert", counted)
+
+    async def save_all() -> None:
+        await asyncio.gather(*(store.save(saved(query)) for query in range(500)))
+
+    with Store.open(path) as store:
+        asyncio.run(save_all())
+        assert store.usage().queries == 500
+    assert len(commits) <= 3
+
+
+def test_one_query_is_never_answered_twice(path: Path) -> None:
+    """A second answer to a query is an error, and the first one stands."""
+
+    async def twice() -> None:
+        await store.save(saved(0, 1))
+        with pytest.raises(StoreError, match="UNIQUE"):
+            await store.save(saved(0, 0))
+
+    with Store.open(path) as store:
+        asyncio.run(twice())
+        assert store.answers(0, 1).tolist() == [1]
+
+
+@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    st.dictionaries(
+        st.integers(0, 200), st.tuples(st.sampled_from([1, 0, -1]), st.text(max_size=30)), max_size=60
+    )
+)
+def test_any_answers_come_back_as_they_went_in(
+    tmp_path_factory: pytest.TempPathFactory, answers: dict[int, tuple[int, str]]
+) -> None:
+    """Whatever is saved in whatever order is read back the same, texts in their printable form."""
+    path = tmp_path_factory.mktemp("store") / "run.sqlite"
+    kept = {q: (a, printable(text)) for q, (a, text) in answers.items()}
+
+    async def save_all() -> None:
+        await asyncio.gather(*(store.save(saved(q, a, text)) for q, (a, text) in kept.items()))
+
+    with Store.open(path) as store:
+        asyncio.run(save_all())
+    with Store.read(path) as store:
+        column = store.answers(0, 201)
+        assert {int(q): int(column[q]) for q in np.flatnonzero(column != UNASKED)} == {
+            q: a for q, (a, _) in kept.items()
+        }
+        assert {q: (a, text) for q, a, text, _ in store.texts()} == kept
+        assert store.usage().invalid == sum(a == -1 for a, _ in kept.values())
+
+
+def test_other_settings_are_refused_with_the_difference(path: Path) -> None:
+    """A run that has answers and was begun with other settings says which ones, then and now."""
+    with Store.open(path) as store:
+        store.begin({"model": "a", "seed": 1, "same": [1]}, ITEMS)
+        keep(store, saved(0))
+        with pytest.raises(InputError, match='model: "a" then, "b" now; seed: 1 then, null now') as raised:
+            store.begin({"model": "b", "same": [1]}, ITEMS)
+        assert "same" not in str(raised.value).replace("same settings", "")
+
+
+def test_other_settings_replace_those_of_a_run_without_answers(path: Path) -> None:
+    """Whoever corrects an address or follows the probe's advice need not choose another folder."""
+    with Store.open(path) as store:
+        store.begin({"model": "a"}, ITEMS)
+        store.set_note("ready", {"probe": "of another endpoint"})
+        store.add_aside(b"request", 0, "reply")
+        assert store.begin({"model": "b"}, ITEMS[:2])
+        assert len(store.items().ids) == 2
+        assert store.note("ready") is None
+        assert store.aside(b"request", 0) is None
+
+
+def test_a_failure_while_items_are_read_leaves_no_half_run(path: Path) -> None:
+    """If reading the items fails, nothing of the run was begun."""
+
+    def broken() -> object:
+        yield ITEMS[0]
+        raise InputError("line 2")
+
+    with Store.open(path) as store:
+        with pytest.raises(InputError, match="line 2"):
+            store.begin({"a": 1}, broken())  # type: ignore[arg-type]  # a generator serves
+        assert store.begin({"a": 2}, ITEMS)
+        assert len(store.items().ids) == 3
+
+
+def test_without_prompts_only_hashes_are_kept(path: Path) -> None:
+    """``keep_prompts=False`` leaves no text of an item in any file of the run."""
+    with Store.open(path) as store:
+        store.begin({}, ITEMS, keep_prompts=False)
+        row = store._db.execute("SELECT COUNT(DISTINCT digest), COUNT(messages) FROM items").fetchone()
+        assert row == (3, 0)
+    assert not any(b"question" in file.read_bytes() for file in path.parent.iterdir())
+
+
+def test_two_processes_do_not_share_a_run(path: Path) -> None:
+    """A second holder is refused while the first lives, and welcome when it has gone."""
+    with Store.open(path):
+        assert in_use(path)
+        with pytest.raises(StoreError, match="another process"):
+            Store.open(path)
+    assert not in_use(path)
+    opened = f"Store.open(pathlib.Path({str(path)!r}))"
+    code = f"import os, pathlib; from blindcal.store.run_store import Store; {opened}; os._exit(9)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 9
+    Store.open(path).close()
+
+
+def test_foreign_files_are_refused(tmp_path: Path) -> None:
+    """Neither another program's database nor any other file is taken for a run."""
+    other = tmp_path / "other.sqlite"
+    db = sqlite3.connect(other)
+    db.execute("CREATE TABLE mine (x)")
+    db.close()
+    with pytest.raises(StoreError, match="another program"):
+        Store.open(other)
+    text = tmp_path / "text.sqlite"
+    text.write_text("hello " * 1000)
+    with pytest.raises(StoreError, match="not a run file"):
+        Store.open(text)
+    with pytest.raises(StoreError, match="no such run"):
+        Store.read(tmp_path / "none.sqlite")
+
+
+@pytest.mark.parametrize("version", [0, 2])
+def test_unknown_formats_are_refused(path: Path, version: int) -> None:
+    """A file in a format of another version is not touched."""
+    Store.open(path).close()
+    db = sqlite3.connect(path)
+    db.execute(f"PRAGMA user_version = {version}")
+    db.close()
+    for opening in (Store.open, Store.read):
+        with pytest.raises(StoreError, match=f"in format {version}, and this version of blindcal reads 1"):
+            opening(path)
+
+
+def test_tables_are_made_together_or_not_at_all(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file whose tables could not all be made is as good as a new one."""
+    tables = run_file._TABLES
+    monkeypatch.setattr(run_file, "_TABLES", f"{tables}; CREATE TABLE notes (clash)")
+    with pytest.raises(StoreError, match="already exists"):
+        Store.open(path)
+    monkeypatch.setattr(run_file, "_TABLES", tables)
+    with Store.open(path) as store:
+        assert store.begin({"a": 1}, ITEMS)
+
+
+def test_reading_answers_of_a_damaged_file_is_a_store_error(path: Path) -> None:
+    """Whatever SQLite says while answers are read, the error names the file."""
+    with Store.open(path) as store:
+        store._db.execute("DROP TABLE answers")
+        with pytest.raises(StoreError, match=r"run\.sqlite: no such table"):
+            store.answers(0, 1)
+        with pytest.raises(StoreError, match=r"run\.sqlite: no such table"):
+            list(store.texts())
+
+
+def test_what_is_forgotten_still_counts_as_spent(path: Path) -> None:
+    """Forgotten outcomes and replies of the probe are asked again, and their cost stays."""
+    with Store.open(path) as store:
+        keep(store, saved(0), SavedAnswer(1, -1, "(no choices)", 100, 1, 10, 3, 0.0, unusable=True))
+        store.add_aside(b"request", 0, '{"text": "Yes", "prompt_tokens": 7}')
+        store.add_aside(b"request", 1, '{"error": "filtered", "billed": false, "prompt_tokens": 0}')
+        assert store.asides_usage() == Usage(1, 1, 7)
+        assert store.unusable(0, 2).tolist() == [1]
+        store.forget([1])
+        store.forget_asides()
+        assert store.answers(0, 2).tolist() == [1, UNASKED]
+        assert store.aside(b"request", 1) is None
+        assert store.usage() == Usage(1, 5, 207, 2, 20, wasted=2)
+
+
+@pytest.mark.parametrize("move", [False, True])
+def test_a_file_that_is_gone_is_written_no_more(path: Path, move: bool) -> None:
+    """A run file that was deleted, or moved and replaced by another one, is noticed at the next write."""
+    with Store.open(path) as store:
+        keep(store, saved(0))
+        path.rename(path.with_name("elsewhere"))
+        if move:
+            Store.open(path.with_name("other.sqlite")).close()
+            path.with_name("other.sqlite").rename(path)
+        with pytest.raises(StoreError, match=r"run\.sqlite was moved or deleted during the run"):
+            keep(store, saved(1))
+        with pytest.raises(StoreError, match="was moved or deleted"):
+            store.set_note("seconds", 1)
+
+
+def test_an_empty_file_is_a_new_run(path: Path) -> None:
+    """A crash before the first write leaves a file that can be used."""
+    path.parent.mkdir()
+    path.touch()
+    with Store.open(path) as store:
+        assert store.begin({}, ITEMS)
+
+
+def test_a_full_disk_stops_the_run_not_the_file(path: Path) -> None:
+    """An answer that cannot be written is an error, and what was written stays."""
+
+    async def until_full() -> None:
+        await store.save(saved(0))
+        pages = store._db.execute("PRAGMA page_count").fetchone()[0]
+        store._db.execute(f"PRAGMA max_page_count = {pages}")
+        with pytest.raises(StoreError, match="full"):
+            await asyncio.gather(*(store.save(saved(q, text="x" * 200)) for q in range(1, 500)))
+
+    with Store.open(path) as store:
+        asyncio.run(until_full())
+    with Store.open(path) as store:
+        assert store.answers(0, 1).tolist() == [1]
