@@ -23,7 +23,6 @@ KILLS = 6
 def test_kills_change_no_decision_and_cost_little(tmp_path: Path) -> None:
     """With refused items and requests that fail, only what was in flight is asked again.
 
-    ``python bench/decided.py`` kills more often.
     """
     labelled, items = tmp_path / "labelled.jsonl", tmp_path / "items.jsonl"
     write_items(labelled, N)
