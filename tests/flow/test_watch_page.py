@@ -58,7 +58,10 @@ def hostile(result: WatchResult, folder: Path) -> WatchResult:
     gaps = (replace(result.state.gaps[0], name=HOSTILE), *result.state.gaps[1:])
     return replace(
         result,
-        **dict.fromkeys(("model", "stream", "reference", "stopped"), HOSTILE),
+        model=HOSTILE,
+        stream=HOSTILE,
+        reference=HOSTILE,
+        stopped=HOSTILE,
         folder=str(folder),
         facts=(HOSTILE,),
         first_seen={"calibration": HOSTILE},
@@ -69,7 +72,11 @@ def hostile(result: WatchResult, folder: Path) -> WatchResult:
 def test_a_result_is_read_back(raised: WatchResult, tmp_path: Path) -> None:
     """watch.json holds the whole result; another format, another file and a missing one are refused."""
     assert WatchResult.load(raised.folder) == raised
-    for text, why in (('{"format": 9}', "in format 9"), ("[]", "not a watch"), ('{"format": 1}', "not a watch")):
+    for text, why in (
+        ('{"format": 9}', "in format 9"),
+        ("[]", "not a watch"),
+        ('{"format": 1}', "not a watch"),
+    ):
         (tmp_path / WATCH_FILE).write_text(text)
         with pytest.raises(InputError, match=why):
             WatchResult.load(tmp_path)

@@ -108,7 +108,9 @@ def _raised(result: WatchResult, alarm: Alarm) -> str:
     gap = _telling_gap(result.state.gaps) if alarm.name == "calibration" else None
     if gap is not None:
         items = "items with " if gap.name.startswith("confidence") else ""
-        sentence += f". Among {items}{printable(gap.name, 80)}, confidence minus the share of positive labels is "
+        sentence += (
+            f". Among {items}{printable(gap.name, 80)}, confidence minus the share of positive labels is "
+        )
         sentence += gap_text(gap.gap)
         if gap.gap.level is not None:
             sentence += f", at all times at once with {level_percent(gap.gap.level)} confidence"
