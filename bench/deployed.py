@@ -24,6 +24,7 @@ import numpy as np
 from tqdm import tqdm
 
 import blindcal as bc
+from blindcal.certifying.decision_request import decision_request
 from blindcal.endpoints.http import Address, HttpEndpoint
 from blindcal.endpoints.query_format import TokenQuestion
 from blindcal.items import catalogue
@@ -59,7 +60,7 @@ class Outcome:
 
 async def decide(run: bc.Run, items: Sequence[Item], shift: float) -> IntArray:
     """The decision of the deployed model on each item, with the printed bias."""
-    bias = {int(token): value for token, value in run.decision_request(shift).ask["logit_bias"].items()}
+    bias = {int(token): value for token, value in decision_request(run, shift).ask["logit_bias"].items()}
     question = TokenQuestion(run.result.targets, run.settings["offset"])
     answers = np.empty(len(items), np.int64)
     numbers = iter(range(len(items)))

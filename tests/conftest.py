@@ -4,6 +4,8 @@ import os
 import platform
 import signal
 import warnings
+from collections.abc import Callable, Iterator
+from pathlib import Path
 
 # A shell that starts us in the background lets Ctrl-C be ignored, by us and so by every process that the
 # tests start and interrupt.
@@ -22,6 +24,7 @@ with warnings.catch_warnings():
     warnings.simplefilter("ignore", ImportWarning)  # of a processor that has none of them anyway
     import numpy  # noqa: F401
 
+import pytest
 from hypothesis import HealthCheck, settings
 
 # the same examples every time, and no clock: a test passes or fails by what it checks, not by its luck
@@ -34,6 +37,27 @@ settings.load_profile("fixed")
 for name in ("no_proxy", "NO_PROXY"):
     os.environ[name] = ",".join(filter(None, (os.environ.get(name), "127.0.0.1", "localhost")))
 
-from keys import KEY  # noqa: E402 - after the settings above
+from finished_runs import FinishedRun, FinishedRuns, without_page  # noqa: E402 - after the settings above
+from keys import KEY  # noqa: E402
 
 os.environ["OPENAI_API_KEY"] = KEY
+
+
+@pytest.fixture(scope="session")
+def finished_runs(tmp_path_factory: pytest.TempPathFactory) -> FinishedRuns:
+    """Finished runs, made once for all workers: `finished_runs.original("plain")` is for reading only."""
+    folder = tmp_path_factory.getbasetemp()
+    return FinishedRuns((folder.parent if "PYTEST_XDIST_WORKER" in os.environ else folder) / "finished")
+
+
+@pytest.fixture
+def finished(finished_runs: FinishedRuns, tmp_path: Path) -> Callable[[str], FinishedRun]:
+    """A finished run of the test's own: `finished("plain")` copies it into its folder."""
+    return lambda name: finished_runs.copy(name, tmp_path)
+
+
+@pytest.fixture
+def no_page() -> Iterator[None]:
+    """Audits write an empty report page."""
+    with without_page():
+        yield

@@ -15,6 +15,7 @@ from blindcal.cli.alarm_command import AlarmCommand
 from blindcal.cli.console import error_text, print_field
 from blindcal.cli.param_types import FiniteRange
 from blindcal.errors import BlindcalError
+from blindcal.prices import Prices
 from blindcal.progress_bar import ProgressBar
 from blindcal.report.watch_page import WATCH_PAGE, look_line, verdicts, write_watch_page
 from blindcal.results.watch_result import WATCH_FILE, WatchResult
@@ -59,13 +60,10 @@ QUIET, STOPPED, RAISED = 0, 3, 4
     help="Highest chance of each alarm ever to be raised for nothing.",
 )
 @click.option(
-    "--against",
-    type=click.Choice(["reference", "perfect"]),
-    help="What the calibration is tested against: the reference audit, or perfect calibration.  "
-    "[default: reference]",
-)
-@click.option(
-    "--max-ece", type=options.INNER_SHARE, help="Test the calibration against this limit of the ECE instead."
+    "--max-ece",
+    type=FiniteRange(0, 1, max_open=True),
+    help="Test the calibration against this limit of the ECE; 0 for perfect calibration.  "
+    "[default: compare with the reference]",
 )
 @click.option("--by", "by_field", metavar="FIELD", help="Field that defines slices, each with an alarm.")
 @click.option("--every", type=click.IntRange(1), default=EVERY, help="Number of new items to ask per look.")
@@ -76,10 +74,8 @@ QUIET, STOPPED, RAISED = 0, 3, 4
     metavar="DOLLARS",
     help="Maximum cost per day (UTC); items beyond it wait for the next day. Requires prices.",
 )
-@options.price_options
-@options.concurrency_option()
-@options.rpm_option
-@options.api_key_env_option
+@options.prices_option
+@options.fields("concurrency", "rpm", "api_key_env")
 @click.option(
     "--on-alarm",
     "alarm_command",
@@ -96,8 +92,7 @@ def command(
     reference: Path,
     out: Path | None,
     max_cost_per_day: float | None,
-    price_in: float | None,
-    price_out: float | None,
+    given_prices: Prices | None,
     api_key_env: str,
     alarm_command: str | None,
     as_json: bool,
@@ -142,11 +137,10 @@ def command(
       130  interrupted; nothing is lost
     """
     context = click.get_current_context()
-    _check_usage(**given)
     limits = options.taken(Limits, given)
     asked = open_reference(reference, api_key_env=api_key_env, force=given["force"])
     settings = asked.settings
-    prices = options.prices(price_in, price_out, settings, quiet=quiet)
+    prices = options.prices(given_prices, settings, quiet=quiet)
     options.check_priced(max_cost_per_day, prices, settings.endpoint, "--max-cost-per-day")
     folder = out or watch_folder(stream, settings.endpoint.model)
     options.check_key(settings.endpoint, begun=(folder / RUN_FILE).exists())
@@ -184,11 +178,6 @@ def command(
     if not quiet:
         _print_end(found)
     context.exit(RAISED if found.raised else QUIET if found.complete else STOPPED)
-
-
-def _check_usage(*, against: str | None, max_ece: float | None, **_: Any) -> None:
-    if against is not None and max_ece is not None:
-        raise click.UsageError("--against and --max-ece exclude each other: give one of them")
 
 
 @dataclass

@@ -100,9 +100,9 @@ def telling_gap(gaps: tuple[Gap, ...]) -> Gap | None:
 def tested_against(result: WatchResult) -> str:
     """What calibration is tested against, in words."""
     limit = result.state.max_ece
-    if limit is not None:
-        return f"an ECE of at most {limit:g}"
-    return "the reference audit" if result.state.against == "reference" else "perfect calibration"
+    if limit is None:
+        return "the reference audit"
+    return f"an ECE of at most {limit:g}" if limit else "perfect calibration"
 
 
 def raised_slices(result: WatchResult) -> tuple[SliceAlarm, ...]:

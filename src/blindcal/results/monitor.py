@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Literal
 
 import numpy as np
 from scipy.special import gammaincc
@@ -12,7 +11,7 @@ from scipy.special import gammaincc
 from blindcal.errors import InputError
 from blindcal.estimate.checks import ArrayLike, answers_array, fraction, probabilities, whole
 from blindcal.estimate.latent.fit import LatentFit
-from blindcal.estimate.streams.alarms import Against, GameAlarm, Gap, MonitorState, SliceAlarms
+from blindcal.estimate.streams.alarms import GameAlarm, Gap, MonitorState, SliceAlarms
 from blindcal.estimate.streams.betting import (
     CurveClaim,
     anchor_cells,
@@ -46,11 +45,10 @@ class Monitor:
         The audit that the stream is held against. Without one, only the calibration is watched.
     level : float
         The highest chance of each alarm ever to be raised for nothing.
-    against : "reference" or "perfect", optional
-        What the calibration is held against; by default the reference if there is one.
     max_ece : float, optional
-        Hold the calibration against this limit instead: the alarm is raised if the expected calibration error
-        is above it.
+        The calibration alarm is raised if the expected calibration error is above this limit; 0 tests for
+        perfect calibration. By default the calibration is compared with that of the reference, or without
+        one tested for perfection.
     slices : int
         The highest number of slices that are told apart.
 
@@ -73,23 +71,25 @@ class Monitor:
         reference: Run | str | Path | LatentFit | None = None,
         *,
         level: float = 0.05,
-        against: Literal["reference", "perfect"] | None = None,
         max_ece: float | None = None,
         slices: int = 20,
     ) -> None:
         self._level = fraction(level, "level")
         fit, max_shift = _fit_of(reference)
         known = None if fit is None else Reference.of(fit, level * FOR_REFERENCE, max_shift=max_shift)
-        self._against, self._max_ece = _claim(known, against, max_ece), max_ece
-        spent, questions = 0.0, None
-        noise = Noise() if known is None else known.curve.noise
-        game = CurveClaim(allowance=max_ece or 0.0, noise=noise, max_shift=max_shift).game
+        if max_ece is not None and not 0 <= max_ece < 1:
+            raise InputError(f"max_ece: must be at least 0 and below 1, got {max_ece!r}")
+        self._questions = None
         if known is not None:
-            questions = GameAlarm("questions", known.share.game, level, FOR_REFERENCE)
-            if self._against == "reference":
-                spent, game = FOR_REFERENCE, known.curve.game
+            self._questions = GameAlarm("questions", known.share.game, level, FOR_REFERENCE)
+        if known is not None and max_ece is None:
+            spent, game = FOR_REFERENCE, known.curve.game
+        else:
+            spent, max_ece = 0.0, max_ece or 0.0
+            noise = Noise() if known is None else known.curve.noise
+            game = CurveClaim(allowance=max_ece, noise=noise, max_shift=max_shift).game
+        self._max_ece = max_ece
         self._calibration = GameAlarm("calibration", game, level, spent)
-        self._questions = questions
         self._endpoint: GameAlarm | None = None
         self._slices = SliceAlarms(game, whole(slices, "slices", 2), level * (1 - spent))
         self._gaps = GapCounts()
@@ -144,9 +144,8 @@ class Monitor:
         return MonitorState(
             answers=self._answers,
             labelled=self._calibration.process.observations,
-            against=self._against,
             max_ece=self._max_ece,
-            alarms=tuple(one.state(self._against) for one in alarms),
+            alarms=tuple(one.state(self._max_ece) for one in alarms),
             gaps=tuple(
                 Gap(name, self._gaps.gap(weight, level), self._gaps.share(weight))
                 for name, weight in RANGES.items()
@@ -213,19 +212,3 @@ def _fit_of(reference: Run | str | Path | LatentFit | None) -> tuple[LatentFit |
         return reference, np.inf
     run = opened(reference)
     return run.fit(), run.max_shift
-
-
-def _claim(known: Reference | None, against: str | None, max_ece: float | None) -> Against:
-    """What the calibration is held against."""
-    if max_ece is not None:
-        if against is not None:
-            raise InputError("against and max_ece exclude each other: give one of them")
-        fraction(max_ece, "max_ece")
-        return "max_ece"
-    if against is None:
-        return "perfect" if known is None else "reference"
-    if against not in ("reference", "perfect"):
-        raise InputError(f"against: must be 'reference' or 'perfect', not {against!r}")
-    if against == "reference" and known is None:
-        raise InputError("against: there is no reference to hold the stream against")
-    return "reference" if against == "reference" else "perfect"

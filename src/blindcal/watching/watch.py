@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import msgspec
 
@@ -53,7 +53,6 @@ def watch(
     out: str | Path | None = None,
     rate: float = 1.0,
     level: float = 0.05,
-    against: Literal["reference", "perfect"] | None = None,
     max_ece: float | None = None,
     by_field: str | None = None,
     limits: Limits | None = None,
@@ -85,7 +84,6 @@ def watch(
             out=out,
             rate=rate,
             level=level,
-            against=against,
             max_ece=max_ece,
             by_field=by_field,
             limits=limits,
@@ -117,7 +115,6 @@ async def watch_async(
     out: str | Path | None = None,
     rate: float = 1.0,
     level: float = 0.05,
-    against: Literal["reference", "perfect"] | None = None,
     max_ece: float | None = None,
     by_field: str | None = None,
     limits: Limits | None = None,
@@ -155,9 +152,9 @@ async def watch_async(
         The share of the items that are asked, chosen by their ids.
     level : float
         The highest chance of each alarm ever to be raised for nothing.
-    against, max_ece : optional
-        What the calibration is held against: the ``reference`` (by default), ``perfect`` calibration, or a
-        limit on the expected calibration error.
+    max_ece : float, optional
+        Raise the calibration alarm if the expected calibration error is above this limit, instead of
+        comparing with the reference; 0 tests for perfect calibration.
     by_field : str, optional
         The field whose values are the slices, each with an alarm of its own.
     limits, prices : optional
@@ -213,9 +210,9 @@ async def watch_async(
         begun = (folder / RUN_FILE).exists()
     if endpoint is None:
         check_key(address, begun=begun)
-    monitor = await asyncio.to_thread(Monitor, found.run, level=level, against=against, max_ece=max_ece)
+    monitor = await asyncio.to_thread(Monitor, found.run, level=level, max_ece=max_ece)
     with WatchStore.open(folder / RUN_FILE) as store:
-        claims = {"level": level, "against": against, "max_ece": max_ece, "by_field": by_field}
+        claims = {"level": level, "max_ece": max_ece, "by_field": by_field}
         store.begin(_config(found, rate, claims), ())
         intake = Intake(
             store,

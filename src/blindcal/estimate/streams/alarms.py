@@ -19,7 +19,6 @@ from blindcal.estimate.streams.e_process import EProcess, changed_since, discove
 from blindcal.records import Estimate, FloatArray, IntArray
 
 AlarmName: TypeAlias = Literal["endpoint", "questions", "calibration"]
-Against: TypeAlias = Literal["reference", "perfect", "max_ece"]
 
 OTHER_SLICES = "(others)"
 """Where the items of slices beyond the highest number of them are counted."""
@@ -90,13 +89,12 @@ class EvidencePath:
 class MonitorState:
     """The alarms of a stream so far; one that has nothing to be tested against is left out.
 
-    ``against`` says what the calibration is held against: a reference audit, perfection, or a limit
-    ``max_ece``. Gaps are confidence sequences, against no reference.
+    The calibration is held against a limit of the ECE, ``max_ece``, or against the reference audit if that is
+    ``None``. Gaps are confidence sequences, against no reference.
     """
 
     answers: int
     labelled: int
-    against: Against
     max_ece: float | None
     alarms: tuple[Alarm, ...]
     gaps: tuple[Gap, ...]
@@ -131,7 +129,7 @@ class GameAlarm:
         self._places.append(places)
         self.process.add(self.game.log_factors[cells], places)
 
-    def state(self, against: Against) -> Alarm:
+    def state(self, max_ece: float | None) -> Alarm:
         """What the alarm says now."""
         process = self.process
         since = finding = None
@@ -141,7 +139,7 @@ class GameAlarm:
             since = changed_since(factors, np.concatenate(self._places))
             change = self.game.meanings[bet]
             turn = int(np.sign(change.shift)), int(np.sign(change.slope - 1))
-            finding = _WORDS[self.name][turn].format(than=_THAN[against])
+            finding = _WORDS[self.name][turn].format(than=_compared(max_ece))
         return Alarm(
             name=self.name,
             level=self.level,
@@ -242,8 +240,9 @@ _WORDS: dict[AlarmName, dict[tuple[int, int], str]] = {
         (-1, -1): "confident positive answers are wrong more often than {than}",
     },
 }
-_THAN: dict[Against, str] = {
-    "reference": "in the reference audit, at the same confidence",
-    "perfect": "the confidence says",
-    "max_ece": "the confidence says, beyond the limit",
-}
+
+
+def _compared(max_ece: float | None) -> str:
+    if max_ece is None:
+        return "in the reference audit, at the same confidence"
+    return "the confidence says, beyond the limit" if max_ece else "the confidence says"
