@@ -166,16 +166,12 @@ def _counts(evidence: Evidence, members: int, *, stopped: bool) -> AnswerCounts:
 def _spend(session: Session, prepared: Prepared, outcome: RunOutcome) -> Spend:
     answered = outcome.usage + outcome.beside
     paid, prices = prepared.spent + answered, session.prices
-    return Spend(
-        queries=paid.served,
-        probe_queries=prepared.spent.queries,
-        attempts=paid.attempts,
-        prompt_tokens=paid.prompt_tokens,
-        completion_tokens=paid.completion_tokens,
-        cached_tokens=paid.cached_tokens,
-        cost=None if prices is None else prices.cost(paid),
-        tokens_estimated=bool(session.store.note(TOKENS_NOTE)),
-        control_queries=outcome.beside.queries,
+    return Spend.of(
+        paid,
+        prices,
+        probe=prepared.spent.queries,
+        controls=outcome.beside.queries,
+        estimated=bool(session.store.note(TOKENS_NOTE)),
     )
 
 

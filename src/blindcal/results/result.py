@@ -23,8 +23,9 @@ from blindcal.estimate.margins import AnswerMargins
 from blindcal.estimate.noise import ControlCounts
 from blindcal.items.repeated_prompts import RepeatedPrompts
 from blindcal.json_form import json_page
+from blindcal.prices import Prices
 from blindcal.probing.findings import Probe
-from blindcal.records import Estimate, EstimatorName, FloatArray, Message, Targets
+from blindcal.records import Estimate, EstimatorName, FloatArray, Message, Targets, Usage
 from blindcal.results.tables import FrameLibrary, TableName, frame, tables_of
 from blindcal.text import listed, printable
 from blindcal.untrusted_json import JsonError, read_json
@@ -181,6 +182,23 @@ class Spend:
     cost: float | None
     tokens_estimated: bool = False
     control_queries: int = 0
+
+    @classmethod
+    def of(
+        cls, paid: Usage, prices: Prices | None, *, probe: int = 0, controls: int = 0, estimated: bool = False
+    ) -> Spend:
+        """What was paid, with the numbers of probe and control queries in it."""
+        return cls(
+            queries=paid.served,
+            probe_queries=probe,
+            attempts=paid.attempts,
+            prompt_tokens=paid.prompt_tokens,
+            completion_tokens=paid.completion_tokens,
+            cached_tokens=paid.cached_tokens,
+            cost=None if prices is None else prices.cost(paid),
+            tokens_estimated=estimated,
+            control_queries=controls,
+        )
 
     @property
     def asked(self) -> int:
