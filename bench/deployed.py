@@ -25,7 +25,8 @@ from tqdm import tqdm
 
 import blindcal as bc
 from blindcal.certifying.decision_request import decision_request
-from blindcal.endpoints.http import Address, HttpEndpoint
+from blindcal.endpoints.address import Address
+from blindcal.endpoints.http import HttpEndpoint
 from blindcal.endpoints.query_format import TokenQuestion
 from blindcal.items import catalogue
 from blindcal.items.record_format import RecordFormat
