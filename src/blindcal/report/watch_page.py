@@ -12,7 +12,7 @@ from blindcal.atomic_write import atomic_write
 from blindcal.estimate.streams.alarms import Alarm, AlarmName, Gap, SliceAlarm
 from blindcal.records import level_percent
 from blindcal.report.page import environment, style
-from blindcal.report.sentences import Numbers, evidence_text, gap_text
+from blindcal.report.sentences import OBSERVED, Numbers, evidence_text, gap_text
 from blindcal.results.watch_result import WatchResult
 from blindcal.text import listed, printable
 
@@ -20,12 +20,6 @@ WATCH_PAGE = "watch.html"
 VerdictName: TypeAlias = Literal["endpoint", "questions", "calibration", "slices"]
 VerdictStatus: TypeAlias = Literal["quiet", "raised", "not tested"]
 
-OBSERVED: dict[AlarmName, str] = {
-    "endpoint": "repeated queries",
-    "questions": "answers",
-    "calibration": "labelled answers",
-}
-"""The observations of each alarm."""
 WATCHED: dict[VerdictName, str] = {
     "endpoint": "answers to a few items, asked again and again where they were known to flip",
     "questions": "answers at random thresholds, without labels, against those of the reference",
