@@ -59,7 +59,7 @@ def audited(
     """Score and audit the questions: the result, and the seconds of both."""
     scores, times = folder / "scores.csv", [time.perf_counter()]
     with serve(settings=settings) as served:
-        where = ["--base-url", served.base_url, "--model", served.model, "--timeout", "300"]
+        where = ["--base-url", served.base_url, "--model", served.model, "--set", "timeout=300"]
         blindcal("score", str(items), *where, "--out", str(scores), "--concurrency", "2")
         times.append(time.perf_counter())
         files = ["--out", str(folder / "run"), "--oracle", str(scores)]

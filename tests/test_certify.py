@@ -166,7 +166,7 @@ def test_a_dry_run_says_what_it_takes_at_most(run: Path, server: Server) -> None
     """It asks nothing, and the certification keeps to it."""
     before = server.answered
     plan = json.loads(blindcal("certify", run, "--precision", 0.9, "--dry-run", "--json").stdout)
-    shown = blindcal("certify", run, "--precision", 0.9, "--dry-run", "--price-in", 1, "--price-out", 2)
+    shown = blindcal("certify", run, "--precision", 0.9, "--dry-run", "--prices", "1,2")
     assert f"at most {plan['most_queries']:,}, controls included" in shown.stdout
     assert "at most $" in shown.stdout
     assert server.answered == before

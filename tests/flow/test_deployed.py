@@ -13,7 +13,8 @@ import pytest
 
 import blindcal as bc
 from blindcal.certifying.decision_request import decision_request
-from blindcal.endpoints.http import Address, HttpEndpoint
+from blindcal.endpoints.address import Address
+from blindcal.endpoints.http import HttpEndpoint
 from blindcal.errors import NotIdentifiedError
 from blindcal.methods import make_design
 from blindcal.records import FloatArray, IntArray, Message, Request

@@ -17,7 +17,7 @@ from blindcal.certifying.design import (
     check_certifiable,
     plan_certification,
 )
-from blindcal.cli import INTERRUPTED, options
+from blindcal.cli import options
 from blindcal.cli.console import error_text, print_error, print_field, print_stage, print_warning
 from blindcal.cli.param_types import FiniteRange
 from blindcal.errors import NotCertifiedError, UnfitError
@@ -60,15 +60,9 @@ _UNLIKELY = 0.2  # chance of passing below which the user is warned
 @click.option(
     "--out", type=options.FILE, help=f"File of the certificate.  [default: {CERTIFICATE_FILE} in RUN]"
 )
-@options.api_key_env_option
-@options.timeout_option
-@options.concurrency_option()
-@options.rate_options
-@click.option("--max-queries", type=click.IntRange(1), help="Maximum number of queries, controls included.")
-@click.option(
-    "--max-cost", type=options.POSITIVE_NUMBER, metavar="DOLLARS", help="Maximum cost; requires prices."
-)
-@options.price_options
+@options.fields("api_key_env", "timeout")
+@options.limit_options
+@options.prices_option
 @click.option(
     "--dry-run", is_flag=True, help="Print how many queries are needed at most, and their cost, and stop."
 )
@@ -83,8 +77,7 @@ def command(
     out: Path | None,
     api_key_env: str,
     timeout: float,
-    price_in: float | None,
-    price_out: float | None,
+    given_prices: Prices | None,
     dry_run: bool,
     as_json: bool,
     quiet: bool,
@@ -122,7 +115,7 @@ def command(
     check_certifiable(found)
     address = {name: found.settings[name] for name in ("model", "base_url", "api", "api_version")}
     settings = Settings(**address, api_key_env=api_key_env)
-    prices = options.prices(price_in, price_out, settings, quiet=quiet)
+    prices = options.prices(given_prices, settings, quiet=quiet)
     options.check_priced(limits.max_cost, prices, settings.endpoint)
     context = click.get_current_context()
     if dry_run:
@@ -156,9 +149,6 @@ def command(
     except UnfitError as error:
         print_error(error)
         context.exit(UNFIT)
-    except KeyboardInterrupt:
-        click.echo("interrupted; everything answered is kept: the same command goes on with it", err=True)
-        context.exit(INTERRUPTED)
     if as_json:
         click.echo(made.to_json(), nl=False)
     elif not quiet:
@@ -217,9 +207,7 @@ def _print_plan(run: Run, plan: CertifyPlan, prices: Prices | None, as_json: boo
         )
     print_field("queries", f"{first:,} for the first threshold, at most {most:,}, controls included")
     print_field("tokens", f"at most {tokens * most:,.0f} in, as the audit's queries had")
-    print_field(
-        "cost", "unknown: --price-in and --price-out tell it" if cost is None else f"at most ${cost:.4g}"
-    )
+    print_field("cost", "unknown: give --prices" if cost is None else f"at most ${cost:.4g}")
     if plan.why:
         print_field("reuse", plan.why)
     if plan.chance < _UNLIKELY:

@@ -69,8 +69,7 @@ def compare(
     if bins is None and len(each) > 1:
         raise InputError(
             f"the runs have {each[0]} and {each[1]} bins",
-            remedy="choose one with {bins}",
-            options={"bins": each[1]},
+            remedy="give the number of bins for both",
         )
     bins = each[0] if bins is None else bins
     asked = [run.problem.items for run in (first, second)]
