@@ -31,7 +31,7 @@ from blindcal.estimate.truth import given_confidence
 from blindcal.items.score_files import ChoiceScores, read_choices
 from blindcal.methods import make_design
 from blindcal.records import Estimate, FloatArray, IntArray
-from blindcal.simulation.simulate import ask_choices, simulate_choices
+from blindcal.simulation.simulate import ask_choices, simulate
 from record import Cell, Table, parser, record, table
 
 BINS = 10
@@ -69,7 +69,7 @@ def observe(place: Place) -> tuple[float, ...]:
     found = load(place.path)
     if place.n is None:
         method, estimator, queries = place.row
-        one = simulate_choices(
+        one = simulate(
             method,
             found.labels,
             found.logits,

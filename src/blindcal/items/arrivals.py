@@ -9,7 +9,7 @@ from dataclasses import replace
 import msgspec
 
 from blindcal.errors import InputError
-from blindcal.items.choices import CHOICES_FIELD
+from blindcal.items.answers import CHOICES_FIELD
 from blindcal.items.record_files import Record, decode
 from blindcal.items.record_format import RecordFormat
 from blindcal.records import UNLABELLED, Arrival

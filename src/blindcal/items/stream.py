@@ -19,7 +19,16 @@ from pathlib import Path
 from typing import BinaryIO, Protocol, TypeAlias
 
 from blindcal.errors import FileError, InputError
-from blindcal.items.record_files import READERS, UNREADABLE, decode, json_lines, reader_of, unreadable
+from blindcal.items.record_files import (
+    JSON_LINES,
+    READERS,
+    UNREADABLE,
+    decode,
+    format_of,
+    is_zipped,
+    numbered_lines,
+    unreadable,
+)
 from blindcal.records import Position
 
 Lines: TypeAlias = list[tuple[str, bytes]]
@@ -63,7 +72,7 @@ def open_stream(source: str | Path) -> RecordStream:
     if not path.exists():
         raise InputError(f"{path}: no such file or folder")
     if not path.is_dir() and not path.is_fifo():
-        reader_of(path)
+        format_of(path)
     return LineStream(path.open("rb"), str(path)) if path.is_fifo() else FileStream(path)
 
 
@@ -86,7 +95,7 @@ class FileStream:
         try:
             for path in self._files():
                 before = positions.get(path.name, Position())
-                grows = reader_of(path)[0] is json_lines and path.suffix.lower() != ".gz"
+                grows = format_of(path) in JSON_LINES and not is_zipped(path)
                 read = self._grown if grows else self._whole
                 found, after, left = read(path, before, most - len(lines))
                 lines += found
@@ -134,8 +143,7 @@ class FileStream:
         if before.mark == mark:
             return [], before, False
         if self._open is None or self._open[:3] != (path, mark, before.place):
-            reader, zipped = reader_of(path)
-            self._open = path, mark, before.place, islice(reader(path, zipped), before.place, None)
+            self._open = path, mark, before.place, islice(numbered_lines(path), before.place, None)
         rows, place = self._open[3], before.place
         lines: Lines = []
         self._open = None
@@ -147,8 +155,8 @@ class FileStream:
                 place += 1
                 lines.append((f"{path}, {where}", line))
         except (InputError, *UNREADABLE) as error:
-            words = error.message if isinstance(error, InputError) else unreadable(error)
-            lines.append((f"{path}, {words}", _BROKEN))
+            words = error.message if isinstance(error, InputError) else f"{path}, {unreadable(error)}"
+            lines.append((words, _BROKEN))
         else:
             if place > before.place and not _settled(path, found.st_size):
                 place -= 1  # half of a record, perhaps: it is read again once the file has changed
