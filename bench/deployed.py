@@ -24,7 +24,9 @@ import numpy as np
 from tqdm import tqdm
 
 import blindcal as bc
-from blindcal.endpoints.http import Address, HttpEndpoint
+from blindcal.certifying.decision_request import decision_request
+from blindcal.endpoints.address import Address
+from blindcal.endpoints.http import HttpEndpoint
 from blindcal.endpoints.query_format import TokenQuestion
 from blindcal.items import catalogue
 from blindcal.items.record_format import RecordFormat
@@ -59,7 +61,7 @@ class Outcome:
 
 async def decide(run: bc.Run, items: Sequence[Item], shift: float) -> IntArray:
     """The decision of the deployed model on each item, with the printed bias."""
-    bias = {int(token): value for token, value in run.decision_request(shift).ask["logit_bias"].items()}
+    bias = {int(token): value for token, value in decision_request(run, shift).ask["logit_bias"].items()}
     question = TokenQuestion(run.result.targets, run.settings["offset"])
     answers = np.empty(len(items), np.int64)
     numbers = iter(range(len(items)))

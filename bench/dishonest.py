@@ -26,8 +26,9 @@ sys.path.append(str(Path(__file__).resolve().parents[1] / "tests"))
 import numpy as np
 
 from blindcal.auditing.prepare import objection
+from blindcal.endpoints.address import Address
 from blindcal.endpoints.base import Patient
-from blindcal.endpoints.http import Address, HttpEndpoint
+from blindcal.endpoints.http import HttpEndpoint
 from blindcal.items.score_files import read_table
 from blindcal.methods import METHODS
 from blindcal.probing.findings import Probe

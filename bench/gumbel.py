@@ -18,8 +18,9 @@ from scipy.special import logsumexp
 from scipy.stats import binomtest
 
 from blindcal.endpoints import tokens
+from blindcal.endpoints.address import Address
 from blindcal.endpoints.base import Patient
-from blindcal.endpoints.http import Address, HttpEndpoint
+from blindcal.endpoints.http import HttpEndpoint
 from blindcal.endpoints.local_server import ServerSettings, serve
 from blindcal.endpoints.query_format import TokenQuestion
 from blindcal.records import Item, Message

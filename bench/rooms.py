@@ -13,7 +13,7 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(ROOT / "tests"))
+sys.path[:0] = [str(ROOT / "tests"), str(ROOT / "tests" / "unit")]
 
 from test_imports import MODULES, ROOMS, of_ours, room_of  # noqa: E402 - the one place that reads imports
 

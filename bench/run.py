@@ -37,7 +37,8 @@ import uvloop
 import blindcal as bc
 from blindcal.asking.job import Job
 from blindcal.asking.sender import ask_live
-from blindcal.endpoints.http import Address, HttpEndpoint
+from blindcal.endpoints.address import Address
+from blindcal.endpoints.http import HttpEndpoint
 from blindcal.endpoints.http_client import MAX_REPLY_BYTES, ServerResponse
 from blindcal.endpoints.query_format import TokenQuestion
 from blindcal.items.files import load

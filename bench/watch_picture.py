@@ -2,8 +2,8 @@
 
     python bench/watch_picture.py
 
-They run in the world in which tests/test_docs.py runs the examples, and print what the page shows. Needs a
-browser.
+They run in the world in which tests/slow/test_doc_pages.py runs the examples, and print what the page shows.
+Needs a browser.
 """
 
 from __future__ import annotations

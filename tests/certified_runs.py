@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from blindcal.certifying.decision_request import decision_request
 from blindcal.records import FloatArray
 from blindcal.results.certificate import AskedAs, Certificate, CertifiedSide, prompt_digest
 from blindcal.results.run import open_run
@@ -45,9 +46,9 @@ def certificate_of(
         expires=today + timedelta(90),
         settings=asked,
     )
-    body = run.decision_request(upper.shift).ask
-    lower_body = None if lower is None else run.decision_request(lower.shift).ask
-    request = replace(made.request, url=run.decision_request(0.0).url, accept=body, reject=lower_body)
+    body = decision_request(run, upper.shift).ask
+    lower_body = None if lower is None else decision_request(run, lower.shift).ask
+    request = replace(made.request, url=decision_request(run, 0.0).url, accept=body, reject=lower_body)
     return replace(made, **{"request": request, **changes})
 
 

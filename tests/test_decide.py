@@ -17,7 +17,8 @@ import blindcal as bc
 from blindcal.asking.controls import stored_controls
 from blindcal.certifying.decide import DecisionDesign, decide, decide_async
 from blindcal.certifying.endpoint_check import CHECKED
-from blindcal.endpoints.http import Address, HttpEndpoint
+from blindcal.endpoints.address import Address
+from blindcal.endpoints.http import HttpEndpoint
 from blindcal.errors import InputError, NotCertifiedError, NotIdentifiedError, ReplyError, UnfitError
 from blindcal.items.files import load
 from blindcal.items.record_format import RecordFormat
@@ -103,7 +104,7 @@ def test_every_decision_is_that_of_the_rule(
 
 def test_a_certificate_is_applied_as_it_was_certified(run: Path, items: Path, tmp_path: Path) -> None:
     """From an audit over a certificate to decisions: the bound and the rule are those of the file."""
-    rule = bc.certify(run, 0.8, abstain=True, negative_precision=0.7, out=tmp_path / "c.json")
+    rule = bc.certify(run, 0.8, negative_precision=0.7, out=tmp_path / "c.json")
     assert near(P, rule) == 0
     found = decide(tmp_path / "c.json", items, out=tmp_path / "out")
     assert verdicts(found) == ruled(P, rule)

@@ -18,7 +18,7 @@ from scipy.stats import norm
 import blindcal as bc
 from blindcal.estimate.simultaneous import holm
 from blindcal.records import Estimate
-from blindcal.results.check import Limit, _Case, _failed
+from blindcal.results.check import Case, Limit, bounds_beyond
 from blindcal.results.run import open_run
 from blindcal.simulation.replay import Server
 from commanding import blindcal, printed_error
@@ -69,7 +69,7 @@ def test_the_audit_says_what_holds_together(run: Path, items: Path, server: Serv
     assert "<strong>miscalibrated</strong>" in page
     shown = blindcal(
         "audit", items, "--model", "replay", "--base-url", server.base_url, "--out", run, "--by", "topic",
-        "--template", result.settings["template"], "--resamples", 40, "--simultaneous",
+        "--template", result.settings["template"], "--set", "resamples=40", "--set", "simultaneous=true",
     )  # fmt: skip
     assert shown.exit_code == 0, shown.output
     assert "these intervals hold for all parts together with 95% confidence" in shown.output
@@ -153,7 +153,7 @@ def test_a_part_fails_only_if_it_is_shown_to_be_beyond(run: Path) -> None:
 @given(st.lists(st.floats(-6, 2), min_size=1, max_size=8), st.sampled_from([0.01, 0.05, 0.2]))
 def test_parts_fail_as_by_holms_pvalues(scores: list[float], alpha: float) -> None:
     """With normal estimates, the parts beyond the limit are those whose adjusted p-values are below alpha."""
-    limit = Limit("ece", 0.5)
+    limit = Limit(quantity="ece", name="ECE", value=0.5, at_most=True)
 
     def between(score: float, level: float) -> Estimate:
         value, far = 0.5 - 0.01 * score, 0.01 * norm.ppf((1 + level) / 2)
@@ -163,12 +163,12 @@ def test_parts_fail_as_by_holms_pvalues(scores: list[float], alpha: float) -> No
     for score in scores:
         fit: Any = SimpleNamespace(at=lambda level, score=score: SimpleNamespace(ece=between(score, level)))
         cases.append(
-            _Case(part="part", items=100, limit=limit, estimate=between(score, 1 - 2 * alpha), fit=fit)
+            Case(part="part", items=100, limit=limit, estimate=between(score, 1 - 2 * alpha), fit=fit)
         )
     adjusted = holm([float(norm.cdf(score)) for score in scores])
     near = {k for k, p in enumerate(adjusted) if p is not None and abs(p - alpha) < 1e-9}  # rounding decides
     assert (
-        set(_failed(cases, alpha)) - near
+        set(bounds_beyond(cases, alpha)) - near
         == {k for k, p in enumerate(adjusted) if p is not None and p < alpha} - near
     )
 

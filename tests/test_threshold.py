@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 from blindcal.asking.limits import Limits
+from blindcal.certifying.decision_request import decision_request
 from blindcal.errors import NotIdentifiedError
 from blindcal.records import Estimate
 from blindcal.results.run import open_run
@@ -200,4 +201,4 @@ def test_hostile_words_stay_text(items: Path, tmp_path: Path) -> None:
             done = subprocess.run([shell, script], cwd=tmp_path, capture_output=True, text=True, check=True)
             assert answer in done.stdout
             assert not (tmp_path / "owned").exists()
-    assert open_run(out).decision_request(0.5).body["messages"][0]["content"] == hostile
+    assert decision_request(open_run(out), 0.5).body["messages"][0]["content"] == hostile

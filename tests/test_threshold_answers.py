@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from answering import audited, greedy, serving, write_choices
+from blindcal.certifying.decision_request import decision_request
 from blindcal.choice_design import GivenAnswerDesign
 from blindcal.cli import snippets, threshold
 from blindcal.design import answer_design
@@ -90,7 +91,7 @@ def test_the_printed_program_answers_or_abstains(served: tuple[Path, FloatArray,
     with serving(path, logits) as server:
         here = replace(run, settings=run.settings | {"base_url": server.base_url})
         for item in (int(lead.argmax()), int(lead.argmin())):
-            deployed = _about(snippets.python(here.decision_request(-float(np.median(lead)))), item)
+            deployed = _about(snippets.python(decision_request(here, -float(np.median(lead)))), item)
             said = subprocess.run(
                 [sys.executable, "-c", deployed], capture_output=True, text=True, check=True, timeout=60
             ).stdout.strip()
@@ -170,7 +171,7 @@ def test_fewer_options_are_mentioned_where_they_occur(
 def test_a_plan_says_that_it_cannot_forecast(served: tuple[Path, FloatArray, Path]) -> None:
     """Queries, cost and time are planned, the interval is not; goals are refused."""
     path = served[2]
-    found = blindcal("plan", path, "--price-in", 1, "--price-out", 1)
+    found = blindcal("plan", path, "--prices", "1,1")
     assert found.exit_code == 0, found.output
     assert f"{N}, with the answers A, B, C, D" in found.output
     assert f"{2 * N} by latent" in found.output

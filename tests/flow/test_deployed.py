@@ -12,7 +12,9 @@ import numpy as np
 import pytest
 
 import blindcal as bc
-from blindcal.endpoints.http import Address, HttpEndpoint
+from blindcal.certifying.decision_request import decision_request
+from blindcal.endpoints.address import Address
+from blindcal.endpoints.http import HttpEndpoint
 from blindcal.errors import NotIdentifiedError
 from blindcal.methods import make_design
 from blindcal.records import FloatArray, IntArray, Message, Request
@@ -35,7 +37,7 @@ def test_the_deployed_endpoint_keeps_the_promise_over_http(tmp_path: Path) -> No
         fit = run.fit(resamples=300)
         point = fit.choose_threshold(precision=0.9, max_shift=run.max_shift).point
         bias = {
-            int(token): value for token, value in run.decision_request(point.shift).ask["logit_bias"].items()
+            int(token): value for token, value in decision_request(run, point.shift).ask["logit_bias"].items()
         }
 
         async def decide() -> list[bool]:

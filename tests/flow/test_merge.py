@@ -16,7 +16,7 @@ from blindcal.errors import InputError, StoreError
 from blindcal.estimate.latent.fitting import latent
 from blindcal.results.answer_counts import read_counts
 from blindcal.results.merge import merge, together
-from blindcal.results.run import Run, open_run
+from blindcal.results.run import Run, open_result, open_run
 from blindcal.settings import Settings
 from serving import replaying
 
@@ -99,7 +99,7 @@ def test_the_command_writes_a_result_and_counts(folders: list[Path], tmp_path: P
     assert "ECE" in done.output
     assert "run.sqlite" not in done.output
     assert "part0.jsonl" in (out / "report.html").read_text()
-    assert json.loads((out / "result.json").read_text())["counts"]["items"] == N
+    assert open_result(out).counts.items == N
     assert read_counts(table).items == N
     again = CliRunner().invoke(app, ["merge", *named, "--out", named[0]])
     assert isinstance(again.exception, InputError)

@@ -20,16 +20,17 @@ from blindcal.auditing.prepare import objection
 from blindcal.cli.probe import command
 from blindcal.endpoints import local_server as local
 from blindcal.endpoints import tokens
+from blindcal.endpoints.address import Address
 from blindcal.endpoints.base import Patient
-from blindcal.endpoints.http import Address, HttpEndpoint
+from blindcal.endpoints.http import HttpEndpoint
 from blindcal.endpoints.model_file import ModelError
 from blindcal.errors import EndpointError, FatalError, InputError, MissingExtraError, UnfitError
 from blindcal.items.catalogue import open_items
 from blindcal.methods import METHODS
 from blindcal.probing.client import ProbeClient
 from blindcal.probing.findings import Probe
-from blindcal.probing.flip_search import Reading, bisect, fit
 from blindcal.probing.probe import probe
+from blindcal.probing.response_curve import Observation, Query, bisect, fit
 from blindcal.records import NEGATIVE, POSITIVE, Item, Reply, Request, Targets, Token
 from blindcal.simulation.http_server import HttpRequest, HttpResponse
 from blindcal.simulation.recording import Recording
@@ -464,7 +465,9 @@ def test_fit_recovers_jitter(width: float) -> None:
     rng = np.random.default_rng(3)
     shifts = rng.uniform(1 - 3 * width, 1 + 3 * width, 600)
     answers = rng.normal(1.0, width, 600) <= shifts
-    found = fit([Reading("a", float(b), int(answer)) for b, answer in zip(shifts, answers, strict=True)])
+    found = fit(
+        [Observation(Query("a", float(b)), int(answer)) for b, answer in zip(shifts, answers, strict=True)]
+    )
     assert found.shifts["a"] == pytest.approx(1.0, abs=0.2 * width)
     assert found.jitter == pytest.approx(width, rel=0.2)
     assert found.most > width * 0.9
@@ -517,9 +520,9 @@ def test_command_by_hand_and_by_name(tmp_path: Path) -> None:
     """Ids by hand need no vocabulary; without one, thresholds are out, and other ways are not."""
     with running(Server(recording(ODDS), items(len(ODDS)), Behaviour(tokenize="none"))) as server:
         line = [items_file(tmp_path, items(len(ODDS))), "--model", "replay", "--base-url", server.base_url]
-        by_hand = CliRunner().invoke(command, [*line, "--positive-ids", "1", "--negative-ids", "2"])
+        by_hand = CliRunner().invoke(command, [*line, "--set", "positive_ids=1", "--set", "negative_ids=2"])
         by_name = CliRunner().invoke(command, line)
-        garbled = CliRunner().invoke(command, [*line, "--positive-ids", "one"])
+        garbled = CliRunner().invoke(command, [*line, "--set", "positive_ids=one"])
     assert by_hand.exit_code == 0
     assert by_name.exit_code == 3
     assert "not known: this endpoint does not tell its token ids" in by_name.output
@@ -533,7 +536,7 @@ def test_command_reads_other_fields(tmp_path: Path) -> None:
     path.write_text("\n".join(json.dumps(row) for row in rows))
     with running(Server(recording(ODDS), items(len(ODDS)), Behaviour())) as server:
         line = [str(path), "--model", "replay", "--base-url", server.base_url]
-        found = CliRunner().invoke(command, [*line, "--label-field", "truth", "--id-field", "name"])
+        found = CliRunner().invoke(command, [*line, "--label-field", "truth", "--set", "id_field=name"])
     assert found.exit_code == 0, found.output
 
 
@@ -542,7 +545,9 @@ def test_command_shows_nothing_raw(tmp_path: Path) -> None:
     hostile = recording(ODDS)
     with running(Server(hostile, items(len(ODDS)), Behaviour(bias="rejected"))) as server:
         line = [items_file(tmp_path, items(len(ODDS))), "--model", "replay", "--base-url", server.base_url]
-        shown = CliRunner().invoke(command, [*line, "--positive", "\x1b[31mYes", "--positive-ids", "1"])
+        shown = CliRunner().invoke(
+            command, [*line, "--set", "positive=\x1b[31mYes", "--set", "positive_ids=1"]
+        )
     assert "\x1b" not in shown.output
 
 

@@ -202,7 +202,7 @@ def test_every_number_is_the_one_in_the_result(full: AuditResult, browser: Brows
         ),
         ("swapped", r"Are the labels or the two answer words swapped\?"),
         ("blind", r"is estimated at .*% ?\. This method gives no interval"),
-        ("sampling", r"^When it says “(Yes|No)” with about .*% confidence, it is right"),
+        ("sampling", r"^It is right \d+% of the time, and \d+% confident on average\. Its calibration"),
         (
             "forced",
             r"^Warning: This audit was forced although the probe found a problem: ignored\. The estimates",
@@ -367,7 +367,7 @@ def test_a_hostile_file_gives_a_tame_page(browser: Browser, tmp_path: Path) -> N
     recording = Recording.from_probabilities([item.id for item in questions], p)
     with running(Server(recording, questions)) as server:
         command = ["audit", str(path), "--model", "replay", "--base-url", server.base_url, "--by", "at"]
-        command += ["--out", str(tmp_path / "run"), "--resamples", "50", "--quiet"]
+        command += ["--out", str(tmp_path / "run"), "--set", "resamples=50", "--quiet"]
         done = CliRunner().invoke(app, command, catch_exceptions=False)
     assert done.exit_code == 0, done.output
     page = tmp_path / "run" / "report.html"

@@ -117,19 +117,6 @@ def test_answers_are_those_of_the_csv_file(run: bc.Run, library: Any) -> None:
         assert one["part"] == ("law" if int(one["id"].strip("q")) % 2 else "physics")
 
 
-def test_the_curve_of_a_run_is_the_one_of_its_result(run: bc.Run, library: Any) -> None:
-    """With its band, as in result.json."""
-    curve = run.result.curve
-    assert curve is not None
-    framed = rows(run.curve(library))
-    assert [row["f"] for row in framed] == list(curve.f)
-    assert [(row["low"], row["high"]) for row in framed] == list(zip(*_band(curve), strict=True))
-
-
-def _band(curve: Any) -> tuple[Any, Any]:
-    return curve.low, curve.high
-
-
 def test_pandas_comes_first() -> None:
     """If both are installed, nobody has to choose."""
     pandas = pytest.importorskip("pandas")

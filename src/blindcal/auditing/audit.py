@@ -25,14 +25,13 @@ from blindcal.auditing.conclude import conclude, write_files
 from blindcal.auditing.prepare import Prepared, job_of, prepare
 from blindcal.auditing.session import Session, begin, check_affords_probe, control_every, settle
 from blindcal.endpoints.base import Endpoint
-from blindcal.endpoints.http import check_key
 from blindcal.errors import NotIdentifiedError
 from blindcal.items.catalogue import open_items
 from blindcal.items.score_files import stem
 from blindcal.methods import METHODS
 from blindcal.prices import Prices
 from blindcal.records import Progress, Targets
-from blindcal.results.oracle import ChoiceTruth, Truth, read_choice_truth, read_truth
+from blindcal.results.oracle import Truth, read_truth
 from blindcal.results.result import AuditResult
 from blindcal.settings import Settings
 from blindcal.store.run_store import RUN_FILE, Store
@@ -137,7 +136,7 @@ async def audit_async(
     with writing(folder):
         begun = (folder / RUN_FILE).exists()
     if endpoint is None:
-        check_key(settings.endpoint, begun=begun)
+        settings.endpoint.check_key(begun=begun)
     limits = (limits or Limits()).within_open_files()
     tell("reading items")
     loaded = await asyncio.to_thread(open_items, items, settings.prompt)
@@ -172,21 +171,14 @@ async def audit_async(
     return result
 
 
-def _read_oracle(session: Session, oracle: str | Path | None) -> Truth | ChoiceTruth | None:
+def _read_oracle(session: Session, oracle: str | Path | None) -> Truth | None:
     """The truth to compare with, under the semantics of the method."""
     settings = session.settings
     if oracle is None:
         return None
-    if session.items.answers:
-        method = METHODS[settings.assumed_method]
-        return read_choice_truth(
-            Path(oracle),
-            session.items,
-            settings.endpoint.model,
-            drawn=not method.tempered,
-        )
-    about = settings.semantics, settings.endpoint.model, settings.answer_words
-    return read_truth(Path(oracle), session.items, *about)
+    about = settings.endpoint.model, settings.semantics, settings.answer_words
+    drawn = not METHODS[settings.assumed_method].tempered
+    return read_truth(Path(oracle), session.items, *about, drawn=drawn)
 
 
 def default_folder(items: str | Path, model: str) -> Path:

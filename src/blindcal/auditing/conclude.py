@@ -26,7 +26,7 @@ from blindcal.items.files import Items
 from blindcal.methods import METHODS
 from blindcal.records import INVALID, NEGATIVE, PLAIN, POSITIVE, AnswerTable, Message
 from blindcal.report.page import PAGE_FILE, write_page
-from blindcal.results.oracle import ChoiceTruth, Truth
+from blindcal.results.oracle import Truth
 from blindcal.results.result import (
     RESULT_FILE,
     AnswerCounts,
@@ -51,7 +51,7 @@ def conclude(
     asked: AuditDesign,
     outcome: RunOutcome,
     seconds: float,
-    truth: Truth | ChoiceTruth | None = None,
+    truth: Truth | None = None,
 ) -> AuditResult:
     """Compute the result of a run: all estimates, and what the answers cost."""
     settings, items = session.settings, session.items
@@ -166,16 +166,12 @@ def _counts(evidence: Evidence, members: int, *, stopped: bool) -> AnswerCounts:
 def _spend(session: Session, prepared: Prepared, outcome: RunOutcome) -> Spend:
     answered = outcome.usage + outcome.beside
     paid, prices = prepared.spent + answered, session.prices
-    return Spend(
-        queries=paid.served,
-        probe_queries=prepared.spent.queries,
-        attempts=paid.attempts,
-        prompt_tokens=paid.prompt_tokens,
-        completion_tokens=paid.completion_tokens,
-        cached_tokens=paid.cached_tokens,
-        cost=None if prices is None else prices.cost(paid),
-        tokens_estimated=bool(session.store.note(TOKENS_NOTE)),
-        control_queries=outcome.beside.queries,
+    return Spend.of(
+        paid,
+        prices,
+        probe=prepared.spent.queries,
+        controls=outcome.beside.queries,
+        estimated=bool(session.store.note(TOKENS_NOTE)),
     )
 
 

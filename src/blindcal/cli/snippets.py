@@ -7,7 +7,7 @@ import shlex
 from collections.abc import Sequence
 from typing import Any
 
-from blindcal.endpoints.decision_request import DecisionRequest
+from blindcal.certifying.decision_request import DecisionRequest
 from blindcal.text import spoken
 
 FILL_IN = "Put your question into the message: replace the fields in braces, as the audit did."

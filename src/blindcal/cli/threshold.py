@@ -14,10 +14,10 @@ import click
 import numpy as np
 from scipy.special import expit, logit
 
+from blindcal.certifying.decision_request import DecisionRequest, decision_request
 from blindcal.cli import options, snippets
 from blindcal.cli.console import error_text, print_field, print_stage, print_warning
 from blindcal.cli.param_types import FiniteRange
-from blindcal.endpoints.decision_request import DecisionRequest
 from blindcal.errors import NotIdentifiedError
 from blindcal.estimate.findings import OperatingPoint
 from blindcal.estimate.latent.given_fit import MarginFit
@@ -75,9 +75,10 @@ MARGINS = np.array([0.01, 0.5, 1, 1.5, 2, 2.5, 3, 3.5, 4, 5, 6, 8, 10])
 @click.option(
     "--by", "by_part", is_flag=True, help="Choose a threshold for each part of the audit's breakdown."
 )
-@options.simultaneous_option("With --by: let the promises of all parts hold together with the confidence.")
-@options.level_option
-@options.resamples_option
+@options.field(
+    "simultaneous", help="With --by: let the promises of all parts hold together with the confidence."
+)
+@options.fields("level", "resamples")
 @click.option(
     "--snippet",
     type=click.Choice(["body", "curl", "python"]),
@@ -174,7 +175,7 @@ def command(
         _warn_about_untested(run, threshold)
     following = None if decisions is None else fit.next_precision(threshold, decisions)
     try:
-        request: DecisionRequest | NotIdentifiedError = run.decision_request(chosen.point.shift)
+        request: DecisionRequest | NotIdentifiedError = decision_request(run, chosen.point.shift)
     except NotIdentifiedError as error:
         request = error
     if as_json:

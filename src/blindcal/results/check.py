@@ -25,7 +25,7 @@ from blindcal.errors import InputError, NotIdentifiedError, StoreError
 from blindcal.estimate.latent.fit import LatentFit
 from blindcal.estimate.simultaneous import beyond
 from blindcal.records import Estimate, level_percent
-from blindcal.results.certificate import Certificate, CertifiedSide, is_certificate, prompt_digest
+from blindcal.results.certificate import Certificate, is_certificate, prompt_digest
 from blindcal.results.result import AuditResult
 from blindcal.results.run import Run, open_result, opened
 from blindcal.store.run_store import ServedModel
@@ -35,40 +35,44 @@ CheckOutcome: TypeAlias = Literal["passed", "failed", "undecided"]
 
 PART_RESAMPLES = 300
 """Refits of each part at most, to save time."""
-_LIMITED = {
-    "ece": ("ECE", "max_ece"),
-    "brier": ("Brier score", "max_brier"),
-    "accuracy": ("accuracy", "min_accuracy"),
-    "auroc": ("AUROC", "min_auroc"),
-    "invalid": ("share of invalid answers", "max_invalid"),
+_NAMES = {
+    "max_ece": "ECE",
+    "max_brier": "Brier score",
+    "min_accuracy": "accuracy",
+    "min_auroc": "AUROC",
+    "max_invalid": "share of invalid answers",
 }
-"""The quantities that have limits: their names, and the argument with the limit."""
+"""What the limits of a run are about, by the argument that sets them."""
 _UNFINISHED = "the audit was stopped early: finish it, or let a partial one count"
-_DECIDED = {"accept": "accepted", "reject": "rejected"}
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Limit:
-    """A limit on a quantity: at most ``value``, or at least ``value`` if higher is better."""
+    """A limit on a quantity: at most ``value`` or, unless ``at_most``, at least ``value``."""
 
     quantity: str
+    name: str
     value: float
-
-    @property
-    def at_most(self) -> bool:
-        """Whether it is an upper limit."""
-        return _LIMITED[self.quantity][1].startswith("max")
+    at_most: bool
 
     def holds(self, value: float) -> bool:
         """Whether a value is within the limit."""
         return value <= self.value if self.at_most else value >= self.value
 
+    def bound(self, estimate: Estimate) -> float | None:
+        """The end of an interval that must be within the limit, to be sure that it holds."""
+        return estimate.high if self.at_most else estimate.low
+
+    def beyond(self, estimate: Estimate) -> float | None:
+        """The other end, if it is beyond the limit: then it surely does not hold."""
+        end = estimate.low if self.at_most else estimate.high
+        return end if end is not None and not self.holds(end) else None
+
     def verdict(
         self, outcome: CheckOutcome, why: str, estimate: float | None, bound: float | None = None
     ) -> Verdict:
         """The outcome of this limit."""
-        name = _LIMITED[self.quantity][0]
-        words = f"{name} at {'most' if self.at_most else 'least'} {self.value:g}"
+        words = f"{self.name} at {'most' if self.at_most else 'least'} {self.value:g}"
         return Verdict(
             quantity=self.quantity,
             limit=self.value,
@@ -78,6 +82,45 @@ class Limit:
             estimate=estimate,
             bound=bound,
         )
+
+    def required(
+        self, estimate: Estimate, confidence: float | None, *, doubt: str | None = None, unbounded: str = ""
+    ) -> Verdict:
+        """The verdict if the limit must be shown to hold.
+
+        The truth is beyond each end of the estimate's interval with probability 1 - ``confidence``. With
+        ``None``, the estimate alone decides. With a ``doubt``, nothing passes. ``unbounded`` says why there
+        is no bound, if there is none.
+        """
+        value, bound = estimate.value, self.bound(estimate)
+        if value is None:
+            return self.verdict("undecided", "the audit could not estimate it", None)
+        if not self.holds(value):
+            return self.verdict("failed", "the estimate is beyond the limit", value, bound)
+        if doubt is not None:
+            return self.verdict("undecided", doubt, value)
+        if confidence is None:
+            return self.verdict("passed", "by the estimate alone", value)
+        sure = level_percent(confidence)
+        if bound is None:
+            return self.verdict("undecided", unbounded, value)
+        if self.holds(bound):
+            return self.verdict("passed", f"{sure} sure", value, bound)
+        why = f"the estimate is within the limit, but not with {sure} confidence: audit more items"
+        return self.verdict("undecided", why, value, bound)
+
+    def contradicted(self, estimate: Estimate, beyond: float | None, confidence: float) -> Verdict:
+        """The verdict if the limit fails only where it is shown not to hold, by the bound ``beyond``."""
+        value, bound, sure = estimate.value, self.bound(estimate), level_percent(confidence)
+        if value is None or bound is None:
+            return self.verdict("undecided", "these answers do not tell it", value)
+        if beyond is not None:
+            return self.verdict("failed", f"beyond the limit, {sure} sure", value, beyond)
+        if self.holds(value) and self.holds(bound):
+            return self.verdict("passed", f"{sure} sure", value, bound)
+        side = "within" if self.holds(value) else "beyond"
+        why = f"the estimate is {side} the limit, but that may be chance"
+        return self.verdict("undecided", why, value, bound)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -189,41 +232,34 @@ def check(
         Called with the number of parts that are fitted and that of all parts.
     """
     if not isinstance(run, Run) and is_certificate(run):
-        held = Certificate.load(run)
+        promise = Certificate.load(run)
         return CheckResult(
             path=str(run),
             confidence=confidence,
-            verdicts=tuple(_of_certificate(held, min_precision, model, confidence)),
-            certificate=held,
+            verdicts=tuple(_of_certificate(promise, min_precision, model, confidence)),
+            certificate=promise,
         )
     values = (max_ece, max_brier, min_accuracy, min_auroc, max_invalid)
-    limits = [Limit(name, value) for name, value in zip(_LIMITED, values, strict=True) if value is not None]
+    limits = [
+        Limit(quantity=option[4:], name=name, value=value, at_most=option.startswith("max"))
+        for (option, name), value in zip(_NAMES.items(), values, strict=True)
+        if value is not None
+    ]
     if not limits and certificate is None:
-        options = (*(option for _, option in _LIMITED.values()), "certificate")
-        *first, last = (f"{{{option}}}" for option in options)
-        raise InputError(
-            "there is no limit to check",
-            remedy=f"give {', '.join(first)} or {last}",
-            options=dict.fromkeys(options, ...),
-        )
+        raise _no_limit("there is no limit to check", (*_NAMES, "certificate"))
     result = run.result if isinstance(run, Run) else open_result(run)
-    verdicts = _of_run(run, result, limits, confidence, resamples, partial)
+    verdicts = list(_of_run(run, result, limits, confidence, resamples, partial))
     if certificate is not None:
-        held = certificate if isinstance(certificate, Certificate) else Certificate.load(certificate)
-        verdicts += _of_fitting(run, result, held, confidence or held.level, resamples)
+        promise = certificate if isinstance(certificate, Certificate) else Certificate.load(certificate)
+        verdicts += _of_fitting(run, result, promise, confidence or promise.level, resamples)
     parts: tuple[Verdict, ...] = ()
     if by_part or every_part:
         if confidence is None:
             raise InputError("a part is checked by its interval: give a confidence")
-        of_parts = [limit for limit in limits if limit.quantity != "invalid"]
-        if not of_parts:
-            options = tuple(option for _, option in _LIMITED.values())[:-1]
-            raise InputError(
-                "there is no limit to check the parts against",
-                remedy="give {max_ece}, {max_brier}, {min_accuracy} or {min_auroc}",
-                options=dict.fromkeys(options, ...),
-            )
-        parts = _of_parts(opened(run), of_parts, confidence, min(resamples, PART_RESAMPLES), progress)
+        limits = [limit for limit in limits if limit.quantity != "invalid"]
+        if not limits:
+            raise _no_limit("there is no limit to check the parts against", tuple(_NAMES)[:-1])
+        parts = _of_parts(opened(run), limits, confidence, min(resamples, PART_RESAMPLES), progress)
     return CheckResult(
         path=str(run.folder if isinstance(run, Run) else run),
         confidence=confidence,
@@ -233,6 +269,12 @@ def check(
         parts=parts,
         every_part=every_part,
     )
+
+
+def _no_limit(message: str, options: Sequence[str]) -> InputError:
+    *first, last = (f"{{{option}}}" for option in options)
+    remedy = f"{', '.join(first)} or {last}"
+    return InputError(message, remedy=f"give {remedy}", options=dict.fromkeys(options, ...))
 
 
 def _fit(run: Run | str | Path, confidence: float, resamples: int, part: str | None = None) -> LatentFit:
@@ -258,80 +300,53 @@ def _of_run(
     confidence: float | None,
     resamples: int,
     partial: bool,
-) -> list[Verdict]:
-    estimated = [limit.quantity for limit in limits if limit.quantity != "invalid"]
-    bounds = {} if confidence is None else _bounds(run, result, estimated, confidence, resamples)
-    return [
-        _verdict(result, limit, bounds.get(limit.quantity, Estimate(None)), confidence, partial)
-        for limit in limits
-    ]
+) -> Iterator[Verdict]:
+    stopped = not (result.complete or partial)
+    doubt = result.warnings[0] if result.warnings else _UNFINISHED if stopped else None
+    if result.objection is not None:
+        doubt = "the probe found the endpoint unfit and the audit was forced: its estimates may mean nothing"
+    estimates = {limit.quantity: getattr(result, limit.quantity, Estimate(None)) for limit in limits}
+    intervals = {} if confidence is None else _intervals(run, result, estimates, confidence, resamples)
+    for limit in limits:
+        if limit.quantity == "invalid":
+            invalid, answers = result.counts.invalid, result.counts.answers
+            share = Estimate(invalid / max(1, answers))
+            verdict = limit.required(share, None, doubt=_UNFINISHED if stopped else None)
+            counted = replace(verdict, why=f"{invalid:,} of {answers:,} answers")
+            yield verdict if verdict.outcome == "undecided" else counted
+            continue
+        unbounded = "there is no bound with this confidence: the run is needed, not its result alone"
+        if result.estimator != "latent":
+            unbounded = f"no interval for it by method {result.method}: only the estimate alone can decide"
+        interval = intervals.get(limit.quantity, Estimate(None))
+        estimate = replace(interval, value=estimates[limit.quantity].value)
+        yield limit.required(estimate, confidence, doubt=doubt, unbounded=unbounded)
 
 
-def _bounds(
+def _intervals(
     run: Run | str | Path,
     result: AuditResult,
-    quantities: Sequence[str],
+    estimates: dict[str, Estimate],
     confidence: float,
     resamples: int,
 ) -> dict[str, Estimate]:
     """Intervals; the truth is beyond each of their ends with probability 1 - confidence."""
-    stored: dict[str, Estimate] = {name: getattr(result, name) for name in quantities}
-    if result.estimator != "latent" or all(one.low is None for one in stored.values()):
+    if result.estimator != "latent" or all(estimate.low is None for estimate in estimates.values()):
         return {}
     try:
         fit = _fit(run, confidence, resamples)
     except (StoreError, NotIdentifiedError):
         # A result without its run, or without one fit: its own interval is used if its level is high enough.
-        return stored if result.level >= 2 * confidence - 1 - 1e-12 else {}
-    return {name: _known(fit, name) for name in quantities}
-
-
-def _verdict(
-    result: AuditResult, limit: Limit, between: Estimate, confidence: float | None, partial: bool
-) -> Verdict:
-    counts, stopped = result.counts, not (result.complete or partial)
-    if limit.quantity == "invalid":
-        share = counts.invalid / max(1, counts.answers)
-        if limit.holds(share) and stopped:
-            return limit.verdict("undecided", _UNFINISHED, share)
-        what = "none of those asked for" if result.answers else "neither word"
-        outcome: CheckOutcome = "passed" if limit.holds(share) else "failed"
-        return limit.verdict(outcome, f"{counts.invalid:,} answers were {what}", share)
-    value: float | None = getattr(result, limit.quantity).value
-    bound = between.high if limit.at_most else between.low
-    if value is None:
-        return limit.verdict("undecided", "the audit could not estimate it", None)
-    if not limit.holds(value):
-        return limit.verdict("failed", "the estimate is beyond the limit", value, bound)
-    if (doubt := _doubt(result, stopped)) is not None:
-        return limit.verdict("undecided", doubt, value)
-    if confidence is None:
-        return limit.verdict("passed", "by the estimate alone", value)
-    sure = level_percent(confidence)
-    if bound is not None and limit.holds(bound):
-        return limit.verdict("passed", f"{sure} sure", value, bound)
-    why = f"the estimate is within the limit, but not with {sure} confidence: audit more items"
-    if bound is None and result.estimator != "latent":
-        why = f"no interval for it by method {result.method}: only the estimate alone can decide"
-    elif bound is None:
-        why = f"no bound that is {sure} sure: the run is needed, not its result alone"
-    return limit.verdict("undecided", why, value, bound)
-
-
-def _doubt(result: AuditResult, stopped: bool) -> str | None:
-    """Why an audit passes no limit on its estimates, whatever they are."""
-    if result.objection is not None:
-        unfit = "the probe found the endpoint unfit and the audit was forced"
-        return f"{unfit}: its estimates may mean nothing"
-    return result.warnings[0] if result.warnings else _UNFINISHED if stopped else None
+        return estimates if result.level >= 2 * confidence - 1 - 1e-12 else {}
+    return {name: _known(fit, name) for name in estimates if name != "invalid"}
 
 
 # Parts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Case:
-    """A limit for a part: the estimate with an interval of which each end holds with the confidence."""
+class Case:
+    """A limit for a part: the estimate, of whose interval each end holds with the confidence, and its fit."""
 
     part: str
     items: int
@@ -339,16 +354,12 @@ class _Case:
     estimate: Estimate
     fit: LatentFit | None
 
-    def shown_beyond(self, between: Estimate) -> float | None:
-        """The end of an interval that shows the part to be beyond the limit; ``None`` if it does not."""
-        end = between.low if self.limit.at_most else between.high
-        return end if end is not None and not self.limit.holds(end) else None
-
-    def at_tail(self, tail: float) -> Estimate:
-        """The estimate, with an interval beyond each of whose ends the truth is with probability ``tail``."""
-        assert self.fit is not None
+    def beyond(self, tail: float) -> float | None:
+        """The bound that shows the part to be beyond the limit, wrongly so with probability ``tail``."""
+        if self.fit is None:
+            return None
         far: Estimate = getattr(self.fit.at(level=1 - 2 * tail), self.limit.quantity)
-        return beyond(self.estimate, far, least=0.0)
+        return self.limit.beyond(beyond(self.estimate, far, least=0.0))
 
 
 def _of_parts(
@@ -358,70 +369,60 @@ def _of_parts(
     resamples: int,
     progress: Callable[[int, int], object],
 ) -> tuple[Verdict, ...]:
-    cases: list[_Case] = []
+    run.need_fit()
+    cases: list[Case] = []
     names = run.part_names
     for done, part in enumerate(names):
         progress(done, len(names))
-        cases += _cases(run, part, limits, confidence, resamples)
+        fit: LatentFit | None = None
+        with suppress(NotIdentifiedError):
+            fit = _fit(run, confidence, resamples, part)
+        items = int(run.members(part).size) if fit is None else fit.items
+        for limit in limits:
+            estimate = Estimate(None) if fit is None else _known(fit, limit.quantity)
+            needed = None if limit.beyond(estimate) is None else fit  # others need not be kept
+            cases.append(Case(part=part, items=items, limit=limit, estimate=estimate, fit=needed))
     progress(len(names), len(names))
-    failed = _failed(cases, 1 - confidence)
-    verdicts = (_part_verdict(case, failed.get(place), confidence) for place, case in enumerate(cases))
+    bounds = bounds_beyond(cases, 1 - confidence)
     return tuple(
-        replace(verdict, part=case.part, items=case.items)
-        for case, verdict in zip(cases, verdicts, strict=True)
+        replace(
+            case.limit.contradicted(case.estimate, bounds.get(place), confidence),
+            part=case.part,
+            items=case.items,
+        )
+        for place, case in enumerate(cases)
     )
 
 
-def _cases(
-    run: Run, part: str, limits: Sequence[Limit], confidence: float, resamples: int
-) -> Iterator[_Case]:
-    """The limits for a part; the fit is kept only where it is needed again."""
-    fit: LatentFit | None = None
-    try:
-        fit = _fit(run, confidence, resamples, part)
-    except NotIdentifiedError:
-        if not run.fits_parts:
-            raise
-    items = int(run.members(part).size) if fit is None else fit.items
-    for limit in limits:
-        estimate = Estimate(None) if fit is None else _known(fit, limit.quantity)
-        case = _Case(part=part, items=items, limit=limit, estimate=estimate, fit=fit)
-        yield replace(case, fit=None) if case.shown_beyond(estimate) is None else case
+def bounds_beyond(cases: Sequence[Case], alpha: float) -> dict[int, float]:
+    """The bounds of the cases that are shown to be beyond their limits, by their places (Holm).
 
-
-def _failed(cases: Sequence[_Case], alpha: float) -> dict[int, float]:
-    """The places of the cases that are shown to be beyond their limits, each with its bound (Holm)."""
-    failed: dict[int, float] = {}
+    If no case is beyond its limit, any of them is shown to be with probability ``alpha`` at most.
+    """
+    bounds: dict[int, float] = {}
     while True:
-        tail = alpha / max(len(cases) - len(failed), 1)
-        more = {}
-        for place, case in enumerate(cases):
-            if place not in failed and case.fit is not None:
-                bound = case.shown_beyond(case.at_tail(tail))
-                if bound is not None:
-                    more[place] = bound
+        tail = alpha / max(len(cases) - len(bounds), 1)
+        open_cases = ((place, case) for place, case in enumerate(cases) if place not in bounds)
+        more = {place: bound for place, case in open_cases if (bound := case.beyond(tail)) is not None}
         if not more:
-            return failed
-        failed |= more
-
-
-def _part_verdict(case: _Case, beyond_by: float | None, confidence: float) -> Verdict:
-    limit, sure, value = case.limit, level_percent(confidence), case.estimate.value
-    within = case.estimate.high if limit.at_most else case.estimate.low
-    if value is None or within is None:
-        return limit.verdict("undecided", "the answers of this part do not tell it", value)
-    if beyond_by is not None:
-        why = f"beyond the limit, {sure} sure for all parts together"
-        return limit.verdict("failed", why, value, beyond_by)
-    if limit.holds(value) and limit.holds(within):
-        return limit.verdict("passed", f"{sure} sure", value, within)
-    side = "within" if limit.holds(value) else "beyond"
-    return limit.verdict(
-        "undecided", f"the estimate is {side} the limit, but that may be chance", value, within
-    )
+            return bounds
+        bounds |= more
 
 
 # Certificates
+
+
+def _precision(side: str, value: float) -> Limit:
+    """The limit on the precision of accepted or rejected items."""
+    decided = {"accept": "accepted", "reject": "rejected"}[side]
+    name = f"precision of {decided} items"
+    return Limit(quantity=f"{side}_precision", name=name, value=value, at_most=False)
+
+
+def _condition(quantity: str, words: str, limit: float | str, holds: bool, yes: str, no: str) -> Verdict:
+    """A verdict without numbers, and why it holds or does not."""
+    outcome: CheckOutcome = "passed" if holds else "failed"
+    return Verdict(quantity=quantity, limit=limit, words=words, outcome=outcome, why=yes if holds else no)
 
 
 def _of_certificate(
@@ -431,73 +432,31 @@ def _of_certificate(
 
     Without a ``confidence``, the share of right decisions counts instead of its bound.
     """
-    wanted = certificate.accept.wanted if min_precision is None else min_precision
-    yield _promised("accept", certificate.accept, wanted, confidence)
-    if certificate.reject is not None:
-        yield _promised("reject", certificate.reject, certificate.reject.wanted, confidence)
+    for name, side in certificate.sides.items():
+        wanted = side.wanted if min_precision is None or name == "reject" else min_precision
+        share = side.right / side.decided if side.decided else 0.0
+        sure = None if confidence is None else certificate.level
+        verdict = _precision(name, wanted).required(Estimate(share, side.bound), sure)
+        yield replace(verdict, why=f"{side.right:,} of {side.decided:,} were right; {verdict.why}")
     if confidence is not None:
-        sure = f"it is {level_percent(certificate.level)} sure"
         words = f"certified with at least {level_percent(confidence)} confidence"
-        enough = certificate.level >= confidence - 1e-12
-        yield _condition("confidence", confidence, words, enough, sure, sure, otherwise="undecided")
+        enough, sure_of = (
+            certificate.level >= confidence - 1e-12,
+            f"it is {level_percent(certificate.level)} sure",
+        )
+        verdict = _condition("confidence", words, confidence, enough, sure_of, sure_of)
+        yield verdict if enough else replace(verdict, outcome="undecided")
     last = certificate.expires
-    yield _condition(
-        "expires",
-        str(last),
-        "not expired",
-        not certificate.expired(),
-        f"it is valid until {last}",
-        f"it expired on {last}: certify again",
-    )
+    valid, over = f"it is valid until {last}", f"it expired on {last}: certify again"
+    yield _condition("expires", "not expired", str(last), not certificate.expired(), valid, over)
     if model is not None:
         yield _same_model(certificate.model, model)
-
-
-def _condition(
-    quantity: str,
-    limit: float | str,
-    words: str,
-    holds: bool,
-    yes: str,
-    no: str,
-    *,
-    otherwise: CheckOutcome = "failed",
-) -> Verdict:
-    """A verdict without numbers, and why it holds or does not."""
-    outcome: CheckOutcome = "passed" if holds else otherwise
-    return Verdict(quantity=quantity, limit=limit, words=words, outcome=outcome, why=yes if holds else no)
-
-
-def _precision(name: str, limit: float, shown: str) -> Verdict:
-    """The condition on the precision of accepted or rejected items, not yet decided."""
-    return Verdict(
-        quantity=f"{name}_precision",
-        limit=limit,
-        words=f"precision of {_DECIDED[name]} items at least {shown}",
-        outcome="undecided",
-        why="the run could not estimate it",
-    )
-
-
-def _promised(name: str, side: CertifiedSide, wanted: float, confidence: float | None) -> Verdict:
-    share = side.right / side.decided if side.decided else None
-    why = f"{side.right:,} of {side.decided:,} were right"
-    outcome: CheckOutcome = "passed"
-    bound: float | None = side.bound
-    if share is None or share < wanted:
-        outcome = "failed"
-    elif confidence is None:
-        bound, why = None, f"{why}, by the estimate alone"
-    elif side.bound < wanted:
-        outcome, why = "undecided", f"{why}: certify on more items"
-    condition = _precision(name, wanted, f"{wanted:g}")
-    return replace(condition, outcome=outcome, why=why, estimate=share, bound=bound)
 
 
 def _same_model(model: str, wanted: str) -> Verdict:
     other = f"the certificate is about {printable(model, 80)}"
     words = f"model {printable(wanted, 80)}"
-    return _condition("model", wanted, words, model == wanted, "it is the certified one", other)
+    return _condition("model", words, wanted, model == wanted, "it is the certified one", other)
 
 
 def _of_fitting(
@@ -505,49 +464,47 @@ def _of_fitting(
 ) -> Iterator[Verdict]:
     """The verdicts on a run that a certificate should still hold for."""
     yield _same_model(certificate.model, result.model)
+    digest = certificate.prompt_digest
     yield _condition(
         "prompt",
-        certificate.prompt_digest,
         "prompt as certified",
-        prompt_digest(result.settings, result.targets) == certificate.prompt_digest,
+        digest,
+        prompt_digest(result.settings, result.targets) == digest,
         "same template, answer words, tokens and common bias",
         "the template, the answer words, their tokens or the common bias differ",
     )
     yield _same_endpoint(result, certificate)
-    for name, side in (("accept", certificate.accept), ("reject", certificate.reject)):
-        if side is not None:
-            yield _no_contradiction(run, name, side, confidence, resamples)
-
-
-def _same_endpoint(result: AuditResult, certificate: Certificate) -> Verdict:
-    known = ", ".join(name.words for name in certificate.served) or "no name"
-    served = () if result.steadiness is None else result.steadiness.served
-    named = [ServedModel(one.model, one.fingerprint) for one in served]
-    outcome: CheckOutcome = "passed"
-    why = "replies name the same model and system"
-    if others := [one.words for one in named if one not in certificate.served]:
-        outcome, why = "failed", f"replies come from {printable(', '.join(others))}, certified was {known}"
-    elif certificate.served and not named:
-        outcome, why = "undecided", f"replies of the run name nothing, certified was {known}"
-    return Verdict(quantity="endpoint", limit=known, words="endpoint as certified", outcome=outcome, why=why)
-
-
-def _no_contradiction(
-    run: Run | str | Path, name: str, side: CertifiedSide, confidence: float, resamples: int
-) -> Verdict:
-    """Whether the run's interval of the precision at a threshold reaches up to what is promised."""
-    condition = _precision(name, side.bound, f"{side.bound:.4g}")
     try:
         fit = _fit(run, confidence, resamples)
     except (StoreError, NotIdentifiedError) as error:
-        return replace(condition, why=f"the run has no interval: {error.message}")
-    (point,) = fit.operating_at([side.threshold])
-    precision: Estimate = point.precision if name == "accept" else point.negative_precision
-    if precision.value is None or precision.high is None:
-        return replace(condition, estimate=precision.value)
-    outcome: CheckOutcome = "passed"
-    why = "the run does not contradict it"
-    if precision.high < side.bound:
-        outcome = "failed"
-        why = f"the run contradicts it with {level_percent(confidence)} confidence: certify again"
-    return replace(condition, outcome=outcome, why=why, estimate=precision.value, bound=precision.high)
+        for name, side in certificate.sides.items():
+            why = f"the run has no interval: {error.message}"
+            yield _precision(name, side.bound).verdict("undecided", why, None)
+        return
+    for name, side in certificate.sides.items():
+        (point,) = fit.operating_at([side.threshold])
+        limit = _precision(name, side.bound)
+        precision = point.precision if name == "accept" else point.negative_precision
+        verdict = limit.contradicted(precision, limit.beyond(precision), confidence)
+        if precision.high is None or verdict.outcome == "passed":
+            yield verdict
+        elif verdict.outcome == "failed":
+            why = f"the run contradicts it with {level_percent(confidence)} confidence: certify again"
+            yield replace(verdict, why=why)
+        else:  # a certificate is believed as long as nothing contradicts it
+            yield replace(verdict, outcome="passed", why="the run does not contradict it")
+
+
+def _same_endpoint(result: AuditResult, certificate: Certificate) -> Verdict:
+    certified = ", ".join(name.words for name in certificate.served) or "no name"
+    served = () if result.steadiness is None else result.steadiness.served
+    named = [ServedModel(one.model, one.fingerprint) for one in served]
+    others = [name.words for name in named if name not in certificate.served]
+    no = f"replies come from {printable(', '.join(others))}, certified was {certified}"
+    yes = "replies name the same model and system"
+    verdict = _condition("endpoint", "endpoint as certified", certified, not others, yes, no)
+    if certificate.served and not named:
+        return replace(
+            verdict, outcome="undecided", why=f"replies of the run name nothing, certified was {certified}"
+        )
+    return verdict

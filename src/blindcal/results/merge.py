@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import asdict, fields, replace
+from dataclasses import fields, replace
 from datetime import UTC, datetime
 from functools import reduce
 from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -28,6 +28,8 @@ from blindcal.text import printable
 # Settings that may differ between merged runs: which items were asked, how many times, where; the bins.
 _FREE = {"items", "items_digest", "seed", "queries", "base_url", "bins"}
 
+_Totals = TypeVar("_Totals", AnswerCounts, Spend)
+
 
 def merge(runs: Sequence[Run | str | Path], *, resamples: int = 1000) -> AuditResult:
     """The result of the answers of all runs, as if one run had asked all items.
@@ -40,42 +42,39 @@ def merge(runs: Sequence[Run | str | Path], *, resamples: int = 1000) -> AuditRe
         If the runs have different settings, their method has no fit, or an item is in more than one run.
     """
     each = [opened(run) for run in runs]
-    one = together(each)
-    result = one.result
+    whole = together(each)
+    result = whole.result
+    queries = METHODS[result.method].usual_queries(several=whole.choices is not None)
     evidence = Evidence(
         result.method,
-        make_design(
-            result.method,
-            one.labels,
-            queries=METHODS[result.method].usual_queries(several=one.choices is not None),
-            choices=one.choices,
-        ),
-        one.labels,
-        one.answered,
-        one.groups,
-        one.parts if result.by is not None else None,
+        make_design(result.method, whole.labels, queries=queries, choices=whole.choices),
+        whole.labels,
+        whole.answered,
+        whole.groups,
+        whole.parts if result.by is not None else None,
         estimator="latent",
         bins=len(result.bins),
         level=result.level,
-        noise=one.noise,
+        noise=whole.noise,
         resamples=resamples,
-        choices=one.choices,
+        choices=whole.choices,
         simultaneous=result.parts_level is not None,
     )
-    found = estimate(evidence)
+    findings = estimate(evidence)
+    shown = [run.result.shown for run in each if run.result.shown is not None]
     return replace(
         result,
-        **{field.name: getattr(found, field.name) for field in fields(Findings)},
+        **{field.name: getattr(findings, field.name) for field in fields(Findings)},
         created=datetime.now(UTC).isoformat(timespec="seconds"),
         items=" + ".join(run.result.items for run in each),
         counts=replace(result.counts, groups=evidence.group_count(evidence.items)),
-        spend=Spend(**_summed([asdict(run.result.spend) for run in each])),
+        spend=_total([run.result.spend for run in each]),
         seconds=sum(run.result.seconds for run in each),
-        shown=ShownProbabilities.together([run.result.shown for run in each]),
-        repeated=repeated_prompts(one.prompts, one.labels),
-        margins=AnswerMargins.of(found.confusion, grouped=one.groups is not None),
+        shown=ShownProbabilities.together(shown) if len(shown) == len(each) else None,
+        repeated=repeated_prompts(whole.prompts, whole.labels),
+        margins=AnswerMargins.of(findings.confusion, grouped=whole.groups is not None),
         oracle=None,  # each run was compared with its own oracle
-        settings={**result.settings, "items": one.labels.size, "items_digest": None},
+        settings={**result.settings, "items": whole.labels.size, "items_digest": None},
     )
 
 
@@ -89,32 +88,36 @@ def together(runs: Sequence[Run]) -> Run:
     InputError
         As in `merge`.
     """
-    first = runs[0]
     _check_alike(runs)
-    stopped = [run.result.stopped for run in runs if run.result.stopped is not None]
+    first, results = runs[0], [run.result for run in runs]
+    stopped = next((result.stopped for result in results if result.stopped is not None), None)
+    unsteady = next((result for result in results if result.warnings), results[0])
+    starts = np.cumsum([0, *(run.labels.size for run in runs)])
+    tables = [
+        replace(run.answered, items=run.answered.items + start)
+        for run, start in zip(runs, starts, strict=False)
+    ]
+    choices = [run.choices for run in runs if run.choices is not None]
     return replace(
         first,
         result=replace(
             first.result,
-            complete=not stopped,
-            stopped=stopped[0] if stopped else None,
-            counts=_counts([run.result.counts for run in runs]),
-            objection=next((run.result.objection for run in runs if run.result.objection), None),
-            steadiness=next(
-                (run.result.steadiness for run in runs if run.result.warnings), first.result.steadiness
-            ),
+            complete=stopped is None,
+            stopped=stopped,
+            # runs may share groups, so their numbers of groups do not add up
+            counts=replace(_total([result.counts for result in results]), groups=None),
+            objection=next(filter(None, (result.objection for result in results)), None),
+            steadiness=unsteady.steadiness,
         ),
         ids=tuple(chain.from_iterable(run.ids for run in runs)),
         labels=np.concatenate([run.labels for run in runs]),
         group_names=tuple(chain.from_iterable(run.group_names for run in runs)),
         parts=tuple(chain.from_iterable(run.parts for run in runs)),
         digests=tuple(chain.from_iterable(run.digests for run in runs)),
-        answered=_joined(runs),
+        answered=reduce(AnswerTable.joined, tables),
         noise=NoisePosterior.together([run.noise for run in runs]),
         max_shift=min(run.max_shift for run in runs),
-        choices=None
-        if first.choices is None
-        else np.concatenate([run.choices for run in runs if run.choices is not None]),
+        choices=np.concatenate(choices) if choices else None,
     )
 
 
@@ -129,9 +132,9 @@ def _check_alike(runs: Sequence[Run]) -> None:
         )
     for run in runs[1:]:
         if run.result.answers != first.result.answers:
-            raise InputError(
-                f"{run.folder} asked for other answers than {first.folder}: {_answers(run, first)}"
-            )
+            raise InputError(f"{run.folder} asked for other answers than {first.folder}")
+        if run.result.by != first.result.by:
+            raise InputError(f"{run.folder} is broken down by another field than {first.folder}")
         for name in sorted({*first.settings, *run.settings} - _FREE):
             mine, theirs = first.settings.get(name), run.settings.get(name)
             if mine != theirs:
@@ -141,11 +144,8 @@ def _check_alike(runs: Sequence[Run]) -> None:
                 )
         if run.result.targets != first.result.targets:
             raise InputError(f"{run.folder} biased other tokens than {first.folder}")
-        if run.result.by != first.result.by:
-            raise InputError(f"{run.folder} is broken down by another field than {first.folder}")
-    twice = [
-        name for name, times in Counter(chain.from_iterable(run.ids for run in runs)).items() if times > 1
-    ]
+    counts = Counter(chain.from_iterable(run.ids for run in runs))
+    twice = [name for name, times in counts.items() if times > 1]
     if twice:
         raise InputError(
             f"item {printable(twice[0], 80)!r} is in more than one run, and {len(twice) - 1:,} others: "
@@ -153,30 +153,17 @@ def _check_alike(runs: Sequence[Run]) -> None:
         )
 
 
-def _answers(*runs: Run) -> str:
-    """The answers of each run, in words."""
-    return " there and ".join(printable(", ".join(run.result.answers) or "two", 80) for run in runs) + " here"
-
-
-def _counts(counts: Sequence[AnswerCounts]) -> AnswerCounts:
-    """The counts of all runs; they may share groups, so their numbers of groups do not add up."""
-    each = tuple(map(sum, zip(*(one.each for one in counts), strict=True)))
-    total = _summed([{**asdict(one), "groups": None, "each": 0} for one in counts])
-    return AnswerCounts(**{**total, "each": each})
-
-
-def _joined(runs: Sequence[Run]) -> AnswerTable:
-    firsts = np.cumsum([0, *(run.labels.size for run in runs)])
-    each = [
-        replace(run.answered, items=run.answered.items + first)
-        for run, first in zip(runs, firsts, strict=False)
-    ]
-    return reduce(AnswerTable.joined, each)
-
-
-def _summed(records: Sequence[dict[str, Any]]) -> dict[str, Any]:
+def _total(records: Sequence[_Totals]) -> _Totals:
     """The sums of the fields of records; ``None`` if any of them is ``None``."""
-    return {
-        name: None if any(one[name] is None for one in records) else sum(one[name] for one in records)
-        for name in records[0]
-    }
+    totals: dict[str, Any] = {}
+    for field in fields(records[0]):
+        values: list[Any] = [getattr(record, field.name) for record in records]
+        if None in values:
+            totals[field.name] = None
+        elif isinstance(values[0], bool):
+            totals[field.name] = any(values)
+        elif isinstance(values[0], tuple):
+            totals[field.name] = tuple(map(sum, zip(*values, strict=True)))
+        else:
+            totals[field.name] = sum(values)
+    return type(records[0])(**totals)

@@ -17,13 +17,15 @@ from scipy.special import expit
 
 from blindcal.atomic_write import atomic_write
 from blindcal.errors import InputError
+from blindcal.estimate.drift import Drift
 from blindcal.estimate.findings import Findings
 from blindcal.estimate.margins import AnswerMargins
+from blindcal.estimate.noise import ControlCounts
 from blindcal.items.repeated_prompts import RepeatedPrompts
 from blindcal.json_form import json_page
+from blindcal.prices import Prices
 from blindcal.probing.findings import Probe
-from blindcal.records import EstimatorName, FloatArray, Message, Targets
-from blindcal.results.steadiness import Steadiness
+from blindcal.records import Estimate, EstimatorName, FloatArray, Message, Targets, Usage
 from blindcal.results.tables import FrameLibrary, TableName, frame, tables_of
 from blindcal.text import listed, printable
 from blindcal.untrusted_json import JsonError, read_json
@@ -111,19 +113,55 @@ class ShownProbabilities:
         )
 
     @classmethod
-    def together(cls, parts: Sequence[ShownProbabilities | None]) -> ShownProbabilities | None:
-        """Those of several runs; ``None`` if one of them has none."""
-        each = [part for part in parts if part is not None]
-        if len(each) < len(parts) or not each:
-            return None
-        weights = [part.readings for part in each]
+    def together(cls, each: Sequence[ShownProbabilities]) -> ShownProbabilities:
+        """Those of several runs."""
+        weights = [one.readings for one in each]
         return cls(
             readings=sum(weights),
-            outside=float(np.average([part.outside for part in each], weights=weights)),
-            most_outside=max(part.most_outside for part in each),
-            open=float(np.average([part.open for part in each], weights=weights)),
-            most_open=max(part.most_open for part in each),
+            outside=float(np.average([one.outside for one in each], weights=weights)),
+            most_outside=max(one.most_outside for one in each),
+            open=float(np.average([one.open for one in each], weights=weights)),
+            most_open=max(one.most_open for one in each),
         )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerName:
+    """A model and fingerprint that replies name, and from which query to which they do."""
+
+    model: str
+    fingerprint: str
+    answers: int
+    first: int
+    last: int
+
+    @property
+    def name(self) -> str:
+        """Both in words."""
+        return " ".join(filter(None, (self.model, self.fingerprint and f"({self.fingerprint})"))) or "no name"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Steadiness:
+    """How steady the endpoint was during a run, and how noisy its answers were.
+
+    ``controls`` counts the control queries. ``flip_rate`` is the estimated share of answers that are the
+    opposite of what they should be, and ``jitter`` the noise of the log-odds. ``drift`` is the test for a
+    change of the answers during the run. ``bias_lost`` is the number of the answer from which on the forced
+    answers were wrong, if the run was forced to go on. ``served`` are the models that the replies name.
+    Queries are numbered from 1 in the order of asking. ``warnings`` and ``notes`` say what it means
+    (`blindcal.report.steadiness`): ``warnings`` make all estimates doubtful.
+    """
+
+    queries: int
+    controls: ControlCounts
+    flip_rate: Estimate
+    jitter: Estimate
+    drift: Drift | None
+    bias_lost: int | None
+    served: tuple[ServerName, ...]
+    warnings: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -144,6 +182,23 @@ class Spend:
     cost: float | None
     tokens_estimated: bool = False
     control_queries: int = 0
+
+    @classmethod
+    def of(
+        cls, paid: Usage, prices: Prices | None, *, probe: int = 0, controls: int = 0, estimated: bool = False
+    ) -> Spend:
+        """What was paid, with the numbers of probe and control queries in it."""
+        return cls(
+            queries=paid.served,
+            probe_queries=probe,
+            attempts=paid.attempts,
+            prompt_tokens=paid.prompt_tokens,
+            completion_tokens=paid.completion_tokens,
+            cached_tokens=paid.cached_tokens,
+            cost=None if prices is None else prices.cost(paid),
+            tokens_estimated=estimated,
+            control_queries=controls,
+        )
 
     @property
     def asked(self) -> int:
@@ -260,10 +315,10 @@ class AuditResult(Findings):
         """Read a result back."""
         try:
             content = Path(path).read_bytes()
-            found = read_json(content, msgspec.json.Decoder(_Version)).schema_version
-            if found != SCHEMA_VERSION:
+            version = read_json(content, msgspec.json.Decoder(_Version)).schema_version
+            if version != SCHEMA_VERSION:
                 raise InputError(
-                    f"{path}: is a result in format {found}, and this version of blindcal reads "
+                    f"{path}: is a result in format {version}, and this version of blindcal reads "
                     f"{SCHEMA_VERSION}",
                     remedy="open it with the version that made it",
                 )

@@ -14,8 +14,6 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from blindcal.endpoints.decision_request import DecisionRequest, decision_request
-from blindcal.endpoints.parameters import Accepted
 from blindcal.errors import InputError, NotIdentifiedError, StoreError
 from blindcal.estimate.latent.excess import excess_of
 from blindcal.estimate.latent.fit import LatentFit
@@ -25,7 +23,6 @@ from blindcal.estimate.problem import NoisePosterior, Problem
 from blindcal.estimate.simultaneous import level_of_each
 from blindcal.evidence import UNNAMED
 from blindcal.items.repeated_prompts import resampling_units
-from blindcal.methods import METHODS
 from blindcal.records import AnswerTable, IntArray
 from blindcal.results.result import RESULT_FILE, AuditResult
 from blindcal.results.tables import FrameLibrary, answer_table, frame
@@ -87,6 +84,13 @@ class Run:
         return np.array([hash(digest) for digest in self.digests], np.int64)
 
     @property
+    def problem(self) -> Problem:
+        """The problem that all answers pose."""
+        return Problem.of_answers(
+            self.labels, self.answered, self.groups, choices=self.choices, noise=self.noise
+        )
+
+    @property
     def part_names(self) -> tuple[str, ...]:
         """The names of the parts that items were asked of, sorted.
 
@@ -101,19 +105,16 @@ class Run:
                 remedy="run its audit again with {by_field}, which asks nothing",
                 options={"by_field": ...},
             )
-        return tuple(
-            sorted({UNNAMED if (name := self.parts[k]) is None else name for k in self.problem.items})
-        )
+        named = self._part_of_each
+        return tuple(sorted({named[item] for item in self.problem.items}))
 
     def members(self, part: str) -> IntArray:
         """The items of a part."""
-        named = None if part == UNNAMED else part
-        return np.array([k for k, name in enumerate(self.parts) if name in (part, named)], np.int64)
+        return np.flatnonzero([name == part for name in self._part_of_each])
 
     @property
-    def fits_parts(self) -> bool:
-        """Whether a part has a fit, unless its answers are too few."""
-        return self.result.estimator == "latent"
+    def _part_of_each(self) -> list[str]:
+        return [UNNAMED if name is None else name for name in self.parts]
 
     def fit(
         self,
@@ -134,26 +135,29 @@ class Run:
         InputError
             If the run has no such part.
         """
-        if part is not None and part not in self.part_names:
-            raise InputError(f"{self.folder}: has no part {part!r}")
-        if self.result.estimator != "latent":
-            reread = self.result.estimator != "stated"
-            raise NotIdentifiedError(
-                f"{self.folder}: a run of method {self.result.method!r} has no fit, and so no curve and no "
-                "thresholds",
-                remedy="audit again with {estimator}, which asks nothing"
-                if reread
-                else "audit with {method}",
-                options={"estimator": "latent"} if reread else {"method": "latent"},
-            )
-        bins = len(self.result.bins) if bins is None else bins
-        level = self.result.level if level is None else level
+        self.need_fit()
         problem = self.problem
         if part is not None:
+            if part not in self.part_names:
+                raise InputError(f"{self.folder}: has no part {part!r}")
             # what all answers say about the excess holds for a part too
             excess = excess_of(problem, self.noise.best)
             problem = replace(problem.of(self.members(part)), excess=excess)
+        bins = len(self.result.bins) if bins is None else bins
+        level = self.result.level if level is None else level
         return fit_problem(problem, bins=bins, level=level, resamples=resamples)
+
+    def need_fit(self) -> None:
+        """Raise `NotIdentifiedError` if the run's answers were not read by a fit."""
+        if self.result.estimator == "latent":
+            return
+        reread = self.result.estimator != "stated"
+        raise NotIdentifiedError(
+            f"{self.folder}: a run of method {self.result.method!r} has no fit, and so no curve and no "
+            "thresholds",
+            remedy="audit again with {estimator}, which asks nothing" if reread else "audit with {method}",
+            options={"estimator" if reread else "method": "latent"},
+        )
 
     def part_thresholds(
         self,
@@ -184,6 +188,7 @@ class Run:
         progress : callable
             Called with the number of parts that are done and that of all parts.
         """
+        self.need_fit()
         names = self.part_names
         if simultaneous and confidence is not None:
             confidence = level_of_each(confidence, len(names))
@@ -192,55 +197,16 @@ class Run:
         thresholds = []
         for done, part in enumerate(names):
             progress(done, len(names))
-            items = int(self.members(part).size)
-            chosen, why = None, None
+            items, chosen, why = int(self.members(part).size), None, None
             try:
                 fit = self.fit(part=part, level=level, resamples=resamples).deployable
                 items = fit.items
                 chosen = fit.choose_threshold(**goal, confidence=confidence, max_shift=self.max_shift)
             except NotIdentifiedError as error:
-                if not self.fits_parts:
-                    raise
                 why = str(error)
             thresholds.append(PartThreshold(part, items, chosen, why))
         progress(len(names), len(names))
         return tuple(thresholds)
-
-    def need_bias(self) -> None:
-        """Raise `NotIdentifiedError` if the run used no ``logit_bias``, so that nothing can be deployed."""
-        method = METHODS[self.result.method]
-        if not method.biased or self.result.semantics in ("sum", "configured"):
-            shown = "compare the probability that the endpoint shows with it, or " if method.logprobs else ""
-            raise NotIdentifiedError(
-                f"a run of method {self.result.method} sends no logit_bias: its threshold is known, but one "
-                "query cannot decide by it",
-                remedy=shown + "audit with {method} where the endpoint takes logit_bias",
-                options={"method": "latent"},
-            )
-
-    def decision_request(self, shift: float, accepted: Accepted | None = None) -> DecisionRequest:
-        """The request to the run's endpoint that decides by the threshold with this shift.
-
-        ``accepted`` are the fields that the endpoint takes, if that is known.
-
-        Raises
-        ------
-        NotIdentifiedError
-            If the run used no ``logit_bias``, or its thresholds between more than two answers are not about
-            margins, so that no threshold can be deployed.
-        """
-        self.need_bias()
-        if self.result.answers and not self.problem.hard.any():
-            raise NotIdentifiedError(
-                f"a run of method {self.result.method} tests no margins: its threshold is known, but no "
-                "request can decide by it",
-                remedy="audit with {method}",
-                options={"method": "latent"},
-            )
-        result = self.result
-        return decision_request(
-            self.settings, result.targets, shift, answers=result.answers, accepted=accepted
-        )
 
     def answers(self, library: FrameLibrary | None = None) -> Any:
         """Every answer as a row of a ``DataFrame`` of pandas or polars, with the columns of answers.csv.
@@ -260,25 +226,6 @@ class Run:
         if self.result.by is not None:
             columns["part"] = [self.parts[item] for item in self.answered.items]
         return frame(columns, library, texts=_TEXTS)
-
-    def curve(self, library: FrameLibrary | None = None) -> Any:
-        """The reliability curve with its band as a ``DataFrame`` of pandas or polars.
-
-        Raises
-        ------
-        InputError
-            If the run's method has no curve.
-        MissingExtraError
-            If neither pandas nor polars is installed.
-        """
-        return self.result.to_frame("curve", library)
-
-    @property
-    def problem(self) -> Problem:
-        """The problem that all answers pose."""
-        return Problem.of_answers(
-            self.labels, self.answered, self.groups, choices=self.choices, noise=self.noise
-        )
 
 
 def open_run(path: str | Path) -> Run:

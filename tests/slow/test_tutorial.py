@@ -40,7 +40,7 @@ def printed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     items = load(folder / tutorial.QUESTIONS, reading)
     with running(Server(recording, items, Behaviour(logprobs=True))) as server:
         for step in STEPS:
-            if step is not DEMO:  # tests/test_demo.py runs it
+            if step is not DEMO:  # tests/flow/test_demo.py runs it
                 found[step.text] = tutorial.run(step, folder, server.base_url)
     return found
 

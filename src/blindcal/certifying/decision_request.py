@@ -18,10 +18,14 @@ from typing import Any
 
 import numpy as np
 
-from blindcal.endpoints.http import Address, HttpEndpoint
+from blindcal.endpoints.address import Address
+from blindcal.endpoints.http import HttpEndpoint
 from blindcal.endpoints.parameters import Accepted
 from blindcal.endpoints.query_format import TokenQuestion
-from blindcal.records import FloatArray, Message, Targets
+from blindcal.errors import NotIdentifiedError
+from blindcal.methods import METHODS
+from blindcal.records import FloatArray, Message
+from blindcal.results.run import Run
 
 QUESTION = "YOUR QUESTION, WORDED AS IN THE AUDIT"
 DIGITS = 4
@@ -49,24 +53,45 @@ class DecisionRequest:
         return {"ask": self.ask, "confirm": self.confirm} if self.confirm else self.ask
 
 
-def decision_request(
-    settings: Mapping[str, Any],
-    targets: Targets,
-    shift: float,
-    *,
-    answers: tuple[str, ...] = (),
-    accepted: Accepted | None = None,
-) -> DecisionRequest:
-    """The request to the endpoint of a run with these settings, with the audit's template to fill in.
+def need_bias(run: Run) -> None:
+    """Raise `NotIdentifiedError` if a run used no ``logit_bias``, so that nothing can be deployed."""
+    method = METHODS[run.result.method]
+    if not method.biased or run.result.semantics in ("sum", "configured"):
+        shown = "compare the probability that the endpoint shows with it, or " if method.logprobs else ""
+        raise NotIdentifiedError(
+            f"a run of method {run.result.method} sends no logit_bias: its threshold is known, but one query "
+            "cannot decide by it",
+            remedy=shown + "audit with {method} where the endpoint takes logit_bias",
+            options={"method": "latent"},
+        )
 
-    ``shift`` is that of the threshold; if there are more than two ``answers``, it is added to the answer
-    given when it is asked for again. ``accepted`` are the fields that the endpoint takes, if that is known.
+
+def decision_request(run: Run, shift: float, accepted: Accepted | None = None) -> DecisionRequest:
+    """The request to the endpoint of a run that decides by the threshold with this shift.
+
+    It has the audit's template to fill in. If there are more than two answers, the shift is added to the
+    answer given when it is asked for again. ``accepted`` are the fields that the endpoint takes, if known.
+
+    Raises
+    ------
+    NotIdentifiedError
+        If the run used no ``logit_bias``, or its thresholds between more than two answers are not about
+        margins, so that no threshold can be deployed.
     """
+    need_bias(run)
+    settings, targets, answers = run.settings, run.result.targets, run.result.answers
+    if answers and not run.problem.hard.any():
+        raise NotIdentifiedError(
+            f"a run of method {run.result.method} tests no margins: its threshold is known, but no request "
+            "can decide by it",
+            remedy="audit with {method}",
+            options={"method": "latent"},
+        )
     address = Address(
         settings["base_url"],
         settings["model"],
         settings["api"],
-        settings["api_version"],
+        api_version=settings["api_version"],
         extra_body=settings["extra_body"],
     )
     endpoint = HttpEndpoint(address, environ={})
