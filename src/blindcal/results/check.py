@@ -73,24 +73,17 @@ class Limit:
     ) -> Verdict:
         """The outcome of this limit."""
         words = f"{self.name} at {'most' if self.at_most else 'least'} {self.value:g}"
-        return Verdict(
-            quantity=self.quantity,
-            limit=self.value,
-            words=words,
-            outcome=outcome,
-            why=why,
-            estimate=estimate,
-            bound=bound,
-        )
+        verdict = Verdict(quantity=self.quantity, limit=self.value, words=words, outcome=outcome, why=why)
+        return replace(verdict, estimate=estimate, bound=bound)
 
     def required(
         self, estimate: Estimate, confidence: float | None, *, doubt: str | None = None, unbounded: str = ""
     ) -> Verdict:
         """The verdict if the limit must be shown to hold.
 
-        The truth is beyond each end of the estimate's interval with probability 1 - ``confidence``. With
-        ``None``, the estimate alone decides. With a ``doubt``, nothing passes. ``unbounded`` says why there
-        is no bound, if there is none.
+        The truth is beyond each end of the estimate's interval with probability 1 - ``confidence``; with
+        ``None``, the estimate alone decides. A ``doubt`` lets nothing pass. ``unbounded`` says why there is
+        no bound.
         """
         value, bound = estimate.value, self.bound(estimate)
         if value is None:
@@ -101,9 +94,9 @@ class Limit:
             return self.verdict("undecided", doubt, value)
         if confidence is None:
             return self.verdict("passed", "by the estimate alone", value)
-        sure = level_percent(confidence)
         if bound is None:
             return self.verdict("undecided", unbounded, value)
+        sure = level_percent(confidence)
         if self.holds(bound):
             return self.verdict("passed", f"{sure} sure", value, bound)
         why = f"the estimate is within the limit, but not with {sure} confidence: audit more items"
@@ -211,13 +204,12 @@ def check(
         The run, its folder, its ``result.json`` alone, or a certificate. A certificate must not have expired,
         and its confidence and its bounds must be as high as required.
     max_ece, max_brier, min_accuracy, min_auroc, max_invalid : float, optional
-        The limits of a run; at least one. ``max_invalid`` is the largest share of invalid answers.
+        The limits of a run. ``max_invalid`` is the largest share of invalid answers.
     min_precision, model : optional
         What a certificate must promise of accepted items, by default what was asked for when it was made; and
         the model that it must be about.
     certificate : Certificate or path, optional
-        A certificate that the run must still fit: the same model, prompt and endpoint, and a precision at its
-        thresholds that does not contradict it.
+        A certificate that nothing in the run may contradict.
     confidence : float or None
         Confidence with which a limit must hold; with ``None``, the estimate alone decides.
     resamples : int
@@ -225,9 +217,8 @@ def check(
     partial : bool
         Whether an audit that was stopped early can pass; otherwise it is undecided at best.
     by_part, every_part : bool
-        Check each part of the run's breakdown too. If all parts are within their limits, any of them fails
-        with probability 1 - ``confidence`` at most. With ``every_part``, each limit must be shown to hold in
-        every part.
+        Check each part of the run's breakdown too. With ``every_part``, each limit must be shown to hold in
+        every part; otherwise a part counts only if it is shown to be beyond a limit.
     progress : callable
         Called with the number of parts that are fitted and that of all parts.
     """
@@ -440,11 +431,11 @@ def _of_certificate(
         yield replace(verdict, why=f"{side.right:,} of {side.decided:,} were right; {verdict.why}")
     if confidence is not None:
         words = f"certified with at least {level_percent(confidence)} confidence"
-        enough, sure_of = (
-            certificate.level >= confidence - 1e-12,
+        level, enough = (
             f"it is {level_percent(certificate.level)} sure",
+            certificate.level >= confidence - 1e-12,
         )
-        verdict = _condition("confidence", words, confidence, enough, sure_of, sure_of)
+        verdict = _condition("confidence", words, confidence, enough, level, level)
         yield verdict if enough else replace(verdict, outcome="undecided")
     last = certificate.expires
     valid, over = f"it is valid until {last}", f"it expired on {last}: certify again"
@@ -486,25 +477,22 @@ def _of_fitting(
         limit = _precision(name, side.bound)
         precision = point.precision if name == "accept" else point.negative_precision
         verdict = limit.contradicted(precision, limit.beyond(precision), confidence)
-        if precision.high is None or verdict.outcome == "passed":
-            yield verdict
-        elif verdict.outcome == "failed":
+        if verdict.outcome == "failed":
             why = f"the run contradicts it with {level_percent(confidence)} confidence: certify again"
-            yield replace(verdict, why=why)
-        else:  # a certificate is believed as long as nothing contradicts it
-            yield replace(verdict, outcome="passed", why="the run does not contradict it")
+            verdict = replace(verdict, why=why)
+        elif precision.high is not None:  # a certificate is believed as long as nothing contradicts it
+            verdict = replace(verdict, outcome="passed", why="the run does not contradict it")
+        yield verdict
 
 
 def _same_endpoint(result: AuditResult, certificate: Certificate) -> Verdict:
     certified = ", ".join(name.words for name in certificate.served) or "no name"
     served = () if result.steadiness is None else result.steadiness.served
-    named = [ServedModel(one.model, one.fingerprint) for one in served]
-    others = [name.words for name in named if name not in certificate.served]
-    no = f"replies come from {printable(', '.join(others))}, certified was {certified}"
+    named = [ServedModel(server.model, server.fingerprint) for server in served]
+    others = ", ".join(name.words for name in named if name not in certificate.served)
+    no = f"replies come from {printable(others)}, certified was {certified}"
     yes = "replies name the same model and system"
     verdict = _condition("endpoint", "endpoint as certified", certified, not others, yes, no)
-    if certificate.served and not named:
-        return replace(
-            verdict, outcome="undecided", why=f"replies of the run name nothing, certified was {certified}"
-        )
-    return verdict
+    nothing = f"replies of the run name nothing, certified was {certified}"
+    silent = certificate.served and not named
+    return replace(verdict, outcome="undecided", why=nothing) if silent else verdict
