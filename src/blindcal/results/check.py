@@ -139,7 +139,7 @@ class Verdict:
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class CheckResult:
-    """What was checked, the ``result`` of a run or a ``certificate``, and the verdict on each limit.
+    """What was ``checked``, the result of a run or a certificate, and the verdict on each limit.
 
     ``parts`` are the verdicts on the parts ``by`` a field, if they were asked for. A part that fails always
     counts; one that is undecided counts with ``every_part``.
@@ -147,35 +147,37 @@ class CheckResult:
 
     path: str
     confidence: float | None
+    checked: AuditResult | Certificate
     verdicts: tuple[Verdict, ...]
-    result: AuditResult | None = None
-    certificate: Certificate | None = None
     by: str | None = None
     parts: tuple[Verdict, ...] = ()
     every_part: bool = False
 
     def __repr__(self) -> str:
-        limits = ", ".join(f"{one.words}: {one.outcome}" for one in self.verdicts)
+        limits = ", ".join(f"{verdict.words}: {verdict.outcome}" for verdict in self.verdicts)
         return f"CheckResult({self.path!r}, {limits})"
 
     @property
     def model(self) -> str:
         """The model that was audited or certified."""
-        checked = self.result or self.certificate
-        assert checked is not None
-        return checked.model
+        return self.checked.model
+
+    @property
+    def result(self) -> AuditResult | None:
+        """The result of the run that was checked."""
+        return self.checked if isinstance(self.checked, AuditResult) else None
 
     @property
     def outcome(self) -> CheckOutcome:
         """The worst outcome of all that count."""
-        outcomes = {one.outcome for one in (*self.verdicts, *self.counting_parts)}
+        outcomes = {verdict.outcome for verdict in (*self.verdicts, *self.counting_parts)}
         return "failed" if "failed" in outcomes else "undecided" if "undecided" in outcomes else "passed"
 
     @property
     def counting_parts(self) -> tuple[Verdict, ...]:
         """The verdicts on parts that are bad news: those that fail, or that are undecided and count."""
         bad = ("failed", "undecided") if self.every_part else ("failed",)
-        return tuple(one for one in self.parts if one.outcome in bad)
+        return tuple(verdict for verdict in self.parts if verdict.outcome in bad)
 
 
 def check(
@@ -227,8 +229,8 @@ def check(
         return CheckResult(
             path=str(run),
             confidence=confidence,
+            checked=promise,
             verdicts=tuple(_of_certificate(promise, min_precision, model, confidence)),
-            certificate=promise,
         )
     values = (max_ece, max_brier, min_accuracy, min_auroc, max_invalid)
     limits = [
@@ -254,8 +256,8 @@ def check(
     return CheckResult(
         path=str(run.folder if isinstance(run, Run) else run),
         confidence=confidence,
+        checked=result,
         verdicts=tuple(verdicts),
-        result=result,
         by=result.by if by_part or every_part else None,
         parts=parts,
         every_part=every_part,
@@ -431,11 +433,9 @@ def _of_certificate(
         yield replace(verdict, why=f"{side.right:,} of {side.decided:,} were right; {verdict.why}")
     if confidence is not None:
         words = f"certified with at least {level_percent(confidence)} confidence"
-        level, enough = (
-            f"it is {level_percent(certificate.level)} sure",
-            certificate.level >= confidence - 1e-12,
-        )
-        verdict = _condition("confidence", words, confidence, enough, level, level)
+        level, enough = level_percent(certificate.level), certificate.level >= confidence - 1e-12
+        sure_of = f"it is {level} sure"
+        verdict = _condition("confidence", words, confidence, enough, sure_of, sure_of)
         yield verdict if enough else replace(verdict, outcome="undecided")
     last = certificate.expires
     valid, over = f"it is valid until {last}", f"it expired on {last}: certify again"
