@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from blindcal.endpoints.address import Address
 from blindcal.endpoints.base import Patient
-from blindcal.endpoints.http import Address, HttpEndpoint
+from blindcal.endpoints.http import HttpEndpoint
 from blindcal.endpoints.query_format import ConfidenceQuestion, LogprobQuestion, TokenQuestion
 from blindcal.probing.findings import Probe
 from blindcal.probing.probe import ProbeQuestions, probe

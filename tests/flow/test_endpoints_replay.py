@@ -13,7 +13,8 @@ import aiohttp
 import numpy as np
 import pytest
 
-from blindcal.endpoints.http import Address, HttpEndpoint
+from blindcal.endpoints.address import Address
+from blindcal.endpoints.http import HttpEndpoint
 from blindcal.errors import FatalError, InputError
 from blindcal.records import Item, Message, Reply, Request
 from blindcal.simulation.recording import Recording

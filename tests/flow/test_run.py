@@ -20,7 +20,8 @@ import pytest
 from blindcal.asking.job import HOPELESS, Job, RunOutcome
 from blindcal.asking.limits import Limits
 from blindcal.asking.sender import ask_live
-from blindcal.endpoints.http import Address, HttpEndpoint
+from blindcal.endpoints.address import Address
+from blindcal.endpoints.http import HttpEndpoint
 from blindcal.endpoints.query_format import TokenQuestion
 from blindcal.errors import EndpointError, FatalError, InputError, ReplyError, RetryableError, StoreError
 from blindcal.prices import Prices

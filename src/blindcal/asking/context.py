@@ -12,8 +12,9 @@ from typing import Any, Protocol, TypeVar
 import msgspec
 
 from blindcal.asking.limits import Limits
+from blindcal.endpoints.address import Address
 from blindcal.endpoints.base import Endpoint, Patient
-from blindcal.endpoints.http import Address, HttpEndpoint
+from blindcal.endpoints.http import HttpEndpoint
 from blindcal.endpoints.parameters import Accepted
 from blindcal.errors import FileError, NotIdentifiedError
 from blindcal.prices import Prices

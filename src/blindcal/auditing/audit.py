@@ -25,7 +25,6 @@ from blindcal.auditing.conclude import conclude, write_files
 from blindcal.auditing.prepare import Prepared, job_of, prepare
 from blindcal.auditing.session import Session, begin, check_affords_probe, control_every, settle
 from blindcal.endpoints.base import Endpoint
-from blindcal.endpoints.http import check_key
 from blindcal.errors import NotIdentifiedError
 from blindcal.items.catalogue import open_items
 from blindcal.items.score_files import stem
@@ -137,7 +136,7 @@ async def audit_async(
     with writing(folder):
         begun = (folder / RUN_FILE).exists()
     if endpoint is None:
-        check_key(settings.endpoint, begun=begun)
+        settings.endpoint.check_key(begun=begun)
     limits = (limits or Limits()).within_open_files()
     tell("reading items")
     loaded = await asyncio.to_thread(open_items, items, settings.prompt)

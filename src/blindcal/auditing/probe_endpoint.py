@@ -11,7 +11,7 @@ from blindcal.asking.context import unless_stopped, wait_for
 from blindcal.auditing.choice import MethodChoice
 from blindcal.auditing.prepare import PILOTS, check_semantics, choose_tokens, probe_sample, probe_sampled
 from blindcal.endpoints.base import Endpoint, Patient
-from blindcal.endpoints.http import HttpEndpoint, check_key
+from blindcal.endpoints.http import HttpEndpoint
 from blindcal.endpoints.tokens import Choice
 from blindcal.items.catalogue import open_items
 from blindcal.planning.plan import PROBE_QUERIES
@@ -85,7 +85,7 @@ async def _probe(
     progress: Callable[[Progress], None] | None,
     stage: Callable[[str], None] | None,
 ) -> EndpointProbe:
-    check_key(settings.endpoint)
+    settings.endpoint.check_key()
     loaded = await asyncio.to_thread(open_items, items, settings.prompt)
     settings = settings.resolved(len(loaded), loaded.words)
     check_semantics(settings)

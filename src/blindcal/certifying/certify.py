@@ -36,8 +36,9 @@ from blindcal.certifying.design import (
     check_certifiable,
     plan_certification,
 )
+from blindcal.endpoints.address import Address
 from blindcal.endpoints.base import Endpoint
-from blindcal.endpoints.http import Address, HttpEndpoint, check_key
+from blindcal.endpoints.http import HttpEndpoint
 from blindcal.endpoints.parameters import Accepted
 from blindcal.endpoints.query_format import TokenQuestion
 from blindcal.errors import InputError, NotCertifiedError, NotIdentifiedError, UnfitError
@@ -177,7 +178,7 @@ async def certify_async(
     address = _address(found, api_key_env, timeout)
     folder = found.folder / f"{FOLDER}{_name(found, goal)}"
     if endpoint is None:
-        check_key(address, begun=(folder / RUN_FILE).exists())
+        address.check_key(begun=(folder / RUN_FILE).exists())
     limits = (limits or Limits()).within_open_files()
     with Store.open(folder / RUN_FILE) as store:
         await asyncio.to_thread(store.begin, _config(found, goal), asked.items, keep_prompts=False)

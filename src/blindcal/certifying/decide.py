@@ -51,7 +51,7 @@ from blindcal.certifying.endpoint_check import (
 )
 from blindcal.design import make_round
 from blindcal.endpoints.base import Endpoint
-from blindcal.endpoints.http import HttpEndpoint, check_key
+from blindcal.endpoints.http import HttpEndpoint
 from blindcal.errors import InputError, NotIdentifiedError, UnfitError
 from blindcal.items.catalogue import open_items
 from blindcal.items.files import Items
@@ -174,7 +174,7 @@ async def decide_async(
     with writing(folder):
         begun = (folder / RUN_FILE).exists()
     if endpoint is None:
-        check_key(settings.endpoint, begun=begun)
+        settings.endpoint.check_key(begun=begun)
     limits = (limits or Limits()).within_open_files()
     tell("reading items")
     loaded = await asyncio.to_thread(_read_items, items, settings)

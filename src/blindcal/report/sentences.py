@@ -16,6 +16,7 @@ from typing import Any, TypeAlias
 import msgspec
 from markupsafe import Markup
 
+from blindcal.estimate.streams.alarms import AlarmName
 from blindcal.evidence import FEW_GROUPS
 from blindcal.records import Estimate, level_percent
 from blindcal.results.result import AnswerCounts, AuditResult
@@ -63,6 +64,14 @@ def duration(value: float) -> str:
 def decimal(value: float, digits: int) -> str:
     """A plain number with a typographic minus sign, and none before zero."""
     return f"{round(value, digits) + 0.0:.{digits}f}".replace("-", MINUS)
+
+
+OBSERVED: dict[AlarmName, str] = {
+    "endpoint": "repeated queries",
+    "questions": "answers",
+    "calibration": "labelled answers",
+}
+"""The observations of each alarm of a watch."""
 
 
 def evidence_text(log_evidence: float) -> str:

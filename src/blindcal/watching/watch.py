@@ -21,7 +21,7 @@ from blindcal.asking.limits import Limits, check_cost_known
 from blindcal.atomic_write import writing
 from blindcal.auditing.audit import default_folder
 from blindcal.endpoints.base import Endpoint
-from blindcal.endpoints.http import HttpEndpoint, check_key
+from blindcal.endpoints.http import HttpEndpoint
 from blindcal.errors import InputError
 from blindcal.items.arrivals import ArrivalReader
 from blindcal.items.stream import STANDARD_INPUT, LineStream, open_stream
@@ -209,7 +209,7 @@ async def watch_async(
     with writing(folder):
         begun = (folder / RUN_FILE).exists()
     if endpoint is None:
-        check_key(address, begun=begun)
+        address.check_key(begun=begun)
     monitor = await asyncio.to_thread(Monitor, found.run, level=level, max_ece=max_ece)
     with WatchStore.open(folder / RUN_FILE) as store:
         claims = {"level": level, "max_ece": max_ece, "by_field": by_field}
