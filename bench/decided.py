@@ -100,7 +100,7 @@ def replayed(data: Path, n: int, kills: int) -> list[Cell]:
             method="latent",
         )
         bc.audit(write(mine, folder / "labelled.jsonl", labelled=True), settings, out=folder / "run")
-        rule = bc.certify(folder / "run", PRECISION, abstain=True, negative_precision=NEGATIVE_PRECISION)
+        rule = bc.certify(folder / "run", PRECISION, negative_precision=NEGATIVE_PRECISION)
         print(rule, flush=True)
         new = write(theirs, folder / "new.jsonl", labelled=False)
         p = 1 / (1 + np.exp(logits[:, 1] - logits[:, 0]))

@@ -40,7 +40,7 @@ def audited(folder: Path, n: int, settings: ServerSettings) -> list[Cell]:
     items, scores, run = folder / "builtin.jsonl", folder / "scores.csv", folder / "run"
     blindcal("items", "builtin", "--n", str(n), "--out", str(items))
     with serve(settings=settings) as served:
-        where = ["--base-url", served.base_url, "--model", served.model, "--timeout", "300"]
+        where = ["--base-url", served.base_url, "--model", served.model, "--set", "timeout=300"]
         began = time.perf_counter()
         blindcal("score", str(items), *where, "--out", str(scores), "--concurrency", "2")
         scored = time.perf_counter()

@@ -39,7 +39,7 @@ ESTIMATES = {
 def sample(data: Path, n: int, folder: Path) -> Path:
     """A file with ``n`` questions drawn from the shorter ones of MMLU."""
     every, drawn = folder / "mmlu.jsonl", folder / "sample.jsonl"
-    blindcal("items", "mmlu-choices", "--data-dir", str(data), "--out", str(every))
+    blindcal("items", "mmlu-choices", "--set", f"data_dir={data}", "--out", str(every))
     with every.open() as file:
         lines = [line for line in file if len(json.loads(line)["prompt"]) <= LONGEST]
     chosen = np.random.default_rng(SEED).choice(len(lines), n, replace=False)
@@ -51,9 +51,9 @@ def audited(items: Path, folder: Path, settings: ServerSettings) -> tuple[list[l
     """Score and audit the questions: a row per estimate, and what was asked."""
     scores, run = folder / "scores.csv", folder / "run"
     with serve(settings=settings) as served:
-        where = ["--base-url", served.base_url, "--model", served.model, "--timeout", "300"]
+        where = ["--base-url", served.base_url, "--model", served.model, "--set", "timeout=300"]
         blindcal("score", str(items), *where, "--out", str(scores), "--concurrency", "2")
-        asked = ["--method", "latent", "--queries", "2", "--bins", str(BINS), "--seed", str(SEED)]
+        asked = ["--method", "latent", "--queries", "2", "--set", f"bins={BINS}", "--seed", str(SEED)]
         options = ["--out", str(run), "--oracle", str(scores), "--concurrency", "4", "--json"]
         result = json.loads(blindcal("audit", str(items), *where, *asked, *options))
     known = read_choices(scores)

@@ -7,17 +7,31 @@ python bench/help_pages.py --check    # end with status 1 if it would change
 from __future__ import annotations
 
 import sys
+from dataclasses import MISSING
 from pathlib import Path
 
 from click.testing import CliRunner
 
 from blindcal.cli import COMMANDS, app
+from blindcal.endpoints.http import OPENAI
+from blindcal.field_rules import FieldRule
+from blindcal.settings import SETTINGS
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "commands.md"
 INTRODUCTION = """# Commands
 
-Every command with its options, as `--help` prints them. This page is written by `python bench/help_pages.py`.
+Every command with its options, as `--help` prints them, and the [settings](#settings) that Python and
+`--set NAME=VALUE` take. This page is written by `python bench/help_pages.py`.
 
+"""
+SETTINGS_HEADING = """
+## Settings
+
+`blindcal.Settings(NAME=VALUE)` takes every setting; on the command line, `--set NAME=VALUE` sets those
+without an option of their own. In `--set`, words are separated by commas, and objects are JSON.
+
+| setting | value | default | sets |
+|---|---|---|---|
 """
 
 
@@ -36,7 +50,19 @@ def text() -> str:
     parts += ["", _shown([])]
     for name in COMMANDS:
         parts += ["", f"## {name}", "", _shown([name])]
-    return INTRODUCTION + "\n".join(parts) + "\n"
+    rows = [
+        f"| `{name}` | {rule.rule} | {_default(rule)} | {rule.about} |"
+        for name, rule in sorted(SETTINGS.items())
+    ]
+    return INTRODUCTION + "\n".join(parts) + "\n" + SETTINGS_HEADING + "\n".join(rows) + "\n"
+
+
+def _default(rule: FieldRule) -> str:
+    if rule.default is MISSING:
+        return f"`{OPENAI}`" if rule.name == "base_url" else "required"
+    if isinstance(rule.default, bool):
+        return str(rule.default).lower()
+    return "" if rule.default in (None, (), {}) else f"`{rule.default}`"
 
 
 def _shown(words: list[str]) -> str:

@@ -157,7 +157,7 @@ class Bench:
     def address(self, server: Server, url: str = "") -> list[str]:
         """The options that name a server."""
         key = ["--api-key-env", server.key_variable] if server.key_variable else []
-        return ["--base-url", url or server.base_url, "--model", server.model, "--timeout", "300", *key]
+        return ["--base-url", url or server.base_url, "--model", server.model, "--set", "timeout=300", *key]
 
     def scores(self, server: Server) -> Path:
         """The file with a server's oracle."""
@@ -176,7 +176,7 @@ class Bench:
 
     def audit(self, server: Server, method: str, *, url: str = "", run: str = "") -> subprocess.Popen[str]:
         """Start an audit; a server that tells no token ids needs a tokenizer, except for the method auto."""
-        ids = [] if server.tells_ids or method == "auto" else ["--tokenizer", str(CACHE / MODEL)]
+        ids = [] if server.tells_ids or method == "auto" else ["--set", f"tokenizer={CACHE / MODEL}"]
         return blindcal(
             *("audit", str(self.items), *self.address(server, url), "--method", method, *ids),
             *("--out", str(self.folder / f"{server.slug}-{run or method}"), "--concurrency", CONCURRENCY),

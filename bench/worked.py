@@ -86,7 +86,7 @@ def main() -> None:
     items.write_text("".join(json.dumps(row) + "\n" for row in rows[: arguments.n]))
     wish = ["threshold", str(run), "--precision", str(arguments.precision), "--json"]
     with serve(settings=ServerSettings(port=arguments.port)) as served:
-        where = ["--base-url", served.base_url, "--model", served.model, "--timeout", "300"]
+        where = ["--base-url", served.base_url, "--model", served.model, "--set", "timeout=300"]
         blindcal("audit", str(items), *where, "--template", QUESTION, "--out", str(run))
         chosen = json.loads(blindcal(*wish))
         deployed = rows[arguments.n :]

@@ -19,6 +19,7 @@ import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import click
 import pytest
@@ -49,7 +50,10 @@ NOT_OURS = {
     "inspect": "shows a page until it is stopped",
 }
 #: Other defaults than a user has, so that a page takes seconds: fewer refits behind the intervals.
-FEWER_REFITS = {name: {"resamples": REFITS} for name in ("audit", "check", "compare", "merge", "threshold")}
+FEWER_REFITS: dict[str, dict[str, Any]] = {
+    "audit": {"changed": [f"resamples={REFITS}"]},
+    **{name: {"resamples": REFITS} for name in ("check", "compare", "merge", "threshold")},
+}
 
 
 @dataclass(frozen=True)

@@ -61,7 +61,10 @@ def changed(content: dict[str, Any]) -> bytes:
         (changed, "was changed after it was certified"),
         (lambda content: json.dumps({**content, "format": FORMAT + 1}).encode(), "in format 2, and"),
         (lambda content: json.dumps(content).encode()[:100], "not a certificate of blindcal"),
-        (lambda _: b'{"schema_version": 1}', "not a certificate of blindcal (it has no format"),
+        (
+            lambda _: b'{"schema_version": 1}',
+            "not a certificate of blindcal (Object missing required field `format`",
+        ),
         (lambda _: b"[]", "not a certificate of blindcal"),
         (lambda _: b"[" * 100_000, "not a certificate of blindcal"),
     ],

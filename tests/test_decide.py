@@ -103,7 +103,7 @@ def test_every_decision_is_that_of_the_rule(
 
 def test_a_certificate_is_applied_as_it_was_certified(run: Path, items: Path, tmp_path: Path) -> None:
     """From an audit over a certificate to decisions: the bound and the rule are those of the file."""
-    rule = bc.certify(run, 0.8, abstain=True, negative_precision=0.7, out=tmp_path / "c.json")
+    rule = bc.certify(run, 0.8, negative_precision=0.7, out=tmp_path / "c.json")
     assert near(P, rule) == 0
     found = decide(tmp_path / "c.json", items, out=tmp_path / "out")
     assert verdicts(found) == ruled(P, rule)

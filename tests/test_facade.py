@@ -62,8 +62,17 @@ def test_an_audit_in_python_writes_what_the_command_writes(
     run: Path, items: Path, server: Server, tmp_path: Path
 ) -> None:
     """Both leave the same files with the same numbers, the page included."""
-    base = ("--model", "replay", "--base-url", server.base_url, "--template", TEMPLATE, "--resamples", 40)
-    done = blindcal("audit", items, *base, "--out", tmp_path / "run")
+    base = (
+        "--model",
+        "replay",
+        "--base-url",
+        server.base_url,
+        "--template",
+        TEMPLATE,
+        "--set",
+        "resamples=40",
+    )
+    done = blindcal("audit", items, *base, "--set", "resamples=40", "--out", tmp_path / "run")
     assert done.exit_code == 0, done.output
     assert {path.name for path in run.iterdir()} == FILES
     assert {path.name for path in (tmp_path / "run").iterdir()} == FILES

@@ -69,7 +69,7 @@ def test_the_audit_says_what_holds_together(run: Path, items: Path, server: Serv
     assert "<strong>miscalibrated</strong>" in page
     shown = blindcal(
         "audit", items, "--model", "replay", "--base-url", server.base_url, "--out", run, "--by", "topic",
-        "--template", result.settings["template"], "--resamples", 40, "--simultaneous",
+        "--template", result.settings["template"], "--set", "resamples=40", "--set", "simultaneous=true",
     )  # fmt: skip
     assert shown.exit_code == 0, shown.output
     assert "these intervals hold for all parts together with 95% confidence" in shown.output

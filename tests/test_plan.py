@@ -138,13 +138,13 @@ def test_the_command_plans_for_a_number_of_items() -> None:
     assert found.exit_code == 0
     assert "queries     800 by latent" in found.output
     assert "tokens      unknown: give a file of items, or --tokens" in found.output
-    assert "cost        unknown: give --price-in and --price-out" in found.output
+    assert "cost        unknown: give --prices" in found.output
     assert "interval    +- 0.0" in found.output
 
 
 def test_the_command_counts_a_file(items: Path) -> None:
     """A file brings its own number of items and tokens."""
-    found = planned(items, "--price-in", 1, "--price-out", 1, "--queries", 1.5)
+    found = planned(items, "--prices", "1,1", "--queries", 1.5)
     asked = 450 + found["control_queries"] + found["probe_queries"]
     assert (found["items"], found["queries"], found["prompt_tokens"]) == (300, 450, 100 * asked)
     assert found["cost"] == pytest.approx(101 * asked / 1e6)
@@ -154,7 +154,7 @@ def test_the_command_counts_a_file(items: Path) -> None:
 
 def test_the_command_works_the_other_way_round() -> None:
     """A wanted half-width gives numbers of items and queries, the cheapest first."""
-    found = planned("--half-width", 0.04, "--tokens", 100, "--price-in", 1, "--price-out", 1)["choices"]
+    found = planned("--half-width", 0.04, "--tokens", 100, "--prices", "1,1")["choices"]
     assert all(one["forecast"]["half_width"] <= 0.04 for one in found)
     assert [one["cost"] for one in found] == sorted(one["cost"] for one in found)
     short = blindcal("--sample", 200, "--half-width", 0.01)
@@ -166,7 +166,7 @@ def test_wrong_wishes_are_refused_in_one_line() -> None:
     """Each names the option and the cure."""
     assert "0<x<1" in blindcal("--half-width", 1).output
     assert "is none of overconfident" in blindcal("--shape", "nowhere").output
-    assert "--price-in and --price-out go together" in blindcal("--price-in", 1).output
+    assert "is not two prices such as 0.15,0.6" in blindcal("--prices", 1).output
 
 
 def test_scores_and_runs_serve_as_shapes(tmp_path: Path) -> None:
@@ -184,7 +184,7 @@ def test_scores_and_runs_serve_as_shapes(tmp_path: Path) -> None:
         settings = Settings(model="replay", base_url=server.base_url, resamples=50)
         result = audit(questions, settings, out=tmp_path / "run")
     by_scores = planned("--shape", scores, "--sample", 1000)
-    by_run = planned("--shape", tmp_path / "run", "--price-in", 1, "--price-out", 1)
+    by_run = planned("--shape", tmp_path / "run", "--prices", "1,1")
     assert by_scores["forecast"]["ece"] == pytest.approx(shape.ece(), abs=0.06)
     assert by_run["forecast"]["ece"] == pytest.approx(result.ece.value, abs=0.02)
     assert (by_run["items"], by_run["counted"]) == (300, True)

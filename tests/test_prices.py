@@ -48,5 +48,5 @@ def test_the_date_of_a_list_price_is_announced() -> None:
     plan = ["plan", "--model", "gpt-4o-mini", "--tokens", "200"]
     found = CliRunner().invoke(app, plan)
     assert "costs are at the list prices of 2025-07-04, $0.15 and $0.6 per million tokens" in found.output
-    given = CliRunner().invoke(app, [*plan, "--price-in", "1", "--price-out", "2"])
+    given = CliRunner().invoke(app, [*plan, "--prices", "1,2"])
     assert "list prices" not in given.output

@@ -55,7 +55,7 @@ def test_replacing_leaves_the_rest_alone() -> None:
         ({"model": "m", "tempalte": "x"}, "'tempalte' is not a setting; did you mean 'template'"),
         ({"template": "{q}"}, "a model is required"),
         ({"model": "m", "method": "guess"}, "method must be one of auto, logprobs, latent"),
-        ({"model": "m", "level": 1.5}, "level must be between 0 and 1"),
+        ({"model": "m", "level": 1.5}, "level must be a number between 0 and 1"),
         ({"model": "m", "resamples": 1}, "resamples must be a whole number from 2 up"),
         ({"model": "m", "sample": 0}, "sample must be a whole number from 1 up"),
         ({"model": "m", "method": "latent", "instruction": "x"}, "only verbalized asks in words of its own"),

@@ -171,7 +171,7 @@ def test_fewer_options_are_mentioned_where_they_occur(
 def test_a_plan_says_that_it_cannot_forecast(served: tuple[Path, FloatArray, Path]) -> None:
     """Queries, cost and time are planned, the interval is not; goals are refused."""
     path = served[2]
-    found = blindcal("plan", path, "--price-in", 1, "--price-out", 1)
+    found = blindcal("plan", path, "--prices", "1,1")
     assert found.exit_code == 0, found.output
     assert f"{N}, with the answers A, B, C, D" in found.output
     assert f"{2 * N} by latent" in found.output

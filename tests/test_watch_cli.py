@@ -236,7 +236,7 @@ class TestUsage:
         ("arguments", "said"),
         [
             ([], "Missing argument 'STREAM'"),
-            (["in.jsonl", "--max-cost-per-day", "1"], "--max-cost-per-day requires --price-in"),
+            (["in.jsonl", "--max-cost-per-day", "1"], "--max-cost-per-day requires --prices"),
             (["in.jsonl", "--rate", "0"], "--rate"),
             (["in.jsonl", "--alpha", "1"], "--alpha"),
         ],
@@ -260,7 +260,7 @@ class TestUsage:
         """Every option of the command is one of the watch."""
         called = looks(quiet_result(tmp_path))
         options = "--rate 0.05 --alpha 0.01 --max-ece 0.1 --by topic --every 50 --rpm 90 --force"
-        priced = "--max-cost-per-day 2 --price-in 1 --price-out 4 --labels l.csv --concurrency 3"
+        priced = "--max-cost-per-day 2 --prices 1,4 --labels l.csv --concurrency 3"
         done = blindcal("watch", "in.jsonl", "--reference", reference, *options.split(), *priced.split())
         assert done.exit_code == 0, done.output
         wanted = {

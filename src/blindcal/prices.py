@@ -6,7 +6,9 @@ import csv
 import functools
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
 
+from blindcal.field_rules import NotNegative, check_fields
 from blindcal.records import Usage
 
 CHARACTERS_A_TOKEN = 4.0  # a guess, used until the endpoint reports a real count
@@ -14,14 +16,14 @@ CHARACTERS_A_TOKEN = 4.0  # a guess, used until the endpoint reports a real coun
 
 @dataclass(frozen=True, slots=True)
 class Prices:
-    """Prices in dollars per million tokens.
+    """Prices in dollars per million tokens; ``listed`` is the date of those in ``prices.csv``."""
 
-    ``listed`` is the date of prices that come from the list in ``prices.csv``.
-    """
-
-    input: float
-    output: float
+    input: Annotated[NotNegative, "Price per million input tokens."]
+    output: Annotated[NotNegative, "Price per million output tokens."]
     listed: str | None = None
+
+    def __post_init__(self) -> None:
+        check_fields(self)
 
     def cost(self, usage: Usage) -> float:
         """The cost of the tokens used."""

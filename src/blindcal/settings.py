@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import difflib
-import math
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass, fields, replace
-from typing import Any, get_args
+from typing import Annotated, Any
 
 import msgspec
 
@@ -13,6 +13,17 @@ from blindcal.endpoints.http import OPENAI, Address
 from blindcal.endpoints.query_format import ANSWER_TOKENS, STATED_TOKENS
 from blindcal.errors import InputError
 from blindcal.estimate.truth import bins_blind
+from blindcal.field_rules import (
+    FieldRule,
+    Finite,
+    FromOne,
+    FromTwo,
+    FromZero,
+    InnerShare,
+    Positive,
+    check_fields,
+    rules_of,
+)
 from blindcal.items.files import Items
 from blindcal.items.record_format import RecordFormat
 from blindcal.methods import (
@@ -34,71 +45,79 @@ DEFAULT_WORDS = ("Yes", "No")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PromptSettings(RecordFormat):
-    """How a record becomes a prompt, and which words answer it.
+    """How a record becomes a prompt, and which words answer it."""
 
-    ``positive`` and ``negative`` are the answer words, by default those that the items name, else Yes and
-    No; their tokens are looked up with ``tokenizer`` unless ``positive_ids`` and ``negative_ids`` are given.
-    ``semantics`` says which spellings count (METHOD 1), by default the method's usual one.
-    ``instruction`` replaces the text with which ``verbalized`` asks for a confidence. ``answer_format`` is
-    the form of the answers: one ``word``, a ``sentence`` or any other text that settles on one, or ``json``;
-    by default, the one that works. ``max_tokens`` is the maximum number of tokens of an answer, by default
-    1, 512 or 64. ``keep_prompts=False`` stores only hashes of the prompts in the run file. More than two
-    answer words are named by ``answers``, instead of ``positive`` and ``negative``.
-    """
-
-    positive: str | None = None
-    negative: str | None = None
-    positive_ids: tuple[int, ...] = ()
-    negative_ids: tuple[int, ...] = ()
-    tokenizer: str | None = None
-    semantics: Semantics | None = None
-    instruction: str | None = None
-    answer_format: AnswerFormat | None = None
-    max_tokens: int | None = None
-    keep_prompts: bool = True
+    positive: Annotated[str | None, "Positive answer word. By default the items' own, else Yes."] = None
+    negative: Annotated[str | None, "Negative answer word. By default the items' own, else No."] = None
+    positive_ids: Annotated[
+        tuple[int, ...], "Token ids of the positive answer. By default looked up with the tokenizer."
+    ] = ()
+    negative_ids: Annotated[
+        tuple[int, ...], "Token ids of the negative answer. By default looked up with the tokenizer."
+    ] = ()
+    tokenizer: Annotated[
+        str | None,
+        "Tokenizer of the model: a tokenizer.json or its folder, a Hugging Face name, or an OpenAI encoding "
+        "such as o200k_base. By default the endpoint's /tokenize, else OpenAI's for its models.",
+    ] = None
+    semantics: Annotated[
+        Semantics | None,
+        "Spellings that count as an answer: the one that the model prefers (pair), the likeliest of all "
+        "(max), or all of them together (sum). By default pair; for logprobs sum.",
+    ] = None
+    instruction: Annotated[
+        str | None,
+        "Wording in which verbalized asks for a confidence, with {positive} and {negative} for the words.",
+    ] = None
+    answer_format: Annotated[
+        AnswerFormat | None,
+        "Form of the answers: one word, a sentence or longer text that settles on one, or JSON. By default "
+        "the form that the probe shows to work.",
+    ] = None
+    max_tokens: Annotated[
+        FromOne | None,
+        "Maximum number of tokens per answer. Hidden reasoning counts: a model that reasons needs thousands. "
+        "By default 1 for a word, 512 for a sentence, 64 for JSON and for verbalized.",
+    ] = None
+    keep_prompts: Annotated[
+        bool, "Whether the run file holds the prompts; without them it holds their hashes."
+    ] = True
 
     def __post_init__(self) -> None:
         RecordFormat.__post_init__(self)
         if self.answers and (self.positive is not None or self.negative is not None):
             raise InputError("answers: names all answer words; leave out positive and negative")
-        forms = get_args(AnswerFormat)
-        known = self.answer_format is None or self.answer_format in forms
-        _check("answer_format", self.answer_format, known, f"one of {', '.join(forms)}")
-        whole = self.max_tokens is None or _whole(self.max_tokens, 1)
-        _check("max_tokens", self.max_tokens, whole, "a whole number from 1 up")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DesignSettings:
-    """Which queries are asked.
+    """Which queries are asked."""
 
-    ``method`` is one of `METHODS`, or ``auto`` for the best that the endpoint allows.
-    ``queries`` is the mean number per item (by default the method's own). ``sample`` asks a stratified random
-    sample of that many items; a run may be continued with more. ``offset`` is the common bias C of METHOD 2
-    and ``limit`` the largest bias the service accepts. ``send_seed`` sends a seed with each sampled query,
-    for endpoints that honour it.
-    """
-
-    method: str = AUTO
-    queries: float | None = None
-    sample: int | None = None
-    seed: int = 0
-    send_seed: bool = False
-    offset: float = 50.0
-    limit: float = 100.0
+    method: Annotated[
+        str, "Method that asks and estimates; auto chooses the best that the endpoint allows."
+    ] = AUTO
+    queries: Annotated[
+        Positive | None, "Mean number of queries per item; may be a fraction. By default the method's own."
+    ] = None
+    sample: Annotated[
+        FromOne | None,
+        "Stratified random sample of N items; a run can be continued with a larger N. By default all items.",
+    ] = None
+    seed: Annotated[FromZero, "Random seed of the design."] = 0
+    send_seed: Annotated[
+        bool,
+        "Whether a seed is sent with each sampled query, so that an endpoint that honours it repeats its "
+        "answers.",
+    ] = False
+    offset: Annotated[Finite, "Bias added to both answers, so that the model says nothing else."] = 50.0
+    limit: Annotated[Positive, "Largest bias that the service accepts."] = 100.0
 
     def __post_init__(self) -> None:
+        check_fields(self)
         if self.method not in (AUTO, *METHODS):
             raise InputError(f"method must be one of {', '.join((AUTO, *METHODS))}, not {self.method!r}")
-        _check("seed", self.seed, _whole(self.seed, 0), "a whole number from 0 up")
-        _check("queries", self.queries, self.queries is None or _positive(self.queries), "a number above 0")
-        few = self.queries is None or self.queries <= MOST_QUERIES
-        _check("queries", self.queries, few, f"at most {MOST_QUERIES} per item: more would tell nothing more")
-        _check(
-            "sample", self.sample, self.sample is None or _whole(self.sample, 1), "a whole number from 1 up"
-        )
-        _check("offset", self.offset, _finite(self.offset), "a finite number")
-        _check("limit", self.limit, _positive(self.limit), "a number above 0")
+        if self.queries is not None and self.queries > MOST_QUERIES:
+            raise InputError(f"queries must be at most {MOST_QUERIES} per item: more would tell nothing more")
         if self.method == "blind" and self.queries not in (None, METHODS["blind"].queries):
             raise InputError(
                 f"queries: blind always asks 1 - 1/bins per item, not {self.queries:g}; "
@@ -114,31 +133,44 @@ class DesignSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EstimationSettings:
-    """How answers are read; a finished run can be read again with other settings, at no cost.
+    """How answers are read; a finished run can be read again with other settings, at no cost."""
 
-    ``estimator`` is ``own`` (that of the method) or ``latent``, which reads the answers of any method by
-    maximum likelihood. Intervals have the confidence level ``level`` and are based on ``resamples`` refits.
-    With ``simultaneous``, the intervals of all parts of a breakdown hold together with this confidence.
-    """
-
-    estimator: str = "own"
-    bins: int | None = None
-    level: float = 0.95
-    resamples: int = 1000
-    simultaneous: bool = False
+    estimator: Annotated[
+        str,
+        "Estimator that reads the answers: the method's own, or the maximum likelihood of latent; may be "
+        "changed for a finished run.",
+    ] = "own"
+    bins: Annotated[FromOne | None, "Number of bins of the ECE. By default 5; for blind round(N^(1/5))."] = (
+        None
+    )
+    level: Annotated[InnerShare, "Confidence level of the intervals."] = 0.95
+    resamples: Annotated[FromTwo, "Number of refits behind the intervals."] = 1000
+    simultaneous: Annotated[
+        bool, "Whether the intervals of all parts of a breakdown hold together with the confidence level."
+    ] = False
 
     def __post_init__(self) -> None:
-        _check("level", self.level, 0 < self.level < 1, "between 0 and 1")
-        _check("bins", self.bins, self.bins is None or _whole(self.bins, 1), "a whole number from 1 up")
-        _check("resamples", self.resamples, _whole(self.resamples, 2), "a whole number from 2 up")
+        check_fields(self)
 
 
-_PARTS: dict[str, type[Any]] = {
+_PARTS: dict[str, Any] = {
     "endpoint": Address,
     "prompt": PromptSettings,
     "design": DesignSettings,
     "estimation": EstimationSettings,
 }
+SETTINGS: dict[str, FieldRule] = {
+    name: rule for kind in _PARTS.values() for name, rule in rules_of(kind).items()
+}
+"""What each setting may be, and what it sets."""
+SETTINGS["reasoning_effort"] = FieldRule(
+    name="reasoning_effort",
+    about="How much a model reasons, such as low; sent in the extra body.",
+    default=None,
+    hint=str | None,
+    kind=str,
+    rule="text",
+)
 _PART_OF = {field.name: part for part, kind in _PARTS.items() for field in fields(kind) if field.init}
 # Options that may differ when a run is continued, because they shape no query.
 _FREE = {
@@ -182,9 +214,7 @@ class Settings:
         changed: dict[str, dict[str, Any]] = {name: {} for name in _PARTS}
         for name, value in options.items():
             if name not in _PART_OF:
-                near = difflib.get_close_matches(name, _PART_OF, 1)
-                hint = f"; did you mean {near[0]!r}?" if near else ""
-                raise InputError(f"{name!r} is not a setting{hint}")
+                raise unknown_setting(name)
             changed[_PART_OF[name]][name] = value
         if "endpoint" not in parts:
             if "model" not in options:
@@ -249,7 +279,7 @@ class Settings:
             raise InputError(f"max_tokens: {name} reads answers of one token, not of {prompt.max_tokens}")
 
     def __repr__(self) -> str:
-        usual = {**Settings(model=None)._flat, "role": self.prompt.role}
+        usual = {**Settings(model="")._flat, "role": self.prompt.role}
         shown = [f"{name}={value!r}" for name, value in self._flat.items() if value != usual[name]]
         text = f"Settings({', '.join(shown)})"
         return text if len(text) <= 200 else text[:196] + "...)"
@@ -370,21 +400,11 @@ class Settings:
         return plain({**shaping, "items": len(items), "items_digest": items.digest})
 
 
-def _check(name: str, value: object, holds: bool, rule: str) -> None:
-    if not holds:
-        raise InputError(f"{name} must be {rule}, not {value!r}")
-
-
-def _whole(value: object, least: int) -> bool:
-    return isinstance(value, int) and value >= least
-
-
-def _finite(value: object) -> bool:
-    return isinstance(value, int | float) and math.isfinite(value)
-
-
-def _positive(value: float) -> bool:
-    return _finite(value) and value > 0
+def unknown_setting(name: str, known: Iterable[str] = SETTINGS) -> InputError:
+    """The error for a name that is no setting."""
+    near = difflib.get_close_matches(name, list(known), 1)
+    hint = f"; did you mean {near[0]!r}?" if near else ""
+    return InputError(f"{printable(name, 80)!r} is not a setting{hint}")
 
 
 def plain(value: dict[str, Any]) -> dict[str, Any]:

@@ -4,9 +4,14 @@ from __future__ import annotations
 
 import itertools
 import re
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, TypeVar, overload
 
 import msgspec
+
+from blindcal.errors import InputError
+from blindcal.text import printable
 
 T = TypeVar("T")
 
@@ -41,6 +46,31 @@ def read_json(raw: bytes, decoder: msgspec.json.Decoder[Any] = _ANYTHING) -> Any
         raise JsonError(f"is nested more than {DEEPEST} levels deep", malformed=False) from None
     except (msgspec.DecodeError, UnicodeError) as error:
         raise JsonError(str(error), malformed=True) from None
+
+
+def read_saved(path: Path, kind: type[T], name: str, version: int) -> T:
+    """Read a record that blindcal saved; raises `InputError` if it is another file or in another format."""
+    try:
+        raw = path.read_bytes()
+        saved = read_json(raw, msgspec.json.Decoder(_Saved)).format
+        if saved != version:
+            raise InputError(
+                f"{path}: is a {name} in format {saved}, and this version of blindcal reads {version}",
+                remedy="open it with the version that made it",
+            )
+        return read_json(raw, msgspec.json.Decoder(kind))
+    except FileNotFoundError:
+        raise InputError(f"{path}: no such {name}", remedy=f"name a {name} that blindcal wrote") from None
+    except (OSError, JsonError) as error:
+        why = printable(str(error))
+        raise InputError(
+            f"{path}: not a {name} of blindcal ({why})", remedy=f"name a {name} that blindcal wrote"
+        ) from None
+
+
+@dataclass(frozen=True, slots=True)
+class _Saved:
+    format: int
 
 
 def _depth(raw: bytes) -> int:

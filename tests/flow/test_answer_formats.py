@@ -367,12 +367,12 @@ def test_a_model_that_never_comes_to_an_end_ends_the_run(tmp_path: Path) -> None
     with talking(items) as server:
         done = blindcal(
             "audit", items, "--model", "replay", "--base-url", server.base_url, "--out", tmp_path / "run",
-            "--method", "temperature", "--answer-format", "sentence", "--max-tokens", "5",
+            "--method", "temperature", "--set", "answer_format=sentence", "--max-tokens", "5",
         )  # fmt: skip
     assert done.exit_code == 4
     assert "the last one is cut short, within 5 tokens" in done.stderr
     assert "--max-tokens 4000" in done.stderr
-    assert "--reasoning-effort" in done.stderr
+    assert "reasoning_effort" in done.stderr
     with pytest.raises(UnfitError, match="cut short"), talking(items) as server:
         audit(items, settings(server, max_tokens=5), out=tmp_path / "other")
 
@@ -383,8 +383,8 @@ def test_a_command_asks_for_a_sentence(tmp_path: Path) -> None:
     with talking(items) as server:
         done = blindcal(
             "audit", items, "--model", "replay", "--base-url", server.base_url, "--out", tmp_path / "run",
-            "--method", "temperature", "--queries", "2", "--answer-format", "sentence", "--max-tokens", "99",
-            "--reasoning-effort", "low", "--resamples", "20",
+            "--method", "temperature", "--queries", "2", "--max-tokens", "99",
+            "--set", "answer_format=sentence", "--set", "reasoning_effort=low", "--set", "resamples=20",
         )  # fmt: skip
     assert done.exit_code == 0, done.output
     assert f"unread     cut short {2 * N // 10}, refusal {2 * N // 10}" in done.output
@@ -396,7 +396,7 @@ def test_a_command_asks_for_a_sentence(tmp_path: Path) -> None:
 def test_a_threshold_method_refuses_sentences_on_the_command_line(tmp_path: Path) -> None:
     """The reason is said with the option that helps."""
     done = blindcal(
-        "audit", written(tmp_path), "--model", "m", "--method", "latent", "--answer-format", "sentence"
+        "audit", written(tmp_path), "--model", "m", "--method", "latent", "--set", "answer_format=sentence"
     )
     assert isinstance(done.exception, InputError)
     said = printed_error(done)
@@ -417,7 +417,7 @@ def test_a_plan_counts_long_answers(tmp_path: Path) -> None:
     for form, options in (("sentence", []), ("json", []), ("sentence", ["--max-tokens", "2000"])):
         shown = blindcal(
             "audit", items, "--model", "m", "--method", "temperature", "--queries", "2",
-            "--dry-run", "--json", "--answer-format", form, *options,
+            "--dry-run", "--json", "--set", f"answer_format={form}", *options,
         )  # fmt: skip
         most = int(options[1]) if options else ANSWER_TOKENS[form]  # type: ignore[index]
         plan = json.loads(shown.output)

@@ -549,7 +549,7 @@ def test_the_command_prints_the_headline(items: Path, scores: Path, server: Serv
     out = tmp_path / "run"
     done = blindcal(
         "audit", items, "--model", "replay", "--base-url", server.base_url, "--out", out, "--oracle", scores,
-        "--price-in", 1, "--price-out", 1, "--resamples", 50,
+        "--prices", "1,1", "--set", "resamples=50",
     )  # fmt: skip
     assert done.exit_code == 0, done.output
     for word in (
@@ -623,7 +623,7 @@ def test_a_dry_run_asks_nothing(items: Path, server: Server, tmp_path: Path) -> 
     """``--dry-run`` prints queries, tokens and cost, and makes no folder."""
     shown = blindcal(
         "audit", items, "--model", "replay", "--base-url", server.base_url, "--out", tmp_path / "run",
-        "--dry-run", "--price-in", 1, "--price-out", 1,
+        "--dry-run", "--prices", "1,1",
     )  # fmt: skip
     assert f"queries    {N} by latent" in shown.output
     assert "cost       about $" in shown.output

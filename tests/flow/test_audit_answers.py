@@ -209,23 +209,23 @@ def test_a_choice_file_is_the_truth(run: tuple[Path, AuditResult]) -> None:
     """The oracle is the top-label ECE of the logits; other answers and other labels are refused."""
     from blindcal.items.files import load
     from blindcal.items.score_files import read_choices
-    from blindcal.results.oracle import read_choice_truth
+    from blindcal.results.oracle import read_truth
 
     folder, result = run
     scores = read_choices(folder / "oracle.csv")
     loaded = load(folder / "items.jsonl")
     labels = loaded.labels
-    truth = read_choice_truth(folder / "oracle.csv", loaded, "replay")
+    truth = read_truth(folder / "oracle.csv", loaded, "replay")
     found = truth.compare(labels, result.ece, 10)
     assert found.ece == pytest.approx(top_label_ece(labels, scores.logits, 10).ece.value)
     assert found.inside_interval
     text = (folder / "oracle.csv").read_text()
     (folder / "other.csv").write_text(text.replace("logit_B", "logit_E"))
     with pytest.raises(InputError, match=r"has the logits of A, E, C, D, and the answers of the items are"):
-        read_choice_truth(folder / "other.csv", loaded, "replay")
+        read_truth(folder / "other.csv", loaded, "replay")
     loaded = load(folder / "items.jsonl", RecordFormat(permute=0))
     with pytest.raises(InputError, match="or of their options in another order"):
-        read_choice_truth(folder / "oracle.csv", loaded, "replay")
+        read_truth(folder / "oracle.csv", loaded, "replay")
 
 
 def test_items_without_an_answer_may_hide_any_error() -> None:

@@ -137,7 +137,7 @@ def test_the_command_names_unknown_prices_and_what_the_limit_pays_for(
     items: Path, server: Server, unit: tuple[float, float], tmp_path: Path
 ) -> None:
     """Without prices a limit is refused, naming the model; with them a dry run says what it pays for."""
-    given = ["audit", str(items), "--model", "replay", "--base-url", server.base_url, "--resamples", "50"]
+    given = ["audit", str(items), "--model", "replay", "--base-url", server.base_url, "--set", "resamples=50"]
     given += ["--out", str(tmp_path / "run"), "--max-cost", str(unit[0] + 0.7 * unit[1])]
     asked = server.requests
     for method, words in (
@@ -145,7 +145,7 @@ def test_the_command_names_unknown_prices_and_what_the_limit_pays_for(
         ("sampling", r"limit .* pays for about \d+% of the queries: the run stops there"),
         ("verbalized", r"limit .* pays for about \d+% of the queries: the run stops there"),
     ):
-        priced = ["--price-in", "1000", "--price-out", "100", "--method", method, "--dry-run"]
+        priced = ["--prices", "1000,100", "--method", method, "--dry-run"]
         found = CliRunner().invoke(app, [*given, *priced])
         assert re.search(words, found.output), found.output
     refused = CliRunner().invoke(app, given)
@@ -157,6 +157,6 @@ def test_the_command_names_unknown_prices_and_what_the_limit_pays_for(
         " ".join(elsewhere.output.split())
     )
     assert server.requests == asked
-    done = CliRunner().invoke(app, [*given, "--price-in", "1000", "--price-out", "0"])
+    done = CliRunner().invoke(app, [*given, "--prices", "1000,0"])
     assert done.exit_code == 3, done.output
     assert re.search(r"stopped +max_cost = \S+ reached", done.output)

@@ -150,8 +150,8 @@ def test_the_key_in_place_of_its_variable(given: str) -> None:
     "wrong",
     [
         (f"sk-{SECRET}",),
-        ("--timeout", f"sk-{SECRET}"),
-        ("--positive-ids", f"sk-{SECRET}"),
+        ("--set", f"timeout=sk-{SECRET}"),
+        ("--set", f"positive_ids=sk-{SECRET}"),
         ("--extra-body", f"sk-{SECRET}"),
         (f"--api-key=sk-{SECRET}",),
         ("--api", f"sk-{SECRET}"),
@@ -320,7 +320,7 @@ def test_an_audit_keeps_no_key_that_a_model_says(tmp_path: Path) -> None:
         re.sub(b'"content":"[^"]*"', said, body) if b"number 34 " in asked else body
     )
     with running(server):
-        endpoint = ("--model", "replay", "--base-url", server.base_url, "--method", "blind", "--bins", "3")
+        endpoint = ("--model", "replay", "--base-url", server.base_url, "--method", "blind")
         done = blindcal("audit", path, *endpoint, "--out", tmp_path / "run", "--quiet")
     assert done.exit_code == 0, done.output
     answers = (tmp_path / "run" / "answers.csv").read_text()

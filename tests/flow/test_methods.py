@@ -310,7 +310,8 @@ def test_all_invalid_ends_with_a_result_and_an_error(items: Path, tmp_path: Path
     items.write_text("\n".join(items.read_text().splitlines()[:30]))
     with serving(items) as server:
         command = ["audit", str(items), "--model", "replay", "--base-url", server.base_url]
-        command += ["--out", str(tmp_path / "run"), "--force", "--positive-ids", "7", "--negative-ids", "8"]
+        command += ["--out", str(tmp_path / "run"), "--force"]
+        command += ["--set", "positive_ids=7", "--set", "negative_ids=8"]
         command += ["--method", "latent"]
         done = CliRunner().invoke(app, command)
     assert done.exit_code == 1, done.output

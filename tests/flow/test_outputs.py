@@ -52,7 +52,7 @@ class World:
     def audit(self, out: Path, *given: object) -> tuple[object, ...]:
         return (
             *("audit", self.items, "--model", "replay", "--base-url", self.server.base_url),
-            *("--out", out, "--resamples", 20, "--quiet", *given),
+            *("--out", out, "--set", "resamples=20", "--quiet", *given),
         )
 
 
@@ -90,7 +90,7 @@ WRITERS: dict[str, Callable[[World, Path], tuple[object, ...]]] = {
     "items": lambda _, path: ("items", "builtin", "--n", 20, "--out", path),
     "score": lambda world, path: (
         *("score", world.items, "--model", "replay", "--base-url", world.server.base_url),
-        *("--positive-ids", 1, "--negative-ids", 2, "--out", path),
+        *("--set", "positive_ids=1", "--set", "negative_ids=2", "--out", path),
     ),
     "reproduce": lambda world, path: (
         *("reproduce", world.scores, "--method", "blind", "--budgets", 1, "--seeds", 1, "--jobs", 1),
@@ -168,8 +168,8 @@ def test_no_character_of_a_part_breaks_a_file(world: World, tmp_path: Path) -> N
     records = [{**record, "part": names[k % len(names)]} for k, record in enumerate(lines)]
     items = tmp_path / "items.jsonl"
     items.write_text("".join(json.dumps(record) + "\n" for record in records))
-    given = ("--model", "replay", "--base-url", world.server.base_url, "--resamples", 20, "--out", tmp_path)
-    ended = blindcal("audit", items, *given, "--by", "part")
+    given = ("--model", "replay", "--base-url", world.server.base_url, "--set", "resamples=20")
+    ended = blindcal("audit", items, *given, "--by", "part", "--out", tmp_path)
     assert ended.exit_code == 0, ended.exception
     assert "a\\ufffeb " in ended.output
     written = blindcal("report", tmp_path, "--csv", tmp_path / "csv", "--figures", tmp_path / "figures")

@@ -517,9 +517,9 @@ def test_command_by_hand_and_by_name(tmp_path: Path) -> None:
     """Ids by hand need no vocabulary; without one, thresholds are out, and other ways are not."""
     with running(Server(recording(ODDS), items(len(ODDS)), Behaviour(tokenize="none"))) as server:
         line = [items_file(tmp_path, items(len(ODDS))), "--model", "replay", "--base-url", server.base_url]
-        by_hand = CliRunner().invoke(command, [*line, "--positive-ids", "1", "--negative-ids", "2"])
+        by_hand = CliRunner().invoke(command, [*line, "--set", "positive_ids=1", "--set", "negative_ids=2"])
         by_name = CliRunner().invoke(command, line)
-        garbled = CliRunner().invoke(command, [*line, "--positive-ids", "one"])
+        garbled = CliRunner().invoke(command, [*line, "--set", "positive_ids=one"])
     assert by_hand.exit_code == 0
     assert by_name.exit_code == 3
     assert "not known: this endpoint does not tell its token ids" in by_name.output
@@ -533,7 +533,7 @@ def test_command_reads_other_fields(tmp_path: Path) -> None:
     path.write_text("\n".join(json.dumps(row) for row in rows))
     with running(Server(recording(ODDS), items(len(ODDS)), Behaviour())) as server:
         line = [str(path), "--model", "replay", "--base-url", server.base_url]
-        found = CliRunner().invoke(command, [*line, "--label-field", "truth", "--id-field", "name"])
+        found = CliRunner().invoke(command, [*line, "--label-field", "truth", "--set", "id_field=name"])
     assert found.exit_code == 0, found.output
 
 
@@ -542,7 +542,9 @@ def test_command_shows_nothing_raw(tmp_path: Path) -> None:
     hostile = recording(ODDS)
     with running(Server(hostile, items(len(ODDS)), Behaviour(bias="rejected"))) as server:
         line = [items_file(tmp_path, items(len(ODDS))), "--model", "replay", "--base-url", server.base_url]
-        shown = CliRunner().invoke(command, [*line, "--positive", "\x1b[31mYes", "--positive-ids", "1"])
+        shown = CliRunner().invoke(
+            command, [*line, "--set", "positive=\x1b[31mYes", "--set", "positive_ids=1"]
+        )
     assert "\x1b" not in shown.output
 
 

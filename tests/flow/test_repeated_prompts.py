@@ -32,8 +32,8 @@ def audited(folder: Path, *, copied: bool) -> AuditResult:
     items = folder / "items.jsonl"
     items.write_text("".join(json.dumps(record) + "\n" for record in records))
     with replaying(items, p) as server:
-        given = ("--model", "replay", "--base-url", server.base_url, "--resamples", 100, "--out", folder)
-        ended = blindcal("audit", items, *given)
+        given = ("--model", "replay", "--base-url", server.base_url, "--set", "resamples=100")
+        ended = blindcal("audit", items, *given, "--out", folder)
     assert ended.exit_code == 0, ended.output
     said = "180 items have the prompt of another item, with which the intervals count them as one; 4 share"
     assert (said in ended.output) == copied

@@ -367,7 +367,7 @@ def test_a_hostile_file_gives_a_tame_page(browser: Browser, tmp_path: Path) -> N
     recording = Recording.from_probabilities([item.id for item in questions], p)
     with running(Server(recording, questions)) as server:
         command = ["audit", str(path), "--model", "replay", "--base-url", server.base_url, "--by", "at"]
-        command += ["--out", str(tmp_path / "run"), "--resamples", "50", "--quiet"]
+        command += ["--out", str(tmp_path / "run"), "--set", "resamples=50", "--quiet"]
         done = CliRunner().invoke(app, command, catch_exceptions=False)
     assert done.exit_code == 0, done.output
     page = tmp_path / "run" / "report.html"

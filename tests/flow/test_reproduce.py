@@ -139,7 +139,7 @@ def test_again_it_is_bit_identical(tmp_path: Path) -> None:
         (["nowhere.csv"], "no such file or folder"),
         (["x.csv", "--method", "psychic"], "'latent'"),
         (["x.csv", "--budgets", "9"], "from 1 to 8"),
-        (["x.csv", "--positive", "Yes"], "--positive and --negative go together"),
+        (["x.csv", "--answers", "Yes"], "takes two words, the positive one first"),
     ],
 )
 def test_wrong_names_are_answered_with_the_right_ones(arguments: list[str], message: str) -> None:

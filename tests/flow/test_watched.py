@@ -167,7 +167,7 @@ def test_a_killed_run_asks_the_same_controls(items: Path, tmp_path: Path) -> Non
         command = [
             *(sys.executable, "-m", "blindcal", "audit", str(items), "--model", "replay"),
             *("--base-url", server.base_url, "--out", str(tmp_path / "run")),
-            *("--method", "blind", "--bins", "4"),
+            *("--method", "blind", "--set", "bins=4"),
         ]
         going = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         while server.answered < 500 and going.poll() is None:

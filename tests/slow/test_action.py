@@ -29,7 +29,7 @@ pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="needs bash")
 ACTION: dict[str, Any] = yaml.safe_load((ROOT / "action.yml").read_text())
 STEPS: list[dict[str, Any]] = ACTION["runs"]["steps"]
 EXPRESSION = re.compile(r"\$\{\{ *(\S+) *\}\}")
-FEW = "--resamples 40 --quiet"
+FEW = "--set resamples=40 --quiet"
 
 
 @dataclass

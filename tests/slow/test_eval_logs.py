@@ -49,7 +49,7 @@ def harness(served: Served, tmp_path_factory: pytest.TempPathFactory) -> dict[st
 
 def audited(log: Path, served: Served, out: Path, *options: object) -> Any:
     """The result of an audit of the model that is served, on the questions of a log."""
-    where = "--model", served.model, "--base-url", served.base_url, "--resamples", 20, "--concurrency", 2
+    where = "--model", served.model, "--base-url", served.base_url, "--set", "resamples=20"
     done = blindcal("audit", log, *where, "--out", out, "--quiet", *options)
     assert done.exit_code == 0, done.output
     return json.loads((out / "result.json").read_text())

@@ -234,7 +234,7 @@ def test_without_the_library_the_extra_is_named(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_without_a_network_the_local_way_is_named(tmp_path: Path) -> None:
-    """Where the Hub cannot be reached, the command ends with one line that names --data-dir."""
+    """Where the Hub cannot be reached, the command ends with one line that names the setting data_dir."""
     pytest.importorskip("datasets")
     command = [sys.executable, "-c", "from blindcal.cli import main; main()", "items", "boolq"]
     environment = {**os.environ, "HF_HUB_OFFLINE": "1", "HF_HOME": str(tmp_path)}
@@ -244,7 +244,7 @@ def test_without_a_network_the_local_way_is_named(tmp_path: Path) -> None:
     assert error.startswith(
         "error: boolq: hf:google/boolq@validation: the Hugging Face Hub cannot be reached"
     )
-    assert "name their folder: --data-dir for a set that blindcal knows" in error
+    assert "name their folder: --set data_dir=VALUE for a set that blindcal knows" in error
 
 
 # Names and words, in audits and on the command line
@@ -288,7 +288,7 @@ def test_a_set_is_audited_by_name_or_file_with_its_own_words(
     put(tmp_path / "boolq_validation.jsonl", rows)
     monkeypatch.setitem(SETS, "boolq", replace(SETS["boolq"], rows=40))
     out = tmp_path / "boolq.jsonl"
-    written = blindcal("items", "boolq", "--data-dir", tmp_path, "--out", out)
+    written = blindcal("items", "boolq", "--set", f"data_dir={tmp_path}", "--out", out)
     assert "40 questions in" in written.output
     assert "the answers are True and False" in written.output
     items = load(out)

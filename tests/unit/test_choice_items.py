@@ -504,7 +504,7 @@ def test_mmlu_with_four_options(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 def test_a_converted_set_has_the_same_items(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The file keeps the choices, so that it can be asked in another order, and needs no template."""
     folder, out = small_mmlu(tmp_path, monkeypatch), tmp_path / "out.jsonl"
-    done = blindcal("items", "mmlu-choices", "--data-dir", str(folder), "--out", str(out))
+    done = blindcal("items", "mmlu-choices", "--set", f"data_dir={folder}", "--out", str(out))
     assert done.exit_code == 0
     assert "6 questions in" in done.stderr
     assert "the answers are A, B, C and D" in done.stderr

@@ -30,8 +30,8 @@ def test_a_remedy_speaks_the_readers_language() -> None:
         ("max_cost", 5.0, "--max-cost 5"),
         ("out", ..., "--out"),
         ("by_field", "topic", "--by topic"),
-        ("prices", ..., "--price-in and --price-out"),
-        ("data_dir", "my data", "--data-dir 'my data'"),
+        ("prices", ..., "--prices"),
+        ("data_dir", "my data", "--set 'data_dir=my data'"),
         ("extra_body", {"a": 1}, """--extra-body '{"a": 1}'"""),
     ],
 )

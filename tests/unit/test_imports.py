@@ -22,6 +22,7 @@ ROOMS = (
     "records",
     "text",
     "untrusted_json",
+    "field_rules",
     "json_form",
     "atomic_write",
     "query_seeds",

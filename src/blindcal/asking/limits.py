@@ -6,9 +6,10 @@ import math
 import sys
 import warnings
 from dataclasses import dataclass, replace
-from typing import Self
+from typing import Annotated, Self
 
 from blindcal.errors import InputError
+from blindcal.field_rules import FromOne, Positive, check_fields
 from blindcal.prices import Prices
 
 OTHER_FILES = 24
@@ -30,25 +31,21 @@ INTERRUPTED = Stopped("interrupted")
 class Limits:
     """How fast to ask, and when to stop.
 
-    ``max_queries`` and ``max_cost`` (in dollars; needs prices) count every reply that was served, whatever
-    was in it.
-    ``attempts`` is the maximum number of tries per query; being told to slow down (429) does not count.
-    The run stops after ``patience`` seconds without any answer, or if the server asks to wait longer than
-    that. ``backoff`` is the first wait between tries in seconds; it doubles each time.
+    Every reply that was served counts, whatever was in it. The run also stops if the server asks to wait
+    longer than ``patience``. Being told to slow down (429) does not count as one of the ``attempts``.
     """
 
-    concurrency: int = 32
-    rpm: float | None = None
-    tpm: float | None = None
-    max_queries: int | None = None
-    max_cost: float | None = None
-    attempts: int = 8
-    patience: float = 300.0
-    backoff: float = 0.5
+    concurrency: Annotated[FromOne, "Maximum number of concurrent requests."] = 32
+    rpm: Annotated[Positive | None, "Maximum number of requests per minute."] = None
+    tpm: Annotated[Positive | None, "Maximum number of tokens per minute."] = None
+    max_queries: Annotated[FromOne | None, "Maximum number of queries, the probe's included."] = None
+    max_cost: Annotated[Positive | None, "Maximum cost in dollars; requires prices."] = None
+    attempts: Annotated[FromOne, "Maximum number of tries per query."] = 8
+    patience: Annotated[Positive, "Seconds without any answer after which the run stops."] = 300.0
+    backoff: Annotated[Positive, "Seconds of the first wait between tries; it doubles each time."] = 0.5
 
     def __post_init__(self) -> None:
-        if self.max_cost is not None and not (math.isfinite(self.max_cost) and self.max_cost > 0):
-            raise InputError(f"max_cost: must be a number of dollars above 0, got {self.max_cost!r}")
+        check_fields(self)
 
     def within_open_files(self) -> Self:
         """With no more concurrent requests than this process may have connections.

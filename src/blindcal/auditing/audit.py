@@ -31,7 +31,7 @@ from blindcal.items.score_files import stem
 from blindcal.methods import METHODS
 from blindcal.prices import Prices
 from blindcal.records import Progress, Targets
-from blindcal.results.oracle import ChoiceTruth, Truth, read_choice_truth, read_truth
+from blindcal.results.oracle import Truth, read_truth
 from blindcal.results.result import AuditResult
 from blindcal.settings import Settings
 from blindcal.store.run_store import Store
@@ -127,21 +127,14 @@ async def audit_async(
 audit = blocking(audit_async)
 
 
-def _read_oracle(session: Session, oracle: str | Path | None) -> Truth | ChoiceTruth | None:
+def _read_oracle(session: Session, oracle: str | Path | None) -> Truth | None:
     """The truth to compare with, under the semantics of the method."""
     settings = session.settings
     if oracle is None:
         return None
-    if session.items.answers:
-        method = METHODS[settings.assumed_method]
-        return read_choice_truth(
-            Path(oracle),
-            session.items,
-            settings.endpoint.model,
-            drawn=not method.tempered,
-        )
-    about = settings.semantics, settings.endpoint.model, settings.answer_words
-    return read_truth(Path(oracle), session.items, *about)
+    about = settings.endpoint.model, settings.semantics, settings.answer_words
+    drawn = not METHODS[settings.assumed_method].tempered
+    return read_truth(Path(oracle), session.items, *about, drawn=drawn)
 
 
 def default_folder(items: str | Path, model: str) -> Path:

@@ -25,7 +25,7 @@ from blindcal.items.files import Items
 from blindcal.methods import METHODS
 from blindcal.records import INVALID, NEGATIVE, PLAIN, POSITIVE, AnswerTable, Message
 from blindcal.report.page import PAGE_FILE, write_page
-from blindcal.results.oracle import ChoiceTruth, Truth
+from blindcal.results.oracle import Truth
 from blindcal.results.result import (
     RESULT_FILE,
     AnswerCounts,
@@ -50,7 +50,7 @@ def conclude(
     asked: AuditDesign,
     outcome: RunOutcome,
     seconds: float,
-    truth: Truth | ChoiceTruth | None = None,
+    truth: Truth | None = None,
 ) -> AuditResult:
     """Compute the result of a run: all estimates, and what the answers cost."""
     settings, items = session.settings, session.items

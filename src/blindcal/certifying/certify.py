@@ -27,13 +27,13 @@ from blindcal.asking.limits import Limits, check_cost_known
 from blindcal.asking.sender import ask_live
 from blindcal.auditing.steadiness_check import count_controls
 from blindcal.certifying.decision_request import decision_request
-from blindcal.certifying.design import CertifyDesign, Reuse, SideState
-from blindcal.certifying.plan import (
+from blindcal.certifying.design import (
+    CertifyDesign,
     CertifyGoal,
     CertifyPlan,
+    Reuse,
+    SideState,
     check_certifiable,
-    goal_of,
-    noted_plan,
     plan_certification,
 )
 from blindcal.endpoints.base import Endpoint
@@ -75,7 +75,6 @@ def certify(
     run: Run | str | Path,
     precision: float,
     *,
-    abstain: bool = False,
     negative_precision: float | None = None,
     confidence: float = 0.95,
     expires: int = EXPIRES,
@@ -97,7 +96,6 @@ def certify(
         lambda stop: certify_async(
             run,
             precision,
-            abstain=abstain,
             negative_precision=negative_precision,
             confidence=confidence,
             expires=expires,
@@ -119,7 +117,6 @@ async def certify_async(
     run: Run | str | Path,
     precision: float,
     *,
-    abstain: bool = False,
     negative_precision: float | None = None,
     confidence: float = 0.95,
     expires: int = EXPIRES,
@@ -141,9 +138,9 @@ async def certify_async(
         A finished audit that used ``logit_bias``. Its endpoint is asked.
     precision : float
         The share of positive decisions that must be right.
-    abstain : bool
-        Certify a second threshold, below which decisions are negative and ``negative_precision`` of them
-        right (by default ``precision``). Between the two, the rule abstains.
+    negative_precision : float, optional
+        Certify a second threshold, below which decisions are negative and this share of them right. Between
+        the two, the rule abstains.
     confidence : float
         The probability, at least, with which a certificate holds; with two thresholds, both bounds.
     expires : int
@@ -170,7 +167,7 @@ async def certify_async(
     UnfitError
         If the endpoint no longer does what the audit saw.
     """
-    goal = goal_of(precision, abstain, negative_precision, confidence)
+    goal = CertifyGoal(precision, negative_precision, confidence)
     if expires < 1:
         raise InputError(f"expires: must be a number of days from 1 up, got {expires!r}")
     found, tell = opened(run), stage or ignore
@@ -187,14 +184,14 @@ async def certify_async(
         if (noted := store.note("plan")) is None:
             tell("choosing the thresholds to test")
             plan = await asyncio.to_thread(plan_certification, found, goal)
-            store.set_note("plan", plan.note())
+            store.set_note("plan", msgspec.to_builtins(plan))
         else:
-            plan = noted_plan(found, noted)
+            plan = msgspec.convert(noted, CertifyPlan)
         _check_chance(plan)
         if plan.why:
             tell(plan.why)
         watching = _Watch(store, found, plan.reuse, asked.served, tell)
-        design = CertifyDesign(found.labels, plan.items, plan.sides, found.answered, watching.reuse)
+        design = CertifyDesign.of(found, plan, watching.reuse)
         job = Job(
             asked.items,
             TokenQuestion(found.result.targets, float(found.settings["offset"])),
@@ -210,10 +207,10 @@ async def certify_async(
             if isinstance(model, HttpEndpoint):
                 model.accepted = asked.accepted
             controls = Controls(job, every=plan.control_every)
-            outcome = await ask_live(design, job, model, planned=plan.first_queries, controls=controls)
+            outcome = await ask_live(design, job, model, planned=design.first_queries(), controls=controls)
         watching.check()
         if job.stop.is_set():
-            raise _stopped("interrupted", plan)
+            raise _stopped("interrupted", plan, design)
         if outcome.stopped is not None:
             tell(f"{printable(outcome.stopped)}: what has passed by now counts, and the same again goes on")
         return _conclude(found, goal, plan, asked, design, watching.reuse(), outcome, store, expires, out)
@@ -332,7 +329,7 @@ def _conclude(
     states = design.states(outcome.answered, reuse)
     sides = {state.side.name: _certified(state) for state in states}
     if any(one is None for one in sides.values()):
-        raise _not_certified(states, plan, outcome.stopped)
+        raise _not_certified(states, plan, design, outcome.stopped)
     accept, reject = sides["accept"], sides.get("reject")
     assert accept is not None
     made = _date(store, accept, reject)
@@ -346,7 +343,7 @@ def _conclude(
         reject=reject,
         level=goal.confidence,
         candidates=sum(len(state.tests) for state in states),
-        items=plan.items.size,
+        items=len(plan.items),
         queries=paid.served,
         reused=design.reused(outcome.answered, reuse),
         model=run.result.model,
@@ -370,7 +367,7 @@ def _conclude(
 
 def _certified(state: SideState) -> CertifiedSide | None:
     """The last candidate of a side that passed; a stopped run may not have decided every item at it."""
-    test = state.certified or next((one for one in reversed(state.tests) if one.passed), None)
+    test = state.certified or state.passed
     if test is None:
         return None
     return CertifiedSide(
@@ -397,11 +394,11 @@ def _date(store: Store, accept: CertifiedSide, reject: CertifiedSide | None) -> 
 
 
 def _not_certified(
-    states: tuple[SideState, ...], plan: CertifyPlan, stopped: str | None
+    states: tuple[SideState, ...], plan: CertifyPlan, design: CertifyDesign, stopped: str | None
 ) -> NotCertifiedError:
     failed = [state for state in states if state.tests and not state.tests[0].passed]
     if not failed:
-        return _stopped(stopped or "the queries ended", plan)
+        return _stopped(stopped or "the queries ended", plan, design)
     state = failed[0]
     test, name = state.tests[0], "precision" if state.side.name == "accept" else "negative_precision"
     needed = items_needed(test)
@@ -419,8 +416,8 @@ def _not_certified(
     )
 
 
-def _stopped(why: str, plan: CertifyPlan) -> NotCertifiedError:
-    most = plan.with_controls(plan.most_queries)
+def _stopped(why: str, plan: CertifyPlan, design: CertifyDesign) -> NotCertifiedError:
+    most = plan.with_controls(design.most_queries(plan.reuse))
     return NotCertifiedError(
         f"{printable(why)} before a threshold was tested to the end: up to {most:,} queries may be needed",
         remedy="run the same again, with a higher limit if one was reached; what was asked is kept",
@@ -430,10 +427,10 @@ def _stopped(why: str, plan: CertifyPlan) -> NotCertifiedError:
 
 def _check_chance(plan: CertifyPlan) -> None:
     """Raise `NotCertifiedError` before anything is asked if it would be in vain."""
-    if min(side.chance for side in plan.sides) < _IN_VAIN:
+    if plan.chance < _IN_VAIN:
         raise NotCertifiedError(
             f"by the {plan.choosing:,} items that choose, no threshold has a chance to pass on the other "
-            f"{plan.items.size:,}; nothing was asked",
+            f"{len(plan.items):,}; nothing was asked",
             remedy="audit more items, or lower {precision} or {confidence}",
             options={"precision": ..., "confidence": ...},
         )

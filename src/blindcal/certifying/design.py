@@ -1,4 +1,4 @@
-"""Which queries a certification asks: those that its candidates still need, and no others.
+"""Which items choose the candidates of a certification, which certify, and which queries that takes.
 
 A round asks the items that no answer decides at the next candidate. Whatever else is asked, an item's
 decision at a threshold is the same, so where to ask is a matter of cost alone: most items with the wrong
@@ -13,15 +13,141 @@ from typing import Literal, TypeAlias
 
 import numpy as np
 
+from blindcal.certifying.decision_request import need_bias
 from blindcal.design import make_round
-from blindcal.estimate.certification import BoolArray, CandidateTest, KnownRange, Side, walk
-from blindcal.records import INVALID, AnswerTable, FloatArray, IntArray, Round
+from blindcal.errors import InputError, NotIdentifiedError
+from blindcal.estimate.certification import (
+    BoolArray,
+    CandidateTest,
+    KnownRange,
+    Side,
+    SideName,
+    choose_candidates,
+    split_items,
+)
+from blindcal.estimate.latent.model import working_table
+from blindcal.estimate.readings import read
+from blindcal.methods import control_spacing
+from blindcal.records import INVALID, AnswerTable, FloatArray, IntArray, Noise, Round
+from blindcal.results.run import Run
+from blindcal.text import printable
 
 Reuse: TypeAlias = Literal["all", "own", "none"]
 """Which answers may decide at other thresholds: all, those of the certification itself, or none."""
+LEAST_ITEMS = 40
 SENTINELS = 30
 """Items that are asked at the first candidate although the run's answers decide them: do they still hold?"""
 _FEWER = 3  # without any reuse, every item is asked at every candidate: only each third one is tested
+_SEED = 0  # fixed: to certify with one seed after the other until one passes would certify nothing
+
+
+@dataclass(frozen=True, slots=True)
+class CertifyGoal:
+    """The precision of positive decisions to certify and, with two thresholds, that of negative ones.
+
+    ``confidence`` is about both.
+    """
+
+    precision: float
+    negative_precision: float | None = None
+    confidence: float = 0.95
+
+    def __post_init__(self) -> None:
+        for name in ("precision", "negative_precision"):
+            value = getattr(self, name)
+            if value is not None and not 0 < value < 1:
+                raise InputError(f"{name}: must be between 0 and 1, got {value!r}")
+        if not 0.5 <= self.confidence < 1:
+            raise InputError(f"confidence: must be at least 0.5 and below 1, got {self.confidence!r}")
+
+    @property
+    def wanted(self) -> dict[SideName, float]:
+        """The precision of each side."""
+        both: dict[SideName, float | None] = {"accept": self.precision, "reject": self.negative_precision}
+        return {name: value for name, value in both.items() if value is not None}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class CertifyPlan:
+    """The items that certify, after ``choosing`` others chose the candidates of each side.
+
+    ``reuse`` says which answers may decide at other thresholds than their own, and ``why`` why not all.
+    """
+
+    choosing: int
+    items: tuple[int, ...]
+    sides: tuple[Side, ...]
+    reuse: Reuse
+    why: str
+
+    def __repr__(self) -> str:
+        return f"CertifyPlan({len(self.items):,} items, {len(self.sides)} sides)"
+
+    @property
+    def control_every(self) -> int:
+        """The number of queries per control query."""
+        return control_spacing(len(self.items))
+
+    @property
+    def chance(self) -> float:
+        """The chance that the first candidate of each side passes, as the choosing items see it."""
+        return min(side.chance for side in self.sides)
+
+    def with_controls(self, queries: int) -> int:
+        """The number of queries with their control queries."""
+        return queries + -(-queries // self.control_every)
+
+
+def plan_certification(run: Run, goal: CertifyGoal) -> CertifyPlan:
+    """Choose the items and the candidates; asks nothing, and always chooses the same.
+
+    Raises `NotIdentifiedError` if the run cannot be certified.
+    """
+    check_certifiable(run)
+    choosing, certifying = split_items(np.unique(run.answered.items), run.groups, _SEED)
+    if certifying.size < LEAST_ITEMS:
+        raise NotIdentifiedError(
+            f"{run.folder}: {certifying.size} independent items are left to certify on, and the least are "
+            f"{LEAST_ITEMS}",
+            remedy="audit more items",
+        )
+    sides = choose_candidates(
+        working_table(read(run.problem.of(choosing), run.noise.best)),
+        choosing.size,
+        certifying.size,
+        goal.wanted,
+        goal.confidence,
+        max_shift=run.max_shift,
+    )
+    reuse: Reuse = "all"
+    why, again = "", "each item is asked at each threshold itself, as it will be when the rule is used"
+    if run.noise.best != Noise():
+        reuse, why = "none", f"the run found the endpoint's answers noisy, so {again}"
+    elif KnownRange.of(run.labels.size, run.answered).contradictory.any():
+        reuse, why = "none", f"some answers of the run contradict each other, so {again}"
+    items = tuple(certifying.tolist())
+    return CertifyPlan(choosing=choosing.size, items=items, sides=sides, reuse=reuse, why=why)
+
+
+def check_certifiable(run: Run) -> None:
+    """Raise `NotIdentifiedError` if a run cannot be certified, whatever the goal."""
+    result = run.result
+    if result.answers or run.choices is not None:
+        raise NotIdentifiedError(
+            f"{run.folder}: its items have more than two answers, and only a decision between two can be "
+            "certified: no single query decides by the probability of one of several"
+        )
+    need_bias(run)
+    if result.objection is not None:
+        raise NotIdentifiedError(
+            f"{run.folder}: the audit was forced although its probe found the endpoint unfit "
+            f"({printable(result.objection)}), so that a certified shift may do nothing there"
+        )
+    if result.warnings:
+        raise NotIdentifiedError(
+            f"{run.folder}: the endpoint was not steady: {printable(result.warnings[0], 400)}",
+            remedy="audit again in another folder, and certify that run",
+        )
 
 
 @dataclass(frozen=True)
@@ -35,7 +161,12 @@ class SideState:
     side: Side
     tests: tuple[CandidateTest, ...]
     pending: float | None
-    certified: CandidateTest | None
+    certified: CandidateTest | None = None
+
+    @property
+    def passed(self) -> CandidateTest | None:
+        """The last candidate that passed, whether all items are decided or not."""
+        return next((test for test in reversed(self.tests) if test.passed), None)
 
 
 @dataclass(frozen=True)
@@ -52,6 +183,12 @@ class CertifyDesign:
     before: AnswerTable
     reuse: Callable[[], Reuse] = lambda: "all"
 
+    @classmethod
+    def of(cls, run: Run, plan: CertifyPlan, reuse: Callable[[], Reuse] | None = None) -> CertifyDesign:
+        """The design of a plan; without ``reuse``, what it begins with stays so."""
+        items = np.array(plan.items, np.int64)
+        return cls(run.labels, items, plan.sides, run.answered, reuse or (lambda: plan.reuse))
+
     def next_round(self, answered: AnswerTable) -> Round | None:
         """What the next candidate of each side needs; ``None`` if none needs anything."""
         reuse = self.reuse()
@@ -66,40 +203,44 @@ class CertifyDesign:
 
     def states(self, answered: AnswerTable, reuse: Reuse) -> tuple[SideState, ...]:
         """How far each side is with these answers."""
-        labels, found = self.labels[self.items], []
-        for side in self.sides:
-            tested = replace(side, shifts=self._shifts(side, reuse))
+        return tuple(self._state(side, answered, reuse) for side in self.sides)
 
-            def test(shift: float, side: Side = tested) -> CandidateTest | None:
-                known, missing = self._known(answered, reuse, shift), self._missing(answered, reuse, shift)
-                first = shift == side.shifts[0]
-                if first and self._sentinels(side, answered, reuse).any():
-                    return None
-                # the first candidate is decided in full: its counts tell what went wrong if it fails
-                return side.test(labels, known, missing, shift, whole=first)
+    def _state(self, side: Side, answered: AnswerTable, reuse: Reuse) -> SideState:
+        side = replace(side, shifts=self._shifts(side, reuse))
+        first, tests = side.shifts[0], list[CandidateTest]()
 
-            tests, pending = walk(tested, test)
-            last = next((one for one in reversed(tests) if one.passed), None)
-            if pending is None and last is not None:
-                shift = last.shift
-                known, missing = self._known(answered, reuse, shift), self._missing(answered, reuse, shift)
-                last = tested.test(labels, known, missing, shift, whole=True)
-                pending = shift if last is None else None
-            found.append(SideState(tested, tests, pending, last))
-        return tuple(found)
+        def test(shift: float, *, whole: bool) -> CandidateTest | None:
+            known, missing = self._known(answered, reuse, shift), self._missing(answered, reuse, shift)
+            return side.test(self.labels[self.items], known, missing, shift, whole=whole)
+
+        if self._sentinels(side, answered, reuse).any():
+            return SideState(side, (), first)
+        for shift in side.shifts:
+            # the first candidate is decided in full: its counts tell what went wrong if it fails
+            candidate = test(shift, whole=shift == first)
+            if candidate is None:
+                return SideState(side, tuple(tests), shift)
+            tests.append(candidate)
+            if not candidate.passed:
+                break
+        state = SideState(side, tuple(tests), None)
+        if state.passed is None:
+            return state
+        last = test(state.passed.shift, whole=True)
+        return replace(state, certified=last, pending=state.passed.shift if last is None else None)
 
     def most_queries(self, reuse: Reuse) -> int:
         """The most queries that can be needed: each item once at each candidate that is open for it."""
-        none, found = AnswerTable.empty(), 0
+        none, queries = AnswerTable.empty(), 0
         for side in self.sides:
-            found += int(self._sentinels(side, none, reuse).sum())
+            queries += int(self._sentinels(side, none, reuse).sum())
             for shift in self._shifts(side, reuse):
-                found += int(self._known(none, reuse, shift).open(shift).sum())
-        return found
+                queries += int(self._known(none, reuse, shift).open(shift).sum())
+        return queries
 
-    def first_queries(self, reuse: Reuse) -> int:
+    def first_queries(self) -> int:
         """The number of queries of the first round."""
-        asked = replace(self, reuse=lambda: reuse).next_round(AnswerTable.empty())
+        asked = self.next_round(AnswerTable.empty())
         return 0 if asked is None else len(asked)
 
     def reused(self, answered: AnswerTable, reuse: Reuse) -> int:
@@ -139,14 +280,14 @@ class CertifyDesign:
 
     def _sentinels(self, side: Side, answered: AnswerTable, reuse: Reuse) -> BoolArray:
         """The sentinels that are still to be asked: those of the run's answers that decide by least."""
-        found, shift = np.zeros(self.items.size, bool), side.shifts[0]
+        chosen, shift = np.zeros(self.items.size, bool), side.shifts[0]
         if reuse == "all":
             run, at = self._range(self.before), -shift
             decided = np.flatnonzero(~run.open(shift))
             by = np.where(run.above(shift), run.low - at, at - run.high)[decided]
-            found[decided[np.argsort(by, kind="stable")[:SENTINELS]]] = True
-            found &= ~np.isin(self.items, answered.items)
-        return found
+            chosen[decided[np.argsort(by, kind="stable")[:SENTINELS]]] = True
+            chosen &= ~np.isin(self.items, answered.items)
+        return chosen
 
     def _questions(
         self, state: SideState, answered: AnswerTable, reuse: Reuse

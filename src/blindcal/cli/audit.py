@@ -16,8 +16,9 @@ from blindcal.cli.result_summary import print_result
 from blindcal.errors import UnfitError
 from blindcal.items import catalogue
 from blindcal.json_form import json_line
-from blindcal.methods import AUTO, METHODS
+from blindcal.methods import METHODS
 from blindcal.planning.plan import CHOICE_PROBE_QUERIES, PROBE_QUERIES, Plan, plan_audit
+from blindcal.prices import Prices
 from blindcal.progress_bar import ProgressBar
 from blindcal.report.page import PAGE_FILE
 from blindcal.settings import Settings
@@ -28,68 +29,19 @@ FINISHED, NO_ESTIMATE, STOPPED, UNFIT = 0, 1, 3, 4
 
 @click.command("audit")
 @click.argument("items", type=options.PATH)
-@options.endpoint_options
-@options.answer_options
-@options.answer_format_options
-@options.prompt_options
-@options.choice_options
-@options.field_options
-@click.option(
-    "--by",
-    "by_field",
-    metavar="FIELD",
-    help="Field to break the result down by; may be changed for a finished run.",
-)
-@options.simultaneous_option("Let the intervals of all parts hold together with the confidence level.")
-@click.option(
-    "--method",
-    type=click.Choice([AUTO, *METHODS]),
-    default=AUTO,
-    help="Method that asks and estimates; see above. The default is the best that the endpoint allows.",
-)
-@options.estimator_option("; may be changed for a finished run")
-@click.option(
-    "--instruction",
-    callback=options.with_line_breaks,
-    help="Wording in which verbalized asks for a confidence, with {positive} and {negative} for the words.",
-)
-@click.option(
-    "--sample",
-    type=click.IntRange(1),
-    metavar="N",
-    help="Stratified random sample of N items; the same command with a larger N goes on from there.  "
-    "[default: all items]",
-)
-@options.queries_option(note="the method's own; see above")
-@options.bins_option(note="5; for blind round(N^(1/5))")
-@options.level_option
-@options.resamples_option
-@options.seed_option()
-@options.send_seed_option
-@options.bias_options
+@options.settings()
 @click.option(
     "--out",
     type=options.FOLDER,
     help="Folder of the run; a run in it is continued.  [default: runs/ITEMS-MODEL]",
 )
-@click.option("--no-prompts", is_flag=True, help="Keep only hashes of the prompts in the run file.")
 @click.option(
     "--oracle",
     type=options.PATH,
     help="File of true probabilities (id,label,p) or logits to compare the result with.",
 )
-@options.concurrency_option()
-@options.rate_options
-@click.option(
-    "--max-queries", type=click.IntRange(1), help="Maximum number of queries, the probe's included."
-)
-@click.option(
-    "--max-cost",
-    type=options.POSITIVE_NUMBER,
-    metavar="DOLLARS",
-    help="Maximum cost; requires prices.",
-)
-@options.price_options
+@options.limit_options
+@options.prices_option
 @click.option(
     "--dry-run", is_flag=True, help="Print the number of queries, the tokens and the cost, and stop."
 )
@@ -103,10 +55,8 @@ FINISHED, NO_ESTIMATE, STOPPED, UNFIT = 0, 1, 3, 4
 def command(
     items: Path,
     out: Path | None,
-    no_prompts: bool,
     oracle: Path | None,
-    price_in: float | None,
-    price_out: float | None,
+    given_prices: Prices | None,
     dry_run: bool,
     force: bool,
     as_json: bool,
@@ -144,8 +94,8 @@ def command(
       130  interrupted; nothing is lost
     """
     limits = options.taken(Limits, chosen)
-    settings = Settings(keep_prompts=not no_prompts, **chosen)
-    prices = options.prices(price_in, price_out, settings, quiet=quiet)
+    settings = options.chosen_settings(chosen)
+    prices = options.prices(given_prices, settings, quiet=quiet)
     options.check_priced(limits.max_cost, prices, settings.endpoint)
     if dry_run:
         _print_plan(

@@ -10,7 +10,13 @@ import click
 
 from blindcal.asking.limits import Limits
 from blindcal.certifying.certify import EXPIRES, FOLDER, certify
-from blindcal.certifying.plan import CertifyPlan, check_certifiable, goal_of, plan_certification
+from blindcal.certifying.design import (
+    CertifyDesign,
+    CertifyGoal,
+    CertifyPlan,
+    check_certifiable,
+    plan_certification,
+)
 from blindcal.cli import INTERRUPTED, options
 from blindcal.cli.console import error_text, print_error, print_field, print_stage, print_warning
 from blindcal.cli.param_types import FiniteRange
@@ -34,20 +40,15 @@ _UNLIKELY = 0.2  # chance of passing below which the user is warned
     "--precision", type=options.INNER_SHARE, required=True, help="Precision of positive decisions to certify."
 )
 @click.option(
-    "--abstain",
-    is_flag=True,
-    help="Certify a second threshold, below which decisions are negative; between the two, abstain.",
-)
-@click.option(
     "--negative-precision",
     type=options.INNER_SHARE,
-    help="Precision of negative decisions to certify; requires --abstain.  [default: that of --precision]",
+    help="Precision of negative decisions to certify, below a second threshold; between the two, abstain.",
 )
 @click.option(
     "--confidence",
     type=FiniteRange(0.5, 1, max_open=True),
     default=0.95,
-    help="Probability with which the certificate holds; with --abstain, both of its bounds.",
+    help="Probability with which the certificate holds; with two thresholds, both of its bounds.",
 )
 @click.option(
     "--expires",
@@ -59,15 +60,9 @@ _UNLIKELY = 0.2  # chance of passing below which the user is warned
 @click.option(
     "--out", type=options.FILE, help=f"File of the certificate.  [default: {CERTIFICATE_FILE} in RUN]"
 )
-@options.api_key_env_option
-@options.timeout_option
-@options.concurrency_option()
-@options.rate_options
-@click.option("--max-queries", type=click.IntRange(1), help="Maximum number of queries, controls included.")
-@click.option(
-    "--max-cost", type=options.POSITIVE_NUMBER, metavar="DOLLARS", help="Maximum cost; requires prices."
-)
-@options.price_options
+@options.fields("api_key_env", "timeout")
+@options.limit_options
+@options.prices_option
 @click.option(
     "--dry-run", is_flag=True, help="Print how many queries are needed at most, and their cost, and stop."
 )
@@ -76,15 +71,13 @@ _UNLIKELY = 0.2  # chance of passing below which the user is warned
 def command(
     run: Path,
     precision: float,
-    abstain: bool,
     negative_precision: float | None,
     confidence: float,
     expires: int,
     out: Path | None,
     api_key_env: str,
     timeout: float,
-    price_in: float | None,
-    price_out: float | None,
+    given_prices: Prices | None,
     dry_run: bool,
     as_json: bool,
     quiet: bool,
@@ -105,7 +98,7 @@ def command(
     Examples:
       blindcal certify runs/boolq-gpt-4o-mini --precision 0.9 --dry-run
       blindcal certify runs/boolq-gpt-4o-mini --precision 0.9
-      blindcal certify runs/boolq-gpt-4o-mini --precision 0.9 --abstain --out rule.json
+      blindcal certify runs/boolq-gpt-4o-mini --precision 0.9 --negative-precision 0.8 --out rule.json
 
     \b
     Exit status:
@@ -117,18 +110,16 @@ def command(
       6    no threshold passes; nothing is written
       130  interrupted; nothing is lost
     """
-    if negative_precision is not None and not abstain:
-        raise click.UsageError("--negative-precision goes with --abstain")
     limits = options.taken(Limits, chosen)
     found = open_run(run)
     check_certifiable(found)
     address = {name: found.settings[name] for name in ("model", "base_url", "api", "api_version")}
     settings = Settings(**address, api_key_env=api_key_env)
-    prices = options.prices(price_in, price_out, settings, quiet=quiet)
+    prices = options.prices(given_prices, settings, quiet=quiet)
     options.check_priced(limits.max_cost, prices, settings.endpoint)
     context = click.get_current_context()
     if dry_run:
-        goal = goal_of(precision, abstain, negative_precision, confidence)
+        goal = CertifyGoal(precision, negative_precision, confidence)
         _print_plan(found, plan_certification(found, goal), prices, as_json)
         return
     if not found.result.complete:
@@ -139,7 +130,6 @@ def command(
             made = certify(
                 found,
                 precision,
-                abstain=abstain,
                 negative_precision=negative_precision,
                 confidence=confidence,
                 expires=expires,
@@ -197,20 +187,20 @@ def _side_text(side: CertifiedSide, decisions: str) -> str:
 
 def _print_plan(run: Run, plan: CertifyPlan, prices: Prices | None, as_json: bool) -> None:
     spend = run.result.spend
-    first, most = plan.with_controls(plan.first_queries), plan.with_controls(plan.most_queries)
+    design = CertifyDesign.of(run, plan)
+    first, most = map(plan.with_controls, (design.first_queries(), design.most_queries(plan.reuse)))
     tokens = spend.prompt_tokens / max(1, spend.queries)
     cost = None if prices is None else prices.cost(Usage(most, most, round(tokens * most), most))
-    chance = min(side.chance for side in plan.sides)
     if as_json:
         click.echo(
             json_line(
-                {"choosing": plan.choosing, "certifying": plan.items.size, "chance": chance}
+                {"choosing": plan.choosing, "certifying": len(plan.items), "chance": plan.chance}
                 | {"first_queries": first, "most_queries": most, "prompt_tokens": round(tokens * most)}
                 | {"most_cost": cost, "reuse": plan.reuse}
             )
         )
         return
-    print_field("items", f"{plan.choosing:,} choose the thresholds, {plan.items.size:,} certify")
+    print_field("items", f"{plan.choosing:,} choose the thresholds, {len(plan.items):,} certify")
     for side in plan.sides:
         first_threshold = 1 / (1 + math.exp(side.shifts[0]))
         print_field(
@@ -220,12 +210,10 @@ def _print_plan(run: Run, plan: CertifyPlan, prices: Prices | None, as_json: boo
         )
     print_field("queries", f"{first:,} for the first threshold, at most {most:,}, controls included")
     print_field("tokens", f"at most {tokens * most:,.0f} in, as the audit's queries had")
-    print_field(
-        "cost", "unknown: --price-in and --price-out tell it" if cost is None else f"at most ${cost:.4g}"
-    )
+    print_field("cost", "unknown: give --prices" if cost is None else f"at most ${cost:.4g}")
     if plan.why:
         print_field("reuse", plan.why)
-    if chance < _UNLIKELY:
+    if plan.chance < _UNLIKELY:
         print_warning(
             "the audit suggests that no threshold is likely to pass: audit more items, or ask for less"
         )

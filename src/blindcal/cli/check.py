@@ -65,7 +65,7 @@ EXIT = {"failed": 3, "undecided": 4, "passed": 0}  # the worst first
     help="Require that each limit holds in every part, not only that no part is shown to be beyond it.",
 )
 @click.option("--partial", is_flag=True, help="Let an audit pass that was stopped early.")
-@options.resamples_option
+@options.field("resamples")
 @click.option("--junit", "junit_file", type=options.FILE, help="JUnit report to write.")
 @click.option(
     "--summary",

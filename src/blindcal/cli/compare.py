@@ -32,9 +32,8 @@ COLUMN = 8
 @click.command("compare")
 @options.run_argument("run_a")
 @options.run_argument("run_b")
-@options.bins_option(note="the runs' own")
-@options.level_option
-@options.resamples_option
+@options.field("bins", help="Number of bins of the ECE. By default that of the runs.")
+@options.fields("level", "resamples")
 @click.option("--html", type=options.FILE, help="HTML file to write, with the table and the figures.")
 @click.option(
     "--figures",

@@ -17,12 +17,25 @@ WIDTH = 11
 """Width of the column of names."""
 _LEAST = 40  # columns; text is not wrapped more narrowly
 
-# Options whose flag is not their Python name with dashes.
-_FLAGS = {
-    "by_field": "--by",
-    "keep_prompts": "--no-prompts",
-    "prices": "--price-in and --price-out",
-}
+#: The settings that have an option of their own in ``blindcal audit``.
+AUDIT_SETTINGS = (
+    "model",
+    "base_url",
+    "api",
+    "api_key_env",
+    "extra_body",
+    "template",
+    "system",
+    "answers",
+    "label_field",
+    "label_map",
+    "by_field",
+    "method",
+    "sample",
+    "queries",
+    "seed",
+    "max_tokens",
+)
 
 
 def print_field(name: str, text: str, *, width: int = WIDTH, err: bool = False) -> None:
@@ -60,19 +73,24 @@ def error_text(error: BlindcalError) -> str:
 
 
 def command_line_option(name: str, value: object) -> str:
-    """An option on the command line: ``force=True`` is ``--force``, ``limit=20`` is ``--limit 20``.
+    """An option on the command line: ``force=True`` is ``--force``, ``limit=20`` is ``--set limit=20``.
 
-    An ellipsis and ``None`` stand for a value that the user chooses, and give the flag alone.
+    An ellipsis and ``None`` stand for a value that the user chooses.
     """
-    flag = _FLAGS.get(name) or f"--{name.replace('_', '-')}"
+    from blindcal.settings import SETTINGS  # slow to import, and an error is rare
+
+    if name in SETTINGS.keys() - AUDIT_SETTINGS:
+        text = "VALUE" if value is None or value is ... else _text(value)
+        return f"--set {shlex.quote(f'{name}={text}')}"
+    flag = "--by" if name == "by_field" else f"--{name.replace('_', '-')}"
     if value is None or value is ... or isinstance(value, bool):
         return flag
-    if isinstance(value, Mapping):
-        text = json.dumps(dict(value))
-    elif isinstance(value, tuple | list):
-        text = ",".join(map(str, value))
-    elif isinstance(value, float):
-        text = str(int(value)) if value.is_integer() else repr(value)
-    else:
-        text = str(value)
-    return f"{flag} {shlex.quote(text)}"
+    return f"{flag} {shlex.quote(_text(value))}"
+
+
+def _text(value: object) -> str:
+    if isinstance(value, Mapping | bool):
+        return json.dumps(value)
+    if isinstance(value, tuple | list):
+        return ",".join(map(str, value))
+    return f"{value:g}" if isinstance(value, float) else str(value)

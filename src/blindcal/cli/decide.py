@@ -14,6 +14,7 @@ from blindcal.cli import INTERRUPTED, options
 from blindcal.cli.console import print_error, print_field, print_stage
 from blindcal.errors import NotCertifiedError, UnfitError
 from blindcal.items import catalogue
+from blindcal.prices import Prices
 from blindcal.progress_bar import ProgressBar
 from blindcal.results.certificate import Certificate
 from blindcal.results.decisions import DECISIONS_LINES, DECISIONS_TABLE, SUMMARY_FILE, DecisionResult
@@ -32,17 +33,9 @@ DECIDED, STOPPED, NOT_CERTIFIED = 0, 3, 4
     help="Folder of the run; a run in it is continued.  [default: decisions/ITEMS-MODEL]",
 )
 @click.option("--id-field", help="Field that holds the id of an item.  [default: that of the audit]")
-@options.api_key_env_option
-@options.timeout_option
-@options.concurrency_option()
-@options.rate_options
-@click.option(
-    "--max-queries", type=click.IntRange(1), help="Maximum number of queries, those of the check included."
-)
-@click.option(
-    "--max-cost", type=options.POSITIVE_NUMBER, metavar="DOLLARS", help="Maximum cost; requires prices."
-)
-@options.price_options
+@options.fields("api_key_env", "timeout")
+@options.limit_options
+@options.prices_option
 @click.option(
     "--force",
     is_flag=True,
@@ -58,8 +51,7 @@ def command(
     id_field: str | None,
     api_key_env: str,
     timeout: float,
-    price_in: float | None,
-    price_out: float | None,
+    given_prices: Prices | None,
     force: bool,
     as_json: bool,
     quiet: bool,
@@ -96,7 +88,7 @@ def command(
     limits = options.taken(Limits, limited)
     certified = Certificate.load(certificate)
     settings = certified_settings(certified, api_key_env=api_key_env)
-    prices = options.prices(price_in, price_out, settings, quiet=quiet)
+    prices = options.prices(given_prices, settings, quiet=quiet)
     options.check_priced(limits.max_cost, prices, settings.endpoint)
     folder = out or decision_folder(items, certified)
     catalogue.check_there(items)

@@ -27,7 +27,7 @@ from blindcal.settings import Settings
     default=600,
     help="Number of built-in questions to ask.",
 )
-@options.seed_option()
+@options.field("seed")
 @click.option(
     "--out",
     type=options.FOLDER,

@@ -15,6 +15,7 @@ from blindcal.atomic_write import atomic_write
 from blindcal.cli import options
 from blindcal.cli.console import print_stage
 from blindcal.errors import InputError
+from blindcal.field_rules import rules_of
 from blindcal.items import catalogue, files
 from blindcal.items.record_format import RecordFormat
 from blindcal.json_form import json_line
@@ -26,18 +27,17 @@ from blindcal.text import listed, printable
 @click.option(
     "--out", type=options.FILE, help="Output file, one JSON object per line.  [default: standard output]"
 )
-@options.record_options
-@options.answers_option
-@options.label_field_option
+@options.fields("template", "answers", "label_field", "label_map")
+@options.set_option("template", "answers", "label_field", "label_map", accepted=rules_of(RecordFormat))
 @click.option(
     "--n", type=click.IntRange(1), help=f"Number of built-in questions.  [default: {catalogue.BUILTIN_SIZE}]"
 )
 @options.json_option("List the sets as JSON (without NAME).")
-def command(name: str | None, out: Path | None, n: int | None, as_json: bool, **record_format: Any) -> None:
+def command(name: str | None, out: Path | None, n: int | None, as_json: bool, **chosen: Any) -> None:
     """Write the labelled questions of the set NAME to a file; without NAME, list the sets.
 
     \b
-      boolq, mmlu               the paper's sets, from the Hugging Face Hub or from --data-dir
+      boolq, mmlu               the paper's sets, from the Hugging Face Hub or from --set data_dir=FOLDER
       mmlu-choices              MMLU as it is meant, with four options a question
       builtin                   {size} yes/no questions that ship with blindcal
       hf:NAME[:CONFIG][@SPLIT]  any set on the Hub, or a folder in its layout, with --template
@@ -63,7 +63,9 @@ def command(name: str | None, out: Path | None, n: int | None, as_json: bool, **
         return
     if name != catalogue.BUILTIN and n is not None:
         raise InputError(f"--n is for {catalogue.BUILTIN} only, not for {printable(name)}")
-    reading = RecordFormat(**record_format)
+    changed = chosen.pop("changed")
+    given = {name: value for name, value in chosen.items() if value is not None}
+    reading = RecordFormat(**{**given, **changed})
     if name == catalogue.BUILTIN:
         items = files.collect(
             name, catalogue.builtin(n or catalogue.BUILTIN_SIZE), reading, keep_records=True
@@ -101,7 +103,7 @@ def _list(as_json: bool) -> None:
     width = max(map(len, catalogue.NAMES))
     for one in catalogue.SETS.values():
         click.echo(f"{one.name:{width}} {one.about}")
-        click.echo(f"{'':{width}} from {one.hosted}, or --data-dir FOLDER; answers {'/'.join(one.words)}")
+        click.echo(f"{'':{width}} from {one.hosted}, or --set data_dir=FOLDER; answers {'/'.join(one.words)}")
     size, families = f"{catalogue.BUILTIN_SIZE:,}", ", ".join(catalogue.FAMILIES)
     click.echo(f"{catalogue.BUILTIN:{width}} {size} yes/no questions: {families}")
     click.echo(f"{'hf:...':{width}} any other set: hf:NAME[:CONFIG][@SPLIT] with --template and --label-map")

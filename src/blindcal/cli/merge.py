@@ -21,7 +21,7 @@ from blindcal.store.run_store import RUN_FILE
 @click.command("merge")
 @options.run_argument("runs", nargs=-1, required=True)
 @click.option("--out", type=options.FOLDER, required=True, help="Folder to write the merged result to.")
-@options.resamples_option
+@options.field("resamples")
 @click.option(
     "--counts",
     type=options.FILE,

@@ -1,24 +1,29 @@
-"""Options and arguments that several commands share, and their checks."""
+"""Options and arguments that several commands share, and their checks.
+
+An option that sets a field of a record (`Settings`, `Limits`) takes its type, default and help from the
+field's annotation. Settings without an option of their own are given by ``--set NAME=VALUE``.
+"""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from inspect import signature
 from pathlib import Path
-from typing import Any, TypeAlias, TypeVar, get_args
+from typing import Any, Literal, TypeAlias, TypeVar, get_args, get_origin
 
 import click
 
-from blindcal.cli.console import print_warning
-from blindcal.cli.param_types import JSON_OBJECT, TOKEN_IDS, FiniteRange
+from blindcal.asking.limits import Limits
+from blindcal.cli.console import AUDIT_SETTINGS, print_warning
+from blindcal.cli.param_types import PRICES, FieldType, FiniteRange, field_value
 from blindcal.endpoints import http
 from blindcal.endpoints.http import OPENAI, Address
-from blindcal.errors import StoreError
-from blindcal.methods import ESTIMATOR_CHOICES
+from blindcal.errors import InputError, StoreError
+from blindcal.field_rules import rules_of
+from blindcal.methods import AUTO, ESTIMATOR_CHOICES, METHODS
 from blindcal.prices import Prices, list_prices
-from blindcal.records import AnswerFormat
-from blindcal.settings import Settings
+from blindcal.settings import SETTINGS, Settings, unknown_setting
 from blindcal.store.run_store import RUN_FILE
 from blindcal.text import printable
 
@@ -32,6 +37,21 @@ FOLDER = click.Path(file_okay=False, path_type=Path)
 POSITIVE_NUMBER = FiniteRange(0, min_open=True)
 SHARE = FiniteRange(0, 1)
 INNER_SHARE = FiniteRange(0, 1, min_open=True, max_open=True)
+
+RULES = {**rules_of(Limits), **SETTINGS}
+#: What the options of some fields have besides the type, the default and the help of the field.
+_ATTRIBUTES: dict[str, dict[str, Any]] = {
+    "model": {"required": True},
+    "base_url": {"default": OPENAI, "envvar": "OPENAI_BASE_URL", "show_envvar": True, "metavar": "URL"},
+    "api_key_env": {"metavar": "NAME"},
+    "method": {"type": click.Choice([AUTO, *METHODS])},
+    "estimator": {"type": click.Choice(ESTIMATOR_CHOICES)},
+    "queries": {"metavar": "K"},
+    "label_field": {"metavar": "FIELD"},
+    "by_field": {"metavar": "FIELD"},
+    "max_cost": {"metavar": "DOLLARS"},
+}
+_FLAGS = {"by_field": "--by"}
 
 
 def combined(*options: Decorator) -> Decorator:
@@ -56,18 +76,96 @@ def fill_help(command: click.Command, **values: object) -> None:
         command.help = (command.help or "").replace(f"{{{name}}}", str(value))
 
 
-def with_line_breaks(_: click.Context, __: click.Parameter, text: str | None) -> str | None:
-    """Replace ``\\n`` and ``\\t``, which a shell passes as two characters, by a line break and a tab."""
-    return None if text is None else text.replace("\\n", "\n").replace("\\t", "\t")
+# Fields of records
+
+
+def field(name: str, **attributes: Any) -> Decorator:
+    """The option that sets a field of `Settings` or `Limits`, with some attributes changed."""
+    rule = RULES[name]
+    usual: dict[str, Any] = {"help": rule.about}
+    if rule.kind is bool:
+        usual["is_flag"] = True
+    else:
+        choice = get_origin(rule.kind) is Literal
+        usual["type"] = click.Choice(get_args(rule.kind)) if choice else FieldType(rule)
+        usual["default"] = rule.default if isinstance(rule.default, str | int | float) else None
+    flag = _FLAGS.get(name, f"--{name.replace('_', '-')}")
+    return click.option(flag, name, **{**usual, **_ATTRIBUTES.get(name, {}), **attributes})
+
+
+def fields(*names: str) -> Decorator:
+    """The options that set these fields."""
+    return combined(*map(field, names))
+
+
+def set_option(*names: str, accepted: Iterable[str] = SETTINGS) -> Decorator:
+    """``--set NAME=VALUE`` for the settings that a command accepts besides those with options, ``names``."""
+    others = ", ".join(sorted(set(accepted).difference(names)))
+
+    def parse(_: click.Context, __: click.Parameter, given: tuple[str, ...]) -> dict[str, Any]:
+        changed = {}
+        for text in given:
+            name, equals, value = text.partition("=")
+            if not equals:
+                raise click.BadParameter(f"{printable(text, 80)!r} is not of the form NAME=VALUE")
+            try:
+                if name not in accepted:
+                    raise unknown_setting(name, accepted)
+                changed[name] = field_value(SETTINGS[name], value)
+            except InputError as error:
+                raise click.BadParameter(str(error)) from None
+        return changed
+
+    return click.option(
+        "--set",
+        "changed",
+        multiple=True,
+        metavar="NAME=VALUE",
+        callback=parse,
+        help=f"Another setting; may be repeated. NAME is one of {others}. docs/commands.md explains them.",
+    )
+
+
+def settings(*names: str) -> Decorator:
+    """The options for these settings, by default those of an audit, and ``--set`` for the others."""
+    names = names or AUDIT_SETTINGS
+    return combined(fields(*names), set_option(*names))
+
+
+def chosen_settings(chosen: dict[str, Any], **more: Any) -> Settings:
+    """The settings that the options of a command give; ``--set`` has the last word."""
+    changed = chosen.pop("changed")
+    given = {name: value for name, value in chosen.items() if value is not None}
+    return Settings(**{**given, **more, **changed})
+
+
+def _two_words(
+    _: click.Context, __: click.Parameter, words: tuple[str, ...] | None
+) -> tuple[str, str] | None:
+    """The positive and the negative answer word, or ``None`` if none are given."""
+    if words is not None and len(words) != 2:
+        raise click.BadParameter("takes two words, the positive one first")
+    return words
+
+
+answer_pair_option = field(
+    "answers",
+    callback=_two_words,
+    help="Answer words of a file of logits, the positive one first. By default those in the file, True and "
+    "False, or Yes and No.",
+)
+limit_options = fields("concurrency", "rpm", "tpm", "max_queries", "max_cost")
+
+# Runs
 
 
 def existing_runs(_: click.Context, __: click.Parameter, given: PathOrPaths) -> PathOrPaths:
     """Raise an error for a run that does not exist, which names those that do."""
     for path in given if isinstance(given, tuple) else (given,):
         if not path.exists():
-            here = sorted(str(one.parent) for one in Path("runs").glob(f"*/{RUN_FILE}"))
-            shown = ", ".join(printable(one, 80) for one in here[:5]) + (", ..." if len(here) > 5 else "")
-            hint = f"existing runs: {shown}" if here else "'blindcal audit' creates one, by default in runs/"
+            runs = sorted(str(file.parent) for file in Path("runs").glob(f"*/{RUN_FILE}"))
+            shown = ", ".join(printable(run, 80) for run in runs[:5]) + (", ..." if len(runs) > 5 else "")
+            hint = f"existing runs: {shown}" if runs else "'blindcal audit' creates one, by default in runs/"
             raise StoreError(f"{printable(str(path), 200)}: no such run; {hint}")
     return given
 
@@ -75,253 +173,6 @@ def existing_runs(_: click.Context, __: click.Parameter, given: PathOrPaths) -> 
 def run_argument(name: str = "run", **attributes: Any) -> Decorator:
     """The folder of a run, or several."""
     return click.argument(name, type=PATH, callback=existing_runs, **attributes)
-
-
-# The endpoint
-
-base_url_option = click.option(
-    "--base-url",
-    default=OPENAI,
-    envvar="OPENAI_BASE_URL",
-    show_envvar=True,
-    help="Base URL of the endpoint, up to and including /v1.",
-)
-api_option = click.option(
-    "--api",
-    type=click.Choice(["chat", "completions"]),
-    default="chat",
-    help="Chat messages, or plain completions for base models.",
-)
-api_key_env_option = click.option(
-    "--api-key-env",
-    default="OPENAI_API_KEY",
-    metavar="NAME",
-    help="Environment variable that holds the API key. The key itself is never an argument.",
-)
-extra_body_option = click.option(
-    "--extra-body",
-    type=JSON_OBJECT,
-    default="{}",
-    show_default=False,
-    help="Additional fields of every request, such as '{\"cache_prompt\": false}'; null removes a field.",
-)
-timeout_option = click.option(
-    "--timeout", type=POSITIVE_NUMBER, default=60.0, metavar="SECONDS", help="Time to wait for one reply."
-)
-endpoint_options = combined(
-    click.option("--model", required=True, help="Name of the model (on Azure, of the deployment)."),
-    base_url_option,
-    api_option,
-    click.option("--api-version", metavar="DATE", help="API version of Azure; selects Azure's URLs."),
-    api_key_env_option,
-    extra_body_option,
-    timeout_option,
-)
-rpm_option = click.option("--rpm", type=POSITIVE_NUMBER, help="Maximum number of requests per minute.")
-rate_options = combined(
-    rpm_option,
-    click.option("--tpm", type=POSITIVE_NUMBER, help="Maximum number of tokens per minute."),
-)
-send_seed_option = click.option(
-    "--send-seed",
-    is_flag=True,
-    help="Send a seed with each sampled query, so that an endpoint that honours it repeats its answers.",
-)
-
-
-def concurrency_option(default: int = 32) -> Decorator:
-    """The maximum number of concurrent requests."""
-    return click.option(
-        "--concurrency",
-        type=click.IntRange(1),
-        default=default,
-        help="Maximum number of concurrent requests.",
-    )
-
-
-def port_option(default: int) -> Decorator:
-    """The port of a local server."""
-    return click.option(
-        "--port",
-        type=click.IntRange(0, 65535),
-        default=default,
-        help="Port of the server on 127.0.0.1; 0 chooses a free one.",
-    )
-
-
-# Records and prompts
-
-template_option = click.option(
-    "--template",
-    callback=with_line_breaks,
-    help='Prompt with record fields in braces: "{passage}\\n{question}?"',
-)
-data_dir_option = click.option(
-    "--data-dir",
-    metavar="FOLDER",
-    help="Folder with the files of a named set, instead of the Hugging Face Hub.",
-)
-label_field_option = click.option("--label-field", default="label", help="Field that holds the label.")
-record_options = combined(
-    template_option,
-    click.option(
-        "--label-map", type=JSON_OBJECT, help='Words that stand for the labels: \'{"sure": 1, "never": 0}\'.'
-    ),
-    data_dir_option,
-)
-answers_option = click.option(
-    "--answers",
-    metavar="WORD,WORD,...",
-    help="All answers, if there are more than two or labels name them. The first of two is the positive "
-    "one.  [default: the items' own]",
-)
-choice_options = combined(
-    answers_option,
-    click.option(
-        "--permute", is_flag=True, help="Show the choices of each item in a random order of its own."
-    ),
-)
-prompt_options = combined(
-    record_options, click.option("--system", help="System message before every question.")
-)
-field_options = combined(
-    label_field_option,
-    click.option("--id-field", default="id", help="Field that holds the id of an item."),
-    click.option(
-        "--group-field",
-        default="group",
-        help="Field that names the group of an item: items of one group, such as questions about one text, "
-        "are resampled together.",
-    ),
-)
-
-
-# Answers
-
-
-def answer_word_options(
-    positive: str = "the items' own, else Yes", negative: str = "the items' own, else No"
-) -> Decorator:
-    """The two answer words; the arguments describe their defaults in the help."""
-    return combined(
-        click.option("--positive", metavar="WORD", help=f"Positive answer.  [default: {positive}]"),
-        click.option("--negative", metavar="WORD", help=f"Negative answer.  [default: {negative}]"),
-    )
-
-
-token_options = combined(
-    answer_word_options(),
-    click.option(
-        "--positive-ids",
-        type=TOKEN_IDS,
-        default=(),
-        help="Token ids of the positive answer.  [default: looked up with --tokenizer]",
-    ),
-    click.option(
-        "--negative-ids",
-        type=TOKEN_IDS,
-        default=(),
-        help="Token ids of the negative answer.  [default: looked up with --tokenizer]",
-    ),
-    click.option(
-        "--tokenizer",
-        metavar="SOURCE",
-        help="Tokenizer of the model: a tokenizer.json or its folder, a Hugging Face name, or an OpenAI "
-        "encoding such as o200k_base.  [default: the endpoint's /tokenize, else OpenAI's for its models]",
-    ),
-)
-answer_options = combined(
-    token_options,
-    click.option(
-        "--semantics",
-        type=click.Choice(["pair", "max", "sum"]),
-        help="Spellings that count as an answer: the one that the model prefers, the likeliest of all, or "
-        "all of them together.  [default: pair; logprobs sums all]",
-    ),
-)
-
-
-answer_format_options = combined(
-    click.option(
-        "--answer-format",
-        type=click.Choice(get_args(AnswerFormat)),
-        help="Form of the answers: one word, a sentence or longer text that settles on one, or JSON.  "
-        "[default: what the probe finds]",
-    ),
-    click.option(
-        "--max-tokens",
-        type=click.IntRange(1),
-        metavar="N",
-        help="Maximum number of tokens of an answer. Hidden reasoning counts: a model that reasons needs "
-        "thousands.  [default: 1 for a word, 512 for a sentence, 64 for JSON and for verbalized]",
-    ),
-    click.option(
-        "--reasoning-effort",
-        metavar="LEVEL",
-        help="How much a model reasons, such as low; sent as reasoning_effort.",
-    ),
-)
-
-
-# Design and estimation
-
-bias_options = combined(
-    click.option(
-        "--offset",
-        type=float,
-        default=50.0,
-        help="Bias added to both answers, so that the model says nothing else.",
-    ),
-    click.option("--limit", type=float, default=100.0, help="Largest bias that the service accepts."),
-)
-level_option = click.option(
-    "--level", type=INNER_SHARE, default=0.95, help="Confidence level of the intervals."
-)
-resamples_option = click.option(
-    "--resamples", type=click.IntRange(20), default=1000, help="Number of refits behind the intervals."
-)
-
-
-def simultaneous_option(text: str) -> Decorator:
-    """Statements about all parts of a breakdown at once."""
-    return click.option("--simultaneous", is_flag=True, help=text)
-
-
-def estimator_option(note: str = "") -> Decorator:
-    """The estimator that reads the answers."""
-    return click.option(
-        "--estimator",
-        type=click.Choice(ESTIMATOR_CHOICES),
-        default="own",
-        help="Estimator that reads the answers: the method's own, or the maximum likelihood of latent"
-        f"{note}.",
-    )
-
-
-def seed_option(sets: str = "Random seed of the design.") -> Decorator:
-    """A random seed."""
-    return click.option("--seed", type=click.IntRange(0), default=0, help=sets)
-
-
-def bins_option(default: int | None = None, note: str = "") -> Decorator:
-    """The number of bins; ``note`` describes the default if it is not a single number."""
-    return click.option(
-        "--bins",
-        type=click.IntRange(1),
-        default=default,
-        help=f"Number of bins of the ECE.{f'  [default: {note}]' if note else ''}",
-    )
-
-
-def queries_option(default: float | None = None, note: str = "") -> Decorator:
-    """The mean number of queries per item; ``note`` describes the default as in `bins_option`."""
-    return click.option(
-        "--queries",
-        type=POSITIVE_NUMBER,
-        default=default,
-        metavar="K",
-        help=f"Mean number of queries per item; may be a fraction.{f'  [default: {note}]' if note else ''}",
-    )
 
 
 # Output
@@ -335,39 +186,36 @@ def json_option(prints: str = "Print one JSON object.") -> Decorator:
 quiet_option = click.option("--quiet", is_flag=True, help="Print errors only, and what --json prints.")
 
 
+def port_option(default: int) -> Decorator:
+    """The port of a local server."""
+    return click.option(
+        "--port",
+        type=click.IntRange(0, 65535),
+        default=default,
+        help="Port of the server on 127.0.0.1; 0 chooses a free one.",
+    )
+
+
 # Prices
 
-price_options = combined(
-    click.option(
-        "--price-in",
-        type=FiniteRange(0),
-        metavar="DOLLARS",
-        help="Price per million input tokens.  [default for some models at OpenAI: a dated list price]",
-    ),
-    click.option(
-        "--price-out",
-        type=FiniteRange(0),
-        metavar="DOLLARS",
-        help="Price per million output tokens; requires --price-in.",
-    ),
+prices_option = click.option(
+    "--prices",
+    "given_prices",
+    type=PRICES,
+    help="Dollars per million input and output tokens, such as 0.15,0.6. By default OpenAI's dated list "
+    "prices, for its own models.",
 )
 
 
-def prices(
-    price_in: float | None, price_out: float | None, settings: Settings, *, quiet: bool = False
-) -> Prices | None:
+def prices(given: Prices | None, settings: Settings, *, quiet: bool = False) -> Prices | None:
     """The prices given, or OpenAI's list prices for its own models at its own URL, with their date."""
-    if (price_in is None) != (price_out is None):
-        raise click.UsageError("--price-in and --price-out go together")
-    if price_in is not None and price_out is not None:
-        return Prices(price_in, price_out)
     listed = settings.list_prices
-    if listed is None:
-        return None
+    if given is not None or listed is None:
+        return given
     if not quiet:
         print_warning(
             f"costs are at the list prices of {listed.listed}, ${listed.input:g} and ${listed.output:g} per "
-            "million tokens; --price-in and --price-out set others"
+            "million tokens; --prices sets others"
         )
     return listed
 
@@ -379,12 +227,11 @@ def check_priced(
     if max_cost is None or prices is not None:
         return
     model = printable(address.model, 60)
+    why = f"none are known for {model!r}"
     if list_prices(address.model) is not None:
         where = printable(address.base_url, 80)
         why = f"those known for {model!r} are OpenAI's own, not those at {where}"
-    else:
-        why = f"none are known for {model!r}"
-    raise click.UsageError(f"{flag} requires --price-in and --price-out: {why}")
+    raise click.UsageError(f"{flag} requires --prices: {why}")
 
 
 # The API key

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, get_origin
 
 import click
-import msgspec
 
+from blindcal.errors import InputError
+from blindcal.field_rules import FieldRule
+from blindcal.prices import Prices
 from blindcal.text import printable
-from blindcal.untrusted_json import JsonError, read_json
 
 T = TypeVar("T")
 MOST_BUDGET = 8
-_OBJECT = msgspec.json.Decoder(dict[str, Any])
+_METAVARS: dict[Any, str] = {int: "N", float: "NUMBER", tuple: "TEXT,TEXT", Mapping: "JSON"}
 
 
 if TYPE_CHECKING:
@@ -32,10 +33,10 @@ class FiniteRange(click.FloatRange):
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
         """Parse the text of the option."""
-        found: float = super().convert(value, param, ctx)
-        if not math.isfinite(found):
+        number: float = super().convert(value, param, ctx)
+        if not math.isfinite(number):
             self.fail(f"{value} is not a number.", param, ctx)
-        return found
+        return number
 
 
 class Parsed(_ParamType[T]):
@@ -45,42 +46,52 @@ class Parsed(_ParamType[T]):
         self.name = name
         self.parse = parse
 
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> T:  # noqa: ARG002
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> T:
         """Parse the text of the option; a default may already be parsed."""
-        return self.parse(value) if isinstance(value, str) else value
+        try:
+            return self.parse(value) if isinstance(value, str) else value
+        except InputError as error:
+            self.fail(str(error), param, ctx)
 
 
-def _json_object(text: str) -> Mapping[str, Any]:
-    try:
-        return read_json(text.encode(errors="surrogateescape"), _OBJECT)
-    except JsonError as error:
-        raise click.BadParameter(f"is not a JSON object: {error}") from None
+class FieldType(Parsed[Any]):
+    """The type of a field of a record."""
+
+    def __init__(self, rule: FieldRule) -> None:
+        name = _METAVARS.get(get_origin(rule.kind) or rule.kind, "TEXT")
+        super().__init__(name, lambda text: field_value(rule, text))
 
 
-def _token_ids(text: str) -> tuple[int, ...]:
-    try:
-        return tuple(int(part) for part in text.split(","))
-    except ValueError:
-        raise click.BadParameter(
-            f"{printable(text)!r} is not a list of token ids such as 9642,10035"
-        ) from None
+def field_value(rule: FieldRule, text: str) -> Any:
+    """The value of a field; a shell passes ``\\n`` and ``\\t`` in a prompt as two characters each."""
+    if rule.name in ("template", "system", "instruction"):
+        text = text.replace("\\n", "\n").replace("\\t", "\t")
+    return rule.parse(text)
 
 
 def _budgets(text: str) -> tuple[int, ...]:
     """Numbers of queries per item: 1-8, or 1,2,4."""
     try:
         low, dash, high = text.partition("-")
-        found = set(range(int(low), int(high) + 1) if dash else map(int, text.split(",")))
+        budgets = set(range(int(low), int(high) + 1) if dash else map(int, text.split(",")))
     except ValueError:
-        found = set()
-    if not found or not all(1 <= k <= MOST_BUDGET for k in found):
-        raise click.BadParameter(
+        budgets = set()
+    if not budgets or not all(1 <= k <= MOST_BUDGET for k in budgets):
+        raise InputError(
             f"{printable(text, 40)!r} is neither a range such as 1-8 nor a list such as 1,2,4, "
             f"from 1 to {MOST_BUDGET}"
         )
-    return tuple(sorted(found))
+    return tuple(sorted(budgets))
 
 
-JSON_OBJECT = Parsed("JSON", _json_object)
-TOKEN_IDS = Parsed("ID,ID...", _token_ids)
+def _prices(text: str) -> Prices:
+    """Dollars per million input and output tokens: 0.15,0.6."""
+    try:
+        price_in, price_out = map(float, text.split(","))
+        return Prices(price_in, price_out)
+    except ValueError:
+        raise InputError(f"{printable(text, 40)!r} is not two prices such as 0.15,0.6") from None
+
+
 BUDGETS = Parsed("K-K|K,K", _budgets)
+PRICES = Parsed("IN,OUT", _prices)

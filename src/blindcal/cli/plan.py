@@ -24,6 +24,7 @@ from blindcal.planning.plan import (
     choices,
     count_tokens,
 )
+from blindcal.prices import Prices
 from blindcal.settings import DEFAULT_BINS, Settings
 from blindcal.text import printable
 
@@ -56,37 +57,32 @@ WIDTH = 12
     type=click.Choice(SIMULABLE),
     help="Method that asks and estimates.  [default: latent, or the run's]",
 )
-@options.queries_option(note="the method's own")
+@options.field("queries")
 @click.option(
     "--half-width",
     type=options.INNER_SHARE,
     metavar="W",
     help="Half-width of the interval to reach: finds the numbers of items and queries.",
 )
-@options.bins_option(note="5; for blind round(N^(1/5))")
-@options.level_option
 @click.option("--model", help="Model whose tokens are counted and whose list prices are used.")
-@click.option(
-    "--tokenizer", metavar="SOURCE", help="Tokenizer that counts the tokens, as 'blindcal audit' takes it."
+@options.fields("template", "system", "answers", "label_field", "label_map")
+@options.set_option(
+    "method", "queries", "sample", "model", "template", "system", "answers", "label_field", "label_map"
 )
-@options.prompt_options
-@options.choice_options
-@options.label_field_option
 @click.option(
     "--tokens",
     type=FiniteRange(1),
     metavar="T",
     help="Mean number of tokens per prompt, for plans without a file.",
 )
-@options.price_options
+@options.prices_option
 @click.option(
     "--latency",
     type=options.POSITIVE_NUMBER,
     metavar="SECONDS",
     help="Time per reply.  [default: the run's, else 0.6]",
 )
-@options.concurrency_option()
-@options.rate_options
+@options.fields("concurrency", "rpm", "tpm")
 @options.json_option()
 def command(
     items: Path | None,
@@ -96,12 +92,9 @@ def command(
     method: str | None,
     queries: float | None,
     half_width: float | None,
-    bins: int | None,
-    level: float,
     model: str | None,
     tokens: float | None,
-    price_in: float | None,
-    price_out: float | None,
+    given_prices: Prices | None,
     latency: float | None,
     as_json: bool,
     **chosen: Any,
@@ -119,7 +112,7 @@ def command(
     Examples:
       blindcal plan --sample 3000
       blindcal plan boolq.jsonl --model gpt-4o-mini --template "{passage}\\n{question}?"
-      blindcal plan --half-width 0.02 --tokens 250 --price-in 0.15 --price-out 0.6
+      blindcal plan --half-width 0.02 --tokens 250 --prices 0.15,0.6
       blindcal plan --half-width 0.02 --shape runs/boolq-gpt-4o-mini
     """
     if items is not None and tokens is not None:
@@ -127,7 +120,8 @@ def command(
     assumed = _assumed(shape_name)
     seconds = latency or assumed.latency
     throughput = replace(options.taken(Throughput, chosen), latency=seconds or LATENCY)
-    settings = Settings(model=model or "unknown", **chosen)
+    settings = options.chosen_settings(chosen, model=model or "unknown")
+    bins, level = settings.estimation.bins, settings.estimation.level
     wanted = method or assumed.method
     size, counted, audit = (None, None, None) if items is None else _measure(items, settings, wanted, queries)
     if audit is not None and (half_width, ece) != (None, None):
@@ -141,7 +135,7 @@ def command(
         bins,
         level,
         counted or (assumed.tokens if tokens is None else TokenCount(tokens)),
-        options.prices(price_in, price_out, settings),
+        options.prices(given_prices, settings),
         throughput,
     )
     given = sample or size
@@ -315,7 +309,7 @@ def _print_choices(found: tuple[Plan, ...], inputs: PlanInputs, as_json: bool) -
             f"{_duration(one.seconds):>8}  {expected.half_width:10.4f}"
         )
     if inputs.prices is None or inputs.tokens is None:
-        click.echo("cost unknown: give --price-in and --price-out, and a file of items or --tokens")
+        click.echo("cost unknown: give --prices, and a file of items or --tokens")
 
 
 def tokens_text(plan: Plan) -> str:
@@ -330,7 +324,7 @@ def cost_text(plan: Plan) -> str:
     """The cost of a plan in words, or how to find it out."""
     if plan.cost is not None:
         return f"{'' if plan.counted else 'about '}${plan.cost:,.4f}"
-    return "unknown: give --price-in and --price-out" + ("" if plan.prompt_tokens else ", and the tokens")
+    return "unknown: give --prices" + ("" if plan.prompt_tokens else ", and the tokens")
 
 
 def _duration(seconds: float) -> str:

@@ -17,7 +17,6 @@ from blindcal.json_form import json_line
 from blindcal.planning.plan import CHOICE_PROBE_QUERIES, PROBE_QUERIES
 from blindcal.progress_bar import ProgressBar
 from blindcal.records import Targets
-from blindcal.settings import Settings
 from blindcal.text import printable
 
 EXIT = {
@@ -33,14 +32,20 @@ _MARKS = {"good": "ok", "caution": "caution", "bad": "BAD", "unknown": "unknown"
 
 @click.command("probe")
 @click.argument("items", type=options.PATH)
-@options.endpoint_options
-@options.answer_options
-@options.answer_format_options
-@options.prompt_options
-@options.choice_options
-@options.field_options
-@options.bias_options
-@options.seed_option("Random seed that chooses the items to ask.")
+@options.settings(
+    "model",
+    "base_url",
+    "api",
+    "api_key_env",
+    "extra_body",
+    "template",
+    "system",
+    "answers",
+    "label_field",
+    "label_map",
+    "seed",
+    "max_tokens",
+)
 @options.json_option("Print the findings as one JSON object.")
 def command(items: Path, as_json: bool, **chosen: Any) -> None:
     """Check how an endpoint can be audited, in about {probe_queries} queries.
@@ -64,7 +69,7 @@ def command(items: Path, as_json: bool, **chosen: Any) -> None:
       1  an error: wrong key, model, address or file
       2  a wrong command line
     """
-    settings = Settings(**chosen)
+    settings = options.chosen_settings(chosen)
     catalogue.check_there(items)
     options.check_key(settings.endpoint)
     with ProgressBar(disable=None) as bar:

@@ -21,7 +21,7 @@ MOST_JOBS = 8
 
 @click.command("reproduce")
 @click.argument("files", nargs=-1, required=True, type=options.PATH)
-@options.answer_word_options("the file's, True or Yes", "the file's, False or No")
+@options.answer_pair_option
 @click.option(
     "--semantics",
     type=click.Choice(["pair", "max"]),
@@ -43,7 +43,7 @@ MOST_JOBS = 8
     metavar="N",
     help="Number of repeats, with seeds from 0 up.",
 )
-@options.bins_option(5)
+@options.field("bins", default=5, help="Number of bins of the ECE.")
 @click.option(
     "--jobs",
     type=click.IntRange(1),
@@ -54,8 +54,7 @@ MOST_JOBS = 8
 @options.quiet_option
 def command(
     files: tuple[Path, ...],
-    positive: str | None,
-    negative: str | None,
+    answers: tuple[str, str] | None,
     semantics: str,
     methods: tuple[str, ...],
     budgets: tuple[int, ...],
@@ -82,8 +81,7 @@ def command(
       blindcal reproduce logits/ scores/
       blindcal reproduce scores/ --method blind --method latent --budgets 1-2 --seeds 5
     """
-    if (positive is None) != (negative is None):
-        raise click.UsageError("--positive and --negative go together")
+    positive, negative = answers or (None, None)
     known: dict[str, Source] = {}
     for path in tqdm(sources.find(files), unit="file", leave=False, delay=2, disable=quiet or None):
         source = sources.read(path, positive=positive, negative=negative)

@@ -15,7 +15,6 @@ from blindcal.progress_bar import count_bar
 from blindcal.scoring.hf import HfSettings
 from blindcal.scoring.logprobs import in_order
 from blindcal.scoring.score_items import score_items
-from blindcal.settings import Settings
 from blindcal.text import listed, printable
 
 
@@ -24,26 +23,31 @@ from blindcal.text import listed, printable
 @click.option(
     "--out", type=options.FILE, required=True, help="Score file to write, a CSV; continued if it exists."
 )
-@options.endpoint_options
-@options.token_options
-@options.prompt_options
-@options.choice_options
-@options.field_options
+@options.settings(
+    "model",
+    "base_url",
+    "api",
+    "api_key_env",
+    "extra_body",
+    "template",
+    "system",
+    "answers",
+    "label_field",
+    "label_map",
+)
 @click.option("--first", type=click.IntRange(1), metavar="N", help="Score only the first N items.")
-@options.concurrency_option(4)
+@options.field("concurrency", default=4)
 @click.option(
     "--transformers",
     is_flag=True,
     help="Load --model here (a folder, a Hugging Face name, a GGUF file) instead of asking an endpoint.",
 )
 @click.option(
-    "--device", help="Device for --transformers: cpu, cuda, cuda:1, mps.  [default: a GPU if there is one]"
+    "--device", help="With --transformers: cpu, cuda, cuda:1, mps.  [default: a GPU if there is one]"
 )
+@click.option("--dtype", default="float32", help="With --transformers: float32, bfloat16 or float16.")
 @click.option(
-    "--dtype", default="float32", help="Precision for --transformers: float32, bfloat16 or float16."
-)
-@click.option(
-    "--batch-tokens", type=click.IntRange(1), help="Maximum number of tokens per batch for --transformers."
+    "--batch-tokens", type=click.IntRange(1), help="With --transformers: maximum number of tokens per batch."
 )
 def command(
     items: Path, out: Path, first: int | None, concurrency: int, transformers: bool, **chosen: Any
@@ -77,7 +81,7 @@ def command(
       blindcal score boolq --out boolq-scores.csv --model llama --base-url http://127.0.0.1:8080/v1
     """
     hf_settings = options.taken(HfSettings, chosen)
-    settings = Settings(**chosen)
+    settings = options.chosen_settings(chosen)
     catalogue.check_there(items)
     if not transformers:
         options.check_key(settings.endpoint)

@@ -16,8 +16,9 @@ from blindcal.cli import options
 from blindcal.cli.param_types import FiniteRange
 from blindcal.endpoints import local_server as local
 from blindcal.errors import InputError
+from blindcal.field_rules import rules_of
 from blindcal.items import catalogue
-from blindcal.settings import Settings
+from blindcal.settings import PromptSettings
 from blindcal.simulation import replay
 from blindcal.simulation.recording import RecordedTexts, Recording
 from blindcal.text import printable
@@ -47,10 +48,8 @@ _OF_MODELS = {"model", "port", "context", "threads"}  # all other options are fo
     type=options.PATH,
     help="Questions that --scores answers, with the same ids: a file, or a named set such as boolq.",
 )
-@options.data_dir_option
-@options.template_option
-@options.answer_word_options()
-@options.answers_option
+@options.fields("template", "answers")
+@options.set_option("template", "answers", accepted=rules_of(PromptSettings))
 @click.option(
     "--texts", type=EXISTING_FILE, help="File of answers (id,text) to requests for a confidence in words."
 )
@@ -76,7 +75,7 @@ _OF_MODELS = {"model", "port", "context", "threads"}  # all other options are fo
     "--fault", type=click.Choice(get_args(replay.Fault)), help="Kind of fault that some requests meet."
 )
 @click.option("--fault-share", type=options.SHARE, default=0.1, help="Share of requests that meet the fault.")
-@options.seed_option("Random seed of jitter and faults.")
+@options.field("seed", help="Random seed of jitter and faults.")
 def command(
     model: Path | None,
     scores: Path | None,
@@ -105,7 +104,7 @@ def command(
             _wait(served.base_url, served.model, lambda: served.alive)
         return
     behaviour = options.taken(replay.Behaviour, chosen)
-    settings = Settings(model="replay", **chosen)
+    settings = options.chosen_settings(chosen, model="replay")
     questions = catalogue.open_items(items, settings.prompt)
     words = settings.resolved(len(questions), questions.words).answer_words
     recording = Recording.load(scores, positive=words[0], negative=words[1])

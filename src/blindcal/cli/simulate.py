@@ -29,13 +29,13 @@ from blindcal.text import printable
     type=click.Choice(SIMULABLE),
     help="Method to run; repeat to compare several.  [default: latent]",
 )
-@options.estimator_option()
-@options.queries_option(note="1; the method's own if there are more than two answers")
-@options.bins_option(5)
+@options.field("estimator")
+@options.field("queries", help="Mean number of queries per item.  [default: 1, for k answers the method's]")
+@options.field("bins", default=5, help="Number of bins of the ECE.")
 @click.option(
     "--repeats", type=click.IntRange(1), default=20, help="Number of audits per file, with seeds S, S+1, ..."
 )
-@options.seed_option("Random seed S of the first audit.")
+@options.field("seed", help="Random seed S of the first audit.")
 @click.option(
     "--generate",
     "generated",
@@ -43,7 +43,7 @@ from blindcal.text import printable
     metavar="N",
     help="Also audit N generated items of an overconfident model.",
 )
-@options.answer_word_options("the file's, True or Yes", "the file's, False or No")
+@options.answer_pair_option
 @options.json_option("Print one JSON object per file and method, one per line.")
 def command(
     scores: tuple[Path, ...],
@@ -51,8 +51,7 @@ def command(
     repeats: int,
     seed: int,
     generated: int | None,
-    positive: str | None,
-    negative: str | None,
+    answers: tuple[str, str] | None,
     as_json: bool,
     **design: Any,
 ) -> None:
@@ -73,9 +72,6 @@ def command(
     """
     if not scores and generated is None:
         raise click.UsageError("give at least one score file, or --generate N")
-    if (positive is None) != (negative is None):
-        raise click.UsageError("--positive and --negative go together")
-    words = None if positive is None or negative is None else (positive, negative)
     sets: list[tuple[str, Callable[..., Simulation]]] = []
     queries = design.pop("queries")
     for path in scores:
@@ -85,7 +81,7 @@ def command(
             run = partial(simulate_choices, labels=chosen.labels, logits=chosen.logits, queries=queries)
             sets.append((name, run))
         else:
-            known = read_scores(path, words=words)
+            known = read_scores(path, words=answers)
             sets.append((name, partial(simulate, labels=known.labels, p=known.p, queries=queries or 1.0)))
     if generated is not None:
         labels, p = generate(generated, seed)

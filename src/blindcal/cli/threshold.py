@@ -75,9 +75,10 @@ MARGINS = np.array([0.01, 0.5, 1, 1.5, 2, 2.5, 3, 3.5, 4, 5, 6, 8, 10])
 @click.option(
     "--by", "by_part", is_flag=True, help="Choose a threshold for each part of the audit's breakdown."
 )
-@options.simultaneous_option("With --by: let the promises of all parts hold together with the confidence.")
-@options.level_option
-@options.resamples_option
+@options.field(
+    "simultaneous", help="With --by: let the promises of all parts hold together with the confidence."
+)
+@options.fields("level", "resamples")
 @click.option(
     "--snippet",
     type=click.Choice(["body", "curl", "python"]),

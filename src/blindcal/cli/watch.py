@@ -15,6 +15,7 @@ from blindcal.cli.alarm_command import AlarmCommand
 from blindcal.cli.console import error_text, print_field
 from blindcal.cli.param_types import FiniteRange
 from blindcal.errors import BlindcalError
+from blindcal.prices import Prices
 from blindcal.progress_bar import ProgressBar
 from blindcal.report.watch_page import WATCH_PAGE, look_line, verdicts, write_watch_page
 from blindcal.results.watch_result import WATCH_FILE, WatchResult
@@ -73,10 +74,8 @@ QUIET, STOPPED, RAISED = 0, 3, 4
     metavar="DOLLARS",
     help="Maximum cost per day (UTC); items beyond it wait for the next day. Requires prices.",
 )
-@options.price_options
-@options.concurrency_option()
-@options.rpm_option
-@options.api_key_env_option
+@options.prices_option
+@options.fields("concurrency", "rpm", "api_key_env")
 @click.option(
     "--on-alarm",
     "alarm_command",
@@ -93,8 +92,7 @@ def command(
     reference: Path,
     out: Path | None,
     max_cost_per_day: float | None,
-    price_in: float | None,
-    price_out: float | None,
+    given_prices: Prices | None,
     api_key_env: str,
     alarm_command: str | None,
     as_json: bool,
@@ -142,7 +140,7 @@ def command(
     limits = options.taken(Limits, given)
     asked = open_reference(reference, api_key_env=api_key_env, force=given["force"])
     settings = asked.settings
-    prices = options.prices(price_in, price_out, settings, quiet=quiet)
+    prices = options.prices(given_prices, settings, quiet=quiet)
     options.check_priced(max_cost_per_day, prices, settings.endpoint, "--max-cost-per-day")
     folder = out or watch_folder(stream, settings.endpoint.model)
     options.check_key(settings.endpoint, begun=(folder / RUN_FILE).exists())

@@ -15,7 +15,6 @@ from __future__ import annotations
 import contextlib
 import importlib
 import json
-import math
 import os
 import re
 import sys
@@ -23,7 +22,7 @@ import threading
 import warnings
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Literal, Self, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, TypeAlias
 from urllib.parse import SplitResult, quote, urlencode
 
 import msgspec
@@ -35,6 +34,7 @@ from blindcal.endpoints.services import service_at
 from blindcal.endpoints.shown_logprobs import BY_ID, named_by_id
 from blindcal.endpoints.urls import is_loopback, web_url
 from blindcal.errors import EndpointError, FatalError, InputError, RetryableError
+from blindcal.field_rules import Positive, check_fields
 from blindcal.records import Message, Reply, Request
 from blindcal.text import encodable, printable
 from blindcal.untrusted_json import JsonError, read_json
@@ -81,22 +81,24 @@ class Address:
 
     It is kept with a run, so one that holds a key, a password or another secret raises `InputError`.
 
-    ``base_url`` ends where ``/chat/completions`` begins, usually in ``/v1``; a slash or that path after it is
-    dropped. ``api_version`` switches to Azure's URL form, with ``model`` as the deployment. ``extra_body`` is
-    merged into every request; the value ``None`` removes a field.
+    A slash or the path of completions at the end of ``base_url`` is dropped.
     """
 
-    base_url: str
-    model: str
-    api: Api = "chat"
-    api_version: str | None = None
-    api_key_env: str = "OPENAI_API_KEY"
-    extra_body: Mapping[str, Any] = field(default_factory=dict)
-    timeout: float = 60.0
+    base_url: Annotated[str, "Base URL of the endpoint, up to and including /v1."]
+    model: Annotated[str, "Name of the model (on Azure, of the deployment)."]
+    api: Annotated[Api, "API to call: chat messages, or plain completions for base models."] = "chat"
+    api_version: Annotated[str | None, "API version of Azure; selects Azure's URLs."] = None
+    api_key_env: Annotated[
+        str, "Environment variable that holds the API key. The key itself is never an argument."
+    ] = "OPENAI_API_KEY"
+    extra_body: Annotated[
+        Mapping[str, Any],
+        "Additional fields of every request, such as '{\"cache_prompt\": false}'; null removes a field.",
+    ] = field(default_factory=dict)
+    timeout: Annotated[Positive, "Time to wait for a reply, in seconds."] = 60.0
 
     def __post_init__(self) -> None:
-        if not (math.isfinite(self.timeout) and self.timeout > 0):
-            raise InputError(f"timeout must be a number of seconds above 0, not {self.timeout!r}")
+        check_fields(self)
         secrets.check_variable(self.api_key_env)
         secrets.check_url(self.base_url)
         secrets.check_body(self.extra_body)

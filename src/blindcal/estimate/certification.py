@@ -17,8 +17,8 @@ only lower the number of right decisions and raise that of wrong ones, so that e
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias
 
 import numpy as np
@@ -28,6 +28,7 @@ from scipy.stats import binom
 
 from blindcal.estimate.latent.functionals import decided_positive, prevalence
 from blindcal.estimate.latent.operating import GRID_SHIFTS
+from blindcal.estimate.uncertainty import share_bounds
 from blindcal.records import INVALID, POSITIVE, AnswerTable, FloatArray, IntArray
 
 SideName: TypeAlias = Literal["accept", "reject"]
@@ -48,19 +49,8 @@ _QUANTILES = (np.arange(5) + 0.5) / 5
 _NODES, _PARTS = (-np.sqrt(3), 0.0, np.sqrt(3)), (1 / 6, 2 / 3, 1 / 6)  # of a normal variable
 
 
-def lower_bound(right: int, decided: int, level: float) -> float:
-    """The lower bound of a share by Clopper and Pearson: the truth is below it with chance 1 - level at most.
-
-    Examples
-    --------
-    >>> round(lower_bound(59, 59, 0.95), 4), lower_bound(0, 0, 0.95)
-    (0.9505, 0.0)
-    """
-    return float(betaincinv(right, decided - right + 1, 1 - level)) if right else 0.0
-
-
 def most_wrong(decided: IntArray, wanted: float, level: float) -> IntArray:
-    """The most wrong decisions with which so many pass; -1 if not even none is few enough."""
+    """The highest numbers of wrong decisions with which these pass; -1 if even none would fail."""
     alpha, size = 1 - level, np.maximum(decided, 1)
     most = np.where(decided > 0, binom.ppf(alpha, size, 1 - wanted), -1.0)
     passes = (most >= 0) & (bdtr(np.maximum(most, 0), size, 1 - wanted) <= alpha)
@@ -106,7 +96,7 @@ class KnownRange:
         return ~(self.above(shift) | self.below(shift))
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CandidateTest:
     """The test of one candidate: ``right`` of ``decided`` decisions were right, out of ``items`` items.
 
@@ -127,7 +117,7 @@ class CandidateTest:
     @property
     def bound(self) -> float:
         """The lower bound of the precision, if this candidate were the only one."""
-        return lower_bound(self.right, self.decided, self.level)
+        return share_bounds(self.right, self.decided, 1 - self.level)[0]
 
     @property
     def passed(self) -> bool:
@@ -169,25 +159,30 @@ class Side:
         """
         right = labels == self.right_label
         decided = known.above(shift) if self.name == "accept" else known.below(shift)
-        unknown = known.open(shift) & missing
-        still = known.open(shift) & ~missing
-        sure, void = int((decided & right).sum()), int(unknown.sum())
-        wrong = int(decided.sum()) - sure + void
-        about = (void, labels.size, self.wanted, self.level)
-        if not still.any():
-            return CandidateTest(shift, sure, sure + wrong, *about)
-        if whole:
+        unknown, still = known.open(shift) & missing, known.open(shift) & ~missing
+        if whole and still.any():
             return None
+        sure, void = int((decided & right).sum()), int(unknown.sum())
+        all_decided = int(decided.sum()) + void
         more_right, more_wrong = int((still & right).sum()), int((still & ~right).sum())
-        worst = CandidateTest(shift, sure, sure + wrong + more_wrong, *about, settled=True)
-        best = CandidateTest(shift, sure + more_right, sure + more_right + wrong, *about, settled=True)
-        return worst if worst.passed else best if not best.passed else None
+        worst = CandidateTest(
+            shift=shift,
+            right=sure,
+            decided=all_decided + more_wrong,
+            unknown=void,
+            items=labels.size,
+            wanted=self.wanted,
+            level=self.level,
+            settled=bool(still.any()),
+        )
+        best = replace(worst, right=sure + more_right, decided=all_decided + more_right)
+        return worst if worst.passed or not worst.settled else best if not best.passed else None
 
 
 def certified_bound(side: Side, tests: Sequence[CandidateTest]) -> float:
     """The bound that holds for every candidate of a side that passed; ``tests`` are all tests in order."""
-    if len(tests) == len(side.shifts) and all(one.passed for one in tests):
-        return min(one.bound for one in tests)
+    if len(tests) == len(side.shifts) and all(test.passed for test in tests):
+        return min(test.bound for test in tests)
     return side.wanted
 
 
@@ -212,12 +207,12 @@ def split_items(
 def chances(
     table: FloatArray, items: int, name: SideName, wanted: float, level: float, weight: float
 ) -> FloatArray:
-    """The chance that each threshold of the grid passes on so many items, by a joint table.
+    """The chance that each threshold of the grid passes on this number of items, by a joint table.
 
-    The share of wrong decisions is not known exactly: it counts as if it had been seen in so many decisions
-    as there are among ``weight`` items.
+    The share of wrong decisions is not known exactly: it counts as if it had been seen in the decisions about
+    ``weight`` items.
     """
-    wrong, right = (one[1:] for one in decided_positive(table))
+    wrong, right = (shares[1:] for shares in decided_positive(table))
     if name == "reject":
         positive = float(prevalence(table))
         wrong, right = positive - right, 1 - positive - wrong
@@ -225,13 +220,13 @@ def chances(
     rate = np.clip(right + wrong, 1e-12, 1.0)
     shares = betaincinv(weight * wrong + 0.5, weight * right + 0.5, _QUANTILES[:, None])
     spread = np.sqrt(items * rate * (1 - rate))
-    most, found = most_wrong(np.arange(items + 1), wanted, level), np.zeros(rate.size)
+    most, chance = most_wrong(np.arange(items + 1), wanted, level), np.zeros(rate.size)
     for node, part in zip(_NODES, _PARTS, strict=True):
         decided = np.clip(np.rint(items * rate + node * spread), 0, items).astype(np.int64)
         allowed = most[decided]
         passes = bdtr(np.maximum(allowed, 0.0), np.maximum(decided, 1), shares).mean(axis=0)
-        found += part * np.where(allowed >= 0, passes, 0.0)
-    return found
+        chance += part * np.where(allowed >= 0, passes, 0.0)
+    return chance
 
 
 def choose_candidates(
@@ -283,33 +278,14 @@ def _side(name: SideName, wanted: float, level: float, chance: FloatArray) -> Si
     return Side(name, wanted, level, tuple(shifts.tolist()), float(along[first]))
 
 
-def walk(
-    side: Side, test: Callable[[float], CandidateTest | None]
-) -> tuple[tuple[CandidateTest, ...], float | None]:
-    """Test the candidates in order up to the first failure.
-
-    ``test`` returns ``None`` for a candidate that is not decided yet; its shift is then returned too.
-    """
-    tests: list[CandidateTest] = []
-    for shift in side.shifts:
-        found = test(shift)
-        if found is None:
-            return tuple(tests), shift
-        tests.append(found)
-        if not found.passed:
-            break
-    return tuple(tests), None
-
-
 def items_needed(test: CandidateTest, power: float = 0.8) -> int | None:
-    """How many items would pass this test with probability ``power``, if its shares are the true ones.
+    """The number of items on which this test passes with probability ``power``, if its shares are true.
 
     ``None`` if no number would: the share of right decisions is not above what is wanted.
     """
-    if not test.decided or test.right / test.decided <= test.wanted:
-        return None
-    wrong = max(test.decided - test.right, 0.5) / test.decided  # none seen does not mean that there are none
-    if wrong >= 1 - test.wanted:
+    # no wrong decision seen does not mean that there are none
+    wrong = max(test.decided - test.right, 0.5) / max(test.decided, 1)
+    if not test.decided or wrong >= 1 - test.wanted:
         return None
     decided = np.unique(np.geomspace(1, 1e8, 2000).astype(np.int64))
     allowed = most_wrong(decided, test.wanted, test.level)

@@ -7,11 +7,12 @@ import json
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 
 from blindcal.errors import InputError
+from blindcal.field_rules import FromZero, check_fields
 from blindcal.items.answers import LETTERS, parse_answers, read_label, read_label_of_two
 from blindcal.items.choices import CHOICES_FIELD, QUESTION_TEMPLATE, Choices
 from blindcal.items.record_files import Record
@@ -32,24 +33,38 @@ class RecordFormat:
     """How a record becomes an item: which fields mean what, and how the prompt is made.
 
     ``template`` is plain text with ``{field}`` for the record's fields and ``{{`` for a brace; text from a
-    record is never expanded again. ``answers`` are the answer words if there are more than two, or if labels
-    name them; records may name them too. Items whose prompt shows ``choices`` are answered with letters.
-    ``label_map`` adds words for 0 and 1 to the usual labels, and for the indices of more answers. ``role`` is
-    ``user`` for chat and ``prompt`` for plain completions. ``by_field`` is the field of the breakdown.
-    ``data_dir`` is the folder with the files of a named set. ``permute`` shows the choices of each item in a
-    random order of its own, derived from this seed (0 for ``True``); ``None`` leaves them as they are.
+    record is never expanded again. Items whose prompt shows choices are answered with letters. ``role`` is
+    ``user`` for chat and ``prompt`` for plain completions.
     """
 
-    template: str | None = None
-    system: str | None = None
-    answers: tuple[str, ...] = ()
-    label_map: Mapping[str, int] | None = None
-    label_field: str = "label"
-    id_field: str = "id"
-    group_field: str = "group"
-    by_field: str | None = None
-    data_dir: str | None = None
-    permute: int | None = None
+    template: Annotated[
+        str | None, 'Prompt with the fields of a record in braces: "{passage}\\n{question}?"'
+    ] = None
+    system: Annotated[str | None, "System message before every question."] = None
+    answers: Annotated[
+        tuple[str, ...],
+        "All answer words; the first of two is the positive one. By default the items' own, else Yes and No.",
+    ] = ()
+    label_map: Annotated[
+        Mapping[str, int] | None, 'Words that stand for labels, such as \'{"sure": 1, "never": 0}\'.'
+    ] = None
+    label_field: Annotated[str, "Field that holds the label."] = "label"
+    id_field: Annotated[str, "Field that holds the id of an item."] = "id"
+    group_field: Annotated[
+        str,
+        "Field that names the group of an item; items of a group, such as questions about one text, are "
+        "resampled together.",
+    ] = "group"
+    by_field: Annotated[
+        str | None, "Field to break the result down by; may be changed for a finished run."
+    ] = None
+    data_dir: Annotated[
+        str | None, "Folder with the files of a named set, instead of the Hugging Face Hub."
+    ] = None
+    permute: Annotated[
+        FromZero | None,
+        "Random seed of the order in which the choices of each item are shown. By default they are kept.",
+    ] = None
     role: str = "user"
 
     def __post_init__(self) -> None:
@@ -61,8 +76,7 @@ class RecordFormat:
         object.__setattr__(self, "answers", answers)
         if isinstance(self.permute, bool):
             object.__setattr__(self, "permute", 0 if self.permute else None)
-        if self.permute is not None and self.permute < 0:
-            raise InputError(f"permute: must be a seed from 0 up, not {self.permute}")
+        check_fields(self)
         self._check_label_map()
 
     def _check_label_map(self) -> None:

@@ -246,8 +246,8 @@ def answers_in(path: Path, tokens: Sequence[Token], words: tuple[str, ...] | Non
     named = " or ".join(f"{positive} and {negative}" for positive, negative in wanted)
     raise InputError(
         f"{path}: no columns for {printable(named, 80)}",
-        remedy=f"name the words with {{positive}} and {{negative}}, among {printable(spellings, 200)}",
-        options={"positive": ..., "negative": ...},
+        remedy=f"name the words with {{answers}}, among {printable(spellings, 200)}",
+        options={"answers": ...},
     )
 
 

@@ -20,8 +20,7 @@ from blindcal.errors import InputError
 from blindcal.json_form import json_page
 from blindcal.records import Targets
 from blindcal.store.run_store import ServedModel
-from blindcal.text import printable
-from blindcal.untrusted_json import JsonError, read_json
+from blindcal.untrusted_json import JsonError, read_json, read_saved
 
 CERTIFICATE_FILE = "certificate.json"
 FORMAT = 1
@@ -134,39 +133,19 @@ class Certificate:
 
     @classmethod
     def load(cls, path: str | Path) -> Certificate:
-        """Read a certificate back.
-
-        Raises
-        ------
-        InputError
-            If there is no such file, or it is no certificate, was changed, or its format is unknown.
-        """
-        try:
-            content = read_json(Path(path).read_bytes())
-            if not isinstance(content, dict) or "digest" not in content or "format" not in content:
-                raise _unreadable(path, "it has no format and no digest")
-            if isinstance(content["format"], int) and content["format"] != FORMAT:
-                raise InputError(
-                    f"{path}: is a certificate in format {content['format']}, and this version of blindcal "
-                    f"reads {FORMAT}",
-                    remedy="open it with the version that made it, or certify again",
-                )
-            if content.pop("digest") != _digest(content):
-                raise InputError(
-                    f"{path}: was changed after it was certified, so that it promises nothing",
-                    remedy="use the original file, or certify again",
-                )
-            return msgspec.convert(content, cls)
-        except FileNotFoundError:
-            raise InputError(f"{path}: no such certificate", remedy="certify a run to get one") from None
-        except (OSError, JsonError, msgspec.ValidationError) as error:
-            raise _unreadable(path, printable(str(error))) from None
+        """Read a certificate back; `InputError` if it was changed after it was certified."""
+        made = read_saved(Path(path), cls, "certificate", FORMAT)
+        content = read_json(Path(path).read_bytes())
+        if content.pop("digest", None) != _digest(content):
+            raise InputError(
+                f"{path}: was changed after it was certified, so that it promises nothing",
+                remedy="use the original file, or certify again",
+            )
+        return made
 
 
 def is_certificate(path: str | Path) -> bool:
     """Whether a file looks like a certificate, which may be damaged."""
-    if not Path(path).is_file():
-        return False
     try:
         content = read_json(Path(path).read_bytes())
     except (OSError, JsonError):
@@ -186,9 +165,3 @@ def prompt_digest(settings: dict[str, Any], targets: Targets) -> str:
 
 def _digest(content: dict[str, Any]) -> str:
     return hashlib.blake2b(msgspec.json.encode(content, order="sorted"), digest_size=16).hexdigest()
-
-
-def _unreadable(path: str | Path, why: str) -> InputError:
-    return InputError(
-        f"{path}: not a certificate of blindcal ({why})", remedy="name the file that certify wrote"
-    )

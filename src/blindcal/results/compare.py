@@ -34,7 +34,7 @@ class RunComparison:
     differences: tuple[Difference, ...]
 
     def __repr__(self) -> str:
-        ece = next((one.difference for one in self.differences if one.quantity == "ece"), None)
+        ece = next((each.difference for each in self.differences if each.quantity == "ece"), None)
         return f"RunComparison({self.first!r}, {self.second!r}, {self.common:,} items in common, ECE {ece})"
 
     @property
@@ -65,19 +65,17 @@ def compare(
             f"the runs asked for different answers: {printable(words[0], 80)} and {printable(words[1], 80)}; "
             "only audits of the same answers can be compared"
         )
-    if bins is None:
-        each = {len(run.result.bins) for run in (first, second)}
-        if len(each) > 1:
-            raise InputError(
-                f"the runs have {' and '.join(map(str, sorted(each)))} bins",
-                remedy="choose one with {bins}",
-                options={"bins": max(each)},
-            )
-        bins = each.pop()
+    each = sorted({len(run.result.bins) for run in (first, second)})
+    if bins is None and len(each) > 1:
+        raise InputError(
+            f"the runs have {each[0]} and {each[1]} bins",
+            remedy="give the number of bins for both",
+        )
+    bins = each[0] if bins is None else bins
     asked = [run.problem.items for run in (first, second)]
     matched, reworded = _matched(first, second, asked)
     units = _units(first, second, asked, matched) if matched else None
-    one, two = (run.fit(resamples=resamples) for run in (first, second))
+    fits = first.fit(resamples=resamples), second.fit(resamples=resamples)
     return RunComparison(
         first=str(first.folder),
         second=str(second.folder),
@@ -88,7 +86,7 @@ def compare(
         only_second=asked[1].size - len(matched),
         bins=bins,
         level=level,
-        differences=differences(one, two, units, bins=bins, level=level),
+        differences=differences(fits[0], fits[1], units, bins=bins, level=level),
     )
 
 

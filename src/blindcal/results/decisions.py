@@ -128,31 +128,31 @@ def stored_decisions(store: Store, certificate: Certificate) -> Iterator[Decisio
     first = len(rounds[0])
     again = rounds[1].items if len(rounds) > 1 else np.empty(0, np.int64)
     unusable = set(store.unusable(0, first + again.size).tolist())
-    later = store.texts(first)
+
+    def answers(begin: int, size: int) -> Iterator[tuple[int, int, str | None, str]]:
+        """Query, answer, text if the reply was usable, and why an invalid answer is."""
+        for query, answer, text, _ in store.texts(begin, size):
+            refused = query in unusable
+            why = text.removeprefix("(").removesuffix(")") if refused else NO_WORD
+            yield query, answer, None if refused else text, why
+
+    later = answers(first, again.size)
     following = next(later, None)
-    for query, answer, text, _ in store.texts(0, first):
+    for query, answer, text, why in answers(0, first):
         name = store.item(query)[0]
-        shown = None if query in unusable else text
         if answer == POSITIVE:
-            yield Decision(name, "accept", shown)
+            yield Decision(name, "accept", text)
         elif answer == INVALID:
-            yield Decision(name, "abstain", shown, reason=_reason(shown, text))
+            yield Decision(name, "abstain", text, reason=why)
         elif certificate.reject is None:
-            yield Decision(name, "reject", shown)
+            yield Decision(name, "reject", text)
         elif following is not None and again[following[0] - first] == query:
-            second, lower, said, _ = following
+            _, lower, lower_text, why = following
             following = next(later, None)
-            heard = None if second in unusable else said
             if lower == NEGATIVE:
-                yield Decision(name, "reject", shown, heard)
+                yield Decision(name, "reject", text, lower_text)
             else:
-                why = BETWEEN if lower == POSITIVE else _reason(heard, said)
-                yield Decision(name, "abstain", shown, heard, why)
-
-
-def _reason(shown: str | None, text: str) -> str:
-    """Why an answer is invalid; without a usable reply, its text is the reason in parentheses."""
-    return NO_WORD if shown is not None else text.removeprefix("(").removesuffix(")")
+                yield Decision(name, "abstain", text, lower_text, BETWEEN if lower == POSITIVE else why)
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,13 +174,13 @@ def write_decisions(store: Store, certificate: Certificate, folder: Path) -> Dec
     ):
         table = csv.writer(table_file)
         table.writerow(Decision.__slots__)
-        for one in stored_decisions(store, certificate):
-            verdicts[one.decision] += 1
-            if one.reason is not None:
-                reasons[one.reason] += 1
-            cells = (one.id, one.decision, one.at_accept, one.at_reject, one.reason)
+        for decision in stored_decisions(store, certificate):
+            verdicts[decision.decision] += 1
+            if decision.reason is not None:
+                reasons[decision.reason] += 1
+            cells = (getattr(decision, name) for name in Decision.__slots__)
             table.writerow("" if cell is None else csv_cell(cell) for cell in cells)
-            lines.write(json_line(one) + b"\n")
+            lines.write(json_line(decision) + b"\n")
     named = dict(reasons.most_common(MOST_REASONS))
     others = reasons.total() - sum(named.values())
     return DecisionCounts(verdicts, named | ({"other reasons": others} if others else {}))

@@ -5,17 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-import msgspec
-
 from blindcal.atomic_write import atomic_write
-from blindcal.errors import InputError
 from blindcal.estimate.findings import Curve
 from blindcal.estimate.streams.alarms import AlarmName, MonitorState
 from blindcal.json_form import json_line, json_page
 from blindcal.records import Estimate
 from blindcal.results.result import Spend
-from blindcal.text import printable
-from blindcal.untrusted_json import JsonError, read_json
+from blindcal.untrusted_json import read_saved
 
 WATCH_FILE = "watch.json"
 FORMAT = 1
@@ -106,30 +102,6 @@ class WatchResult:
 
     @classmethod
     def load(cls, path: str | Path) -> WatchResult:
-        """Read a result back from its file, or from the folder of its watch.
-
-        Raises
-        ------
-        InputError
-            If there is no such file, it is no watch's, or its format is unknown.
-        """
+        """Read a result back from its file, or from the folder of its watch."""
         path = Path(path)
-        try:
-            file = path / WATCH_FILE if path.is_dir() else path
-            content = file.read_bytes()
-            found = read_json(content, msgspec.json.Decoder(_Format)).format
-            if found != FORMAT:
-                raise InputError(
-                    f"{file}: is a watch in format {found}, and this version of blindcal reads {FORMAT}",
-                    remedy="open it with the version that made it",
-                )
-            return read_json(content, msgspec.json.Decoder(cls))
-        except FileNotFoundError:
-            raise InputError(f"{file}: no such watch", remedy="name the folder of a watch") from None
-        except (OSError, JsonError) as error:
-            raise InputError(f"{file}: not a watch of blindcal ({printable(str(error))})") from None
-
-
-@dataclass(frozen=True, slots=True)
-class _Format:
-    format: int
+        return read_saved(path / WATCH_FILE if path.is_dir() else path, cls, "watch", FORMAT)

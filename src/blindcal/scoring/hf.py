@@ -12,11 +12,12 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 
 from blindcal.errors import InputError, MissingExtraError
+from blindcal.field_rules import FromOne
 from blindcal.records import Item, Message, Targets, Token
 from blindcal.scoring.logprobs import Score, in_order
 
@@ -25,15 +26,17 @@ WINDOW = 32_768  # number of prompts that are held in memory and sorted together
 
 @dataclass(frozen=True, slots=True)
 class HfSettings:
-    """How to run the model. By default a GPU is used if there is one; ``batch_tokens`` counts padding too.
+    """How to run the model.
 
     Half precision changes log-odds by tenths between batches, too much for a truth to compare audits with;
     use it only if the deployed model uses it.
     """
 
-    device: str | None = None
-    dtype: str = "float32"
-    batch_tokens: int | None = None
+    device: Annotated[
+        str | None, "Device of the model: cpu, cuda, cuda:1, mps. By default a GPU if there is one."
+    ] = None
+    dtype: Annotated[str, "Precision of the model: float32, bfloat16 or float16."] = "float32"
+    batch_tokens: Annotated[FromOne | None, "Maximum number of tokens per batch, padding included."] = None
 
 
 class HfModel:

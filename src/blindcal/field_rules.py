@@ -1,0 +1,113 @@
+"""Rules of the fields of a record, stated once in their annotations.
+
+``seed: Annotated[FromZero, "Random seed of the design."] = 0`` is what Python checks, what the command line
+parses and shows as help, and a line of the table of settings in the docs.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping
+from dataclasses import MISSING, dataclass, fields
+from types import NoneType
+from typing import Annotated, Any, Literal, TypeAlias, get_args, get_origin, get_type_hints
+
+import msgspec
+from msgspec import Meta
+
+from blindcal.errors import InputError
+from blindcal.text import printable
+from blindcal.untrusted_json import JsonError, read_json
+
+_LARGEST = 1e15
+
+FromZero: TypeAlias = Annotated[int, Meta(ge=0, description="a whole number from 0 up")]
+FromOne: TypeAlias = Annotated[int, Meta(ge=1, description="a whole number from 1 up")]
+Finite: TypeAlias = Annotated[float, Meta(ge=-_LARGEST, le=_LARGEST, description="a finite number")]
+NotNegative: TypeAlias = Annotated[float, Meta(ge=0, le=_LARGEST, description="a number from 0 up")]
+Positive: TypeAlias = Annotated[float, Meta(gt=0, le=_LARGEST, description="a number above 0")]
+FromTwo: TypeAlias = Annotated[int, Meta(ge=2, description="a whole number from 2 up")]
+InnerShare: TypeAlias = Annotated[float, Meta(gt=0, lt=1, description="a number between 0 and 1")]
+
+_RULES = {
+    int: "a whole number",
+    float: "a number",
+    bool: "true or false",
+    str: "text",
+    tuple: "a list of words",
+    Mapping: "a JSON object",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FieldRule:
+    """What a field may hold, and the sentence that says what it sets.
+
+    ``hint`` is the annotation without that sentence, and ``kind`` its type without ``None`` and range.
+    """
+
+    name: str
+    about: str
+    default: Any
+    hint: Any
+    kind: Any
+    rule: str
+
+    def check(self, value: object) -> None:
+        """Raise an error unless the field may hold this value."""
+        try:
+            msgspec.convert(value, self.hint)
+        except msgspec.ValidationError:
+            raise self._error(repr(value)) from None
+
+    def parse(self, text: str) -> Any:
+        """The value that a text stands for: words are separated by commas, and an object is JSON."""
+        value: Any = text
+        try:
+            if get_origin(self.kind) is Mapping:
+                value = read_json(text.encode(errors="surrogateescape"))
+            elif get_origin(self.kind) is tuple:
+                value = text.split(",")
+            return msgspec.convert(value, self.hint, strict=False)
+        except (JsonError, msgspec.ValidationError):
+            raise self._error(repr(text)) from None
+
+    def _error(self, value: str) -> InputError:
+        return InputError(f"{self.name} must be {self.rule}, not {printable(value, 80)}")
+
+
+@functools.cache
+def rules_of(record: Any) -> dict[str, FieldRule]:
+    """The rules of those fields of a dataclass whose annotations end with a sentence, by their names."""
+    hints = get_type_hints(record, include_extras=True)
+    rules = {}
+    for field in fields(record):
+        annotation = hints[field.name]
+        if get_origin(annotation) is Annotated and isinstance(annotation.__metadata__[-1], str):
+            *ranges, about = annotation.__metadata__
+            hint = functools.reduce(lambda kind, one: Annotated[kind, one], ranges, annotation.__origin__)
+            default = field.default if field.default_factory is MISSING else field.default_factory()
+            kind, rule = _kind_and_rule(hint)
+            rules[field.name] = FieldRule(
+                name=field.name, about=about, default=default, hint=hint, kind=kind, rule=rule
+            )
+    return rules
+
+
+def check_fields(record: Any) -> None:
+    """Raise an error if a field of a record breaks its rule."""
+    kind: Any = type(record)
+    for name, rule in rules_of(kind).items():
+        rule.check(getattr(record, name))
+
+
+def _kind_and_rule(hint: Any) -> tuple[Any, str]:
+    if get_origin(hint) is not Annotated and NoneType in get_args(hint):
+        (hint,) = (kind for kind in get_args(hint) if kind is not NoneType)
+    if get_origin(hint) is Annotated:
+        return hint.__origin__, hint.__metadata__[0].description
+    if get_origin(hint) is Literal:
+        return hint, f"one of {', '.join(get_args(hint))}"
+    if get_args(hint)[:1] == (int,):
+        return hint, "a list of whole numbers"
+    return hint, _RULES[get_origin(hint) or hint]
