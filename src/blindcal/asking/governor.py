@@ -82,11 +82,7 @@ class Governor:
         self.concurrency = ConcurrencyControl(run.limits.concurrency)
         self._rate = RateLimiter(run.limits.rpm, run.limits.tpm)
         self._pause = SharedPause(run.limits.backoff)
-        self._accepted = Accepted()
-        if store is not None and isinstance(endpoint, HttpEndpoint):
-            noted = store.note("accepted")
-            self._accepted = Accepted() if noted is None else msgspec.convert(noted, Accepted)
-            endpoint.accepted = self._accepted
+        self._accepted: Accepted | None = None
         self._reserved: set[Reservation] = set()
         self._settled = asyncio.Event()
         self._asking = 0  # requests without a last word
@@ -302,11 +298,7 @@ class Governor:
 
     def _note_accepted(self) -> None:
         """Note which fields the endpoint takes, if it has refused some."""
-        endpoint = self.endpoint
-        if (
-            self._store is not None
-            and isinstance(endpoint, HttpEndpoint)
-            and endpoint.accepted != self._accepted
-        ):
+        store, endpoint = self._store, self.endpoint
+        if store is not None and isinstance(endpoint, HttpEndpoint) and endpoint.accepted != self._accepted:
             self._accepted = endpoint.accepted
-            self._store.set_note("accepted", msgspec.to_builtins(self._accepted))
+            store.set_note("accepted", msgspec.to_builtins(self._accepted))

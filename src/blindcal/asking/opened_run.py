@@ -19,16 +19,22 @@ from blindcal.errors import FileError
 from blindcal.store.run_store import RUN_FILE, Store
 
 StoreT = TypeVar("StoreT", bound=Store)
+KEPT = "every answer so far is kept, and the same again goes on from there"
 
 
 @contextlib.asynccontextmanager
 async def opened_run(
-    folder: Path, address: Address, run: RunContext, endpoint: Endpoint | None, store_type: type[StoreT]
+    folder: Path,
+    address: Address,
+    run: RunContext,
+    endpoint: Endpoint | None,
+    store_type: type[StoreT],
+    accepted: Accepted | None = None,
 ) -> AsyncIterator[tuple[StoreT, Governor]]:
     """The run file in a folder, and the governor of an endpoint, which is closed at the end.
 
-    The endpoint is the one that is given, or else that at the address. If the block fails before anything was
-    asked, no file is left.
+    The endpoint is the one that is given, or else that at the address; ``accepted`` is what an earlier run
+    learnt of the fields that it takes. If the block fails before anything was asked, no file is left.
     """
     with writing(folder):
         begun = (folder / RUN_FILE).exists()
@@ -36,16 +42,18 @@ async def opened_run(
         check_key(address, begun=begun)
     with store_type.open(folder / RUN_FILE) as store:
         asked = HttpEndpoint(address) if endpoint is None else endpoint
+        if isinstance(asked, HttpEndpoint):
+            asked.accepted = accepted_fields(store) or accepted or Accepted()
         try:
-            yield store, Governor(asked, run, store)
+            yield store, Governor(asked, run, store, kept=KEPT)
         finally:
             await asked.close()
 
 
-def accepted_fields(store: Store) -> Accepted:
-    """What the endpoint of a run takes, as far as it was learnt."""
+def accepted_fields(store: Store) -> Accepted | None:
+    """Which fields the endpoint of a run takes, if it has refused any."""
     noted = store.note("accepted")
-    return Accepted() if noted is None else msgspec.convert(noted, Accepted)
+    return None if noted is None else msgspec.convert(noted, Accepted)
 
 
 @contextlib.contextmanager

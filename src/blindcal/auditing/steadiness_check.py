@@ -124,13 +124,13 @@ def _control_counts(
 def _served(store: Store, places: IntArray) -> tuple[ServerName, ...]:
     """The models that the replies name, by first appearance in the order of asking."""
     rows, found = store.served(), []
-    for number, (model, fingerprint) in enumerate(store.served_names(), 1):
+    for number, name in enumerate(store.served_names(), 1):
         own = places[rows[rows[:, 1] == number, 0]]
         if own.size:
             found.append(
                 ServerName(
-                    model=model,
-                    fingerprint=fingerprint,
+                    model=name.model,
+                    fingerprint=name.fingerprint,
                     answers=own.size,
                     first=int(own.min()),
                     last=int(own.max()),

@@ -25,7 +25,7 @@ from blindcal.items.repeated_prompts import RepeatedPrompts
 from blindcal.json_form import json_page
 from blindcal.prices import Prices
 from blindcal.probing.findings import Probe
-from blindcal.records import Estimate, EstimatorName, FloatArray, Message, Targets, Usage
+from blindcal.records import Estimate, EstimatorName, FloatArray, Message, Targets
 from blindcal.results.tables import FrameLibrary, TableName, frame, tables_of
 from blindcal.store.run_store import Store
 from blindcal.text import listed, printable

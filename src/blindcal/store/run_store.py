@@ -53,6 +53,7 @@ Note: TypeAlias = Literal[
     "seconds",  # the time that asking took
     "noise",  # the noise of the answers of a concluded run
     "plan",  # the candidates of a certification
+    "made",  # the thresholds of a certificate, and the day of it
     "reuse",  # which answers of the audit a certification may use
     "doubts",  # why nothing is promised of the decisions of a run
     "finished",  # all decisions are made
@@ -165,7 +166,7 @@ class Store:
         self._waiting: list[StoredReply] = []
         self._kept: asyncio.Future[None] | None = None
         self._committing: asyncio.Task[None] | None = None
-        self._served: list[list[str]] | None = None
+        self._served: list[ServedModel] | None = None
 
     @classmethod
     def open(cls, path: Path) -> Self:
@@ -490,18 +491,18 @@ class Store:
         if not (model or fingerprint):
             return 0
         known = self.served_names()
-        name = [printable(model or "", 100), printable(fingerprint or "", 100)]
+        name = ServedModel(printable(model or "", 100), printable(fingerprint or "", 100))
         if name not in known:
             if len(known) == MOST_SERVED:
                 return MOST_SERVED
             known.append(name)
-            self.set_note("served", known)
+            self.set_note("served", msgspec.to_builtins(known))
         return known.index(name) + 1
 
-    def served_names(self) -> list[list[str]]:
-        """Model and fingerprint of each number, in order; an empty text stands for none."""
+    def served_names(self) -> list[ServedModel]:
+        """The model and fingerprint of each number, in order."""
         if self._served is None:
-            self._served = self.note("served") or []
+            self._served = msgspec.convert(self.note("served") or [], list[ServedModel])
         return self._served
 
     def served(self) -> IntArray:
