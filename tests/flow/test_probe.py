@@ -28,8 +28,8 @@ from blindcal.items.catalogue import open_items
 from blindcal.methods import METHODS
 from blindcal.probing.client import ProbeClient
 from blindcal.probing.findings import Probe
-from blindcal.probing.flip_search import Reading, bisect, fit
 from blindcal.probing.probe import probe
+from blindcal.probing.response_curve import Observation, Query, bisect, fit
 from blindcal.records import NEGATIVE, POSITIVE, Item, Reply, Request, Targets, Token
 from blindcal.simulation.http_server import HttpRequest, HttpResponse
 from blindcal.simulation.recording import Recording
@@ -464,7 +464,9 @@ def test_fit_recovers_jitter(width: float) -> None:
     rng = np.random.default_rng(3)
     shifts = rng.uniform(1 - 3 * width, 1 + 3 * width, 600)
     answers = rng.normal(1.0, width, 600) <= shifts
-    found = fit([Reading("a", float(b), int(answer)) for b, answer in zip(shifts, answers, strict=True)])
+    found = fit(
+        [Observation(Query("a", float(b)), int(answer)) for b, answer in zip(shifts, answers, strict=True)]
+    )
     assert found.shifts["a"] == pytest.approx(1.0, abs=0.2 * width)
     assert found.jitter == pytest.approx(width, rel=0.2)
     assert found.most > width * 0.9

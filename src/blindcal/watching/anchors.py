@@ -23,7 +23,7 @@ from blindcal.endpoints.base import Endpoint
 from blindcal.endpoints.query_format import TokenQuestion
 from blindcal.errors import ReplyError
 from blindcal.probing.bias_checks import IRRESISTIBLE
-from blindcal.probing.flip_search import Reading, bisect, fit
+from blindcal.probing.response_curve import Observation, Query, bisect, fit
 from blindcal.records import INVALID, NEGATIVE, POSITIVE, Item, Request
 from blindcal.store.watch_store import AnchorAnswer, WatchStore
 
@@ -87,7 +87,7 @@ class _Search:
 
     item: Item
     flip: float
-    readings: list[Reading]
+    readings: list[Observation]
 
 
 class Anchors:
@@ -126,11 +126,11 @@ class Anchors:
 
     async def _search(self, item: Item, endpoint: Endpoint) -> _Search | None:
         """Search the shift at which an item's answer flips; ``None`` if it has none in reach."""
-        readings: list[Reading] = []
+        readings: list[Observation] = []
 
         async def answer(shift: float) -> int:
             said = await self._ask(self._question.request(item.messages, shift, 0.0), endpoint)
-            readings.append(Reading(item.id, shift, said))
+            readings.append(Observation(Query(item.id, shift), said))
             return said
 
         most = self._job.max_shift
