@@ -25,8 +25,10 @@ sys.path.append(str(Path(__file__).resolve().parents[1] / "tests"))
 
 import numpy as np
 
+from blindcal.asking.governed_endpoint import GovernedEndpoint
+from blindcal.asking.governor import Governor
+from blindcal.asking.run_context import RunContext
 from blindcal.auditing.prepare import objection
-from blindcal.endpoints.base import Patient
 from blindcal.endpoints.http import Address, HttpEndpoint
 from blindcal.items.score_files import read_table
 from blindcal.methods import METHODS
@@ -140,7 +142,7 @@ async def probed(behaviour: Behaviour, path: Path, seed: int) -> Probe:
         Server(recording, items, replace(behaviour, seed=seed)) as server,
         HttpEndpoint(Address(server.base_url, "replay"), environ={}) as endpoint,
     ):
-        return await probe(Patient(endpoint), items, PAIR, seed=seed)
+        return await probe(GovernedEndpoint(Governor(endpoint, RunContext())), items, PAIR, seed=seed)
 
 
 @dataclass(frozen=True, slots=True)

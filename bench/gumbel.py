@@ -17,8 +17,10 @@ import numpy as np
 from scipy.special import logsumexp
 from scipy.stats import binomtest
 
+from blindcal.asking.governed_endpoint import GovernedEndpoint
+from blindcal.asking.governor import Governor
+from blindcal.asking.run_context import RunContext
 from blindcal.endpoints import tokens
-from blindcal.endpoints.base import Patient
 from blindcal.endpoints.http import Address, HttpEndpoint
 from blindcal.endpoints.local_server import ServerSettings, serve
 from blindcal.endpoints.query_format import TokenQuestion
@@ -45,7 +47,7 @@ ITEM = Item(
 async def measured(base_url: str, model: str, repeats: int, seed: int) -> list[list[Cell]]:
     """A row per shift: how often the likeliest answer came, and how often it should."""
     async with HttpEndpoint(Address(base_url, model, timeout=300)) as endpoint:
-        patient = Patient(endpoint)
+        patient = GovernedEndpoint(Governor(endpoint, RunContext()))
         encode = tokens.served(endpoint, model)
         spelled = [await tokens.candidates(letter, encode, choice=True) for letter in LETTERS]
         targets = (await tokens.choose_answers(patient, [ITEM], spelled)).targets

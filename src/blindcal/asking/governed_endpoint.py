@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 from collections import Counter, defaultdict
+from collections.abc import Coroutine
 from typing import Any
 
 import msgspec
@@ -15,6 +16,8 @@ from blindcal.errors import InputError, NotIdentifiedError, ReplyError
 from blindcal.records import Reply, Request
 from blindcal.store.run_store import Store, StoredReply
 from blindcal.text import printable
+
+_GRACE = 5.0  # seconds to wait for a reply that is under way when the run is stopped
 
 
 class LimitTooLowError(InputError):
@@ -82,7 +85,7 @@ class GovernedEndpoint:
             raise self._too_low(reserved, request)
         replies: tuple[StoredReply, ...] = ()
         try:
-            word = await governor.hear(request, "probe", needed=True)
+            word = await self._unless_stopped(governor.hear(request, "probe", needed=True))
             if word is None:
                 if (reached := governor.limit_reached()) is not None:
                     raise self._too_low(reached, request)
@@ -97,6 +100,18 @@ class GovernedEndpoint:
         if self._store is not None:
             await self._store.save(*replies)
         return outcome
+
+    async def _unless_stopped(self, hearing: Coroutine[Any, Any, LastWord | None]) -> LastWord | None:
+        """Wait for the last word on a request; if the run is stopped meanwhile, not for long."""
+        stop = self._governor.run.stop
+        tasks = hearing_task, _ = asyncio.ensure_future(hearing), asyncio.ensure_future(stop.wait())
+        try:
+            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait({hearing_task}, timeout=_GRACE)
+            return hearing_task.result() if hearing_task.done() else None
+        finally:
+            for task in tasks:
+                task.cancel()
 
     def _too_low(self, stopped: Stopped, request: Request) -> LimitTooLowError:
         governor, cost = self._governor, ""

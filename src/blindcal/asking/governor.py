@@ -146,6 +146,9 @@ class Governor:
 
     # Requests
 
+    def _now(self) -> float:
+        return time.monotonic()
+
     def halt(self) -> None:
         """Send nothing more until `resume`; requests under way are still awaited."""
         self._halted.set()
@@ -170,7 +173,7 @@ class Governor:
         its error otherwise.
         """
         if not self._asking:
-            self._active_since = time.monotonic()
+            self._active_since = self._now()
         self._asking += 1
         try:
             return await self._hear(request, kind, needed)
@@ -181,15 +184,15 @@ class Governor:
         limits = self.run.limits
         tokens = self.tokens.expected(bytes_of(request)) + request.n * request.max_tokens
         attempts, tries, failed, useless = 1, 0, 0, 0
-        failed_at = time.monotonic()
+        failed_at = self._now()
         while await self._turn(tokens):
-            sent = time.monotonic()
+            sent = self._now()
             try:
                 reply = await self.endpoint.ask(request)
             except RetryableError as error:
                 billed = await self._waste(error, request, kind)
                 outage = needed and not billed and failed_at >= self._answered_at > float("-inf")
-                failed, failed_at = failed + 1, time.monotonic()
+                failed, failed_at = failed + 1, self._now()
                 tries += not (error.throttled or outage)
                 attempts += not (error.throttled or billed)
                 delay = self._slow_down(error, sent, tries, failed)
@@ -201,14 +204,14 @@ class Governor:
                 if isinstance(error, FatalError) and (needed or error.status not in ITEM_STATUSES):
                     raise
                 self.tokens.bill(error, request)
-                self._answered_at = time.monotonic()
+                self._answered_at = self._now()
                 useless += 1
                 if needed or error.billed is None or useless == REPLY_TRIES:
                     return LastWord(error, attempts, 0.0)
                 billed = await self._waste(error, request, kind)
                 delay = backoff(useless, limits.backoff)
             else:
-                self._answered_at = time.monotonic()
+                self._answered_at = self._now()
                 self._pause.answered()
                 self.concurrency.answered(self._answered_at)
                 self._note_accepted()
@@ -225,9 +228,9 @@ class Governor:
 
     async def _turn(self, tokens: float) -> bool:
         """Wait until a request may be sent; returns whether it may, or nothing more is to be sent."""
-        slot = self._rate.book(time.monotonic(), tokens)
+        slot = self._rate.book(self._now(), tokens)
         while not self.halting:
-            delay = max(slot, self._pause.until) - time.monotonic()
+            delay = max(slot, self._pause.until) - self._now()
             if delay > 0:
                 await self._wait(delay)
             elif self._sending >= (1 if self._pause.trying else self.concurrency.limit):
@@ -250,7 +253,7 @@ class Governor:
 
     def _slow_down(self, error: RetryableError, sent: float, tries: int, failed: int) -> float:
         """Slow down after a failure, and return how long to wait; raises if waiting on is useless."""
-        limits, now = self.run.limits, time.monotonic()
+        limits, now = self.run.limits, self._now()
         self.last_failure = error
         if error.retry_after is not None and error.retry_after > limits.patience:
             raise EndpointError(

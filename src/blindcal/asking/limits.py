@@ -23,6 +23,9 @@ class Stopped:
     reason: str
     limit: str | None = None
 
+    def __str__(self) -> str:
+        return self.reason
+
 
 INTERRUPTED = Stopped("interrupted")
 
