@@ -10,7 +10,6 @@ other models and seeds from 0. `--tuned` shows the former, with reasons, and rec
 from __future__ import annotations
 
 import asyncio
-import os
 import re
 import sys
 from collections import Counter
@@ -20,8 +19,9 @@ from dataclasses import dataclass, replace
 from functools import cache, partial
 from pathlib import Path
 
-os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 sys.path.append(str(Path(__file__).resolve().parents[1] / "tests"))
+
+from record import Cell, parser, record, table
 
 import numpy as np
 
@@ -29,7 +29,8 @@ from blindcal.asking.governed_endpoint import GovernedEndpoint
 from blindcal.asking.governor import Governor
 from blindcal.asking.run_context import RunContext
 from blindcal.auditing.prepare import objection
-from blindcal.endpoints.http import Address, HttpEndpoint
+from blindcal.endpoints.address import Address
+from blindcal.endpoints.http import HttpEndpoint
 from blindcal.items.score_files import read_table
 from blindcal.methods import METHODS
 from blindcal.probing.findings import Probe
@@ -37,7 +38,6 @@ from blindcal.probing.probe import probe
 from blindcal.records import FloatArray, Item, Message, Targets, Token
 from blindcal.simulation.recording import Recording
 from misbehaving import Behaviour, Server
-from record import Cell, parser, record, table
 
 TUNED = (
     "Meta-Llama-3-8B-Instruct__boolq_0shot_1500",
@@ -223,7 +223,7 @@ def main() -> None:
         "honest": table(brief, [[cell for k, cell in enumerate(row) if k not in (3, 6)] for row in honest]),
     }
     repeats = {"misleading endpoints": arguments.repeats, "honest ones": arguments.honest}
-    record("dishonest", tables, folder=arguments.results, repeats=repeats)
+    record("dishonest", tables, arguments, repeats=repeats)
 
 
 if __name__ == "__main__":

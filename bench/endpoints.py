@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import re
 import sys
 import tempfile
@@ -22,8 +21,9 @@ from dataclasses import dataclass, replace
 from functools import cache, partial
 from pathlib import Path
 
-os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 sys.path.append(str(Path(__file__).resolve().parents[1] / "tests"))
+
+from record import Cell, parser, record, table
 
 import numpy as np
 from scipy.special import expit, logit
@@ -37,7 +37,6 @@ from blindcal.results.result import AuditResult
 from blindcal.settings import Settings
 from blindcal.simulation.recording import Recording
 from misbehaving import Behaviour, Server
-from record import Cell, parser, record, table
 
 ITEMS = 300
 REFITS = 300
@@ -193,12 +192,7 @@ def main() -> None:
     if arguments.only:
         print(table(named, rows).markdown())
     else:
-        record(
-            "endpoints",
-            {"endpoints": table(named, rows)},
-            folder=arguments.results,
-            repeats=arguments.repeats,
-        )
+        record("endpoints", {"endpoints": table(named, rows)}, arguments)
 
 
 if __name__ == "__main__":

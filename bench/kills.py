@@ -9,15 +9,12 @@ what was in flight when it was killed. The waits are short, and the endpoint is 
 
 from __future__ import annotations
 
-import os
+from record import ROOT, Cell, parser, record, table
+
 import random
 import sys
 import tempfile
 from pathlib import Path
-
-os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
-
-from record import ROOT, Cell, parser, record, table
 
 sys.path.append(str(ROOT / "tests"))
 
@@ -55,7 +52,7 @@ def main() -> None:
     record(
         "kills",
         {"kills": table(columns, [row])},
-        folder=arguments.results,
+        arguments,
         repeats=kills,
         seeds="moments and failures seeded",
     )

@@ -11,6 +11,8 @@ the same bound on replies.
 
 from __future__ import annotations
 
+from record import Cell, parser, record, table
+
 import asyncio
 import contextlib
 import itertools
@@ -25,8 +27,6 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, TypeAlias
 
-os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
-
 import aiohttp
 import httpx2
 import numpy as np
@@ -39,14 +39,14 @@ from blindcal.asking.governor import Governor
 from blindcal.asking.job import Job
 from blindcal.asking.run_context import RunContext
 from blindcal.asking.sender import ask_design
-from blindcal.endpoints.http import Address, HttpEndpoint
+from blindcal.endpoints.address import Address
+from blindcal.endpoints.http import HttpEndpoint
 from blindcal.endpoints.http_client import MAX_REPLY_BYTES, ServerResponse
 from blindcal.endpoints.query_format import TokenQuestion
 from blindcal.items.files import load
 from blindcal.records import AnswerTable, Message, Request, Round, Targets, Token
 from blindcal.simulation.http_server import HttpRequest, HttpResponse, Listener
 from blindcal.store.run_store import Store
-from record import Cell, parser, record, table
 
 PROMPT = "Passage: " + "All biomass goes through at least some of these steps. " * 14 + "Answer Yes or No."
 BIAS = {1000 + k: 50.0 + 0.25 * k for k in range(12)}
@@ -331,7 +331,7 @@ def main() -> None:
         "cpu": table({"CPU-seconds per 1,000 queries": "{}", **dict.fromkeys(found, "{:.3f}")}, medians(1)),
         "shares": table({"": "{}", **dict.fromkeys(found, "{:.2f} ({:.2f} to {:.2f})")}, shares),
     }
-    record("run", tables, folder=arguments.results, repeats=arguments.repeats, seeds="")
+    record("run", tables, arguments, seeds="")
 
 
 if __name__ == "__main__":

@@ -12,6 +12,8 @@ command goes on, and --only measures one server again.
 
 from __future__ import annotations
 
+from record import ROOT, Cell, parser, record, table
+
 import asyncio
 import hashlib
 import json
@@ -34,7 +36,6 @@ from aiohttp import web
 from blindcal.endpoints.tokens import hugging_face
 from blindcal.items.score_files import read_scores
 from blindcal.methods import METHODS
-from record import ROOT, Cell, parser, record, table
 from server_setup import CACHE, MODEL, SERVERS, Running, Server, made_key, started, status, with_upstream
 
 TRIED = ("auto", "logprobs", "latent", "temperature", "repeated")
@@ -393,7 +394,7 @@ def main() -> None:
         (folder / f"{SERVERS[name].slug}.json").write_text(json.dumps(found, indent=1))
     files = {name: folder / f"{server.slug}.json" for name, server in SERVERS.items()}
     known = {name: json.loads(file.read_text()) for name, file in files.items() if file.is_file()}
-    record("servers", tables(known), folder=arguments.results, repeats=1, seeds="seed 0")
+    record("servers", tables(known), arguments, repeats=1, seeds="seed 0")
 
 
 if __name__ == "__main__":

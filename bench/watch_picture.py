@@ -8,16 +8,14 @@ Needs a browser.
 
 from __future__ import annotations
 
-import os
+from record import ROOT
+
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
 
-os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
-
 from picture import photograph
-from record import ROOT
 
 sys.path.append(str(ROOT / "tests"))
 

@@ -12,7 +12,8 @@ import numpy as np
 
 from blindcal.auditing.prepare import Prepared
 from blindcal.endpoints import tokens
-from blindcal.endpoints.http import Address, HttpEndpoint
+from blindcal.endpoints.address import Address
+from blindcal.endpoints.http import HttpEndpoint
 from blindcal.endpoints.local_server import Served
 from blindcal.items.catalogue import builtin
 from blindcal.items.files import load

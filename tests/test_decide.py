@@ -17,7 +17,8 @@ import blindcal as bc
 from blindcal.asking.controls import stored_controls
 from blindcal.certifying.decide import DecisionDesign, decide, decide_async
 from blindcal.certifying.endpoint_check import CHECKED
-from blindcal.endpoints.http import Address, HttpEndpoint
+from blindcal.endpoints.address import Address
+from blindcal.endpoints.http import HttpEndpoint
 from blindcal.errors import InputError, NotCertifiedError, NotIdentifiedError, ReplyError, UnfitError
 from blindcal.items.files import load
 from blindcal.items.record_format import RecordFormat

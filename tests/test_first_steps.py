@@ -25,7 +25,7 @@ from blindcal.auditing.probe_endpoint import EndpointProbe, probe
 from blindcal.cli import COMMANDS, app
 from blindcal.cli.console import command_line_option
 from blindcal.cli.result_summary import print_result
-from blindcal.endpoints.http import Address, check_key, keyless_host
+from blindcal.endpoints.address import Address
 from blindcal.errors import BlindcalError, InputError
 from blindcal.estimate.truth import binned_ece
 from blindcal.evidence import measures
@@ -89,16 +89,16 @@ def test_a_missing_key_is_noticed_before_anything_is_read(
 def test_only_other_machines_want_keys() -> None:
     """A key is missed over https on another machine, and needed where nothing is answered without one."""
     asked = Address("https://api.openai.com/v1", "m")
-    assert keyless_host(asked, {}) == "api.openai.com"
+    assert asked.keyless_host({}) == "api.openai.com"
     with pytest.raises(InputError, match=r"api.openai.com wants an API key"):
-        check_key(asked, {})
-    assert keyless_host(asked, {"OPENAI_API_KEY": "sk"}) is None
-    check_key(asked, {"OPENAI_API_KEY": "sk"})
+        asked.check_key({})
+    assert asked.keyless_host({"OPENAI_API_KEY": "sk"}) is None
+    asked.check_key({"OPENAI_API_KEY": "sk"})
     own = replace(asked, base_url="https://models.example/v1")
-    assert keyless_host(own, {}) == "models.example"
-    check_key(own, {})
-    assert keyless_host(replace(asked, base_url="https://localhost:8000/v1"), {}) is None
-    assert keyless_host(replace(asked, base_url="http://10.0.0.7/v1"), {}) is None
+    assert own.keyless_host({}) == "models.example"
+    own.check_key({})
+    assert replace(asked, base_url="https://localhost:8000/v1").keyless_host({}) is None
+    assert replace(asked, base_url="http://10.0.0.7/v1").keyless_host({}) is None
 
 
 def test_a_finished_run_is_read_anew_without_a_key(

@@ -14,7 +14,8 @@ from typing import Any, Literal
 
 from blindcal.asking import governor
 from blindcal.asking.limits import Limits
-from blindcal.endpoints.http import Address, HttpEndpoint
+from blindcal.endpoints.address import Address
+from blindcal.endpoints.http import HttpEndpoint
 from blindcal.records import Reply, Request
 from blindcal.results.watch_result import WatchResult
 from blindcal.store.watch_store import WatchStore

@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from blindcal.endpoints.http import Address, HttpEndpoint
+from blindcal.endpoints.address import Address
+from blindcal.endpoints.http import HttpEndpoint
 from blindcal.endpoints.query_format import ConfidenceQuestion, LogprobQuestion, TokenQuestion
 from blindcal.probing.findings import Probe
 from blindcal.probing.probe import ProbeQuestions, probe

@@ -12,7 +12,8 @@ import pytest
 from scipy.special import softmax
 from scipy.stats import chisquare
 
-from blindcal.endpoints.http import Address, HttpEndpoint
+from blindcal.endpoints.address import Address
+from blindcal.endpoints.http import HttpEndpoint
 from blindcal.endpoints.query_format import TokenQuestion
 from blindcal.errors import FatalError, InputError
 from blindcal.records import INVALID, PLAIN, Item, Message, Reply, Request, Round, Targets

@@ -18,7 +18,8 @@ import pytest
 from pyreqwest.exceptions import PyreqwestError
 
 from blindcal.endpoints import http_errors as failures
-from blindcal.endpoints.http import Address, HttpEndpoint, PlainHttpKeyWarning
+from blindcal.endpoints.address import Address
+from blindcal.endpoints.http import HttpEndpoint, PlainHttpKeyWarning
 from blindcal.errors import (
     EndpointError,
     FatalError,

@@ -13,7 +13,8 @@ import pytest
 
 from blindcal.endpoints import openai_token_ids as openai_ids
 from blindcal.endpoints import tokens
-from blindcal.endpoints.http import Address, HttpEndpoint
+from blindcal.endpoints.address import Address
+from blindcal.endpoints.http import HttpEndpoint
 from blindcal.endpoints.query_format import TokenQuestion
 from blindcal.errors import InputError, MissingExtraError, UnfitError
 from blindcal.records import INVALID, NEGATIVE, POSITIVE, Reply, Request, Targets, Token

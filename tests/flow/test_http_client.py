@@ -17,7 +17,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from blindcal.endpoints.http import Address, HttpEndpoint
+from blindcal.endpoints.address import Address
+from blindcal.endpoints.http import HttpEndpoint
 from blindcal.endpoints.http_client import HttpClient, ServerResponse
 from blindcal.errors import EndpointError, FatalError, RetryableError
 from blindcal.records import Message, Request
@@ -386,7 +387,8 @@ def test_a_second_run_in_one_process() -> None:
     """Clients work in one thread after the other, whichever thread was the first to need one."""
     script = """
 import asyncio, threading
-from blindcal.endpoints.http import Address, HttpEndpoint
+from blindcal.endpoints.address import Address
+from blindcal.endpoints.http import HttpEndpoint
 from blindcal.errors import EndpointError
 
 async def ask():

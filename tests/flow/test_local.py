@@ -22,7 +22,8 @@ from click.testing import CliRunner
 from blindcal.cli.score import command as score_command
 from blindcal.cli.serve import command as serve_command
 from blindcal.endpoints import tokens
-from blindcal.endpoints.http import Address, HttpEndpoint
+from blindcal.endpoints.address import Address
+from blindcal.endpoints.http import HttpEndpoint
 from blindcal.endpoints.local_server import Served, ServerError, ServerSettings, serve
 from blindcal.endpoints.query_format import TokenQuestion
 from blindcal.errors import InputError, MissingExtraError

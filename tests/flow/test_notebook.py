@@ -128,10 +128,10 @@ def test_costs_follow_from_the_operating_points() -> None:
     axes = plot.cost(results.result(costs=()), 1, 3)
     expected = [float(row.false_positive) + 3 * float(row.false_negative) for row in rows]
     assert axes.lines[0].get_ydata() == pytest.approx(expected)
-    no_precision = replace(rows[-1], precision=results.NOTHING, positive_rate=Estimate(0.0))
+    no_precision = replace(rows[-1], precision=results.NOTHING, false_positive=Estimate(0.0))
     silent = plot.cost(results.result(costs=(), operating=(*rows, no_precision)), 1, 3)
     # never saying yes costs what all missed positives cost
-    missed = 3 * (1 - float(rows[-1].accuracy))
+    missed = 3 * float(rows[-1].false_negative)
     assert np.asarray(silent.lines[0].get_ydata())[-1] == pytest.approx(missed)
 
 
@@ -241,13 +241,13 @@ def test_a_notebook_shows_a_result() -> None:
     """An audit's headline; a stop, a forced probe and what was not estimated are not passed over."""
     found = results.result(stopped="limit of 10 queries", objection="no")
     words = shown(notebook.html(found))
-    assert "ECE 0.1250 (95%: 0.1050 to 0.1450)" in words
+    assert "ECE, 5 bins 0.1250 (95%: 0.1050 to 0.1450)" in words
     assert "AUROC 0.8000 (95%: 0.7800 to 0.8200)" in words
     assert "limit of 10 queries" in words
     assert "may be meaningless" in words
     bare = results.result(ece=results.NOTHING, auroc=results.NOTHING, calibrated_pvalue=None)
     words = shown(notebook.html(bare))
-    assert "ECE unknown" in words
+    assert "ECE, 5 bins unknown" in words
     assert "AUROC" not in words
     assert "p-value" not in words
 

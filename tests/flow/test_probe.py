@@ -20,7 +20,8 @@ from blindcal.auditing.prepare import objection
 from blindcal.cli.probe import command
 from blindcal.endpoints import local_server as local
 from blindcal.endpoints import tokens
-from blindcal.endpoints.http import Address, HttpEndpoint
+from blindcal.endpoints.address import Address
+from blindcal.endpoints.http import HttpEndpoint
 from blindcal.endpoints.model_file import ModelError
 from blindcal.errors import EndpointError, FatalError, InputError, MissingExtraError, UnfitError
 from blindcal.items.catalogue import open_items

@@ -16,7 +16,8 @@ import pytest
 
 from blindcal.asking.limits import Limits
 from blindcal.auditing.audit import audit
-from blindcal.endpoints.http import Address, HttpEndpoint
+from blindcal.endpoints.address import Address
+from blindcal.endpoints.http import HttpEndpoint
 from blindcal.errors import EndpointError, FatalError, InputError, ReplyError, RetryableError, StoreError
 from blindcal.items.files import load
 from blindcal.prices import Prices

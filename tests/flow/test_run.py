@@ -23,7 +23,8 @@ from blindcal.asking.limits import INTERRUPTED, Limits, Stopped
 from blindcal.asking.run_context import RunContext
 from blindcal.asking.sender import RunOutcome, ask_design
 from blindcal.asking.usability import HOPELESS
-from blindcal.endpoints.http import Address, HttpEndpoint
+from blindcal.endpoints.address import Address
+from blindcal.endpoints.http import HttpEndpoint
 from blindcal.endpoints.query_format import TokenQuestion
 from blindcal.errors import EndpointError, FatalError, InputError, ReplyError, RetryableError, StoreError
 from blindcal.prices import Prices

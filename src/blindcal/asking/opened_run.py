@@ -12,8 +12,9 @@ import msgspec
 from blindcal.asking.governor import Governor
 from blindcal.asking.run_context import RunContext
 from blindcal.atomic_write import writing
+from blindcal.endpoints.address import Address
 from blindcal.endpoints.base import Endpoint
-from blindcal.endpoints.http import Address, HttpEndpoint, check_key
+from blindcal.endpoints.http import HttpEndpoint
 from blindcal.endpoints.parameters import Accepted
 from blindcal.errors import FileError
 from blindcal.store.run_store import RUN_FILE, Store
@@ -39,7 +40,7 @@ async def opened_run(
     with writing(folder):
         begun = (folder / RUN_FILE).exists()
     if endpoint is None:
-        check_key(address, begun=begun)
+        address.check_key(begun=begun)
     with store_type.open(folder / RUN_FILE) as store:
         asked = HttpEndpoint(address) if endpoint is None else endpoint
         if isinstance(asked, HttpEndpoint):

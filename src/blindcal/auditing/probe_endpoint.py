@@ -13,7 +13,7 @@ from blindcal.asking.limits import Limits
 from blindcal.asking.run_context import RunContext, blocking
 from blindcal.auditing.choice import MethodChoice
 from blindcal.auditing.prepare import PILOTS, check_semantics, choose_tokens, probe_sample, probe_sampled
-from blindcal.endpoints.http import HttpEndpoint, check_key
+from blindcal.endpoints.http import HttpEndpoint
 from blindcal.endpoints.tokens import Choice
 from blindcal.items.catalogue import open_items
 from blindcal.planning.plan import PROBE_QUERIES
@@ -80,7 +80,7 @@ async def _probe(
     FatalError
         If the key, the model or the address is wrong, or no token of the model is an answer word.
     """
-    check_key(settings.endpoint)
+    settings.endpoint.check_key()
     loaded = await asyncio.to_thread(open_items, items, settings.prompt)
     settings = settings.resolved(len(loaded), loaded.words)
     check_semantics(settings)

@@ -37,8 +37,8 @@ from blindcal.certifying.design import (
     check_certifiable,
     plan_certification,
 )
+from blindcal.endpoints.address import Address
 from blindcal.endpoints.base import Endpoint
-from blindcal.endpoints.http import Address
 from blindcal.endpoints.parameters import Accepted
 from blindcal.endpoints.query_format import TokenQuestion
 from blindcal.errors import InputError, NotCertifiedError, NotIdentifiedError, UnfitError

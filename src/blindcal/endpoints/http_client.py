@@ -21,7 +21,7 @@ from pyreqwest.proxy import ProxyBuilder
 from pyreqwest.response import Response
 
 from blindcal.endpoints import http_errors as failures
-from blindcal.endpoints.urls import authority, is_loopback, web_url
+from blindcal.endpoints.address import authority, is_loopback, web_url
 from blindcal.errors import FatalError
 
 MAX_REPLY_BYTES = 4 * 2**20

@@ -17,11 +17,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
 
+from blindcal.endpoints.address import service_at
 from blindcal.endpoints.base import Endpoint
 from blindcal.endpoints.http import HttpEndpoint
 from blindcal.endpoints.http_errors import ITEM_STATUSES
 from blindcal.endpoints.openai_token_ids import IDS, WORDS
-from blindcal.endpoints.services import service_at
 from blindcal.errors import FatalError, InputError, MissingExtraError, ReplyError, UnfitError
 from blindcal.records import Item, Request, Semantics, Targets, Token
 from blindcal.text import printable, spellings, spoken

@@ -292,13 +292,6 @@ class AuditResult(Findings):
         By default it has one row per metric. ``table`` may be any part of the result with several rows:
         ``bins``, ``curve``, ``operating`` and so on. ``library`` chooses if both are installed; pandas comes
         first.
-
-        Raises
-        ------
-        InputError
-            If the result has no such table.
-        MissingExtraError
-            If neither pandas nor polars is installed.
         """
         tables = tables_of(self, self.answers)
         if table not in tables:

@@ -16,7 +16,7 @@ from blindcal.asking.limits import Limits
 from blindcal.asking.run_context import RunContext
 from blindcal.auditing.prepare import PILOTS, choose_tokens
 from blindcal.endpoints import tokens
-from blindcal.endpoints.http import HttpEndpoint, check_key
+from blindcal.endpoints.http import HttpEndpoint
 from blindcal.errors import InputError
 from blindcal.items.catalogue import open_items
 from blindcal.records import Item, Targets
@@ -63,7 +63,7 @@ async def score_items(
     if settings.free_text:
         raise InputError("answer_format: scores are read at the first token, and a sentence has more")
     if transformers is None:
-        check_key(settings.endpoint)
+        settings.endpoint.check_key()
     settings = settings.replace(semantics="max")
     loaded = open_items(items, settings.prompt)
     settings = settings.resolved(len(loaded), loaded.words)
