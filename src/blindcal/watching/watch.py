@@ -23,8 +23,7 @@ from blindcal.auditing.audit import default_folder
 from blindcal.endpoints.base import Endpoint
 from blindcal.endpoints.http import HttpEndpoint
 from blindcal.errors import InputError
-from blindcal.items.arrivals import ArrivalReader
-from blindcal.items.stream import STANDARD_INPUT, LineStream, open_stream
+from blindcal.items.stream import STANDARD_INPUT, ArrivalReader, LineStream, open_stream
 from blindcal.prices import Prices
 from blindcal.records import Progress
 from blindcal.results.monitor import Monitor
