@@ -29,6 +29,7 @@ from blindcal.reproduce.table import (
     MethodTable,
     Row,
     TableRun,
+    is_fitted,
     mean_sd,
     measure_runs,
     oracle_of,
@@ -53,7 +54,7 @@ class Study:
     @property
     def comparison(self) -> MethodTable:
         """The table of a study in which all sources have the same cells."""
-        seeds = {run.seed for run in self.work[0] if TABLE_METHODS[run.method].fitted}
+        seeds = {run.seed for run in self.work[0] if is_fitted(run.method)}
         return MethodTable(self.columns, self.work[0][0].bins, len(seeds))
 
 
@@ -82,12 +83,12 @@ def runs_of(
     seeds: tuple[int, ...],
     plain_seeds: tuple[int, ...],
     *,
-    methods: Sequence[str] = tuple(TABLE_METHODS),
+    methods: Sequence[str] = TABLE_METHODS,
     budgets: Sequence[int] = range(1, 9),
     bins: int = 5,
 ) -> list[TableRun]:
     """The runs of a source, with other seeds for methods without a fit, which are cheap and vary most."""
-    fitted = [name for name in methods if TABLE_METHODS[name].fitted]
+    fitted = [name for name in methods if is_fitted(name)]
     plain = [name for name in methods if name not in fitted]
     every = tuple(dict.fromkeys(seeds + plain_seeds))
     return [
@@ -117,7 +118,7 @@ def computed(planned: dict[str, Study], jobs: int) -> dict[str, Study]:
 
     def column(work: list[TableRun]) -> Column:
         cells: list[Measured] = [cell for _ in work for cell in next(measured)]
-        return Column.of(work[0].source, cells, work[0].bins)
+        return Column(work[0].source, tuple(cells), work[0].bins)
 
     return {name: replace(study, columns=tuple(map(column, study.work))) for name, study in planned.items()}
 

@@ -29,7 +29,7 @@ from blindcal.estimate.truth import given_confidence
 from blindcal.items.score_files import ChoiceScores, read_choices
 from blindcal.methods import make_design
 from blindcal.records import FloatArray, IntArray
-from blindcal.simulation.simulate import ask_choices, simulate_choices
+from blindcal.simulation.simulate import ask_choices, simulate
 
 BINS = 10
 SIZES = (1000, 5000)
@@ -61,7 +61,7 @@ def error(job: tuple[tuple[str, str, float], Path, int]) -> float:
     """The error of one estimate from all items."""
     (method, estimator, queries), path, seed = job
     known = load(path)
-    return simulate_choices(
+    return simulate(
         method,
         known.labels,
         known.logits,

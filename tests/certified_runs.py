@@ -71,7 +71,7 @@ def certificate_of(
     run = open_run(folder)
     with Store.read(folder / RUN_FILE) as store:
         asked = AskedAs(store.note("config"), store.note("ready"), store.note("accepted"))
-        served = tuple(ServedModel(*name) for name in store.served_names())
+        served = tuple(store.served_names())
     upper, lower = side(accept, 0.4), None if reject is None else side(reject, 0.4)
     today = datetime.now(UTC).date()
     made = certificate(

@@ -24,7 +24,10 @@ from blindcal.results.certificate import AskedAs, Certificate
 from blindcal.scoring.logprobs import Reader, log_odds
 from blindcal.settings import Settings
 from blindcal.store.run_store import ServedModel
-from certified_runs import certificate, side
+from certified_runs import certificate, near, ruled, side
+from serving import model_or_skip
+
+N = 24
 
 
 def write_questions(path: Path, n: int) -> Path:

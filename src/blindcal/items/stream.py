@@ -25,8 +25,18 @@ from typing import BinaryIO, TypeAlias
 import msgspec
 
 from blindcal.errors import FileError, InputError
-from blindcal.items.choices import CHOICES_FIELD
-from blindcal.items.record_files import READERS, UNREADABLE, Record, decode, json_lines, reader_of, unreadable
+from blindcal.items.answers import CHOICES_FIELD
+from blindcal.items.record_files import (
+    JSON_LINES,
+    READERS,
+    UNREADABLE,
+    Record,
+    decode,
+    format_of,
+    is_zipped,
+    numbered_lines,
+    unreadable,
+)
 from blindcal.items.record_format import RecordFormat
 from blindcal.records import UNLABELLED, Arrival, Position
 from blindcal.text import encodable, printable, spoken
@@ -59,7 +69,7 @@ def open_stream(source: str | Path) -> FileStream | LineStream:
     if not path.exists():
         raise InputError(f"{path}: no such file or folder")
     if not path.is_dir() and not path.is_fifo():
-        reader_of(path)
+        format_of(path)
     return LineStream(path.open("rb"), str(path)) if path.is_fifo() else FileStream(path)
 
 
@@ -77,7 +87,7 @@ class FileStream:
         try:
             for path in self._files():
                 before = positions.get(path.name, Position())
-                grows = reader_of(path)[0] is json_lines and path.suffix.lower() != ".gz"
+                grows = format_of(path) in JSON_LINES and not is_zipped(path)
                 read = self._grown if grows else self._whole
                 new, after, left = read(path, before, most - len(lines))
                 lines += new
@@ -119,8 +129,7 @@ class FileStream:
         if before.mark == mark:
             return [], before, False
         if self._open is None or self._open[:3] != (path, mark, before.place):
-            reader, zipped = reader_of(path)
-            self._open = path, mark, before.place, islice(reader(path, zipped), before.place, None)
+            self._open = path, mark, before.place, islice(numbered_lines(path), before.place, None)
         rows, place = self._open[3], before.place
         lines: Lines = []
         self._open = None
@@ -132,8 +141,8 @@ class FileStream:
                 place += 1
                 lines.append((f"{path}, {where}", line))
         except (InputError, *UNREADABLE) as error:
-            words = error.message if isinstance(error, InputError) else unreadable(error)
-            lines.append((f"{path}, {words}", _BROKEN))
+            words = error.message if isinstance(error, InputError) else f"{path}, {unreadable(error)}"
+            lines.append((words, _BROKEN))
         else:
             if place > before.place and not _settled(path, status.st_size):
                 place -= 1  # half of a record, perhaps: it is read again once the file has changed
