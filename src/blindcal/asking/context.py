@@ -15,7 +15,7 @@ from blindcal.asking.limits import Limits
 from blindcal.endpoints.address import Address
 from blindcal.endpoints.base import Endpoint, Patient
 from blindcal.endpoints.http import HttpEndpoint
-from blindcal.endpoints.parameters import Accepted
+from blindcal.endpoints.refusals import Accepted
 from blindcal.errors import FileError, NotIdentifiedError
 from blindcal.prices import Prices
 from blindcal.records import Progress

@@ -38,8 +38,8 @@ from blindcal.asking.token_estimate import TokenEstimator, bytes_of
 from blindcal.asking.usability import Usability
 from blindcal.design import Design
 from blindcal.endpoints.base import Endpoint, backoff
-from blindcal.endpoints.http_errors import ITEM_STATUSES
 from blindcal.endpoints.query_format import NoAnswerWordError
+from blindcal.endpoints.refusals import ITEM_STATUSES
 from blindcal.errors import EndpointError, FatalError, ReplyError, RetryableError
 from blindcal.records import INVALID, AnswerTable, Progress, Reply, Request, Usage
 from blindcal.store.run_store import SavedAnswer, usage_of

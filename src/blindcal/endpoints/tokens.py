@@ -20,8 +20,8 @@ from typing import Any, TypeAlias
 from blindcal.endpoints.address import service_at
 from blindcal.endpoints.base import Endpoint
 from blindcal.endpoints.http import HttpEndpoint
-from blindcal.endpoints.http_errors import ITEM_STATUSES
 from blindcal.endpoints.openai_token_ids import IDS, WORDS
+from blindcal.endpoints.refusals import ITEM_STATUSES
 from blindcal.errors import FatalError, InputError, MissingExtraError, ReplyError, UnfitError
 from blindcal.records import Item, Request, Semantics, Targets, Token
 from blindcal.text import printable, spellings, spoken
