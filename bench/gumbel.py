@@ -17,7 +17,7 @@ import numpy as np
 from scipy.special import logsumexp
 from scipy.stats import binomtest
 
-from blindcal.endpoints import tokens
+from blindcal.endpoints import tokens, vocabulary
 from blindcal.endpoints.address import Address
 from blindcal.endpoints.base import Patient
 from blindcal.endpoints.http import HttpEndpoint
@@ -47,9 +47,9 @@ async def measured(base_url: str, model: str, repeats: int, seed: int) -> list[l
     """A row per shift: how often the likeliest answer came, and how often it should."""
     async with HttpEndpoint(Address(base_url, model, timeout=300)) as endpoint:
         patient = Patient(endpoint)
-        encode = tokens.served(endpoint, model)
+        encode = vocabulary.served(endpoint, model)
         spelled = [await tokens.candidates(letter, encode, choice=True) for letter in LETTERS]
-        targets = (await tokens.choose_answers(patient, [ITEM], spelled)).targets
+        targets = (await tokens.choose(patient, [ITEM], spelled)).targets
         reader = await Reader.open(patient, ITEM, targets)
         logits = np.array((await reader.read(ITEM)).logprobs)
         own = int(logits.argmax())

@@ -31,7 +31,7 @@ from typing import Any
 import aiohttp
 from aiohttp import web
 
-from blindcal.endpoints.tokens import hugging_face
+from blindcal.endpoints.vocabulary import hugging_face
 from blindcal.items.score_files import read_scores
 from blindcal.methods import METHODS
 from record import ROOT, Cell, parser, record, table
