@@ -9,6 +9,8 @@ chi-squared statistic of the counts, whose expectation is the number of question
 
 from __future__ import annotations
 
+from record import Cell, options, record, table
+
 import asyncio
 import math
 
@@ -22,7 +24,6 @@ from blindcal.endpoints.query_format import TokenQuestion
 from blindcal.items.catalogue import open_items
 from blindcal.records import INVALID, POSITIVE, Item, Request, Targets, Token
 from blindcal.settings import Settings
-from record import Cell, parser, record, table
 
 WORDS = ("Yes", "No")
 PAIR = Targets((Token(0, WORDS[0]),), (Token(1, WORDS[1]),))
@@ -39,14 +40,13 @@ async def drawn(served: Served, items: list[Item], draws: int) -> list[list[Cell
         for name in names:
             most = 1 if name is None else CONSTRAINTS[name].max_tokens
             question = TokenQuestion(PAIR, biased=False, seed=0, max_tokens=most, constraint=name)
-            said = [
+            replies = [
                 await endpoint.ask(question.request(item.messages, 0.0, 1.0, number * draws + k))
                 for number, item in enumerate(items)
                 for k in range(draws)
             ]
-            answers = np.array([question.parse(reply).answer for reply in said]).reshape(-1, draws)
-            valid = (answers != INVALID).sum(axis=1)
-            yes = (answers == POSITIVE).sum(axis=1)
+            answers = np.array([question.parse(reply).answer for reply in replies]).reshape(-1, draws)
+            valid, yes = (answers != INVALID).sum(axis=1), (answers == POSITIVE).sum(axis=1)
             off = (yes - valid * p) ** 2 / np.maximum(valid * p * (1 - p), 1e-9)
             rows.append([name or "none", answers.size, int((answers == INVALID).sum()), float(off.sum())])
         return rows
@@ -65,22 +65,13 @@ async def _probability(endpoint: HttpEndpoint, item: Item) -> float:
 
 def main() -> None:
     """Draw, and record the table."""
-    options = parser(__doc__)
-    options.add_argument("--items", type=int, default=12)
-    options.add_argument("--draws", type=int, default=12)
-    given = options.parse_args()
+    arguments = options(__doc__, items=12, draws=12)
     loaded = open_items("builtin", Settings(model="embedded").prompt)
-    items = [loaded[EVERY * k] for k in range(given.items)]
+    items = [loaded[EVERY * k] for k in range(arguments.items)]
     with serve(settings=ServerSettings(context=512, threads=1)) as served:
-        rows = asyncio.run(drawn(served, items, given.draws))
+        rows = asyncio.run(drawn(served, items, arguments.draws))
     heads = {"constraint": "{}", "draws": "{:,}", "neither word": "{:,}", "chi-squared": "{:.1f}"}
-    record(
-        "constrained",
-        {"draws": table(heads, rows)},
-        folder=given.results,
-        repeats=given.draws,
-        seeds="seed 0",
-    )
+    record("constrained", {"draws": table(heads, rows)}, arguments, repeats=arguments.draws, seeds="seed 0")
 
 
 if __name__ == "__main__":

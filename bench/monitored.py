@@ -17,7 +17,8 @@ swapped     another model, or shifted log-odds: anchor queries until the endpoin
 
 from __future__ import annotations
 
-import os
+from record import Cell, Table, parser, record, table
+
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
@@ -25,20 +26,17 @@ from functools import lru_cache, partial
 from itertools import product
 from pathlib import Path
 
-os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
-
 import numpy as np
 from scipy.stats import norm
 from tqdm import tqdm
 
 import blindcal as bc
-from audits import simulated_fit
 from blindcal.estimate.streams.betting import CurveClaim, Game, calibration_cells, question_cells
 from blindcal.estimate.streams.reference import Reference
 from blindcal.records import FloatArray
 from blindcal.results.monitor import FOR_REFERENCE, Monitor
 from blindcal.simulation.simulate import log_odds
-from record import Cell, Table, parser, record, table
+from populations import simulated_fit
 from streams import FARTHEST, OFF, Stream, ask_anchors, files, recorded, set_up_anchors
 from wealth import ever_named, first_reached, wealth_path
 
@@ -424,7 +422,7 @@ def main() -> None:
             return np.array(list(tqdm(pool.map(what, jobs, chunksize=size), total=len(jobs), disable=None)))
 
         tables = study(files(arguments.data), streams, run)
-    record(f"monitored-{arguments.part}", tables, folder=arguments.results, repeats={"streams": streams})
+    record(f"monitored-{arguments.part}", tables, arguments, repeats={"streams": streams})
 
 
 if __name__ == "__main__":

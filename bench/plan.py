@@ -8,23 +8,19 @@ recorded probabilities.
 
 from __future__ import annotations
 
-import os
-from concurrent.futures import ProcessPoolExecutor
+from record import options, record, run_all, table
+
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import product
 from pathlib import Path
 
-os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
-
 import numpy as np
-from tqdm import tqdm
 
-from audits import simulated_fit
 from blindcal.items.score_files import read_scores
 from blindcal.planning import shapes
-from blindcal.planning.forecast import Forecast, forecast
-from blindcal.records import FloatArray
-from record import Cell, parser, record, table
+from blindcal.planning.forecast import forecast
+from populations import simulated_fit
 
 REAL = {
     "gpt-4o-mini mmlu": "gpt-4o-mini__mmlu_test_direct.csv.gz",
@@ -62,8 +58,8 @@ def shape_of(scores: Path, name: str) -> shapes.Shape:
     """A named shape, or one of a real model."""
     if name in shapes.PRESETS:
         return shapes.preset(name)
-    found = read_scores(scores / REAL[name])
-    return shapes.of_scores(name, found.labels, found.p)
+    known = read_scores(scores / REAL[name])
+    return shapes.of_scores(name, known.labels, known.p)
 
 
 def outcome(job: Job) -> list[float]:
@@ -73,52 +69,27 @@ def outcome(job: Job) -> list[float]:
     return [fit.ece.half_width, float(fit.ece)]
 
 
-def row(job: Job, expected: Forecast, outcomes: FloatArray) -> list[Cell]:
-    """The forecast next to the mean outcome."""
-    half, estimate = outcomes.T
-    ratio = expected_ratio(expected, outcomes)
-    chance = half.std(ddof=1) / np.sqrt(half.size) / half.mean()
-    return [
-        job.shape,
-        job.method,
-        job.queries,
-        job.n,
-        expected.half_width,
-        float(half.mean()),
-        (ratio, float(chance)),
-        expected.error,
-        float(np.abs(estimate - expected.ece).mean()),
-    ]
-
-
-def expected_ratio(expected: Forecast, outcomes: FloatArray) -> float:
-    """The forecast half-width divided by the mean observed one."""
-    assert expected.half_width is not None
-    return expected.half_width / float(outcomes[:, 0].mean())
-
-
 def main() -> None:
     """Forecast, audit, and record the tables."""
-    options = parser(__doc__)
-    options.add_argument("--repeats", type=int, default=5)
-    arguments = options.parse_args()
-    scores = arguments.data / "scores"
+    arguments = options(__doc__, repeats=5)
+    scores, seeds = arguments.data / "scores", range(arguments.repeats)
     names = [*shapes.PRESETS, *(name for name, file in REAL.items() if (scores / file).is_file())]
-    jobs = [
-        Job(scores, name, *audit, seed)
-        for name in names
-        for audit in AUDITS
-        for seed in range(arguments.repeats)
-    ]
-    with ProcessPoolExecutor(arguments.processes) as pool:
-        found = np.array(list(tqdm(pool.map(outcome, jobs), total=len(jobs), disable=None)))
-    parts = np.split(found, len(names) * len(AUDITS))
-    planned = jobs[:: arguments.repeats]
-    expected = [forecast(shape_of(job.scores, job.shape), job.method, job.n, job.queries) for job in planned]
-    rows = [row(*each) for each in zip(planned, expected, parts, strict=True)]
-    ratios = np.array([expected_ratio(*each) for each in zip(expected, parts, strict=True)])
-    off = np.abs(ratios - 1)
-    summary = [int((off <= NEAR).sum()), off.size, float(ratios.mean()), float(off.max())]
+    planned = list(product(names, AUDITS))
+    jobs = [Job(scores, name, *audit, seed) for name, audit in planned for seed in seeds]
+    outcomes = np.array(run_all(outcome, jobs, arguments)).reshape(len(planned), -1, 2)
+    rows, ratios = [], []
+    for (name, (method, queries, n)), (half, estimate) in zip(
+        planned, outcomes.transpose(0, 2, 1), strict=True
+    ):
+        expected = forecast(shape_of(scores, name), method, n, queries)
+        assert expected.half_width is not None
+        mean = float(half.mean())
+        chance = float(half.std(ddof=1) / np.sqrt(half.size) / mean)
+        ratios.append(expected.half_width / mean)
+        errors = [expected.error, float(np.abs(estimate - expected.ece).mean())]
+        rows.append([name, method, queries, n, expected.half_width, mean, (ratios[-1], chance), *errors])
+    off = np.abs(np.array(ratios) - 1)
+    summary = [int((off <= NEAR).sum()), off.size, float(np.mean(ratios)), float(off.max())]
     columns = {
         "shape": "{}",
         "method": "{}",
@@ -136,8 +107,7 @@ def main() -> None:
         "mean ratio": "{:.2f}",
         "largest deviation": "{:.0%}",
     }
-    tables = {"cells": table(columns, rows), "summary": table(near, [summary])}
-    record("plan", tables, folder=arguments.results, repeats=arguments.repeats)
+    record("plan", {"cells": table(columns, rows), "summary": table(near, [summary])}, arguments)
 
 
 if __name__ == "__main__":

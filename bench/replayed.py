@@ -8,14 +8,13 @@ and of binarised MMLU (by subject) with one query per item, seed 0.
 
 from __future__ import annotations
 
-import os
+from record import Cell, parser, record, table
+
 import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-
-os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 import blindcal as bc
 from blindcal.items import catalogue
@@ -24,7 +23,6 @@ from blindcal.report.page import PAGE_FILE
 from blindcal.reproduce import sources
 from blindcal.reproduce.sources import Source
 from blindcal.simulation import replay
-from record import Cell, parser, record, table
 
 
 @contextmanager
@@ -96,7 +94,7 @@ def main() -> None:
     ]
     audits = [one_query(source, arguments.data) for source in found]
     tables = {"one_query": table(ONE_QUERY, audits)}
-    record("replayed", tables, folder=arguments.results, repeats=1, seeds="seed 0")
+    record("replayed", tables, arguments, repeats=1, seeds="seed 0")
 
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ from blindcal.certifying.decision_request import decision_request
 from blindcal.records import FloatArray
 from blindcal.results.certificate import AskedAs, Certificate, CertifiedSide, prompt_digest
 from blindcal.results.run import open_run
-from blindcal.store.run_store import RUN_FILE, ServedModel, Store
+from blindcal.store.run_store import RUN_FILE, Store
 from certifying import ACCEPT, certificate
 
 DIGITS = 4
@@ -33,7 +33,7 @@ def certificate_of(
     run = open_run(folder)
     with Store.read(folder / RUN_FILE) as store:
         asked = AskedAs(store.note("config"), store.note("ready"), store.note("accepted"))
-        served = tuple(ServedModel(*name) for name in store.served_names())
+        served = tuple(store.served_names())
     upper, lower = side(accept, 0.4), None if reject is None else side(reject, 0.4)
     today = datetime.now(UTC).date()
     made = certificate(

@@ -21,7 +21,6 @@ from blindcal.cli.probe import command
 from blindcal.endpoints import local_server as local
 from blindcal.endpoints import tokens, vocabulary
 from blindcal.endpoints.address import Address
-from blindcal.endpoints.base import Patient
 from blindcal.endpoints.http import HttpEndpoint
 from blindcal.endpoints.model_file import ModelError
 from blindcal.errors import EndpointError, FatalError, InputError, MissingExtraError, UnfitError
@@ -35,6 +34,7 @@ from blindcal.records import NEGATIVE, POSITIVE, Item, Reply, Request, Targets, 
 from blindcal.simulation.http_server import HttpRequest, HttpResponse
 from blindcal.simulation.recording import Recording
 from blindcal.simulation.replay import running
+from governed import governed
 from misbehaving import Behaviour, Server
 from serving import PAIR, items, recording, replayed
 
@@ -44,14 +44,11 @@ ODDS = [float(s) for s in np.random.default_rng(7).normal(0.7, 3, 24)]
 def probed(behaviour: Behaviour, *, offset: float = 50.0, limit: float = 100.0, seed: int = 0) -> Probe:
     """What the probe finds at a model that behaves so."""
 
-    async def sleep(_: float) -> None:
-        pass
-
     async def talk() -> Probe:
         # a short patience only where something hangs: on a busy machine others may take their time
         patience = {"timeout": 0.5} if behaviour.fault == "hang" else {}
         async with replayed(ODDS, behaviour, **patience) as (server, endpoint):
-            patient = Patient(endpoint, sleep=sleep)
+            patient = governed(endpoint)
             found = await probe(patient, items(len(ODDS)), PAIR, offset=offset, limit=limit, seed=seed)
             assert found.queries <= server.requests
             return found
@@ -107,7 +104,7 @@ def test_refused_items_are_left_out(seed: int, said: str) -> None:
         async with Refusing(refused, said) as server:
             address = Address(server.base_url, "replay")
             async with HttpEndpoint(address, environ={}) as endpoint:
-                return await probe(Patient(endpoint), questions, PAIR, seed=seed)
+                return await probe(governed(endpoint), questions, PAIR, seed=seed)
 
     found = asyncio.run(talk())
     assert (found.verdict, found.outside) == ("thresholds", 0)
@@ -122,7 +119,7 @@ def test_certain_probabilities_are_no_clamp() -> None:
             Server(sure, items(12)) as server,
             HttpEndpoint(Address(server.base_url, "replay"), environ={}) as endpoint,
         ):
-            return await probe(Patient(endpoint), items(12), PAIR)
+            return await probe(governed(endpoint), items(12), PAIR)
 
     found = asyncio.run(talk())
     assert (found.verdict, found.clamp) == ("thresholds", None)
@@ -590,7 +587,7 @@ def test_real_server(served: local.Served) -> None:
             source = vocabulary.served(endpoint, served.model)
             up, down = await tokens.candidates("Yes", source), await tokens.candidates("No", source)
             choice = await tokens.choose(endpoint, [question], [up, down])
-            found = await probe(Patient(endpoint), [question], choice.targets)
+            found = await probe(governed(endpoint), [question], choice.targets)
             reply = await endpoint.ask(Request(question.messages, top_logprobs=100))
             assert reply.logprobs is not None
             gap = reply.logprobs["Yes"] - reply.logprobs["No"]

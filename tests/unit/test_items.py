@@ -191,7 +191,7 @@ def test_every_format_reads_the_same(tmp_path: Path) -> None:
         ("a.csv", b"prompt,label\n\xe9,1\n", "is not UTF-8"),
         ("a.csv", b"prompt,label\na\n", "line 2: field 'label' is missing"),
         ("a.parquet", b"PAR1nonsense", "is not a Parquet file"),
-        ("a.txt", b"hello", "ends in .jsonl"),
+        ("a.txt", b"hello", "must end in .jsonl"),
     ],
 )
 def test_broken_files_are_refused_where_they_break(

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 import msgspec
 import numpy as np
 
-from blindcal.asking.context import accepted_fields, patient_of
+from blindcal.asking.governed_endpoint import GovernedEndpoint
+from blindcal.asking.governor import Governor
 from blindcal.asking.job import Job
-from blindcal.asking.remembered_endpoint import RememberedEndpoint
 from blindcal.auditing.choice import METHOD_OF, MethodChoice
 from blindcal.auditing.session import Session
 from blindcal.endpoints import tokens, vocabulary
@@ -38,7 +38,6 @@ from blindcal.records import (
     Semantics,
     Targets,
     Token,
-    Usage,
     Way,
 )
 from blindcal.settings import Settings
@@ -51,8 +50,7 @@ class Prepared:
     """What must be known before the first query; noted in the run, so that it is paid for once.
 
     ``objection`` says why the audit should not go on, if it was forced to, and ``unverified`` what the probe
-    could not verify although the estimates depend on it. ``spent`` is what finding out cost, and ``size`` the
-    total bytes of its prompts. ``method`` is the chosen
+    could not verify although the estimates depend on it. ``method`` is the chosen
     one, ``answer_format`` the form of the answers, and ``constraint`` names what allows no others. ``top`` is
     the number of logprobs that the endpoint shows, and ``tempered`` whether it takes a temperature. At most
     ``at_once`` answers are asked for in one request.
@@ -61,11 +59,9 @@ class Prepared:
     targets: Targets
     max_shift: float
     jitter: float = 0.0
-    spent: Usage = field(default_factory=Usage)
     probe: Probe | None = None
     objection: str | None = None
     unverified: str | None = None
-    size: int = 0
     method: str = ""
     answer_format: AnswerFormat = "word"
     constraint: ConstraintName | None = None
@@ -113,40 +109,32 @@ class Prepared:
 
 
 async def prepare(
-    session: Session, endpoint: Endpoint, *, targets: Targets | None = None, force: bool = False
+    session: Session, governor: Governor, *, targets: Targets | None = None, force: bool = False
 ) -> Prepared:
     """Choose the answer tokens and probe the endpoint, or read back what was found before.
 
     Raises `UnfitError` if the probe finds the endpoint unfit for the method, unless ``force`` is set.
     """
-    store = session.store
-    if isinstance(endpoint, HttpEndpoint):
-        endpoint.accepted = accepted_fields(store)
-    noted = store.note("ready")
+    noted = session.store.note("ready")
     if noted is not None:
         return msgspec.convert(noted, Prepared)
     if session.settings.probed:
-        prepared = await _with_probe(session, endpoint, targets, force)
+        prepared = await _with_probe(session, governor, targets, force)
     else:
         prepared = _without_probe(session, targets)
-    store.set_note("ready", msgspec.to_builtins(prepared))
+    session.store.set_note("ready", msgspec.to_builtins(prepared))
     return prepared
 
 
 def job_of(session: Session, prepared: Prepared) -> Job:
     """The job of a session, as its preparation found that it is to be asked."""
     return Job(
-        session.items,
-        prepared.question(session.settings),
-        session.store,
-        session.limits,
-        session.prices,
-        prepared.spent,
-        prepared.max_shift,
-        session.progress,
-        session.stop,
-        prepared.at_once,
-        len(session.items.answers) or 2,
+        items=session.items,
+        question=prepared.question(session.settings),
+        store=session.store,
+        max_shift=prepared.max_shift,
+        at_once=prepared.at_once,
+        answers=len(session.items.answers) or 2,
     )
 
 
@@ -157,40 +145,38 @@ def _without_probe(session: Session, targets: Targets | None) -> Prepared:
     return Prepared(targets=targets or _words(settings), max_shift=room)
 
 
-async def _with_probe(session: Session, endpoint: Endpoint, targets: Targets | None, force: bool) -> Prepared:
+async def _with_probe(session: Session, governor: Governor, targets: Targets | None, force: bool) -> Prepared:
     settings, design, items = session.settings, session.settings.design, session.items
     check_semantics(settings)
     choosing = MethodChoice(settings, len(items)) if settings.auto else None
     sample = probe_sample(items, design.seed)
-    remembered = RememberedEndpoint(endpoint, session, probe_queries(several=items.choices is not None))
-    patient = patient_of(session, remembered)
+    expected, endpoint = probe_queries(several=items.choices is not None), governor.endpoint
+    asked = GovernedEndpoint(governor, session.store, expected=expected)
     if targets is not None:
         choice = tokens.Choice(targets)
     else:
         if isinstance(endpoint, HttpEndpoint) and (odd := await endpoint.unlisted()) is not None:
-            session.tell(odd)
-        session.tell("choosing answer tokens")
-        choice = await choose_tokens(endpoint, patient, sample[-PILOTS:], settings)
-    session.tell("probing the endpoint")
-    found = await probe_sampled(patient, sample, choice, settings, choosing)
+            session.run.tell(odd)
+        session.run.tell("choosing answer tokens")
+        choice = await choose_tokens(endpoint, asked, sample[-PILOTS:], settings)
+    session.run.tell("probing the endpoint")
+    found = await probe_sampled(asked, sample, choice, settings, choosing)
     name = design.method if choosing is None else _chosen(session, choosing, found, choice.no_ids, force)
     method = METHODS[name]
     unfit = objection(found, method)
     if unfit is not None and choice.doubt:
         unfit = f"{unfit}; {choice.doubt}"
     if unfit is not None and not force:
-        session.store.forget_asides()
+        session.store.forget("probe")
         raise _refusal(found, name, unfit)
     targets = choice.targets
     return Prepared(
         targets=targets if method.biased else replace(targets, semantics=_semantics(settings, method)),
-        spent=remembered.paid,
         max_shift=found.max_shift if "thresholds" in found.usable else design.limit - design.offset,
         jitter=found.noise if method.biased else 0.0,
         probe=found,
         objection=unfit,
         unverified="the scale of logit_bias" if method.biased and found.scale_unknown else None,
-        size=remembered.tokens.size,
         method=name,
         answer_format="word" if method.biased else found.answer_format,
         constraint=found.constraint if method.way == "temperature" else None,
@@ -212,9 +198,9 @@ def _chosen(session: Session, choosing: MethodChoice, found: Probe, no_ids: str,
     if best is None and force:
         return ASSUMED
     if best is None:
-        session.store.forget_asides()
+        session.store.forget("probe")
         raise _refusal(found, AUTO, found.reason, no_ids)
-    session.tell(f"chose {choosing.line(best, found)}")
+    session.run.tell(f"chose {choosing.line(best, found)}")
     return best.method
 
 

@@ -2,7 +2,7 @@
 
 The hot path is lean on purpose: the constant part of a body is encoded once and joined to what
 differs between queries, replies are decoded straight into a strict schema, and nothing is retried
-here (that is up to a run, or :class:`~blindcal.endpoints.base.Patient`). Every failure becomes one of
+here (that is up to a run, or the governor of a run). Every failure becomes one of
 the three endpoint errors, with a message that says what to do.
 
 An API key is read from an environment variable named by the caller and sent only as a header. It
@@ -118,7 +118,12 @@ class HttpEndpoint:
                     self.accepted = self.accepted.without(trial)
                 if named_by_id(found.logprobs) and not (accepted.texts or BY_ID in request.fields):
                     self.accepted = replace(self.accepted, texts=True)
-                    continue
+                    raise RetryableError(
+                        "logprobs came by token id and not by text",
+                        retry_after=0.0,
+                        throttled=True,
+                        billed=found.usage.tokens,
+                    )
                 return found
             error = self._refusal(found, response.headers, raw)
             if not refusals.is_about_fields(found, raw, error):

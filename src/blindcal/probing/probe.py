@@ -73,7 +73,7 @@ async def probe(
     Parameters
     ----------
     endpoint : Endpoint
-        Wrap it in :class:`~blindcal.endpoints.base.Patient` if it may be throttled.
+        Let a governor ask it if it may be throttled.
     items : sequence of Item
         Up to `ITEMS_WITHOUT_BIAS` of them are used.
     targets : Targets
