@@ -19,7 +19,7 @@ from blindcal.asking.governed_endpoint import GovernedEndpoint
 from blindcal.endpoints.address import Address
 from blindcal.endpoints.free_text import parse_free_text
 from blindcal.endpoints.http import HttpEndpoint
-from blindcal.endpoints.parameters import SAMPLERS, Accepted, changes_nothing, refused
+from blindcal.endpoints.refusals import SAMPLERS, Accepted, changes_nothing, refused
 from blindcal.errors import FatalError, RetryableError, UnsupportedError
 from blindcal.records import Item, Message, Reply, Request
 from blindcal.simulation.http_server import HttpRequest, HttpResponse, json_response
