@@ -10,9 +10,7 @@ import pytest
 from paths import ROOT, SHARED
 
 
-@pytest.mark.skipif(
-    not (SHARED / "scores").is_dir(), reason="needs ../shared/scores"
-)
+@pytest.mark.skipif(not (SHARED / "scores").is_dir(), reason="needs ../shared/scores")
 def test_simulate_finds_the_numbers_it_found_before() -> None:
     """Every method on the four smallest real score sets; the last digits differ between processors.
 
