@@ -17,7 +17,7 @@ import pyreqwest.exceptions
 import pytest
 from pyreqwest.exceptions import PyreqwestError
 
-from blindcal.endpoints import http_errors as failures
+from blindcal.endpoints import http_client, refusals
 from blindcal.endpoints.address import Address
 from blindcal.endpoints.http import HttpEndpoint, PlainHttpKeyWarning
 from blindcal.errors import (
@@ -163,8 +163,8 @@ def test_retry_after_as_a_date() -> None:
     """Retry-After may be a date, and one in the past means now."""
     soon = format_datetime(datetime.now(UTC) + timedelta(seconds=30), usegmt=True)
     past = format_datetime(datetime.now(UTC) - timedelta(days=1), usegmt=True)
-    assert 25 < (failures.retry_after({"Retry-After": soon}) or 0) <= 30
-    assert failures.retry_after({"Retry-After": past}) == 0
+    assert 25 < (refusals.retry_after({"Retry-After": soon}) or 0) <= 30
+    assert refusals.retry_after({"Retry-After": past}) == 0
 
 
 @pytest.mark.parametrize(
@@ -248,9 +248,9 @@ def test_every_client_error_is_mapped(kind: type[Exception]) -> None:
     """No error of the client is left to the catch-all, and each becomes one of ours."""
     names = [parent.__name__ for parent in kind.__mro__]
     bases = ("PyreqwestError", "DetailedPyreqwestError", "RequestError", "TransportError")
-    assert any(name in failures.FATES for name in names if name not in bases) or kind.__name__ in bases
+    assert any(name in http_client.FATES for name in names if name not in bases) or kind.__name__ in bases
     wordless = type(kind.__name__, (kind,), {"__init__": lambda _: None, "__str__": lambda _: "x"})
-    assert isinstance(failures.from_exception(wordless(), "h:80", reached=True), EndpointError)
+    assert isinstance(http_client.from_exception(wordless(), "h:80", reached=True), EndpointError)
 
 
 def test_key_is_nowhere() -> None:

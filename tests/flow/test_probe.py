@@ -19,7 +19,7 @@ from click.testing import CliRunner
 from blindcal.auditing.prepare import objection
 from blindcal.cli.probe import command
 from blindcal.endpoints import local_server as local
-from blindcal.endpoints import tokens
+from blindcal.endpoints import tokens, vocabulary
 from blindcal.endpoints.address import Address
 from blindcal.endpoints.http import HttpEndpoint
 from blindcal.endpoints.model_file import ModelError
@@ -566,14 +566,14 @@ def test_real_server_under_a_name_of_openai(served: local.Served, model: str) ->
 
     async def chosen(tokenizer: str | None) -> tokens.Choice:
         async with HttpEndpoint(Address(served.base_url + "/", model), environ={}) as endpoint:
-            found = await tokens.find(endpoint, endpoint, pilot, tokenizer)
+            found = await vocabulary.find(endpoint, endpoint, pilot, tokenizer)
             up = await tokens.candidates("Yes", found.encode)
             down = await tokens.candidates("No", found.encode)
-            return await tokens.choose(endpoint, [pilot], up, down, unsure=found.unsure)
+            return await tokens.choose(endpoint, [pilot], [up, down], unsure=found.unsure)
 
     assert asyncio.run(chosen(None)).targets == Targets((Token(10539, "Yes"),), (Token(5230, "No"),))
     with pytest.raises(UnfitError, match="are not those of this model"):
-        asyncio.run(chosen(tokens.openai_encoding(model)))
+        asyncio.run(chosen(vocabulary.openai_encoding(model)))
 
 
 def test_real_server(served: local.Served) -> None:
@@ -584,9 +584,9 @@ def test_real_server(served: local.Served) -> None:
     async def talk() -> tuple[tokens.Choice, Probe, list[int]]:
         address = Address(served.base_url, served.model)
         async with HttpEndpoint(address, environ={}) as endpoint:
-            source = tokens.served(endpoint, served.model)
+            source = vocabulary.served(endpoint, served.model)
             up, down = await tokens.candidates("Yes", source), await tokens.candidates("No", source)
-            choice = await tokens.choose(endpoint, [question], up, down)
+            choice = await tokens.choose(endpoint, [question], [up, down])
             found = await probe(governed(endpoint), [question], choice.targets)
             reply = await endpoint.ask(Request(question.messages, top_logprobs=100))
             assert reply.logprobs is not None

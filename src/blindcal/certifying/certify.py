@@ -39,8 +39,8 @@ from blindcal.certifying.design import (
 )
 from blindcal.endpoints.address import Address
 from blindcal.endpoints.base import Endpoint
-from blindcal.endpoints.parameters import Accepted
 from blindcal.endpoints.query_format import TokenQuestion
+from blindcal.endpoints.refusals import Accepted
 from blindcal.errors import InputError, NotCertifiedError, NotIdentifiedError, UnfitError
 from blindcal.estimate.certification import (
     CHOOSING,

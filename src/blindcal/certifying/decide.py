@@ -43,7 +43,7 @@ from blindcal.certifying.endpoint_check import (
 )
 from blindcal.design import make_round
 from blindcal.endpoints.base import Endpoint
-from blindcal.endpoints.parameters import Accepted
+from blindcal.endpoints.refusals import Accepted
 from blindcal.errors import InputError, NotIdentifiedError, UnfitError
 from blindcal.items.catalogue import open_items
 from blindcal.items.files import Items

@@ -12,8 +12,8 @@ import numpy as np
 from blindcal.asking.opened_run import accepted_fields
 from blindcal.auditing.asked_settings import AskedSource, preparation_as_asked, settings_as_asked
 from blindcal.auditing.prepare import Prepared
-from blindcal.endpoints.parameters import Accepted
 from blindcal.endpoints.query_format import TokenQuestion
+from blindcal.endpoints.refusals import Accepted
 from blindcal.errors import InputError, UnfitError
 from blindcal.methods import METHODS
 from blindcal.records import Item
