@@ -18,9 +18,11 @@ from pathlib import Path
 import numpy as np
 
 from accuracy import load
+from blindcal.asking.governed_endpoint import GovernedEndpoint
+from blindcal.asking.governor import Governor
+from blindcal.asking.run_context import RunContext
 from blindcal.auditing.prepare import objection
 from blindcal.endpoints.address import Address
-from blindcal.endpoints.base import Patient
 from blindcal.endpoints.http import HttpEndpoint
 from blindcal.methods import METHODS
 from blindcal.probing.findings import Probe
@@ -121,7 +123,7 @@ async def probed(behaviour: Behaviour, path: Path, seed: int) -> Probe:
         Server(recording, items, replace(behaviour, seed=seed)) as server,
         HttpEndpoint(Address(server.base_url, "replay"), environ={}) as endpoint,
     ):
-        return await probe(Patient(endpoint), items, PAIR, seed=seed)
+        return await probe(GovernedEndpoint(Governor(endpoint, RunContext())), items, PAIR, seed=seed)
 
 
 def judged(job: tuple[Case, Path, int]) -> tuple[int, dict[str, tuple[str, bool]]]:

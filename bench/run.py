@@ -35,8 +35,10 @@ import orjson
 import uvloop
 
 import blindcal as bc
+from blindcal.asking.governor import Governor
 from blindcal.asking.job import Job
-from blindcal.asking.sender import ask_live
+from blindcal.asking.run_context import RunContext
+from blindcal.asking.sender import ask_design
 from blindcal.endpoints.address import Address
 from blindcal.endpoints.http import HttpEndpoint
 from blindcal.endpoints.http_client import MAX_REPLY_BYTES, ServerResponse
@@ -236,12 +238,13 @@ async def whole_run(
         tempfile.TemporaryDirectory() as folder,
         Store.open(Path(folder) / "run.sqlite") as store,
     ):
-        job = Job(items, QUESTION, store, bc.Limits(concurrency=workers))
+        job = Job(items=items, question=QUESTION, store=store)
+        run = RunContext(limits=bc.Limits(concurrency=workers))
         async with HttpEndpoint(Address(base_url, "bench"), environ={}) as endpoint:
             if client is not None:
                 endpoint._client = client(endpoint._headers)
             start = time.perf_counter()
-            outcome = await ask_live(Dithered(count), job, endpoint)
+            outcome = await ask_design(Dithered(count), job, Governor(endpoint, run, store))
             elapsed = time.perf_counter() - start
     assert len(outcome.answered) == count
     return count / elapsed
