@@ -385,7 +385,14 @@ def test_real_replies() -> None:
     }
     reply = ask(Recorder(chat), asking(top_logprobs=2))
     assert reply == Reply(
-        "Yes", "length", 50, 1, 32, "gpt-4o-2024-08-06", {"Yes": -0.1, "No": -2.5}, reply.logprob
+        "Yes",
+        "length",
+        prompt_tokens=50,
+        completion_tokens=1,
+        cached_tokens=32,
+        model="gpt-4o-2024-08-06",
+        logprobs={"Yes": -0.1, "No": -2.5},
+        logprob=reply.logprob,
     )
     text = {
         "choices": [{"text": " No", "logprobs": {"top_logprobs": [{" No": -0.5, " Yes": -1.0}]}}],

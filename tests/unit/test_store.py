@@ -20,7 +20,7 @@ from blindcal.store.run_file import in_use
 from blindcal.store.run_store import UNASKED, SavedAnswer, Store
 from blindcal.text import printable
 
-ITEMS = [Item(f"i{k}", k % 2, (Message("user", f"question {k}"),), "g") for k in range(3)]
+ITEMS = [Item(f"i{k}", k % 2, (Message("user", f"question {k}"),), group="g") for k in range(3)]
 
 
 @pytest.fixture
@@ -60,7 +60,9 @@ def test_everything_kept_is_there_after_reopening(path: Path) -> None:
         assert store.note("probe") == {"verdict": "good"}
         assert store.note("nothing") is None
         assert store.item(1) == ("i1", 1, "g")
-        assert store.usage() == Usage(1, 1, 100, 1, 10, 0)
+        assert store.usage() == Usage(
+            queries=1, attempts=1, prompt_tokens=100, completion_tokens=1, cached_tokens=10, invalid=0
+        )
 
 
 def test_a_saved_answer_is_on_disk(path: Path) -> None:
@@ -250,13 +252,15 @@ def test_what_is_forgotten_still_counts_as_spent(path: Path) -> None:
         keep(store, saved(0), SavedAnswer(1, -1, "(no choices)", 100, 1, 10, 3, 0.0, unusable=True))
         store.add_aside(b"request", 0, '{"text": "Yes", "prompt_tokens": 7}')
         store.add_aside(b"request", 1, '{"error": "filtered", "billed": false, "prompt_tokens": 0}')
-        assert store.asides_usage() == Usage(1, 1, 7)
+        assert store.asides_usage() == Usage(queries=1, attempts=1, prompt_tokens=7)
         assert store.unusable(0, 2).tolist() == [1]
         store.forget([1])
         store.forget_asides()
         assert store.answers(0, 2).tolist() == [1, UNASKED]
         assert store.aside(b"request", 1) is None
-        assert store.usage() == Usage(1, 5, 207, 2, 20, wasted=2)
+        assert store.usage() == Usage(
+            queries=1, attempts=5, prompt_tokens=207, completion_tokens=2, cached_tokens=20, wasted=2
+        )
 
 
 @pytest.mark.parametrize("move", [False, True])

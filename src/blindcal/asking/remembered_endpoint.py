@@ -89,7 +89,7 @@ class RememberedEndpoint:
             self._unused[key].append(nth)  # the next attempt is the nth time
             self.tokens.bill(error, request, self._store)
             if error.billed is not None:
-                wasted = Usage(0, 1, *error.billed, wasted=1)
+                wasted = Usage.of(0, 1, *error.billed) + Usage(wasted=1)
                 self._wasted += wasted
                 await self._store.waste(wasted)
             raise
@@ -115,7 +115,16 @@ class RememberedEndpoint:
         if self._progress is not None:
             asked, cost = self.paid.queries, None if self._prices is None else self._prices.cost(self.paid)
             total = max(asked, self._expected)
-            self._progress(Progress(asked, total, self.paid, cost, self._limits.concurrency, probing=True))
+            self._progress(
+                Progress(
+                    done=asked,
+                    total=total,
+                    usage=self.paid,
+                    cost=cost,
+                    concurrency=self._limits.concurrency,
+                    probing=True,
+                )
+            )
 
     def _dearest(self, request: Request) -> float:
         return 0.0 if self._prices is None else self.tokens.dearest(request, self._prices)
@@ -167,7 +176,7 @@ class _Refused:
     @property
     def usage(self) -> Usage:
         tokens = self.prompt_tokens, self.completion_tokens, self.cached_tokens
-        return Usage(int(self.billed), 1, *tokens)
+        return Usage.of(int(self.billed), 1, *tokens)
 
     def as_error(self) -> ReplyError:
         billed = self.usage.tokens if self.billed else None

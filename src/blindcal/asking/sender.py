@@ -395,7 +395,7 @@ class _Sender:
         tokens = said.usage.tokens if isinstance(said, Reply) else said.billed
         if tokens is None:
             return False
-        usage = Usage(0, 1, *tokens, wasted=1)
+        usage = Usage.of(0, 1, *tokens) + Usage(wasted=1)
         self._usage += usage
         self._hand_over(self._store.waste(usage), [])
         return True
@@ -510,5 +510,11 @@ class _Sender:
             paid = self._paid
             cost = self._prices.cost(paid) if self._prices else None
             self._job.progress(
-                Progress(self._usage.queries, self._total, paid, cost, self._concurrency.limit)
+                Progress(
+                    done=self._usage.queries,
+                    total=self._total,
+                    usage=paid,
+                    cost=cost,
+                    concurrency=self._concurrency.limit,
+                )
             )

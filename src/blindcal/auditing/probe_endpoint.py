@@ -112,7 +112,16 @@ class _Counted:
         self._usage += reply.usage
         if self._progress is not None:
             done = self._usage.queries
-            self._progress(Progress(done, max(done, PROBE_QUERIES), self._usage, None, 1, probing=True))
+            self._progress(
+                Progress(
+                    done=done,
+                    total=max(done, PROBE_QUERIES),
+                    usage=self._usage,
+                    cost=None,
+                    concurrency=1,
+                    probing=True,
+                )
+            )
         return reply
 
     async def close(self) -> None:

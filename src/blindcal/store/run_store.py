@@ -76,13 +76,13 @@ class SavedAnswer:
 def usage_of(answers: Sequence[SavedAnswer]) -> Usage:
     """What answers cost together; faster than the sum of their own."""
     return Usage(
-        len(answers),
-        sum(one.attempts for one in answers),
-        sum(one.prompt_tokens for one in answers),
-        sum(one.completion_tokens for one in answers),
-        sum(one.cached_tokens for one in answers),
-        sum(one.answer == INVALID for one in answers),
-        sum(one.unusable for one in answers),
+        queries=len(answers),
+        attempts=sum(one.attempts for one in answers),
+        prompt_tokens=sum(one.prompt_tokens for one in answers),
+        completion_tokens=sum(one.completion_tokens for one in answers),
+        cached_tokens=sum(one.cached_tokens for one in answers),
+        invalid=sum(one.answer == INVALID for one in answers),
+        unusable=sum(one.unusable for one in answers),
     )
 
 
@@ -246,8 +246,15 @@ class Store:
         if any(messages is None for _, _, messages, *_ in rows):
             return None
         return [
-            Item(name, label, msgspec.json.decode(messages, type=tuple[Message, ...]), *rest)
-            for name, label, messages, *rest in rows
+            Item(
+                name,
+                label,
+                msgspec.json.decode(messages, type=tuple[Message, ...]),
+                group=group,
+                part=part,
+                choices=choices,
+            )
+            for name, label, messages, group, part, choices in rows
         ]
 
     def set_parts(self, field: str | None, parts: Sequence[str | None] | None) -> None:
@@ -296,7 +303,7 @@ class Store:
         cost = ", ".join(f"TOTAL(json_extract(reply, '$.{name}'))" for name in _TOKENS)
         answers = "TOTAL(1 + COALESCE(json_array_length(reply, '$.further'), 0))"
         (row,) = self._execute(f"SELECT {answers}, COUNT(*), {cost} FROM asides {_BILLED}")
-        return Usage(*map(int, row))
+        return Usage.of(*map(int, row))
 
     def forget_asides(self) -> None:
         """Delete these replies, so that everything is asked again: the endpoint may change meanwhile.
@@ -319,8 +326,8 @@ class Store:
                 np.frombuffer(items, np.int64),
                 np.frombuffer(shifts),
                 np.frombuffer(temperatures),
-                None if about is None else np.frombuffer(about, np.int64),
-                None if biases is None else np.frombuffer(biases).reshape(len(items) // 8, -1),
+                about=None if about is None else np.frombuffer(about, np.int64),
+                biases=None if biases is None else np.frombuffer(biases).reshape(len(items) // 8, -1),
             )
             for items, shifts, temperatures, about, biases in rows
         ]
@@ -500,7 +507,7 @@ class Store:
             f"SELECT COUNT(*), {cost}, TOTAL(answer = -1), TOTAL(unusable), 0 FROM answers"
         )
         (wasted,) = self._execute(f"SELECT 0, {cost}, 0, 0, COUNT(*) FROM wasted")
-        return Usage(*map(int, answered)) + Usage(*map(int, wasted))
+        return Usage.of(*map(int, answered)) + Usage.of(*map(int, wasted))
 
 
 _REPLACED = (
