@@ -9,14 +9,11 @@ what was in flight when it was killed. The waits are short, and the endpoint is 
 
 from __future__ import annotations
 
-from record import ROOT, Cell, parser, record, table
+from record import Cell, parser, record, table
 
 import random
-import sys
 import tempfile
 from pathlib import Path
-
-sys.path.append(str(ROOT / "tests"))
 
 from killing import CONCURRENCY, ITEMS, PHASES, Killer, write_items
 

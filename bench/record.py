@@ -32,6 +32,7 @@ from tqdm import tqdm
 Job = TypeVar("Job")
 Outcome = TypeVar("Outcome")
 ROOT = Path(__file__).resolve().parents[1]
+sys.path += [str(ROOT / "tests"), str(ROOT / "tests" / "unit")]  # servers that misbehave, examples, rooms
 RESULTS = ROOT / "bench" / "results"
 SHARED = ROOT.parent / "shared"
 RESAMPLES = 300

@@ -15,11 +15,8 @@ import sys
 import tempfile
 from pathlib import Path
 
-from picture import photograph
-
-sys.path.append(str(ROOT / "tests"))
-
 from docs_world import MODELS, docs_world
+from picture import photograph
 
 PICTURE = ROOT / "docs" / "images" / "watch.png"
 ALARM = 4  # the exit status of a watch with an alarm

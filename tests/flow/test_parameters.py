@@ -15,14 +15,16 @@ import msgspec
 import openai
 import pytest
 
+from blindcal.asking.governed_endpoint import GovernedEndpoint
 from blindcal.endpoints.address import Address
 from blindcal.endpoints.free_text import parse_free_text
 from blindcal.endpoints.http import HttpEndpoint
-from blindcal.endpoints.parameters import SAMPLERS, Accepted, changes_nothing, refused
+from blindcal.endpoints.refusals import SAMPLERS, Accepted, changes_nothing, refused
 from blindcal.errors import FatalError, RetryableError, UnsupportedError
 from blindcal.records import Item, Message, Reply, Request
 from blindcal.simulation.http_server import HttpRequest, HttpResponse, json_response
 from blindcal.simulation.replay import running
+from governed import hurried
 from misbehaving import BEHAVIOURS, REASONING, Behaviour, Server
 from paths import DATA
 from refusals import Dialect
@@ -438,8 +440,10 @@ def test_logprobs_by_id_are_asked_for_by_text(heeds: bool, requests: int, token:
             answering(by_id) as url,
             HttpEndpoint(Address(url, "m"), environ={}) as endpoint,
         ):
-            replies = [await endpoint.ask(asking(top_logprobs=1)) for _ in range(2)]
-            assert len(bodies) == requests
+            governor = hurried(endpoint)
+            asked = GovernedEndpoint(governor)
+            replies = [await asked.ask(asking(top_logprobs=1)) for _ in range(2)]
+            assert len(bodies) == governor.paid.served == requests
             replies.append(
                 await endpoint.ask(asking(top_logprobs=1, fields={"return_tokens_as_token_ids": True}))
             )

@@ -17,9 +17,11 @@ import numpy as np
 import pytest
 from scipy.special import expit
 
-from blindcal.asking.job import Job, RunOutcome, asking_order, request_numbers
-from blindcal.asking.limits import Limits
-from blindcal.asking.sender import ask_live
+from blindcal.asking.governor import Governor
+from blindcal.asking.job import Job, asking_order, request_numbers
+from blindcal.asking.limits import INTERRUPTED, Limits, Stopped
+from blindcal.asking.run_context import RunContext
+from blindcal.asking.sender import RunOutcome, ask_design
 from blindcal.auditing import audit as auditing
 from blindcal.auditing.audit import audit
 from blindcal.auditing.prepare import PROBED, Prepared
@@ -138,8 +140,8 @@ async def ask_all(
 ) -> RunOutcome:
     with Store.open(folder / "run.sqlite") as store:
         store.begin({}, items())
-        job = Job(items(), QUESTION, store, limits, at_once=at_once, **more)
-        return await ask_live(Repeated(), job, endpoint)
+        job = Job(items=items(), question=QUESTION, store=store, at_once=at_once)
+        return await ask_design(Repeated(), job, Governor(endpoint, RunContext(limits=limits, **more), store))
 
 
 def rows(folder: Path, columns: str) -> list[tuple[Any, ...]]:
@@ -235,7 +237,7 @@ def test_the_limit_on_queries_holds(most: int, tmp_path: Path) -> None:
     """A request counts as all its queries, before it is sent; raising the limit asks the rest."""
     endpoint = Several()
     outcome = asyncio.run(ask_all(endpoint, tmp_path, limits=replace(QUICK, max_queries=most)))
-    assert outcome.stopped == f"max_queries = {most} reached"
+    assert outcome.stopped == Stopped(f"max_queries = {most} reached", "max_queries")
     assert sum(endpoint.answered.values()) == most - most % K
     outcome = asyncio.run(ask_all(endpoint, tmp_path))
     assert outcome.stopped is None
@@ -257,7 +259,7 @@ def test_the_limit_on_the_cost_holds(billed: int, tmp_path: Path) -> None:
     limits = replace(QUICK, max_cost=most)
     outcome = asyncio.run(ask_all(endpoint, tmp_path, limits=limits, prices=prices))
     assert outcome.stopped is not None
-    assert "max_cost" in outcome.stopped
+    assert outcome.stopped.limit == "max_cost"
     spent = len(endpoint.requests) * (12 * billed + K) / 1e6
     assert most / 2 < spent <= most
 
@@ -277,7 +279,7 @@ def test_an_interrupted_run_loses_and_repeats_nothing(tmp_path: Path) -> None:
         outcome = asyncio.run(ask_all(endpoint, tmp_path, limits=Limits(concurrency=5), stop=stop))
         if outcome.stopped is None:
             break
-        assert outcome.stopped == "interrupted"
+        assert outcome.stopped == INTERRUPTED
     assert outcome.usage.queries == N * K
     assert set(endpoint.answered.values()) == {K}
 

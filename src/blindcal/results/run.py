@@ -26,7 +26,7 @@ from blindcal.items.repeated_prompts import resampling_units
 from blindcal.records import AnswerTable, IntArray
 from blindcal.results.result import RESULT_FILE, AuditResult
 from blindcal.results.tables import FrameLibrary, answer_table, frame
-from blindcal.store.run_store import NOISE_NOTE, RUN_FILE, Store
+from blindcal.store.run_store import RUN_FILE, Store
 
 _BEYOND = 3  # refits that must lie beyond a bound for it to be one that the refits show
 _TEXTS = ("id", "group", "about", "answer", "text", "part")  # columns that hold text, if anything
@@ -214,7 +214,7 @@ def open_run(path: str | Path) -> Run:
         result = open_result(folder)
         items, settings = store.items(), store.note("config") or {}
         ready: dict[str, Any] = store.note("ready") or {}
-        noise = msgspec.convert(store.note(NOISE_NOTE), NoisePosterior)
+        noise = msgspec.convert(store.note("noise"), NoisePosterior)
         answered = store.answered()
     if result.counts.answers != len(answered):
         raise StoreError(

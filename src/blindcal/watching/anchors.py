@@ -40,7 +40,6 @@ _REFINING = 12  # further queries around a flip if answers are noisy
 _REACH = 1.0  # distance of a flip from the largest shift: there must be room on both sides
 _COOLER, _COOLEST = 0.02, 0.18  # by which share the common bias of a query is smaller
 _GOLDEN = 0.6180339887498949
-_NOTE = "anchors"
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +67,7 @@ class AnchorSet:
 
 def noted_anchors(store: WatchStore) -> AnchorSet | None:
     """The anchors that were set up before."""
-    found = store.note(_NOTE)
+    found = store.note("anchors")
     return None if found is None else msgspec.convert(found, AnchorSet)
 
 
@@ -122,7 +121,7 @@ class Anchors:
         up, down = ([one for one in answers if one.up is side] for side in (True, False))
         counts = (sum(map(is_wrong, up)), len(up), sum(map(is_wrong, down)), len(down))
         done = AnchorSet(anchors, margin, *counts)
-        self._store.set_note(_NOTE, msgspec.to_builtins(done))
+        self._store.set_note("anchors", msgspec.to_builtins(done))
         return done
 
     async def _search(self, item: Item, endpoint: Endpoint) -> _Search | None:
