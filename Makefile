@@ -66,7 +66,7 @@ study: $(VENV)/.dev
 
 # every other table of README.md and docs/: some hours on two cores. Each script writes its file in bench/results.
 BENCHES := accuracy benchmarks repeated plan gate compared few promises speed replayed run picture \
-  watch_picture tutorial embedded constrained verbalized kills endpoints dishonest watched choices certified parts
+  watch_picture tutorial embedded verbalized kills endpoints dishonest watched choices certified parts
 bench: $(VENV)/.dev
 	$(BIN)/pip install --quiet --group bench
 	for name in $(BENCHES); do $(BIN)/python bench/$$name.py || exit 1; done

@@ -461,6 +461,20 @@ def test_a_request_limit_is_kept(tmp_path: Path) -> None:
     assert all(at - begin > 0.1 * k - 1e-6 for k, at in enumerate(times))  # timers are that exact
 
 
+@pytest.mark.parametrize("error", [RuntimeError("interpreter shutdown"), MemoryError()])
+def test_an_answer_that_cannot_be_committed_ends_the_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    """Whatever goes wrong while answers are written, the run ends with that error and does not hang."""
+
+    def broken(_store: Store, _replies: list[StoredReply]) -> None:
+        raise error
+
+    monkeypatch.setattr(Store, "_insert", broken)
+    with pytest.raises(type(error)):
+        asyncio.run(asyncio.wait_for(ask_all(Fake(100), tmp_path), 60))
+
+
 def test_stopping_drains_and_keeps_everything(tmp_path: Path) -> None:
     """Setting ``stop`` lets what is under way finish and asks nothing more."""
 
